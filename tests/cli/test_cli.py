@@ -314,7 +314,10 @@ def test_incomplete_sweep_is_exported_only_with_partial_option(
     results, dataset = tmp_path / "results", tmp_path / "json"
     assert robust201("run", write_sweep(), "--keys", "clean,brightness", "--architectures", "21").code == 0
     rejected_export = robust201("export", results, "--out", dataset)
-    assert "got 3; missing are digits clean 1, digits fgsm 4, digits brightness 2" in rejected_export.error_line(3)
+    assert (
+        "got 3 (missing: digits clean 1, digits fgsm 4, digits brightness 2; for example,"
+        in rejected_export.error_line(3)
+    )
     assert not dataset.exists()
     partial_export = robust201("export", results, "--out", dataset, "--partial")
     assert partial_export.code == 3

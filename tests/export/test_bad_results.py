@@ -83,12 +83,12 @@ def test_run_rejects_results_path_in_use(robust201, write_sweep, tiny_weights, t
     assert read_tree(tmp_path) == tree_before
 
 
-@pytest.mark.parametrize("existing", ["file", "foreign", "other files", "results", "inside results"])
+@pytest.mark.parametrize("existing", ["file", "foreign dataset", "other files", "results", "inside results"])
 def test_export_does_not_overwrite_existing_files(robust201, finished, tmp_path, existing):
     out = {"results": finished, "inside results": finished / "shards"}.get(existing, tmp_path / "out")
     if existing == "file":
         out.write_text("mine")
-    if existing == "foreign":
+    if existing == "foreign dataset":
         out.mkdir()
         (out / "meta.json").write_text("mine")
     if existing == "other files":
@@ -98,7 +98,7 @@ def test_export_does_not_overwrite_existing_files(robust201, finished, tmp_path,
     assert read_tree(tmp_path) == tree_before
 
 
-def test_report_requires_exported_dataset(robust201, finished, tmp_path):
+def test_report_and_plot_require_exported_dataset(robust201, finished, tmp_path):
     out = tmp_path / "out.svg"
     for command in (("report", finished), ("plot", "attacks", finished)):
         error_line = robust201(*command, "--out", out).error_line(2)

@@ -23,10 +23,10 @@ from robust201.export.number_text import array_text, array_texts, round_array
 from tests.conftest import REPOSITORY, read_tree
 from tests.support.fabricated import BrokenStore, export, make_plan
 
-FLOATS = st.floats(width=32, allow_infinity=False)
+FLOAT32_NUMBERS = st.floats(width=32, allow_infinity=False)
 
 
-@given(st.one_of(FLOATS, st.lists(FLOATS)))
+@given(st.one_of(FLOAT32_NUMBERS, st.lists(FLOAT32_NUMBERS)))
 def test_array_text_writes_float32_as_doubles(numbers):
     float32_values = np.array(numbers, dtype=np.float32)
     expected_values = np.where(np.isnan(float32_values), None, float32_values.astype(np.float64)).tolist()
@@ -84,14 +84,14 @@ def test_array_text_rejects_infinity():
         array_text(np.array([1.0, np.inf]))
 
 
-NEAR_HALVES = st.one_of(
+NUMBERS_TO_ROUND = st.one_of(
     st.floats(0, 1),
     st.integers(0, 10**6).map(lambda i: i / 1e6 + 0.0005),
     st.integers(0, 2**14).map(lambda i: i / 2**14),  # some of these are exact halves
 )
 
 
-@given(st.lists(NEAR_HALVES), st.integers(1, 17))
+@given(st.lists(NUMBERS_TO_ROUND), st.integers(1, 17))
 def test_round_array_equals_python_round(numbers, decimals):
     expected = [round(number, decimals) for number in numbers]
     assert round_array(np.array(numbers, dtype=np.float64), decimals).tolist() == expected

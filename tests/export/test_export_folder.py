@@ -98,19 +98,19 @@ def test_export_rejects_sweep_with_same_name_if_all_protocols_differ(
 def test_export_rejects_sweep_with_same_protocols_if_all_weights_differ(
     tmp_path, earlier_weights, later_weights, is_same_sweep
 ):
-    def plan_of(weights):
+    def make_plan_with_weights(weights):
         plan = make_plan(weights, ["clean"])
         units = tuple(replace(unit, checkpoint_sha256=weights[unit.architecture] * 64) for unit in plan.units)
         return replace(plan, units=units, protocols=(PGD,))
 
-    export(tmp_path, plan_of(earlier_weights))
+    export(tmp_path, make_plan_with_weights(earlier_weights))
     tree_before = read_tree(tmp_path)
     if not is_same_sweep:
         with pytest.raises(InputError, match="with the same name and protocols but different weights"):
-            export(tmp_path, plan_of(later_weights))
+            export(tmp_path, make_plan_with_weights(later_weights))
         assert read_tree(tmp_path) == tree_before
         (tmp_path / "weights.json").write_text("[]")  # with invalid content, the export is allowed
-    export(tmp_path, plan_of(later_weights))
+    export(tmp_path, make_plan_with_weights(later_weights))
 
 
 @pytest.mark.parametrize("name", ["meta.json", "cifar10/pgd_accuracy.json", "SHA256SUMS"])
@@ -148,7 +148,7 @@ def test_failed_export_keeps_earlier_export(tmp_path):
 
 
 class KilledError(BaseException):
-    """Raised where a process is killed."""
+    """Raised by `_kill_at` to simulate the death of the process."""
 
 
 def _kill_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from robust201.export.side_files import sweep_yaml_text
 from robust201.planning.config import CheckpointsSection, CorruptionsSection, SweepConfig
 from robust201.planning.loading import parse_config
 from robust201.planning.plan import assumed_facts
-from robust201.planning.plan import make_plan as make_plan_of
+from robust201.planning.plan import make_plan as make_plan_from_config
 from robust201.planning.plan_file import load_plan
 from robust201.planning.sweep_yaml import read_fields
 from robust201.spaces.nasbench201 import cells as nasbench201
@@ -98,7 +98,7 @@ def test_duckdb_reads_parquet_export(folder):
     image_counts = duckdb.sql(
         f"select sum(list_sum(flatten(cm))) from read_parquet('{pattern}', hive_partitioning = true) where key = 'fog'"
     ).fetchall()
-    assert image_counts == [(2 * 4 * 3 * 40,)]
+    assert image_counts == [(2 * 4 * 3 * 40,)]  # datasets, architectures, severities and images
 
 
 @pytest.mark.filterwarnings("ignore")  # warnings come from the library's dependencies
@@ -140,10 +140,10 @@ def test_croissant_json_is_valid_and_yields_rows(folder, monkeypatch):
     listed_hashes = {
         file["@id"]: file["sha256"] for file in json.loads(Path("croissant.json").read_text())["distribution"][:-1]
     }
-    unlisted = {"croissant.json", "parquet_files.json", "SHA256SUMS"}
+    unlisted_names = {"croissant.json", "parquet_files.json", "SHA256SUMS"}
     tree = read_tree(folder)
     assert listed_hashes == {
-        name: hashlib.sha256(content).hexdigest() for name, content in tree.items() if name not in unlisted
+        name: hashlib.sha256(content).hexdigest() for name, content in tree.items() if name not in unlisted_names
     }
 
 
@@ -214,7 +214,7 @@ def test_exported_sweep_yaml_contains_all_defaults(make_sweep):
     all_changed = {"pgd": {"steps": 3}, "fog": {"severities": [5]}, "corruptions": {}}
     for keys, has_group in (({"pgd": {"steps": 3}, "corruptions": {}}, True), (all_changed, False)):
         config = make_sweep(keys=keys)
-        payload = yaml.safe_load(sweep_yaml_text(make_plan_of(config, assumed_facts(config))))
+        payload = yaml.safe_load(sweep_yaml_text(make_plan_from_config(config, assumed_facts(config))))
         assert ("corruptions" in payload["keys"]) == has_group
         assert payload["keys"]["pgd"] == PgdParameters(steps=3).model_dump(mode="json")
         assert parse_config(payload, "sweep.yaml").parameters == config.parameters

@@ -124,9 +124,9 @@ def test_push_uploads_listed_files_and_page(hub: FakeHub, dataset: Path, robust2
     hub.files = {"parquet/dataset=cifar10/key=old/part-0.parquet": b"", "LICENSE": b"mine"}
     result = robust201("push", dataset, f"hf://{REPOSITORY_NAME}")
     assert result.code == 0, result.err
-    listed = {line.split("  ")[1] for line in (dataset / "SHA256SUMS").read_text().splitlines()}
-    assert set(hub.files) == {*listed, "SHA256SUMS", PAGE_FILE, "LICENSE"}
-    for name in (*listed, "SHA256SUMS"):
+    listed_names = {line.split("  ")[1] for line in (dataset / "SHA256SUMS").read_text().splitlines()}
+    assert set(hub.files) == {*listed_names, "SHA256SUMS", PAGE_FILE, "LICENSE"}
+    for name in (*listed_names, "SHA256SUMS"):
         assert hub.files[name] == (dataset / name).read_bytes()
     page = hub.files[PAGE_FILE].decode()
     assert "the most accurate network is" in page

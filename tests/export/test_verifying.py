@@ -217,7 +217,7 @@ def test_verify_lists_units_with_gaps_without_reporting_damage(finished, robust2
     assert "unfinished: #0 digits fgsm at 1" in result.err
 
 
-def test_verify_reports_checks_and_unfinished_sweep(finished, tmp_path, robust201):
+def test_verify_reports_counts_and_unfinished_sweep(finished, tmp_path, robust201):
     robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
     n_files = len((tmp_path / "out/SHA256SUMS").read_text().splitlines())
     result = robust201("verify", finished, "--export", tmp_path / "out")
@@ -466,7 +466,7 @@ def test_check_listing_reports_duplicate_name(out):
 
 def test_check_listing_limits_messages_for_invalid_listing(out):
     (out / CHECKSUM_FILE).write_text("rubbish\n" * 1000)
-    assert len(read_listing(out).invalid_line_messages) == 11
+    assert len(read_listing(out).invalid_line_messages) == 11  # ten messages and a summary
 
 
 @pytest.mark.parametrize("make_listing", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("meta.json"), None])

@@ -39,15 +39,15 @@ def make_consistent_values(unit, strength, _values):
     return make_values(full_unit, strength, 0, unit.n_images, measurements=ALL_MEASUREMENTS)
 
 
-def write_dataset(out: Path, plan=None, make_dataset_values=make_consistent_values, **options) -> Path:
+def write_dataset(out: Path, plan=None, change_values=make_consistent_values, **options) -> Path:
     plan = plan or make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100"), severities=SEVERITIES)
-    (export_copy if make_dataset_values is make_consistent_values else export)(
-        out, plan, ChangedStore(change=make_dataset_values), **options
+    (export_copy if change_values is make_consistent_values else export)(
+        out, plan, ChangedStore(change=change_values), **options
     )
     return out
 
 
-def remove_export_files(folder: Path) -> Path:
+def remove_sweep_and_listing(folder: Path) -> Path:
     for file_name in ("sweep.json", "SHA256SUMS"):  # the published dataset has neither
         (folder / file_name).unlink()
     return folder
@@ -81,7 +81,7 @@ def test_verify_dataset_finds_no_problems_in_valid_dataset(tmp_path, options):
 
 
 def test_verify_dataset_checks_values_without_listing(tmp_path):
-    verdict = verify_dataset(remove_export_files(write_dataset(tmp_path, key_style="published", round_to=3)))
+    verdict = verify_dataset(remove_sweep_and_listing(write_dataset(tmp_path, key_style="published", round_to=3)))
     assert (verdict.problems, verdict.remarks, verdict.n_evaluations, verdict.n_listed) == ((), (), N_EVALUATIONS, None)
 
 
@@ -114,7 +114,7 @@ def test_verify_dataset_checks_accuracies_without_other_measurements(tmp_path):
     for path in write_dataset(tmp_path, round_to=3).glob("*/*"):
         if not path.name.endswith("accuracy.json"):
             path.unlink()
-    verdict = verify_dataset(remove_export_files(tmp_path))
+    verdict = verify_dataset(remove_sweep_and_listing(tmp_path))
     assert (verdict.problems, verdict.n_evaluations) == ((), N_EVALUATIONS)
 
 
@@ -140,8 +140,10 @@ INVALID_EDITS = {
 
 
 @pytest.mark.parametrize("case", INVALID_EDITS)
-def test_verify_dataset_finds_invalid_and_contradicting_values(tmp_path, case):
-    dataset = remove_export_files(write_dataset(tmp_path, make_plan(ARCHITECTURES, severities=SEVERITIES), round_to=3))
+def test_verify_dataset_finds_invalid_and_contradictory_values(tmp_path, case):
+    dataset = remove_sweep_and_listing(
+        write_dataset(tmp_path, make_plan(ARCHITECTURES, severities=SEVERITIES), round_to=3)
+    )
     file_name, edit = INVALID_EDITS[case]
     edit_rows(dataset / "cifar10" / file_name, edit)
     (problem, *_) = verify_dataset(dataset).problems
@@ -150,7 +152,7 @@ def test_verify_dataset_finds_invalid_and_contradicting_values(tmp_path, case):
 
 
 def test_verify_dataset_accepts_rounding_of_last_digit_only(tmp_path):
-    dataset_folder = remove_export_files(write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"]), round_to=2))
+    dataset_folder = remove_sweep_and_listing(write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"]), round_to=2))
     assert verify_dataset(dataset_folder).is_sound
     edit_rows(
         dataset_folder / "cifar10/clean_accuracy.json", lambda rows: rows.update({"0": round(rows["0"] + 0.01, 2)})
@@ -253,9 +255,9 @@ def test_verify_dataset_accepts_zero_for_empty_means(tmp_path, without_cm):
 def test_export_writes_requested_value_for_empty_means(tmp_path, empty, expected_text):
     write_dataset(tmp_path, make_plan(ARCHITECTURES), make_values_without_last_class, empty=empty)
     (confidences,) = json.loads((tmp_path / "cifar10/clean_confidence.json").read_text())["cifar10"]["clean"].values()
-    never_predicted = next(iter(confidences.values()))["argmax"][2]
+    means_of_unpredicted_class = next(iter(confidences.values()))["argmax"][2]
     assert (
-        repr(never_predicted).replace("None", "null").replace("nan", "NaN")
+        repr(means_of_unpredicted_class).replace("None", "null").replace("nan", "NaN")
         == f"[{expected_text}, {expected_text}, {expected_text}]"
     )
     assert verify_dataset(tmp_path).is_sound
@@ -301,7 +303,8 @@ def test_verify_dataset_reports_invalid_sweep_json(tmp_path, record):
 
 def test_verify_dataset_reports_duplicate_architecture(tmp_path):
     path = (
-        remove_export_files(write_dataset(tmp_path, make_plan(ARCHITECTURES, ["fgsm"]))) / "cifar10/fgsm_accuracy.json"
+        remove_sweep_and_listing(write_dataset(tmp_path, make_plan(ARCHITECTURES, ["fgsm"])))
+        / "cifar10/fgsm_accuracy.json"
     )
     path.write_text(path.read_text().replace('"0":', '"0": [0.5, 0.5, 0.5], "0":', 1))
     (problem,) = verify_dataset(tmp_path).problems
@@ -327,7 +330,7 @@ def test_verify_dataset_lists_keys_without_files_unless_partial(tmp_path):
     assert verify_dataset(partial_export).remarks == ()
 
 
-def test_verify_command_reports_checks_and_rejects_options_of_results(tmp_path, robust201):
+def test_verify_command_reports_counts_and_rejects_options_for_results(tmp_path, robust201):
     dataset_folder = write_dataset(tmp_path / "source", make_plan(ARCHITECTURES))
     result = robust201("verify", dataset_folder)
     assert (result.code, result.err) == (0, "")

@@ -1,6 +1,5 @@
 """The numbers behind the figures, checked against manual calculations."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -56,8 +55,8 @@ def test_robustness_correlations_compare_clean_mean_and_r(tmp_path):
     tau = figure_data.correlation_view(correlations, "")
     assert list(tau) == ["Clean", "PGD, mean", "PGD, R"]
     assert tau.to_numpy().tolist() == [[1, 1, -1], [1, 1, -1], [-1, -1, 1]]
-    without_attack = results_of(write_results(tmp_path / "alone", {"clean": clean}))
-    assert FIGURES["rank-correlation-robustness"].compute(without_attack).empty
+    results_without_attack = results_of(write_results(tmp_path / "alone", {"clean": clean}))
+    assert FIGURES["rank-correlation-robustness"].compute(results_without_attack).empty
 
 
 @given(ARCHITECTURES)
@@ -154,10 +153,8 @@ def test_scores_weigh_evaluations_or_keys_equally(tmp_path):
         "pgd": {"0": [0.1], "1": [None]},
         "fog": {"0": [0.5, 0.4, 0.3, 0.2, 0.1], "1": [0.5] * 5},
     }
-    (tmp_path / "meta.json").write_text(nasbench201.meta_text({"fgsm": (1.0, 8.0), "pgd": (1.0,)}))
-    meta = (tmp_path / "meta.json").read_text()
     write_results(tmp_path, accuracies_by_key)
-    (tmp_path / "meta.json").write_text(meta)
+    (tmp_path / "meta.json").write_text(nasbench201.meta_text({"fgsm": (1.0, 8.0), "pgd": (1.0,)}))
     reader = RobustnessDataset(tmp_path)
     for mean, expected in (("over-evaluations", (0.6 + 0.2 + 0.1) / 3), ("over-keys", (0.4 + 0.1) / 2)):
         scores = read_results(reader, mean=mean)[0].scores
@@ -226,8 +223,8 @@ def test_pareto_front_contains_exactly_the_non_dominated_points(points):
     a, b = ([np.nan if value is None else value for value in column] for column in zip(*points, strict=True))
     is_on_front = figure_data.pareto_front(pd.Series(a), pd.Series(b))
     for index, (x, y) in enumerate(points):
-        complete = [(v, w) for v, w in points if w is not None]
-        is_dominated = y is None or any(v >= x and w >= y and (v, w) != (x, y) for v, w in complete)
+        complete_points = [(v, w) for v, w in points if w is not None]
+        is_dominated = y is None or any(v >= x and w >= y and (v, w) != (x, y) for v, w in complete_points)
         assert is_on_front[index] == (not is_dominated)
 
 
@@ -254,14 +251,18 @@ def test_labels_of_custom_keys_and_datasets_are_their_names():
     assert dataset_label("birds") == "birds"
 
 
-def confidence(mean_if_right, mean_if_wrong, diagonal):
+def make_confidences(mean_if_right, mean_if_wrong, diagonal):
     label = [[diagonal, 1 - diagonal], [1 - diagonal, diagonal]]
     return {"label": label, "argmax": label, "prediction": [mean_if_right, mean_if_wrong]}
 
 
 def test_confidence_curves_are_quartiles_over_architectures(tmp_path):
     write_results(tmp_path, {"clean": {"0": 0.5, "1": 0.5, "2": 0.5}})
-    rows = {"0": confidence(0.9, None, 0.6), "1": confidence(0.8, 0.5, 0.7), "2": confidence(0.7, 0.6, 0.8)}
+    rows = {
+        "0": make_confidences(0.9, None, 0.6),
+        "1": make_confidences(0.8, 0.5, 0.7),
+        "2": make_confidences(0.7, 0.6, 0.8),
+    }
     results = results_of(write_results(tmp_path, {"clean": rows}, measure="confidence"))
     curves = figure_data.confidence_curves(results).set_index("confidence")
     if_right, if_wrong, true_class = CONFIDENCES
@@ -271,19 +272,22 @@ def test_confidence_curves_are_quartiles_over_architectures(tmp_path):
     assert curves.loc[true_class, "median"] == pytest.approx(0.7)
 
 
-def class_confidence(label, argmax):
+def make_class_confidences(label, argmax):
     """Return confidences for two classes whose matrices have these diagonals; None means that there is no image."""
 
-    def matrix(diagonal):
-        return [[None if x is None else (x, 1 - x)[row != c] for c in range(2)] for row, x in enumerate(diagonal)]
+    def make_matrix(diagonal):
+        return [
+            [None if value is None else value if row == column else 1 - value for column in range(2)]
+            for row, value in enumerate(diagonal)
+        ]
 
-    return {"label": matrix(label), "argmax": matrix(argmax), "prediction": [0.9, 0.5]}
+    return {"label": make_matrix(label), "argmax": make_matrix(argmax), "prediction": [0.9, 0.5]}
 
 
 def test_class_confidences_are_diagonals_at_the_reference_strength(tmp_path):
     write_results(tmp_path, {"clean": {"0": 0.5, "1": 0.5}, "pgd": {"0": [0.5, 0.4], "1": [0.5, 0.4]}})
-    clean = {"0": class_confidence([0.6, 0.5], [0.8, None]), "1": class_confidence([0.7, 0.1], [0.6, 0.9])}
-    values_at_other_strength = class_confidence([0, 0], [1, 1])
+    clean = {"0": make_class_confidences([0.6, 0.5], [0.8, None]), "1": make_class_confidences([0.7, 0.1], [0.6, 0.9])}
+    values_at_other_strength = make_class_confidences([0, 0], [1, 1])
     attacked_confidences = {key: [value, values_at_other_strength] for key, value in clean.items()}
     results = results_of(write_results(tmp_path, {"clean": clean, "pgd": attacked_confidences}, measure="confidence"))
     rows = figure_data.class_confidences(results)
@@ -300,7 +304,7 @@ def test_class_confidences_are_diagonals_at_the_reference_strength(tmp_path):
 
 def test_confidences_over_no_image_have_no_rows(tmp_path):
     write_results(tmp_path, {"clean": {"0": 0.5}})
-    confidence_over_no_image = class_confidence([None, None], [None, None]) | {"prediction": [None, None]}
+    confidence_over_no_image = make_class_confidences([None, None], [None, None]) | {"prediction": [None, None]}
     results = results_of(write_results(tmp_path, {"clean": {"0": confidence_over_no_image}}, measure="confidence"))
     assert figure_data.confidence_curves(results).empty
     assert figure_data.class_confidences(results).empty
@@ -309,7 +313,7 @@ def test_confidences_over_no_image_have_no_rows(tmp_path):
 @pytest.mark.parametrize("class_number", [0, 1])
 def test_one_class_confidence_has_one_class_at_all_strengths(tmp_path, class_number):
     write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
-    confidences = [class_confidence([0.6, 0.5], [0.8, 0.7]), class_confidence([0.2, 0.1], [0.4, 0.3])]
+    confidences = [make_class_confidences([0.6, 0.5], [0.8, 0.7]), make_class_confidences([0.2, 0.1], [0.4, 0.3])]
     results = results_of(write_results(tmp_path, {"pgd": {"0": confidences}}, measure="confidence"))
     rows = figure_data.one_class_confidence(replace(results, shown_class=class_number))
     assert rows["strength"].tolist() == [1.0, 1.0, 8.0, 8.0]
@@ -320,7 +324,7 @@ def test_one_class_confidence_has_one_class_at_all_strengths(tmp_path, class_num
 @pytest.mark.parametrize("is_nested_by_name", [False, True])
 def test_confidence_curves_accept_both_nestings(tmp_path, is_nested_by_name):
     write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
-    confidences = [confidence(0.9, 0.5, 0.6), confidence(0.8, 0.7, 0.2)]
+    confidences = [make_confidences(0.9, 0.5, 0.6), make_confidences(0.8, 0.7, 0.2)]
     nested = (
         {name: [value[name] for value in confidences] for name in confidences[0]} if is_nested_by_name else confidences
     )
@@ -399,9 +403,9 @@ def test_rank_architectures_breaks_ties_by_other_scores_and_then_by_index(tmp_pa
         "fog": {"4": [0.3] * 5, "9": [0.3] * 5, "2": [0.9] * 5, "0": [0.1] * 5},
     }
     results = results_of(write_results(tmp_path, accuracies_by_key))
-    by_clean = results.rank_architectures(results.scores["clean"])
+    ranked_by_clean = results.rank_architectures(results.scores["clean"])
     # Cells 4 and 9 are equal by all scores, and 21 was not attacked.
-    assert [(row.architecture, row.rank, row.tied) for row in by_clean] == [
+    assert [(row.architecture, row.rank, row.tied) for row in ranked_by_clean] == [
         (4, 1, 4),
         (9, 1, 4),
         (2, 1, 4),
@@ -409,15 +413,15 @@ def test_rank_architectures_breaks_ties_by_other_scores_and_then_by_index(tmp_pa
         (41, 5, 1),
         (0, 6, 1),
     ]
-    by_attack = results.rank_architectures(results.scores["adversarial"])
-    assert [row.architecture for row in by_attack] == [0, 4, 9, 2, 41]
+    ranked_by_attack = results.rank_architectures(results.scores["adversarial"])
+    assert [row.architecture for row in ranked_by_attack] == [0, 4, 9, 2, 41]
     assert results.best_architecture == 0
     top = figure_data.top_cells(results)
     top_by_clean = top[(top["score"] == "clean") & (top["among"] == figure_data.ALL_CELLS)].drop_duplicates(
         "architecture"
     )
     assert top_by_clean[["architecture", "rank", "tied"]].to_numpy().tolist() == [
-        list(row[:1] + row[2:]) for row in by_clean
+        list(row[:1] + row[2:]) for row in ranked_by_clean
     ]
 
 
@@ -465,9 +469,7 @@ def test_compute_returns_empty_frame_without_enough_results(tmp_path, name):
 
 
 def test_results_columns_are_in_the_order_of_tasks(tmp_path):
-    accuracies_by_key = dict(
-        itertools.islice({"fog": {"0": [0.5] * 5}, "pgd": {"0": [0.1, 0.2]}, "clean": {"0": 0.9}}.items(), 3)
-    )
+    accuracies_by_key = {"fog": {"0": [0.5] * 5}, "pgd": {"0": [0.1, 0.2]}, "clean": {"0": 0.9}}
     results = results_of(write_results(tmp_path, accuracies_by_key))
     assert [key for key, _ in results.columns] == ["clean", *["pgd"] * 2, *["fog"] * 5]
 

@@ -373,15 +373,19 @@ def test_save_plots_draws_figures_with_enough_results(tmp_path, keys, names):
 def test_save_plots_accepts_one_architecture_and_any_dataset(tmp_path, name):
     export(tmp_path / "dataset", make_plan([0], ("clean", "pgd", "fog"), [name]))
     paths = save_plots(RobustnessDataset(tmp_path / "dataset"), tmp_path)
-    figures = ("attack-curves", "corruption-curves", "confidence", "class-confidence", "one-class-confidence")
-    figures = (*figures, "confusion", "clean-vs-robust", "clean-vs-corrupted", "top-cells", "best-cells")
-    assert [path.name for path in paths] == [f"{name}-{figure}.png" for figure in figures]
+    assert [path.name for path in paths] == [
+        f"{name}-{figure}.png"
+        for figure in (
+            *("attack-curves", "corruption-curves", "confidence", "class-confidence", "one-class-confidence"),
+            *("confusion", "clean-vs-robust", "clean-vs-corrupted", "top-cells", "best-cells"),
+        )
+    ]
 
 
 def test_save_plot_states_missing_and_available_results(tmp_path):
     export(tmp_path / "dataset", make_plan([0], ("clean", "pgd")))
     with pytest.raises(
-        ResultsError, match="of 12 networks or more, and the dataset has results of 1 architecture under clean, pgd"
+        ResultsError, match="and at least 12 networks, but the dataset has results of 1 architecture under clean, pgd"
     ):
         save_plot(RobustnessDataset(tmp_path / "dataset"), "rank-correlation", tmp_path / "figure.png")
 
@@ -391,7 +395,6 @@ def test_save_plot_states_missing_and_available_results(tmp_path):
     "figure_names", [("clean-vs-robust",), pytest.param(("best-cells", "top-cells"), marks=pytest.mark.slow)]
 )
 def test_save_plots_writes_equal_files_for_equal_results(tied_results, tmp_path, figure_names):
-
     def save_and_read(name):
         return {
             path.name: path.read_bytes()
@@ -406,12 +409,11 @@ def test_save_plots_writes_equal_files_for_equal_results(tied_results, tmp_path,
     assert len(first_files) == len(figure_names) * len(FIGURE_FORMATS)
 
 
-def test_svg_has_one_bitmap_instead_of_many_points(tmp_path):
+def test_svg_draws_many_points_as_one_bitmap_per_panel(tmp_path):
     export(tmp_path / "dataset", make_plan(range(500), ("clean", "pgd"), measurements=("accuracy",)))
     reader = RobustnessDataset(tmp_path / "dataset")
     (path,) = save_plots(reader, tmp_path, figures=["clean-vs-robust"], file_format="svg")
     svg = path.read_text()
-    # There is one bitmap of points per panel.
     assert svg.count("data:image/png;base64") == 2
     assert svg.count("<path") < 500
 
@@ -477,12 +479,12 @@ def test_pdf_has_truetype_text_and_no_dates(dataset, tmp_path):
 )
 def test_title_is_drawn_only_on_request(dataset, tmp_path, name):
     title = FIGURES[name].title
-    without_title, with_title_text = (
+    svg_without_title, svg_with_title = (
         save_plot(dataset, name, tmp_path / f"{with_title}.svg", title=with_title).read_text()
         for with_title in (False, True)
     )
-    assert title not in without_title
-    assert title in with_title_text
+    assert title not in svg_without_title
+    assert title in svg_with_title
 
 
 @pytest.mark.parametrize("mean", MEANS)

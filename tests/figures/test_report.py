@@ -58,6 +58,7 @@ def find_embedded_json(page: str) -> list:
 
 def test_summary_table_has_every_evaluation_once(dataset):
     rows = summary_table(dataset)
+    # Each dataset has clean images, five attacks at three epsilons, and 15 corruptions at three severities.
     assert len(rows) == 2 * (1 + 5 * 3 + 15 * 3)
     assert {row.n_architectures for row in rows} == {len(ARCHITECTURES)}
     assert [row.key for row in rows if row.dataset == "digits" and row.strength in (0, 1)] == KEYS_WITH_ACCURACIES
@@ -105,7 +106,7 @@ def test_packed_accuracies_are_in_the_order_of_counts(counts):
     assert (first_code < second_code) == (first_count < second_count)
 
 
-def test_pack_results_match_the_dataset(dataset):
+def test_pack_results_matches_the_dataset(dataset):
     packed = pack_results(read_results(dataset)[0])
     assert packed["name"] == "cifar10"
     packed_accuracies = np.frombuffer(base64.b64decode(packed["accuracies"]), "<u2").reshape(-1, len(ARCHITECTURES))
@@ -117,7 +118,7 @@ def test_pack_results_match_the_dataset(dataset):
     assert np.frombuffer(base64.b64decode(packed["architectures"]), "<u2").tolist() == list(ARCHITECTURES)
 
 
-def test_explorer_first_shows_the_best_mean_adversarial_accuracy(tmp_path):
+def test_explorer_first_shows_cell_with_best_mean_adversarial_accuracy(tmp_path):
     accuracies_by_key = {
         "clean": {"0": 0.9, "2": 0.9, "4": 0.95},
         "pgd": {"0": [0.1, 0.2], "2": [0.2, 0.2], "4": [0.1, 0.3]},
@@ -215,11 +216,11 @@ def test_page_shows_every_row_and_figure(dataset, page):
     for row in summary_table(dataset):
         cells = "".join(f"<td>{value:.1%}</td>" for value in (row.minimum, row.median, row.maximum))
         assert f"<th>{row.strength_label}</th>{cells}<td>{row.n_architectures}</td>" in page
-    accuracies_only = [name for name in FIGURES if name != "confusion" and "confidence" not in name]
+    figures_of_accuracies = [name for name in FIGURES if name != "confusion" and "confidence" not in name]
     for name in ("cifar10", "digits"):
         assert f'<section data-dataset="{name}">' in page
         figures = re.findall(rf'<figure id="{name}-([^"]*)"', page)
-        assert figures == [figure for figure in accuracies_only if figure in figures]
+        assert figures == [figure for figure in figures_of_accuracies if figure in figures]
         assert {"attacks", "rank-correlation-corruptions", "clean-vs-corrupted", "best-cells"} <= set(figures)
     assert "12 of 6,466 non-isomorphic architectures; 21 keys; 2 datasets; 40 test images (seed 3)" in page
 
@@ -290,5 +291,5 @@ def test_report_escapes_names(tmp_path, name):
     parser = PageParser()
     parser.feed(page)
     assert parser.tags.count("b") == 3  # all from the template
-    assert page.count("</script>") == page.count("<script", 0) == parser.tags.count("script")
+    assert page.count("</script>") == page.count("<script") == parser.tags.count("script")
     assert find_embedded_json(page)[-1]["datasets"][0]["name"] == name

@@ -101,7 +101,7 @@ def open_page_with_script(page, folder, script, fragment="", *, size=NORMAL_WIND
     The script runs in the same scope as the page's scripts. It reports values with `report(name, value)`, and selects
     the entry of a menu with `change`.
     """
-    driver = """{
+    driver_script = """{
     const reported = {};
     const report = (name, value) => { reported[name] = value; };
     const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
@@ -129,7 +129,7 @@ def open_page_with_script(page, folder, script, fragment="", *, size=NORMAL_WIND
     }""".replace("SCRIPT", script)
     page_copy = folder / "driven.html"
     html_before, _, html_after = page.read_text().rpartition("</body>")  # Vega-Embed's script also contains this tag
-    page_copy.write_text(f"{html_before}<script>{driver}</script></body>{html_after}")
+    page_copy.write_text(f"{html_before}<script>{driver_script}</script></body>{html_after}")
     reported = json.loads(
         text_of(open_page(page_copy, fragment, until='document.getElementById("reported")', size=size), "reported")
     )
@@ -213,7 +213,7 @@ def test_explorer_shows_ties_and_changes_of_zero_without_sign(tmp_path):
     assert "returns the clean image where it fails" in " ".join(reported["terms"].split())
 
 
-def test_menus_clicks_and_printing_work(dataset, page, tmp_path):
+def test_menus_clicks_and_printing_update_the_page(dataset, page, tmp_path):
     reported = open_page_with_script(
         page,
         tmp_path,
@@ -292,7 +292,7 @@ def test_address_selects_cell_and_figures_are_drawn(dataset, page):
     cell_numbers = text_of(document, "cell-numbers")
     assert text_of(document, "cell-id") == "#21"
     assert text_of(document, "cell-spec") == nasbench201.specs()[21]
-    assert "stands for its isomorphism class" in text_of(document, "cell-isomorph")
+    assert "represents its isomorphism class" in text_of(document, "cell-isomorph")
     for key in ("fgsm", "pgd", "fog", "snow"):
         for accuracy_under_key in dataset.accuracy(21, "cifar10", key):
             assert f"{100 * accuracy_under_key:.2f}" in cell_numbers
@@ -450,7 +450,7 @@ def test_table_of_architectures_sorts_filters_and_downloads(dataset, page, tmp_p
         report("text", ["=1", "+a", "-a", "@a", "a;=1", "a-b", "-", "-0.5", -0.5, 3].map(withoutFormulas));
         $("filter-front").click();
         // Further rows are on the next page.
-        listing.rows = [...Array(120).keys()].map((position) => position % 12);
+        tableState.rows = [...Array(120).keys()].map((position) => position % 12);
         showTable();
         report("first page", [ids().length, $("page-previous").disabled, $("page-next").disabled]);
         $("page-next").click(); $("page-next").click();
@@ -510,7 +510,7 @@ def test_two_cells_are_shown_side_by_side(dataset, page, tmp_path):
         const texts = (selector) => [...document.querySelectorAll(selector)].map((element) => element.textContent);
         report("intervals", texts("#cell-numbers .interval"));
         report("all intervals", [...Array(dataset.images + 1).keys()]
-          .map((k) => interval(k / dataset.images, dataset)));
+          .map((k) => formatInterval(k / dataset.images, dataset)));
         report("changes", texts("#other-numbers td small:last-child"));
         $("other-end").click();
         report("ended", [$("other").hidden, location.hash]);

@@ -48,10 +48,10 @@ def test_query_does_not_depend_on_order_of_rows(folder: Path, row_group_size: in
 def test_reader_reads_strengths_from_all_rows_if_sweep_json_is_missing(folder: Path, row_group_size: int) -> None:
     expected = RobustnessDataset(folder).to_frame("cifar10", "pgd")
     rewrite(folder / FILES["pgd"], lambda table: table.sort_by("strength"), row_group_size)
-    parquet_folder = RobustnessDataset(folder / "parquet")
-    assert parquet_folder.strengths("cifar10", "pgd") == (0.5, 1.0, 8.0)
-    assert parquet_folder.meta["epsilons"] == {"pgd": [0.5, 1.0, 8.0]}
-    assert parquet_folder.to_frame("cifar10", "pgd")["value"].to_list() == expected["value"].to_list()
+    parquet_dataset = RobustnessDataset(folder / "parquet")
+    assert parquet_dataset.strengths("cifar10", "pgd") == (0.5, 1.0, 8.0)
+    assert parquet_dataset.meta["epsilons"] == {"pgd": [0.5, 1.0, 8.0]}
+    assert parquet_dataset.to_frame("cifar10", "pgd")["value"].to_list() == expected["value"].to_list()
 
 
 @pytest.mark.parametrize("is_parquet_folder", [False, True])
@@ -72,7 +72,7 @@ def replace_column(name: str, values: pa.Array) -> Callable[[pa.Table], pa.Table
 N_ROWS = {"clean": 3, "pgd": 9}
 MALFORMED_ROWS: dict[str, tuple[str, Callable[[pa.Table], pa.Table], str]] = {
     **{
-        f"no {name}": ("pgd", lambda t, name=name: t.drop_columns([name]), f"no column `{name}`")
+        f"no {name}": ("pgd", lambda table, name=name: table.drop_columns([name]), f"no column `{name}`")
         for name in ("architecture", "strength", "key")
     },
     **{
@@ -99,7 +99,7 @@ MALFORMED_ROWS: dict[str, tuple[str, Callable[[pa.Table], pa.Table], str]] = {
     "clean rows twice": ("clean", lambda table: pa.concat_tables([table, table]), "at 0 twice"),
     "clean at two strengths": (
         "clean",
-        lambda t: pa.concat_tables([t, replace_column("strength", pa.array([1.0] * 3))(t)]),
+        lambda table: pa.concat_tables([table, replace_column("strength", pa.array([1.0] * 3))(table)]),
         "2 values of #0, where clean images",
     ),
     "an accuracy above 1": ("pgd", replace_column("accuracy", pa.array([1.5] * 9)), "a fraction"),
@@ -122,7 +122,7 @@ def test_reader_rejects_file_that_is_not_parquet(folder: Path, robust201: RunCom
     assert "part-0.parquet" in robust201("report", folder, "--out", folder / "page.html").error_line(2)
 
 
-def test_reader_reports_folder_of_empty_files(folder: Path, robust201: RunCommand) -> None:
+def test_report_rejects_folder_of_empty_files(folder: Path, robust201: RunCommand) -> None:
     for name in FILES.values():
         rewrite(folder / name, lambda table: table.slice(0, 0))
     assert "it has no accuracies" in robust201("report", folder / "parquet").error_line(2)

@@ -65,6 +65,7 @@ def write_valid_results(folder: Path) -> Path:
 
 
 def make_invalid(folder: Path, case: str) -> str:
+    """Write a case's invalid id or value to a result file, and return the id as it is spelled in error messages."""
     measurement, identifier, value = INVALID_VALUES[case]
     path = folder / f"cifar10/pgd_{measurement}.json"
     content = json.loads(path.read_text())
@@ -74,13 +75,15 @@ def make_invalid(folder: Path, case: str) -> str:
 
 
 DEFAULT_CASES = (
-    *("an id out of range", "an id with a leading zero", "text", "NaN", "above 1"),
-    *(
-        "a ragged matrix",
-        "matrices of a single class",
-        "a confidence that lacks a field",
-        "a list per field, of a wrong shape",
-    ),
+    "an id out of range",
+    "an id with a leading zero",
+    "text",
+    "NaN",
+    "above 1",
+    "a ragged matrix",
+    "matrices of a single class",
+    "a confidence that lacks a field",
+    "a list per field, of a wrong shape",
 )
 """Cases that run by default: at least one for each kind of fault (id, type, range, shape, missing field)."""
 
@@ -88,7 +91,7 @@ DEFAULT_CASES = (
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=() if case in DEFAULT_CASES else pytest.mark.slow) for case in INVALID_VALUES]
 )
-def test_all_readers_reject_invalid_ids_and_values(tmp_path, case, robust201: RunCommand):
+def test_commands_reject_invalid_ids_and_values(tmp_path, case, robust201: RunCommand):
     valid_folder, invalid_folder = write_valid_results(tmp_path / "valid"), write_valid_results(tmp_path / "bad")
     name_in_message = make_invalid(invalid_folder, case)
     measurement = INVALID_VALUES[case][0]
@@ -108,7 +111,7 @@ def test_all_readers_reject_invalid_ids_and_values(tmp_path, case, robust201: Ru
     assert "pgd" in result.err
 
 
-def test_all_readers_accept_valid_files(tmp_path, robust201: RunCommand):
+def test_commands_accept_valid_files(tmp_path, robust201: RunCommand):
     valid_folder = write_valid_results(tmp_path / "valid")
     assert robust201("report", valid_folder, "--out", tmp_path / "page.html").code == 0
     assert robust201("diff", valid_folder, valid_folder).code == 0

@@ -142,8 +142,8 @@ def test_corruption_errors_note_reference_without_errors(tmp_path: Path) -> None
         for metric_row in RobustnessDataset(write_results(tmp_path, accuracies)).metrics(reference=0).metrics
     }
     assert notes["corruption_error", "fog"] == "relative to #0"
-    assert notes["corruption_error", "snow"] == "relative to #0; undefined: the reference makes no error"
-    assert notes["mean_corruption_error", "fog+snow"].endswith("; undefined: the reference makes no error under snow")
+    assert notes["corruption_error", "snow"] == "relative to #0; undefined: the reference makes no errors"
+    assert notes["mean_corruption_error", "fog+snow"].endswith("; undefined: the reference makes no errors under snow")
     ending = "; undefined: the reference loses no accuracy under snow"
     assert notes["relative_mean_corruption_error", "fog+snow"].endswith(ending)
 
@@ -156,6 +156,7 @@ def test_metrics_rejects_invalid_number_of_draws(folder: Path, n_draws: Any) -> 
 
 def test_rankings_contain_intervals_and_ties(derived_metrics: DerivedMetrics, folder: Path) -> None:
     rankings = {(ranking.key, ranking.strength): ranking for ranking in derived_metrics.rankings}
+    # There are clean images, two attacks at three epsilons, and two corruptions at three severities.
     assert len(rankings) == len(derived_metrics.rankings) == 13
     clean_ranking = rankings["clean", 0.0]
     ties = RobustnessDataset(folder).rank("cifar10", "clean", ties=0.05)

@@ -55,14 +55,14 @@ def test_rank_orders_measure_in_either_direction(folder, lowest_first):
     assert ranks.to_dict() == {int(name): rank for rank, name in enumerate(ordered_ids, start=1)}
 
 
-def test_value_rejects_unknown_column_of_measure(folder):
+def test_value_rejects_unknown_column_and_rank_rejects_matrices(folder):
     with pytest.raises(ResultsError, match=r"expected a measurement of .*'squared_nrm'.*squared_norm"):
         RobustnessDataset(folder).value(0, "cifar10", "jacobian", "squared_nrm")
     with pytest.raises(ConfigError, match="expected numbers, got values of type object"):
         RobustnessDataset(folder).rank("cifar10", "pgd", measure="cm")
 
 
-def test_query_rejects_measure_value_that_is_not_a_number(tmp_path):
+def test_value_rejects_measure_value_that_is_not_a_number(tmp_path):
     folder = write_results(tmp_path, {"jacobian": {"0": "much"}}, measure="squared_norm")
     with pytest.raises(ResultsError, match=r"#0 jacobian squared_norm failed .* expected a number, or a list"):
         RobustnessDataset(folder).value(0, "cifar10", "jacobian", "squared_norm")

@@ -40,7 +40,7 @@ def dataset(folder) -> RobustnessDataset:
 
 
 @pytest.mark.parametrize("file_format", ["json", "parquet", "parquet alone"])
-def test_numbers_are_not_read_as_indices_in_other_spaces(tmp_path, file_format):
+def test_numeric_names_are_not_read_as_indices_in_other_spaces(tmp_path, file_format):
     numeric_names = (7, 20_000, 123_456)
     out = export_zoo(tmp_path, numeric_names, formats=(file_format.partition(" ")[0],))
     if file_format == "parquet alone":
@@ -101,17 +101,17 @@ def test_report_contains_all_figures_that_do_not_need_cells(folder, dataset, tmp
     computed_figures = {name for name, figure in FIGURES.items() if not figure.compute(results).empty}
     assert computed_figures >= FIGURES_OF_ANY_SPACE
     assert computed_figures.isdisjoint(FIGURES_OF_CELLS)
-    with pytest.raises(ResultsError, match="the figure needs an accuracy, of architectures that are cells"):
+    with pytest.raises(ResultsError, match="the figure needs an accuracy of architectures that are cells"):
         save_plot(dataset, "top-cells", tmp_path / "top.png")
     page = write_report(dataset, tmp_path / "page.html").read_text()
     assert 'id="explorer"' not in page
     assert "Robustness of networks: cifar10" in page
-    assert "needs an accuracy, of architectures that are cells" in page
+    assert "needs an accuracy of architectures that are cells" in page
     # The text between the style sheet and the first script has no unfilled placeholder.
     assert "{" not in page[: page.index("<script")].partition("</style>")[2]
 
 
-def test_overlay_accepts_folders_of_one_space_only(tmp_path):
+def test_overlay_requires_folders_of_the_same_space(tmp_path):
     first_folder, second_folder = export_zoo(tmp_path / "one", NAMES[:2]), export_zoo(tmp_path / "other", NAMES[1:])
     overlay = RobustnessDataset(first_folder, second_folder)
     assert overlay.non_isomorph_ids == list(NAMES)

@@ -148,7 +148,7 @@ def rewrite_column(path: Path, column_name: str, values: list) -> None:
 
 
 @pytest.mark.parametrize("fault", ["count", "size", "positions"])
-def test_outcomes_rejects_damaged_bits(folder: Path, tmp_path: Path, fault: str) -> None:
+def test_outcomes_rejects_damaged_bits_and_image_positions(folder: Path, tmp_path: Path, fault: str) -> None:
     shutil.copytree(folder, tmp_path / "copy")
     (tmp_path / "copy/parquet_files.json").unlink()
     path = tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet"
@@ -226,16 +226,9 @@ def test_rank_without_outcomes_compares_accuracies_and_warns(tmp_path: Path) -> 
     assert [warning.filename for warning in warnings] == [__file__]
 
 
-@pytest.mark.parametrize(
-    ("options", "expected_text"),
-    [
-        ({}, "only available for accuracies at one strength"),
-        ({"strength": 1.0, "lowest_first": True}, "only available for accuracies at one strength"),
-        ({"strength": 1.0, "measure": "cm"}, "only available for accuracies at one strength"),
-    ],
-)
-def test_rank_rejects_ties_of_other_values(folder: Path, options: dict, expected_text: str) -> None:
-    with pytest.raises(ConfigError, match=expected_text):
+@pytest.mark.parametrize("options", [{}, {"strength": 1.0, "lowest_first": True}, {"strength": 1.0, "measure": "cm"}])
+def test_rank_with_ties_requires_accuracies_at_one_strength_and_valid_level(folder: Path, options: dict) -> None:
+    with pytest.raises(ConfigError, match="only available for accuracies at one strength"):
         RobustnessDataset(folder).rank("cifar10", "pgd", ties=0.05, **options)
     with pytest.raises(ConfigError, match="level of ties must be between 0 and 1"):
         RobustnessDataset(folder).rank("cifar10", "pgd", 1.0, ties=0)

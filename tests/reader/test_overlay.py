@@ -26,7 +26,7 @@ def published_folder(tmp_path: Path) -> Path:
     return write_results(folder, {"pgd": {"0": [MATRIX] * 2, "2": [MATRIX] * 2}}, measure="cm")
 
 
-def write_custom(folder: Path, accuracies: dict, strengths: dict, dataset: str = "cifar10") -> Path:
+def write_custom_export(folder: Path, accuracies: dict, strengths: dict, dataset: str = "cifar10") -> Path:
     """Write an export with accuracies by key and the strengths of its sweep.json."""
     write_results(folder, accuracies, dataset=dataset)
     return write_sweep_json(folder, {dataset: strengths})
@@ -35,7 +35,7 @@ def write_custom(folder: Path, accuracies: dict, strengths: dict, dataset: str =
 @pytest.fixture
 def custom_folder(tmp_path: Path) -> Path:
     accuracies = {"pgd": {"0": [0.1, 0.2], "9": [0.3, 0.4]}, "mine": {"0": [0.7]}}
-    return write_custom(tmp_path / "custom", accuracies, {"pgd": [8.0, 16.0], "mine": [0.25]})
+    return write_custom_export(tmp_path / "custom", accuracies, {"pgd": [8.0, 16.0], "mine": [0.25]})
 
 
 def test_overlay_reads_evaluation_from_first_folder(published_folder, custom_folder):
@@ -176,7 +176,7 @@ def test_overlay_equals_single_folder_for_all_formats(tmp_path):
     assert page.count("<figure") == write_report(expected, tmp_path / "other.html").read_text().count("<figure")
 
 
-def test_overlay_rejects_other_spaces_and_classes_in_one_line(tmp_path, published_folder):
+def test_overlay_rejects_different_spaces_or_classes_with_one_line_error(tmp_path, published_folder):
     folder_of_other_space = write_results(tmp_path / "other", {"clean": {"0": 0.5}})
     meta = json.loads((folder_of_other_space / "meta.json").read_text())
     del meta["ids"]["15624"]
@@ -188,9 +188,9 @@ def test_overlay_rejects_other_spaces_and_classes_in_one_line(tmp_path, publishe
     assert "\n" not in str(error_info.value)
     for file_format in ("json", "parquet"):
         export(tmp_path / file_format, make_plan([0]), FabricatedStore(n_classes=3), formats=(file_format,))
-        with pytest.raises(ConfigError, match=r"expected 2 classes of cifar10, as .*published has, got 3"):
+        with pytest.raises(ConfigError, match=r"expected 2 classes of cifar10, as in .*published, got 3"):
             RobustnessDataset(published_folder, tmp_path / file_format)
-    with pytest.raises(ConfigError, match="expected the name of a folder"):
+    with pytest.raises(ConfigError, match="expected the path of a folder"):
         RobustnessDataset(published_folder, 5)
 
 

@@ -34,7 +34,7 @@ def dataset(folder) -> RobustnessDataset:
 def published_folder(tmp_path_factory) -> Path:
     """Return a folder like the published dataset.
 
-    It has no sweep.json, ``@Linf`` in names, and no corruptions of ImageNet16-120.
+    File names contain ``@Linf``. There is no sweep.json, and there are no corruptions of ImageNet16-120.
     """
     out = tmp_path_factory.mktemp("published-layout")
     (out / "meta.json").write_text(
@@ -207,6 +207,7 @@ def test_query_progress_counts_files(dataset):
 
     bars: list[Bar] = []
     dataset.query(tqdm=SimpleNamespace(tqdm=Bar), missing_ok=True)
+    # There is one file per dataset, key and measurement.
     assert [(bar.n, bar.closed) for bar in bars] == [(2 * 4 * 3, True)]
     assert bars[0].total == 2 * 4 * 3
 
@@ -299,7 +300,7 @@ def test_to_frame_without_clean_results_starts_at_first_epsilon(tmp_path):
     assert RobustnessDataset(tmp_path).to_frame()["strength"].tolist() == [0.5, 1.0, 8.0]
 
 
-def test_error_suggests_closest_cell_string(dataset):
+def test_errors_explain_invalid_cell_strings(dataset):
     spec = dataset.id_to_string(0)
     with pytest.raises(ArchitectureError, match=r"Did you mean|six edges in the form"):
         dataset.string_to_id(spec.replace("~0|+", "~0+", 1))
@@ -322,7 +323,7 @@ def test_error_names_architecture_that_was_not_evaluated(dataset):
         (("cifar10", "aa_square", "accuracy"), "not computed, or their file was not downloaded"),
     ],
 )
-def test_errors_did_you_mean(dataset, query_arguments, message):
+def test_errors_suggest_closest_name_or_explain_missing_results(dataset, query_arguments, message):
     for method in (dataset.query, dataset.to_frame):
         with pytest.raises(ResultsError, match=message):
             method(*query_arguments)

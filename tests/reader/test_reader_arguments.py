@@ -20,28 +20,27 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> RobustnessDataset:
 
 @pytest.mark.parametrize("path", [None, 5, b"x", 1.5, ["x"], True])
 def test_reader_rejects_argument_that_is_not_a_path(path: Any) -> None:
-    with pytest.raises(ConfigError, match="expected the name of a folder"):
+    with pytest.raises(ConfigError, match="expected the path of a folder"):
         RobustnessDataset(path)
 
 
-@pytest.mark.parametrize(
-    "strength", ["1", "eps", None, True, [1.0], {}, 1j, float("nan"), float("inf"), 2.0, np.bool_(1)]
-)
-def test_accuracy_rejects_invalid_strengths(dataset: RobustnessDataset, strength: Any) -> None:
-    if strength is None:
-        assert dataset.accuracy(0, "cifar10", "pgd", strength) == [0.5, 0.4]
-        assert dataset.rank("cifar10", "pgd", strength).to_dict() == {2: 1, 0: 2}
-        return
+@pytest.mark.parametrize("strength", ["1", "eps", True, [1.0], {}, 1j, float("nan"), float("inf"), 2.0, np.bool_(1)])
+def test_accuracy_and_rank_reject_invalid_strengths(dataset: RobustnessDataset, strength: Any) -> None:
     for look_up in (
         lambda: dataset.accuracy(0, "cifar10", "pgd", strength),
         lambda: dataset.rank("cifar10", "pgd", strength),
     ):
-        with pytest.raises(ConfigError, match="expected a strength of 1, 8, got"):
+        with pytest.raises(ConfigError, match="expected one of the strengths 1, 8, got"):
             look_up()
 
 
+def test_accuracy_and_rank_without_strength_use_all_strengths(dataset: RobustnessDataset) -> None:
+    assert dataset.accuracy(0, "cifar10", "pgd", None) == [0.5, 0.4]
+    assert dataset.rank("cifar10", "pgd", None).to_dict() == {2: 1, 0: 2}
+
+
 @pytest.mark.parametrize("strength", [8, 8.0, np.int64(8), np.float32(8), np.uint8(8)])
-def test_accuracy_accepts_numpy_strengths(dataset: RobustnessDataset, strength: Any) -> None:
+def test_accuracy_and_rank_accept_numpy_strengths(dataset: RobustnessDataset, strength: Any) -> None:
     assert dataset.accuracy(0, "cifar10", "pgd", strength) == 0.4
     assert dataset.rank("cifar10", "pgd", strength).to_dict() == {2: 1, 0: 2}
 

@@ -37,11 +37,12 @@ def read_values_by_id(folder: Path, key: str, measure: str) -> dict:
     return json.loads((folder / f"cifar10/{key}_{measure}.json").read_text())["cifar10"][key][measure]
 
 
-def swap_names_in_place(path: Path) -> None:
-    """Replace a file with a file of equal size, in which the names of the first two architectures are swapped."""
+def replace_by_file_with_swapped_ids(path: Path) -> None:
+    """Replace a file by another file of equal size, in which the ids 0 and 2 are swapped."""
     content = path.read_text()
     swapped_content = content.replace('"2":', '"X":').replace('"0":', '"2":').replace('"X":', '"0":')
-    assert len(swapped_content) == len(content) != sum(a == b for a, b in zip(swapped_content, content, strict=True))
+    assert len(swapped_content) == len(content)
+    assert swapped_content != content
     new_path = path.with_name("new")
     new_path.write_text(swapped_content)
     new_path.replace(path)
@@ -51,7 +52,7 @@ def test_reader_notices_replaced_file(folder):
     dataset, path = RobustnessDataset(folder), folder / "cifar10/pgd_cm.json"
     original = {architecture: dataset.value(architecture, "cifar10", "pgd", "cm") for architecture in (0, 2)}
     assert original[0] != original[2]
-    swap_names_in_place(path)
+    replace_by_file_with_swapped_ids(path)
     assert dataset.value(0, "cifar10", "pgd", "cm") == read_values_by_id(folder, "pgd", "cm")["0"] == original[2]
     assert dataset.value(2, "cifar10", "pgd", "cm") == read_values_by_id(folder, "pgd", "cm")["2"] == original[0]
 
@@ -162,7 +163,7 @@ def test_iter_json_values_rejects_malformed_content(tmp_path, content):
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-def test_iter_json_values_equals_whole_file(folder, monkeypatch, indent):
+def test_iter_json_values_yields_all_values_of_file(folder, monkeypatch, indent):
     monkeypatch.setattr(json_files, "CHUNK_BYTES", 97)
     monkeypatch.setattr(json_files, "HEAD_BYTES", 97)
     for key in ("pgd", "fog", "clean"):
@@ -187,7 +188,7 @@ def test_iter_json_values_limits_size_of_value(tmp_path, monkeypatch):
         list(iter_json_values(path, "cifar10", ("pgd",), "cm"))
 
 
-def test_iter_json_values_reads_python_json_lazily(tmp_path, monkeypatch):
+def test_iter_json_values_accepts_nan_and_reads_lazily(tmp_path, monkeypatch):
     monkeypatch.setattr(json_files, "CHUNK_BYTES", 50)
     path = tmp_path / "pgd_cm.json"
     path.write_text('{"cifar10": {"pgd": {"cm": {"1": [NaN], "2": [[1]], "3": ' + 60 * " " + "[1,]}}}}")
@@ -245,7 +246,7 @@ def test_reader_works_after_fork(folder, parquet_folder, file_format):
 
 
 @pytest.mark.parametrize("extra_content", ['"21": null', '"21": 0.5, "9": [[1]]', '"21"', "}"])
-def test_reader_rejects_content_after_last_list(folder, extra_content):
+def test_reader_rejects_invalid_content_after_last_value(folder, extra_content):
     path = folder / "cifar10/pgd_cm.json"
     path.write_text(path.read_text().removesuffix("}}}}") + f", {extra_content}" + "}}}}")
     dataset = RobustnessDataset(folder)
@@ -273,7 +274,7 @@ def test_rank_orders_architectures(folder):
         ranks_of_isomorphs[architecture] == ranks_of_isomorphs[int(dataset.get_uid(architecture))]
         for architecture in ranks_of_isomorphs.index
     )
-    with pytest.raises(ConfigError, match=r"expected a strength of 0\.5, 1, 8, got 2"):
+    with pytest.raises(ConfigError, match=r"expected one of the strengths 0\.5, 1, 8, got 2"):
         dataset.rank("cifar10", "pgd", 2.0)
 
 

@@ -667,7 +667,8 @@ def test_export_error_names_missing_counts_and_estimates(make_sampled: MakeSampl
         export_files(config, tmp_path / "out")
     message = str(raised.value)
     assert "the sweep lacks 8 evaluations on all images (digits clean 2, digits aa_square 2, digits fgsm 4)" in message
-    assert "and 6 estimates (digits aa_square 2, digits pgd 4); no sample is drawn yet for aa_square, pgd" in message
+    assert "and 6 estimates (digits aa_square 2, digits pgd 4); no sample has been drawn yet for " in message
+    assert "for aa_square, pgd" in message
     assert "robust201 run SWEEP.yaml" in message
     assert not (tmp_path / "out").exists()
     store, plan = ShardStore.open(config.results), load_plan(config.results)

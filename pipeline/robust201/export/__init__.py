@@ -5,16 +5,19 @@
 - `groups`: units to export (a unit is all evaluations of one network on one dataset under one key), and their missing
   evaluations
 - `json_files`, `parquet_files`: the two formats of result files
+- `number_text`: numbers as JSON text
 - `written_file`: base class of both formats
+- `outcome_files`: the evaluated images, and the table that describes them
+- `estimates`: estimated accuracies of a sampled sweep
 - `published_layout`: Parquet columns and names of architectures
 - `pool`: processes that write files
 - `folder`: replacement of an earlier export
 - `listing`: the file SHA256SUMS, which lists the files of an export with their hashes
 - `side_files`, `card`: all other files
 
-`key_rows` reads a dataset's files as rows, `conversion` writes Parquet files for a dataset of JSON files, `verify`
-checks a results folder and its export, `verify_dataset` checks a dataset without its results folder, `diff` compares
-two result sets, and `hub` uploads a dataset.
+`key_rows` reads a dataset's files as rows, including the `format_variants` that exports do not write. `conversion`
+writes Parquet files for a dataset of JSON files, `verify` checks a results folder and its export, `verify_dataset`
+checks a dataset without its results folder, `diff` compares two result sets, and `hub` uploads a dataset.
 """
 
 from robust201.export.groups import KeyStyle

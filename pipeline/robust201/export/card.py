@@ -166,11 +166,11 @@ def _front_matter_section(facts: CardFacts) -> str:
         "size_categories": [next((name for limit, name in bounds if n_evaluations < limit), "1M<n<10M")],
     }
     if facts.has_parquet:
-        fields["configs"] = _configurations(facts)
+        fields["configs"] = _make_configurations(facts)
     return f"---\n{yaml.safe_dump(fields, sort_keys=False)}---\n"
 
 
-def _configurations(facts: CardFacts) -> list[dict[str, Any]]:
+def _make_configurations(facts: CardFacts) -> list[dict[str, Any]]:
     """Return one configuration per dataset and one per measure.
 
     Measures need their own configurations, because all files of a configuration must have the same columns.

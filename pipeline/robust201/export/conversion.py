@@ -27,7 +27,7 @@ class ConversionReport:
         written_files: names of the written files, relative to the folder.
         unchanged_files: names of existing files that were not changed, because they are up to date or an export wrote
             them.
-        remarks: values in a variant of the format that exports do not write (see `KeyRows.remarks`).
+        remarks: messages about values in variants of the format that exports do not write (see `KeyRows.remarks`).
     """
 
     written_files: tuple[str, ...]
@@ -38,7 +38,7 @@ class ConversionReport:
 def convert_dataset(
     folder: Path, *, progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> ConversionReport:
-    """Write Parquet files with the results of a dataset's JSON files, as an export does, to its folder ``parquet``.
+    """Write the results of a dataset's JSON files as Parquet files to its folder ``parquet``, as an export does.
 
     Keys are converted one by one, with one row group in memory. Each Parquet file is complete or does not exist. If a
     conversion is interrupted, the next call resumes it. A repeated conversion only rewrites Parquet files whose JSON
@@ -50,7 +50,7 @@ def convert_dataset(
             architectures.
     """
     stale_names = _find_changed_conversions(folder)
-    _remove_from_listings(folder, stale_names)  # the dataset would reject files that differ from a listing
+    _remove_from_listings(folder, stale_names)  # RobustnessDataset rejects files that differ from a listing
     dataset = RobustnessDataset(folder)
     dataset_keys = ((dataset_name, key) for dataset_name in dataset.data for key in dataset.keys_all)
     json_keys = [
@@ -63,7 +63,9 @@ def convert_dataset(
             f"Converting failed for {folder}: there are no JSON files <dataset>/<key>_<measurement>.json. "
             "Use the folder of the unpacked dataset."
         )
-    changed_keys = [json_key for json_key in json_keys if json_key.name in stale_names or not json_key.is_converted()]
+    changed_keys = [
+        json_key for json_key in json_keys if json_key.name in stale_names or not json_key.has_current_parquet()
+    ]
     _remove_from_listings(folder, {json_key.name for json_key in changed_keys})
     remarks: list[str] = []
     for n_done, json_key in enumerate(json_keys, start=1):
@@ -144,7 +146,7 @@ class _JsonKey:
     def name(self) -> str:
         return parquet_name(self.rows.dataset, self.rows.key)
 
-    def is_converted(self) -> bool:
+    def has_current_parquet(self) -> bool:
         """Return whether the Parquet file exists and was written by an export or from these JSON files."""
         path = self.rows.files.path / self.name
         return path.is_file() and (
@@ -177,7 +179,7 @@ class _JsonKey:
         )
 
     def iter_batches(self, measurement: str | None) -> Iterator[RowBatch]:
-        """Yield the columns unit by unit (see `export.written_file.RowSource`).
+        """Yield the columns of one unit at a time (see `export.written_file.RowSource`).
 
         Raises:
             EvaluationError: a file is damaged, or lacks an architecture that another file has. A ResultsError is

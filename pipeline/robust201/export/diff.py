@@ -13,7 +13,7 @@ from robust201.core.errors import ConfigError, InputError
 from robust201.core.files import MAX_EXPORTED_FILE_BYTES, sha256_of
 from robust201.core.records import ArchitectureId, Unit
 from robust201.export.key_rows import count_decimals
-from robust201.export.listing import explain_changes
+from robust201.export.listing import describe_changes
 from robust201.planning.plan import plan_on_all_images
 from robust201.planning.plan_file import load_plan
 from robust201.reader.dataset import RobustnessDataset
@@ -28,8 +28,8 @@ MAX_LISTED_DIFFERENCES = 5
 _N_EXAMINED_NETWORKS = 20
 
 EvaluationKey = tuple[str, str, float]
-"""Dataset, key and strength. The key is in the paper's style. For a measure, the column's name follows the key, such as
-``jacobian squared_norm``, and an index if the column contains lists, such as ``mine norm[2]``."""
+"""Dataset, key and strength. The key is in the paper's style. For a measure, it is followed by the name of a column, as
+in ``jacobian squared_norm``, and by an index if the column contains lists, as in ``mine norm[2]``."""
 
 ResultNumbers = Mapping[EvaluationKey, Mapping[ArchitectureId, float]]
 """Accuracies, or numbers of a measure, by evaluation and architecture."""
@@ -204,10 +204,10 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
     return ComparisonReport(
         comparisons=tuple(
             _compare(evaluation, numbers_first[evaluation], numbers_second[evaluation])
-            for evaluation in sorted(common_evaluations, key=_table_order)
+            for evaluation in sorted(common_evaluations, key=_table_sort_key)
         ),
-        only_first=tuple(sorted(numbers_first.keys() - numbers_second.keys(), key=_table_order)),
-        only_second=tuple(sorted(numbers_second.keys() - numbers_first.keys(), key=_table_order)),
+        only_first=tuple(sorted(numbers_first.keys() - numbers_second.keys(), key=_table_sort_key)),
+        only_second=tuple(sorted(numbers_second.keys() - numbers_first.keys(), key=_table_sort_key)),
         architectures=(
             len(first_architectures - second_architectures),
             len(first_architectures & second_architectures),
@@ -241,7 +241,7 @@ def _merge_weights(numbers_by_weights: Mapping[str, ResultNumbers], names: Seque
     return merged_results
 
 
-def _table_order(evaluation: EvaluationKey) -> tuple[str, int, str, float]:
+def _table_sort_key(evaluation: EvaluationKey) -> tuple[str, int, str, float]:
     dataset, key, strength = evaluation
     task_keys = list(TASKS)
     task_key = key.partition(" ")[0]
@@ -255,15 +255,16 @@ def _compare(
 ) -> KeyComparison:
     architectures: list[Any] = sorted(numbers_first.keys() & numbers_second.keys())  # all indices or all text
     values_first, values_second = (
-        np.array([numbers[index] for index in architectures]) for numbers in (numbers_first, numbers_second)
+        np.array([numbers[architecture] for architecture in architectures])
+        for numbers in (numbers_first, numbers_second)
     )
     differences = values_second - values_first
     # Equal decimals can differ by floating-point errors of about 1e-17, which must not count as differences.
     absolute_differences = np.round(np.abs(differences), 12)
-    largest_first = np.argsort(-absolute_differences, kind="stable")[:MAX_LISTED_DIFFERENCES]
+    indices_of_largest = np.argsort(-absolute_differences, kind="stable")[:MAX_LISTED_DIFFERENCES]
     moved_most = [
         (architectures[index], float(values_first[index]), float(values_second[index]))
-        for index in largest_first.tolist()
+        for index in indices_of_largest.tolist()
         if absolute_differences[index] > 0
     ]
     tau = None
@@ -309,8 +310,8 @@ def read_result_set(folder: Path) -> ResultSet:
         ]
         examined_accuracies = [
             value
-            for accuracies_by_index in accuracies_by_evaluation
-            for value in islice(accuracies_by_index.values(), _N_EXAMINED_NETWORKS)
+            for accuracies_by_architecture in accuracies_by_evaluation
+            for value in islice(accuracies_by_architecture.values(), _N_EXAMINED_NETWORKS)
         ]
         decimals = count_decimals(examined_accuracies)
     else:
@@ -321,7 +322,7 @@ def read_result_set(folder: Path) -> ResultSet:
     ]
     # Parquet files are not hashed: they contain all measurements, so this would take longer than the comparison.
     json_files = [path for path in accuracy_files if path is not None and path.suffix != ".parquet"]
-    remarks = explain_changes(folder, {path: sha256_of(path, MAX_EXPORTED_FILE_BYTES) for path in json_files})
+    remarks = describe_changes(folder, {path: sha256_of(path, MAX_EXPORTED_FILE_BYTES) for path in json_files})
     return ResultSet(numbers_by_weights, decimals, source, remarks=tuple(remarks))
 
 

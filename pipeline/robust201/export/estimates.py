@@ -79,7 +79,7 @@ def estimate_accuracies(plan: Plan, store: ShardStore, inventory: Inventory, ima
     n_missing: Counter[tuple[str, str]] = Counter()
     samples = {} if plan.facts.samples is None else plan.facts.samples.key_samples
     for dataset in plan.datasets:
-        units_by_key = _sampled_units(plan, dataset)
+        units_by_key = _find_sampled_units(plan, dataset)
         if not units_by_key:
             continue
         outcome_reader = OutcomeReader(plan, store, inventory, dataset, images_of(plan, dataset).labels)
@@ -103,11 +103,11 @@ def estimate_accuracies(plan: Plan, store: ShardStore, inventory: Inventory, ima
             correct_on_cheap_keys = np.unpackbits(
                 cheap_outcomes[architecture], axis=1, count=len(sample.design.stratum)
             ).astype(bool)
-            networks.append(_estimate(outcome_reader, units, sample, pilot, correct_on_cheap_keys))
+            networks.append(_estimate_network(outcome_reader, units, sample, pilot, correct_on_cheap_keys))
     return SampledResults(networks, dict(n_missing), _describe_samples(plan))
 
 
-def _sampled_units(plan: Plan, dataset: str) -> dict[tuple[ArchitectureId, str], list[Unit]]:
+def _find_sampled_units(plan: Plan, dataset: str) -> dict[tuple[ArchitectureId, str], list[Unit]]:
     """Return the sampled units on a dataset by network and key, in the order of the sample's increments.
 
     Keys that are evaluated on all images are omitted.
@@ -127,7 +127,7 @@ def _has_complete_samples(outcome_reader: OutcomeReader, architecture: Architect
     return outcome_reader.has_cheap_outcomes(architecture) and outcome_reader.is_complete(units)
 
 
-def _estimate(
+def _estimate_network(
     outcome_reader: OutcomeReader, units: Sequence[Unit], sample: KeySample, pilot: Pilot, correct_on_cheap_keys: Any
 ) -> NetworkEstimates:
     positions = [increment.positions for increment in sample.increments]

@@ -18,7 +18,7 @@ from robust201.export.listing import listing_text
 from robust201.export.side_files import WEIGHTS_FILE, WeightHashes
 from robust201.export.written_file import WrittenFile, open_hashed_file
 from robust201.reader.listings import CHECKSUM_FILE, read_checksums
-from robust201.reader.result_files import SWEEP_FILE, is_dataset
+from robust201.reader.result_files import RESULTS_FOLDER_FILE, SWEEP_FILE, is_dataset
 
 STAGING_FOLDER = ".export.tmp"
 """Name of the staging folder, which is inside the export's folder.
@@ -47,7 +47,7 @@ def open_folder(
         StorageError: another export is writing to the folder, or the folder is not writable.
     """
     candidates = (path, *path.resolve().parents)
-    results_folder = next((folder for folder in candidates if (folder / "format.json").exists()), None)
+    results_folder = next((folder for folder in candidates if (folder / RESULTS_FOLDER_FILE).exists()), None)
     if results_folder is not None:
         raise InputError(
             f"Exporting failed for {path}: the folder is, or lies inside, the results folder {results_folder}. "
@@ -69,7 +69,7 @@ def open_folder(
 def reject_unfinished_export(path: Path) -> None:
     """Raise an error if an export to this folder is incomplete, or was killed while its files were being moved.
 
-    An incomplete export is no error if the folder contains an earlier export, because that one is still intact.
+    An incomplete export is not an error if the folder contains an earlier export, which is then still intact.
 
     Raises:
         InputError: the folder contains an unfinished export.
@@ -78,7 +78,7 @@ def reject_unfinished_export(path: Path) -> None:
     if _is_committed(staging) or (staging.is_dir() and not is_dataset(path)):
         raise InputError(
             f"Reading an export failed for {path}: the export was killed or is still running. "
-            "Wait until it ends, or run the same robust201 export again."
+            "Wait until it ends, or run the same command `robust201 export` again."
         )
 
 

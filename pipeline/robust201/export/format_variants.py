@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.reader.value_checks import are_counts, are_row_fractions, fraction_rounding
+from robust201.reader.value_checks import are_counts, are_row_fractions, max_rounding_error
 from robust201.tasks.columns import COLUMNS, COUNTS, Values
 
 
@@ -41,7 +41,7 @@ def counts_from_fractions(matrix: Any, n_images: int) -> NDArray[np.float64]:
             f"{COUNTS} contains fractions, which can only be converted to counts with equally many images per class"
         )
     counts: NDArray[np.float64] = np.rint(fractions * n_per_class)
-    are_whole_numbers = np.abs(fractions * n_per_class - counts).max() <= n_per_class * fraction_rounding(fractions)
+    are_whole_numbers = np.abs(fractions * n_per_class - counts).max() <= n_per_class * max_rounding_error(fractions)
     if not are_whole_numbers or not (counts.sum(axis=1) == n_per_class).all():
         raise ValueError(
             f"{COUNTS} contains fractions that are not multiples of 1/{n_per_class:,}, for {n_per_class:,} images per "

@@ -111,11 +111,12 @@ class FileFormat:
     def spell_key(self, group: Group) -> str:
         return spell_key(group.task, self.key_style)
 
-    def file_name(self, group: Group, measurement: str) -> str:
-        if measurement == PARQUET_FOLDER:
+    def file_name(self, group: Group, content: str) -> str:
+        """Return the name of a result file, whose content is a measurement or `PARQUET_FOLDER`."""
+        if content == PARQUET_FOLDER:
             return parquet_name(group.dataset, self.spell_key(group))
         suffix = "" if self.compression is None else f".{self.compression}"
-        return f"{group.dataset}/{self.spell_key(group)}_{measurement}.json{suffix}"
+        return f"{group.dataset}/{self.spell_key(group)}_{content}.json{suffix}"
 
 
 @dataclass(frozen=True)
@@ -195,8 +196,8 @@ def missing_evaluations_message(out: Path, groups: Sequence[Group]) -> str:
     example = example_group.incomplete_units[0]
     example_strength = example_group.missing_strengths[example.id][0]
     return (
-        f"Exporting failed for {out}: expected {n_planned:,} evaluations, got {n_planned - sum(n_missing.values()):,}; "
-        f"missing are {missing_text}, such as {example.label} at strength {example_strength:g}. "
-        "Run the whole sweep again, without a selection, to compute only these, or export the finished part with "
-        "--partial."
+        f"Exporting failed for {out}: expected {n_planned:,} evaluations, got {n_planned - sum(n_missing.values()):,} "
+        f"(missing: {missing_text}; for example, {example.label} at strength {example_strength:g}). "
+        "Run the whole sweep again, without a selection, to compute only the missing evaluations, or export the "
+        "finished part with --partial."
     )

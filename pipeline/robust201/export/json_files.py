@@ -24,11 +24,11 @@ class JsonFile(ResultFile):
     round_to: int | None
     empty: Empty
 
-    def _write_content(self, stream: BinaryIO, on_rows: Callable[[int], None]) -> None:
+    def _write_content(self, stream: BinaryIO, on_units: Callable[[int], None]) -> None:
         for units, unit_texts in self.iter_texts():
             stream.writelines(unit_texts)
             if units:
-                on_rows(len(units))
+                on_units(len(units))
 
     def iter_texts(self) -> Iterator[tuple[Sequence[Unit], list[bytes]]]:
         """Yield the file's text in batches, as (units, one text per unit).
@@ -61,7 +61,7 @@ def row_texts(measurement: str, batch: RowBatch, round_to: int | None = None, em
     if "" in fields:
         evaluation_texts = column_texts[0]
     else:
-        object_template = b"{" + b", ".join(name + b"%s" for name in field_prefixes) + b"}"
+        object_template = b"{" + b", ".join(prefix + b"%s" for prefix in field_prefixes) + b"}"
         evaluation_texts = [object_template % texts_of_columns for texts_of_columns in zip(*column_texts, strict=True)]
     first_row = 0
     for unit in batch.units:

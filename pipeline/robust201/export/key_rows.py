@@ -1,4 +1,4 @@
-"""Reading of one key's files on one dataset as rows: per architecture, all measurements at every strength."""
+"""Reading of one key's files on one dataset as rows. A row has all measurements of a unit, at every strength."""
 
 import itertools
 import re
@@ -52,7 +52,7 @@ def count_decimals(values: Iterable[Any]) -> int | None:
 
 
 @dataclass(frozen=True)
-class Origin:
+class RecordedFacts:
     """Facts from an export's sweep.json about the results of one key on one dataset.
 
     Attributes:
@@ -65,8 +65,8 @@ class Origin:
     decimals: Mapping[str, int]
 
 
-def read_origin(sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Origin:
-    """Read the origin of a key's results from a valid sweep.json; `sweep` is None if the dataset has no sweep.json.
+def read_recorded_facts(sweep: Mapping[str, Any] | None, dataset: str, key: str) -> RecordedFacts:
+    """Read the facts about a key's results from a valid sweep.json; `sweep` is None if the dataset has no sweep.json.
 
     The key is in the paper's style.
     """
@@ -87,7 +87,7 @@ def read_origin(sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Orig
         decimals |= {
             name: min(n_decimals, decimals.get(name, n_decimals)) for name, n_decimals in rounded_decimals.items()
         }
-    return Origin(n_images, decimals)
+    return RecordedFacts(n_images, decimals)
 
 
 @dataclass
@@ -148,7 +148,7 @@ class KeyRows:
             return False
         _, first_value = next(self._iter_source(_CM), (None, None))
         return first_value is not None and contains_fractions(
-            first_value, self.origin.n_images, is_single=self.is_single
+            first_value, self.recorded_facts.n_images, is_single=self.is_single
         )
 
     @property
@@ -162,8 +162,8 @@ class KeyRows:
         return (*([fractions] if self._has_fractions else []), *([zeros] if self.has_replaced_zeros else []))
 
     @property
-    def origin(self) -> Origin:
-        return read_origin(self.files.sweep, self.dataset, paper_key(self.key))
+    def recorded_facts(self) -> RecordedFacts:
+        return read_recorded_facts(self.files.sweep, self.dataset, paper_key(self.key))
 
     @cached_property
     def n_images(self) -> int:
@@ -179,7 +179,7 @@ class KeyRows:
         if not self._has_fractions:
             record = {} if self.files.sweep is None else self.files.sweep.get("sweep", {})
             return (record.get("images") or {}).get("count") or 0
-        if n_images := self.origin.n_images:
+        if n_images := self.recorded_facts.n_images:
             return n_images
         raise ResultsError(
             f"Reading results failed for {self.files.path} {self.dataset} {self.key}: rows of {COUNTS} contain "
@@ -191,18 +191,22 @@ class KeyRows:
         """Number of decimals to which values were rounded, by measurement; None if they were not rounded."""
         if self.is_parquet:
             return {}
-        found_decimals = {
+        counted_decimals = {
             measurement: count_decimals(value for _, value in self._iter_source(measurement))
             for measurement in self.sources
             if not all(name in COLUMNS and COLUMNS[name].is_exact for name in fields_of(measurement).values())
         }
-        recorded_decimals = self.origin.decimals
+        recorded_decimals = self.recorded_facts.decimals
         return {
             measurement: min(
-                (n_decimals for n_decimals in (n_found, recorded_decimals.get(measurement)) if n_decimals is not None),
+                (
+                    n_decimals
+                    for n_decimals in (n_counted, recorded_decimals.get(measurement))
+                    if n_decimals is not None
+                ),
                 default=None,
             )
-            for measurement, n_found in found_decimals.items()
+            for measurement, n_counted in counted_decimals.items()
         }
 
     def _iter_source(self, measurement: str) -> Iterator[tuple[str, Any]]:
@@ -233,7 +237,7 @@ class KeyRows:
                     else values_by_strength(architecture_value, unit.strengths, label)
                 )
                 for strength, value in zip(unit.strengths, values, strict=True):
-                    columns_by_strength[strength] |= self._columns(name, value, label)
+                    columns_by_strength[strength] |= self._convert_value(name, value, label)
             yield unit, columns_by_strength
         for name, rows in rows_by_measurement.items():
             if (unmatched_id := rows.next_unused()) is not None:
@@ -241,7 +245,7 @@ class KeyRows:
                     f"no {format_architecture(parse_architecture_id(unmatched_id))}", name
                 )
 
-    def _columns(self, measurement: str, value: Any, label: str) -> Values:
+    def _convert_value(self, measurement: str, value: Any, label: str) -> Values:
         try:
             stored_value = (
                 counts_from_fractions(value, self.n_images) if measurement == _CM and self._has_fractions else value

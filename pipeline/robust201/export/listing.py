@@ -78,11 +78,11 @@ def _rewrite_listing(out: Path, digests: Mapping[str, str]) -> None:
     path = out / CHECKSUM_FILE
     state = path.stat()
     write_text(path, listing_text(digests))
-    # The modification time is restored, because readers hash all files that are newer than the listing again.
+    # The modification time is restored, because readers rehash all files that are newer than the listing.
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
-def explain_changes(folder: Path, digests: Mapping[Path, str]) -> Iterator[str]:
+def describe_changes(folder: Path, digests: Mapping[Path, str]) -> Iterator[str]:
     """Yield messages about JSON files that were changed or deleted after the export.
 
     There are no messages for a folder with neither a listing nor `sweep.json`, such as the published dataset.
@@ -94,7 +94,7 @@ def explain_changes(folder: Path, digests: Mapping[Path, str]) -> Iterator[str]:
     path = folder / CHECKSUM_FILE
     if not os.path.lexists(path):
         if (folder / SWEEP_FILE).is_file():
-            yield f"{folder} has no {CHECKSUM_FILE}, which an export writes last, so it may be incomplete"
+            yield f"{folder} has no {CHECKSUM_FILE}, which an export writes last, so the export may be incomplete"
         return
     try:
         listing = read_listing(folder)
@@ -143,7 +143,7 @@ def check_listing(folder: Path, listing: Listing) -> Iterator[str]:
                 yield f"Verifying failed for {path}: its SHA-256 differs from {CHECKSUM_FILE}. {REEXPORT}"
         except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
             yield f"Verifying failed for {path}: the file cannot be read ({error}). {REEXPORT}"
-    for path in _entries(folder):
+    for path in _iter_entries(folder):
         name = path.relative_to(folder).as_posix()
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -155,7 +155,7 @@ def check_listing(folder: Path, listing: Listing) -> Iterator[str]:
             yield f"Verifying failed for {path}: {message}. Remove it, or export to a new folder."
 
 
-def _entries(root: Path) -> Iterator[Path]:
+def _iter_entries(root: Path) -> Iterator[Path]:
     """Yield the files and folders below a folder, without following symbolic links.
 
     Names that begin with a dot, such as folders of version control, are not part of the dataset and are skipped.

@@ -18,7 +18,7 @@ _MIN_WITHOUT_EXPONENT = 1e-4
 """Python writes smaller numbers with an exponent; orjson does so only below a tenth of this number."""
 
 _HALF_MARGIN = 1e-2
-"""Maximum distance from a half at which a number is rounded by its exact value."""
+"""Numbers that are at most this far from a half are rounded by their exact value."""
 _ZERO, _NINE, _E, _DOT = (np.uint8(code) for code in b"09e.")
 _FIXED_PREFIX = b"0.0000"
 # Placeholders that do not occur in JSON numbers: for "-0", for characters to delete, and an offset that marks a
@@ -52,11 +52,10 @@ def array_text(values: NDArray[Any], round_to: int | None = None, empty: Empty =
         raise ValueError("expected finite numbers or NaN, got infinity")
     if round_to is not None:
         values = round_array(values, round_to)
-    if values.ndim == 0 or not _is_in_unsigned_range(values):
+    if values.ndim == 0 or not _are_nonnegative_below_ten(values):
         return _to_json(values)
     json_text = _to_orjson(values)
-    needs_exponent = values[(values < _MIN_WITHOUT_EXPONENT) & (values > 0)]
-    if needs_exponent.size:
+    if ((values < _MIN_WITHOUT_EXPONENT) & (values > 0)).any():
         json_text = _correct_exponents(json_text)
     return json_text.replace(b",", b", ")
 
@@ -78,7 +77,7 @@ def _to_orjson(values: NDArray[Any]) -> bytes:
     return orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _is_in_unsigned_range(values: NDArray[Any]) -> bool:
+def _are_nonnegative_below_ten(values: NDArray[Any]) -> bool:
     """Return whether every number is NaN or in [0, 10), as `_correct_exponents` requires."""
     finite_values = values[~np.isnan(values)]
     return values.size > 0 and not (finite_values.size and (finite_values.min() < 0 or finite_values.max() >= 10))
@@ -132,7 +131,7 @@ def _correct_exponents(text: bytes) -> bytes:
 
 def round_array(values: NDArray[np.float64], decimals: int) -> NDArray[np.float64]:
     """Round doubles like Python's `round`: by their exact binary values, with halves to even. NaN remains NaN."""
-    if decimals > MAX_EXACT_DECIMALS or not _is_in_unsigned_range(values):
+    if decimals > MAX_EXACT_DECIMALS or not _are_nonnegative_below_ten(values):
         return _round_each(values, decimals)
     scale = 10.0**decimals
     scaled = values * scale

@@ -25,7 +25,7 @@ OutcomeEncoding = Literal["bits", "classes"]
 """
 
 ImageLoader = Callable[[Any, str], ImageSet]
-"""(plan, name of a dataset) → the evaluated images."""
+"""Function that loads the evaluated images of a dataset, given the plan and the dataset's name."""
 
 _SCHEMA = pa.schema(
     [

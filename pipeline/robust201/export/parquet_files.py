@@ -78,7 +78,7 @@ class ParquetFile(ResultFile):
         ]
         return pa.schema(fields, metadata=self.metadata)
 
-    def _write_content(self, stream: BinaryIO, on_rows: Callable[[int], None]) -> None:
+    def _write_content(self, stream: BinaryIO, on_units: Callable[[int], None]) -> None:
         columns = self.columns
         matrix_columns = [
             f"{name}.list.element.list.element" for name, column in columns.items() if column.dtype == MATRIX
@@ -92,18 +92,18 @@ class ParquetFile(ResultFile):
             write_statistics=[name for name in _STATISTICS if name in columns],
             write_page_checksum=True,
         ) as writer:
-            for table in self.tables(on_rows):
+            for table in self.tables(on_units):
                 writer.write_table(table, row_group_size=len(table))
                 del table  # free its memory before the next table is built
 
-    def tables(self, on_rows: Callable[[int], None] = lambda _n_units: None) -> Iterator[pa.Table]:
-        for batches in self._row_groups(on_rows):
+    def tables(self, on_units: Callable[[int], None] = lambda _n_units: None) -> Iterator[pa.Table]:
+        for batches in self._row_groups(on_units):
             table = self._make_table(batches)
             batches.clear()  # the table has copies of the values, and writing it needs another copy
             yield table
             del table
 
-    def _row_groups(self, on_rows: Callable[[int], None]) -> Iterator[list[RowBatch]]:
+    def _row_groups(self, on_units: Callable[[int], None]) -> Iterator[list[RowBatch]]:
         batches: list[RowBatch] = []
         n_bytes = 0
         for batch in self.read_batches(None):
@@ -115,7 +115,7 @@ class ParquetFile(ResultFile):
                     batches, n_bytes, first_unit = [], 0, end_unit
             if first_unit < len(batch.units):
                 batches.append(batch[first_unit:])
-            on_rows(len(batch.units))
+            on_units(len(batch.units))
         if batches:
             yield batches
 
@@ -159,7 +159,7 @@ class ParquetFile(ResultFile):
                 else:
                     stacked = np.concatenate(arrays_of_batches)
                     element = column.source_column.element
-                    column_values[name] = _nested_lists(
+                    column_values[name] = _to_nested_lists(
                         stacked if element is None else stacked[:, element], column.dtype
                     )
         return pa.table(
@@ -167,7 +167,7 @@ class ParquetFile(ResultFile):
         )
 
 
-def _nested_lists(values: NDArray[Any], dtype: pa.DataType) -> pa.Array:
+def _to_nested_lists(values: NDArray[Any], dtype: pa.DataType) -> pa.Array:
     """Convert an array (evaluations, …) to nested Arrow lists, with NaN as null."""
     array = pa.array(values.ravel(), from_pandas=values.dtype.kind == "f")
     for level in range(values.ndim - 1, 0, -1):

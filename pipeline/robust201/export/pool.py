@@ -28,7 +28,7 @@ POOL_CACHE_BYTES = 192 << 20
 _POLL_SECONDS = 0.5
 
 _stop_flag: Any = None
-_row_counter: Any = None
+_unit_counter: Any = None
 
 
 def default_processes(*, parquet: bool) -> int:
@@ -43,39 +43,39 @@ def max_processes(*, parquet: bool) -> int:
     return max(1, available_bytes // (PARQUET_WORKER_BYTES if parquet else WORKER_BYTES))
 
 
-def write_files(files: Iterable[ResultFile], processes: int, on_rows: Callable[[int], None]) -> Iterator[WrittenFile]:
+def write_files(files: Iterable[ResultFile], processes: int, on_units: Callable[[int], None]) -> Iterator[WrittenFile]:
     """Write result files with several processes, or in this process if `processes` is 1.
 
-    A file is taken from the iterator when a process becomes free, and is yielded when it is complete. `on_rows` is
-    called periodically with the total number of written rows.
+    A file is taken from the iterator when a process becomes free, and is yielded when it is complete. `on_units` is
+    called periodically with the total number of written units; a unit counts once for each of its files.
 
     Raises:
         StorageError: a process died, or writing a file failed. Unfinished files are deleted.
     """
     if processes > 1:
-        yield from _write_in_pool(files, processes, on_rows)
+        yield from _write_in_pool(files, processes, on_units)
         return
-    n_rows = 0
+    n_units = 0
 
-    def report_rows(n_new_rows: int) -> None:
-        nonlocal n_rows
-        n_rows += n_new_rows
-        on_rows(n_rows)
+    def report_units(n_new_units: int) -> None:
+        nonlocal n_units
+        n_units += n_new_units
+        on_units(n_units)
 
     for file in files:
-        yield file.write(report_rows)
+        yield file.write(report_units)
 
 
 def _write_in_pool(
-    files: Iterable[ResultFile], processes: int, on_rows: Callable[[int], None]
+    files: Iterable[ResultFile], processes: int, on_units: Callable[[int], None]
 ) -> Iterator[WrittenFile]:
     from robust201.core.memory import give_back_freed_memory
 
     context = fork_server(["robust201.export.json_files", "robust201.shards"])
     # This process reads the counter without its lock, because a killed worker may have left it locked.
-    stop_flag, row_counter = context.RawValue("b", 0), context.Value("q", 0)
+    stop_flag, unit_counter = context.RawValue("b", 0), context.Value("q", 0)
     pool = ProcessPoolExecutor(
-        processes, mp_context=context, initializer=_start_worker, initargs=(stop_flag, row_counter)
+        processes, mp_context=context, initializer=_start_worker, initargs=(stop_flag, unit_counter)
     )
     give_back_freed_memory()  # the memory of this process counts against the limit while the workers run
     remaining_files = iter(files)
@@ -91,14 +91,14 @@ def _write_in_pool(
             finished_futures, pending_futures = wait(
                 pending_futures, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED
             )
-            on_rows(row_counter.get_obj().value)
+            on_units(unit_counter.get_obj().value)
             for future in finished_futures:
                 yield future.result()
-        on_rows(row_counter.get_obj().value)
+        on_units(unit_counter.get_obj().value)
     except BrokenProcessPool as error:
         raise StorageError(
-            "Exporting failed for a worker process: it died before its file was complete, possibly for lack of memory. "
-            "Run the same command again with fewer --processes."
+            "Exporting failed for a worker process: it died before its file was complete, possibly because memory ran "
+            "out. Run the same command again with fewer --processes."
         ) from error
     finally:
         with delaying_interrupts():  # a second interrupt here would leave workers running
@@ -106,19 +106,19 @@ def _write_in_pool(
             pool.shutdown(cancel_futures=True)
 
 
-def _start_worker(stop_flag: Any, row_counter: Any) -> None:
-    global _stop_flag, _row_counter  # a pool passes arguments to its workers only through the initializer
-    _stop_flag, _row_counter = stop_flag, row_counter
+def _start_worker(stop_flag: Any, unit_counter: Any) -> None:
+    global _stop_flag, _unit_counter  # a pool passes arguments to its workers only through the initializer
+    _stop_flag, _unit_counter = stop_flag, unit_counter
     end_with_parent()
 
 
 def _write_in_worker(file: ResultFile) -> WrittenFile:
-    return file.write(_count_rows)
+    return file.write(_count_units)
 
 
-def _count_rows(n_new_rows: int) -> None:
-    with _row_counter.get_lock():
-        _row_counter.value += n_new_rows
+def _count_units(n_new_units: int) -> None:
+    with _unit_counter.get_lock():
+        _unit_counter.value += n_new_units
     if _stop_flag.value:
         raise ExportStoppedError(
             "Exporting failed for a file: the export was stopped before the file was complete. Export again."

@@ -130,7 +130,7 @@ def _weights_columns(weights: Collection[Weights]) -> dict[str, ParquetColumn]:
 
 def parquet_columns(
     measurements: Sequence[str],
-    architecture: Mapping[str, ParquetColumn],
+    architecture_columns: Mapping[str, ParquetColumn],
     strength_description: str,
     *,
     example_values: Values | None = None,
@@ -142,7 +142,7 @@ def parquet_columns(
 
     Args:
         measurements: names of the measurements, or a measure's columns.
-        architecture: the columns that name an architecture (see `layout_of`).
+        architecture_columns: the columns that identify an architecture (see `layout_of`).
         strength_description: description of the strength column.
         example_values: for a measure, the values of one evaluation. They determine whether a column has numbers or
             lists.
@@ -157,7 +157,7 @@ def parquet_columns(
         measurements = [name for name in MEASUREMENTS if name in measurements]
     return {
         **key_columns,
-        **architecture,
+        **architecture_columns,
         **_weights_columns(weights),
         "strength": ParquetColumn(pa.float64(), strength_description),
         **_SIZE_COLUMNS,
@@ -181,8 +181,9 @@ class SpaceLayout:
         architectures_noun: plural noun for the architectures in the dataset card.
         meta_sentence: sentence in the dataset card that describes meta.json.
         columns: the Parquet columns that identify an architecture, `architecture` first.
-        values: (architectures) → values of these columns.
-        meta_text: (epsilons by key, exported architectures) → content of meta.json.
+        values: function that returns the values of these columns, by column, for some architectures.
+        meta_text: function that returns the content of meta.json, given the epsilons by key and the exported
+            architectures.
     """
 
     title: str

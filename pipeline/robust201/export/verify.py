@@ -351,15 +351,15 @@ def _reject_different_sweep(out: Path, sweep_record: Mapping[str, Any], plan: Pl
 
 
 def _read_file_format(out: Path, sweep_record: Mapping[str, Any], names: Iterable[str]) -> FileFormat:
-    def recorded_choice(field: str, choices: Any, default: Any = None) -> Any:
+    def read_choice(field: str, choices: Any, default: Any = None) -> Any:
         return next((choice for choice in get_args(choices) if sweep_record.get(field, default) == choice), None)
 
     compression = next(
         (suffix for name in names for suffix in get_args(Compression) if name.endswith(f".{suffix}")), None
     )
     round_to = sweep_record.get("round_to", "none")
-    style, outcomes = recorded_choice("key_style", KeyStyle), recorded_choice("outcomes", OutcomeEncoding)
-    empty = recorded_choice("empty", Empty, "null")
+    style, outcomes = read_choice("key_style", KeyStyle), read_choice("outcomes", OutcomeEncoding)
+    empty = read_choice("empty", Empty, "null")
     if style is None or empty is None or not (round_to is None or isinstance(round_to, int)):
         raise ResultsError(
             f"Verifying failed for {out / SWEEP_FILE}: the field `key_style`, `round_to` or `empty` is "
@@ -415,7 +415,7 @@ def _check_images(path: Path, images: ImageSet) -> Iterator[str]:
         yield f"Verifying failed for {path}: reading the table of images failed ({error}). {REEXPORT}"
         return
     if not is_same:
-        yield f"Verifying failed for {path}: the images differ from those of the results. {REEXPORT}"
+        yield f"Verifying failed for {path}: the images differ from the evaluated images. {REEXPORT}"
 
 
 def _check_file(out: Path, file: JsonFile | ParquetFile) -> Iterator[str]:

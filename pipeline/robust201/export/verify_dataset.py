@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.records import Unit
 from robust201.export.diff import read_result_set
-from robust201.export.key_rows import KeyRows, json_files_of, possible_measurements, read_origin
+from robust201.export.key_rows import KeyRows, json_files_of, possible_measurements, read_recorded_facts
 from robust201.export.listing import check_listing, read_listing
 from robust201.export.verify import find_attack_flags
 from robust201.images import DATASETS
@@ -71,8 +71,8 @@ def verify_dataset(
     """Check the files of an exported or published dataset; the results folder is not needed.
 
     If the folder has a listing, each file is compared with its SHA-256. Every value must have the right type and shape,
-    fractions must be in [0, 1], distributions must sum to 1, and accuracies must agree with confusion matrices within
-    the files' decimals.
+    fractions must be in [0, 1], distributions must sum to 1, and accuracies must agree with confusion matrices when
+    rounded to the files' decimals.
 
     Args:
         folder: the dataset's folder.
@@ -90,7 +90,7 @@ def verify_dataset(
         n_listed = len(listing.digests)
         problems += check_listing(folder, listing)
     elif (folder / SWEEP_FILE).is_file():
-        remarks.append(f"{folder} has no {CHECKSUM_FILE}, which an export contains, so it may be incomplete")
+        remarks.append(f"{folder} has no {CHECKSUM_FILE}, which exports contain, so the export may be incomplete")
     try:
         dataset = RobustnessDataset(folder)
         all_key_rows = list(_find_keys(dataset, is_listed=n_listed is not None))
@@ -164,7 +164,7 @@ def _read_parquet_pages(rows: KeyRows) -> None:
 
 
 def _check_unit(rows: KeyRows, unit: Unit, columns_by_strength: Mapping[float, Values]) -> Iterator[str]:
-    n_images = unit.n_images or rows.origin.n_images
+    n_images = unit.n_images or rows.recorded_facts.n_images
     for strength, stored_values in columns_by_strength.items():
         values = rows.replace_zeros_of_empty_means(stored_values)
         name = f"{unit.label} of {rows.files.path} at {strength:g}"
@@ -190,7 +190,7 @@ def _find_attack_flags_of_dataset(dataset: RobustnessDataset) -> tuple[AttackFla
     protocols = [] if dataset.sweep is None else dataset.sweep.get("sweep", {}).get("protocols", [])
     return find_attack_flags(
         read_result_set(dataset.path),
-        n_images={name: read_origin(dataset.sweep, name, "clean").n_images for name in dataset.data},
+        n_images={name: read_recorded_facts(dataset.sweep, name, "clean").n_images for name in dataset.data},
         n_classes={name: DATASETS[name].n_classes for name in dataset.data if name in DATASETS},
         protocols=protocols,
     )

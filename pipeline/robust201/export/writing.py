@@ -67,8 +67,8 @@ class ExportReport:
         removed: names of removed files of an earlier export.
         n_units: number of exported units (all evaluations of one network on one dataset under one key).
         n_evaluations: number of exported evaluations.
-        missing: number of the plan's evaluations that are not exported, by (dataset, key). A unit that lacks one
-            strength is not exported, so all its evaluations count as missing.
+        missing: number of the plan's evaluations and estimates that are not exported, by (dataset, key). A unit that
+            lacks one strength is not exported, so all its evaluations count as missing.
         n_bytes: total size of the files, in bytes.
     """
 
@@ -128,13 +128,15 @@ def export_dataset(
             results for one name only. If only Parquet files are written, None exports the results for all names.
         outcomes: ``"bits"`` writes packed per-image outcomes to the Parquet files instead of predicted classes, and a
             table of the images; ``"classes"`` writes both outcomes and predicted classes; None writes no outcomes.
-        images_of: (plan, dataset) → the evaluated images, whose labels are needed to compute outcomes.
-        estimates: whether to write the accuracies under keys that were evaluated on samples of the images also as JSON,
-            to a separate folder. These files contain exact accuracies for the pilot networks, which were evaluated on
-            all images, and estimates for all other networks.
+        images_of: function that loads the evaluated images of a dataset, given the plan and the dataset's name. Their
+            labels are needed to compute outcomes.
+        estimates: whether to also write a separate folder of JSON files for the keys that were evaluated on samples of
+            the images. These files contain exact accuracies for the pilot networks, which were evaluated on all images,
+            and estimates for all other networks.
         processes: number of processes. If it is more than 1, a script that calls this function must guard its main
             part with ``if __name__ == "__main__"``.
-        progress: called with the number of written rows and the number of all rows.
+        progress: called with the number of written units and the number of all units; a unit counts once for each of
+            its files.
 
     Raises:
         IncompleteError: evaluations are missing, and `partial` is false. No file is written.
@@ -205,13 +207,13 @@ def export_dataset(
     }
     plan_description = plan.describe()
     with open_folder(out, planned_names, plan_description, hashes) as folder:
-        n_rows = sum(len(group.complete_units) for group, _ in result_files)
-        on_rows = (lambda done: progress(done, n_rows)) if progress is not None else (lambda _done: None)
+        n_file_units = sum(len(group.complete_units) for group, _ in result_files)
+        on_units = (lambda done: progress(done, n_file_units)) if progress is not None else (lambda _done: None)
         measure_columns: dict[str, dict[str, ParquetColumn]] = {}
         files = _record_measure_columns(
             make_files(result_files, file_format, folder.staging, plan, store, inventory), measure_columns
         )
-        for file in write_files(files, processes, on_rows):
+        for file in write_files(files, processes, on_units):
             folder.record(file)
         for dataset, image_set in images.items():
             folder.write(images_name(dataset), image_table_bytes(image_set))
@@ -228,7 +230,7 @@ def export_dataset(
                 measurements=tuple(name for name in plan.measurements if name not in file_format.omitted_measurements),
                 protocols=protocol_counts,
                 files=tuple(folder.written[name] for name in sorted(folder.written)),  # all files written so far
-                columns=_image_columns(plan, groups, file_format) if "parquet" in formats else {},
+                columns=_columns_of_image_keys(plan, groups, file_format) if "parquet" in formats else {},
                 measures=dict(sorted(measure_columns.items())),
                 unevaluated_keys=_find_unevaluated_keys(plan, groups),
                 sampled=() if sampled_results is None else sampled_results.keys,
@@ -285,11 +287,11 @@ def _describe_missing_samples(out: Path, plan: Plan, sampled_results: SampledRes
     unsampled_keys = sorted(
         {planned.key for planned in plan.planned_keys if not has_known_images(plan.protocols[planned.protocol])}
     )
-    reason = f"; no sample is drawn yet for {', '.join(unsampled_keys)}" if unsampled_keys else ""
+    reason = f"; no sample has been drawn yet for {', '.join(unsampled_keys)}" if unsampled_keys else ""
     return (
         f"Exporting failed for {out}: the sweep lacks {' and '.join(missing_descriptions)}{reason}. Run the whole "
-        "sweep again, without a selection, to compute only these (robust201 run SWEEP.yaml), or export the finished "
-        "part with --partial."
+        "sweep again, without a selection, to compute only what is missing (robust201 run SWEEP.yaml), or export the "
+        "finished part with --partial."
     )
 
 
@@ -336,7 +338,7 @@ def _check_distinct_names(out: Path, names: Sequence[str]) -> None:
             )
 
 
-def _image_columns(plan: Plan, groups: Sequence[Group], file_format: FileFormat) -> dict[str, ParquetColumn]:
+def _columns_of_image_keys(plan: Plan, groups: Sequence[Group], file_format: FileFormat) -> dict[str, ParquetColumn]:
     """Return the columns of the Parquet files of all keys except measures; empty if there are only measures."""
     strengths = dict.fromkeys(describe_strength(group.task) for group in groups if not group.is_measure)
     names = weights_names(unit for group in groups for unit in group.units)
@@ -381,12 +383,12 @@ def list_files(
 
 def _count_numbers(file: tuple[Group, str]) -> int:
     """Return the approximate number of values in a file."""
-    group, measurement = file
+    group, content = file
     if group.is_measure:
         return group.n_evaluations
     dataset_spec = DATASETS.get(group.dataset)
     n_classes = 10 if dataset_spec is None else dataset_spec.n_classes
-    columns = COLUMNS if measurement == PARQUET_FOLDER else fields_of(measurement).values()
+    columns = COLUMNS if content == PARQUET_FOLDER else fields_of(content).values()
     return sum(numbers_of(columns, n_classes, group.units[0].n_images)) * group.n_evaluations
 
 
@@ -398,12 +400,12 @@ def make_files(
     store: ShardStore,
     inventory: Inventory,
 ) -> Iterator[JsonFile | ParquetFile]:
-    """Yield a `JsonFile` or `ParquetFile` for each entry of `list_files`."""
+    """Yield a `JsonFile` or `ParquetFile` for each pair that `list_files` returns."""
     selections: dict[tuple[str, str], RowSelection] = {}
     result_files = list(result_files)
     weights_of_files = weights_names(unit for group, _ in result_files for unit in group.units)
     weights = {name: plan.weights[name] for name in weights_of_files} if len(weights_of_files) > 1 else {}
-    for group, measurement in result_files:
+    for group, content in result_files:
         dataset_key = group.dataset, group.key
         if dataset_key not in selections:
             selections[dataset_key] = store.select(
@@ -411,13 +413,13 @@ def make_files(
             )
         common_fields: dict[str, Any] = {
             "folder": folder,
-            "name": file_format.file_name(group, measurement),
+            "name": file_format.file_name(group, content),
             "dataset": group.dataset,
             "key": file_format.spell_key(group),
             "units": group.complete_units,
             "rows": selections[dataset_key],
         }
-        if measurement == PARQUET_FOLDER:
+        if content == PARQUET_FOLDER:
             yield ParquetFile(
                 **common_fields,
                 measurements=tuple(
@@ -436,7 +438,7 @@ def make_files(
             yield JsonFile(
                 **common_fields,
                 compression=file_format.compression,
-                measurement=measurement,
+                measurement=content,
                 round_to=file_format.round_to,
                 empty=file_format.empty,
             )

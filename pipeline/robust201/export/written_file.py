@@ -116,20 +116,20 @@ class ResultFile(ABC):
     compression: Compression | None = None
 
     @abstractmethod
-    def _write_content(self, stream: BinaryIO, on_rows: Callable[[int], None]) -> None:
-        """Write the content, and call `on_rows` after each batch with the batch's number of units."""
+    def _write_content(self, stream: BinaryIO, on_units: Callable[[int], None]) -> None:
+        """Write the content, and call `on_units` after each batch with the batch's number of units."""
 
-    def write(self, on_rows: Callable[[int], None] = lambda _n_units: None) -> WrittenFile:
+    def write(self, on_units: Callable[[int], None] = lambda _n_units: None) -> WrittenFile:
         """Write the file.
 
-        `on_rows` is called after each batch with the batch's number of units. If it raises an exception, no file is
+        `on_units` is called after each batch with the batch's number of units. If it raises an exception, no file is
         written.
 
         Raises:
             StorageError: the rows do not belong to the units, or contain a number that the format cannot represent.
         """
         with open_hashed_file(self.folder / self.name, self.compression) as (stream, hashing_stream):
-            self._write_content(stream, on_rows)
+            self._write_content(stream, on_units)
         return WrittenFile(self.name, hashing_stream.digest.hexdigest(), hashing_stream.n_bytes)
 
     def read_batches(self, measurement: str | None) -> Iterator[RowBatch]:
@@ -139,17 +139,17 @@ class ResultFile(ABC):
             for unit, expected in zip_longest(batch.units, self.units[n_done : n_done + len(batch.units)]):
                 if expected is None or unit.id != expected.id:
                     expected_text = "no further network" if expected is None else expected.label
-                    raise _unexpected_rows(unit, expected_text, unit.label)
+                    raise _unexpected_rows_error(unit, expected_text, unit.label)
             if any(len(column) != batch.n_evaluations for column in batch.columns.values()):
                 n_values = len(next(iter(batch.columns.values())))
-                raise _unexpected_rows(batch.units[0], f"{batch.n_evaluations} evaluations", f"{n_values}")
+                raise _unexpected_rows_error(batch.units[0], f"{batch.n_evaluations} evaluations", f"{n_values}")
             n_done += len(batch.units)
             yield batch
         if n_done < len(self.units):
-            raise _unexpected_rows(self.units[n_done], "its rows in the store", "none")
+            raise _unexpected_rows_error(self.units[n_done], "its rows in the store", "none")
 
 
-def _unexpected_rows(unit: Unit, expected: str, got: str) -> StorageError:
+def _unexpected_rows_error(unit: Unit, expected: str, got: str) -> StorageError:
     return StorageError(
         f"Exporting failed for {unit.label}: expected {expected}, got {got}. "
         "Run `robust201 verify` on the results folder."

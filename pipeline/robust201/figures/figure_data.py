@@ -70,9 +70,9 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
     """
     clean: list[KeyStrength] = [(CLEAN, CLEAN_STRENGTH)] if results.keys("clean") else []
     groups: dict[tuple[object, ...], pd.Series] = {
-        (key, strength): results.column(name, strength)
+        (key, strength): results.column(evaluated_key, strength)
         for key in results.keys(kind)
-        for name, strength in (clean if results.starts_with_clean(key) else [])
+        for evaluated_key, strength in (clean if results.starts_with_clean(key) else [])
         + [(key, strength) for strength in results.strengths(key)]
     }
     return _summarise_boxes(groups, ["key", "strength"])
@@ -160,8 +160,8 @@ def effects_by_score(results: DatasetResults) -> pd.DataFrame:
     """Compute how each operation on each edge affects the scores, over all cells of the space.
 
     Returns:
-        One row per edge, operation and score: `score` (of `SCORES`), `edge`, `operation`, `mean`, `effect`, `low` and
-        `high` (see `design.Effects`). Scores that an isomorphism class lacks are left out.
+        One row per edge, operation and score: `score` (a key of `SCORES`), `edge`, `operation`, `mean`, `effect`, `low`
+        and `high` (see `design.Effects`). Scores that an isomorphism class lacks are left out.
     """
     columns = ["score", "edge", "operation", "mean", "effect", "low", "high"]
     scores = results.scores if results.space is not None else pd.DataFrame()
@@ -205,7 +205,11 @@ def has_far_strength(strengths: Sequence[float]) -> bool:
 
 
 def bulk_range(values: ArrayLike, *, logarithmic: bool = False) -> tuple[float, float]:
-    """Return the axis limits of points: the range of all points, or the range without far points if these are few."""
+    """Return the axis limits of points: the range of all points, or of all near points.
+
+    Far points are left out if there are only a few and the axis becomes much shorter (see `FAR_POINT_FENCE`,
+    `MAX_FAR_FRACTION` and `MIN_SHORTENING`).
+    """
     points = np.asarray(values, np.float64)
     scaled = np.log(points) if logarithmic else points
     q1, _, q3 = quartiles(scaled)
@@ -294,7 +298,10 @@ def corruption_correlations(results: DatasetResults) -> pd.DataFrame:
     severities = sorted({strength for key in keys for strength in results.strengths(key)})
     clean: list[KeyStrength] = [(CLEAN, CLEAN_STRENGTH)] if results.keys("clean") else []
     groups = [
-        (strength_label(keys[0], severity), clean + [(k, severity) for k in keys if severity in results.strengths(k)])
+        (
+            strength_label(keys[0], severity),
+            clean + [(key, severity) for key in keys if severity in results.strengths(key)],
+        )
         for severity in severities
     ]
     return _correlate(results, groups)
@@ -403,8 +410,8 @@ def reference_columns(columns: Sequence[KeyStrength]) -> list[KeyStrength]:
 
 def confusion_fractions(sums: pd.DataFrame, key: str, strength: float) -> pd.DataFrame:
     """Return a summed confusion matrix with each row divided by its sum; rows without images are 0."""
-    is_evaluation = (sums.index.get_level_values("key") == key) & (sums.index.get_level_values("strength") == strength)
-    matrix = sums[is_evaluation].droplevel(["key", "strength"])
+    is_selected = (sums.index.get_level_values("key") == key) & (sums.index.get_level_values("strength") == strength)
+    matrix = sums[is_selected].droplevel(["key", "strength"])
     totals = matrix.sum(axis=1)
     return matrix.div(totals.where(totals > 0, 1.0), axis=0)
 
@@ -503,7 +510,7 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
     """Return the operations of the best architectures.
 
     Returns:
-        One row per architecture and edge: `score` (of `SCORES`), `among` (`ALL_CELLS`, or the cells with
+        One row per architecture and edge: `score` (a key of `SCORES`), `among` (`ALL_CELLS`, or the cells with
         `CellSpace.reference_kernel_parameters`), `rank` among these cells (ties have equal ranks), `tied` (number of
         cells with this rank, see `DatasetResults.rank_architectures`), `architecture`, `accuracy` with `low` and `high`
         (see `accuracy_interval`), `edge` and `operation`.
@@ -628,7 +635,11 @@ def operation_names(space: CellSpace) -> list[str]:
 
 
 def base_cell(rows: pd.DataFrame, results: DatasetResults) -> tuple[int, list[int], int]:
-    """Return an architecture's id, the indices of its operations, and the number of equally accurate architectures."""
+    """Return the architecture whose edges are changed in `rows` of `neighbour_changes`.
+
+    Returns:
+        Its id, the indices of its operations, and the number of equally accurate architectures.
+    """
     index = int(rows["architecture"].iloc[0])
     operations = [
         results.cell_space.operations.index(operation) for operation in results.cell_space.parse(results.spec(index))

@@ -42,9 +42,10 @@ def image_section(results: "DatasetResults", images: "ImageSet | None") -> str:
     if broken_images is None or broken_images.images.empty:
         return ""
     intro = (
-        f"Images that at least half of {broken_images.n_networks:,} networks classify correctly, by the fraction of "
-        "evaluations under attacks and corruptions that break them (correct on the clean image, wrong on the perturbed "
-        "one). Each image is listed with the weakest strengths that break it for half of these networks."
+        f"Images that at least half of the {broken_images.n_networks:,} networks classify correctly. They are ordered "
+        "by the fraction of evaluations under attacks and corruptions that break them (correct on the clean image, "
+        "wrong on the perturbed one). Each image is listed with the weakest strengths that break it for half of these "
+        "networks."
     )
     if images is None:
         intro += " Exports contain no pixels; `robust201 report --images DATA` adds thumbnails."
@@ -74,12 +75,12 @@ def _image_cards(
             f'<li class="card">{picture}<p><b>Image {row["row"]:,}</b>, {label}<br>broken in '
             f"{row['broken_fraction']:.0%} of evaluations, classified correctly by {row['n_clean_correct']:,} of "
             f"{broken_images.n_networks:,}</p>"
-            f"{_breaking_evaluations(n_networks_by_evaluation, int(row['n_clean_correct']), results)}</li>"
+            f"{_describe_breaking_evaluations(n_networks_by_evaluation, int(row['n_clean_correct']), results)}</li>"
         )
     return cards
 
 
-def _breaking_evaluations(
+def _describe_breaking_evaluations(
     n_networks_by_evaluation: Mapping[tuple[str, float], int], n_clean_correct: int, results: "DatasetResults"
 ) -> str:
     """Return the weakest evaluations that break an image for half of the networks, and a foldable table of counts."""
@@ -89,10 +90,10 @@ def _breaking_evaluations(
     corruptions = results.keys("corruption")
     breaking_corruptions = sorted((weakest[key], key_label(key)) for key in corruptions if key in weakest)
     if breaking_corruptions:
-        severity, first_corruption = breaking_corruptions[0]
+        severity, weakest_corruption = breaking_corruptions[0]
         descriptions.append(
-            f"{len(breaking_corruptions)} of {len(corruptions)} corruptions, first {first_corruption} "
-            f"(severity {severity:g})"
+            f"{len(breaking_corruptions)} of {len(corruptions)} corruptions (the weakest: {weakest_corruption}, "
+            f"severity {severity:g})"
         )
     summary = html.escape("; ".join(descriptions) or "not broken by any evaluation")
     counts_by_key: dict[str, list[str]] = {}

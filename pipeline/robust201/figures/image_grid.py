@@ -33,7 +33,7 @@ def draw_image_grid(
     """Draw rows of images.
 
     Args:
-        rows: rows of equal length.
+        rows: rows of images, all of the same length.
         columns: text above each column.
         row_labels: text to the left of each row; an empty text means that the row belongs to the row above.
         width: width of the figure, in inches.

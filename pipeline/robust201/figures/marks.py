@@ -191,7 +191,7 @@ def point_layers(
     shape["scale"] = {"domain": ["", *_SIDES], "range": ["circle", *(row[1] for row in _SIDES.values())]}
     position = {"x": {"field": fields[0]}, "y": {"field": fields[1]}}
     valid = f"isValid(datum.{fields[0]}) && isValid(datum.{fields[1]})"
-    sides = [{"filter": valid}, {"calculate": side, "as": "side"}]
+    side_transforms = [{"filter": valid}, {"calculate": side, "as": "side"}]
     area = {"condition": {"test": "datum.side !== ''", "value": max(12, size)}, "value": size}
     points = {
         "mark": {"type": "point", "strokeWidth": 0},
@@ -218,7 +218,7 @@ def point_layers(
             "text": {"field": "text"},
         }
         layers.append({"transform": [*count_transform, label], "mark": mark, "encoding": label_position})
-    return [{"data": data, "transform": sides, "layer": layers}]
+    return [{"data": data, "transform": side_transforms, "layer": layers}]
 
 
 def heat_map(

@@ -45,8 +45,8 @@ def pack_space(space: CellSpace) -> dict[str, Any]:
         "labels": [space.operation_labels[name] for name in space.operations],
         "edges": [list(edge) for edge in space.edges],
         "edgeLabels": list(space.edge_labels),
-        "ids": _base64(ids),
-        "isomorphs": _base64(np.array(space.isomorphs(), dtype="<u2")),
+        "ids": _encode_base64(ids),
+        "isomorphs": _encode_base64(np.array(space.isomorphs(), dtype="<u2")),
     }
 
 
@@ -63,7 +63,7 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
           its `label`.
         - `accuracies`: (K, N) uint16 in units of 1/`RESOLUTION`, or `MISSING`.
         - `scores`: for each score, its `name`, `label` and `values` (N) float32, NaN if missing.
-        - `front`: (N) uint8, 1 on the Pareto front of clean and mean adversarial accuracy; null if one is missing.
+        - `front`: (N) uint8, 1 on the Pareto front of clean and mean adversarial accuracy; null if either is missing.
         - `images`: number of images per accuracy, or null if unknown.
         - `fewCorrect`: intervals for 0, 1, … correct images, for all numbers that `accuracy_intervals` treats as few.
           The intervals for few wrong images are their mirror images.
@@ -74,8 +74,8 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
     if space is not None:
         sizes = [space.kernel_parameters(results.spec(index)) for index in architectures]
         architecture_fields = {
-            "architectures": _base64(np.array(architectures, dtype="<u2")),
-            "kernelParameters": _base64(np.array(sizes, dtype="u1")),
+            "architectures": _encode_base64(np.array(architectures, dtype="<u2")),
+            "kernelParameters": _encode_base64(np.array(sizes, dtype="u1")),
         }
     scores = results.scores
     has_front_scores = {CLEAN, ADVERSARIAL} <= set(scores)
@@ -92,13 +92,15 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
             }
             for key, strength in results.columns
         ],
-        "accuracies": _base64(pack_accuracies(results.accuracies)),
+        "accuracies": _encode_base64(pack_accuracies(results.accuracies)),
         "scores": [
-            {"name": score, "label": label, "values": _base64(scores[score].to_numpy("<f4"))}
+            {"name": score, "label": label, "values": _encode_base64(scores[score].to_numpy("<f4"))}
             for score, label in SCORES.items()
             if score in scores
         ],
-        "front": _base64(pareto_front(scores[CLEAN], scores[ADVERSARIAL]).astype("u1")) if has_front_scores else None,
+        "front": _encode_base64(pareto_front(scores[CLEAN], scores[ADVERSARIAL]).astype("u1"))
+        if has_front_scores
+        else None,
         "images": results.n_images,
         "fewCorrect": [] if results.n_images is None else _intervals_of_few_correct(results.n_images),
         "best": results.best_architecture,
@@ -121,5 +123,5 @@ def pack_accuracies(accuracies: pd.DataFrame) -> "np.ndarray[Any, np.dtype[np.ui
     return np.where(np.isnan(scaled_accuracies), MISSING, scaled_accuracies).astype("<u2")
 
 
-def _base64(array: "np.ndarray[Any, Any]") -> str:
+def _encode_base64(array: "np.ndarray[Any, Any]") -> str:
     return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()

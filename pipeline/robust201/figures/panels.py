@@ -140,11 +140,11 @@ def arrange(
         has_title = any(lines) and not (is_on_page and figure.has_menu)
         title = {"title": {"text": list(lines), "fontSize": size}} if has_title else {}
         panel_specs.append(title | panel.draw(layout))
-    _fold_legends(panel_specs, width)
+    _wrap_legends(panel_specs, width)
     return {"concat": panel_specs, "columns": n_columns, "spacing": {"row": 6, "column": _GAP}}
 
 
-def _fold_legends(spec_part: object, width: float) -> None:
+def _wrap_legends(spec_part: object, width: float) -> None:
     """Limit the number of columns in legends above panels, and wrap the legends' titles, to fit the available width."""
     if isinstance(spec_part, dict):
         legend = spec_part.get("legend")
@@ -158,7 +158,7 @@ def _fold_legends(spec_part: object, width: float) -> None:
         spec_part = list(spec_part.values())
     if isinstance(spec_part, list):
         for child in spec_part:
-            _fold_legends(child, width)
+            _wrap_legends(child, width)
 
 
 def complete_spec(

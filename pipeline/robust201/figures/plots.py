@@ -62,19 +62,19 @@ def save_plots(
 ) -> list[Path]:
     """Save all figures for which there are enough results.
 
+    If the folder has several weights per architecture and none was selected, figures show all of them as separate
+    networks (see `RobustnessDataset.select`, which also selects networks and keys).
+
     Args:
         dataset: the results.
         out: folder for the files.
-        figures: names of `FIGURES`; all if None.
+        figures: names of figures (see `FIGURES`); None for all figures.
         data: name of the dataset to draw; None draws all datasets, and the figures across datasets.
         file_format: one of `FIGURE_FORMATS`.
         width: see `parse_width`.
         title: whether to draw a title above each figure.
-        mean: weighting of keys and strengths in means, a name of `dataset_results.MEANS`.
+        mean: weighting of keys and strengths in means, a key of `dataset_results.MEANS`.
         shown_class: number of the class that `one-class-confidence` shows.
-
-    If the folder has several weights per architecture and none was selected, figures show all of them as separate
-    networks (see `RobustnessDataset.select`, which also selects networks and keys).
 
     Returns:
         The paths ``<dataset>-<figure>.<format>``, and ``<figure>.<format>`` for figures across datasets.
@@ -95,7 +95,7 @@ def save_plots(
     ]
     for _, _, path in drawings:
         check_output_file(path)
-    paths = [path for results, figure, path in drawings if _save(results, figure, path, inches, title)]
+    paths = [path for results, figure, path in drawings if _write_figure(results, figure, path, inches, title)]
     if not paths:
         requirements = "; ".join(sorted({f"{figure.name} needs {figure.requirement}" for figure in definitions}))
         raise ResultsError(
@@ -148,10 +148,10 @@ def save_plot(
         all_results[0] if figure.is_across_datasets and all_results else choose_results(all_results, data, dataset.path)
     )
     results = _select_shown_class(replace(results, measure_folders=measures), shown_class or 0)
-    if not _save(results, figure, out, inches, title):
+    if not _write_figure(results, figure, out, inches, title):
         subject_prefix = "" if figure.is_across_datasets else f"{results.name} of "
         raise ResultsError(
-            f"Drawing {name} failed for {subject_prefix}{dataset.path}: the figure needs {figure.requirement}, and the "
+            f"Drawing {name} failed for {subject_prefix}{dataset.path}: the figure needs {figure.requirement}, but the "
             f"dataset has results of {_describe_results(results)}. {_suggest_remedy(figure, results)}"
         )
     return out
@@ -180,6 +180,10 @@ def _suggest_remedy(figure: FigureDefinition, results: DatasetResults) -> str:
 def _list_drawings(
     selected_results: Sequence[DatasetResults], definitions: Sequence[FigureDefinition], all_datasets: bool
 ) -> Iterator[tuple[DatasetResults, FigureDefinition, str]]:
+    """Yield the results, the figure and the file name (without its suffix) of each drawing.
+
+    Figures across datasets are only drawn if `all_datasets` is true.
+    """
     for results in selected_results:
         for figure in definitions:
             if not figure.is_across_datasets:
@@ -195,8 +199,10 @@ def _describe_results(results: DatasetResults) -> str:
     return f"{n_architectures:,} architecture{'' if n_architectures == 1 else 's'} under {', '.join(keys)}"
 
 
-def _save(results: DatasetResults, figure: FigureDefinition, path: Path, width: float, with_title: bool) -> bool:
-    """Draw a figure into a file, or return False if the results do not suffice."""
+def _write_figure(
+    results: DatasetResults, figure: FigureDefinition, path: Path, width: float, with_title: bool
+) -> bool:
+    """Write a figure to a file, or return False if the results do not suffice."""
     from robust201.figures.vega_files import draw_file
 
     frame = figure.compute_numbers(results)

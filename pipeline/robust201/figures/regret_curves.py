@@ -20,8 +20,10 @@ from robust201.search.repeated_searches import RepeatedSearch
 from robust201.spaces.cell_space import INK
 
 COLOURS = {"bananas": "#b8860b", "local": "#0969da", "random": "#57606a", "evolution": "#cf222e", "halving": "#1a7f37"}
+"""Colours by search method."""
 
 _PANEL_WIDTH, _PANEL_HEIGHT = 2.6, 2.1
+"""Minimum width and height of a panel, in inches."""
 
 
 def check_figure_file(out: Path) -> None:
@@ -53,21 +55,21 @@ def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: 
             queries = np.arange(1, search.n_queries + 1)
             in_percentage_points = not search.is_front and search.in_percent[search.objective]
             scale = 100 if in_percentage_points else 1
-            lowest = min((float(np.nanmin(run.regret[run.regret > 0], initial=1)) for run in search.results), default=1)
-            lowest_shown = scale * lowest / 2
+            positive_regrets = (result.regret[result.regret > 0] for result in search.results)
+            min_regret = min((float(np.nanmin(regrets, initial=1)) for regrets in positive_regrets), default=1)
+            min_bound = scale * min_regret / 2
             for method_result in search.results:
                 colour = COLOURS.get(method_result.method, INK)
                 # A logarithmic axis has no zero, so a line ends once all runs have found the optimum.
                 mean = np.where(method_result.regret > 0, scale * method_result.regret, np.nan)
                 low, high = (
-                    np.where(method_result.regret > 0, np.maximum(scale * bound, lowest_shown), np.nan)
+                    np.where(method_result.regret > 0, np.maximum(scale * bound, min_bound), np.nan)
                     for bound in (method_result.low, method_result.high)
                 )
                 (handles[method_result.method],) = axes.plot(queries, mean, color=colour, linewidth=1.1)
                 axes.fill_between(queries, low, high, color=colour, alpha=0.2, linewidth=0)
-            if any(
-                (method_result.regret > 0).any() for method_result in search.results
-            ):  # a logarithmic axis needs a positive number
+            # A logarithmic axis needs a positive number.
+            if any((method_result.regret > 0).any() for method_result in search.results):
                 axes.set_yscale("log")
                 axes.yaxis.set_major_formatter(ScalarFormatter())
             axes.grid(axis="y", color=GRID, linewidth=0.5)

@@ -6,11 +6,13 @@ const $ = (id) => document.getElementById(id);
 
 // ---- numbers -------------------------------------------------------------------------------------------------------
 
+// Decode base64 text as a typed array.
 function unpack(text, ArrayType) {
   return new ArrayType(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
 }
 
-// If architectures are not cells, there is no explorer, and architectures have names instead of indices.
+// If architectures are not cells, there is no explorer, and architectures have names instead of indices. The code of a
+// cell is the number whose digits, in base `nOperations`, are the operations on its edges.
 const space = page.space;
 const nOperations = space ? space.operations.length : 0;
 const idByCode = space ? unpack(space.ids, Uint16Array) : [];
@@ -44,10 +46,12 @@ function datasetOf(block) {
   return datasets.find((candidate) => candidate.name === name);
 }
 
+// Return a column's accuracies as fractions; missing accuracies are null.
 function fractions(column) {
   return Array.from(column.values, (value) => (value === page.missing ? null : value / page.resolution));
 }
 
+// Return the rank of a row's value, the number of rows that have this value, and the number of rows with any value.
 function rank(values, row, missing) {
   let better = 0, tied = 0, total = 0;
   for (const value of values) {
@@ -59,9 +63,9 @@ function rank(values, row, missing) {
   return { rank: better + 1, tied, of: total };
 }
 
-// Return the 95% interval of an accuracy in percent, as `statistics.intervals.accuracy_intervals` does: Wilson's interval.
-// If few images are correct or few are wrong, return the exact interval, whose ends are in the page's data.
-function interval(value, { images, fewCorrect }) {
+// Return the 95% interval of an accuracy in percent, as `statistics.intervals.accuracy_intervals` computes it: Wilson's
+// interval or, if few images are correct or few are wrong, the exact interval, whose ends are in the page's data.
+function formatInterval(value, { images, fewCorrect }) {
   const nCorrect = Math.round(value * images), nWrong = images - nCorrect;
   const format = (low, high) => `[${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]`;
   if (nCorrect < fewCorrect.length) return format(...fewCorrect[nCorrect]);
@@ -71,11 +75,11 @@ function interval(value, { images, fewCorrect }) {
   return format(Math.max(0, middle - half), Math.min(1, middle + half));
 }
 
-const percent = (value) => `${(100 * value).toFixed(2)}%`;
-const count = (value) => value.toLocaleString("en");
+const formatPercent = (value) => `${(100 * value).toFixed(2)}%`;
+const formatCount = (value) => value.toLocaleString("en");
 
 // Format a change as `change_texts` does in figures: gains have a plus sign, and zero has no sign.
-function signed(value) {
+function formatChange(value) {
   const text = value.toFixed(2);
   return Number(text) === 0 ? "0.00" : value > 0 ? `+${text}` : text;
 }
@@ -103,17 +107,18 @@ function prepareForPrint() {
 // ---- figures -------------------------------------------------------------------------------------------------------
 
 const PIXELS_PER_POINT = 1.6;
-const views = new Map();  // by chart element: the promise of its Vega view
+const views = new Map();  // by chart element: the promise of the result of vegaEmbed
 
-// Draw a specification, in which placeholders such as "@low" are first replaced with values.
-function draw(chart, spec, values = {}, datasets = {}) {
+// Draw a specification, in which placeholders such as "@low" are first replaced with `values`. `tables` are the rows of
+// the specification's named datasets.
+function draw(chart, spec, values = {}, tables = {}) {
   const placeholders = new Map(Object.entries(values).map(([name, value]) => [`@${name}`, value]));
   const filled = JSON.parse(JSON.stringify(spec), (_, value) => (placeholders.has(value) ? placeholders.get(value) : value));
   const actions = { export: true, source: false, compiled: false, editor: false };
   const previous = views.get(chart);
   const view = Promise.resolve(previous).then(async (drawn) => {
     drawn?.finalize();
-    const result = await vegaEmbed(chart, { ...filled, datasets }, { config: page.config, renderer: "svg", mode: "vega-lite", actions });
+    const result = await vegaEmbed(chart, { ...filled, datasets: tables }, { config: page.config, renderer: "svg", mode: "vega-lite", actions });
     const svg = chart.querySelector("svg.marks");
     svg.style.width = `${PIXELS_PER_POINT * svg.getAttribute("width")}px`;
     return result;
@@ -145,7 +150,7 @@ function pointsOf(figureDataset, column) {
   const clean = fractions(figureDataset.columns.find((candidate) => candidate.key === "clean")), isEvaluation = typeof column === "number";
   const y = isEvaluation ? fractions(figureDataset.columns[column]) :
     Array.from(figureDataset.scores.find((score) => score.name === column).values, (value) => (Number.isNaN(value) ? null : value));
-  const describe = (value, hasInterval) => percent(value) + (figureDataset.images && hasInterval ? ` ${interval(value, figureDataset)}` : "");
+  const describe = (value, hasInterval) => formatPercent(value) + (figureDataset.images && hasInterval ? ` ${formatInterval(value, figureDataset)}` : "");
   return Array.from(figureDataset.ids, (id, row) => ({ architecture: id, clean: clean[row], accuracy: y[row],
     kernel_parameters: space ? figureDataset.kernelParameters[row] : null, clean_text: describe(clean[row], true), accuracy_text: describe(y[row], isEvaluation),
   })).filter((point) => point.clean !== null && point.accuracy !== null);
@@ -189,6 +194,7 @@ const observer = new IntersectionObserver((entries) => {
 
 // ---- cells ---------------------------------------------------------------------------------------------------------
 
+// Return the index of the operation on each edge of a cell.
 function operationsOf(id) {
   let code = codeById[id];
   const operations = [];
@@ -266,7 +272,7 @@ function showCell() {
   $("cell-input").value = String(cell);
   const isomorphNote = $("cell-isomorph");
   isomorphNote.replaceChildren();
-  if (isomorph === cell) isomorphNote.textContent = "It stands for its isomorphism class.";
+  if (isomorph === cell) isomorphNote.textContent = "It represents its isomorphism class.";
   else {
     isomorphNote.append("Isomorphic to ");
     const link = element("a", `#${isomorph}`, { href: `#cell=${isomorph}`, "data-cell": isomorph });
@@ -284,7 +290,7 @@ function showNumbers(container, row, baseRow) {
     return;
   }
   const axes = [...new Set(dataset.columns.map((column) => column.axis))].filter(Boolean);
-  container.replaceChildren(scoreList(row, baseRow), ...axes.map((axis) => table(axis, row, baseRow)));
+  container.replaceChildren(scoreList(row, baseRow), ...axes.map((axis) => accuracyTable(axis, row, baseRow)));
 }
 
 // Show the second cell next to the first cell, with the differences between them.
@@ -311,27 +317,27 @@ function scoreList(row, baseRow) {
   for (const score of dataset.scores) {
     const item = element("div"), value = score.values[row];
     const standing = rank(score.values, row);
-    item.append(element("dt", `${score.label} accuracy`), element("dd", Number.isNaN(value) ? "–" : percent(value)));
-    const shared = standing.tied > 1 ? `, shared by ${count(standing.tied)}` : "";
-    if (!Number.isNaN(value)) item.append(element("dd", `rank ${count(standing.rank)} of ${count(standing.of)}${shared}`));
+    item.append(element("dt", `${score.label} accuracy`), element("dd", Number.isNaN(value) ? "–" : formatPercent(value)));
+    const shared = standing.tied > 1 ? `, shared by ${formatCount(standing.tied)}` : "";
+    if (!Number.isNaN(value)) item.append(element("dd", `rank ${formatCount(standing.rank)} of ${formatCount(standing.of)}${shared}`));
     if (score.name === "clean" && dataset.images && !Number.isNaN(value)) {
-      item.append(element("dd", `95%: ${interval(value, dataset)}`));
+      item.append(element("dd", `95%: ${formatInterval(value, dataset)}`));
     }
     const change = baseRow === undefined ? NaN : 100 * (value - score.values[baseRow]);
-    if (!Number.isNaN(change)) item.append(element("dd", `${signed(change)} points`));
+    if (!Number.isNaN(change)) item.append(element("dd", `${formatChange(change)} points`));
     list.append(item);
   }
   list.append(kernel);
   return list;
 }
 
-function table(axis, row, baseRow) {
+function accuracyTable(axis, row, baseRow) {
   const columns = dataset.columns.filter((column) => column.axis === axis);
   const strengths = [...new Set(columns.map((column) => column.strength))].sort((a, b) => a - b);
   const keys = [...new Set(columns.map((column) => column.key))];
   const tableElement = element("table", "", { class: "numbers" }), body = element("tbody"), head = element("tr");
   tableElement.append(element("caption", `Accuracy in %, ${
-    dataset.images ? `its 95% interval (${count(dataset.images)} images), ` : ""}the rank (= marks ties)${
+    dataset.images ? `its 95% interval (${formatCount(dataset.images)} images), ` : ""}the rank (= marks ties)${
     baseRow === undefined ? "" : ", the difference in points"}, by ${axis}`));
   head.append(element("th", ""), ...strengths.map((strength) => element("th", String(strength), { scope: "col" })));
   for (const key of keys) {
@@ -344,10 +350,10 @@ function table(axis, row, baseRow) {
         field.append((100 * column.values[row] / page.resolution).toFixed(2));
         const standing = rank(column.values, row, page.missing);
         const value = column.values[row] / page.resolution;
-        if (dataset.images) field.append(element("small", interval(value, dataset), { class: "interval" }));
-        field.append(element("small", `${standing.tied > 1 ? "=" : ""}${count(standing.rank)}`, { class: "rank" }));
+        if (dataset.images) field.append(element("small", formatInterval(value, dataset), { class: "interval" }));
+        field.append(element("small", `${standing.tied > 1 ? "=" : ""}${formatCount(standing.rank)}`, { class: "rank" }));
         if (baseRow !== undefined && column.values[baseRow] !== page.missing) {
-          field.append(element("small", signed(100 * (value - column.values[baseRow] / page.resolution))));
+          field.append(element("small", formatChange(100 * (value - column.values[baseRow] / page.resolution))));
         }
       }
       line.append(field);
@@ -375,7 +381,7 @@ function showNeighbours() {
       const change = operation === current ? 0 : isKnown ? 100 * (score.values[neighbourRow] - score.values[row]) : NaN;
       if (Number.isNaN(change)) continue;
       largest = Math.max(largest, Math.abs(change));
-      const [text, hover] = operation === current ? ["•", "the cell's own operation"] : [signed(change), signed(change)];
+      const [text, hover] = operation === current ? ["•", "the cell's own operation"] : [formatChange(change), formatChange(change)];
       changes.push({ r: edge, c: operation, value: change, text, hover });
     }
   });
@@ -385,8 +391,9 @@ function showNeighbours() {
 // ---- table of architectures ----------------------------------------------------------------------------------------
 
 const ROWS_PER_PAGE = 50;
-const listing = { sortColumn: null, descending: true, page: 0, rows: [] };
+const tableState = { sortColumn: null, descending: true, page: 0, rows: [] };
 
+// Return the ranks of all rows by a score; they are computed once and then stored in the score.
 function allRanks(score) {
   if (score.ranks) return score.ranks;
   const order = Array.from(score.values.keys()).filter((row) => !Number.isNaN(score.values[row]));
@@ -403,13 +410,13 @@ function allRanks(score) {
 // Return the columns of the table and of its CSV file. `value` returns the value of a row, or null if it is missing, and
 // `text` formats a value for the table.
 function tableColumns() {
-  const exact = (value) => (Number.isNaN(value) ? null : Number(value.toPrecision(7)));
+  const rounded = (value) => (Number.isNaN(value) ? null : Number(value.toPrecision(7)));
   const asText = (value) => String(value);
   return [
     { name: "architecture", value: (row) => dataset.ids[row], text: (id) => (space ? `#${id}` : id) },
     ...dataset.scores.flatMap((score) => [
-      { name: score.label, value: (row) => exact(score.values[row]), text: percent },
-      { name: `rank by ${score.label}`, value: (row) => allRanks(score)[row], text: count, ascendingFirst: true },
+      { name: score.label, value: (row) => rounded(score.values[row]), text: formatPercent },
+      { name: `rank by ${score.label}`, value: (row) => allRanks(score)[row], text: formatCount, ascendingFirst: true },
     ]),
     ...(space ? [{ name: "kernel parameters", value: (row) => dataset.kernelParameters[row], text: asText }] : []),
     ...(dataset.front ? [{ name: "Pareto front", value: (row) => dataset.front[row], text: (isOnFront) => (isOnFront ? "yes" : "") }] : []),
@@ -419,46 +426,46 @@ function tableColumns() {
 
 function listRows() {
   const search = $("filter-text").value.trim().toLowerCase().replace(/^#/, "");
-  const bounds = [...document.querySelectorAll("#filters [data-score]")].filter((input) => input.value !== "")
+  const scoreMinima = [...document.querySelectorAll("#filters [data-score]")].filter((input) => input.value !== "")
     .map((input) => [dataset.scores.find((score) => score.name === input.dataset.score), Number(input.value) / 100]);
-  const bound = (id) => (space && $(id).value !== "" ? Number($(id).value) : null);
-  const min = bound("filter-min"), max = bound("filter-max"), showsFrontOnly = $("filter-front").checked;
+  const readNumber = (id) => (space && $(id).value !== "" ? Number($(id).value) : null);
+  const min = readNumber("filter-min"), max = readNumber("filter-max"), showsFrontOnly = $("filter-front").checked;
   const rows = Array.from(dataset.ids.keys()).filter((row) => {
     if (showsFrontOnly && !(dataset.front && dataset.front[row])) return false;
     if (min !== null && dataset.kernelParameters[row] < min) return false;
     if (max !== null && dataset.kernelParameters[row] > max) return false;
-    // The tolerance accepts an accuracy that equals the bound before rounding to 32 bits.
-    if (!bounds.every(([score, low]) => score && score.values[row] >= low - 1e-6)) return false;
+    // The tolerance accepts an accuracy that equals the minimum before rounding to 32 bits.
+    if (!scoreMinima.every(([score, low]) => score && score.values[row] >= low - 1e-6)) return false;
     if (search === "") return true;
     const id = String(dataset.ids[row]).toLowerCase();
     return id.includes(search) || (space && specOf(dataset.ids[row]).includes(search));
   });
-  const columns = tableColumns(), column = columns.find(({ name }) => name === listing.sortColumn);
+  const columns = tableColumns(), column = columns.find(({ name }) => name === tableState.sortColumn);
   if (column) {
     const values = new Map(rows.map((row) => [row, column.value(row)]));
-    const sign = listing.descending ? -1 : 1;
+    const sign = tableState.descending ? -1 : 1;
     rows.sort((a, b) => {
       const first = values.get(a), second = values.get(b);
       if (first === null || second === null) return (first === null) - (second === null) || a - b;
       return first === second ? a - b : sign * (first < second ? -1 : 1);
     });
   }
-  listing.rows = rows;
-  listing.page = 0;
+  tableState.rows = rows;
+  tableState.page = 0;
   showTable();
 }
 
 function showTable() {
-  const columns = tableColumns(), { rows } = listing, tableElement = $("architecture-table");
-  const n = Math.max(1, Math.ceil(rows.length / ROWS_PER_PAGE)), first = listing.page * ROWS_PER_PAGE;
+  const columns = tableColumns(), { rows } = tableState, tableElement = $("architecture-table");
+  const nPages = Math.max(1, Math.ceil(rows.length / ROWS_PER_PAGE)), first = tableState.page * ROWS_PER_PAGE;
   const head = element("tr");
   for (const column of columns) {
-    const isSorted = column.name === listing.sortColumn;
-    const headerCell = element("th", "", { scope: "col", "aria-sort": isSorted ? (listing.descending ? "descending" : "ascending") : "none" });
-    const button = element("button", `${column.name}${isSorted ? (listing.descending ? " ▼" : " ▲") : ""}`, { type: "button" });
+    const isSorted = column.name === tableState.sortColumn;
+    const headerCell = element("th", "", { scope: "col", "aria-sort": isSorted ? (tableState.descending ? "descending" : "ascending") : "none" });
+    const button = element("button", `${column.name}${isSorted ? (tableState.descending ? " ▼" : " ▲") : ""}`, { type: "button" });
     button.addEventListener("click", () => {
-      listing.descending = isSorted ? !listing.descending : !column.ascendingFirst && typeof column.value(0) === "number" && column.name !== "architecture";
-      listing.sortColumn = column.name;
+      tableState.descending = isSorted ? !tableState.descending : !column.ascendingFirst && typeof column.value(0) === "number" && column.name !== "architecture";
+      tableState.sortColumn = column.name;
       listRows();
       tableElement.querySelectorAll("thead button")[columns.indexOf(column)].focus();
     });
@@ -480,9 +487,9 @@ function showTable() {
   tableElement.tBodies[0].replaceChildren(...lines);
   const last = Math.min(rows.length, first + ROWS_PER_PAGE);
   $("page-range").textContent = rows.length === 0 ? "No architecture matches." :
-    `${count(first + 1)} to ${count(last)} of ${count(rows.length)}${rows.length < dataset.ids.length ? `, selected from ${count(dataset.ids.length)}` : ""}`;
-  $("page-previous").disabled = listing.page === 0;
-  $("page-next").disabled = listing.page + 1 >= n;
+    `${formatCount(first + 1)} to ${formatCount(last)} of ${formatCount(rows.length)}${rows.length < dataset.ids.length ? `, selected from ${formatCount(dataset.ids.length)}` : ""}`;
+  $("page-previous").disabled = tableState.page === 0;
+  $("page-next").disabled = tableState.page + 1 >= nPages;
 }
 
 // Put an apostrophe before text that a spreadsheet would evaluate as a formula, as core/csv_files.py does.
@@ -494,7 +501,7 @@ function csvText() {
   const columns = tableColumns();
   const quoted = (text) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
   const field = (value) => (value === null ? "" : quoted(withoutFormulas(value)));
-  const lines = listing.rows.map((row) => columns.map((column) => field(column.value(row))).join(","));
+  const lines = tableState.rows.map((row) => columns.map((column) => field(column.value(row))).join(","));
   return `${[columns.map((column) => field(column.name.replaceAll(" ", "_"))).join(","), ...lines].join("\n")}\n`;
 }
 
@@ -510,14 +517,15 @@ function startTable() {
   // The browser clears the fields only after the event.
   $("filters").addEventListener("reset", () => setTimeout(listRows));
   $("download").addEventListener("click", downloadTable);
-  $("page-previous").addEventListener("click", () => { listing.page -= 1; showTable(); });
-  $("page-next").addEventListener("click", () => { listing.page += 1; showTable(); });
+  $("page-previous").addEventListener("click", () => { tableState.page -= 1; showTable(); });
+  $("page-next").addEventListener("click", () => { tableState.page += 1; showTable(); });
 }
 
-function sortByBest() {
+// Keep the sort column if the dataset has it; otherwise sort by mean adversarial accuracy or, without it, by a score.
+function sortTable() {
   const names = dataset.scores.map((score) => score.name);
   const score = dataset.scores[Math.max(0, names.indexOf("adversarial"))];
-  if (!tableColumns().some(({ name }) => name === listing.sortColumn)) listing.sortColumn = score ? score.label : "architecture";
+  if (!tableColumns().some(({ name }) => name === tableState.sortColumn)) tableState.sortColumn = score ? score.label : "architecture";
   listRows();
 }
 
@@ -532,7 +540,7 @@ function chooseDataset(name) {
   // The observer does not report figures that were hidden and shown again within one frame.
   waitingFigures.clear();
   for (const block of nearWindow) if (block.dataset.drawn !== "true" && !block.closest("section").hidden) requestDrawing(block);
-  sortByBest();
+  sortTable();
   if (!space) return;
   const menu = $("neighbour-score"), previous = menu.value;
   menu.replaceChildren(...dataset.scores.map((score) => element("option", score.label)));

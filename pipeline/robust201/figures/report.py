@@ -105,7 +105,7 @@ def write_report(
     title = f"Robustness of {networks_noun}: {', '.join(results.name for results in all_results)}"
     if images is not None and len(all_results) > 1:
         raise DatasetError(
-            f"Writing a report failed for {dataset.path}: a gallery of images needs a single dataset, and the folder "
+            f"Writing a report failed for {dataset.path}: a gallery of images needs a single dataset, but the folder "
             f"has {', '.join(results.name for results in all_results)}. Remove --images."
         )
     boards = [
@@ -118,7 +118,7 @@ def write_report(
         _fill_template(
             _page_template(space),
             title=html.escape(title),
-            style=_resource("report.css"),
+            style=_read_resource("report.css"),
             dataset_options="".join(f"<option>{html.escape(results.name)}</option>" for results in all_results),
             answer=_best_networks_section(boards),
             overview=_overview_section(dataset, all_results),
@@ -132,19 +132,19 @@ def write_report(
             protocol=_protocol_section(dataset),
             page_data=_embedded_figures(_page_data(all_results, space)),
             vega=vl_convert.javascript_bundle(VEGA_SCRIPT),
-            script=_resource("report.js"),
+            script=_read_resource("report.js"),
         ),
     )
     return out
 
 
-def _resource(name: str) -> str:
+def _read_resource(name: str) -> str:
     return (resources.files("robust201.figures") / name).read_text(encoding="utf-8")
 
 
 def _page_template(space: CellSpace | None) -> str:
     """Return the page's template, without the parts about cells if `space` is None."""
-    template = _resource("report_page.html")
+    template = _read_resource("report_page.html")
     replacement = "" if space is None else r"\1"
     return re.sub("<!--cells-->\n(.*?)<!--/cells-->\n", replacement, template, flags=re.DOTALL)
 
@@ -225,7 +225,7 @@ def _overview_section(dataset: RobustnessDataset, all_results: "Sequence[Dataset
         summary_items.append(f"robust201 {dataset.sweep.get('robust201', 'of an unknown version')}")
     summary = html.escape("; ".join(summary_items))
     overview = f"<p>{summary}. Accuracy is the fraction of images that are classified correctly.</p>"
-    overview += _weights_check(dataset)
+    overview += _weights_check_text(dataset)
     if dataset.missing:
         n_missing = sum(
             len(strengths) for keys in dataset.missing.values() for ids in keys.values() for strengths in ids.values()
@@ -237,14 +237,14 @@ def _overview_section(dataset: RobustnessDataset, all_results: "Sequence[Dataset
     return overview
 
 
-def _weights_check(dataset: RobustnessDataset) -> str:
-    """Return the comparison of clean accuracies with those recorded with the weights; empty without recorded ones."""
+def _weights_check_text(dataset: RobustnessDataset) -> str:
+    """Return the comparison of clean accuracies with those recorded with the weights; empty if none were recorded."""
     check = check_recorded(dataset)
-    n_expected = check.n_checked - len(check.unexpected)
+    n_agreeing = check.n_checked - len(check.unexpected)
     if not check.unexpected:
         return (
-            f"<p>Clean accuracy agrees with the accuracy recorded with the weights for all {n_expected:,} networks.</p>"
-            if n_expected
+            f"<p>Clean accuracy agrees with the accuracy recorded with the weights for all {n_agreeing:,} networks.</p>"
+            if n_agreeing
             else ""
         )
     list_items = "".join(
@@ -258,7 +258,7 @@ def _weights_check(dataset: RobustnessDataset) -> str:
     )
 
 
-def _attack_flags(results: "DatasetResults") -> str:
+def _attack_flags_warning(results: "DatasetResults") -> str:
     """Return the warning signs of weak attacks; empty if the number of images or classes is unknown."""
     from robust201.statistics.attack_flags import ZERO_GRADIENTS, find_flags, find_transfers
 
@@ -288,7 +288,7 @@ def _best_networks_section(boards: "Sequence[Leaderboard]") -> str:
     return f'<section id="answer">{"".join(answers)}{basis}</section>' if answers else ""
 
 
-def _leaderboard(board: "Leaderboard") -> str:
+def _leaderboard_table(board: "Leaderboard") -> str:
     """Return the leaderboard as a table; the best network and networks tied with it are bold."""
     if not board.standings:
         return ""
@@ -354,8 +354,8 @@ def _dataset_section(results: "DatasetResults", board: "Leaderboard", images: "I
         else ""
     )
     return (
-        f'<section data-dataset="{name}"><h2>{name}</h2>{networks_count}{_attack_flags(results)}{_leaderboard(board)}'
-        f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
+        f'<section data-dataset="{name}"><h2>{name}</h2>{networks_count}{_attack_flags_warning(results)}'
+        f'{_leaderboard_table(board)}<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
         f'{"".join(blocks)}<p class="muted">{omission_note}</p>'
         f"{_accuracy_table(_summarise(results))}{_measure_table(results)}"
         f"{image_section(results, images)}</section>"

@@ -28,6 +28,7 @@ _SHOWN_FRACTION = 0.99
 
 _PANEL_HEIGHT = 120.0
 _PANEL_WIDTH = 150.0
+"""Height and minimum width of the figure's panel, in points."""
 
 
 class SecurityCurves(pd.DataFrame):
@@ -170,7 +171,7 @@ class SecurityCurves(pd.DataFrame):
         return Figure([Panel("", draw)], _PANEL_WIDTH, notes=(note,))
 
     def save(self, out: str | Path, *, width: str | float = "column", largest: float | None = None) -> Path:
-        """Draw the curves into a file.
+        """Write a figure of the curves to a file.
 
         Args:
             out: file name ending in .pdf, .svg or .png.
@@ -198,7 +199,7 @@ class SecurityCurves(pd.DataFrame):
 
 
 def check_figure_name(out: Path) -> None:
-    """Check that curves can be drawn into a file, before anything is computed."""
+    """Check that a figure can be written to a file, before anything is computed."""
     if out.suffix.removeprefix(".") not in DRAWN_FORMATS:
         raise ConfigError(
             f"Drawing curves failed for {out}: the file name must end in .{', .'.join(DRAWN_FORMATS)}. Rename the file."

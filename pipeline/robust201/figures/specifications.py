@@ -38,13 +38,13 @@ from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import INK, PAPER, CellSpace
 
 AUTOATTACK_PREFIX = "aa_"
-"""Prefix of the keys of AutoAttack."""
+"""Prefix of the keys of AutoAttack's attacks."""
 
 AUTOATTACK_NOTE = "APGD-CE and Square: correct predictions are on clean images that withstood the attack"
-"""Note on AutoAttack in figures of confidences (docs/protocol/attacks.md, "What is measured …?")."""
+"""Note on AutoAttack in figures of confidences (docs/protocol/attacks.md, "What is measured if an attack fails?")."""
 
-FEW_NOTE = "an architecture may misclassify only a few images"
-"""Note on the confidence in wrong predictions."""
+FEW_IMAGES_NOTE = "an architecture may misclassify only a few images"
+"""Note on the confidence in wrong predictions, which is then a mean over few images."""
 
 NEIGHBOURS_NOTE = "• marks the cell's own operation; a field is empty if its class was not evaluated"
 
@@ -62,6 +62,9 @@ PAGE_MAP_WIDTH = 560.0
 
 CLASS_WIDTH = 11.0
 """Horizontal space for each class in a figure of confidences by class, in points."""
+
+_ONE_PANEL_PER_ROW = 1e9
+"""Value of `Figure.min_panel_width` that puts every panel on its own row."""
 
 _QUARTILE_TOOLTIP: list[Spec] = [
     *({"field": name, "format": ".2%"} for name in ("q1", "median", "q3")),
@@ -225,7 +228,7 @@ def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> F
             "layer": layers,
         }
 
-    return Figure([Panel("", draw)], 1e9)
+    return Figure([Panel("", draw)], _ONE_PANEL_PER_ROW)
 
 
 def _size_colours(space: CellSpace, *, legend: bool) -> Spec:
@@ -249,7 +252,7 @@ def specify_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Fi
             chart = heat_map(tau, texts, layout, colour=_tau_colours(), titles=_TAU_TITLES, field_width=field_width)
             return label_outer_axes(chart, layout) if have_same_labels else chart
 
-        is_initial = view == strength_label("fog", REFERENCE_SEVERITY)
+        is_initial = view == strength_label("fog", REFERENCE_SEVERITY)  # the label is the same for all corruptions
         panels.append(Panel(str(view), draw, is_initial=is_initial))
     return Figure(panels, 216, has_menu=True, page_width=PAGE_MAP_WIDTH)
 
@@ -311,7 +314,7 @@ def specify_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) ->
         return chart
 
     note = "the epsilons of each attack are in ascending order" if len(tau) > 60 else ""
-    return Figure([Panel("", draw)], 1e9, page_width=PAGE_MAP_WIDTH, label=note)
+    return Figure([Panel("", draw)], _ONE_PANEL_PER_ROW, page_width=PAGE_MAP_WIDTH, label=note)
 
 
 def specify_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
@@ -319,7 +322,7 @@ def specify_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     keys = _confidence_keys(frame)
     notes = [AUTOATTACK_NOTE] if any(key.startswith(AUTOATTACK_PREFIX) for key in keys) else []
     colours = dict(zip(CONFIDENCES, palette.CONFIDENCE_COLOURS, strict=True))
-    return _confidence_curves(frame, results, colours, [*notes, FEW_NOTE, "confidence in the"])
+    return _confidence_curves(frame, results, colours, [*notes, FEW_IMAGES_NOTE, "confidence in the"])
 
 
 def specify_one_class_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
@@ -465,24 +468,24 @@ def specify_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResult
     clean_limits = _add_margin(clean_range)
     groups: Any = dict(list(frame.groupby(["key", "strength"], sort=False)))
     strengths: Any = frame.groupby("key", sort=False)["strength"].unique()
-    file_evaluations = {(key, nearest_strength(key, list(values))) for key, values in strengths.items()}
+    evaluations_in_file = {(key, nearest_strength(key, list(values))) for key, values in strengths.items()}
     position_by_key = {key: index for index, key in enumerate(palette.sort_by_group(list(strengths.index)))}
     # Points beyond the limits of the axis of clean accuracies must not extend the vertical axis.
-    near_points = {evaluation: rows[rows["clean"].between(*clean_range)] for evaluation, rows in groups.items()}
+    rows_in_clean_range = {evaluation: rows[rows["clean"].between(*clean_range)] for evaluation, rows in groups.items()}
     ranges = {
         evaluation: figure_data.bulk_range(
-            (near_points[evaluation] if len(near_points[evaluation]) else rows)["accuracy"]
+            (rows_in_clean_range[evaluation] if len(rows_in_clean_range[evaluation]) else rows)["accuracy"]
         )
         for evaluation, rows in groups.items()
     }
-    ranges_in_file = [ranges[evaluation] for evaluation in file_evaluations if len(near_points[evaluation])] or list(
-        ranges.values()
-    )
+    ranges_in_file = [
+        ranges[evaluation] for evaluation in evaluations_in_file if len(rows_in_clean_range[evaluation])
+    ] or list(ranges.values())
     shared_limits = _add_margin((min(low for low, _ in ranges_in_file), max(high for _, high in ranges_in_file)))
     scores_by_label = {label: score for score, label in SCORES.items()}
     front = frame[frame["front"]].sort_values(["clean", "accuracy"])[["architecture", "clean", "accuracy"]]
-    front_legend = {"Pareto front": "front"} if len(front) else {}
-    line_legend = named_colours(dict.fromkeys([*front_legend, "as accurate as clean"], INK))
+    line_names = [*(["Pareto front"] if len(front) else []), "as accurate as clean"]
+    line_legend = named_colours(dict.fromkeys(line_names, INK))
     line_legend["legend"] |= {"symbolType": "stroke"}
 
     def draw(layout: PanelLayout, evaluation: tuple[str, float]) -> Spec:
@@ -504,7 +507,7 @@ def specify_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResult
         axes = ("clean", "accuracy")
         encoding = {"color": colour} | ({"tooltip": tooltip} if layout.is_on_page else {})
         diagonal = {"type": "rule", "strokeDash": [1, 2], "strokeWidth": 0.8, "clip": True}
-        corner = {"x": {"datum": 0}, "y": {"datum": 0}, "x2": {"datum": 1}, "y2": {"datum": 1}}
+        diagonal_ends = {"x": {"datum": 0}, "y": {"datum": 0}, "x2": {"datum": 1}, "y2": {"datum": 1}}
         name_channel: Spec = {
             "field": "name",
             "legend": line_legend["legend"],
@@ -513,7 +516,7 @@ def specify_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResult
         }
         layers: list[Spec] = [
             {"data": {"values": [{"name": "as accurate as clean"}]}, "mark": {**diagonal}}
-            | {"encoding": corner | {"stroke": name_channel, "strokeDash": _dash_channel(line_legend)}},
+            | {"encoding": diagonal_ends | {"stroke": name_channel, "strokeDash": _dash_channel(line_legend)}},
             *point_layers(points_data, axes, axis_limits, encoding, size, (layout.width, height)),
         ]
         if evaluation[0] in scores_by_label and len(front):
@@ -527,8 +530,8 @@ def specify_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResult
         if layout.is_on_page:
             ring = {"type": "point", "filled": False, "size": 90, "strokeWidth": 1.5, "color": INK}
             position = {"x": {"field": "clean"}, "y": {"field": "accuracy"}}
-            is_chosen = [{"filter": "datum.architecture === chosen"}]
-            layers.append({"data": points_data, "transform": is_chosen, "mark": ring, "encoding": position})
+            select_chosen = [{"filter": "datum.architecture === chosen"}]
+            layers.append({"data": points_data, "transform": select_chosen, "mark": ring, "encoding": position})
         y = fraction_axis(layout, "@title" if layout.is_on_page else "accuracy", limits)
         x = {
             "type": "quantitative",
@@ -556,7 +559,7 @@ def specify_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResult
             Panel(
                 label,
                 partial(draw, evaluation=evaluation),
-                is_in_file=evaluation in file_evaluations,
+                is_in_file=evaluation in evaluations_in_file,
                 column=column,
                 limits=limits,
             )
@@ -637,7 +640,7 @@ def specify_measure_correlations(frame: pd.DataFrame, results: DatasetResults) -
             tau, texts, layout, colour=_tau_colours(), titles=_TAU_TITLES, field_width=field_width, height=16
         )
 
-    return Figure([Panel("", draw)], 1e9)
+    return Figure([Panel("", draw)], _ONE_PANEL_PER_ROW)
 
 
 def specify_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> Figure:
@@ -679,7 +682,7 @@ def specify_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> F
             }
 
         panels.append(Panel(f"{SCORES[str(score)]} accuracy", draw))
-    return Figure(panels, 1e9, has_menu=True, page_width=430)
+    return Figure(panels, _ONE_PANEL_PER_ROW, has_menu=True, page_width=430)
 
 
 def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
@@ -732,7 +735,7 @@ def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             return {"width": field_width * len(ids), "height": 72, "encoding": {"x": x, "y": y}, "layer": layers}
 
         panels.append(Panel(label, draw, title=(title, "")))
-    return Figure(panels, 1e9, has_menu=True, page_width=480)
+    return Figure(panels, _ONE_PANEL_PER_ROW, has_menu=True, page_width=480)
 
 
 def specify_best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
@@ -754,7 +757,7 @@ def specify_best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         title = f"{row.Index}, {row.accuracy:.1%}", f"#{row.architecture}{palette.tie_note(int(str(row.tied)))}"
         cells.append(Panel(str(row.Index), partial(_draw_cell, space, str(row.spec)), title=title))
     cell_figure = Figure(cells, 112)
-    return Figure([Panel("edges on which they differ", draw)], 1e9, page_width=400, above=cell_figure)
+    return Figure([Panel("edges on which they differ", draw)], _ONE_PANEL_PER_ROW, page_width=400, above=cell_figure)
 
 
 def _draw_cell(space: CellSpace, spec: str, layout: PanelLayout) -> Spec:

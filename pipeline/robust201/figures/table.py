@@ -61,8 +61,8 @@ class FigureDefinition(NamedTuple):
     def requirement(self) -> str:
         """Results that the figure needs, including the number of networks."""
         if self.max_networks is not None:
-            return f"{self.required_results}, of at most {self.max_networks} networks"
-        minimum = f", of {self.min_networks} networks or more" if self.min_networks > 1 else ""
+            return f"{self.required_results}, and at most {self.max_networks} networks"
+        minimum = f", and at least {self.min_networks} networks" if self.min_networks > 1 else ""
         return f"{self.required_results}{minimum}"
 
     def describe(self, results: DatasetResults) -> str:
@@ -201,9 +201,9 @@ FIGURES: dict[str, FigureDefinition] = {
             "Confidence",
             "Mean confidence (softmax probability) of an architecture in its prediction, where the prediction is right "
             "and where it is wrong, and in the true class: median over architectures, and range between the quartiles. "
-            "AutoAttack (aa_) returns the clean image if it fails. Its “where right” is therefore about the clean "
-            "images that withstood the attack, which are fewer and more confident at larger ε, whereas fgsm and pgd "
-            "perturb all images. If few images are misclassified, “where wrong” is based on these few.",
+            "AutoAttack (aa_) returns the clean image if it fails. Its curve “where right” therefore describes the "
+            "clean images that withstood the attack, which are fewer and more confident at larger ε, whereas fgsm and "
+            "pgd perturb all images. If few images are misclassified, “where wrong” is based on these few.",
             "Figs. 13 (bottom) and 15",
             "the measurement `confidence`",
             figure_data.confidence_curves,
@@ -275,7 +275,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "1×1 convolution that reaches the output. Boxes are as in the figure of attacks; a diamond with its 95% "
             "interval marks the mean over the cells.",
             "Fig. 28",
-            "an attack, on architectures that are cells",
+            "an attack on architectures that are cells",
             figure_data.accuracy_by_kernel_parameters,
             specifications.specify_kernel_parameters,
             shows_means=True,
@@ -299,7 +299,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Kendall's tau-b of every measure, and of the numbers of parameters and multiply-accumulates, with the "
             "accuracies under every key and strength, over the architectures that have the measure.",
             "Fig. 6",
-            "a measure, such as `jacobian`, and an accuracy, of eight architectures or more",
+            "a measure, such as `jacobian`, and an accuracy of at least eight architectures",
             figure_data.measure_correlations,
             specifications.specify_measure_correlations,
         ),
@@ -310,7 +310,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "in percentage points. Each cell has the accuracy of its isomorphism class. Lines span 95% intervals from "
             "a bootstrap over classes.",
             "",
-            "an accuracy of all isomorphism classes, of architectures that are cells",
+            "architectures that are cells, and an accuracy of all isomorphism classes",
             figure_data.effects_by_score,
             specifications.specify_operation_effects,
             shows_means=True,
@@ -322,7 +322,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "18 kernel parameters. Columns are cells, the best on the left, with the rank above (= marks ties); rows "
             "are edges.",
             "Figs. 7 and 29",
-            "an accuracy, of architectures that are cells",
+            "an accuracy of architectures that are cells",
             figure_data.top_cells,
             specifications.specify_top_cells,
             shows_means=True,
@@ -333,7 +333,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "The number of edges (of six) on which the best cells differ. Among equally accurate cells (“one of 9”), "
             "the cell that is better by the other means is shown (see Terms, Tie).",
             "Fig. 26",
-            "an accuracy, of architectures that are cells",
+            "an accuracy of architectures that are cells",
             figure_data.best_cells,
             specifications.specify_best_cells,
             shows_cells=True,
@@ -347,7 +347,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "the class was not evaluated. On the page, pointing at a square shows the 95% interval of the change, "
             "which assumes that the two cells were evaluated on different images.",
             "Fig. 30",
-            "the best cell and one of its neighbours, of architectures that are cells",
+            "architectures that are cells, and accuracies of the best cell and one of its neighbours",
             figure_data.neighbour_changes,
             specifications.specify_neighbours,
             shows_means=True,

@@ -17,7 +17,7 @@ def as_folder(path: object) -> Path:
     name = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(name, str):
         raise ConfigError(
-            f"Opening a dataset failed for {path!r}: expected the name of a folder, got {_describe_type(path)}. Use "
+            f"Opening a dataset failed for {path!r}: expected the path of a folder, got {_describe_type(path)}. Use "
             "the path of the folder that contains meta.json, as text or as a pathlib.Path."
         )
     folder = Path(name)
@@ -69,8 +69,8 @@ def as_strength(strength: object, known_strengths: Sequence[float], error_prefix
             advice = f" Epsilons are in units of 1/255: {matching_epsilons[0]:g}/255 is {matching_epsilons[0]:g}."
     strengths = ", ".join(f"{known:g}" for known in known_strengths)
     raise ConfigError(
-        f"{error_prefix}: expected a strength of {strengths}, got {strength_text}.{advice} Choose one of the expected "
-        "strengths."
+        f"{error_prefix}: expected one of the strengths {strengths}, got {strength_text}.{advice} Choose one of the "
+        "expected strengths."
     )
 
 
@@ -81,7 +81,7 @@ def _as_number(value: object) -> float:
 
 
 def as_level(level: object, error_prefix: str) -> float:
-    """Return a level of significance as a float; it must be between 0 and 1."""
+    """Return a significance level as a float; it must be between 0 and 1."""
     number = _as_number(level)
     if not 0 < number < 1:
         level_text = reprlib.repr(level) if math.isnan(number) else f"{number:g}"

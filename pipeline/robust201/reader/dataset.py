@@ -2,7 +2,7 @@
 
 Scripts for the helper class that the authors published with the dataset (github.com/steffen-jung/robustness-dataset,
 robustness_dataset.py) also work with this class: it has the same interface and the same nesting of results. In
-addition, it accepts both spellings of a key (``pgd``, ``pgd@Linf``), looks up any architecture of the space, reads
+addition, it accepts both spellings of a key (``pgd``, ``pgd@Linf``), looks up any architecture of the space, requests
 measures and other spaces, and returns results as a pandas DataFrame.
 """
 
@@ -64,7 +64,7 @@ class RobustnessDataset:
 
     Attributes:
         path: the folder, or the first of several folders.
-        files: files of the folder or folders.
+        files: reader of the files in the folder or folders (see `reader.result_files`).
         meta: content of meta.json: ``ids`` (id → ``nb201-string``, ``isomorph``, if architectures are cells) and
             ``epsilons`` (attack → list, in units of 1/255 for the paper's attacks).
         sweep: content of sweep.json; None for a folder without this file, such as the published dataset, and for
@@ -192,7 +192,7 @@ class RobustnessDataset:
         *,
         weights: str | None = None,
     ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
-        """Read results in the nesting of the files; by default, all `measurements` of each key.
+        """Read results, nested as in the files; by default, all `measurements` of each key.
 
         A missing file is an error unless `missing_ok` is true. `tqdm` is the module tqdm, its class, or a compatible
         object; if it is given, it shows progress.
@@ -200,23 +200,23 @@ class RobustnessDataset:
         Returns:
             {dataset: {key: {measure: {id: value}}}}, with keys in the caller's spelling. Ids are strings; only
             evaluated architectures are included (see `get_uid`). A value is a single value for ``clean`` and for a
-            measure with one strength, or a list with one value per strength (see `strengths`). Means over zero images
-            are None. If the corruptions of ImageNet16-120, which were never published, have no files, they give an
-            empty entry, as in the published helper class.
+            measure with one strength, or a list with one value per strength (see `strengths`). A mean over zero images
+            is None. The corruptions of ImageNet16-120, which were never published, have an empty entry if there are no
+            files, as in the published helper class.
         """
         files = self._choose_weights(self.files, weights)
         datasets = self.data if data is None else as_names(data, "dataset")
         keys = self.keys_all if key is None else as_names(key, "key")
         requested_measurements = None if measure is None else as_names(measure, "measurement")
-        reads = [
+        requests = [
             (dataset, key_name, requested_measurements or self.measurements(dataset, key_name))
             for dataset in datasets
             for key_name in keys
         ]
-        n_files = sum(len(measurements) for _, _, measurements in reads)
+        n_files = sum(len(measurements) for _, _, measurements in requests)
         progress_bar = getattr(tqdm, "tqdm", tqdm)(total=n_files) if tqdm is not None else None
         result: dict[str, dict[str, dict[str, dict[str, Any]]]] = {dataset: {} for dataset in datasets}
-        for dataset, key_name, measurements in reads:
+        for dataset, key_name, measurements in requests:
             values_by_measurement: dict[str, dict[str, Any]] = {}
             is_absent = self._is_intentionally_absent(dataset, key_name, measurements, explicit=key is not None)
             for measurement in () if is_absent else measurements:
@@ -233,8 +233,8 @@ class RobustnessDataset:
     def measurements(self, dataset: str, key: str) -> list[str]:
         """Return the names of a key's measurements.
 
-        Clean images, attacks and corruptions have the measurements `measures`. The measurements of a measure are its
-        columns, and those of an unknown key are found in the files.
+        Clean images, attacks and corruptions have the measurements `measures`. A measure has its columns. An unknown
+        key has the measurements in its files.
         """
         return self.files.measurements_of(as_name(dataset, "dataset"), as_name(key, "key"))
 
@@ -247,7 +247,7 @@ class RobustnessDataset:
         return self.files.strengths(as_name(dataset, "dataset"), as_name(key, "key"))
 
     def get_uid(self, i: int | str) -> str:
-        """Return the id, as text, of the evaluated architecture in an architecture's isomorphism class."""
+        """Return the id, as text, of the architecture that represents an architecture's isomorphism class."""
         return self.files.isomorph(self._find_id(i))
 
     def id_to_string(self, i: int | str) -> str:
@@ -390,12 +390,12 @@ class RobustnessDataset:
         """Return the table of the images in `outcomes`.
 
         Returns:
-            One row per position in the outcomes: `row` in the dataset's split, `label`, and `sha256` of the pixels
-            (uint8, channels first).
+            One row per position in the outcomes: `row` (index of the image in the dataset's split), `label`, and
+            `sha256` (hash of the pixels as uint8, channels first).
         """
-        from robust201.reader.outcomes import images_frame
+        from robust201.reader.outcomes import make_images_frame
 
-        return images_frame(self.files, as_name(dataset, "dataset"))
+        return make_images_frame(self.files, as_name(dataset, "dataset"))
 
     def sources(self) -> "pd.DataFrame":
         """Return the folders from which results are read, which is useful if several folders were opened.
@@ -447,17 +447,17 @@ class RobustnessDataset:
         weights: str | None = None,
         ties: float | None = None,
     ) -> "pd.Series[int] | pd.DataFrame":
-        """Rank architectures by accuracy, or by the numbers of a measure.
+        """Rank architectures by accuracy or by another measurement.
 
         Args:
             dataset: name of the dataset.
-            key: the key.
+            key: name of the key.
             strength: strength; by default, architectures are ranked by their means over all strengths.
-            measure: the measurement.
+            measure: name of the measurement.
             lowest_first: whether the lowest value has rank 1 instead of the highest.
             isomorphs: whether to include all architectures of an evaluated isomorphism class.
             weights: name of the weights.
-            ties: level of significance, such as 0.05, at which architectures are compared with the best architecture;
+            ties: significance level, such as 0.05, at which architectures are compared with the best architecture;
                 only for accuracies at one strength.
 
         Returns:
@@ -529,9 +529,9 @@ class RobustnessDataset:
 
         Args:
             datasets: names of datasets.
-            keys: keys.
-            reference: reference network of corruption errors.
-            ties: level of significance for ties with the best network.
+            keys: names of keys.
+            reference: network to which corruption errors are relative.
+            ties: significance level for ties with the best network.
             n_draws: number of bootstrap resamples for intervals of medians, ranks and rank correlations, at least 2, or
                 0 for no intervals.
             seed: seed of the bootstrap resamples.
@@ -579,7 +579,7 @@ class RobustnessDataset:
         weights: str | None = None,
         intervals: bool = False,
     ) -> "pd.Series[float] | pd.DataFrame":
-        """Return the fraction of images that each architecture classifies correctly under all of several tasks.
+        """Return the fraction of images that each architecture classifies correctly under every task in `tasks`.
 
         Args:
             dataset: name of the dataset.
@@ -641,7 +641,7 @@ class RobustnessDataset:
         return join_tables(self.to_frame(data, key, weights=weights), self.read_table(table), self.files)
 
     def read_table(self, table: "str | Path | pd.DataFrame") -> "pd.DataFrame":
-        """Read a table (see `join`) as one row per evaluated architecture, and per dataset if it has this column."""
+        """Read a table (see `join`) as one row per evaluated architecture, and per dataset if it has datasets."""
         from robust201.reader.joined_tables import read_joined
 
         return read_joined(table, self.files, self._find_id)
@@ -661,8 +661,9 @@ class RobustnessDataset:
 
         Args:
             data: names of datasets.
-            key: keys.
-            measure: the measurement. Values other than numbers are nested lists or dictionaries, as in the files.
+            key: names of keys.
+            measure: name of the measurement. Values other than numbers are nested lists or dictionaries, as in the
+                files.
             wide: whether to return one row per architecture and dataset, with columns (key, strength).
             isomorphs: whether to include all architectures of an evaluated isomorphism class.
             weights: name of the weights.
@@ -725,7 +726,11 @@ class RobustnessDataset:
         )
 
     def _is_intentionally_absent(self, dataset: str, key: str, measurements: Sequence[str], *, explicit: bool) -> bool:
-        """Return whether a key has no files because it is not in the sweep, or because it was never published."""
+        """Return whether a key has no files because it is not in the sweep, or because it was never published.
+
+        `explicit` is true if the caller named the key. A named key that is not in the sweep counts as missing, unless
+        it was never published.
+        """
         if any(self.files.find(dataset, key, measurement) is not None for measurement in measurements):
             return False
         planned_strengths = self.files.find_planned_strengths(dataset)

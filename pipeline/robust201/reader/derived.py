@@ -19,7 +19,7 @@ from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, format_archit
 from robust201.reader.arguments import as_draws, as_level
 from robust201.reader.frames import read_frame
 from robust201.reader.outcomes import Outcomes
-from robust201.reader.rankings import Ranking, StoredResults, plain_number, rank_evaluations
+from robust201.reader.rankings import Ranking, StoredResults, rank_evaluations, to_plain_number
 from robust201.reader.result_files import ResultFiles
 from robust201.reader.steps import has_steps, iter_steps
 from robust201.reader.value_checks import CLEAN, parse_architecture_id
@@ -69,7 +69,7 @@ class MetricRow(NamedTuple):
 
 
 class RankAgreement(NamedTuple):
-    """Agreement of two rankings under one attack: by robustness R, and by mean accuracy.
+    """Agreement of the ranking by robustness R with the ranking by mean accuracy, under one attack.
 
     The mean accuracy is over the attack's strengths, without clean images.
 
@@ -80,9 +80,9 @@ class RankAgreement(NamedTuple):
         kendall: Kendall's tau-b; NaN if either metric is the same for all architectures.
         low: lower bound of the 95% interval of `kendall` for sampling of architectures.
         high: upper bound of this interval.
-        top: number of best architectures by each metric that are compared; of tied architectures, those with lower ids
-            come first.
-        overlap: number of architectures among the best by both metrics.
+        top: number of best architectures by each metric whose overlap is counted; of tied architectures, those with
+            lower ids come first.
+        overlap: number of architectures that are among the `top` best by both metrics.
     """
 
     dataset: str
@@ -107,7 +107,7 @@ class DerivedMetrics:
     Attributes:
         rankings: rankings with their uncertainty.
         metrics: the metrics.
-        needs: requirements of the metrics that could not be computed, by metric name.
+        needs: requirements of the metrics that could not be computed, by their comma-separated names.
         agreements: agreement of robustness R with mean accuracies.
     """
 
@@ -120,13 +120,14 @@ class DerivedMetrics:
         metrics = [
             {
                 **{name: value for name, value in metric._asdict().items() if name != "values"},
-                "values": {str(architecture): plain_number(value) for architecture, value in metric.values.items()},
+                "values": {str(architecture): to_plain_number(value) for architecture, value in metric.values.items()},
             }
             for metric in self.metrics
         ]
         rankings = [ranking.to_payload() for ranking in self.rankings]
         agreements = [
-            {name: plain_number(value) for name, value in agreement._asdict().items()} for agreement in self.agreements
+            {name: to_plain_number(value) for name, value in agreement._asdict().items()}
+            for agreement in self.agreements
         ]
         return {"rankings": rankings, "metrics": metrics, "agreements": agreements, "needs": dict(self.needs)}
 
@@ -162,7 +163,7 @@ def derive_metrics(
     rankings: list[Ranking] = []
     agreements: list[RankAgreement] = []
     requirements: dict[str, str] = {"equal-mass and class-wise calibration error, brier, aurc": SOFTMAX_REQUIREMENT}
-    if datasets is None:  # a copy of the published dataset may not have all of its datasets
+    if datasets is None:  # a copy of the published data may lack some of its datasets
         evaluated_datasets = [
             name
             for name in files.datasets
@@ -177,13 +178,13 @@ def derive_metrics(
         agreements += [
             _compare_ranks(results, metric_row)
             for metric_row in metrics
-            if metric_row.dataset == dataset and _is_comparable(metric_row)
+            if metric_row.dataset == dataset and _can_compare_ranks(metric_row)
         ]
     metrics += _derive_seed_deviations(files, datasets, keys, requirements)
     return DerivedMetrics(rankings, metrics, requirements, agreements)
 
 
-def _is_comparable(metric: MetricRow) -> bool:
+def _can_compare_ranks(metric: MetricRow) -> bool:
     return metric.metric == "robustness_r" and len(metric.values.dropna()) >= MIN_RANKED_ARCHITECTURES
 
 
@@ -379,6 +380,7 @@ _DERIVATIONS: tuple[Callable[[StoredResults, dict[str, str]], Iterator[MetricRow
     _derive_binned_calibration,
     _derive_steps,
 )
+"""Functions that yield metrics of a dataset, and add the requirements of metrics that they cannot compute to a dict."""
 
 
 def _derive_corruption_errors(
@@ -406,7 +408,7 @@ def _derive_corruption_errors(
         errors_by_key[key] = pd.Series(corruption_errors(accuracies, reference_accuracies)[:, 0], index=frame.index)
         note = f"relative to {format_architecture(reference)}"
         if errors_by_key[key].isna().all():
-            note += "; undefined: the reference makes no error"
+            note += "; undefined: the reference makes no errors"
         yield MetricRow(results.name, "corruption_error", key, None, errors_by_key[key], note)
         if clean_accuracies is not None:
             common_architectures = frame.index.intersection(clean_accuracies.dropna().index)
@@ -418,7 +420,7 @@ def _derive_corruption_errors(
                 )
                 relative_errors_by_key[key] = pd.Series(relative_errors[:, 0], index=common_architectures)
     for metric, series_by_key, undefined_reason in (
-        ("mean_corruption_error", errors_by_key, "the reference makes no error under"),
+        ("mean_corruption_error", errors_by_key, "the reference makes no errors under"),
         ("relative_mean_corruption_error", relative_errors_by_key, "the reference loses no accuracy under"),
     ):
         if series_by_key:

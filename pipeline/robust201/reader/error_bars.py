@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from robust201.core.errors import ConfigError, ResultsError, RobustWarning
+from robust201.core.records import format_architecture
 from robust201.images import DATASETS
 from robust201.reader.arguments import as_level
 from robust201.reader.frames import rank_by_value
@@ -91,10 +92,10 @@ def check_outcomes(outcomes: Outcomes, accuracies: "pd.Series[float]", label: st
         np.abs(accuracies_of_outcomes - accuracies.loc[common_architectures].to_numpy(np.float64)) > _MAX_ROUNDING_ERROR
     )
     if is_contradiction.any():
+        architecture = common_architectures[int(is_contradiction.argmax())]
         raise ResultsError(
-            f"Reading outcomes failed for {label}: the per-image outcomes of "
-            f"{common_architectures[int(is_contradiction.argmax())]} contradict its accuracy. Only read folders "
-            "together if they contain the same evaluations."
+            f"Reading outcomes failed for {label}: the per-image outcomes of {format_architecture(architecture)} "
+            "contradict its accuracy. Only read folders together if they contain the same evaluations."
         )
 
 
@@ -108,7 +109,7 @@ def find_ties(
         n_images: number of images.
         outcomes: per-image outcomes. They are compared if all architectures have them; if not, only accuracies are
             compared.
-        level: level of significance.
+        level: significance level.
         label: dataset and key, for error messages.
 
     Returns:
@@ -145,7 +146,7 @@ def rank_with_ties(
     if n_images is None:
         raise ConfigError(
             f"Ranking failed for {label}: the number of images, which is needed to find ties, is unknown. Export the "
-            "dataset with Parquet, or rank without ties."
+            "dataset with --parquet, or rank without ties."
         )
     ranks = rank_by_value(frame, (strength,), lowest_first=False, label=label)
     rows_at_strength = frame[frame["strength"] == strength].set_index("architecture").loc[ranks.index]

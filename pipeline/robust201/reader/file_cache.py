@@ -57,22 +57,22 @@ class RowCache:
     """Thread-safe cache of recently read measurements, each with its values by architecture."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[Path, str, str | None], tuple[FileState, Mapping[str, Any], int]] = {}
+        self._entries: dict[tuple[Path, str, str | None], tuple[FileState, Mapping[str, Any], int]] = {}
 
     def get(
-        self, file: Path, measure: str, read: Callable[[], Mapping[str, Any]], weights: str | None = None
+        self, file: Path, measurement: str, read: Callable[[], Mapping[str, Any]], weights: str | None = None
     ) -> Mapping[str, Any]:
         """Return a measurement's values by id; call `read` if they are not cached or the file has changed."""
-        state, cache_key = FileState.of(file), (file, measure, weights)
-        cached = self._rows.get(cache_key)
+        state, cache_key = FileState.of(file), (file, measurement, weights)
+        cached = self._entries.get(cache_key)
         if cached is not None and cached[0] == state:
             return cached[1]
-        rows = read()
-        n_bytes = len(rows) * len(repr(next(iter(rows.values()), None)))
+        values_by_id = read()
+        n_bytes = len(values_by_id) * len(repr(next(iter(values_by_id.values()), None)))
         # The dict is replaced instead of being changed under a lock, because a process may fork while another thread
         # holds the lock.
-        other_entries = {other_key: cached for other_key, cached in self._rows.items() if other_key != cache_key}
+        other_entries = {other_key: cached for other_key, cached in self._entries.items() if other_key != cache_key}
         while other_entries and n_bytes + sum(cached[2] for cached in other_entries.values()) > MAX_CACHE_BYTES:
             other_entries.pop(next(iter(other_entries)))
-        self._rows = {**other_entries, cache_key: (state, rows, n_bytes)}
-        return rows
+        self._entries = {**other_entries, cache_key: (state, values_by_id, n_bytes)}
+        return values_by_id

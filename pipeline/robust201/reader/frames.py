@@ -41,13 +41,13 @@ class Table(NamedTuple):
     sources: Mapping[str, Sequence[str | None]] | None = None
 
 
-def read_table(files: ResultFiles, dataset: str, key: str, measure: str) -> Table:
+def read_table(files: ResultFiles, dataset: str, key: str, measurement: str) -> Table:
     """Read a key's values. The values of attacks begin with the clean value, unless the attack was evaluated at 0."""
     files.check_protocols(dataset, key)
-    rows, sources = _read_rows(files, dataset, key, measure)
+    rows, sources = _read_rows(files, dataset, key, measurement)
     strengths = files.strengths(dataset, key)
-    if files.includes_clean(dataset, key) and files.find(dataset, "clean", measure) is not None:
-        clean_rows, clean_sources = _read_rows(files, dataset, "clean", measure)
+    if files.includes_clean(dataset, key) and files.find(dataset, "clean", measurement) is not None:
+        clean_rows, clean_sources = _read_rows(files, dataset, "clean", measurement)
         rows = {
             identifier: [clean_rows[identifier][0] if identifier in clean_rows else None, *values]
             for identifier, values in rows.items()
@@ -64,7 +64,7 @@ def read_frame(
     files: ResultFiles,
     datasets: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
-    measure: str = "accuracy",
+    measurement: str = "accuracy",
     *,
     wide: bool = False,
     isomorphs: bool = False,
@@ -76,17 +76,17 @@ def read_frame(
         [key for keys_of_kind in files.keys_by_kind().values() for key in keys_of_kind] if keys is None else keys
     )
     tables = [
-        read_table(files, dataset, key, measure)
+        read_table(files, dataset, key, measurement)
         for dataset in requested_datasets
         for key in requested_keys
-        if has_explicit_selection or files.find(dataset, key, measure) is not None
+        if has_explicit_selection or files.find(dataset, key, measurement) is not None
     ]
     for name in () if datasets is None or not requested_keys else requested_datasets:
         if name not in {table.dataset for table in tables}:
-            raise files.missing_file_error(name, requested_keys[0], measure)
+            raise files.missing_file_error(name, requested_keys[0], measurement)
     for name in () if keys is None or not requested_datasets else requested_keys:
         if name not in {table.key for table in tables}:
-            raise files.missing_file_error(requested_datasets[0], name, measure)
+            raise files.missing_file_error(requested_datasets[0], name, measurement)
     return make_frame(tables, files, wide=wide, isomorphs=isomorphs)
 
 
@@ -120,7 +120,7 @@ def read_accuracies(files: ResultFiles, dataset: str) -> pd.DataFrame:
 
 
 def _read_rows(
-    files: ResultFiles, dataset: str, key: str, measure: str, *, use_cache: bool = True
+    files: ResultFiles, dataset: str, key: str, measurement: str, *, use_cache: bool = True
 ) -> tuple[dict[str, list[Any]], dict[str, list[str | None]] | None]:
     """Read a key's values, one per strength for each id, and their sources (see `Table`).
 
@@ -129,7 +129,7 @@ def _read_rows(
     sources = None
     values_by_id: Mapping[str, Any]
     if isinstance(files, OverlaidFiles):
-        values_by_id, layer_numbers_by_id = files.read_layers(dataset, key, measure)
+        values_by_id, layer_numbers_by_id = files.read_layers(dataset, key, measurement)
         folder_names = [str(layer.path) for layer in files.layers]
         sources = {
             identifier: [
@@ -137,10 +137,10 @@ def _read_rows(
             ]
             for identifier, layer_numbers in layer_numbers_by_id.items()
         }
-    elif measure == "accuracy" and use_cache:
+    elif measurement == "accuracy" and use_cache:
         values_by_id = files.read_accuracies(dataset, key)
     else:
-        values_by_id = files.read(dataset, key, measure)
+        values_by_id = files.read(dataset, key, measurement)
     strengths, is_single = files.strengths(dataset, key), files.is_single(dataset, key)
     if is_single:
         return {identifier: [value] for identifier, value in values_by_id.items()}, sources
@@ -148,7 +148,7 @@ def _read_rows(
     rows = {
         identifier: value
         if type(value) is list and len(value) == n_strengths
-        else values_by_strength(value, strengths, f"{format_id(identifier)} {dataset} {key} {measure}")
+        else values_by_strength(value, strengths, f"{format_id(identifier)} {dataset} {key} {measurement}")
         for identifier, value in values_by_id.items()
     }
     return rows, sources
@@ -177,15 +177,15 @@ def make_frame(tables: Sequence[Table], files: ResultFiles, *, wide: bool, isomo
 
 
 def list_sources(files: ResultFiles, datasets: Sequence[str], keys: Sequence[str]) -> pd.DataFrame:
-    """Return the folders of each dataset's and key's results (see `reader.dataset.RobustnessDataset.sources`)."""
+    """Return the folders from which each dataset's and key's results are read (see `RobustnessDataset.sources`)."""
     rows: list[tuple[str, str, tuple[float, ...], int, str]] = []
     for dataset in datasets:
         for key in keys:
             names = (*files.measurements_of(dataset, key), *MEASUREMENTS)
-            measure = next((name for name in names if files.find(dataset, key, name) is not None), None)
-            if measure is None:
+            measurement = next((name for name in names if files.find(dataset, key, name) is not None), None)
+            if measurement is None:
                 continue
-            values_by_id, sources = _read_rows(files, dataset, key, measure)
+            values_by_id, sources = _read_rows(files, dataset, key, measurement)
             strengths = files.strengths(dataset, key)
             sole_source: list[str | None] = [str(files.path)] * len(strengths)
             sources_of_ids = [sole_source if sources is None else sources[identifier] for identifier in values_by_id]
@@ -242,7 +242,7 @@ def _make_table_frame(table: Table, architectures_by_isomorph: Mapping[str, Sequ
     )
     if table.sources is None:
         return frame
-    # Missing values are dropped; they are at strengths at which only other architectures were evaluated.
+    # Values are missing at strengths at which only other architectures were evaluated; their rows are dropped.
     frame["source"] = [source for _, _, identifier in members_and_ids for source in table.sources[identifier]]
     return frame[frame["source"].notna()]
 

@@ -133,10 +133,10 @@ def join_tables(accuracies: pd.DataFrame, table: pd.DataFrame, files: ResultFile
     pairs_that_include_clean = {
         pair for pair in dataset_keys.itertuples(index=False, name=None) if files.includes_clean(*pair)
     }
-    key_includes_clean = [
+    row_includes_clean = [
         pair in pairs_that_include_clean for pair in zip(accuracies[_DATASET_COLUMN], accuracies["key"], strict=True)
     ]
-    rows = accuracies[(accuracies["strength"] != CLEAN_STRENGTH) | ~np.array(key_includes_clean, dtype=np.bool_)]
+    rows = accuracies[(accuracies["strength"] != CLEAN_STRENGTH) | ~np.array(row_includes_clean, dtype=np.bool_)]
     row_evaluations = list(zip(rows["key"].astype(str), rows["strength"].astype(float), strict=True))
     evaluations = list(dict.fromkeys(row_evaluations))
     name_of_evaluation = dict(zip(evaluations, evaluation_names(evaluations), strict=True))

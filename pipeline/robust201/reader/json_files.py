@@ -110,7 +110,7 @@ def read_object(file: Path) -> dict[str, Any] | None:
     return content
 
 
-def iter_json_values(file: Path, dataset: str, keys: tuple[str, ...], measure: str) -> Iterator[tuple[str, Any]]:
+def iter_json_values(file: Path, dataset: str, keys: tuple[str, ...], measurement: str) -> Iterator[tuple[str, Any]]:
     """Read a file ``{dataset: {key: {measurement: {id: value}}}}`` with one value in memory at a time.
 
     Names that consist of digits are ids, and values do not contain such names. The text of a value therefore ends where
@@ -123,7 +123,7 @@ def iter_json_values(file: Path, dataset: str, keys: tuple[str, ...], measure: s
     buffer = b""
     while len(buffer) < HEAD_BYTES and (chunk := next(chunks, b"")):
         buffer += chunk
-    buffer = buffer[_match_head(buffer, file, dataset, keys, measure) :]
+    buffer = buffer[_match_head(buffer, file, dataset, keys, measurement) :]
     seen_ids: set[str] = set()
     identifier: str | None = None
     while True:
@@ -156,14 +156,14 @@ def iter_json_values(file: Path, dataset: str, keys: tuple[str, ...], measure: s
         raise _malformed_error(file, f"{buffer.strip()[:40].decode(errors='replace')!r} instead of ids")
 
 
-def _match_head(text: bytes, path: Path, dataset: str, keys: tuple[str, ...], measure: str) -> int:
+def _match_head(text: bytes, path: Path, dataset: str, keys: tuple[str, ...], measurement: str) -> int:
     """Return the position of the first byte after the names and brackets that precede the values."""
     head_match = _HEAD.match(text)
     try:
         names = [] if head_match is None else [json.loads(name) for name in head_match.groups()]
     except ValueError:
         head_match, names = None, []
-    if head_match is None or names[0] != dataset or names[1] not in keys or names[2] != measure:
+    if head_match is None or names[0] != dataset or names[1] not in keys or names[2] != measurement:
         raise _malformed_error(path, f"names {names}" if names else "a file that begins differently")
     return head_match.end()
 
@@ -180,7 +180,8 @@ def _parse_value(file: Path, identifier: str, text: bytes, delimiter: bytes) -> 
         raise _malformed_error(file, f"an invalid value for {format_id(identifier)} ({error}): {excerpt!r}") from error
 
 
-def _malformed_error(path: Path, got: str) -> ResultsError:
+def _malformed_error(path: Path, fault: str) -> ResultsError:
     return ResultsError(
-        f"Reading failed for {path}: expected {{dataset: {{key: {{measurement: {{id: value}}}}}}}}, got {got}. {ADVICE}"
+        f"Reading failed for {path}: expected {{dataset: {{key: {{measurement: {{id: value}}}}}}}}, got {fault}. "
+        f"{ADVICE}"
     )

@@ -165,5 +165,5 @@ def describe_missing_files(path: Path, names: Iterable[str]) -> str:
     verb_phrase = "file is" if len(missing_names) == 1 else "files are"
     return (
         f"{len(missing_names):,} listed {verb_phrase} not in {path} ({missing_names[0]}{others}), because of deletion "
-        "or an incomplete download; results are therefore missing"
+        "or an incomplete download, so results are missing"
     )

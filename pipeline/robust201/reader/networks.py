@@ -55,7 +55,7 @@ class NetworkFiles(ResultFiles):
         self._files, self._networks, self._keys = files, networks, keys
         self.network_weights = _find_network_weights(files)
         if self.network_weights != (None,):
-            # A network with a name such as 21@s0 is no cell of the space, so `meta` only lists the evaluated networks.
+            # A network named 21@s0, for example, is not a cell of the space, so `meta` only lists evaluated networks.
             self.space = None
             self.meta = files.meta | {"ids": {name: {} for name in _list_evaluated_networks(self)}}
         elif networks is not None and self.space is None:
@@ -184,7 +184,7 @@ def _find_keys(files: ResultFiles, keys: Collection[str]) -> list[str]:
 
 
 def _check_networks(files: ResultFiles, narrowed_files: ResultFiles, networks: Collection[str]) -> None:
-    """Raise ConfigError if a name is not the name of a network, or of an architecture, with an accuracy."""
+    """Raise ConfigError if a name is not the name of an evaluated network or architecture."""
     evaluated_networks = _list_evaluated_networks(narrowed_files)
     architectures = {name.partition(WEIGHTS_SEPARATOR)[0] for name in evaluated_networks}
     for name in networks:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import ArchitectureError, ResultsError
-from robust201.core.records import ArchitectureId
+from robust201.core.records import ArchitectureId, format_architecture
 from robust201.reader.overlay import layers_of
 from robust201.reader.result_files import ResultFiles
 from robust201.reader.value_checks import check_ids, parse_architecture_id
@@ -51,9 +51,9 @@ class Outcomes:
         ]
         if missing_architectures:
             raise ArchitectureError(
-                f"Choosing outcomes failed for {missing_architectures[0]}: the architecture has no outcomes "
-                f"({len(missing_architectures)} of the chosen architectures have none). Evaluate it with the "
-                "measurement `predictions`, or omit it."
+                f"Selecting outcomes failed for {format_architecture(missing_architectures[0])}: the architecture has "
+                f"no outcomes ({len(missing_architectures)} of the selected architectures have none). Evaluate it with "
+                "the measurement `predictions`, or omit it."
             )
         rows = [row_indices[architecture] for architecture in selected_architectures]
         return Outcomes(selected_architectures, self.packed[rows], self.n_images)
@@ -78,8 +78,9 @@ def read_outcomes(files: ResultFiles, dataset: str, key: str, strength: float) -
             packed_by_id.setdefault(identifier, bits)
     if not packed_by_id:
         raise ResultsError(
-            f"Reading outcomes failed for {dataset} {key} of {files.path}: there is no {CORRECT_BITS} at strength "
-            f"{strength:g}. Measure `predictions`, and export with --parquet --outcomes bits."
+            f"Reading outcomes failed for {dataset} {key} of {files.path}: there are no per-image outcomes "
+            f"({CORRECT_BITS}) at strength {strength:g}. Measure `predictions`, and export with --parquet --outcomes "
+            "bits."
         )
     architectures_and_bits: list[tuple[Any, NDArray[np.uint8]]] = sorted(
         (parse_architecture_id(identifier), bits) for identifier, bits in packed_by_id.items()
@@ -119,7 +120,7 @@ def read_images(files: ResultFiles, dataset: str) -> dict[str, NDArray[Any]]:
     return images
 
 
-def images_frame(files: ResultFiles, dataset: str) -> "pd.DataFrame":
+def make_images_frame(files: ResultFiles, dataset: str) -> "pd.DataFrame":
     """Return the table of images as a DataFrame (see `RobustnessDataset.images`)."""
     import pandas as pd
 

@@ -31,7 +31,7 @@ class OverlaidFiles(ResultFiles):
     sweep.json.
 
     Attributes:
-        layers: the folders, in order of precedence.
+        layers: the files of each folder, in order of precedence.
     """
 
     def __init__(self, layers: Sequence[ResultFiles]) -> None:
@@ -65,7 +65,7 @@ class OverlaidFiles(ResultFiles):
             for layer, n_classes in class_counts[1:]:
                 if n_classes != class_counts[0][1]:
                     expected = (
-                        f"{class_counts[0][1]} classes of {dataset}, as {class_counts[0][0].path} has, got {n_classes}"
+                        f"{class_counts[0][1]} classes of {dataset}, as in {class_counts[0][0].path}, got {n_classes}"
                     )
                     raise _incompatible_layer_error(layer, expected)
 

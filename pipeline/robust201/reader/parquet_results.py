@@ -37,7 +37,7 @@ JSON_SOURCES = b"robust201.json"
 
 
 @contextmanager
-def _as_damage_error(path: Path) -> Iterator[None]:
+def _convert_damage_errors(path: Path) -> Iterator[None]:
     """Convert Arrow's exceptions for a damaged file to ResultsError."""
     try:
         yield
@@ -56,7 +56,7 @@ def _open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
 
     Without checksums, most damaged pages would be decoded to wrong values.
     """
-    with _as_damage_error(path):
+    with _convert_damage_errors(path):
         check_file(path, MAX_EXPORTED_FILE_BYTES)
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             yield file
@@ -66,7 +66,7 @@ def _open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
 def open_zstandard(path: Path) -> Iterator[BinaryIO]:
     """Open a file that is compressed with Zstandard, for reading its decompressed content."""
     with (
-        _as_damage_error(path),
+        _convert_damage_errors(path),
         open_file(path, MAX_EXPORTED_FILE_BYTES) as compressed,
         pa.CompressedInputStream(pa.PythonFile(compressed), "zstd") as stream,
     ):
@@ -78,7 +78,7 @@ def open_zstandard(path: Path) -> Iterator[BinaryIO]:
 
 @cached_while_unchanged
 def _read_schema(path: Path) -> pa.Schema:
-    with _as_damage_error(path):
+    with _convert_damage_errors(path):
         check_file(path, MAX_EXPORTED_FILE_BYTES)
         return pq.read_schema(path)
 
@@ -89,9 +89,9 @@ def column_names(path: Path) -> list[str]:
     return names
 
 
-def has_columns_of(path: Path, measure: str) -> bool:
+def has_columns_of(path: Path, measurement: str) -> bool:
     """Return whether a file has all columns of a measurement."""
-    return column_sources(measure).keys() <= {*column_names(path)}
+    return column_sources(measurement).keys() <= {*column_names(path)}
 
 
 def measurements_in(path: Path) -> list[str]:
@@ -151,7 +151,7 @@ def read_whole(path: Path) -> pa.Table:
 
 
 def read_n_images(path: Path) -> int | None:
-    """Return the number of images of a file's rows; None if it is unknown or differs between rows."""
+    """Return the number of images on which a file's rows were evaluated; None if unknown or not the same for all."""
     distinct_counts = _read_distinct_values(path, "n_images")
     return int(distinct_counts[0]) if len(distinct_counts) == 1 and distinct_counts[0] is not None else None
 
@@ -163,7 +163,7 @@ def read_n_classes(path: Path) -> int | None:
 
 @cached_while_unchanged
 def _describe_file(path: Path) -> ListedFile:
-    with _as_damage_error(path):
+    with _convert_damage_errors(path):
         return ListedFile.of(path)
 
 
@@ -174,11 +174,14 @@ def check_listed(path: Path, expected: ListedFile | None) -> None:
     """
     if expected is None or (actual := _describe_file(path)) == expected:
         return
-    difference = f"{actual.rows:,} rows" if actual.rows != expected.rows else "another footer"
+    difference = (
+        f"expected the {expected.rows:,} rows that {PARQUET_FILES} lists, got {actual.rows:,} rows"
+        if actual.rows != expected.rows
+        else f"its footer differs from the footer that {PARQUET_FILES} lists"
+    )
     raise ResultsError(
-        f"Reading failed for {path}: expected the {expected.rows:,} rows that {PARQUET_FILES} lists, got {difference}. "
-        f"Export or download the file again; if it was converted from JSON files, run `robust201 convert`; if it was "
-        f"changed on purpose, delete {PARQUET_FILES}."
+        f"Reading failed for {path}: {difference}. Export or download the file again; if it was converted from JSON "
+        f"files, run `robust201 convert`; if it was changed on purpose, delete {PARQUET_FILES}."
     )
 
 
@@ -187,13 +190,13 @@ def is_converted(path: Path) -> bool:
     return JSON_SOURCES in (_read_schema(path).metadata or {})
 
 
-def agrees_with(path: Path, json_file: Path, measure: str) -> bool:
+def agrees_with(path: Path, json_file: Path, measurement: str) -> bool:
     """Return whether a JSON file has the size and SHA-256 of the JSON file from which a Parquet file was converted.
 
     The SHA-256 is only computed if the JSON file is newer than the Parquet file.
     """
-    with _as_damage_error(path):
-        source = json.loads((_read_schema(path).metadata or {}).get(JSON_SOURCES, "{}")).get(measure, {})
+    with _convert_damage_errors(path):
+        source = json.loads((_read_schema(path).metadata or {}).get(JSON_SOURCES, "{}")).get(measurement, {})
     state = FileState.of(json_file)
     if source.get("size") != state.size:
         return False
@@ -220,7 +223,7 @@ def _select_weights(path: Path, weights: str | None) -> str | None:
 def _iter_row_groups(
     path: Path, columns: Sequence[str], weights: str | None, groups: Iterable[int] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield some or all row groups, only with the rows for `weights` unless this is None."""
+    """Yield some or all row groups; if `weights` is not None, only with the rows of these weights."""
     with _open_parquet(path) as file:
         for group in range(file.num_row_groups) if groups is None else groups:
             table = file.read_row_group(group, [*columns, *([_WEIGHTS_COLUMN] if weights else [])], use_threads=False)
@@ -229,7 +232,7 @@ def _iter_row_groups(
 
 def read_parquet_values(
     path: Path,
-    measure: str,
+    measurement: str,
     strengths: Sequence[float],
     architecture: str | None = None,
     *,
@@ -243,7 +246,7 @@ def read_parquet_values(
 
     Args:
         path: the file.
-        measure: the measurement.
+        measurement: name of the measurement.
         strengths: the expected strengths.
         architecture: id of an architecture; None for all architectures.
         is_single: whether architectures have a single value instead of one value per strength.
@@ -254,16 +257,18 @@ def read_parquet_values(
         A value for each id, or a list of values in ascending order of strengths.
 
     Raises:
-        ResultsError: the file is damaged, or an architecture has values at other strengths.
+        ResultsError: the file is damaged, or the strengths of an architecture's values differ from `strengths`.
     """
     selected_weights = _select_weights(path, weights)
     _check_columns(path, _read_schema(path), ids_are_text=ids_are_text)
     if architecture is None:
-        scalars = _read_scalars(path, measure, None if is_single else sorted(strengths), selected_weights, ids_are_text)
+        scalars = _read_scalars(
+            path, measurement, None if is_single else sorted(strengths), selected_weights, ids_are_text
+        )
         if scalars is not None:
             return scalars
     values_by_id: dict[str, dict[float, Any]] = {}
-    for identifier, strength, value in _iter_values(path, measure, architecture, selected_weights, ids_are_text):
+    for identifier, strength, value in _iter_values(path, measurement, architecture, selected_weights, ids_are_text):
         values = values_by_id.setdefault(identifier, {})
         if strength in values:
             raise _malformed_error(path, f"{format_id(identifier)} at {strength:g} twice")
@@ -277,7 +282,7 @@ def read_parquet_values(
 
 
 def _read_scalars(
-    path: Path, measure: str, strengths: Sequence[float] | None, weights: str | None, ids_are_text: bool
+    path: Path, measurement: str, strengths: Sequence[float] | None, weights: str | None, ids_are_text: bool
 ) -> dict[str, Any] | None:
     """Read a measurement with one number per row, in one pass.
 
@@ -285,7 +290,7 @@ def _read_scalars(
     Returns None if the measurement is not a single number, or if the rows are not in the order of an export. The rows
     must then be read one by one.
     """
-    (column, *other_columns) = column_sources(measure)
+    (column, *other_columns) = column_sources(measurement)
     if other_columns or not pa.types.is_floating(_read_schema(path).field(column).type):
         return None
     tables = [*_iter_row_groups(path, ["architecture", "strength", column], weights)]
@@ -310,13 +315,13 @@ def _read_scalars(
 
 
 def _iter_values(
-    path: Path, measure: str, architecture: str | None, weights: str | None, ids_are_text: bool
+    path: Path, measurement: str, architecture: str | None, weights: str | None, ids_are_text: bool
 ) -> Iterator[tuple[str, float, Any]]:
     """Yield the id, strength and value of each row."""
     requested_id = architecture if architecture is None or ids_are_text else int(architecture)
     groups = None if requested_id is None else _find_groups(path, requested_id)
-    for group in _iter_row_groups(path, ["architecture", "strength", *column_sources(measure)], weights, groups):
-        with _as_damage_error(path):
+    for group in _iter_row_groups(path, ["architecture", "strength", *column_sources(measurement)], weights, groups):
+        with _convert_damage_errors(path):
             architectures = group["architecture"].cast(pa.string()) if ids_are_text else group["architecture"]
             table = group if requested_id is None else group.filter(pc.equal(architectures, requested_id))
             if table["architecture"].null_count or table["strength"].null_count:
@@ -324,12 +329,12 @@ def _iter_values(
             for first_row in range(0, len(table), _ROWS_PER_BATCH):
                 rows = table.slice(first_row, _ROWS_PER_BATCH)
                 ids, strengths = map(str, rows["architecture"].to_pylist()), rows["strength"].to_pylist()
-                yield from zip(ids, strengths, _convert_rows(rows, measure), strict=True)
+                yield from zip(ids, strengths, _convert_rows(rows, measurement), strict=True)
 
 
 def _find_groups(path: Path, architecture: int | str) -> list[int]:
     """Return the indices of the row groups whose bounds in the footer include an architecture's id."""
-    with _as_damage_error(path), open_file(path, MAX_EXPORTED_FILE_BYTES) as stream:
+    with _convert_damage_errors(path), open_file(path, MAX_EXPORTED_FILE_BYTES) as stream:
         groups = parse_row_groups(read_footer_bytes(stream))
     return [index for index, group in enumerate(groups) if _may_contain(group, architecture)]
 
@@ -342,16 +347,16 @@ def _may_contain(group: RowGroup, architecture: int | str) -> bool:
     return lower <= architecture <= upper
 
 
-def _convert_rows(table: pa.Table, measure: str) -> list[Any]:
+def _convert_rows(table: pa.Table, measurement: str) -> list[Any]:
     """Return a measurement's value for each row: a number, a list, or a dictionary of its fields."""
     values_by_column: dict[str, list[Any]] = {}
-    for name, column_source in column_sources(measure).items():
+    for name, column_source in column_sources(measurement).items():
         values = table[name].to_pylist()
         if column_source.element is not None:
             earlier_elements = values_by_column.get(column_source.source, [[]] * len(values))
             values = [[*elements, value] for elements, value in zip(earlier_elements, values, strict=True)]
         values_by_column[column_source.source] = values
-    fields = fields_of(measure)
+    fields = fields_of(measurement)
     if "" in fields:
         return values_by_column[fields[""]]
     rows = zip(*(values_by_column[column] for column in fields.values()), strict=True)
@@ -425,7 +430,7 @@ def iter_matrices(
         ResultsError: a value is not a square matrix of finite numbers, or matrices of a row group differ in size.
     """
     for table in _iter_row_groups(path, [*companions, *columns], _select_weights(path, weights)):
-        with _as_damage_error(path):
+        with _convert_damage_errors(path):
             first_column = table[columns[0]]
             rows = table.filter(first_column.is_valid()) if first_column.null_count else table
             if len(rows):
@@ -456,7 +461,7 @@ def _to_matrices(path: Path, values: Any, column: str, missing_ok: bool) -> NDAr
             return array
         problem = "other values"
     raise ResultsError(
-        f"Reading {column} failed for {path}: expected square matrices of finite numbers, all of one size, got "
+        f"Reading {column} failed for {path}: expected square matrices of finite numbers, all of the same size, got "
         f"{problem}. Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
     )
 
@@ -473,7 +478,7 @@ def iter_lists(
         ResultsError: a value is not a list of integers, or lists of a row group differ in length.
     """
     for table in _iter_row_groups(path, ["architecture", "strength", column], _select_weights(path, weights)):
-        with _as_damage_error(path):
+        with _convert_damage_errors(path):
             rows = table.filter(table[column].is_valid()) if table[column].null_count else table
             if not len(rows):
                 continue
@@ -517,7 +522,7 @@ def read_packed_outcomes(
         for name in ("architecture", CORRECT_BITS, "accuracy")
     )
     if not n_images or any(bits is None or len(bits) != n_bytes for bits in bit_rows) or None in accuracies:
-        raise _invalid_outcomes_error(path, "rows of another size")
+        raise _invalid_outcomes_error(path, "rows with a wrong number of bits")
     packed: Packed = np.frombuffer(b"".join(bit_rows), np.uint8).reshape(len(bit_rows), n_bytes)
     # The bits of the last byte that belong to no image must be 0.
     padding = packed[:, -1] & (0xFF >> (n_images % 8)) if n_images % 8 else np.zeros(len(bit_rows), np.uint8)

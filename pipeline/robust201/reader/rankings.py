@@ -61,7 +61,7 @@ class Ranking:
     @property
     def best(self) -> ArchitectureId:
         """The architecture with the highest accuracy; if there are several, the first."""
-        best: ArchitectureId = plain_number(self.accuracies.index[0])
+        best: ArchitectureId = to_plain_number(self.accuracies.index[0])
         return best
 
     def to_payload(self) -> dict[str, Any]:
@@ -74,15 +74,15 @@ class Ranking:
             "accuracy": float(self.accuracies.iloc[0]),
             "low": float(self.low[0]),
             "high": float(self.high[0]),
-            "tied_with_best": [plain_number(architecture) for architecture in self.tied],
+            "tied_with_best": [to_plain_number(architecture) for architecture in self.tied],
             "paired": self.paired,
         }
         for name, estimate in self.bootstrap.items():
-            payload[name] = {field_name: plain_number(number) for field_name, number in estimate._asdict().items()}
+            payload[name] = {field_name: to_plain_number(number) for field_name, number in estimate._asdict().items()}
         if self.ranks is not None:
             ranks_by_architecture = self.ranks.to_dict(orient="index")
             payload["ranks"] = {
-                str(architecture): {field_name: plain_number(number) for field_name, number in rank_fields.items()}
+                str(architecture): {field_name: to_plain_number(number) for field_name, number in rank_fields.items()}
                 for architecture, rank_fields in ranks_by_architecture.items()
             }
         return payload
@@ -92,7 +92,7 @@ class StoredResults:
     """Accuracies and per-image outcomes of one dataset.
 
     Attributes:
-        files: files of the dataset's folder.
+        files: reader of the dataset's files.
         name: name of the dataset.
         accuracies: by key, a DataFrame with one row per architecture and one column per strength.
     """
@@ -155,11 +155,10 @@ def rank_evaluations(results: StoredResults, level: float, n_draws: int, seed: i
         if n_draws:
             # With outcomes, equal seeds resample the same images under every key. Binomial resamples are independent,
             # so they need a different seed under every key.
-            resampling_seed = seed if packed is not None else [seed, *f"{key} {strength}".encode()]
             resamples = (
                 resampled_counts(packed, n_images, n_draws=n_draws, seed=seed)
                 if packed is not None
-                else binomial_counts(accuracies, n_images, n_draws=n_draws, seed=resampling_seed)
+                else binomial_counts(accuracies, n_images, n_draws=n_draws, seed=[seed, *f"{key} {strength}".encode()])
             )
             estimates["median"] = median_estimate(accuracies, resamples, n_images)
             ranks = pd.DataFrame(rank_intervals(resamples)._asdict(), index=accuracies.index)
@@ -183,7 +182,7 @@ def rank_evaluations(results: StoredResults, level: float, n_draws: int, seed: i
         yield Ranking(results.name, key, strength, accuracies, low, high, n_images, tied, ties.paired, estimates, ranks)
 
 
-def plain_number(value: Any) -> Any:
+def to_plain_number(value: Any) -> Any:
     """Convert a NumPy number to a JSON value; NaN becomes None."""
     number = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(number, float) and math.isnan(number) else number

@@ -56,7 +56,7 @@ MISSING_FILE = "missing.json"
 _NUMBERS_PER_STACK = 100_000
 """Approximate number of numbers in a stack of values (see `ResultFiles.iter_stacks`)."""
 
-_ENDINGS = ("", ".gz", ".zst")
+_COMPRESSION_SUFFIXES = ("", ".gz", ".zst")
 
 RESULTS_FOLDER_FILE = "format.json"
 """File that distinguishes a sweep's results folder from an exported dataset."""
@@ -72,7 +72,7 @@ PUBLISHED_DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
 
 
 def task_of(key: str) -> Task | None:
-    """Return the task in `TASKS` of a key in either spelling; None for an unknown key."""
+    """Return the task in `TASKS` that has a key, in either spelling; None for an unknown key."""
     return next((task for task in TASKS.values() if key in (task.key, task.published_key)), None)
 
 
@@ -210,6 +210,7 @@ class ResultFiles:
 
     Attributes:
         path: the folder.
+        parquet: the folder of the Parquet files, which need not exist.
         meta: content of meta.json.
         sweep: content of sweep.json, or None without this file.
         missing: content of missing.json, or an empty dict without this file.
@@ -245,7 +246,7 @@ class ResultFiles:
             self.space_name = UNKNOWN_SPACE
         self.space = cell_space(self.space_name)
         self._custom_parameters = _find_custom_parameters(sweep_record)
-        self.meta: dict[str, Any] = read_json(path / META_FILE) if has_meta else self._meta_of_parquet()
+        self.meta: dict[str, Any] = read_json(path / META_FILE) if has_meta else self._make_meta_from_parquet()
         if not is_valid_meta(self.meta, self.space):
             id_fields = "ids" if self.space is None else "ids with nb201-string and isomorph"
             raise _wrong_content_error(path / META_FILE, f"{id_fields}, and lists of epsilons")
@@ -424,10 +425,12 @@ class ResultFiles:
     def _stored_measurements(self, dataset: str, key: str) -> list[str]:
         names: dict[str, None] = {}
         folder = self.path / dataset
-        longer_prefixes = [f"{other_key}_" for other_key in self.keys if other_key != key and other_key.startswith(key)]
+        prefixes_of_longer_keys = [
+            f"{other_key}_" for other_key in self.keys if other_key != key and other_key.startswith(key)
+        ]
         for file in sorted(folder.glob("*.json*")) if folder.is_dir() else ():
             name = file.name.partition(".json")[0]
-            if name.startswith(f"{key}_") and not name.startswith(tuple(longer_prefixes)):
+            if name.startswith(f"{key}_") and not name.startswith(tuple(prefixes_of_longer_keys)):
                 names[name.removeprefix(f"{key}_")] = None
         if _is_file(parquet := self._parquet_path(dataset, key)):
             from robust201.reader.parquet_results import measurements_in
@@ -510,7 +513,7 @@ class ResultFiles:
     def find_json(self, dataset: str, key: str, measurement: str) -> Path | None:
         """Return the JSON file of a measurement, even if a Parquet file is preferred (see `find`)."""
         return _find_single_file(
-            [self.path / dataset / f"{spelling}_{measurement}.json{ending}" for ending in _ENDINGS]
+            [self.path / dataset / f"{spelling}_{measurement}.json{ending}" for ending in _COMPRESSION_SUFFIXES]
             for spelling in spellings(key)
         )
 
@@ -542,13 +545,13 @@ class ResultFiles:
                     else architecture_value
                 )
                 matrix = first_value[column.field] if isinstance(first_value, dict) else first_value
-                # In an object of lists by strength, the value has one axis more.
+                # If fields are lists with one value per strength, the array has an additional first axis.
                 return int(np.shape(matrix)[column.dimensions.index("classes") - len(column.dimensions)])
         return None
 
     @property
     def cost_space(self) -> "CellSpace | None":
-        """The search space from whose cells the networks' costs are computed; None if the networks are not cells."""
+        """The search space that computes the costs of the networks, which are its cells; None for other networks."""
         return self.space
 
     def find_sole_file(self, dataset: str, key: str, measurement: str) -> Path | None:
@@ -620,7 +623,7 @@ class ResultFiles:
             keys_by_dataset.setdefault(dataset, []).append(key)
         return keys_by_dataset
 
-    def _meta_of_parquet(self) -> dict[str, Any]:
+    def _make_meta_from_parquet(self) -> dict[str, Any]:
         """Return the content that meta.json would have, with the ids of the space and the epsilons of the files."""
         from robust201.reader.parquet_results import read_ids, read_strengths
 
@@ -643,7 +646,9 @@ class ResultFiles:
         elif measurement == "accuracy":
             return self.read_accuracies(dataset, key)[identifier]
         else:
-            value = self._cache.get(file, measurement, lambda: self._parse(file, dataset, key, measurement))[identifier]
+            value = self._cache.get(
+                file, measurement, lambda: self._read_json_results(file, dataset, key, measurement)
+            )[identifier]
         self._check_values(file, key, measurement, {identifier: value})
         return value
 
@@ -659,7 +664,7 @@ class ResultFiles:
             values_by_id = self._read_parquet(file, dataset, key, measurement)
             check_ids(file, key, measurement, values_by_id, self.meta["ids"])
         else:
-            values_by_id = self._parse(file, dataset, key, measurement)
+            values_by_id = self._read_json_results(file, dataset, key, measurement)
         self._check_values(file, key, measurement, values_by_id)
         return values_by_id
 
@@ -692,7 +697,7 @@ class ResultFiles:
         self, file: Path, dataset: str, key: str, measurement: str
     ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
         if self.space is None:  # `iter_json_values` only supports ids that are numbers
-            values_by_id = self._parse(file, dataset, key, measurement)
+            values_by_id = self._read_json_results(file, dataset, key, measurement)
             self._check_values(file, key, measurement, values_by_id)
             yield values_by_id, None
             return
@@ -723,7 +728,7 @@ class ResultFiles:
             ids_are_text=self.space is None and has_text_ids(file),
         )
 
-    def _parse(self, file: Path, dataset: str, key: str, measurement: str) -> dict[str, Any]:
+    def _read_json_results(self, file: Path, dataset: str, key: str, measurement: str) -> dict[str, Any]:
         """Read a JSON file of results completely, and check its ids but not its values."""
         payload = read_json(file)
         content_by_key = payload.get(dataset) if isinstance(payload, dict) else None

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import ResultsError
 from robust201.core.records import ArchitectureId
 from robust201.reader.result_files import ResultFiles, values_by_strength
-from robust201.reader.value_checks import parse_architecture_id
+from robust201.reader.value_checks import format_id, parse_architecture_id
 from robust201.tasks.columns import STEPS, steps_of
 
 
@@ -49,7 +49,7 @@ def iter_steps(files: ResultFiles, dataset: str, key: str) -> Iterator[NetworkSt
         return
     all_strengths = files.strengths(dataset, key)
     for identifier, network_value in files.iter_values(dataset, key, STEPS):
-        label = f"#{identifier} {dataset} {key} {STEPS}"
+        label = f"{format_id(identifier)} {dataset} {key} {STEPS}"
         values_of_strengths = (
             [network_value]
             if files.is_single(dataset, key)

@@ -26,7 +26,7 @@ _MEAN_TOLERANCE = 1e-6
 """Maximum distance of a float32 mean of fractions from [0, 1]."""
 
 _FLOAT64_ERROR = 1e-9
-"""Upper bound of the error of a rounded fraction in float64."""
+"""Upper bound of the floating-point error of a rounded fraction in float64."""
 
 _FLOAT32_ERROR = 1e-7
 """Upper bound of the error of a fraction in float32."""
@@ -82,7 +82,7 @@ def _make_unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique_items: dict[str, Any] = {}
     for name, value in pairs:
         if name in unique_items:
-            raise ValueError(f"the name {name!r} twice in one object")
+            raise ValueError(f"the name {name!r} occurs twice in one object")
         unique_items[name] = value
     return unique_items
 
@@ -91,7 +91,7 @@ _ID = re.compile(r"[A-Za-z][\w.-]*|0|[1-9][0-9]*")
 
 
 @cache
-def _format_indices(count: int) -> frozenset[str]:
+def _make_index_names(count: int) -> frozenset[str]:
     return frozenset(map(str, range(count)))
 
 
@@ -106,7 +106,7 @@ def format_id(identifier: str) -> str:
 
 
 def is_valid_meta(meta: Any, space: CellSpace | None) -> bool:
-    """Return whether the content of meta.json has fields by id, and epsilons by key.
+    """Return whether the content of meta.json maps ids to fields, and keys to lists of epsilons.
 
     For a space of cells, each id must have the published fields.
     """
@@ -115,7 +115,7 @@ def is_valid_meta(meta: Any, space: CellSpace | None) -> bool:
         required_fields = set() if space is None else {"nb201-string", "isomorph"}
         has_fields = all(required_fields <= fields.keys() for fields in ids.values())
         has_valid_ids = (
-            all(map(_ID.fullmatch, ids)) if space is None else ids.keys() <= _format_indices(len(space.specs()))
+            all(map(_ID.fullmatch, ids)) if space is None else ids.keys() <= _make_index_names(len(space.specs()))
         )
         return bool(has_fields and has_valid_ids and all(map(_are_strengths, epsilons.values())))
     except (KeyError, TypeError, AttributeError):
@@ -123,18 +123,17 @@ def is_valid_meta(meta: Any, space: CellSpace | None) -> bool:
 
 
 def is_valid_sweep(sweep: Mapping[str, Any]) -> bool:
-    """Return whether the content of sweep.json has strengths by dataset and key, measurements, and a sweep."""
+    """Return whether sweep.json has valid strengths by dataset and key, measurements, and a valid sweep record."""
     strengths, measurements = sweep.get("strengths"), sweep.get("measurements")
     if not isinstance(strengths, dict) or not isinstance(measurements, list):
         return False
-    strengths_by_key = list(strengths.values())
-    has_fields = all(
+    has_valid_strengths = all(
         isinstance(strengths_of_dataset, dict) and all(map(_are_strengths, strengths_of_dataset.values()))
-        for strengths_of_dataset in strengths_by_key
+        for strengths_of_dataset in strengths.values()
     )
     has_valid_names = all(isinstance(name, str) for name in measurements) and isinstance(sweep.get("weights", {}), dict)
     return (
-        has_fields
+        has_valid_strengths
         and has_valid_names
         and _is_count_or_none(sweep.get("round_to"))
         and _is_valid_sweep_record(sweep.get("sweep"))
@@ -173,7 +172,7 @@ def _are_strengths(strengths: Any) -> bool:
     )
 
 
-def check_ids(file: Path, key: str, measure: str, ids: Iterable[str], known_ids: Mapping[str, Any]) -> None:
+def check_ids(file: Path, key: str, measurement: str, ids: Iterable[str], known_ids: Mapping[str, Any]) -> None:
     """Check that a file's ids are architectures of the dataset.
 
     Raises:
@@ -188,22 +187,24 @@ def check_ids(file: Path, key: str, measure: str, ids: Iterable[str], known_ids:
                 else ", ".join(known_names)
             )
             raise ResultsError(
-                f"Reading {key} {measure} failed for {file}: expected ids of architectures, {examples}, "
+                f"Reading {key} {measurement} failed for {file}: expected ids of architectures, {examples}, "
                 f"got {identifier!r}. {ADVICE}"
             )
 
 
 def check_json_values(
-    file: Path, key: str, measure: str, values_by_id: Mapping[str, Any], *, is_of_measure: bool = False
+    file: Path, key: str, measurement: str, values_by_id: Mapping[str, Any], *, is_of_measure: bool = False
 ) -> None:
     """Check a measurement's values, except the number of strengths, which `values_by_strength` checks.
+
+    `is_of_measure` is true for the columns of a measure, which may contain any numbers.
 
     Raises:
         ResultsError: a value lacks a field of its measurement, has a wrong shape, or contains anything other than
             counts, numbers in [0, 1] or null; or a measure's value is neither a number nor a list of numbers.
     """
     is_clean = key == CLEAN
-    columns = {} if is_of_measure else MEASUREMENTS.get(measure, {})
+    columns = {} if is_of_measure else MEASUREMENTS.get(measurement, {})
     sole_column = columns.get("")
     if not (columns or is_of_measure) or (
         sole_column is not None and _are_all_fractions(sole_column, values_by_id, is_clean=is_clean)
@@ -213,19 +214,19 @@ def check_json_values(
         ", and ".join(_describe_column(column) for column in columns.values()) or "a number, or a list of numbers"
     )
     for identifier, value in values_by_id.items():
-        is_number = not columns and (value is None or make_array(value, missing_ok=True) is not None)
-        if not (is_number or (columns and _has_valid_columns(columns, value, is_clean))):
+        is_numeric = not columns and (value is None or make_array(value, missing_ok=True) is not None)
+        if not (is_numeric or (columns and _has_valid_columns(columns, value, is_clean))):
             value_text = repr(value)
             shown_value = value_text if len(value_text) <= 60 else f"{value_text[:57]}..."
             suffix = "" if is_clean or is_of_measure else ", one per strength"
             raise ResultsError(
-                f"Reading {format_id(identifier)} {key} {measure} failed for {file}: expected {expected}{suffix}, got "
-                f"{shown_value}. {ADVICE}"
+                f"Reading {format_id(identifier)} {key} {measurement} failed for {file}: expected {expected}{suffix}, "
+                f"got {shown_value}. {ADVICE}"
             )
 
 
 def stack_values(
-    measure: str, values_of_architectures: Iterable[Any], *, is_single: bool
+    measurement: str, values_of_architectures: Iterable[Any], *, is_single: bool
 ) -> dict[str, NDArray[Any]] | None:
     """Stack a measurement's values as arrays, if all values are valid (see `check_json_values`) and have equal shapes.
 
@@ -233,11 +234,11 @@ def stack_values(
         Arrays (N, S, …) by field, for N architectures and S strengths; S is 1 for single values. None if the values are
         not arrays, a value is invalid, or shapes differ (in which case all values may be valid).
     """
-    columns = MEASUREMENTS.get(measure, {})
+    columns = MEASUREMENTS.get(measurement, {})
     if not all(column.dimensions for column in columns.values()):
         return None
     values_by_strength = [[value] for value in values_of_architectures] if is_single else list(values_of_architectures)
-    if not _are_lists_of_one_length(values_by_strength):
+    if not _are_lists_of_equal_length(values_by_strength):
         return None
     flat_values, n_strengths = list(chain.from_iterable(values_by_strength)), len(values_by_strength[0])
     arrays = {}
@@ -256,7 +257,7 @@ def _stack_column(nested: list[Any], column: Column) -> NDArray[np.float64] | No
     """Convert nested lists to an array, much faster than NumPy; return None if their shapes differ."""
     shape = [len(nested)]
     for _ in column.dimensions:
-        if not _are_lists_of_one_length(nested):
+        if not _are_lists_of_equal_length(nested):
             return None
         shape.append(len(nested[0]))
         nested = list(chain.from_iterable(nested))
@@ -266,7 +267,7 @@ def _stack_column(nested: list[Any], column: Column) -> NDArray[np.float64] | No
     return None if array is None or np.isinf(array).any() else array.reshape(shape)
 
 
-def _are_lists_of_one_length(lists: list[Any]) -> bool:
+def _are_lists_of_equal_length(lists: list[Any]) -> bool:
     return {*map(type, lists)} == {list} and len({*map(len, lists)}) == 1
 
 
@@ -281,17 +282,17 @@ def _as_doubles(numbers: list[Any]) -> NDArray[np.float64] | None:
 
 
 def _describe_column(column: Column) -> str:
-    kind = "count" if column.is_exact else "fraction"
+    noun = "count" if column.is_exact else "fraction"
     sizes = " x ".join(
         {"classes": "C", "images": "N"}.get(str(dimension), str(dimension)) for dimension in column.dimensions
     )
-    return f"{column.field}, an array {sizes} of {kind}s".lstrip(", ") if sizes else f"a {kind}"
+    return f"{column.field}, an array {sizes} of {noun}s".lstrip(", ") if sizes else f"a {noun}"
 
 
 def _are_all_fractions(column: Column, values_by_id: Mapping[str, Any], *, is_clean: bool) -> bool:
-    """Return whether all values are valid fractions, in one pass.
+    """Return whether all values are valid fractions, which is checked in one pass.
 
-    If not, each value must be checked separately.
+    If the result is false, each value must be checked separately.
     """
     values = values_by_id.values()
     if column.dimensions or column.is_exact or not (is_clean or all(type(value) is list for value in values)):
@@ -311,12 +312,12 @@ def _has_valid_columns(columns: Mapping[str, Column], value: Any, is_single: boo
     fields = {"": value} if "" in columns else value
     if not isinstance(fields, dict) or not columns.keys() <= fields.keys():
         return False
-    shapes, n_values = {}, set()
+    shapes, lengths = {}, set()
     for name, column in columns.items():
         field_value = fields[name]
         if not column.dimensions:
             numbers = field_value if isinstance(field_value, list) and not is_single else [field_value]
-            if not all(_is_number(column, value) for value in numbers):
+            if not all(_is_valid_number(column, number) for number in numbers):
                 return False
             continue
         array = make_array(field_value, missing_ok=not column.is_exact)
@@ -325,12 +326,12 @@ def _has_valid_columns(columns: Mapping[str, Column], value: Any, is_single: boo
         ):
             return False
         shapes[column.name] = array.shape if is_single else array.shape[1:]
-        n_values.add(1 if is_single else len(array) if array.ndim else 0)
+        lengths.add(1 if is_single else len(array) if array.ndim else 0)
     sizes = match_shapes(shapes)
-    return sizes is not None and 0 not in sizes.values() and len(n_values) <= 1
+    return sizes is not None and 0 not in sizes.values() and len(lengths) <= 1
 
 
-def _is_number(column: Column, value: Any) -> bool:
+def _is_valid_number(column: Column, value: Any) -> bool:
     # Comparisons with NaN are false. type() excludes bool, which is a subclass of int. None means a missing number.
     if value is None or type(value) not in (float, int):
         return value is None
@@ -351,11 +352,11 @@ def are_row_fractions(array: NDArray[Any]) -> bool:
     published helper script says which they contain.
     """
     sums = array.sum(axis=-1)
-    is_distribution = np.abs(sums - 1) <= array.shape[-1] * fraction_rounding(array)
+    is_distribution = np.abs(sums - 1) <= array.shape[-1] * max_rounding_error(array)
     return bool(are_fractions(array) and is_distribution.any() and (is_distribution | (sums == 0)).all())
 
 
-def fraction_rounding(fractions: NDArray[Any]) -> float:
+def max_rounding_error(fractions: NDArray[Any]) -> float:
     """Return the maximum error of rounded fractions: half a unit of the last decimal, plus the floating-point error."""
     if are_counts(fractions):  # integers are not rounded
         return _FLOAT32_ERROR
@@ -380,7 +381,7 @@ def make_array(nested: Any, *, missing_ok: bool) -> NDArray[Any] | None:
     """Convert nested lists to an array of integers or float64.
 
     Args:
-        nested: the lists.
+        nested: nested lists of numbers.
         missing_ok: whether NaN and None are accepted; None is converted to NaN.
 
     Returns:

@@ -1,7 +1,7 @@
 """Check of weights: clean accuracies are compared with the accuracies recorded with the weights (docs/trust.md).
 
 The recorded accuracies are in the plan of a results folder, and in an export's ``recorded_accuracy.json``:
-``{dataset: {"n_test": images of the test split, "accuracy": {id: fraction}}}``. If architectures have several sets of
+``{dataset: {"n_test": size of the test split, "accuracy": {id: fraction}}}``. If architectures have several sets of
 weights, ``accuracy`` is ``{id: {name of the weights: fraction}}``. The file only exists if accuracies were recorded.
 """
 
@@ -41,18 +41,20 @@ def check_clean_accuracy(plan: "Plan", store: "ShardStore", inventory: "Inventor
     )
     recorded_by_id: dict[str, tuple[float, int]] = {}
     units_with_records = []
-    for unit, accuracy, n_test in plan.recorded_accuracies(clean_units):
-        recorded_by_id[unit.id] = accuracy, n_test
+    for unit, recorded_accuracy, n_test in plan.recorded_accuracies(clean_units):
+        recorded_by_id[unit.id] = recorded_accuracy, n_test
         units_with_records.append(unit)
-    has_results = inventory.are_complete(units_with_records, CLEAN_STRENGTH, _MEASUREMENTS)
-    units_to_check = [unit for unit, is_complete in zip(units_with_records, has_results, strict=True) if is_complete]
+    are_complete = inventory.are_complete(units_with_records, CLEAN_STRENGTH, _MEASUREMENTS)
+    units_to_check = [unit for unit, is_complete in zip(units_with_records, are_complete, strict=True) if is_complete]
     rounding = ROUNDING[plan.config.precision]
     accuracies = []
     for unit, values in store.select(units_to_check, inventory, _MEASUREMENTS).iter_values():
-        accuracy, n_test = recorded_by_id[unit.id]
-        measured = float(values[CLEAN_STRENGTH]["accuracy"])
+        recorded_accuracy, n_test = recorded_by_id[unit.id]
+        measured_accuracy = float(values[CLEAN_STRENGTH]["accuracy"])
         network = unit.dataset, unit.architecture, unit.weights
-        accuracies.append(CleanAccuracy(*network, measured, accuracy, unit.n_images, n_test, rounding))
+        accuracies.append(
+            CleanAccuracy(*network, measured_accuracy, recorded_accuracy, unit.n_images, n_test, rounding)
+        )
     return check_accuracies(accuracies)
 
 
@@ -87,7 +89,7 @@ def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
                 accuracy_by_weights = accuracy if isinstance(accuracy, dict) else {"": accuracy}
                 for weights, fraction in accuracy_by_weights.items():
                     if type(n_test) is not int or n_test < 1 or not 0 <= fraction <= 1:
-                        raise ValueError(f"{fraction} of {n_test}")  # noqa: TRY301
+                        raise ValueError(f"accuracy {fraction} on {n_test} images")  # noqa: TRY301
                     yield dataset, n_test, identifier, weights, float(fraction)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ResultsError(
@@ -106,11 +108,13 @@ def check_recorded(dataset: "RobustnessDataset") -> WeightsCheck:
     """
     if dataset.sweep is None:
         return check_accuracies(())
-    sweep = dataset.sweep.get("sweep") or {}
-    n_selected, decimals = (sweep.get("images") or {}).get("count"), dataset.sweep.get("round_to")
+    sweep_record = dataset.sweep.get("sweep") or {}
+    n_selected, decimals = (sweep_record.get("images") or {}).get("count"), dataset.sweep.get("round_to")
     file_rounding = 0.0 if decimals is None else 0.5 * 10.0**-decimals
     protocols = {
-        protocol.get("dataset"): protocol for protocol in sweep.get("protocols", ()) if protocol.get("key") == CLEAN
+        protocol.get("dataset"): protocol
+        for protocol in sweep_record.get("protocols", ())
+        if protocol.get("key") == CLEAN
     }
     has_several_weights = len(dataset.weights) > 1
     measured_accuracies: dict[tuple[str, str], dict[str, float]] = {}
