@@ -59,7 +59,8 @@ def test_check_accuracies_is_stricter_for_many_networks() -> None:
     assert not check_accuracies([accuracy] * 10_000).unexpected
     message = check_accuracies([accuracy]).unexpected[0].message
     assert "#21 cifar10: expected 0.7" in message
-    assert "of 100 clean images correct, since 0.9000 of 10,000 is recorded with the weights, got 0.7600" in message
+    assert "the accuracy on 100 clean images is 0.7600" in message
+    assert "the weights were recorded with an accuracy of 0.9000 on 10,000 images" in message
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ class DatasetResults:
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """The scores of `SCORES` that the results suffice for, by architecture.
+        """The scores in `SCORES` for which the results suffice, by architecture.
 
         The attribute `mean` is the weighting of the mean scores. A mean is NaN if the architecture lacks any of the
         averaged accuracies.
@@ -220,7 +220,10 @@ class DatasetResults:
 
     @property
     def best_architecture(self) -> ArchitectureId:
-        """The architecture that the explorer shows first: the best by mean adversarial accuracy or another score."""
+        """The architecture that the explorer shows first: the best by mean adversarial accuracy.
+
+        If there is no mean adversarial accuracy, another score decides.
+        """
         for score in (ADVERSARIAL, *self.scores.columns):
             if score in self.scores and (ranked := self.rank_architectures(self.scores[score])):
                 return ranked[0].architecture
@@ -228,7 +231,7 @@ class DatasetResults:
 
     @cached_property
     def measures(self) -> pd.DataFrame:
-        """The values of measures and of unknown keys, without accuracies.
+        """The values of measures and of unknown keys; accuracies are not included.
 
         Returns:
             float64 by architecture and (key, measurement, strength); NaN for missing values. Lists are left out.
@@ -274,7 +277,7 @@ def read_results(
     """Read the results of each dataset in a folder; datasets without accuracies are left out."""
     if mean not in MEANS:
         raise ConfigError(
-            f"Averaging accuracies failed for the mean: expected {' or '.join(MEANS)}, got {mean!r}."
+            f"Averaging accuracies failed: the mean must be {' or '.join(MEANS)}, not {mean!r}."
             f"{did_you_mean(mean, MEANS)}"
         )
     folder: list[DatasetResults] = []

@@ -147,7 +147,7 @@ def fill_in_estimates(results: "DatasetResults") -> tuple["DatasetResults", str]
 
 
 def read_standard_errors(results: "DatasetResults") -> pd.DataFrame:
-    """Return the standard errors of the accuracies that `fill_in_estimates` returns; 0 for measured ones."""
+    """Return the standard errors of the accuracies that `fill_in_estimates` returns; 0 for measured accuracies."""
     errors = pd.DataFrame(0.0, index=results.accuracies.index, columns=results.accuracies.columns)
     table = EstimateTable(results)
     for evaluation in results.columns:

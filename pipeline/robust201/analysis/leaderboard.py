@@ -147,7 +147,8 @@ class Leaderboard:
         corruption_standings = [standing for standing in self.standings if standing.name == CORRUPTION]
         sentences = [_describe_attacks(attack_standings, self.results)] if attack_standings else []
         for standing in corruption_standings:
-            condition = f"corruptions (mean over {len(self.results.averaged_keys(CORRUPTION))} and their severities)"
+            n_types = len(self.results.averaged_keys(CORRUPTION))
+            condition = f"corruptions (mean over {n_types} type{'' if n_types == 1 else 's'} and their severities)"
             if _is_near_chance(standing, self.results):
                 sentences.append(f"Under {condition}, no network is clearly above chance.")
             else:

@@ -41,8 +41,8 @@ _Floats = NDArray[np.float64]
 _Integers = NDArray[np.int64]
 
 ELAPSED_TIME = "metric_elapsed_time"
-"""Name of the simulated duration of an evaluation in seconds. It is 1, because training times are not recorded; with a
-fidelity, it is one second per image or step."""
+"""Name of the simulated duration of an evaluation in seconds. The duration is 1, because training times are not
+recorded; with a fidelity, it is one second per image or step."""
 
 CONFIGSPACE_FILE = "cell_space.json"
 """File of the ConfigSpace. It is not named ``ConfigSpace.json``, because file systems that ignore case would confuse it

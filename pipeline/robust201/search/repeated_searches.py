@@ -425,7 +425,7 @@ def _replace_nan(floats: _Floats) -> list[float | None]:
 
 
 PAPER_OPTIMUM = 0.9468
-"""Optimal clean accuracy on CIFAR-10 in the paper's table 1. The sources of its other numbers were not available."""
+"""Optimal clean accuracy on CIFAR-10 in the paper's table 1, the only number of the table that is compared."""
 
 TOLERANCE = 0.0005 + 1e-9
 """Maximum difference from published accuracies, which have three decimals."""

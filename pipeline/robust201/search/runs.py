@@ -174,7 +174,10 @@ def _create_optimiser(
 
 
 _Job = tuple[int, str, range]
+"""Index of a benchmark, name of a method, and numbers of the runs."""
+
 _Trace = tuple[int, tuple[list[int], list[float]]]
+"""Number of a run, its fully evaluated architectures, and the budget spent up to each of them."""
 
 _worker_benchmarks: dict[int, Benchmark] = {}
 """Benchmarks by index, in a worker process."""

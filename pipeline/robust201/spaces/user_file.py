@@ -43,7 +43,7 @@ class UserFileSpace(Space):
         """Check that names are well-formed (see `Space`). Only the function knows whether they exist."""
         if selection == "evaluated":
             raise ConfigError(
-                "Selecting architectures failed for space: file: `evaluated` is not defined for a user's file. In "
+                "Selecting architectures failed for `space: file`: `evaluated` is not defined for a user's file. In "
                 "`architectures`, list the names that the function builds."
             )
         names = self._split_names(selection)

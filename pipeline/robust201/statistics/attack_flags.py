@@ -1,4 +1,4 @@
-"""Checks of accuracies for signs that an attack was too weak; resolve them before publishing a robust accuracy.
+"""Checks of accuracies for signs that an attack was too weak; explain every sign before publishing a robust accuracy.
 
 The checks are those of Carlini et al., "On Evaluating Adversarial Robustness" (2019, section 4), and of Athalye,
 Carlini and Wagner, "Obfuscated Gradients" (ICML 2018, section 3.1), as far as they need only accuracies. It is not
@@ -22,7 +22,7 @@ FLAG_LEVEL = 1e-3
 """Maximum probability that a check flags any network of a dataset by chance."""
 
 MIN_HUGE_EPSILON_255 = 64.0
-"""Epsilon, in units of 1/255, from which an attack in the Linf ball can set most pixels to any value."""
+"""Epsilon, in units of 1/255, from which an attack in the Linf ball is hardly constrained."""
 
 NEAR_CHANCE = 0.15
 """Margin above chance level within which an accuracy counts as near chance.
@@ -85,7 +85,7 @@ Accuracies = Mapping[ArchitectureId, float]
 _Floats = NDArray[np.float64]
 
 KeyAndStrength = tuple[str, float]
-"""Key as in the paper, and strength."""
+"""Key without the suffix of published files (such as ``aa_square``), and strength."""
 
 
 @dataclass(frozen=True)

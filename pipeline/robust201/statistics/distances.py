@@ -98,6 +98,6 @@ def _check_distances(distances: ArrayLike) -> _Floats:
     if array.ndim != 1 or not len(array) or is_invalid.any():
         raise ConfigError(
             f"Reading distances failed: expected one or more numbers from 0 to infinity, got shape {array.shape} "
-            f"with {int(is_invalid.sum())} negative or NaN. Pass infinity for images that are not fooled."
+            f"with {int(is_invalid.sum())} negative or NaN values. Pass infinity for images that are not fooled."
         )
     return array

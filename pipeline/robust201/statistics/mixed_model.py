@@ -176,13 +176,13 @@ def _check_design(x: _Floats, y: _Floats, labels: NDArray[Any]) -> None:
     if not shapes_match or not np.isfinite(x).all() or not np.isfinite(y).all():
         raise ConfigError(
             f"Fitting a mixed model failed for a design of shape {x.shape}: expected a row of the design, a finite "
-            f"value and a cluster for each observation, got {y.shape} values and {labels.shape} clusters. Remove "
-            "missing values."
+            f"value and a cluster for each observation, got values of shape {y.shape} and clusters of shape "
+            f"{labels.shape}. Remove missing values."
         )
     rank = int(np.linalg.matrix_rank(x))
     if rank < x.shape[1]:
         raise ConfigError(
-            f"Fitting a mixed model failed for a design of {x.shape[1]} columns: they have rank {rank}. "
+            f"Fitting a mixed model failed for a design of {x.shape[1]} columns: its rank is only {rank}. "
             "Remove levels without observations."
         )
 

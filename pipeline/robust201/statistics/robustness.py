@@ -213,7 +213,7 @@ def fit_psychometric(strengths: ArrayLike, accuracies: ArrayLike) -> Psychometri
     if points.shape != accuracy_values.shape or len(points) < MIN_POINTS or (np.diff(points) <= 0).any():
         raise ConfigError(
             f"Fitting a psychometric function failed: expected accuracies at {MIN_POINTS} or more ascending strengths, "
-            f"got {accuracy_values.shape} at {points.tolist()}. Evaluate more strengths."
+            f"got accuracies of shape {accuracy_values.shape} at {points.tolist()}. Evaluate more strengths."
         )
     span = points[-1] - points[0]
 

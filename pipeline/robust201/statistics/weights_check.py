@@ -61,10 +61,10 @@ class UnexpectedAccuracy:
     def message(self) -> str:
         accuracy = self.accuracy
         return (
-            f"Checking weights failed for {accuracy.label}: expected {self.low:.4f} to {self.high:.4f} of "
-            f"{accuracy.n_images:,} clean images correct, since {accuracy.recorded:.4f} of {accuracy.n_test:,} is "
-            f"recorded with the weights, got {accuracy.measured:.4f}. Check the images, their normalisation, and the "
-            "weights."
+            f"Checking weights failed for {accuracy.label}: the accuracy on {accuracy.n_images:,} clean images is "
+            f"{accuracy.measured:.4f}, but {self.low:.4f} to {self.high:.4f} was expected, because the weights were "
+            f"recorded with an accuracy of {accuracy.recorded:.4f} on {accuracy.n_test:,} images. Check the images, "
+            "their normalisation, and the weights."
         )
 
 

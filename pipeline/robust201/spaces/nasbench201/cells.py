@@ -102,9 +102,9 @@ def _canonical_forms() -> list[str]:
 
     The classes equal those of the published benchmark (`to_unique_str(True)` in NAS-Bench-201), which has two
     peculiarities: sums keep zero terms, and a node's sum is not sorted again when skip connections insert the terms of
-    another node. Without these peculiarities, there would be 4,930 classes, but the dataset has these 6,466.
+    another node. Without these peculiarities, there would be 4,930 classes instead of the dataset's 6,466.
     """
-    # For each assignment of operations to the edges between the first nodes, this list has their canonical forms.
+    # One tuple per assignment of operations to the edges between the first nodes: the canonical forms of these nodes.
     node_assignments: list[tuple[str, ...]] = [("0",)]
     for _ in range(1, N_NODES):
         extended_assignments = []

@@ -1,9 +1,9 @@
 """Allocate memory for a list of operations (see `lowering`), and run the list.
 
 Operations read and write maps (feature maps). They are divided into segments, each of which runs on a few images at a
-time. Maps that a later segment reads are kept for all images of a run. All remaining maps reuse the memory of a map
-of the same shape that is no longer read. The borders of this memory are already zero. Each thread has its own memory,
-an arena.
+time. Maps that a later segment reads are kept for all images of a run. Every other map reuses, if possible, the memory
+of a map of the same shape that is no longer read; its border of zeros need not be written again. Each thread has its
+own memory, an arena.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ stay in a core's cache, but larger than 1 where the weights are larger than the 
 
 
 class PersistentMaps(NamedTuple):
-    """What the incremental Square attack (`native_search`) needs: operations on regions, and maps kept between queries.
+    """Operations that run on regions, and maps kept between the queries of the incremental Square attack.
 
     Attributes:
         n_operations: number of leading operations that run on regions of their maps instead of whole maps.

@@ -93,7 +93,7 @@ class NodeKernels:
         poolings: source and kernel of each pooling.
         skips: source of each skip connection, and how many times the source is added.
         convolutions: source and kernel of each convolution of the source's ReLU.
-        gradients: source and input gradient of each convolution.
+        gradients: source of each convolution, and the convolution that computes its input gradient.
     """
 
     index: int

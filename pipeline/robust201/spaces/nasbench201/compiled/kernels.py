@@ -223,7 +223,7 @@ class AveragePooling:
         return self._factor / _POOL_SIZE**2
 
     def copy_without_padding(self) -> "AveragePooling":
-        """Return the same pooling without padding, for `pool_part`. It works only on a CPU."""
+        """Return the same pooling without padding, for `pool_part`, which works only on a CPU."""
         unpadded = copy.copy(self)
         unpadded._mean_of_nine = None if self._mean_of_nine is None else self._mean_of_nine.copy_without_padding()
         return unpadded

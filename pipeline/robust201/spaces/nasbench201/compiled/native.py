@@ -97,7 +97,7 @@ def unavailable_reason() -> str | None:
         source_hash = hashlib.sha256(C_SOURCE.read_bytes()).hexdigest()
     except (OSError, AttributeError) as error:
         return f"{LIBRARY} cannot be loaded: {error}"
-    # Check both: the hash finds changes of native.c, and the sizes find changes of the structures in this file.
+    # Check both: the hash detects changes to native.c, and the sizes detect changes to the structures in this file.
     if compiled_hash != source_hash or compiled_sizes != [ctypes.sizeof(structure) for structure in _STRUCTURES]:
         return f"{LIBRARY} was compiled from another version of {C_SOURCE.name}; install robust201 again"
     return None

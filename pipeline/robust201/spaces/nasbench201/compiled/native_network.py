@@ -95,9 +95,9 @@ class NativeNetwork:
     def search(
         self, pixels: torch.Tensor, depth: int, classify: Callable[[torch.Tensor], torch.Tensor], max_images: int
     ) -> NativeSearch:
-        """Start a search in which the first `depth` blocks compute only patches. It has at most `max_images` images.
+        """Start a search in which the first `depth` blocks compute only patches.
 
-        `classify` maps the last block's output to logits.
+        `classify` maps the last block's output to logits. `max_images` is the maximum number of images of any search.
         """
         height, width = pixels.shape[2:]
         n_threads = torch.get_num_threads()

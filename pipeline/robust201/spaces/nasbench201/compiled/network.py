@@ -383,7 +383,7 @@ def usable_library() -> ctypes.CDLL | None:
     library = native.load_library()
     if library is None and not native.is_expected():
         return None
-    if library is not None and all(map(_matches_pytorch, (library,) * 2, (16, 32))):
+    if library is not None and all(_matches_pytorch(library, image_size) for image_size in (16, 32)):
         return library
     reason = native.unavailable_reason() if library is None else "its results differ from those of PyTorch"
     warnings.warn(
@@ -395,12 +395,12 @@ def usable_library() -> ctypes.CDLL | None:
     return None
 
 
-def _matches_pytorch(library: ctypes.CDLL, size: int) -> bool:
-    """Return whether a small network's logits, gradients and search equal PyTorch's bit by bit with the library."""
+def _matches_pytorch(library: ctypes.CDLL, image_size: int) -> bool:
+    """Return whether a small network's logits, gradients and search are bit-identical with the library and PyTorch."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         network = Network(_TEST_CELL, channels=native.LANES, cells=1, n_classes=10).eval()
-        pixels = torch.rand(MIN_BATCH, 3, size, size)
+        pixels = torch.rand(MIN_BATCH, 3, image_size, image_size)
     labels = torch.arange(MIN_BATCH)
     normalisation = Normalisation(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     library_network, torch_network = (
