@@ -193,8 +193,8 @@ def test_compile_network_rejects_unsupported_networks():
 
 
 # Programs are tested with symbols instead of feature maps. A node is a multiset of chains: the operations that are
-# applied to the input, one after another. A program and a cell are equivalent if and only if each chain occurs equally
-# often in the outputs of both.
+# applied to the input, one after another. A program and a cell are equivalent if and only if each chain occurs the same
+# number of times in the outputs of both.
 
 
 def chains_of_cell(spec):
@@ -211,7 +211,7 @@ def chains_of_cell(spec):
 
 
 def append_operation(operation, edge, source_chains):
-    """Return the chains of an edge's output, given its source node's. A convolution makes them one chain."""
+    """Return the chains of an edge's output, given those of its source node. A convolution makes them one chain."""
     if operation == NONE:
         return {}
     if operation == SKIP:

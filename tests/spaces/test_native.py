@@ -110,7 +110,7 @@ def test_native_results_are_independent_of_threads():
 # --- searches --------------------------------------------------------------------------------------------------------
 
 
-def assert_windows_are_bit_identical(spec, *, depth, size, n_images, monkeypatch):
+def assert_search_is_bit_identical(spec, *, depth, size, n_images, monkeypatch):
     fix_depth(depth, monkeypatch)
     network = compile_network(network_of(spec, channels=16, cells=2), spec, NORMALISATION, n_classes=N_CLASSES)
     for full, incremental in full_and_incremental_logits(network, size=size, n_images=n_images, count=5):
@@ -119,10 +119,10 @@ def assert_windows_are_bit_identical(spec, *, depth, size, n_images, monkeypatch
 
 @needs_library
 @pytest.mark.parametrize("name", [name for name in SPECIAL_CELLS if name not in CONSTANT_CELLS])
-def test_native_windows_of_special_cells_are_bit_identical(name, monkeypatch):
+def test_native_searches_of_special_cells_are_bit_identical(name, monkeypatch):
     spec = format_spec(SPECIAL_CELLS[name])
     for depth, size in ((99, 32), (99, 16), (2, 16), (3, 16)):
-        assert_windows_are_bit_identical(spec, depth=depth, size=size, n_images=9, monkeypatch=monkeypatch)
+        assert_search_is_bit_identical(spec, depth=depth, size=size, n_images=9, monkeypatch=monkeypatch)
 
 
 @needs_library
@@ -130,7 +130,7 @@ def test_native_search_works_with_several_threads(monkeypatch):
     previous_n_threads = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        assert_windows_are_bit_identical(specs()[0], depth=99, size=16, n_images=20, monkeypatch=monkeypatch)
+        assert_search_is_bit_identical(specs()[0], depth=99, size=16, n_images=20, monkeypatch=monkeypatch)
     finally:
         torch.set_num_threads(previous_n_threads)
 
@@ -163,9 +163,9 @@ def test_native_search_exists_only_if_it_saves_time():
         return network.window_search(torch.zeros(8, 3, 32, 32), [side] * queries)
 
     assert start_search(309, 4) is not None
-    assert start_search(309, 14) is None
-    assert start_search(309, 4, queries=2) is None
-    assert start_search(0, 4) is None
+    assert start_search(309, 14) is None  # the window is too large
+    assert start_search(309, 4, queries=2) is None  # filling the cache would take longer
+    assert start_search(0, 4) is None  # in this cell, changes spread too quickly
     assert start_search(21, 3) is not None
 
 

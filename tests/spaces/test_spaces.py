@@ -207,7 +207,7 @@ def test_with_size_is_supported_only_if_declared(space: Space) -> None:
     if space.is_sized:
         assert space.with_size(channels=4, cells=1).identity() == {"channels": 4, "cells": 1}
     else:
-        with pytest.raises(ConfigError, match=f"space: {space.name}: its networks have a fixed size"):
+        with pytest.raises(ConfigError, match=f"the space {space.name}: its networks have a fixed size"):
             space.with_size(channels=4, cells=1)
 
 

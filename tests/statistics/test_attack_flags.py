@@ -39,7 +39,7 @@ def find_flags_with(changes: dict[tuple[str, float], dict[int, float]], n_images
     return find_flags("cifar10", PLAUSIBLE_RESULTS | changes, n_images=n_images, n_classes=10)
 
 
-def test_find_flags_returns_none_for_plausible_curves() -> None:
+def test_plausible_results_have_no_flags() -> None:
     assert find_flags_with({}) == []
 
 

@@ -49,7 +49,7 @@ def test_paired_rank_intervals_are_narrower_than_unpaired_ones() -> None:
     ).sum()
 
 
-def test_ranks_of_matches_scipy() -> None:
+def test_ranks_match_scipy_and_rank_intervals_match_quantiles() -> None:
     counts = np.random.default_rng(0).integers(0, 6, (20, 9))
     expected = np.array([rankdata(-sample_counts, method="min") for sample_counts in counts])
     np.testing.assert_array_equal(ranks_of(counts), expected)

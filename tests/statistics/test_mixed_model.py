@@ -124,9 +124,9 @@ def test_fit_of_equal_values_has_zero_variance_and_nan_p_value():
 @pytest.mark.parametrize(
     ("design", "values", "message"),
     [
-        (np.eye(3), [1, 2], r"got \(2,\) values and \(3,\) clusters"),
+        (np.eye(3), [1, 2], r"got values of shape \(2,\) and clusters of shape \(3,\)"),
         (np.eye(3), [1, np.nan, 2], "a finite value.*Remove missing values"),
-        (np.ones((3, 2)), [1, 2, 3], "they have rank 1"),
+        (np.ones((3, 2)), [1, 2, 3], "its rank is only 1"),
     ],
 )
 def test_fit_rejects_invalid_input_with_a_one_line_error(design, values, message):

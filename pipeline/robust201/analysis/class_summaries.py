@@ -79,8 +79,8 @@ def iter_class_summaries(
         for block in blocks:
             n_classes = block.n_classes if n_classes is None else n_classes
             if block.n_classes != n_classes:
-                expectation = f"{n_classes} classes as in other values, got {block.n_classes}"
-                raise _invalid_values_error(block.source, files.find(dataset, key, measure), expectation)
+                expected = f"{n_classes} classes as in other values, got {block.n_classes}"
+                raise _invalid_values_error(block.source, files.find(dataset, key, measure), expected)
             blocks_at_strength = summaries.setdefault(block.strength, [])
             if measure == "cm" and blocks_at_strength:
                 blocks_at_strength[0] += block.values

@@ -119,7 +119,7 @@ def describe_plan(
 ) -> str:
     """Return the announcement of a first look: keys, images and time, and the time of full evaluations."""
     paper_seconds = costs.estimate_total_seconds({key: TASKS[key].parameters() for key in PAPER_KEYS}, n_images)
-    full_evaluations = [f"about {format_time(paper_seconds)} for keys \"all\" (the paper's keys and epsilons)"]
+    full_evaluations = [f'about {format_time(paper_seconds)} for keys "all" (the paper\'s keys and epsilons)']
     image_description = f"all {n_images:,} images"
     if count < n_images:
         time_note = ", as many as the time allows" if limited_by_time else ""

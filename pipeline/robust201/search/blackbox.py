@@ -316,7 +316,7 @@ def _compute_errors_on_images(table: TableValues, key: str, strength: float, fid
     outcomes = table.reader.outcomes(table.dataset, key, strength)
     order = np.random.default_rng(0).permutation(outcomes.n_images)
     n_correct = outcomes.correct[:, order].cumsum(axis=1)[:, fidelities - 1]
-    errors = np.full((table.n, len(fidelities)), np.nan)
+    errors = np.full((table.n_cells, len(fidelities)), np.nan)
     errors[np.array(outcomes.architectures, np.int64)] = 1 - n_correct / fidelities
     return errors
 
@@ -328,6 +328,6 @@ def _compute_errors_after_steps(table: TableValues, fidelities: _Integers) -> di
     for key in _find_keys_with_steps(table):
         for network in iter_steps(files, table.dataset, key):
             name = format_objective_name(paper_key(key), network.strength)
-            attack_errors = errors.setdefault(name, np.full((table.n, len(fidelities)), np.nan))
+            attack_errors = errors.setdefault(name, np.full((table.n_cells, len(fidelities)), np.nan))
             attack_errors[int(network.architecture)] = 1 - accuracies_after(network.steps, fidelities)
     return errors

@@ -442,8 +442,8 @@ def read_predictions(path: Path, dataset: str) -> pd.DataFrame:
         )
     except (TypeError, ValueError) as error:  # `pivot` raises an error for duplicates
         raise ResultsError(
-            f"Reading predictions failed for {path}: its rows are not numbers, or there are several rows for the same "
-            f"cell, key and strength ({error}). Write the file again with: robust201 predict"
+            f"Reading predictions failed for {path}: it must contain numbers, and one row per cell, key and strength "
+            f"({error}). Write the file again with: robust201 predict"
         ) from error
     if not rows["predicted_accuracy"].between(0, 1).all():
         raise ResultsError(

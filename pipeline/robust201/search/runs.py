@@ -106,7 +106,7 @@ def run_methods(
     n_processes = min(len(jobs), n_cpus, n_cpus if processes is None else processes)
     traces_by_job: dict[tuple[int, str], list[_Trace]] = {(index, name): [] for index, name, _ in jobs}
     n_finished = 0
-    for (index, name, chunk), traces in _iter_finished(benchmarks, jobs, n_queries, seed, n_processes):
+    for (index, name, chunk), traces in _iter_finished_jobs(benchmarks, jobs, n_queries, seed, n_processes):
         traces_by_job[index, name] += zip(chunk, traces, strict=True)
         n_finished += len(chunk)
         on_progress(n_finished, len(benchmarks) * len(methods) * n_runs)
@@ -183,7 +183,7 @@ _worker_benchmarks: dict[int, Benchmark] = {}
 """Benchmarks by index, in a worker process."""
 
 
-def _iter_finished(
+def _iter_finished_jobs(
     benchmarks: Sequence[Benchmark], jobs: Sequence[_Job], n_queries: int, seed: int, processes: int
 ) -> Iterator[tuple[_Job, list[tuple[list[int], list[float]]]]]:
     if processes <= 1:

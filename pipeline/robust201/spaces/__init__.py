@@ -8,7 +8,7 @@ from robust201.spaces.nasbench201.space import NasBench201
 from robust201.spaces.zoo.space import Zoo
 
 SPACES: dict[str, Space] = {space.name: space for space in (NasBench201(), Zoo())}
-"""The spaces by name, each with its default fields. To add a space, add a folder and an entry here."""
+"""The spaces by name, each with its default settings. To add a space, add a folder and an entry here."""
 
 DEFAULT_SPACE = NasBench201.name
 """The space of sweeps and datasets that do not name a space, such as the published dataset."""
@@ -26,7 +26,7 @@ def find_architecture(name: ArchitectureId) -> tuple[Space, ArchitectureId]:
     Raises:
         ArchitectureError: no space has this architecture; the message suggests the closest.
     """
-    is_text_id = isinstance(name, str) and name[:1].isalpha()
+    is_text_id = isinstance(name, str) and name[:1].isalpha()  # indices are digits, and cell strings begin with |
     errors = []
     for space in SPACES.values():
         if space.has_text_ids == is_text_id:

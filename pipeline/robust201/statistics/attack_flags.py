@@ -63,16 +63,16 @@ class _NormAttacks(NamedTuple):
         return (*self.white_box, *self.black_box, *self.standard, *self.other_attacks)
 
 
-def _make_attacks(suffix: str, *first_white_box: str) -> _NormAttacks:
+def _make_norm_attacks(suffix: str, *first_white_box: str) -> _NormAttacks:
     white_box = *first_white_box, *(f"aa_{name}{suffix}" for name in ("apgd-ce", "apgd-dlr", "apgd-t")), f"fmn{suffix}"
     other_attacks = f"aa_fab{suffix}", f"aa_fab-t{suffix}", f"bb{suffix}"
     return _NormAttacks(white_box, (f"aa_square{suffix}",), (f"aa_standard{suffix}",), other_attacks)
 
 
 _ATTACKS_BY_NORM = (
-    _make_attacks("", "pgd", "pgd_linf7", "aa_rand"),
-    _make_attacks("_l2", "pgd_l2", "aa_rand_l2", "ddn_l2"),
-    _make_attacks("_l1"),
+    _make_norm_attacks("", "pgd", "pgd_linf7", "aa_rand"),
+    _make_norm_attacks("_l2", "pgd_l2", "aa_rand_l2", "ddn_l2"),
+    _make_norm_attacks("_l1"),
     _NormAttacks(("fmn_l0", "sigma_zero_l0"), (), (), ("bb_l0",)),
 )
 """All attacks of the task table except FGSM, one entry per norm; a test checks that none is missing."""

@@ -100,13 +100,13 @@ def sensitivity(accuracies: ArrayLike, n_classes: int, n_images: int) -> _Floats
     """
     from scipy.special import ndtr
 
-    noise = np.linspace(-8.0, 16.0, 2_401)
-    probability_others_below = ndtr(noise) ** (n_classes - 1)
-    signals = np.linspace(-8.0, 8.0, 1_601)
-    density = np.exp(-np.square(noise - signals[:, None]) / 2) / np.sqrt(2 * np.pi)
-    correct_probabilities = np.trapezoid(density * probability_others_below, noise, axis=-1)
+    x = np.linspace(-8.0, 16.0, 2_401)
+    probability_others_below = ndtr(x) ** (n_classes - 1)
+    d_primes = np.linspace(-8.0, 8.0, 1_601)
+    density = np.exp(-np.square(x - d_primes[:, None]) / 2) / np.sqrt(2 * np.pi)
+    correct_probabilities = np.trapezoid(density * probability_others_below, x, axis=-1)
     fractions = np.clip(np.asarray(accuracies, np.float64), 0.5 / n_images, 1 - 0.5 / n_images)
-    return np.interp(fractions, correct_probabilities, signals)
+    return np.interp(fractions, correct_probabilities, d_primes)
 
 
 def corruption_errors(accuracies: ArrayLike, reference: ArrayLike) -> _Floats:

@@ -137,7 +137,7 @@ def stratify(
     Raises:
         ValueError: wrong shapes, fewer than two networks, or no strata.
     """
-    correct = _pilot_outcomes(outcomes)
+    correct = _check_pilot_outcomes(outcomes)
     n_images = correct.shape[2]
     if n_strata < 1:
         raise ValueError(f"expected at least 1 stratum, got {n_strata}")
@@ -179,7 +179,7 @@ def allocate(design: SampleDesign, outcomes: ArrayLike, count: int, predicted: A
     Raises:
         ValueError: wrong shapes, or `count` is out of range.
     """
-    correct = _pilot_outcomes(outcomes, design)
+    correct = _check_pilot_outcomes(outcomes, design)
     counts = design.stratum_counts
     min_sizes = np.maximum(np.minimum(MIN_PER_STRATUM, counts), design.sizes)
     if not min_sizes.sum() <= count <= design.n_images:
@@ -225,7 +225,7 @@ def pilot_features(pilot_outcomes: ArrayLike, pilot_cheap_outcomes: ArrayLike) -
     Raises:
         ValueError: fewer than two networks.
     """
-    outcomes, cheap = _pilot_outcomes(pilot_outcomes), np.asarray(pilot_cheap_outcomes, bool)
+    outcomes, cheap = _check_pilot_outcomes(pilot_outcomes), np.asarray(pilot_cheap_outcomes, bool)
     masks = [np.arange(len(outcomes)) != network for network in range(len(outcomes))]
     return np.stack(
         [
@@ -400,7 +400,7 @@ def design_variance(design: SampleDesign, residual: _Floats) -> _Floats:
     return variance
 
 
-def _pilot_outcomes(outcomes: ArrayLike, design: SampleDesign | None = None) -> _Bools:
+def _check_pilot_outcomes(outcomes: ArrayLike, design: SampleDesign | None = None) -> _Bools:
     correct = np.asarray(outcomes, bool)
     if correct.ndim != 3 or 0 in correct.shape:
         raise ValueError(f"expected outcomes (networks, strengths, images) of a pilot, got shape {correct.shape}")

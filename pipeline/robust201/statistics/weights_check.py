@@ -62,8 +62,8 @@ class UnexpectedAccuracy:
         accuracy = self.accuracy
         return (
             f"Checking weights failed for {accuracy.label}: the accuracy on {accuracy.n_images:,} clean images is "
-            f"{accuracy.measured:.4f}, but {self.low:.4f} to {self.high:.4f} was expected, because the weights were "
-            f"recorded with an accuracy of {accuracy.recorded:.4f} on {accuracy.n_test:,} images. Check the images, "
+            f"{accuracy.measured:.4f}, but {self.low:.4f} to {self.high:.4f} was expected, because an accuracy of "
+            f"{accuracy.recorded:.4f} on {accuracy.n_test:,} images was recorded with the weights. Check the images, "
             "their normalisation, and the weights."
         )
 

@@ -297,7 +297,7 @@ def kernel_parameters(spec: str) -> int:
     the 6,466 cells have 18 parameters, as stated by Jung, Lukasik and Keuper (ICLR 2023, section 5.3). If all edges
     were counted, 405 cells would have 18.
     """
-    # Visit edges into later nodes first: whether a node reaches the output must be known before its incoming edges.
+    # Visit edges into later nodes first, because an edge counts only if its target is known to reach the output.
     connected = {N_NODES - 1}
     total = 0
     for operation, (source, target) in sorted(zip(parse(spec), EDGES, strict=True), key=lambda edge: -edge[1][1]):

@@ -6,9 +6,9 @@ This module does not import torch.
 from collections.abc import Sequence
 
 
-def convolution(c_in: int, c_out: int, kernel: int, n_positions: int) -> int:
+def convolution(c_in: int, c_out: int, kernel_size: int, n_positions: int) -> int:
     """Return the multiply-accumulates of a convolution with a square kernel at `n_positions` output positions."""
-    return c_in * c_out * kernel**2 * n_positions
+    return c_in * c_out * kernel_size**2 * n_positions
 
 
 def halve_rounding_up(size: int) -> int:

@@ -21,8 +21,8 @@ NormFactory = Callable[[int], nn.Module]
 """Builds a BatchNorm, given the number of channels."""
 
 
-def _convolution(c_in: int, c_out: int, kernel: int, stride: int) -> nn.Module:
-    return nn.Conv2d(c_in, c_out, kernel, stride=stride, padding=kernel // 2, bias=False)
+def _convolution(c_in: int, c_out: int, kernel_size: int, stride: int) -> nn.Module:
+    return nn.Conv2d(c_in, c_out, kernel_size, stride=stride, padding=kernel_size // 2, bias=False)
 
 
 class _Block(nn.Module):

@@ -89,7 +89,11 @@ class Runner:
     def run(
         self, segments: slice, arena: torch.Tensor, n_images: int, external_tensors: Sequence[torch.Tensor | None]
     ) -> None:
-        """Run segments on the caller's tensors, which are in the order of `lowering.PIXELS` etc., one row per image."""
+        """Run segments on the caller's tensors, which have one row per image.
+
+        The order of the tensors is that of the numbers `lowering.PIXELS`, `lowering.FEATURES` etc. Tensors that the
+        segments do not use may be None.
+        """
         start, stop, _ = segments.indices(len(self._segments))
         self._library.robust201_run(
             ctypes.addressof(self._operations),

@@ -261,13 +261,13 @@ def _needed_forms(program: CellProgram, node: Node, output_forms: NeededForms) -
     )
 
 
-def _join_gradients(raw_gradients: _Sum, relu_gradients: torch.Tensor | None, rectified: torch.Tensor | None) -> _Sum:
-    """Add a node's gradients through its raw form and through its ReLU."""
-    if relu_gradients is None or rectified is None:
-        return raw_gradients
-    joined = _Sum(mask_gradient(relu_gradients, rectified), is_owned=True)
-    if raw_gradients.partial_sum is not None:
-        joined.add(raw_gradients.partial_sum)
+def _join_gradients(raw_gradient: _Sum, relu_gradient: torch.Tensor | None, rectified: torch.Tensor | None) -> _Sum:
+    """Add a node's gradients through its raw form and through its ReLU, whose output is `rectified`."""
+    if relu_gradient is None or rectified is None:
+        return raw_gradient
+    joined = _Sum(mask_gradient(relu_gradient, rectified), is_owned=True)
+    if raw_gradient.partial_sum is not None:
+        joined.add(raw_gradient.partial_sum)
     return joined
 
 
@@ -292,7 +292,7 @@ class ReductionBlock:
 
     @property
     def gradients(self) -> tuple[Convolution, torch.Tensor, Convolution]:
-        """Input gradient of the second convolution, weight (O, I, 3, 3) of the first, and the shortcut's gradient."""
+        """The second convolution's input gradient, the first's weight (O, I, 3, 3), and the shortcut's input gradient."""
         return self._second_gradient, self._first_gradient.weight, self._down_gradient
 
     def forward(self, value: Value, tape: Tape | None) -> Value:

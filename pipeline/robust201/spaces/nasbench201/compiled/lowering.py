@@ -177,12 +177,12 @@ class _PendingConvolution:
     Attributes:
         kernel: the convolution.
         source: the gradient that is convolved.
-        added: sum of the earlier convolutions; None if this is the first.
+        earlier_sum: sum of the earlier convolutions; None if this is the first.
     """
 
     kernel: Convolution
     source: Map
-    added: Map | None
+    earlier_sum: Map | None
 
 
 @dataclass
@@ -460,11 +460,11 @@ class OperationList:
         }
         return _Gradient(self._append_pending_convolution(pending_convolution, **masks), is_owned=True)
 
-    def _append_pending_convolution(self, last: _PendingConvolution, **masks: Unpack[Masks]) -> Map:
-        source, added = last.source, last.added
+    def _append_pending_convolution(self, pending: _PendingConvolution, **masks: Unpack[Masks]) -> Map:
+        source, earlier_sum = pending.source, pending.earlier_sum
         gradient_map = Map(source.height, source.width, source.channels)
-        size, add = (source.height, source.width), None if added is None else MapView(added)
-        self._append_convolution(last.kernel, source, size, add=add, raw=MapView(gradient_map), **masks)
+        size, add = (source.height, source.width), None if earlier_sum is None else MapView(earlier_sum)
+        self._append_convolution(pending.kernel, source, size, add=add, raw=MapView(gradient_map), **masks)
         return gradient_map
 
     def _backward_reduction(self, block: ReductionBlock, gradient: Map, saved: _SavedForward) -> Map:

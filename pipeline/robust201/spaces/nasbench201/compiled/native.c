@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define LANES 16
+#define LANES 16 /* float32 numbers in a vector of AVX-512 */
 #define MAX_TAPS 16
 #define MAX_SOURCES 8
 #define MAX_EXTERNALS 64

@@ -16,12 +16,13 @@ from robust201.core.precision import has_avx512
 
 LIBRARY: Final = Path(__file__).with_name("_native.so")
 C_SOURCE: Final = Path(__file__).with_name("native.c")
-LANES: Final = 16
+LANES: Final = 16  # float32 numbers in a vector of AVX-512
 MAX_TAPS: Final = 16
 MAX_SOURCES: Final = 8
 MAX_EXTERNALS: Final = 64
 
 LOAD, CONVOLVE, SUM, SCALE, HALVE, SHUFFLE = range(6)
+"""Kinds of operations, in the order of native.c."""
 
 _Int = ctypes.c_int64
 

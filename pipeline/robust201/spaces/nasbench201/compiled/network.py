@@ -424,7 +424,8 @@ def _matches_pytorch(library: ctypes.CDLL, image_size: int) -> bool:
 _FLOAT_BYTES = 4
 _FORWARD_MAPS = 8
 _BACKWARD_MAPS = 4
-_STAGE_WEIGHTS = 1 + 1 / 2 + 1 / 4
+# In units of a map of the first stage: one map of each stage, and the two saved maps of each reduction.
+_MAPS_OF_STAGES = 1 + 1 / 2 + 1 / 4
 _REDUCTION_MAPS = 1 + 1 / 2 + 1 / 2 + 1 / 4
 
 
@@ -440,5 +441,5 @@ def network_bytes(channels: int, cells: int, image_size: int, *, gradient: bool)
     map_bytes = channels * _FLOAT_BYTES * image_size**2
     if not gradient:
         return _FORWARD_MAPS * map_bytes + image_bytes
-    n_saved_maps = 3 * cells * _STAGE_WEIGHTS + _REDUCTION_MAPS
+    n_saved_maps = 3 * cells * _MAPS_OF_STAGES + _REDUCTION_MAPS
     return round((n_saved_maps + _BACKWARD_MAPS) * map_bytes) + 3 * image_bytes
