@@ -73,13 +73,15 @@ class DatasetResults:
     Attributes:
         name: the dataset.
         reader: reader of the folder that contains the results.
-        accuracies: fractions by architecture (index, ascending) and (key, strength), with keys in the paper's style and
-            in the order of the task table. Clean accuracy is ``("clean", 0.0)``; a missing evaluation is NaN.
-        mean: weighting of keys and strengths in `scores`, a name of `MEANS`.
+        accuracies: fractions by architecture (index, ascending) and (key, strength), with keys in the paper's style
+            (``pgd``, not ``pgd@Linf``) and in the order of the task table. Clean accuracy is ``("clean", 0.0)``; a
+            missing evaluation is NaN.
+        mean: how `scores` weight keys and strengths; a name in `MEANS`.
         folder: results of all the folder's datasets, including these, for figures across datasets.
-        measure_weights: name of the weights that `measures` belong to; None for the weights of the accuracies.
+        measure_weights: name of the networks' weights for which `measures` were computed; None for the weights for
+            which the accuracies were computed.
         measure_folders: readers of further folders, whose measures are correlated with the accuracies.
-        shown_class: number of the class that figures of the confidences in a single class show.
+        shown_class: number of the class in figures that show the confidences in a single class.
     """
 
     name: str

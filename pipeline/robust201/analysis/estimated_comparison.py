@@ -187,6 +187,6 @@ def _summarise(table: pd.DataFrame, n_images: int) -> str:
 def _describe_wins(network: str, wins: pd.DataFrame) -> str:
     largest = wins.iloc[int(wins["difference"].abs().to_numpy().argmax())]
     return (
-        f"{network} is significantly more accurate in {len(wins)}, by up to {100 * abs(largest['difference']):.1f} "
-        f"points ({largest['key']} {largest['strength']:g})"
+        f"{network} is significantly more accurate in {len(wins)} of them, by up to "
+        f"{100 * abs(largest['difference']):.1f} points ({largest['key']} {largest['strength']:g})"
     )

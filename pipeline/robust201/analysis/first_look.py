@@ -22,7 +22,8 @@ SEVERITY = 5
 """Severity of the corruptions: the highest, so that the default does not flatter a network."""
 
 IMAGE_COUNTS = (20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
-"""Candidate numbers of images; the first is the minimum. There are few, so that similar machines choose the same."""
+"""Candidate numbers of images; the first is the minimum. There are few candidates, so that similar machines choose the
+same number."""
 
 _CORRUPTIONS = ("gaussian_noise", "defocus_blur", "jpeg_compression")
 """One corruption from each of the groups noise, blur and digital."""

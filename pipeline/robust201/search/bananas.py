@@ -1,7 +1,7 @@
 """BANANAS, which predicts values from a cell's paths with an ensemble of networks, and queries mutants of good cells.
 
 Source: White, Neiswanger and Savani, "BANANAS: Bayesian Optimization with Neural Architectures for Neural Architecture
-Search", AAAI 2021; the settings are those of the authors' library naszilla (see docs/protocol.md).
+Search", AAAI 2021; the settings are those of the authors' library naszilla (see docs/protocol/statistics.md).
 """
 
 from collections.abc import Sequence

@@ -217,7 +217,7 @@ def find_cells_meeting_constraints(values: TableValues, constraints: Sequence[st
             cost_names = ", ".join(values.terms.names_known_in_advance) or "none (join a table)"
             raise ConfigError(
                 f"Reading the constraint failed for {constraint!r}: it must have the form 'parameters <= 800000': a "
-                f"cost, <= or >=, and a number. Costs here: {cost_names}. Other quantities belong in the objective."
+                f"cost, <= or >=, and a number. Known costs: {cost_names}. Other quantities belong in the objective."
             )
         cost = values.term(match[1])[:, 0]
         is_met = cost <= float(match[3]) if match[2] == "<=" else cost >= float(match[3])

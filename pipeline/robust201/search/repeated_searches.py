@@ -195,7 +195,7 @@ def repeat_searches(
         predictions: file of `search.cell_predictions.write_predictions` with accuracies that the dataset lacks.
         estimates: whether estimates from samples of the images replace missing accuracies.
         processes: number of processes; by default one per CPU.
-        on_progress: function of (finished runs, all runs), called after each batch.
+        on_progress: called after each batch with the number of finished runs and the number of all runs.
 
     Raises:
         ConfigError: results are missing or cover too few architectures, or an argument is invalid.
@@ -294,7 +294,7 @@ def _find_unpredicted(
     objective_values: Sequence[_Floats],
     is_predicted: NDArray[np.bool_],
 ) -> tuple[str, ...]:
-    """Return the default columns without values for some cells whose objectives are all predicted."""
+    """Return the default columns that lack values for some of the cells whose objectives are all predicted."""
     is_predicted_member = is_predicted & ~np.isnan(np.sum(objective_values, axis=0))
     return tuple(
         name

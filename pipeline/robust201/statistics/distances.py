@@ -76,7 +76,7 @@ def median_distance(distances: ArrayLike, level: float = 0.95) -> MedianDistance
 
 
 def half_distance(distances: ArrayLike) -> float:
-    """Return the smallest epsilon that fools at least half of the correctly classified images.
+    """Return the smallest epsilon at which at least half of the correctly classified images are fooled.
 
     Returns:
         The epsilon; infinity if fewer than half are ever fooled, NaN if no image is classified correctly.

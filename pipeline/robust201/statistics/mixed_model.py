@@ -113,7 +113,7 @@ def fit_random_intercept(design: ArrayLike, values: ArrayLike, clusters: ArrayLi
     estimates.
 
     Args:
-        design: (n, p) of full column rank, including the intercept if there is one.
+        design: (n, p) of full column rank, with a column of ones if there is a fixed intercept.
         values: (n,) observations.
         clusters: (n,) cluster labels.
 

@@ -40,7 +40,7 @@ def robustness_r(strengths: ArrayLike, accuracies: ArrayLike) -> RobustnessCurve
         ConfigError: there are fewer than two strengths, or they do not ascend.
 
     Source: Kunhardt, Deza and Poggio, "The Effects of Image Distribution and Task on Adversarial Robustness", CBMM memo
-    116 (2021), eq. 1, which uses [0, 0.3] in pixels of [0, 1].
+    116 (2021), eq. 1, with epsilons from 0 to 0.3 for pixels in [0, 1].
     """
     points, curves = _check_curves(strengths, accuracies)
     weights = trapezoid_weights(points) / (points[-1] - points[0])

@@ -292,7 +292,7 @@ class ReductionBlock:
 
     @property
     def gradients(self) -> tuple[Convolution, torch.Tensor, Convolution]:
-        """The second convolution's input gradient, the first's weight (O, I, 3, 3), and the shortcut's input gradient."""
+        """The second convolution's input gradient, the first's weight (O, I, 3, 3), the shortcut's input gradient."""
         return self._second_gradient, self._first_gradient.weight, self._down_gradient
 
     def forward(self, value: Value, tape: Tape | None) -> Value:
