@@ -254,7 +254,7 @@ class Comparison(pd.DataFrame):
 
     @property
     def summary(self) -> str:
-        """One sentence per pair of networks: which is significantly more accurate, in how many evaluations, how much."""
+        """One sentence per pair of networks: which is significantly more accurate, how often, and by how much."""
         pairs = list(dict.fromkeys(zip(self["first"], self["second"], strict=True)))
         return "\n".join(
             _describe_pair(first, second, self[(self["first"] == first) & (self["second"] == second)])

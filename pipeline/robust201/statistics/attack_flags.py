@@ -323,7 +323,7 @@ class _ChanceMargin(NamedTuple):
         from scipy.special import ndtri
 
         quantile = -float(ndtri(FLAG_LEVEL / max(1, self.n_comparisons)))
-        # The variance is at least 1 / N, as if one image were misclassified, because an estimate of 0 would be too small.
+        # The variance is at least 1 / N, as if one image were misclassified: an estimate of 0 would be too small.
         variance = np.maximum(high * (1 - high) + low * (1 - low), 1 / self.n_images)
         margin: _Floats = quantile * np.sqrt(variance / self.n_images)
         return margin

@@ -164,10 +164,10 @@ def allocate(design: SampleDesign, outcomes: ArrayLike, count: int, predicted: A
 
     Samples are nested, so a larger `count` only adds images.
 
-    The sample sizes of the strata minimise the sum over strengths of the expected variance. They are found by the method
-    of equal proportions, whose integers never decrease as `count` grows: Wright, "The equivalence of Neyman optimum
-    allocation for sampling and equal proportions for apportioning the U.S. House of Representatives", The American
-    Statistician 66 (2012).
+    The sample sizes of the strata minimise the sum over strengths of the expected variance. They are found by the
+    method of equal proportions, whose integers never decrease as `count` grows: Wright, "The equivalence of Neyman
+    optimum allocation for sampling and equal proportions for apportioning the U.S. House of Representatives", The
+    American Statistician 66 (2012).
 
     Args:
         design: strata; images already in the sample stay there.
