@@ -291,22 +291,34 @@ def read_results(
 
 
 def choose_results(
-    all_results: Sequence[DatasetResults], data: str | None, path: Path, activity: str = "Drawing"
+    all_results: Sequence[DatasetResults], dataset_name: str | None, path: Path, activity: str = "Drawing"
 ) -> DatasetResults:
-    """Return the results on the dataset `data`; None selects the only dataset."""
+    """Return the results on the dataset `dataset_name`; None selects the only dataset.
+
+    Args:
+        all_results: results on all datasets of the folder.
+        dataset_name: name of a dataset, or None.
+        path: the folder.
+        activity: beginning of error messages, such as ``Ranking``.
+
+    Raises:
+        ConfigError: the folder has no results on this dataset, or it has several datasets and none is named.
+    """
     names = [results.name for results in all_results]
-    if data is None and len(all_results) == 1:
+    if dataset_name is None and len(all_results) == 1:
         return all_results[0]
-    if data is None:
+    if dataset_name is None:
         remedy = "Select one with --dataset"
         remedy += ", or draw all figures of all datasets with `plot all`." if activity == "Drawing" else "."
         raise ConfigError(
             f"{activity} failed for {path}: the folder has results on {', '.join(names) or 'no dataset'}, and none was "
             f"selected. {remedy}"
         )
-    if data not in names:
-        raise ConfigError(f"{activity} failed for {path}: it has no results on {data!r}.{did_you_mean(data, names)}")
-    return all_results[names.index(data)]
+    if dataset_name not in names:
+        raise ConfigError(
+            f"{activity} failed for {path}: it has no results on {dataset_name!r}.{did_you_mean(dataset_name, names)}"
+        )
+    return all_results[names.index(dataset_name)]
 
 
 def quartiles(values: NDArray[np.float64]) -> tuple[float, float, float]:

@@ -307,7 +307,7 @@ def _compute_errors(table: TableValues, fidelity: Fidelity | None, fidelities: _
         elif name in errors_by_steps:
             errors[name] = errors_by_steps[name]
         else:  # without steps, an objective has the same error at every fidelity
-            errors[name] = (1 - table.term(f"{key}:{strength}")).repeat(len(fidelities), axis=1)
+            errors[name] = (1 - table.term_values(f"{key}:{strength}")).repeat(len(fidelities), axis=1)
     return errors
 
 

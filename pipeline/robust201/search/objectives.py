@@ -170,7 +170,7 @@ class TableValues:
         """
         columns, weights = [], []
         for term in terms:
-            values = self.term(term.name)
+            values = self.term_values(term.name)
             columns.append(values)
             weights += [term.weight / values.shape[1]] * values.shape[1]
         is_accuracy = all(self.terms.is_accuracy(term.name) for term in terms)
@@ -186,8 +186,8 @@ class TableValues:
         ]
         return any(bool(mask.to_numpy().any()) for mask in is_estimated)
 
-    def term(self, name: str) -> _Floats:
-        """Return the evaluations (n, E) of a term; NaN if missing. The term's value is their mean."""
+    def term_values(self, name: str) -> _Floats:
+        """Return the values (n, E) of a term's E evaluations; NaN if missing. The term's value is their mean."""
         columns = self.terms.columns(name)
         values = np.full((self.n_cells, columns.shape[1]), math.nan)
         values[columns.index.to_numpy(np.int64)] = columns.to_numpy(np.float64)
@@ -219,7 +219,7 @@ def find_cells_meeting_constraints(values: TableValues, constraints: Sequence[st
                 f"Reading the constraint failed for {constraint!r}: it must have the form 'parameters <= 800000': a "
                 f"cost, <= or >=, and a number. Known costs: {cost_names}. Other quantities belong in the objective."
             )
-        cost = values.term(match[1])[:, 0]
+        cost = values.term_values(match[1])[:, 0]
         is_met = cost <= float(match[3]) if match[2] == "<=" else cost >= float(match[3])
         if not is_met.any():
             raise ConfigError(

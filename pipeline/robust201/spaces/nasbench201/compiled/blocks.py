@@ -35,7 +35,7 @@ class NeededForms(NamedTuple):
 
 
 class Value:
-    """A feature map (B, C, H, W), raw and rectified, in channels_last. A form that is not read does not exist."""
+    """A feature map (B, C, H, W), raw and rectified, in channels_last. A form is absent if nothing reads it."""
 
     def __init__(self, raw: torch.Tensor | None, rectified: torch.Tensor | None) -> None:
         self._raw = raw

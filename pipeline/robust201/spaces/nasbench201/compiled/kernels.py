@@ -300,7 +300,7 @@ class StridedPooling:
             )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return (B, C, H / 2, W / 2) of (B, C, H, W), channels_last."""
+        """Pool images (B, C, H, W) to (B, C, H / 2, W / 2), channels_last."""
         return functional.avg_pool2d(x, 2) if self._depthwise is None else self._depthwise(x)
 
     @staticmethod

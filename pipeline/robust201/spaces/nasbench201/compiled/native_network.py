@@ -40,7 +40,7 @@ class NativeNetwork:
         stem_forms: forms of the stem's output that the first block reads.
         stem_gradient: input gradient of the stem.
         mean: (1, 3, 1, 1), the mean that is subtracted from pixels.
-        channels: channels of the first stage. There must be 16, because native.c supports convolutions of 16, 32 and 64
+        channels: channels of the first stage, which must be 16, because native.c supports convolutions of 16, 32 and 64
             channels.
         library: result of `native.load_library`.
     """
@@ -127,6 +127,7 @@ class NativeNetwork:
         run_in_threads(run, split_for_threads(n_images))
 
     def _runner(self, height: int, width: int, *, gradient: bool) -> tuple[Runner, int]:
+        """Return the runner for images of this size, and the number of segments of its forward pass."""
         key = (height, width, gradient)
         if key not in self._runners:
             operation_list, n_forward_segments = self._list_operations(height, width, gradient=gradient)

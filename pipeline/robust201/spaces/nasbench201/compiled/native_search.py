@@ -28,7 +28,7 @@ class _RegionRule:
             each side of a pixel.
         halves: whether the operation halves the image.
         height, width, output_channels: shape of the output.
-        n_persistent_maps: number of output maps that the search keeps between runs.
+        n_persistent_maps: number of output maps that the search keeps between queries.
     """
 
     reads: tuple[tuple[int, int], ...]

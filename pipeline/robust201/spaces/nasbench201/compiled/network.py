@@ -434,8 +434,8 @@ def network_bytes(channels: int, cells: int, image_size: int, *, gradient: bool)
 
     A feature map of the first stage has 4 * channels * image_size**2 bytes. Maps of each later stage are half as large.
     A forward pass needs up to eight maps: the nodes of one cell, raw and rectified, and a kernel's output. The
-    backward pass also needs the saved ReLU outputs, up to three per cell and two per reduction, which are nearly
-    all of its memory at the published depth. A test compares both bounds with the memory that passes allocate.
+    backward pass also needs the saved ReLU outputs, up to three per cell and two per reduction. At the published depth,
+    they are nearly all of its memory. A test compares both bounds with the memory that passes allocate.
     """
     image_bytes = 3 * _FLOAT_BYTES * image_size**2
     map_bytes = channels * _FLOAT_BYTES * image_size**2
