@@ -44,6 +44,7 @@ def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 def run_traces(
     method: str, benchmark: Benchmark, run_numbers: Sequence[int] = (0, 1), seed: int = 0, n_queries: int = 0
 ) -> list:
+    """Return, for each run, the queried cells and the budget spent up to each of them."""
     return run_together(
         method, benchmark, n_queries=n_queries or query_budget(method), seed=seed, run_numbers=run_numbers
     )

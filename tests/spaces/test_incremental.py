@@ -88,6 +88,7 @@ def full_and_incremental_logits(network, *, size, n_images, count, seed=0):
 
 
 def assert_same_logits(spec, size, n_images=5, count=4):
+    """Check that incremental and full passes give equal logits up to rounding for `count` random proposals."""
     network = compile_network(network_of(spec, seed=size, cells=2), spec, NORMALISATION, n_classes=N_CLASSES)
     for full, incremental in full_and_incremental_logits(network, size=size, n_images=n_images, count=count, seed=size):
         torch.testing.assert_close(incremental, full, rtol=0, atol=1e-5 * max(1.0, float(full.abs().max())))
@@ -221,6 +222,7 @@ def test_square_gives_the_same_images_with_searches(batch_size):
 
 
 def clean_images():
+    """Return the test images as pixels in [0, 1]."""
     return torch.from_numpy(IMAGES.images).float() / 255
 
 

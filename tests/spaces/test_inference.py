@@ -63,6 +63,7 @@ def images_of(size, n_images=5):
 
 
 def assert_equal_within_rounding(network, spec, size, gradient_tolerance=1e-5):
+    """Check that the compiled network equals the uncompiled network; return its logits and its gradient."""
     pixels, labels = images_of(size)
     classifier = Classifier(network, NORMALISATION, N_CLASSES)
     compiled = compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES)

@@ -39,6 +39,7 @@ def compile_both(spec, *, size, cells=1, n_images=9, seed=0):
 
 
 def assert_same_bits(spec, **shape):
+    """Check that all outputs are bit-identical with and without the native library."""
     native_network, torch_network, pixels, labels = compile_both(spec, **shape)
     assert torch.equal(native_network.logits(pixels), torch_network.logits(pixels))
     outputs, expected_outputs = (

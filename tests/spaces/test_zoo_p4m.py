@@ -53,6 +53,7 @@ MATRICES = {matrix(orientation): orientation for orientation in range(ORIENTATIO
 
 
 def transform(a, row, column):
+    """Return a matrix times a vector (row, column)."""
     return a[0][0] * row + a[0][1] * column, a[1][0] * row + a[1][1] * column
 
 

@@ -36,6 +36,7 @@ PLAUSIBLE_RESULTS = {
 
 
 def find_flags_with(changes: dict[tuple[str, float], dict[int, float]], n_images: int = 10_000) -> list[AttackFlag]:
+    """Return the flags of plausible results with some changes."""
     return find_flags("cifar10", PLAUSIBLE_RESULTS | changes, n_images=n_images, n_classes=10)
 
 

@@ -15,6 +15,7 @@ from robust201.statistics.outcomes import pack_outcomes
 
 
 def make_outcomes(n_networks: int, n_images: int, *, shared_difficulty: bool) -> np.ndarray:
+    """Return outcomes of networks with accuracies from 0.5 to 0.8, which may find the same images difficult."""
     rng = np.random.default_rng(3)
     difficulty = rng.random(n_images) if shared_difficulty else rng.random((n_networks, n_images))
     return difficulty < np.linspace(0.5, 0.8, n_networks)[:, None]
