@@ -24,7 +24,7 @@ def find_architecture(name: ArchitectureId) -> tuple[Space, ArchitectureId]:
     """Return the space and the id of an architecture, given its id or another name that its space accepts.
 
     Raises:
-        ArchitectureError: no space has this architecture; the message suggests the closest.
+        ArchitectureError: no space has this architecture; the message suggests the closest name.
     """
     is_text_id = isinstance(name, str) and name[:1].isalpha()  # indices are digits, and cell strings begin with |
     errors = []
@@ -44,5 +44,5 @@ def why_no_native_library() -> str | None:
 
     reason = native.unavailable_reason()
     if reason is None and usable_library() is None:
-        return "its results are not bit-identical to those of this PyTorch"
+        return "its results are not bit-identical to those of the installed PyTorch"
     return reason

@@ -1,4 +1,4 @@
-"""Base class of architecture spaces: names, costs and networks. It imports torch only to build a network."""
+"""Base class of architecture spaces: names, costs and networks. Spaces import torch only to build a network."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -66,7 +66,7 @@ class Space(ABC):
         return None
 
     def identity(self) -> Mapping[str, Any]:
-        """Return properties of the space, besides its name, that affect its networks' outputs, as JSON.
+        """Return JSON-compatible properties of the space, besides its name, that affect its networks' outputs.
 
         They are part of every protocol (everything that determines a result).
         """
@@ -79,7 +79,7 @@ class Space(ABC):
         The ids are unique, in the order of the space.
 
         Raises:
-            ArchitectureError: a name is not an architecture of this space; the message suggests the closest.
+            ArchitectureError: a name is not an architecture of this space; the message suggests the closest name.
             ConfigError: nothing is selected.
         """
 

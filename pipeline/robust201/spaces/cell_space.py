@@ -47,7 +47,7 @@ class EdgeParts(NamedTuple):
         colour: colour of curve, arrow and label.
         curve: points of the curve, from the source node to the target node.
         angle: angle of the arrow in degrees, anticlockwise from the right.
-        label: centre of the text.
+        label: centre of the label.
     """
 
     edge: int
@@ -91,7 +91,7 @@ class CellSpace(Space):
         meta: returns the content of ``meta.json``, given the epsilons of each key.
         parse: converts a cell string to its operations, one per edge; raises ArchitectureError if it is invalid.
         format_spec: converts operations, one per edge, to a cell string; raises ArchitectureError if one is invalid.
-        kernel_parameters: returns the number of kernel parameters of a cell string.
+        kernel_parameters: returns the number of kernel parameters of a cell's convolutions, given the cell string.
         max_kernel_parameters: the largest number of kernel parameters of a cell.
         reference_kernel_parameters: number of kernel parameters for figures that compare cells of equal size.
         edit_distance: returns the number of edges on which two cell strings differ.

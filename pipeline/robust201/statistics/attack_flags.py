@@ -167,8 +167,8 @@ def find_flags(
     A difference is flagged if two independent samples of `n_images` images would exceed it by chance with a probability
     of at most `FLAG_LEVEL` per dataset (one-sided, normal approximation, Bonferroni over networks and strengths). Both
     samples are in fact the same images, so their difference varies less and the checks are conservative. With
-    `flag_any_difference`, any difference between two attacks in the same ball is flagged, because outcomes on these
-    images then prove that only the weaker attack fools some of them.
+    `flag_any_difference`, any excess over an attack in the same ball is flagged, because it proves that only the
+    supposedly weaker attack fools some of these images.
     """
     margin_images = None if flag_any_difference else n_images  # None: no margin for chance
     # On its source network, a transfer attack equals the original attack, so this network is not compared.
@@ -195,7 +195,7 @@ _Flag = tuple[str, str, str, tuple[tuple[ArchitectureId, float, float], ...], in
 
 
 def _list_attack_pairs(transfers: Mapping[str, Transfer]) -> dict[str, tuple[str, list[tuple[str, str]]]]:
-    """Return the reason and the pairs (weaker attack, stronger attack) of each check, by name."""
+    """Return the reason and the pairs (weaker attack, stronger attack) of each check, by name of the check."""
     transfer_pairs = [
         (key, stronger)
         for key, transfer in transfers.items()
@@ -266,14 +266,14 @@ def _check_monotonicity(results: Mapping[KeyAndStrength, Accuracies], n_images: 
         strengths = sorted(strength for name, strength in results if name == key)
         adjacent_strengths += [(key, low, high) for low, high in pairwise(strengths)]
     for key, low, high in adjacent_strengths:
-        smaller, larger = results[key, low], results[key, high]
+        accuracies_at_low, accuracies_at_high = results[key, low], results[key, high]
         yield from _flag_excess(
             "not monotone",
             f"{key} at {high:g} against {low:g}",
             "a larger ball contains the smaller one: the attack at the larger epsilon did not converge",
-            larger,
-            smaller,
-            _ChanceMargin(n_images, len(adjacent_strengths) * len(smaller)),
+            accuracies_at_high,
+            accuracies_at_low,
+            _ChanceMargin(n_images, len(adjacent_strengths) * len(accuracies_at_low)),
         )
 
 

@@ -46,8 +46,8 @@ class ContrastEstimate(NamedTuple):
 class RandomIntercept:
     """A fitted model: values = design @ coefficients + intercept of the cluster + residual.
 
-    All attributes except `n` and `n_clusters` are NaN if the values do not determine the variances. To determine them,
-    at least two clusters are needed, and more values than clusters and coefficients can explain.
+    All attributes except `n` and `n_clusters` are NaN if the values do not determine the variances. They do
+    if there are at least two clusters, and more values than coefficients and cluster intercepts can fit exactly.
 
     Attributes:
         coefficients: (p,) generalised least squares estimates.
@@ -81,8 +81,8 @@ class RandomIntercept:
         if self.cluster_variance == 0:
             df = float(self.n - len(self.coefficients))
         else:
-            slopes = np.array([factors @ slope @ factors for slope in self._covariance_derivatives])
-            df = 2 * variance**2 / float(slopes @ self._variance_covariance @ slopes)
+            derivatives = np.array([factors @ matrix @ factors for matrix in self._covariance_derivatives])
+            df = 2 * variance**2 / float(derivatives @ self._variance_covariance @ derivatives)
         return _make_estimate(float(factors @ self.coefficients), variance, df)
 
 

@@ -22,7 +22,7 @@ MIN_PER_STRATUM = 2
 """Minimum number of sampled images per stratum, because a variance cannot be estimated from fewer."""
 
 PRIOR_DEGREES = 16.0
-"""Weight of the model's expected variance, in degrees of freedom (see `estimate`)."""
+"""Weight of the model's expected variance, in degrees of freedom (see `_estimate_variance`)."""
 
 MAX_DEGREES = 1e6
 """Degrees of freedom that are treated as infinite."""
@@ -190,7 +190,7 @@ def allocate(design: SampleDesign, outcomes: ArrayLike, count: int, predicted: A
     weights = counts * _residual_deviations(design, correct, predicted)
     strata = np.repeat(np.arange(len(counts)), counts - min_sizes)
     starts = np.concatenate([[0], np.cumsum(counts - min_sizes)[:-1]])
-    n_before = min_sizes[strata] + np.arange(len(strata)) - starts[strata]  # earlier images of the same stratum
+    n_before = min_sizes[strata] + np.arange(len(strata)) - starts[strata]  # number of earlier images of the stratum
     priority = weights[strata] / np.sqrt(np.maximum(n_before, 1) * (n_before + 1))
     strata_of_added_images = strata[np.argsort(-priority, kind="stable")[: count - min_sizes.sum()]]
     return replace(design, sizes=min_sizes + np.bincount(strata_of_added_images, minlength=len(counts)))
@@ -326,9 +326,9 @@ def sum_strata(design: SampleDesign, predicted: ArrayLike) -> StratumSums:
 def estimate(design: SampleDesign, sampled_outcomes: ArrayLike, predicted: ArrayLike) -> Estimates:
     """Estimate the accuracies of one network from a sample, by the stratified difference estimator.
 
-    The value is unbiased over samples of the design before it is clipped to the range that the sampled outcomes leave
-    possible. Clipping can only bring it nearer to the true accuracy. A full sample gives the exact accuracy with
-    standard error 0.
+    Before clipping, the value is unbiased over samples of the design. It is clipped to the range that the sampled
+    outcomes leave possible, which can only bring it nearer to the true accuracy. A full sample gives the exact accuracy
+    with standard error 0.
 
     The variance is a weighted mean of the variance of the sample's residuals and the variance that the model expects.
     Therefore a small sample without prediction errors does not give an interval of width 0. Intervals use Student's t
@@ -491,7 +491,7 @@ def _variance_weights(design: SampleDesign) -> _Floats:
 
 
 def _estimate_variance(design: SampleDesign, squares: _Floats, sums: StratumSums) -> tuple[_Floats, _Floats]:
-    """Estimate variances (S,) and their degrees of freedom from sums of squared residuals, centred in strata (S, H).
+    """Estimate variances (S,) and their degrees of freedom from sums (S, H) of squared residuals, centred by stratum.
 
     The variance is the mean of the sample's variance and the model's variance, weighted by their degrees of freedom. If
     a few large residuals cause most of the true variance, a small sample may contain none of them and underestimate it.

@@ -136,7 +136,7 @@ def resolve(name: int | str) -> Architecture:
     """Return an architecture by its index, the index as text, or its cell string.
 
     Raises:
-        ArchitectureError: there is no such architecture; the message suggests the closest.
+        ArchitectureError: there is no such architecture; the message suggests the closest one.
     """
     if isinstance(name, int):
         return architecture(name)

@@ -34,8 +34,8 @@ FONT_SIZE = 9.0
 """Font size in points."""
 
 _BENDS = {(0, 1): -0.15, (0, 2): 0.0, (0, 3): 0.5, (1, 2): 0.0, (1, 3): -0.15, (2, 3): 0.0}
-"""Distance of each edge's control point from the midpoint of its nodes, as a fraction of the distance of the nodes;
-positive to the right of the edge."""
+"""Distance of each edge's control point from the midpoint between its nodes, as a fraction of the distance between the
+nodes; positive to the right of the edge."""
 
 _CURVE_SEGMENTS = 40
 

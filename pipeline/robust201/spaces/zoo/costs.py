@@ -27,7 +27,7 @@ def resnet(
 ) -> int:
     """Return the multiply-accumulates of a residual network.
 
-    `widths` are the stages' channels before a bottleneck's expansion.
+    `blocks` are the stages' numbers of blocks, and `widths` their channels before a bottleneck's expansion.
     """
     if has_imagenet_stem:
         size = halve_rounding_up(size)
@@ -54,13 +54,13 @@ def resnet(
     return total + c_in * n_classes
 
 
-def narrow_resnet(widths: Sequence[int], units: int, n_classes: int, size: int) -> int:
-    """Return the multiply-accumulates of the narrow residual network; each stage has `units` units."""
+def narrow_resnet(widths: Sequence[int], n_units: int, n_classes: int, size: int) -> int:
+    """Return the multiply-accumulates of the narrow residual network; each stage has `n_units` units."""
     total = convolution(3, widths[0], 3, size**2)
     c_in = widths[0]
     for stage, width in enumerate(widths):
         size = size // 2 if stage else size
-        total += convolution(c_in, width, 3, size**2) + (2 * units - 1) * convolution(width, width, 3, size**2)
+        total += convolution(c_in, width, 3, size**2) + (2 * n_units - 1) * convolution(width, width, 3, size**2)
         c_in = width
     return total + c_in * n_classes
 

@@ -44,10 +44,10 @@ def expand_group_kernels(weight: torch.Tensor) -> torch.Tensor:
     kernels = torch.unflatten(weight, 1, (-1, ORIENTATIONS))
     kernels_by_target = []
     for target in range(ORIENTATIONS):
-        rotated_kernels = orient(kernels, target).unbind(2)
+        oriented_kernels = orient(kernels, target).unbind(2)
         kernels_by_target.append(
             torch.stack(
-                [rotated_kernels[relative_orientation(target, source)] for source in range(ORIENTATIONS)], dim=2
+                [oriented_kernels[relative_orientation(target, source)] for source in range(ORIENTATIONS)], dim=2
             )
         )
     return torch.stack(kernels_by_target, dim=1).flatten(2, 3).flatten(0, 1)

@@ -1,4 +1,4 @@
-"""Residual networks for CIFAR: a 3x3 stem with stride 1, no max-pooling, and four stages of blocks.
+"""Residual networks for CIFAR: by default, a 3x3 stem with stride 1 without max-pooling, and four stages of blocks.
 
 Source: He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, with the usual stem for 32x32
 images. The state_dict has the names ``conv1``, ``bn1``, ``layer<stage>.<block>.conv1|bn1|conv2|bn2`` (in bottlenecks
@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 WIDTHS = (64, 128, 256, 512)
-"""Channels of the four stages."""
+"""Published channels of the four stages."""
 
 ConvolutionFactory = Callable[[int, int, int, int], nn.Module]
 """Builds a convolution with `same` padding and no bias, given input and output channels, kernel size and stride."""
@@ -26,7 +26,7 @@ def _convolution(c_in: int, c_out: int, kernel_size: int, stride: int) -> nn.Mod
 
 
 class _Block(nn.Module):
-    """Convolutions with BatchNorms, added to a shortcut. The shortcut is a 1x1 convolution if the shape changes."""
+    """Two 3x3 convolutions, added to a shortcut. The shortcut is a 1x1 convolution if the shape changes."""
 
     expansion = 1
 
@@ -80,7 +80,7 @@ class ResNet(nn.Module):
         has_bottlenecks: whether blocks are bottlenecks, as in ResNet-50.
         has_imagenet_stem: whether to use the stem for ImageNet, a 7x7 convolution and max-pooling, both with stride 2.
         stem, convolution, norm: factories of the layers; ordinary layers by default.
-        maps_per_channel: number of feature maps per channel of these layers.
+        maps_per_channel: number of feature maps that these layers compute per channel, such as one per orientation.
     """
 
     def __init__(

@@ -118,8 +118,8 @@ class Runner:
     ) -> None:
         """Recompute a region of each leading operation's maps, and save overwritten values of persistent maps.
 
-        `saved_values` is the memory for the overwritten values. If `rejected`, (n,) bool, is given, nothing is
-        computed, and the saved values of the rejected images are restored.
+        `saved_values`, (n, floats per image), is the memory for the overwritten values. If `rejected`, (n,) bool, is
+        given, nothing is computed, and the saved values of the rejected images are restored.
         """
         region_structs = (native.RegionStruct * len(regions))(
             *(native.RegionStruct(region.top, region.left, *region.size) for region in regions)
@@ -227,10 +227,10 @@ def _pack(operation: Operation, buffer_numbers: dict[Map, int]) -> native.Operat
 
 
 def _pack_view(view: MapView, buffer_numbers: dict[Map, int]) -> native.ViewStruct:
-    source = view.map
-    offset = source.first_pixel + view.y * source.row_stride + view.x * source.pixel_stride
+    viewed_map = view.map
+    offset = viewed_map.first_pixel + view.y * viewed_map.row_stride + view.x * viewed_map.pixel_stride
     return native.ViewStruct(
-        buffer_numbers[source], offset, view.step * source.row_stride, view.step * source.pixel_stride
+        buffer_numbers[viewed_map], offset, view.step * viewed_map.row_stride, view.step * viewed_map.pixel_stride
     )
 
 

@@ -129,7 +129,7 @@ class MapReader:
     def convolve(
         self, source: int, convolution: Convolution, *, add: torch.Tensor | None, in_place: bool, rectify: bool
     ) -> torch.Tensor:
-        """Convolve a node's ReLU (see `Convolution`)."""
+        """Convolve a node's ReLU output (see `Convolution`)."""
         return convolution(self._values[source].rectified, add=add, in_place=in_place, rectify=rectify)
 
 
@@ -175,7 +175,7 @@ class CellBlock:
         self.output_node = program.nodes[-1].index
         self.constants = ConstantMaps(program, layers, channels)
         self.nodes = [
-            _load_node(node, layers, channels, device, dtype, _needed_forms(program, node, output_forms))
+            _build_node(node, layers, channels, device, dtype, _needed_forms(program, node, output_forms))
             for node in program.nodes
         ]
 
@@ -221,7 +221,7 @@ class CellBlock:
         return _join_gradients(raw_gradients[0], relu_gradients.get(0), tape.get(0)).total
 
 
-def _load_node(
+def _build_node(
     node: Node,
     layers: nn.ModuleList,
     channels: int,
@@ -292,7 +292,7 @@ class ReductionBlock:
 
     @property
     def gradients(self) -> tuple[Convolution, torch.Tensor, Convolution]:
-        """The second convolution's input gradient, the first's weight (O, I, 3, 3), the shortcut's input gradient."""
+        """Kernels of the backward pass: of the second convolution, the first (its weight, O, I, 3, 3), the shortcut."""
         return self._second_gradient, self._first_gradient.weight, self._down_gradient
 
     def forward(self, value: Value, tape: Tape | None) -> Value:

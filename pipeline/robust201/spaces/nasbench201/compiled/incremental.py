@@ -37,8 +37,8 @@ MIN_SAVED_PASSES = 3.0
 pass."""
 
 MIN_SAVING = 0.3
-"""Minimum estimated saving per query with the native library, as a fraction of a full pass. The estimate ignores CPU
-cache misses."""
+"""Minimum estimated saving per query with the native library, as a fraction of a full pass. This margin covers CPU
+cache misses, which the estimate ignores."""
 
 # Relative costs with the native library (docs/internals/engine.md). The two costs of convolutions are for kernel sizes
 # 1 and 3. A cached map costs main-memory traffic, because it is saved, written and restored.
@@ -317,18 +317,19 @@ class IncrementalKernels:
         """
         if not sides or height != width or height < MIN_IMAGE_SIZE:
             return 0
-        window = max(sides), height
-        if window not in self._best_depths:
-            self._best_depths[window] = self._find_best_depth(*window)
-        depth, saving = self._best_depths[window]
+        side_and_size = max(sides), height
+        if side_and_size not in self._best_depths:
+            self._best_depths[side_and_size] = self._find_best_depth(*side_and_size)
+        depth, saving = self._best_depths[side_and_size]
         if self._uses_library and saving < MIN_SAVING:
             return 0
         return depth if saving * len(sides) >= MIN_SAVED_PASSES else 0
 
     def _find_best_depth(self, side: int, size: int) -> tuple[int, float]:
-        """Return the depth with the largest saving for a window, and the saving as a fraction of a full pass.
+        """Return the depth with the largest saving, and the saving as a fraction of a full pass.
 
-        Without the native library, all blocks are assumed to cost the same.
+        `side` is the side length of the window, and `size` that of the image. Without the native library, all blocks are
+        assumed to cost the same.
         """
         patch_fractions = self._patch_fractions(side, size)
         saving, best = 0.0, (0, 0.0)

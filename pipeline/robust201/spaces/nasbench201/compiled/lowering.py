@@ -477,6 +477,7 @@ class OperationList:
         # Input row 2i is multiplied by kernel row 1 for output row i; input row 2i + 1 by kernel rows 0 and 2 for
         # output rows i + 1 and i. The same holds for columns. Like oneDNN, sum over each kernel column before adding
         # columns.
+        # For even and odd input rows: each kernel row, and the offset of its output row from i.
         kernel_rows = (((1, 0),), ((0, 1), (2, 0)))
         for odd_row, rows in enumerate(kernel_rows):
             for odd_column, columns in enumerate(kernel_rows):

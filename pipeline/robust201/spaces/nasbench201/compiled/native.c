@@ -331,9 +331,9 @@ static void scale(const operation *o, const context *ctx) {
         for (int x = 0; x < o->width; x++) {
             const int edge_column = x == 0 || x == o->width - 1;
             const int corner = edge_row && edge_column;
-            const float first = corner && o->scaled == 1 ? 2.25f : edge_row || edge_column ? 1.5f : 1.0f;
+            const float factor = corner && o->scaled == 1 ? 2.25f : edge_row || edge_column ? 1.5f : 1.0f;
             for (int c = 0; c < o->outputs; c += LANES) {
-                vec v = load(source + y * o->sources[0].row + x * o->sources[0].pixel + c) * first;
+                vec v = load(source + y * o->sources[0].row + x * o->sources[0].pixel + c) * factor;
                 if (corner && o->scaled == 2)
                     v *= 1.5f;
                 store(raw + y * o->raw.row + x * o->raw.pixel + c, v);

@@ -82,7 +82,7 @@ class NativeSearch:
     Args:
         runner: state shared by the network's searches.
         pixels: (B, 3, H, W) float32, the accepted images; they are copied.
-        features: (B, 4C, H / 4, W / 4), channels_last: memory for the last block's output.
+        features: (B, channels, H / 4, W / 4), channels_last; memory for the last block's output.
         classify: maps the last block's output to logits (B, classes).
     """
 

@@ -48,6 +48,7 @@ class InferenceNetwork:
         library: the native library, which runs the passes that it supports, on a CPU in float32; None to use PyTorch.
 
     Attributes:
+        is_constant: whether the logits are the same for all images.
         chunk: maximum number of images per pass; None for no limit.
         last_batch_size: maximum number of images per pass in the last call.
     """
@@ -170,12 +171,11 @@ class InferenceNetwork:
                 padded_logits = self._classify(activations)
                 rows = slice(chunk.start, min(chunk.stop, n_images))  # without padding
                 logits[rows] = padded_logits[: rows.stop - rows.start]
-                values[rows], upstream = evaluate_logits(logits[rows], rows)
-                if len(upstream) < len(padded_logits):
-                    upstream = torch.cat(
-                        [upstream, upstream.new_zeros(len(padded_logits) - len(upstream), self.n_classes)]
-                    )
-                gradient[chunk] = self._backward(pixels[chunk], upstream, activations, tapes)
+                values[rows], logit_gradient = evaluate_logits(logits[rows], rows)
+                if len(logit_gradient) < len(padded_logits):
+                    n_padding = len(padded_logits) - len(logit_gradient)
+                    logit_gradient = torch.cat([logit_gradient, logit_gradient.new_zeros(n_padding, self.n_classes)])
+                gradient[chunk] = self._backward(pixels[chunk], logit_gradient, activations, tapes)
         return logits, values, gradient[:n_images]
 
     def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> IncrementalPass | NativeSearch | None:
@@ -214,7 +214,7 @@ class InferenceNetwork:
             yield slice(min(start, n_images - MIN_BATCH), min(start + step, n_images))
 
     def _forward(self, pixels: torch.Tensor, tapes: list[Tape] | None) -> torch.Tensor:
-        """Return the last block's output (b, 4C, H / 4, W / 4) for pixels (b, 3, H, W) float32."""
+        """Return the last block's output (b, 4 * channels, H / 4, W / 4) of pixels (b, 3, H, W) float32."""
         native_network = self._native_for(pixels)
         if native_network is not None:
             return native_network.forward(pixels, keep=tapes is not None)
@@ -373,7 +373,7 @@ _TEST_CELL = "|nor_conv_3x3~0|+|avg_pool_3x3~0|nor_conv_1x1~1|+|skip_connect~0|n
 
 @functools.cache
 def usable_library() -> ctypes.CDLL | None:
-    """Return the native library if its results are bit-identical to this PyTorch's results; otherwise None.
+    """Return the native library if its results are bit-identical to the installed PyTorch's; otherwise None.
 
     The library sums in the order of the oneDNN version for which it was written. Other versions of PyTorch may sum in a
     different order, but results must not depend on whether a machine has the library. Therefore, the library's results
