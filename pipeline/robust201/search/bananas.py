@@ -16,7 +16,7 @@ from robust201.search.optimiser import Optimiser, Query, Scores
 
 N_RANDOM_CELLS = 10
 BATCH_SIZE = 10
-"""Number of cells that are queried between two trainings of the ensemble."""
+"""Number of cells that are queried each time after the ensemble is trained."""
 
 ENSEMBLE_SIZE = 5
 MAX_PATH_LENGTH = 2

@@ -291,7 +291,7 @@ def _make_problem(
 
 
 def _make_measure_features(
-    results: DatasetResults, space: CellSpace, measures: pd.DataFrame, evaluated: "pd.Index[Any]"
+    results: DatasetResults, space: CellSpace, measures: pd.DataFrame, evaluated_cells: "pd.Index[Any]"
 ) -> _Floats:
     """Return features of all cells: the normal scores of each measure's ranks, or 0 if the measure is missing.
 
@@ -308,7 +308,7 @@ def _make_measure_features(
             "(docs/measures.md), or omit --measures."
         )
     is_measured = table.notna().all(axis=1)
-    if not is_measured.loc[evaluated].all() or is_measured.mean() < 0.5:
+    if not is_measured.loc[evaluated_cells].all() or is_measured.mean() < 0.5:
         raise ConfigError(
             f"Predicting failed for {results.name}: --measures must have all evaluated cells and at least half of all "
             f"cells, but has {int(is_measured.sum()):,} of {len(is_measured):,}. Measure all cells "

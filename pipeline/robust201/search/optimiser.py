@@ -69,6 +69,7 @@ class Optimiser(ABC):
         cells: cells that may be queried.
         rng: random generator.
         n_queries: budget, in evaluations of complete objectives; partial queries count as fractions.
+        n_evaluations: number of evaluations of a complete query.
         preference: scalar score of values.
         queried: architectures queried so far.
     """

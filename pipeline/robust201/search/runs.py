@@ -91,7 +91,7 @@ def run_methods(
         seed: seed of all random numbers.
         processes: maximum number of processes; by default one per CPU that this process may use. If there is only one,
             it is this process.
-        on_progress: called after each batch with the number of finished runs and the number of all runs.
+        on_progress: called after each batch of runs with the number of finished runs and the number of all runs.
 
     Returns:
         For each benchmark, the runs of each method, in order.

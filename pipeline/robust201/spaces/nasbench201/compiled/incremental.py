@@ -328,8 +328,8 @@ class IncrementalKernels:
     def _find_best_depth(self, side: int, size: int) -> tuple[int, float]:
         """Return the depth with the largest saving, and the saving as a fraction of a full pass.
 
-        `side` is the side length of the window, and `size` that of the image. Without the native library, all blocks are
-        assumed to cost the same.
+        `side` is the side length of the window, and `size` that of the image. Without the native library, all blocks
+        are assumed to cost the same.
         """
         patch_fractions = self._patch_fractions(side, size)
         saving, best = 0.0, (0, 0.0)
