@@ -191,7 +191,12 @@ def test_local_search_moves_to_better_neighbours_or_restarts(planted_clean_bench
 def test_halving_pays_only_for_evaluations_added_in_each_rung(planted_pgd_benchmark: Benchmark) -> None:
     rungs = plan_rungs(100, 7, 15_625)
     assert plan_rungs(1, 7, 15_625) == ((1, 7),)  # the budget is one complete evaluation
-    assert sum(n * (size - previous) for (n, size), previous in zip(rungs, (0, rungs[0][1]), strict=True)) <= 700
+    n_previous_by_rung = (0, rungs[0][1])
+    n_added_evaluations = sum(
+        n_cells * (n_evaluations - n_previous)
+        for (n_cells, n_evaluations), n_previous in zip(rungs, n_previous_by_rung, strict=True)
+    )
+    assert n_added_evaluations <= 700
     ((queried, spent),) = run_traces("halving", planted_pgd_benchmark, (0,))
     assert len(queried) == rungs[-1][0]
     # Only the last rung is listed, and the rungs before it have spent more than half of the budget.

@@ -147,7 +147,7 @@ def test_native_searches_have_separate_memory(monkeypatch):
         proposal = images.clone()
         proposal[:, :, 5:7, 3:5] = 0
         assert torch.equal(search.logits(5, 3, window), network.logits(proposal))
-        # A proposal that is neither accepted nor rejected before the next one is rejected.
+        # The previous proposal was neither accepted nor rejected; the next proposal rejects it.
         proposal = images.clone()
         proposal[:, :, :2, :2] = 0
         assert torch.equal(search.logits(0, 0, window), network.logits(proposal))
@@ -204,8 +204,8 @@ def test_native_library_is_not_used_if_results_differ(monkeypatch_without_caches
     compute = network_module.InferenceNetwork.loss_and_gradient
 
     def compute_with_error(self, pixels, labels):
-        loss, logits, gradient = compute(self, pixels, labels)
-        return loss, logits, gradient if self._native is None else gradient * (1 + 2**-23)
+        logits, loss, gradient = compute(self, pixels, labels)
+        return logits, loss, gradient if self._native is None else gradient * (1 + 2**-23)
 
     monkeypatch_without_caches.setattr(network_module.InferenceNetwork, "loss_and_gradient", compute_with_error)
     with pytest.warns(RuntimeWarning, match="its results differ from those of PyTorch"):

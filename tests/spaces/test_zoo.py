@@ -174,7 +174,7 @@ SMALL_NETWORKS = (
     "resnet18-w4", "resnet50-w2", "resnet50-imagenet-stem-w4", "resnet32-narrow-w2", "vgg16-w4", "gresnet18-w1",
     "stn-resnet18-w8", "ptn-resnet18-w8", "lenet5-w3", "fc7500-w16",
 )  # fmt: skip
-"""Each type of network, in one depth and a small width."""
+"""One network of each type, with a small width."""
 
 every_network = pytest.mark.parametrize("name", SMALL_NETWORKS)
 

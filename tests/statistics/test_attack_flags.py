@@ -105,9 +105,9 @@ def test_single_step_attack_is_not_flagged_as_not_monotone() -> None:
 
 
 def test_find_flags_ignores_a_difference_that_may_be_chance_on_few_images() -> None:
-    changed = {("aa_square", 1.0): {0: 0.7, 1: 0.25}}
-    assert find_flags_with(changed, n_images=10_000)
-    assert not find_flags_with(changed, n_images=100)
+    changes = {("aa_square", 1.0): {0: 0.7, 1: 0.25}}
+    assert find_flags_with(changes, n_images=10_000)
+    assert not find_flags_with(changes, n_images=100)
 
 
 @pytest.mark.parametrize(

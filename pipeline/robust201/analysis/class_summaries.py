@@ -60,8 +60,8 @@ def iter_class_summaries(
         architecture. The first columns are `CONFIDENCES`: the mean confidence in the predicted class over correctly
         classified images, the same over misclassified images, and the mean over classes of the confidence in the true
         class. The other columns are `CLASS_CONFIDENCES`, each for all classes: the mean confidence in class c over the
-        images of class c, and over the images that are predicted as c. Means are NaN if there are no such images. Keys without a
-        file are left out.
+        images of class c, and over the images that are predicted as c. Means are NaN if there are no such images. Keys
+        without a file are left out.
 
     Raises:
         ResultsError: a file is damaged, lacks a strength, or has values with different numbers of classes.

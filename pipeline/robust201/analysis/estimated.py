@@ -58,8 +58,8 @@ class EstimateTable:
     def find(self, evaluations: Sequence[tuple[str, float]]) -> EstimatedAccuracies | None:
         """Return the estimates under some evaluations, averaged over the evaluations; None if there are no estimates.
 
-        The standard error of a mean is the mean of the standard errors, which is an upper bound because all evaluations
-        are on the same images. Measured accuracies have no error.
+        The standard error of a mean is taken to be the mean of the standard errors. This is an upper bound for any
+        correlation between the evaluations, which use the same images. Measured accuracies have no error.
         """
         if self.rows.empty:
             return None

@@ -51,7 +51,7 @@ class Costs:
         """Estimate the time for evaluating a key at all its strengths on `n_images` images, in seconds."""
         passes = sequential_passes = TASKS[key].passes(parameters, self.n_classes)
         if key == "aa_standard":
-            # Later attacks run only on images not yet fooled, but a batch with any such image needs all attacks.
+            # Later attacks run only on images not yet fooled, but a batch with such an image needs all attacks.
             passes = standard_passes(parameters, self.n_classes, self.robust_fraction)
             sequential_passes = standard_passes(parameters, self.n_classes, 1.0)
         n_batches = -(-n_images // self.batch_size)

@@ -22,7 +22,7 @@ _EPSILON = 1e-7
 """Constant in Adam's denominator; Keras's default."""
 
 _FLUSH_STEPS = 100
-"""Negligible moments are set to zero once in this number of steps."""
+"""Interval, in steps, at which negligible moments are set to zero."""
 
 _MIN_MOMENT = np.float32(1e-30)
 """First moments below this value do not affect the parameters. They are set to zero, because moments of inactive units

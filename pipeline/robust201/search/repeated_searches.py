@@ -192,7 +192,7 @@ def repeat_searches(
             `search.objectives.find_cells_meeting_constraints`).
         join: tables, or their files, whose columns become terms and costs (see `RobustnessDataset.join`).
         distinct: whether isomorphic cells are merged into one member: 6,466 members of NAS-Bench-201 instead of 15,625.
-        predictions: file written by `search.cell_predictions.write_predictions`, with accuracies that the dataset lacks.
+        predictions: file of `search.cell_predictions.write_predictions`, with accuracies that the dataset lacks.
         estimates: whether estimates from samples of the images replace missing accuracies.
         processes: number of processes; by default one per CPU.
         on_progress: called after each batch of runs with the number of finished runs and the number of all runs.

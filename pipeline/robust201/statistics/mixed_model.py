@@ -46,8 +46,9 @@ class ContrastEstimate(NamedTuple):
 class RandomIntercept:
     """A fitted model: values = design @ coefficients + intercept of the cluster + residual.
 
-    All attributes except `n` and `n_clusters` are NaN if the values do not determine the variances. They do
-    if there are at least two clusters, and more values than coefficients and cluster intercepts can fit exactly.
+    All attributes except `n` and `n_clusters` are NaN if the values do not determine the variances. The variances are
+    determined if there are at least two clusters, and more values than the coefficients and the clusters' intercepts
+    can fit exactly.
 
     Attributes:
         coefficients: (p,) generalised least squares estimates.

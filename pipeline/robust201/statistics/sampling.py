@@ -55,7 +55,7 @@ class SampleDesign:
 
     Attributes:
         stratum: (N,) int64, stratum of each image, 0 to H - 1.
-        order: (N,) int64, a permutation. The sample of a stratum consists of its first images in this order.
+        order: (N,) int64, rank of each image in a permutation. A stratum's sample has its images of the lowest ranks.
         sizes: (H,) int64, number of sampled images of each stratum.
     """
 
@@ -124,8 +124,9 @@ def stratify(
 ) -> SampleDesign:
     """Divide images into strata by the uncertainty of their outcomes, and return a design with an empty sample.
 
-    Images are sorted by the expected standard deviation of their outcomes, and divided so that strata have equal
-    totals: Wright, "Finite population sampling with multivariate auxiliary information", JASA 78 (1983).
+    Images are sorted by the expected standard deviation of their outcomes, and divided so that these deviations have
+    equal totals in all strata: Wright, "Finite population sampling with multivariate auxiliary information", JASA 78
+    (1983).
 
     Args:
         outcomes: (P, S, N) bool, outcomes of P pilot networks at S strengths of one key.
@@ -430,7 +431,7 @@ def _check_sizes(design: SampleDesign) -> None:
 
 
 def _random_order(n_images: int, seed: int, name: str) -> _Ints:
-    """Return a pseudorandom permutation (N,), made with SHA-256 so that it is the same for all library versions."""
+    """Return each image's rank (N,) in a permutation by SHA-256 hashes, which is the same for all library versions."""
     digests = [hashlib.sha256(f"{seed}/{name}/{image}".encode()).digest() for image in range(n_images)]
     by_digest = sorted(range(n_images), key=digests.__getitem__)
     order = np.empty(n_images, np.int64)

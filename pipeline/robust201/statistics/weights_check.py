@@ -77,7 +77,7 @@ def expected_range(
         recorded: accuracy on all `n_test` images of the split, in [0, 1].
         n_images: number of sampled images, from 1 to `n_test`.
         n_test: number of images of the split.
-        level: probability that the accuracy on a sample is outside the range before `rounding` extends both ends.
+        level: maximum probability of an accuracy outside the range, before `rounding` extends both ends.
         rounding: see `ROUNDING`.
 
     Returns:

@@ -99,7 +99,7 @@ class GroupResNet(ResNet):
             blocks,
             n_classes,
             widths=widths,
-            stem=P4mLifting,
+            stem_convolution=P4mLifting,
             convolution=P4mConvolution,
             norm=P4mBatchNorm,
             maps_per_channel=ORIENTATIONS,

@@ -79,7 +79,7 @@ class ResNet(nn.Module):
         widths: channels of the stages, before a bottleneck's expansion.
         has_bottlenecks: whether blocks are bottlenecks, as in ResNet-50.
         has_imagenet_stem: whether to use the stem for ImageNet, a 7x7 convolution and max-pooling, both with stride 2.
-        stem, convolution, norm: factories of the layers; ordinary layers by default.
+        stem_convolution, convolution, norm: factories of the layers; ordinary layers by default.
         maps_per_channel: number of feature maps that these layers compute per channel, such as one per orientation.
     """
 
@@ -91,14 +91,15 @@ class ResNet(nn.Module):
         widths: Sequence[int] = WIDTHS,
         has_bottlenecks: bool = False,
         has_imagenet_stem: bool = False,
-        stem: ConvolutionFactory = _convolution,
+        stem_convolution: ConvolutionFactory = _convolution,
         convolution: ConvolutionFactory = _convolution,
         norm: NormFactory = nn.BatchNorm2d,
         maps_per_channel: int = 1,
     ) -> None:
         super().__init__()
         self.has_imagenet_stem = has_imagenet_stem
-        self.conv1 = stem(3, widths[0], 7, 2) if has_imagenet_stem else stem(3, widths[0], 3, 1)
+        stem_kernel_size, stem_stride = (7, 2) if has_imagenet_stem else (3, 1)
+        self.conv1 = stem_convolution(3, widths[0], stem_kernel_size, stem_stride)
         self.bn1 = norm(widths[0])
         block_type = _Bottleneck if has_bottlenecks else _Block
         c_in = widths[0]

@@ -69,6 +69,7 @@ class _Sum:
 
     @property
     def total(self) -> torch.Tensor:
+        """The sum, which must have at least one term."""
         return cast("torch.Tensor", self.partial_sum)
 
     def replace(self, total: torch.Tensor) -> None:
