@@ -180,7 +180,7 @@ def test_bananas_beats_random_search_early(planted_clean_benchmark: Benchmark) -
     assert bananas_values.min() > np.quantile(random_values, 0.9)
 
 
-def test_local_search_moves_to_better_neighbours_or_restarts(planted_clean_benchmark: Benchmark) -> None:
+def test_local_search_continues_from_the_best_start_and_repeats_no_query(planted_clean_benchmark: Benchmark) -> None:
     ((queried, _),) = run_traces("local", planted_clean_benchmark, (0,), n_queries=300)
     assert len({*queried}) == len(queried)
     values = planted_clean_benchmark.values[:, 0]

@@ -212,7 +212,7 @@ class ExactWindowModel(ExactModel):
 
 
 @pytest.mark.parametrize("batch_size", [64, 5])
-def test_square_gives_the_same_images_with_searches(batch_size):
+def test_square_images_are_the_same_with_window_searches(batch_size):
     parameters = SQUARE.parameters(epsilons_255=(2.0, 8.0, 24.0), queries=150, restarts=2)
     model = ExactWindowModel()
     images_with_searches = attack_images(SQUARE, parameters=parameters, model=model, samples=batch_size)
@@ -279,7 +279,7 @@ def record_incremental_passes(monkeypatch):
     return calls
 
 
-def test_square_finds_the_same_images_incrementally(network_images_labels, monkeypatch):
+def test_square_images_are_the_same_with_incremental_passes(network_images_labels, monkeypatch):
     passes = record_incremental_passes(monkeypatch)
     epsilons = (0.1 / 255, 1 / 255, 4 / 255)
     # Windows have the same sizes as with 5,000 queries, but there are a quarter as many of each size.

@@ -127,7 +127,7 @@ def test_native_searches_of_special_cells_are_bit_identical(name, monkeypatch):
 
 
 @needs_library
-def test_native_search_works_with_several_threads(monkeypatch):
+def test_native_search_with_several_threads_is_bit_identical(monkeypatch):
     previous_n_threads = torch.get_num_threads()
     try:
         torch.set_num_threads(3)

@@ -289,7 +289,7 @@ def test_network_accepts_other_image_sizes(name):
         ("fc7500-w8", "hidden", (8, 3072)),
     ],
 )
-def test_width_scales_all_layers(name, layer, shape):
+def test_width_scales_inner_layers(name, layer, shape):
     assert ZOO.build(name, n_classes=10).get_parameter(f"{layer}.weight").shape == shape
 
 
@@ -350,7 +350,7 @@ def test_narrow_network_pads_after_the_last_pixel():
 # --- initial weights --------------------------------------------------------------------------------------------------
 
 
-def test_other_networks_have_default_initial_weights_of_pytorch():
+def test_other_networks_have_the_default_initial_weights_of_pytorch():
     for name in ("resnet50-w4", "gresnet18-w4", "ptn-resnet18-w4", "lenet5", "fc7500-w16"):
         for module in ZOO.build(name, n_classes=10).modules():
             if isinstance(module, nn.Conv2d | nn.Linear):

@@ -167,8 +167,8 @@ def find_flags(
     A difference is flagged if two independent samples of `n_images` images would exceed it by chance with a probability
     of at most `FLAG_LEVEL` per dataset (one-sided, normal approximation, Bonferroni over networks and strengths). Both
     samples are in fact the same images, so their difference varies less and the checks are conservative. With
-    `flag_any_difference`, any excess over an attack in the same ball is flagged, because it proves that only the
-    supposedly weaker attack fools some of these images.
+    `flag_any_difference`, any higher accuracy under the supposedly stronger of two attacks in the same ball is flagged,
+    because it proves that only the weaker attack fools some of these images.
     """
     margin_images = None if flag_any_difference else n_images  # None: no margin for chance
     # On its source network, a transfer attack equals the original attack, so this network is not compared.
