@@ -63,9 +63,8 @@ def test_method_spends_its_budget(
 def test_runs_depend_only_on_seed_and_run_number(method: str, planted_clean_benchmark: Benchmark) -> None:
     first, second = run_traces(method, planted_clean_benchmark)
     assert first != second
-    assert run_traces(method, planted_clean_benchmark, (1,)) == [
-        second
-    ]  # a run alone equals a run together with another
+    # A run alone equals the same run together with another.
+    assert run_traces(method, planted_clean_benchmark, (1,)) == [second]
     assert run_traces(method, planted_clean_benchmark, (0,), seed=1) != [first]
 
 
