@@ -139,7 +139,7 @@ class Leaderboard:
     def answer(self) -> str:
         """Sentences about the best network under each attack and under corruptions, and the networks tied with it.
 
-        If there is only one network, a sentence with its accuracies.
+        For a single network, the answer is a sentence with its accuracies.
         """
         if len(self.results.accuracies) == 1:
             return _describe_single(self.standings, self.results)
