@@ -50,12 +50,13 @@ def test_broken_images_are_ordered_by_fraction_of_breaking_evaluations(folder: P
         )
         assert row["row"] == data.images("cifar10")["row"][position]
     assert images["broken_fraction"].is_monotonic_decreasing
+    # The evaluation with index 5 is PGD at 8/255.
     assert broken_images.n_broken_networks(int(images.index[0]))["pgd", 8.0] == is_broken[5, :, images.index[0]].sum()
     assert not set(broken_images.most_broken.index) & set(broken_images.least_broken.index)
     assert broken_images.least_broken["broken_fraction"].iloc[0] == images["broken_fraction"].iloc[-1]
 
 
-def test_weakest_breaking_strengths_break_half_of_the_networks() -> None:
+def test_weakest_breaking_strengths_break_the_image_for_half_of_the_networks() -> None:
     n_networks_by_evaluation = {("pgd", 1.0): 1, ("pgd", 2.0): 2, ("pgd", 8.0): 4, ("fog", 1.0): 1}
     assert weakest_breaking_strengths(n_networks_by_evaluation, 4) == {"pgd": 2.0}
 

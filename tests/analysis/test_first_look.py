@@ -89,7 +89,7 @@ def test_describe_plan_states_images_seed_time_and_full_evaluation() -> None:
     plan = describe_plan(100, 450, 3, limited_by_time=True, costs=costs, keys=parameters_by_key).splitlines()
     assert "aa_standard" in plan[0]
     assert "on 100 of 450 images (class-stratified, seed 3, as many as the time allows), about 61 s." in plan[0]
-    assert f"these keys about {format_time(costs.estimate_total_seconds(parameters_by_key, 450))}" in plan[1]
+    assert f"about {format_time(costs.estimate_total_seconds(parameters_by_key, 450))} for these keys" in plan[1]
     assert plan[2] == "To evaluate the same images on any machine, set the count to 100."
     assert "as many" not in describe_plan(100, 450, 3, limited_by_time=False, costs=costs, keys=parameters_by_key)
     assert "on all 450 images" in describe_plan(450, 450, 3, limited_by_time=True, costs=costs, keys=parameters_by_key)

@@ -7,6 +7,7 @@ from robust201.analysis.latex_tables import comparison_latex, evaluation_latex
 
 
 def table_rows(text):
+    """Return the rows of a LaTeX table, without its header and rules."""
     return [line.removesuffix(r" \\") for line in text.splitlines()[4:-2]]
 
 

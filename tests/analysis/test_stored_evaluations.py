@@ -40,7 +40,7 @@ def test_read_evaluations_uses_one_strength_per_key_by_default() -> None:
     assert np.array_equal(table.outcomes["pgd", 1.0].mean(), table.set_index("key")["accuracy"]["pgd"])
 
 
-def test_compare_separates_equal_names_and_rejects_different_parameters(tmp_path: Path) -> None:
+def test_compare_distinguishes_equal_names_and_rejects_different_parameters(tmp_path: Path) -> None:
     copy = shutil.copytree(CELLS, tmp_path / "copy")
     comparison = robust201.compare([f"{CELLS}:21", f"{copy}:21"], keys="clean")
     assert comparison[["first", "second", "p_value"]].to_numpy().tolist() == [["21", f"{copy}:21", 1.0]]

@@ -28,20 +28,20 @@ def cells(space: CellSpace) -> SearchCells:
 
 
 @pytest.fixture(scope="session")
-def planted_benchmark(cells: SearchCells) -> Benchmark:
+def planted_clean_benchmark(cells: SearchCells) -> Benchmark:
     """Return a benchmark of the clean accuracy."""
     return Benchmark(cells, [WeightedSum("clean", planted_accuracy("clean", 0.0)[:, None], np.ones(1))])
 
 
 @pytest.fixture(scope="session")
-def planted_pgd(cells: SearchCells) -> Benchmark:
+def planted_pgd_benchmark(cells: SearchCells) -> Benchmark:
     """Return a benchmark of the mean accuracy over seven strengths of PGD."""
     columns = np.stack([planted_accuracy("pgd", strength) for strength in (0.1, 0.5, 1, 2, 3, 4, 8)], axis=1)
     return Benchmark(cells, [WeightedSum("pgd", columns, np.full(7, 1 / 7))])
 
 
 @pytest.fixture(scope="session")
-def planted_front(cells: SearchCells) -> Benchmark:
+def planted_front_benchmark(cells: SearchCells) -> Benchmark:
     """Return a benchmark of two objectives, clean accuracy and accuracy under PGD."""
     objectives = [
         WeightedSum(key, planted_accuracy(key, strength)[:, None], np.ones(1))

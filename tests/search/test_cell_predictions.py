@@ -35,6 +35,7 @@ from tests.support.small_results import write_results, write_sweep_json
 
 @pytest.fixture(scope="module")
 def partial_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with planted results of 60 of the 6,466 classes of cells."""
     cells = np.random.default_rng(0).permutation(evaluated_indices())[:60]
     return write_planted(tmp_path_factory.mktemp("some") / "planted", cells=sorted(cells.tolist()))
 
@@ -97,7 +98,7 @@ def test_read_predictions_rejects_other_and_missing_files(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("predicted_accuracy", "high", "expected numbers"),
+        ("predicted_accuracy", "high", "must contain numbers"),
         ("predicted_accuracy", 50.0, "between 0 and 1"),
         ("architecture", 99_999, "expected indices of cells"),
     ],
@@ -173,7 +174,7 @@ def test_choose_next_returns_allowed_cells_without_results(results: DatasetResul
     if aim == "best":
         accuracies = planted_accuracy("clean", 0.0)
         assert accuracies[cells].mean() > np.quantile(accuracies[list(allowed)], 0.9)
-    with pytest.raises(ConfigError, match="expected --next up to"):
+    with pytest.raises(ConfigError, match="--next must be at most"):
         choose_next(results, ["clean"], 301, aim, allowed=allowed)  # type: ignore[arg-type]
 
 

@@ -102,7 +102,7 @@ def test_search_json_is_reproducible(robust201: RunCommand, planted_optimum_fold
         ),
     ],
 )
-def test_search_rejects_bad_input(
+def test_search_rejects_invalid_options(
     robust201: RunCommand, planted_optimum_folder: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     result = robust201("search", planted_optimum_folder, "--processes", 1, *arguments)

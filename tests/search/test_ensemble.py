@@ -8,6 +8,7 @@ from robust201.search.ensemble import fit_and_predict
 
 
 def make_problem(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return n random inputs with 30 binary features, and targets that are linear in the features."""
     rng = np.random.default_rng(seed)
     features = (rng.random((n, 30)) < 0.15).astype(np.float32)
     return features, 10 + 20 * features[:, :5].sum(axis=1) + 3 * features[:, 5:].sum(axis=1)

@@ -44,24 +44,28 @@ def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 def run_traces(
     method: str, benchmark: Benchmark, run_numbers: Sequence[int] = (0, 1), seed: int = 0, n_queries: int = 0
 ) -> list:
+    """Return, for each run, the queried cells and the budget spent up to each of them."""
     return run_together(
         method, benchmark, n_queries=n_queries or query_budget(method), seed=seed, run_numbers=run_numbers
     )
 
 
-def test_method_spends_its_budget(method: str, planted_benchmark: Benchmark, planted_pgd: Benchmark) -> None:
-    for benchmark in (planted_benchmark, planted_pgd):
+def test_method_spends_its_budget(
+    method: str, planted_clean_benchmark: Benchmark, planted_pgd_benchmark: Benchmark
+) -> None:
+    for benchmark in (planted_clean_benchmark, planted_pgd_benchmark):
         for queried, spent in run_traces(method, benchmark):
             assert spent == sorted(spent)
             assert query_budget(method) - 1 <= spent[-1] <= query_budget(method)
             assert {*queried} <= {*benchmark.cells.members.tolist()}
 
 
-def test_runs_depend_only_on_seed_and_run_number(method: str, planted_benchmark: Benchmark) -> None:
-    first, second = run_traces(method, planted_benchmark)
+def test_runs_depend_only_on_seed_and_run_number(method: str, planted_clean_benchmark: Benchmark) -> None:
+    first, second = run_traces(method, planted_clean_benchmark)
     assert first != second
-    assert run_traces(method, planted_benchmark, (1,)) == [second]  # a run alone equals a run together with another
-    assert run_traces(method, planted_benchmark, (0,), seed=1) != [first]
+    # A run alone equals the same run together with another.
+    assert run_traces(method, planted_clean_benchmark, (1,)) == [second]
+    assert run_traces(method, planted_clean_benchmark, (0,), seed=1) != [first]
 
 
 def test_method_queries_only_members(method: str, space: CellSpace) -> None:
@@ -86,19 +90,19 @@ def test_run_ends_when_the_space_is_exhausted(method: str, space: CellSpace) -> 
     assert spent[-1] <= 12
 
 
-def test_method_accepts_several_objectives(method: str, planted_front: Benchmark) -> None:
+def test_method_accepts_several_objectives(method: str, planted_front_benchmark: Benchmark) -> None:
     if METHODS[method].needs_partial_queries:
         return
-    ((queried, _),) = run_traces(method, planted_front, (0,))
+    ((queried, _),) = run_traces(method, planted_front_benchmark, (0,))
     assert len(queried) == query_budget(method)
 
 
 def test_results_do_not_depend_on_number_of_processes(
-    planted_benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch
+    planted_clean_benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     single_process, two_processes = (
-        run_methods([planted_benchmark], ["random", "local"], n_queries=30, n_runs=6, processes=processes)[0]
+        run_methods([planted_clean_benchmark], ["random", "local"], n_queries=30, n_runs=6, processes=processes)[0]
         for processes in (1, 2)
     )
     for single, parallel in zip(single_process, two_processes, strict=True):
@@ -106,14 +110,14 @@ def test_results_do_not_depend_on_number_of_processes(
         np.testing.assert_array_equal(single.spent, parallel.spent)
 
 
-def test_processes_do_not_exceed_cpus(planted_benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_do_not_exceed_cpus(planted_clean_benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     monkeypatch.setattr(runs, "ProcessPoolExecutor", None)
-    (random_runs,) = run_methods([planted_benchmark], ["random"], n_queries=5, n_runs=6, processes=1_000_000)[0]
+    (random_runs,) = run_methods([planted_clean_benchmark], ["random"], n_queries=5, n_runs=6, processes=1_000_000)[0]
     assert len(random_runs.queried) == 6
 
 
-def test_blas_uses_one_thread_per_process(planted_benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blas_uses_one_thread_per_process(planted_clean_benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[int] = set()
 
     def run(*arguments: Any, **options: Any) -> Any:
@@ -122,14 +126,14 @@ def test_blas_uses_one_thread_per_process(planted_benchmark: Benchmark, monkeypa
 
     monkeypatch.setattr(runs, "run_together", run)
     with threadpool_limits(2, "blas"):
-        run_methods([planted_benchmark], ["random"], n_queries=5, n_runs=1, processes=1)
+        run_methods([planted_clean_benchmark], ["random"], n_queries=5, n_runs=1, processes=1)
     assert threads == {1}
 
 
-def test_worker_processes_end_with_the_search(planted_benchmark: Benchmark) -> None:
+def test_worker_processes_end_with_the_search(planted_clean_benchmark: Benchmark) -> None:
     """The search is closed after its first job; otherwise the jobs of BANANAS would run for half a minute."""
     jobs = [(0, "random", range(1)), *[(0, "bananas", range(4))] * 2]
-    finished_jobs = runs._iter_finished([planted_benchmark], jobs, 300, 0, 2)
+    finished_jobs = runs._iter_finished_jobs([planted_clean_benchmark], jobs, 300, 0, 2)
     assert next(finished_jobs)[0] == jobs[0]
     assert multiprocessing.active_children()
     finished_jobs.close()
@@ -153,43 +157,50 @@ def test_random_search_samples_without_replacement(space: CellSpace) -> None:
 
 
 @pytest.mark.parametrize("method_name", ["local", "evolution"])
-def test_method_beats_random_search(method_name: str, planted_benchmark: Benchmark) -> None:
-    runs_by_method = run_methods([planted_benchmark], [method_name, "random"], n_queries=200, n_runs=15, processes=1)[0]
-    accuracies = planted_benchmark.values[:, 0]
+def test_method_beats_random_search(method_name: str, planted_clean_benchmark: Benchmark) -> None:
+    runs_by_method = run_methods(
+        [planted_clean_benchmark], [method_name, "random"], n_queries=200, n_runs=15, processes=1
+    )[0]
+    accuracies = planted_clean_benchmark.values[:, 0]
     best_accuracies = [accuracies[method_runs.best_by_query()[:, -1]] for method_runs in runs_by_method]
     standard_error = np.sqrt(sum(sample.var(ddof=1) / len(sample) for sample in best_accuracies))
     assert best_accuracies[0].mean() - best_accuracies[1].mean() > 4 * standard_error
     assert (best_accuracies[0] == accuracies.max()).mean() > 0.5
 
 
-def test_bananas_beats_random_search_early(planted_benchmark: Benchmark) -> None:
+def test_bananas_beats_random_search_early(planted_clean_benchmark: Benchmark) -> None:
     runs_by_method = [
-        run_methods([planted_benchmark], [name], n_queries=50, n_runs=n_runs, processes=1)[0][0]
+        run_methods([planted_clean_benchmark], [name], n_queries=50, n_runs=n_runs, processes=1)[0][0]
         for name, n_runs in (("bananas", 2), ("random", 100))
     ]
     bananas_values, random_values = (
-        planted_benchmark.values[method_runs.best_by_query()[:, -1], 0] for method_runs in runs_by_method
+        planted_clean_benchmark.values[method_runs.best_by_query()[:, -1], 0] for method_runs in runs_by_method
     )
     assert bananas_values.min() > np.quantile(random_values, 0.9)
 
 
-def test_local_search_moves_to_better_neighbours_or_restarts(planted_benchmark: Benchmark) -> None:
-    ((queried, _),) = run_traces("local", planted_benchmark, (0,), n_queries=300)
+def test_local_search_continues_from_the_best_start_and_repeats_no_query(planted_clean_benchmark: Benchmark) -> None:
+    ((queried, _),) = run_traces("local", planted_clean_benchmark, (0,), n_queries=300)
     assert len({*queried}) == len(queried)
-    values = planted_benchmark.values[:, 0]
+    values = planted_clean_benchmark.values[:, 0]
     start = max(queried[:10], key=lambda cell: values[cell])
-    assert queried[10] in planted_benchmark.cells.neighbours(start)
+    assert queried[10] in planted_clean_benchmark.cells.neighbours(start)
 
 
-def test_halving_pays_only_for_evaluations_added_in_each_rung(planted_pgd: Benchmark) -> None:
+def test_halving_pays_only_for_evaluations_added_in_each_rung(planted_pgd_benchmark: Benchmark) -> None:
     rungs = plan_rungs(100, 7, 15_625)
     assert plan_rungs(1, 7, 15_625) == ((1, 7),)  # the budget is one complete evaluation
-    assert sum(n * (size - previous) for (n, size), previous in zip(rungs, (0, rungs[0][1]), strict=True)) <= 700
-    ((queried, spent),) = run_traces("halving", planted_pgd, (0,))
+    n_previous_by_rung = (0, rungs[0][1])
+    n_added_evaluations = sum(
+        n_cells * (n_evaluations - n_previous)
+        for (n_cells, n_evaluations), n_previous in zip(rungs, n_previous_by_rung, strict=True)
+    )
+    assert n_added_evaluations <= 700
+    ((queried, spent),) = run_traces("halving", planted_pgd_benchmark, (0,))
     assert len(queried) == rungs[-1][0]
     # Only the last rung is listed, and the rungs before it have spent more than half of the budget.
     assert spent[0] > 50
-    accuracies = planted_pgd.values[:, 0]
+    accuracies = planted_pgd_benchmark.values[:, 0]
     random_maxima = [accuracies[np.random.default_rng(seed).choice(15_625, 100)].max() for seed in range(200)]
     assert accuracies[queried].max() > np.median(random_maxima)
 

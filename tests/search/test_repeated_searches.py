@@ -77,16 +77,18 @@ def test_search_accepts_distinct_cells_and_constraints(reader: RobustnessDataset
     assert constrained_search.optimum["clean"] < distinct_search.optimum["clean"]
 
 
-def test_dominated_volume_fractions_match_hypervolumes(planted_front: Benchmark, reader: RobustnessDataset) -> None:
+def test_dominated_volume_fractions_match_hypervolumes(
+    planted_front_benchmark: Benchmark, reader: RobustnessDataset
+) -> None:
     search_result = search(reader, "clean, pgd:4", methods=["evolution", "random"], n_queries=60, n_runs=4)
     assert search_result.is_front
     assert search_result.columns == (VOLUME,)
     evolution_mean, random_mean = (result.reported[VOLUME].mean for result in search_result.results)
     assert 0 < random_mean < evolution_mean < 1
-    (runs,) = run_methods([planted_front], ["random"], n_queries=30, n_runs=2, processes=1)[0]
+    (runs,) = run_methods([planted_front_benchmark], ["random"], n_queries=30, n_runs=2, processes=1)[0]
     dominated_fractions = dominated_volume_fractions(runs)
-    low, high = planted_front.values.min(axis=0), planted_front.values.max(axis=0)
-    scaled_values = (planted_front.values - low) / (high - low)
+    low, high = planted_front_benchmark.values.min(axis=0), planted_front_benchmark.values.max(axis=0)
+    scaled_values = (planted_front_benchmark.values - low) / (high - low)
     attainable_volume = hypervolume(scaled_values)
     for query in (1, 7, 30):
         expected = hypervolume(scaled_values[runs.queried[1, :query]]) / attainable_volume

@@ -18,7 +18,7 @@ KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1]}}
 
 @pytest.fixture
 def overflowing_weights(tmp_path: Path) -> Path:
-    """Return a weight store with a network whose weights are finite, but whose feature maps overflow."""
+    """Return the path of a weight store with a network whose weights are finite, but whose feature maps overflow."""
     with CheckpointStore(tmp_path / "overflowing") as store:
         torch.manual_seed(0)
         spec = architecture(21).spec

@@ -88,6 +88,7 @@ def full_and_incremental_logits(network, *, size, n_images, count, seed=0):
 
 
 def assert_same_logits(spec, size, n_images=5, count=4):
+    """Check that incremental and full passes give equal logits up to rounding for `count` random proposals."""
     network = compile_network(network_of(spec, seed=size, cells=2), spec, NORMALISATION, n_classes=N_CLASSES)
     for full, incremental in full_and_incremental_logits(network, size=size, n_images=n_images, count=count, seed=size):
         torch.testing.assert_close(incremental, full, rtol=0, atol=1e-5 * max(1.0, float(full.abs().max())))
@@ -211,7 +212,7 @@ class ExactWindowModel(ExactModel):
 
 
 @pytest.mark.parametrize("batch_size", [64, 5])
-def test_square_gives_the_same_images_with_searches(batch_size):
+def test_square_images_are_the_same_with_window_searches(batch_size):
     parameters = SQUARE.parameters(epsilons_255=(2.0, 8.0, 24.0), queries=150, restarts=2)
     model = ExactWindowModel()
     images_with_searches = attack_images(SQUARE, parameters=parameters, model=model, samples=batch_size)
@@ -221,6 +222,7 @@ def test_square_gives_the_same_images_with_searches(batch_size):
 
 
 def clean_images():
+    """Return the test images as pixels in [0, 1]."""
     return torch.from_numpy(IMAGES.images).float() / 255
 
 
@@ -277,7 +279,7 @@ def record_incremental_passes(monkeypatch):
     return calls
 
 
-def test_square_finds_the_same_images_incrementally(network_images_labels, monkeypatch):
+def test_square_images_are_the_same_with_incremental_passes(network_images_labels, monkeypatch):
     passes = record_incremental_passes(monkeypatch)
     epsilons = (0.1 / 255, 1 / 255, 4 / 255)
     # Windows have the same sizes as with 5,000 queries, but there are a quarter as many of each size.

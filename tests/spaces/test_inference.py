@@ -63,6 +63,7 @@ def images_of(size, n_images=5):
 
 
 def assert_equal_within_rounding(network, spec, size, gradient_tolerance=1e-5):
+    """Check that the compiled network equals the uncompiled network; return its logits and its gradient."""
     pixels, labels = images_of(size)
     classifier = Classifier(network, NORMALISATION, N_CLASSES)
     compiled = compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES)
@@ -193,8 +194,8 @@ def test_compile_network_rejects_unsupported_networks():
 
 
 # Programs are tested with symbols instead of feature maps. A node is a multiset of chains: the operations that are
-# applied to the input, one after another. A program and a cell are equivalent if and only if each chain occurs equally
-# often in the outputs of both.
+# applied to the input, one after another. A program and a cell are equivalent if and only if each chain occurs the same
+# number of times in the outputs of both.
 
 
 def chains_of_cell(spec):
@@ -211,7 +212,7 @@ def chains_of_cell(spec):
 
 
 def append_operation(operation, edge, source_chains):
-    """Return the chains of an edge's output, given its source node's. A convolution makes them one chain."""
+    """Return the chains of an edge's output, given those of its source node. A convolution makes them one chain."""
     if operation == NONE:
         return {}
     if operation == SKIP:

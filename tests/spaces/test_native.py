@@ -39,6 +39,7 @@ def compile_both(spec, *, size, cells=1, n_images=9, seed=0):
 
 
 def assert_same_bits(spec, **shape):
+    """Check that all outputs are bit-identical with and without the native library."""
     native_network, torch_network, pixels, labels = compile_both(spec, **shape)
     assert torch.equal(native_network.logits(pixels), torch_network.logits(pixels))
     outputs, expected_outputs = (
@@ -110,7 +111,7 @@ def test_native_results_are_independent_of_threads():
 # --- searches --------------------------------------------------------------------------------------------------------
 
 
-def assert_windows_are_bit_identical(spec, *, depth, size, n_images, monkeypatch):
+def assert_search_is_bit_identical(spec, *, depth, size, n_images, monkeypatch):
     fix_depth(depth, monkeypatch)
     network = compile_network(network_of(spec, channels=16, cells=2), spec, NORMALISATION, n_classes=N_CLASSES)
     for full, incremental in full_and_incremental_logits(network, size=size, n_images=n_images, count=5):
@@ -119,18 +120,18 @@ def assert_windows_are_bit_identical(spec, *, depth, size, n_images, monkeypatch
 
 @needs_library
 @pytest.mark.parametrize("name", [name for name in SPECIAL_CELLS if name not in CONSTANT_CELLS])
-def test_native_windows_of_special_cells_are_bit_identical(name, monkeypatch):
+def test_native_searches_of_special_cells_are_bit_identical(name, monkeypatch):
     spec = format_spec(SPECIAL_CELLS[name])
     for depth, size in ((99, 32), (99, 16), (2, 16), (3, 16)):
-        assert_windows_are_bit_identical(spec, depth=depth, size=size, n_images=9, monkeypatch=monkeypatch)
+        assert_search_is_bit_identical(spec, depth=depth, size=size, n_images=9, monkeypatch=monkeypatch)
 
 
 @needs_library
-def test_native_search_works_with_several_threads(monkeypatch):
+def test_native_search_with_several_threads_is_bit_identical(monkeypatch):
     previous_n_threads = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        assert_windows_are_bit_identical(specs()[0], depth=99, size=16, n_images=20, monkeypatch=monkeypatch)
+        assert_search_is_bit_identical(specs()[0], depth=99, size=16, n_images=20, monkeypatch=monkeypatch)
     finally:
         torch.set_num_threads(previous_n_threads)
 
@@ -146,7 +147,7 @@ def test_native_searches_have_separate_memory(monkeypatch):
         proposal = images.clone()
         proposal[:, :, 5:7, 3:5] = 0
         assert torch.equal(search.logits(5, 3, window), network.logits(proposal))
-        # A proposal that is neither accepted nor rejected before the next one is rejected.
+        # The previous proposal was neither accepted nor rejected; the next proposal rejects it.
         proposal = images.clone()
         proposal[:, :, :2, :2] = 0
         assert torch.equal(search.logits(0, 0, window), network.logits(proposal))
@@ -163,9 +164,9 @@ def test_native_search_exists_only_if_it_saves_time():
         return network.window_search(torch.zeros(8, 3, 32, 32), [side] * queries)
 
     assert start_search(309, 4) is not None
-    assert start_search(309, 14) is None
-    assert start_search(309, 4, queries=2) is None
-    assert start_search(0, 4) is None
+    assert start_search(309, 14) is None  # the window is too large
+    assert start_search(309, 4, queries=2) is None  # filling the cache would take longer
+    assert start_search(0, 4) is None  # in this cell, changes spread too quickly
     assert start_search(21, 3) is not None
 
 
@@ -203,8 +204,8 @@ def test_native_library_is_not_used_if_results_differ(monkeypatch_without_caches
     compute = network_module.InferenceNetwork.loss_and_gradient
 
     def compute_with_error(self, pixels, labels):
-        loss, logits, gradient = compute(self, pixels, labels)
-        return loss, logits, gradient if self._native is None else gradient * (1 + 2**-23)
+        logits, loss, gradient = compute(self, pixels, labels)
+        return logits, loss, gradient if self._native is None else gradient * (1 + 2**-23)
 
     monkeypatch_without_caches.setattr(network_module.InferenceNetwork, "loss_and_gradient", compute_with_error)
     with pytest.warns(RuntimeWarning, match="its results differ from those of PyTorch"):

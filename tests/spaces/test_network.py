@@ -12,7 +12,7 @@ from tests.golden.make_network_golden import GOLDEN_FILE, fill_state, make_pixel
 
 GOLDEN = json.loads(GOLDEN_FILE.read_text())
 CASES = GOLDEN["cases"]
-WITHOUT_PATH = {10, 12, 74, 172, 879, 1651}
+CELLS_WITHOUT_PATH = {10, 12, 74, 172, 879, 1651}
 SIZE = {"channels": GOLDEN["channels"], "cells": GOLDEN["cells"]}
 
 
@@ -33,11 +33,11 @@ def test_golden_file_covers_the_space():
     assert {10, 100, 120} == {case["n_classes"] for case in CASES}
     edge_operations = {pair for case in CASES for pair in enumerate(nasbench201.parse(case["spec"]))}
     assert len(edge_operations) == len(nasbench201.EDGES) * len(nasbench201.OPERATIONS)
-    assert {case["index"] for case in CASES} >= WITHOUT_PATH
+    assert {case["index"] for case in CASES} >= CELLS_WITHOUT_PATH
     for case in CASES:
         logits = np.array(case["logits"])
         # If logits did not depend on the images, they would be equal for all cells, and the test would be weak.
-        assert (abs(logits[0] - logits[1]).max() > 0.02) == (case["index"] not in WITHOUT_PATH), case_id(case)
+        assert (abs(logits[0] - logits[1]).max() > 0.02) == (case["index"] not in CELLS_WITHOUT_PATH), case_id(case)
         assert abs(logits).max() < 10
 
 
@@ -60,7 +60,7 @@ def test_parameter_count_equals_published_count(case):
     assert case["parameters"] == nasbench201.parameter_count(case["spec"], n_classes=case["n_classes"], **SIZE)
 
 
-@pytest.mark.parametrize("index", sorted(WITHOUT_PATH))
+@pytest.mark.parametrize("index", sorted(CELLS_WITHOUT_PATH))
 def test_network_without_a_path_has_zero_gradients(index):
     network = build_network(nasbench201.specs()[index], channels=4, cells=1, n_classes=3).eval()
     pixels = torch.rand(2, 3, 16, 16, requires_grad=True)

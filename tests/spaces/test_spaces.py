@@ -111,7 +111,7 @@ def test_resolve_explains_invalid_names(name, expected):
     assert "\n" not in str(error.value)
 
 
-def test_format_spec_rejects_other_operations():
+def test_format_spec_rejects_invalid_operations():
     for operations in (("none",) * 5, ("none",) * 5 + ("max_pool_3x3",)):
         with pytest.raises(
             ArchitectureError, match="a cell needs 6 operations, one per edge, each of them one of none"
@@ -207,7 +207,7 @@ def test_with_size_is_supported_only_if_declared(space: Space) -> None:
     if space.is_sized:
         assert space.with_size(channels=4, cells=1).identity() == {"channels": 4, "cells": 1}
     else:
-        with pytest.raises(ConfigError, match=f"space: {space.name}: its networks have a fixed size"):
+        with pytest.raises(ConfigError, match=f"the space {space.name}: its networks have a fixed size"):
             space.with_size(channels=4, cells=1)
 
 
@@ -261,7 +261,7 @@ def test_random_cells_are_uniform_over_operations() -> None:
         ("|none~0|", "got 1 edge"),
     ],
 )
-def test_cell_index_rejects_other_values(cell: object, message: str) -> None:
+def test_cell_index_rejects_invalid_cells(cell: object, message: str) -> None:
     with pytest.raises(ArchitectureError) as error:
         cell_index(cell)  # type: ignore[arg-type]
     assert message in str(error.value)

@@ -109,7 +109,7 @@ def count_group_parameters(blocks):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        # The first numbers are those of widely used implementations.
+        # The literal numbers are those of widely used implementations.
         ("resnet18", 11_173_962),
         ("resnet34", 21_282_122),
         ("resnet50", 23_520_842),
@@ -174,7 +174,7 @@ SMALL_NETWORKS = (
     "resnet18-w4", "resnet50-w2", "resnet50-imagenet-stem-w4", "resnet32-narrow-w2", "vgg16-w4", "gresnet18-w1",
     "stn-resnet18-w8", "ptn-resnet18-w8", "lenet5-w3", "fc7500-w16",
 )  # fmt: skip
-"""Each type of network, in one depth and a small width."""
+"""One network of each type, with a small width."""
 
 every_network = pytest.mark.parametrize("name", SMALL_NETWORKS)
 
@@ -197,8 +197,8 @@ def test_small_networks_cover_every_type_of_network():
 
 
 @every_network
-def test_classifier_gradient_reaches_every_pixel(name):
-    # Logits and gradients agree in both memory formats and in bfloat16, and are repeatable.
+def test_classifier_is_repeatable_in_both_memory_formats_and_depends_on_inner_pixels(name):
+    # Logits agree in both memory formats and in bfloat16.
     network = ZOO.build(name, n_classes=10)
     network(images(16))  # change the initial running statistics
     labels = torch.tensor([0, 3, 5, 9])
@@ -289,7 +289,7 @@ def test_network_accepts_other_image_sizes(name):
         ("fc7500-w8", "hidden", (8, 3072)),
     ],
 )
-def test_width_scales_all_layers(name, layer, shape):
+def test_width_scales_inner_layers(name, layer, shape):
     assert ZOO.build(name, n_classes=10).get_parameter(f"{layer}.weight").shape == shape
 
 
@@ -350,7 +350,7 @@ def test_narrow_network_pads_after_the_last_pixel():
 # --- initial weights --------------------------------------------------------------------------------------------------
 
 
-def test_other_networks_have_default_initial_weights_of_pytorch():
+def test_other_networks_have_the_default_initial_weights_of_pytorch():
     for name in ("resnet50-w4", "gresnet18-w4", "ptn-resnet18-w4", "lenet5", "fc7500-w16"):
         for module in ZOO.build(name, n_classes=10).modules():
             if isinstance(module, nn.Conv2d | nn.Linear):

@@ -53,6 +53,7 @@ MATRICES = {matrix(orientation): orientation for orientation in range(ORIENTATIO
 
 
 def transform(a, row, column):
+    """Return a matrix times a vector (row, column)."""
     return a[0][0] * row + a[0][1] * column, a[1][0] * row + a[1][1] * column
 
 
@@ -124,14 +125,14 @@ def test_group_network_is_equivariant(symmetry, is_training):
     network(torch.randn(8, 3, 9, 9).double())  # change the initial running statistics
     network.train(is_training)
     image = torch.randn(2, 3, 33, 33).double()
-    features, turned_features = network.stem(image), network.stem(orient(image, symmetry))
+    features, oriented_features = network.stem(image), network.stem(orient(image, symmetry))
     for stage in range(5):
-        torch.testing.assert_close(turned_features, transform_features(features, symmetry), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(oriented_features, transform_features(features, symmetry), rtol=1e-9, atol=1e-9)
         if symmetry:
-            assert not torch.allclose(turned_features, features, rtol=1e-2, atol=1e-2)
+            assert not torch.allclose(oriented_features, features, rtol=1e-2, atol=1e-2)
         if stage < 4:
             layer = network.get_submodule(f"layer{stage + 1}")
-            features, turned_features = layer(features), layer(turned_features)
+            features, oriented_features = layer(features), layer(oriented_features)
     assert features.shape == (2, 8 * 16, 5, 5)
 
 
@@ -139,11 +140,11 @@ def test_stride_of_2_is_equivariant_only_for_odd_sizes():
     # Of 32 pixels, stride 2 samples pixels 0, 2, ..., 30. A rotation does not map this set to itself.
     network = Zoo().build("gresnet18-w2", n_classes=10).double().eval()
     image = torch.randn(1, 3, 32, 32).double()
-    features, turned_features = network.stem(image), network.stem(image.rot90(1, (-2, -1)))
-    features, turned_features = network.layer1(features), network.layer1(turned_features)
-    torch.testing.assert_close(turned_features, transform_features(features, 1), rtol=1e-9, atol=1e-9)
+    features, oriented_features = network.stem(image), network.stem(image.rot90(1, (-2, -1)))
+    features, oriented_features = network.layer1(features), network.layer1(oriented_features)
+    torch.testing.assert_close(oriented_features, transform_features(features, 1), rtol=1e-9, atol=1e-9)
     assert not torch.allclose(
-        network.layer2(turned_features), transform_features(network.layer2(features), 1), rtol=1e-2, atol=1e-2
+        network.layer2(oriented_features), transform_features(network.layer2(features), 1), rtol=1e-2, atol=1e-2
     )
 
 

@@ -151,7 +151,7 @@ def test_polar_transformer_centres_images():
     torch.testing.assert_close(transformer(images.roll((-2, 4), dims=(2, 3))), expected, rtol=0, atol=1e-3)
 
 
-def test_centroid_and_direction_of_probabilities():
+def test_centroid_and_mean_direction_match_hand_calculations():
     uniform = torch.full((1, 8), 1 / 8, dtype=torch.float64)
     assert centroid(uniform, 32).abs() < 1e-12
     # Equal probabilities have no direction, so the angle is 0.

@@ -36,10 +36,11 @@ PLAUSIBLE_RESULTS = {
 
 
 def find_flags_with(changes: dict[tuple[str, float], dict[int, float]], n_images: int = 10_000) -> list[AttackFlag]:
+    """Return the flags of plausible results with some changes."""
     return find_flags("cifar10", PLAUSIBLE_RESULTS | changes, n_images=n_images, n_classes=10)
 
 
-def test_find_flags_returns_none_for_plausible_curves() -> None:
+def test_plausible_results_have_no_flags() -> None:
     assert find_flags_with({}) == []
 
 
@@ -104,9 +105,9 @@ def test_single_step_attack_is_not_flagged_as_not_monotone() -> None:
 
 
 def test_find_flags_ignores_a_difference_that_may_be_chance_on_few_images() -> None:
-    changed = {("aa_square", 1.0): {0: 0.7, 1: 0.25}}
-    assert find_flags_with(changed, n_images=10_000)
-    assert not find_flags_with(changed, n_images=100)
+    changes = {("aa_square", 1.0): {0: 0.7, 1: 0.25}}
+    assert find_flags_with(changes, n_images=10_000)
+    assert not find_flags_with(changes, n_images=100)
 
 
 @pytest.mark.parametrize(

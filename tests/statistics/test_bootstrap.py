@@ -15,6 +15,7 @@ from robust201.statistics.outcomes import pack_outcomes
 
 
 def make_outcomes(n_networks: int, n_images: int, *, shared_difficulty: bool) -> np.ndarray:
+    """Return outcomes of networks with accuracies from 0.5 to 0.8, which may find the same images difficult."""
     rng = np.random.default_rng(3)
     difficulty = rng.random(n_images) if shared_difficulty else rng.random((n_networks, n_images))
     return difficulty < np.linspace(0.5, 0.8, n_networks)[:, None]
@@ -49,7 +50,7 @@ def test_paired_rank_intervals_are_narrower_than_unpaired_ones() -> None:
     ).sum()
 
 
-def test_ranks_of_matches_scipy() -> None:
+def test_ranks_match_scipy_and_rank_intervals_match_quantiles() -> None:
     counts = np.random.default_rng(0).integers(0, 6, (20, 9))
     expected = np.array([rankdata(-sample_counts, method="min") for sample_counts in counts])
     np.testing.assert_array_equal(ranks_of(counts), expected)

@@ -53,7 +53,7 @@ def test_sampled_precision_has_shorter_intervals_with_cheap_outcomes():
     assert simple_precision(outcomes, 600, 600) == (0.0, 1.0)
 
 
-def test_sampled_precision_does_not_depend_on_the_number_of_known_images():
+def test_sampled_precision_hardly_depends_on_the_size_of_the_population():
     outcomes, cheap = simulate_outcomes(8, 600, seed=3, offsets=(0.0, -1.0))
     folds = leave_out_folds(outcomes, cheap)
     widths = [sampled_precision(folds, 60, n_images, n_strata=4, name="pgd")[0] for n_images in (300, 600, 900, 6000)]

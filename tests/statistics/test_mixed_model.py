@@ -11,6 +11,7 @@ from robust201.statistics.variance import variance_components
 
 
 def make_group_design(groups):
+    """Return a design with one column of indicators per group."""
     return np.eye(max(groups) + 1)[list(groups)]
 
 
@@ -21,6 +22,7 @@ def fit_table(table):
 
 
 def simulate_table(seed, n_clusters=6, n_groups=4, cluster_sd=1.0, residual_sd=0.7):
+    """Return random values (clusters, groups) whose group means are 0, 1, 2 and so on."""
     rng = np.random.default_rng(seed)
     intercepts = cluster_sd * rng.normal(size=(n_clusters, 1))
     return np.arange(n_groups) + intercepts + residual_sd * rng.normal(size=(n_clusters, n_groups))
@@ -124,9 +126,9 @@ def test_fit_of_equal_values_has_zero_variance_and_nan_p_value():
 @pytest.mark.parametrize(
     ("design", "values", "message"),
     [
-        (np.eye(3), [1, 2], r"got \(2,\) values and \(3,\) clusters"),
+        (np.eye(3), [1, 2], r"got values of shape \(2,\) and clusters of shape \(3,\)"),
         (np.eye(3), [1, np.nan, 2], "a finite value.*Remove missing values"),
-        (np.ones((3, 2)), [1, 2, 3], "they have rank 1"),
+        (np.ones((3, 2)), [1, 2, 3], "its rank is only 1"),
     ],
 )
 def test_fit_rejects_invalid_input_with_a_one_line_error(design, values, message):

@@ -12,6 +12,7 @@ from robust201.statistics.prediction import (
 
 
 def make_points(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return random points (count, 3), and two noisy functions of them as targets (count, 2)."""
     rng = np.random.default_rng(seed)
     points = rng.normal(size=(count, 3))
     targets = np.stack([points[:, 0] + np.sin(points[:, 1]), -2 * points[:, 2]], axis=1)

@@ -22,7 +22,7 @@ from robust201.statistics.robustness import (
 PAPER_STRENGTHS = np.array([0, 0.0125, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
 
 
-def test_robustness_r_uses_the_weights_of_the_paper() -> None:
+def test_robustness_r_uses_the_papers_trapezoid_weights() -> None:
     weights = trapezoid_weights(PAPER_STRENGTHS) / 0.3
     expected = [0.020833, 0.041667, 0.0625, 0.125, *[0.166667] * 4, 0.083333]
     np.testing.assert_allclose(weights, expected, atol=1e-6)

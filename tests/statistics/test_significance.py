@@ -115,7 +115,7 @@ def test_paired_difference_intervals_have_nominal_coverage(n_images, fractions):
     assert 0.935 < coverage <= 1.0
 
 
-def test_image_mean_intervals_have_a_positive_width_if_all_images_are_equal() -> None:
+def test_image_mean_intervals_have_a_positive_width_if_all_images_have_equal_counts() -> None:
     counts = np.array([[4] * 10, [0] * 10, [2] * 10], np.uint16)
     low, high = image_mean_intervals(counts, 4)
     expected_low, expected_high = accuracy_intervals([1.0, 0.0, 0.5], 10)

@@ -26,7 +26,7 @@ def test_spectrum_of_diagonal_image_matches_hand_calculation():
     assert effective_rank == pytest.approx(0.75**-0.75 * 0.25**-0.25)
 
 
-def test_centred_spectrum_does_not_depend_on_the_mean():
+def test_centred_spectrum_excludes_the_mean():
     image = images_from_matrices([[200, 210], [200, 210]])
     assert singular_spectra(image).energy[0, 0] > 0.99
     spectra = singular_spectra(images_from_matrices([[210, 200], [200, 210]]), centred=True)

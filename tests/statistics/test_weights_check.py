@@ -58,8 +58,9 @@ def test_check_accuracies_is_stricter_for_many_networks() -> None:
     assert check_accuracies([accuracy]).unexpected
     assert not check_accuracies([accuracy] * 10_000).unexpected
     message = check_accuracies([accuracy]).unexpected[0].message
-    assert "#21 cifar10: expected 0.7" in message
-    assert "of 100 clean images correct, since 0.9000 of 10,000 is recorded with the weights, got 0.7600" in message
+    assert "but 0.7" in message
+    assert "the accuracy on 100 clean images is 0.7600" in message
+    assert "an accuracy of 0.9000 on 10,000 images was recorded with the weights" in message
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_commands_report_networks_with_unexpected_accuracy(
     sweep = recorded_sweep({0: measured_accuracies[0], 21: measured_accuracies[21] + 0.1})
     verify_result = robust201("verify", tmp_path / "results")
     assert verify_result.code == 0
-    assert verify_result.err.startswith("warning: Checking weights failed for #21 digits: expected 0.")
+    assert verify_result.err.startswith("warning: Checking weights failed for #21 digits: the accuracy on ")
     assert "#0" not in verify_result.err
     assert "recorded with the weights for 1 of 2 networks" in " ".join(verify_result.out.split())
     doctor_checks = json.loads(robust201("doctor", sweep, "--json").out)

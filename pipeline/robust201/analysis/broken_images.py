@@ -50,7 +50,7 @@ class BrokenImages(NamedTuple):
         return self.images.iloc[_N_SHOWN:].tail(_N_SHOWN)[::-1]
 
     def n_broken_networks(self, position: int) -> dict[tuple[str, float], int]:
-        """Return how many networks each attack or corruption causes to misclassify an image, by key and strength."""
+        """Return the number of networks for which each attack or corruption breaks an image, by key and strength."""
         return dict(zip(self.evaluations, self.counts[:, position].tolist(), strict=True))
 
 
@@ -88,7 +88,7 @@ def weakest_breaking_strengths(
 ) -> dict[str, float]:
     """Return the lowest strength of each key that breaks an image for at least half of the networks.
 
-    Keys without such a strength are left out.
+    Only networks that classify the clean image correctly count. Keys without such a strength are left out.
 
     Args:
         n_networks_by_evaluation: number of networks for which each attack or corruption breaks the image, by key and

@@ -60,8 +60,8 @@ def iter_class_summaries(
         architecture. The first columns are `CONFIDENCES`: the mean confidence in the predicted class over correctly
         classified images, the same over misclassified images, and the mean over classes of the confidence in the true
         class. The other columns are `CLASS_CONFIDENCES`, each for all classes: the mean confidence in class c over the
-        images of class c, and over the images that are predicted as c. Means over no image are NaN. Keys without a
-        file are left out.
+        images of class c, and over the images that are predicted as c. Means are NaN if there are no such images. Keys
+        without a file are left out.
 
     Raises:
         ResultsError: a file is damaged, lacks a strength, or has values with different numbers of classes.
@@ -79,8 +79,8 @@ def iter_class_summaries(
         for block in blocks:
             n_classes = block.n_classes if n_classes is None else n_classes
             if block.n_classes != n_classes:
-                expectation = f"{n_classes} classes as in other values, got {block.n_classes}"
-                raise _invalid_values_error(block.source, files.find(dataset, key, measure), expectation)
+                expected = f"{n_classes} classes as in other values, got {block.n_classes}"
+                raise _invalid_values_error(block.source, files.find(dataset, key, measure), expected)
             blocks_at_strength = summaries.setdefault(block.strength, [])
             if measure == "cm" and blocks_at_strength:
                 blocks_at_strength[0] += block.values

@@ -73,13 +73,15 @@ class DatasetResults:
     Attributes:
         name: the dataset.
         reader: reader of the folder that contains the results.
-        accuracies: fractions by architecture (index, ascending) and (key, strength), with keys in the paper's style and
-            in the order of the task table. Clean accuracy is ``("clean", 0.0)``; a missing evaluation is NaN.
-        mean: weighting of keys and strengths in `scores`, a name of `MEANS`.
+        accuracies: fractions by architecture (index, ascending) and (key, strength), with keys in the paper's style
+            (``pgd``, not ``pgd@Linf``) and in the order of the task table. Clean accuracy is ``("clean", 0.0)``; a
+            missing evaluation is NaN.
+        mean: how `scores` weight keys and strengths; a name in `MEANS`.
         folder: results of all the folder's datasets, including these, for figures across datasets.
-        measure_weights: name of the weights that `measures` belong to; None for the weights of the accuracies.
+        measure_weights: name of the networks' weights for which `measures` were computed; None for the weights for
+            which the accuracies were computed.
         measure_folders: readers of further folders, whose measures are correlated with the accuracies.
-        shown_class: number of the class that figures of the confidences in a single class show.
+        shown_class: number of the class in figures that show the confidences in a single class.
     """
 
     name: str
@@ -183,7 +185,7 @@ class DatasetResults:
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """The scores of `SCORES` that the results suffice for, by architecture.
+        """The scores in `SCORES` for which the results suffice, by architecture.
 
         The attribute `mean` is the weighting of the mean scores. A mean is NaN if the architecture lacks any of the
         averaged accuracies.
@@ -220,7 +222,10 @@ class DatasetResults:
 
     @property
     def best_architecture(self) -> ArchitectureId:
-        """The architecture that the explorer shows first: the best by mean adversarial accuracy or another score."""
+        """The architecture that the explorer shows first: the best by mean adversarial accuracy.
+
+        If there is no mean adversarial accuracy, another score decides.
+        """
         for score in (ADVERSARIAL, *self.scores.columns):
             if score in self.scores and (ranked := self.rank_architectures(self.scores[score])):
                 return ranked[0].architecture
@@ -228,7 +233,7 @@ class DatasetResults:
 
     @cached_property
     def measures(self) -> pd.DataFrame:
-        """The values of measures and of unknown keys, without accuracies.
+        """The values of measures and of unknown keys; accuracies are not included.
 
         Returns:
             float64 by architecture and (key, measurement, strength); NaN for missing values. Lists are left out.
@@ -274,7 +279,7 @@ def read_results(
     """Read the results of each dataset in a folder; datasets without accuracies are left out."""
     if mean not in MEANS:
         raise ConfigError(
-            f"Averaging accuracies failed for the mean: expected {' or '.join(MEANS)}, got {mean!r}."
+            f"Averaging accuracies failed: the mean must be {' or '.join(MEANS)}, not {mean!r}."
             f"{did_you_mean(mean, MEANS)}"
         )
     folder: list[DatasetResults] = []
@@ -286,22 +291,34 @@ def read_results(
 
 
 def choose_results(
-    all_results: Sequence[DatasetResults], data: str | None, path: Path, activity: str = "Drawing"
+    all_results: Sequence[DatasetResults], dataset_name: str | None, path: Path, activity: str = "Drawing"
 ) -> DatasetResults:
-    """Return the results on the dataset `data`; None selects the only dataset."""
+    """Return the results on the dataset `dataset_name`; None selects the only dataset.
+
+    Args:
+        all_results: results on all datasets of the folder.
+        dataset_name: name of a dataset, or None.
+        path: the folder.
+        activity: beginning of error messages, such as ``Ranking``.
+
+    Raises:
+        ConfigError: the folder has no results on this dataset, or it has several datasets and none is named.
+    """
     names = [results.name for results in all_results]
-    if data is None and len(all_results) == 1:
+    if dataset_name is None and len(all_results) == 1:
         return all_results[0]
-    if data is None:
+    if dataset_name is None:
         remedy = "Select one with --dataset"
         remedy += ", or draw all figures of all datasets with `plot all`." if activity == "Drawing" else "."
         raise ConfigError(
             f"{activity} failed for {path}: the folder has results on {', '.join(names) or 'no dataset'}, and none was "
             f"selected. {remedy}"
         )
-    if data not in names:
-        raise ConfigError(f"{activity} failed for {path}: it has no results on {data!r}.{did_you_mean(data, names)}")
-    return all_results[names.index(data)]
+    if dataset_name not in names:
+        raise ConfigError(
+            f"{activity} failed for {path}: it has no results on {dataset_name!r}.{did_you_mean(dataset_name, names)}"
+        )
+    return all_results[names.index(dataset_name)]
 
 
 def quartiles(values: NDArray[np.float64]) -> tuple[float, float, float]:

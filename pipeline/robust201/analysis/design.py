@@ -128,7 +128,7 @@ def _operation_codes_of_space(space: CellSpace) -> NDArray[np.int64]:
 
 
 def classes_without_accuracy(results: DatasetResults, accuracies: "pd.Series[float]") -> NDArray[np.int64]:
-    """Return the isomorphism classes of cells that have no accuracy, as ids of their representatives."""
+    """Return the isomorphism classes that have no accuracy, as ids of their representatives."""
     return np.setdiff1d(_require_cell_space(results).isomorphs(), accuracies.dropna().index.to_numpy())
 
 

@@ -58,8 +58,8 @@ class EstimateTable:
     def find(self, evaluations: Sequence[tuple[str, float]]) -> EstimatedAccuracies | None:
         """Return the estimates under some evaluations, averaged over the evaluations; None if there are no estimates.
 
-        The standard error of a mean is the mean of the standard errors, which is an upper bound because all evaluations
-        are on the same images. Measured accuracies have no error.
+        The standard error of a mean is taken to be the mean of the standard errors. This is an upper bound for any
+        correlation between the evaluations, which use the same images. Measured accuracies have no error.
         """
         if self.rows.empty:
             return None
@@ -147,7 +147,7 @@ def fill_in_estimates(results: "DatasetResults") -> tuple["DatasetResults", str]
 
 
 def read_standard_errors(results: "DatasetResults") -> pd.DataFrame:
-    """Return the standard errors of the accuracies that `fill_in_estimates` returns; 0 for measured ones."""
+    """Return the standard errors of the accuracies that `fill_in_estimates` returns; 0 for measured accuracies."""
     errors = pd.DataFrame(0.0, index=results.accuracies.index, columns=results.accuracies.columns)
     table = EstimateTable(results)
     for evaluation in results.columns:

@@ -1,4 +1,4 @@
-"""Comparison of a sampled sweep's networks, where at least one accuracy of a pair is an estimate."""
+"""Comparison of a sampled sweep's networks, for pairs in which at least one accuracy is an estimate."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -59,7 +59,7 @@ def compare_estimated(
 
     Raises:
         ConfigError: an entry of `networks` is not DATASET:ARCHITECTURE, the networks are in several folders, or
-            nothing is estimated.
+            no accuracy is an estimate.
     """
     folder, names = _split_networks(networks)
     reader = RobustnessDataset(folder)
@@ -174,9 +174,9 @@ def _summarise(table: pd.DataFrame, n_images: int) -> str:
             for network, wins in ((first, wins_of_first), (second, wins_of_second))
             if len(wins)
         ]
-        result = "; ".join(clauses) or f"{first} and {second} do not differ significantly"
+        finding = "; ".join(clauses) or f"{first} and {second} do not differ significantly"
         evaluations_text = f"{len(rows)} evaluation{'' if len(rows) == 1 else 's'}"
-        lines.append(f"In {evaluations_text}, {result} (normal approximation, Holm's correction, level {LEVEL:g}).")
+        lines.append(f"In {evaluations_text}, {finding} (normal approximation, Holm's correction, level {LEVEL:g}).")
     lines.append(
         f"Accuracies marked ~ are estimates for all {n_images:,} images from samples of them; the others were measured "
         "on all images. Intervals treat the errors of two estimates as independent."
@@ -187,6 +187,6 @@ def _summarise(table: pd.DataFrame, n_images: int) -> str:
 def _describe_wins(network: str, wins: pd.DataFrame) -> str:
     largest = wins.iloc[int(wins["difference"].abs().to_numpy().argmax())]
     return (
-        f"{network} is significantly more accurate in {len(wins)}, by up to {100 * abs(largest['difference']):.1f} "
-        f"points ({largest['key']} {largest['strength']:g})"
+        f"{network} is significantly more accurate in {len(wins)} of them, by up to "
+        f"{100 * abs(largest['difference']):.1f} points ({largest['key']} {largest['strength']:g})"
     )

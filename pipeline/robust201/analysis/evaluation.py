@@ -44,11 +44,11 @@ class WorstCase(NamedTuple):
     @property
     def summary(self) -> str:
         """Sentence with the accuracy, its interval and the keys of the evaluations."""
-        names = list(dict.fromkeys(key for key, _ in self.evaluations))
+        keys = list(dict.fromkeys(key for key, _ in self.evaluations))
         evaluations_text = f"{len(self.evaluations):,} evaluations" if len(self.evaluations) > 1 else "1 evaluation"
         return (
             f"{self.accuracy:.1%} ({self.low:.1%} to {self.high:.1%}) of {len(self.outcomes):,} images withstand each "
-            f"of {evaluations_text}: {', '.join(names)}."
+            f"of {evaluations_text}: {', '.join(keys)}."
         )
 
 
@@ -254,7 +254,7 @@ class Comparison(pd.DataFrame):
 
     @property
     def summary(self) -> str:
-        """One sentence per pair of networks: which is more accurate, in which evaluations, and how significantly."""
+        """One sentence per pair of networks: which is significantly more accurate, how often, and by how much."""
         pairs = list(dict.fromkeys(zip(self["first"], self["second"], strict=True)))
         return "\n".join(
             _describe_pair(first, second, self[(self["first"] == first) & (self["second"] == second)])
@@ -313,9 +313,9 @@ def _compare_pair(first: str, second: str, evaluations: Mapping[str, Evaluation]
         )
     keys, strengths = zip(*common_columns, strict=True)
     for key in dict.fromkeys(keys):
-        settings = [evaluations[name].protocols[key] for name in (first, second)]
-        names = dict.fromkeys([*settings[0], *settings[1]])
-        different_fields = [name for name in names if settings[0].get(name) != settings[1].get(name)]
+        first_protocol, second_protocol = (evaluations[network].protocols[key] for network in (first, second))
+        fields = dict.fromkeys([*first_protocol, *second_protocol])
+        different_fields = [field for field in fields if first_protocol.get(field) != second_protocol.get(field)]
         if different_fields:
             raise ConfigError(
                 f"Comparing networks failed for {first} and {second}: {key} has different parameters "

@@ -22,7 +22,8 @@ SEVERITY = 5
 """Severity of the corruptions: the highest, so that the default does not flatter a network."""
 
 IMAGE_COUNTS = (20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
-"""Candidate numbers of images; the first is the minimum. The list is short, so that similar machines choose equally."""
+"""Candidate numbers of images; the first is the minimum. There are few candidates, so that similar machines choose the
+same number."""
 
 _CORRUPTIONS = ("gaussian_noise", "defocus_blur", "jpeg_compression")
 """One corruption from each of the groups noise, blur and digital."""
@@ -50,7 +51,7 @@ class Costs:
         """Estimate the time for evaluating a key at all its strengths on `n_images` images, in seconds."""
         passes = sequential_passes = TASKS[key].passes(parameters, self.n_classes)
         if key == "aa_standard":
-            # AutoAttack's later attacks run only on robust images, but a batch with any robust image needs all attacks.
+            # Later attacks run only on images not yet fooled, but a batch with such an image needs all attacks.
             passes = standard_passes(parameters, self.n_classes, self.robust_fraction)
             sequential_passes = standard_passes(parameters, self.n_classes, 1.0)
         n_batches = -(-n_images // self.batch_size)
@@ -119,12 +120,12 @@ def describe_plan(
 ) -> str:
     """Return the announcement of a first look: keys, images and time, and the time of full evaluations."""
     paper_seconds = costs.estimate_total_seconds({key: TASKS[key].parameters() for key in PAPER_KEYS}, n_images)
-    full_evaluations = [f'keys "all" (the paper\'s, with their epsilons) about {format_time(paper_seconds)}']
+    full_evaluations = [f'about {format_time(paper_seconds)} for keys "all" (the paper\'s keys and epsilons)']
     image_description = f"all {n_images:,} images"
     if count < n_images:
         time_note = ", as many as the time allows" if limited_by_time else ""
         image_description = f"{count:,} of {n_images:,} images (class-stratified, seed {seed}{time_note})"
-        full_evaluations.insert(0, f"these keys about {format_time(costs.estimate_total_seconds(keys, n_images))}")
+        full_evaluations.insert(0, f"about {format_time(costs.estimate_total_seconds(keys, n_images))} for these keys")
     seconds = costs.estimate_total_seconds(keys, count)
     sentences = [
         f"First look: {', '.join(keys)} on {image_description}, about {format_time(seconds)}.",

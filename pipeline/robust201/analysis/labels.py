@@ -13,7 +13,7 @@ DATASET_LABELS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 
 
 def key_label(key: str) -> str:
-    """Return the label of a key in either style; a custom key that equals the label of another key gets quotes."""
+    """Return the label of a key (``pgd`` or ``pgd@Linf``); a custom key that equals another key's label is quoted."""
     return KEY_LABELS.get(paper_key(key), f"“{key}”" if key in KEY_LABELS.values() else key)
 
 

@@ -139,7 +139,7 @@ class Leaderboard:
     def answer(self) -> str:
         """Sentences about the best network under each attack and under corruptions, and the networks tied with it.
 
-        If there is only one network, a sentence with its accuracies.
+        For a single network, the answer is a sentence with its accuracies.
         """
         if len(self.results.accuracies) == 1:
             return _describe_single(self.standings, self.results)
@@ -147,7 +147,8 @@ class Leaderboard:
         corruption_standings = [standing for standing in self.standings if standing.name == CORRUPTION]
         sentences = [_describe_attacks(attack_standings, self.results)] if attack_standings else []
         for standing in corruption_standings:
-            condition = f"corruptions (mean over {len(self.results.averaged_keys(CORRUPTION))} and their severities)"
+            n_types = len(self.results.averaged_keys(CORRUPTION))
+            condition = f"corruptions (mean over {n_types} type{'' if n_types == 1 else 's'} and their severities)"
             if _is_near_chance(standing, self.results):
                 sentences.append(f"Under {condition}, no network is clearly above chance.")
             else:
@@ -347,7 +348,7 @@ def _count_by_image(all_outcomes: Sequence[Outcomes]) -> NDArray[np.uint16]:
 
 def _describe_attacks(standings: Sequence[Standing], results: DatasetResults) -> str:
     """Return a sentence that names the most accurate network under each attack; attacks are grouped by network."""
-    key_and_strength_labels = [_label_parts(standing, results) for standing in standings]
+    key_and_strength_labels = [_key_and_strength_labels(standing, results) for standing in standings]
     strengths = {strength for _, strength in key_and_strength_labels}
     shared_strength = strengths.pop() if len(strengths) == 1 else ""
     conditions_by_network: dict[str, list[str]] = {}
@@ -355,22 +356,22 @@ def _describe_attacks(standings: Sequence[Standing], results: DatasetResults) ->
         condition = key if shared_strength or not strength else f"{key} at {strength}"
         best_label = "" if _is_near_chance(standing, results) else results.network_label(standing.best)
         conditions_by_network.setdefault(best_label, []).append(
-            f"{condition} ({_describe_numbers(standing, results)})" if best_label else condition
+            f"{condition} ({_describe_best_accuracy(standing, results)})" if best_label else condition
         )
     phrases = [
-        f"{best_label} under {_join(conditions)}"
+        f"{best_label} under {_join_with_and(conditions)}"
         for best_label, conditions in conditions_by_network.items()
         if best_label
     ]
     at_strength = f" at {shared_strength}" if shared_strength else ""
     sentence = (
-        f"On {dataset_label(results.name)}{at_strength}, the most accurate network is {_join(phrases, '; ')}"
+        f"On {dataset_label(results.name)}{at_strength}, the most accurate network is {_join_with_and(phrases, '; ')}"
         if phrases
         else ""
     )
     if "" not in conditions_by_network:
         return f"{sentence}."
-    chance_note = f"no network is clearly above chance under {_join(conditions_by_network[''])}"
+    chance_note = f"no network is clearly above chance under {_join_with_and(conditions_by_network[''])}"
     return (
         f"{sentence}; {chance_note}." if sentence else f"On {dataset_label(results.name)}{at_strength}, {chance_note}."
     )
@@ -380,13 +381,13 @@ def _describe_single(standings: Sequence[Standing], results: DatasetResults) -> 
     """Return a sentence with the accuracies of a single network."""
     if not standings:
         return ""
-    phrases = [f"{_describe_numbers(standing, results)} ({standing.label})" for standing in standings]
+    phrases = [f"{_describe_best_accuracy(standing, results)} ({standing.label})" for standing in standings]
     network = results.network_label(standings[0].best)
-    accuracies = _join(phrases, "; ")
+    accuracies = _join_with_and(phrases, "; ")
     return f"On {dataset_label(results.name)}, the accuracy of {network} is {accuracies}. It is the only network."
 
 
-def _label_parts(standing: Standing, results: DatasetResults) -> tuple[str, str]:
+def _key_and_strength_labels(standing: Standing, results: DatasetResults) -> tuple[str, str]:
     """Return the labels of a standing's key and strength; for several evaluations, the second label is empty."""
     evaluations = require_evaluations(results, standing.name)
     if len(evaluations) > 1:
@@ -400,10 +401,10 @@ def _is_near_chance(standing: Standing, results: DatasetResults) -> bool:
 
 
 def _describe_best(standing: Standing, results: DatasetResults) -> str:
-    return f"{results.network_label(standing.best)} ({_describe_numbers(standing, results)})"
+    return f"{results.network_label(standing.best)} ({_describe_best_accuracy(standing, results)})"
 
 
-def _describe_numbers(standing: Standing, results: DatasetResults) -> str:
+def _describe_best_accuracy(standing: Standing, results: DatasetResults) -> str:
     accuracy, low, high = (float(series.iloc[0]) for series in (standing.accuracies, standing.low, standing.high))
     if standing.n_images is None:
         return f"{accuracy:.1%}"
@@ -415,7 +416,7 @@ def _describe_numbers(standing: Standing, results: DatasetResults) -> str:
     return accuracy_text if len(standing.accuracies) == 1 else f"{accuracy_text}, {_describe_ties(standing, results)}"
 
 
-def _join(items: Sequence[str], separator: str = ", ") -> str:
+def _join_with_and(items: Sequence[str], separator: str = ", ") -> str:
     return separator.join([*items[:-2], f"{separator if separator != ', ' else ' '}and ".join(items[-2:])])
 
 
@@ -427,4 +428,4 @@ def _describe_ties(standing: Standing, results: DatasetResults) -> str:
     if len(names) == n_others > 1:
         return "tied with all others"
     n_more = len(names) - _MAX_NAMED
-    return f"tied with {_join(names[:_MAX_NAMED] + ([f'{n_more:,} more'] if n_more > 0 else []))}"
+    return f"tied with {_join_with_and(names[:_MAX_NAMED] + ([f'{n_more:,} more'] if n_more > 0 else []))}"

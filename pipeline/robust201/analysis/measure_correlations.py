@@ -1,7 +1,7 @@
 """Rank correlations of measures of networks with their accuracies under every key.
 
-The baseline is the number of parameters: a measure that correlates no better with accuracies contains no information
-beyond the network's size. Partial correlations control for the number of parameters and the clean accuracy.
+The baseline is the number of parameters: a measure that correlates with accuracies no better than this number may only
+reflect the network's size. Partial correlations control for the number of parameters and the clean accuracy.
 """
 
 from collections.abc import Sequence
@@ -50,10 +50,11 @@ def correlate_measures(
 
     Returns:
         One row per measure, key and strength, with the columns of `CORRELATION_COLUMNS`. `kendall` is tau-b. `partial`
-        is tau controlled for the number of parameters and the clean accuracy, unless they are unknown or are the two
-        correlated quantities. `gain` is the absolute tau minus the absolute tau of the number of parameters, and
-        `beats_parameters` is whether the interval of the gain lies above 0. Each of the four coefficients has its
-        interval in `_low` and `_high`; all are NaN if the measure or the accuracy is constant.
+        is tau controlled for the number of parameters and the clean accuracy; either of them is left out if it is
+        unknown or is itself one of the two correlated quantities. `gain` is the absolute tau minus the absolute tau of
+        the number of parameters, and `beats_parameters` is whether the interval of the gain lies above 0. The interval
+        of each of the four coefficients is in the columns with the suffixes `_low` and `_high`. All numbers are NaN if
+        the measure or the accuracy is constant.
     """
     measures = collect_measures(results, tables, with_result_measures=with_result_measures)
     selected = None if keys is None else {column for name in keys for column in find_evaluations(results, name)}
@@ -115,13 +116,17 @@ def _group_by_architectures(measures: pd.DataFrame) -> list[tuple[list[str], pd.
 
 
 def _correlation_row(
-    kendall: Coefficients, spearman: Coefficients, pair: tuple[int, int], controls: Sequence[int], baseline: int | None
+    kendall: Coefficients,
+    spearman: Coefficients,
+    pair: tuple[int, int],
+    controls: Sequence[int],
+    parameters_index: int | None,
 ) -> dict[str, object]:
     intervals = {
         "kendall": kendall.interval(*pair),
         "spearman": spearman.interval(*pair),
         "partial": kendall.partial_correlation(*pair, controls),
-        "gain": None if baseline is None else kendall.gain(pair[0], baseline, pair[1]),
+        "gain": None if parameters_index is None else kendall.gain(pair[0], parameters_index, pair[1]),
     }
     row: dict[str, object] = {"beats_parameters": intervals["gain"] is not None and intervals["gain"].low > 0}
     for name, interval in intervals.items():

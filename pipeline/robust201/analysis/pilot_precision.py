@@ -101,7 +101,7 @@ class PilotPrecision:
 
 
 class ReferenceDataset:
-    """Known outcomes of the first dataset in a folder that has outcomes; every dataset of a plan uses them."""
+    """Known outcomes of a folder's first dataset with per-image outcomes; every dataset of a plan uses them."""
 
     def __init__(self, reader: RobustnessDataset, cheap: Sequence[str] = DEFAULT_CHEAP) -> None:
         """Index the keys that have outcomes.

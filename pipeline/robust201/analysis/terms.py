@@ -63,7 +63,7 @@ def require_evaluations(results: DatasetResults, name: str) -> list[tuple[str, f
         return evaluations
     if name in SCORE_KINDS:
         required_results = (
-            "an attack in a norm ball, on the networks themselves" if name == ADVERSARIAL else "a corruption"
+            "an attack in a norm ball (transfers do not count)" if name == ADVERSARIAL else "a corruption"
         )
         raise ConfigError(
             f"Looking up {name} failed for {results.name}: it has no results of {required_results}. Choose another "

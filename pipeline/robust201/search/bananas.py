@@ -1,7 +1,7 @@
 """BANANAS, which predicts values from a cell's paths with an ensemble of networks, and queries mutants of good cells.
 
 Source: White, Neiswanger and Savani, "BANANAS: Bayesian Optimization with Neural Architectures for Neural Architecture
-Search", AAAI 2021; the settings are those of naszilla (see docs/protocol.md).
+Search", AAAI 2021; the settings are those of the authors' library naszilla (see docs/protocol/statistics.md).
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from robust201.search.optimiser import Optimiser, Query, Scores
 
 N_RANDOM_CELLS = 10
 BATCH_SIZE = 10
-"""Number of cells that are queried between two trainings of the ensemble."""
+"""Number of cells that are queried each time after the ensemble is trained."""
 
 ENSEMBLE_SIZE = 5
 MAX_PATH_LENGTH = 2

@@ -41,8 +41,8 @@ _Floats = NDArray[np.float64]
 _Integers = NDArray[np.int64]
 
 ELAPSED_TIME = "metric_elapsed_time"
-"""Name of the simulated duration of an evaluation in seconds. It is 1, because training times are not recorded; with a
-fidelity, it is one second per image or step."""
+"""Name of the simulated duration of an evaluation in seconds. The duration is 1, because training times are not
+recorded; with a fidelity, it is one second per image or step."""
 
 CONFIGSPACE_FILE = "cell_space.json"
 """File of the ConfigSpace. It is not named ``ConfigSpace.json``, because file systems that ignore case would confuse it
@@ -307,7 +307,7 @@ def _compute_errors(table: TableValues, fidelity: Fidelity | None, fidelities: _
         elif name in errors_by_steps:
             errors[name] = errors_by_steps[name]
         else:  # without steps, an objective has the same error at every fidelity
-            errors[name] = (1 - table.term(f"{key}:{strength}")).repeat(len(fidelities), axis=1)
+            errors[name] = (1 - table.term_values(f"{key}:{strength}")).repeat(len(fidelities), axis=1)
     return errors
 
 
@@ -316,7 +316,7 @@ def _compute_errors_on_images(table: TableValues, key: str, strength: float, fid
     outcomes = table.reader.outcomes(table.dataset, key, strength)
     order = np.random.default_rng(0).permutation(outcomes.n_images)
     n_correct = outcomes.correct[:, order].cumsum(axis=1)[:, fidelities - 1]
-    errors = np.full((table.n, len(fidelities)), np.nan)
+    errors = np.full((table.n_cells, len(fidelities)), np.nan)
     errors[np.array(outcomes.architectures, np.int64)] = 1 - n_correct / fidelities
     return errors
 
@@ -328,6 +328,6 @@ def _compute_errors_after_steps(table: TableValues, fidelities: _Integers) -> di
     for key in _find_keys_with_steps(table):
         for network in iter_steps(files, table.dataset, key):
             name = format_objective_name(paper_key(key), network.strength)
-            attack_errors = errors.setdefault(name, np.full((table.n, len(fidelities)), np.nan))
+            attack_errors = errors.setdefault(name, np.full((table.n_cells, len(fidelities)), np.nan))
             attack_errors[int(network.architecture)] = 1 - accuracies_after(network.steps, fidelities)
     return errors

@@ -72,7 +72,7 @@ class CellPredictions:
         dataset: name of the dataset.
         n_evaluated: number of evaluated cells, from which the predictions are made.
         level: nominal coverage of the intervals.
-        frame: `COLUMNS`, with one row per evaluation and class of cells that was not evaluated.
+        frame: table with the columns `COLUMNS`; one row per evaluation and per class of cells that was not evaluated.
         quality: quality for each evaluation, measured on left-out cells.
         constant: key, strength and accuracy of evaluations that are not predicted, because all evaluated cells have the
             same accuracy.
@@ -222,8 +222,8 @@ def choose_next(
     )
     if len(selectable_classes) < count:
         raise ConfigError(
-            f"Choosing cells failed for {results.name}: expected --next up to {len(selectable_classes):,}, the number "
-            f"of cells that were not evaluated, got {count:,}. Choose a smaller number."
+            f"Choosing cells failed for {results.name}: --next must be at most {len(selectable_classes):,}, the number "
+            f"of cells that can be chosen, not {count:,}. Choose a smaller number."
         )
     process = GaussianProcess(seed=seed)
     process.fit(problem.features[problem.evaluated_cells], problem.targets, problem.target_variances)
@@ -291,7 +291,7 @@ def _make_problem(
 
 
 def _make_measure_features(
-    results: DatasetResults, space: CellSpace, measures: pd.DataFrame, evaluated: "pd.Index[Any]"
+    results: DatasetResults, space: CellSpace, measures: pd.DataFrame, evaluated_cells: "pd.Index[Any]"
 ) -> _Floats:
     """Return features of all cells: the normal scores of each measure's ranks, or 0 if the measure is missing.
 
@@ -308,7 +308,7 @@ def _make_measure_features(
             "(docs/measures.md), or omit --measures."
         )
     is_measured = table.notna().all(axis=1)
-    if not is_measured.loc[evaluated].all() or is_measured.mean() < 0.5:
+    if not is_measured.loc[evaluated_cells].all() or is_measured.mean() < 0.5:
         raise ConfigError(
             f"Predicting failed for {results.name}: --measures must have all evaluated cells and at least half of all "
             f"cells, but has {int(is_measured.sum()):,} of {len(is_measured):,}. Measure all cells "
@@ -442,8 +442,8 @@ def read_predictions(path: Path, dataset: str) -> pd.DataFrame:
         )
     except (TypeError, ValueError) as error:  # `pivot` raises an error for duplicates
         raise ResultsError(
-            f"Reading predictions failed for {path}: expected numbers, and one row per cell, key and strength, got "
-            f"something else ({error}). Write the file again with: robust201 predict"
+            f"Reading predictions failed for {path}: it must contain numbers, and one row per cell, key and strength "
+            f"({error}). Write the file again with: robust201 predict"
         ) from error
     if not rows["predicted_accuracy"].between(0, 1).all():
         raise ResultsError(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from robust201.spaces.cell_space import CellSpace
 
-_MUTATION_TRIES = 100
+_MAX_MUTATION_ATTEMPTS = 100
 """Maximum number of attempts to mutate a cell into a member, after which a random member is returned."""
 
 
@@ -63,7 +63,7 @@ class SearchCells:
         """Return a mutant of a cell, in which each edge is changed with this probability; it may be the cell itself."""
         operations = self._operations[cell]
         n_other_operations = len(self.space.operations) - 1
-        for _ in range(_MUTATION_TRIES):
+        for _ in range(_MAX_MUTATION_ATTEMPTS):
             is_changed = rng.random(len(operations)) < probability
             shifts = is_changed * rng.integers(1, n_other_operations + 1, size=len(operations))
             mutant = int(

@@ -22,7 +22,7 @@ _EPSILON = 1e-7
 """Constant in Adam's denominator; Keras's default."""
 
 _FLUSH_STEPS = 100
-"""Number of steps after which negligible moments are set to zero."""
+"""Interval, in steps, at which negligible moments are set to zero."""
 
 _MIN_MOMENT = np.float32(1e-30)
 """First moments below this value do not affect the parameters. They are set to zero, because moments of inactive units
@@ -40,7 +40,7 @@ def fit_and_predict(
     size: int,
     epochs: int = EPOCHS,
 ) -> list[NDArray[np.float64]]:
-    """Train an ensemble on each of several problems, and return its predictions.
+    """Train an ensemble for each of several regression problems, and return its predictions.
 
     Args:
         features: (n, d) training inputs of each problem, of equal shapes.

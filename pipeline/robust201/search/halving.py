@@ -26,19 +26,21 @@ def plan_rungs(n_queries: int, n_evaluations: int, n_members: int) -> tuple[tupl
     Returns:
         For each rung, the number of cells, and the number of evaluations that each cell has after the rung.
     """
-    sizes = [n_evaluations]
-    while sizes[0] >= ETA:
-        sizes.insert(0, round(sizes[0] / ETA))
+    evaluation_counts = [n_evaluations]
+    while evaluation_counts[0] >= ETA:
+        evaluation_counts.insert(0, round(evaluation_counts[0] / ETA))
     while True:
-        n_first = _count_first_rung(sizes, n_queries * n_evaluations, n_members)
-        if n_first >= ETA ** (len(sizes) - 1):
-            return tuple((n_first // ETA**rung, size) for rung, size in enumerate(sizes))
-        sizes.pop(0)  # too few cells to reach the last rung, so start at the next rung
+        n_first = _count_first_rung_cells(evaluation_counts, n_queries * n_evaluations, n_members)
+        if n_first >= ETA ** (len(evaluation_counts) - 1):
+            return tuple((n_first // ETA**rung, count) for rung, count in enumerate(evaluation_counts))
+        evaluation_counts.pop(0)  # too few cells to reach the last rung, so start at the next rung
 
 
-def _count_first_rung(sizes: list[int], budget: int, n_members: int) -> int:
+def _count_first_rung_cells(evaluation_counts: list[int], budget: int, n_members: int) -> int:
     """Return the largest number of cells in the first rung within the budget (in evaluations); at least one."""
-    n_added_by_rung = [size - previous for size, previous in zip(sizes, [0, *sizes], strict=False)]
+    n_added_by_rung = [
+        count - previous for count, previous in zip(evaluation_counts, [0, *evaluation_counts], strict=False)
+    ]
 
     def cost(n_first: int) -> int:
         return sum(n_first // ETA**rung * n_added for rung, n_added in enumerate(n_added_by_rung))

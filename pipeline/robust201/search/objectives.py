@@ -142,7 +142,7 @@ class TableValues:
             accuracies = filled_accuracies
         if predictions is not None:
             accuracies = fill_accuracies(accuracies, predictions, dataset)
-        self.is_predicted = np.zeros(self.n, dtype=np.bool_)
+        self.is_predicted = np.zeros(self.n_cells, dtype=np.bool_)
         predicted_cells = accuracies.index.difference(evaluated_cells).to_numpy(np.int64)
         if unknown_indices := sorted(set(predicted_cells.tolist()) - set(self.space.isomorphs())):
             raise ResultsError(
@@ -158,7 +158,7 @@ class TableValues:
         self._terms_without_estimates = Terms(self._terms_without_estimates.results, tables)
 
     @property
-    def n(self) -> int:
+    def n_cells(self) -> int:
         """Number of cells in the space."""
         return len(self.space.specs())
 
@@ -170,7 +170,7 @@ class TableValues:
         """
         columns, weights = [], []
         for term in terms:
-            values = self.term(term.name)
+            values = self.term_values(term.name)
             columns.append(values)
             weights += [term.weight / values.shape[1]] * values.shape[1]
         is_accuracy = all(self.terms.is_accuracy(term.name) for term in terms)
@@ -186,10 +186,10 @@ class TableValues:
         ]
         return any(bool(mask.to_numpy().any()) for mask in is_estimated)
 
-    def term(self, name: str) -> _Floats:
-        """Return the evaluations (n, E) of a term; NaN if missing. The term's value is their mean."""
+    def term_values(self, name: str) -> _Floats:
+        """Return the values (n, E) of a term's E evaluations; NaN if missing. The term's value is their mean."""
         columns = self.terms.columns(name)
-        values = np.full((self.n, columns.shape[1]), math.nan)
+        values = np.full((self.n_cells, columns.shape[1]), math.nan)
         values[columns.index.to_numpy(np.int64)] = columns.to_numpy(np.float64)
         return values
 
@@ -210,16 +210,16 @@ def find_cells_meeting_constraints(values: TableValues, constraints: Sequence[st
     Raises:
         ConfigError: a constraint is invalid, restricts something other than a cost, or is met by no cell.
     """
-    meets_all = np.ones(values.n, dtype=np.bool_)
+    meets_all = np.ones(values.n_cells, dtype=np.bool_)
     for constraint in constraints:
         match = _CONSTRAINT.fullmatch(constraint)
         if match is None or match[1] not in values.terms.names_known_in_advance:
             cost_names = ", ".join(values.terms.names_known_in_advance) or "none (join a table)"
             raise ConfigError(
                 f"Reading the constraint failed for {constraint!r}: it must have the form 'parameters <= 800000': a "
-                f"cost, <= or >=, and a number. Costs here: {cost_names}. Other quantities belong in the objective."
+                f"cost, <= or >=, and a number. Known costs: {cost_names}. Other quantities belong in the objective."
             )
-        cost = values.term(match[1])[:, 0]
+        cost = values.term_values(match[1])[:, 0]
         is_met = cost <= float(match[3]) if match[2] == "<=" else cost >= float(match[3])
         if not is_met.any():
             raise ConfigError(

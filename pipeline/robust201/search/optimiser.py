@@ -69,6 +69,7 @@ class Optimiser(ABC):
         cells: cells that may be queried.
         rng: random generator.
         n_queries: budget, in evaluations of complete objectives; partial queries count as fractions.
+        n_evaluations: number of evaluations of a complete query.
         preference: scalar score of values.
         queried: architectures queried so far.
     """
@@ -110,9 +111,9 @@ class Optimiser(ABC):
     def draw_new(self, count: int) -> list[int]:
         """Return `count` distinct random members that have not been queried, or all of them if there are fewer."""
         new_cells: dict[int, None] = {}
-        n_left = len(self.cells) - len(self.queried)
-        count = min(count, n_left)
-        if 2 * n_left < len(self.cells):  # if few are left, rejection sampling would be slow
+        n_unqueried = len(self.cells) - len(self.queried)
+        count = min(count, n_unqueried)
+        if 2 * n_unqueried < len(self.cells):  # if few remain, rejection sampling would be slow
             available_cells = np.array(
                 [cell for cell in self.cells.members.tolist() if cell not in self.queried], dtype=np.int64
             )

@@ -192,10 +192,10 @@ def repeat_searches(
             `search.objectives.find_cells_meeting_constraints`).
         join: tables, or their files, whose columns become terms and costs (see `RobustnessDataset.join`).
         distinct: whether isomorphic cells are merged into one member: 6,466 members of NAS-Bench-201 instead of 15,625.
-        predictions: file of `search.cell_predictions.write_predictions` with accuracies that the dataset lacks.
+        predictions: file of `search.cell_predictions.write_predictions`, with accuracies that the dataset lacks.
         estimates: whether estimates from samples of the images replace missing accuracies.
         processes: number of processes; by default one per CPU.
-        on_progress: function of (finished runs, all runs), called after each batch.
+        on_progress: called after each batch of runs with the number of finished runs and the number of all runs.
 
     Raises:
         ConfigError: results are missing or cover too few architectures, or an argument is invalid.
@@ -294,7 +294,7 @@ def _find_unpredicted(
     objective_values: Sequence[_Floats],
     is_predicted: NDArray[np.bool_],
 ) -> tuple[str, ...]:
-    """Return the default columns without values for some cells whose objectives are all predicted."""
+    """Return the default columns that lack values for some of the cells whose objectives are all predicted."""
     is_predicted_member = is_predicted & ~np.isnan(np.sum(objective_values, axis=0))
     return tuple(
         name
@@ -425,7 +425,7 @@ def _replace_nan(floats: _Floats) -> list[float | None]:
 
 
 PAPER_OPTIMUM = 0.9468
-"""Optimal clean accuracy on CIFAR-10 in the paper's table 1. The sources of its other numbers were not available."""
+"""Optimal clean accuracy on CIFAR-10 in the paper's table 1, the only number of the table that is compared."""
 
 TOLERANCE = 0.0005 + 1e-9
 """Maximum difference from published accuracies, which have three decimals."""

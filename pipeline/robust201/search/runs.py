@@ -91,7 +91,7 @@ def run_methods(
         seed: seed of all random numbers.
         processes: maximum number of processes; by default one per CPU that this process may use. If there is only one,
             it is this process.
-        on_progress: function of (finished runs, all runs), called after each batch.
+        on_progress: called after each batch of runs with the number of finished runs and the number of all runs.
 
     Returns:
         For each benchmark, the runs of each method, in order.
@@ -104,9 +104,9 @@ def run_methods(
     jobs = [(index, name, chunk) for name in methods for index in range(len(benchmarks)) for chunk in chunks]
     n_cpus = len(os.sched_getaffinity(0))
     n_processes = min(len(jobs), n_cpus, n_cpus if processes is None else processes)
-    traces_by_job: dict[tuple[int, str], list[_Trace]] = {(index, name): [] for index, name, _ in jobs}
+    traces_by_job: dict[tuple[int, str], list[_NumberedTrace]] = {(index, name): [] for index, name, _ in jobs}
     n_finished = 0
-    for (index, name, chunk), traces in _iter_finished(benchmarks, jobs, n_queries, seed, n_processes):
+    for (index, name, chunk), traces in _iter_finished_jobs(benchmarks, jobs, n_queries, seed, n_processes):
         traces_by_job[index, name] += zip(chunk, traces, strict=True)
         n_finished += len(chunk)
         on_progress(n_finished, len(benchmarks) * len(methods) * n_runs)
@@ -174,13 +174,16 @@ def _create_optimiser(
 
 
 _Job = tuple[int, str, range]
-_Trace = tuple[int, tuple[list[int], list[float]]]
+"""Index of a benchmark, name of a method, and numbers of the runs."""
+
+_NumberedTrace = tuple[int, tuple[list[int], list[float]]]
+"""Number of a run, its fully evaluated architectures, and the budget spent up to each of them."""
 
 _worker_benchmarks: dict[int, Benchmark] = {}
 """Benchmarks by index, in a worker process."""
 
 
-def _iter_finished(
+def _iter_finished_jobs(
     benchmarks: Sequence[Benchmark], jobs: Sequence[_Job], n_queries: int, seed: int, processes: int
 ) -> Iterator[tuple[_Job, list[tuple[list[int], list[float]]]]]:
     if processes <= 1:
@@ -223,8 +226,8 @@ def _run_job(benchmark: Benchmark, job: _Job, n_queries: int, seed: int) -> list
         return run_together(name, benchmark, n_queries=n_queries, seed=seed, run_numbers=chunk)
 
 
-def _gather_runs(method: str, benchmark: Benchmark, traces: Sequence[_Trace], n_queries: int) -> Runs:
-    ordered_traces = [trace for _, trace in sorted(traces, key=lambda trace: trace[0])]
+def _gather_runs(method: str, benchmark: Benchmark, numbered_traces: Sequence[_NumberedTrace], n_queries: int) -> Runs:
+    ordered_traces = [trace for _, trace in sorted(numbered_traces, key=lambda numbered_trace: numbered_trace[0])]
     max_length = max((len(queried) for queried, _ in ordered_traces), default=0)
     queried = np.full((len(ordered_traces), max_length), NO_ARCHITECTURE, dtype=np.int64)
     spent = np.full((len(ordered_traces), max_length), np.inf)

@@ -8,7 +8,7 @@ from robust201.spaces.nasbench201.space import NasBench201
 from robust201.spaces.zoo.space import Zoo
 
 SPACES: dict[str, Space] = {space.name: space for space in (NasBench201(), Zoo())}
-"""The spaces by name, each with its default fields. To add a space, add a folder and an entry here."""
+"""The spaces by name, each with its default settings. To add a space, add a folder and an entry here."""
 
 DEFAULT_SPACE = NasBench201.name
 """The space of sweeps and datasets that do not name a space, such as the published dataset."""
@@ -24,9 +24,9 @@ def find_architecture(name: ArchitectureId) -> tuple[Space, ArchitectureId]:
     """Return the space and the id of an architecture, given its id or another name that its space accepts.
 
     Raises:
-        ArchitectureError: no space has this architecture; the message suggests the closest.
+        ArchitectureError: no space has this architecture; the message suggests the closest name.
     """
-    is_text_id = isinstance(name, str) and name[:1].isalpha()
+    is_text_id = isinstance(name, str) and name[:1].isalpha()  # indices are digits, and cell strings begin with |
     errors = []
     for space in SPACES.values():
         if space.has_text_ids == is_text_id:
@@ -44,5 +44,5 @@ def why_no_native_library() -> str | None:
 
     reason = native.unavailable_reason()
     if reason is None and usable_library() is None:
-        return "its results are not bit-identical to those of this PyTorch"
+        return "its results are not bit-identical to those of the installed PyTorch"
     return reason

@@ -1,4 +1,4 @@
-"""Base class of architecture spaces: names, costs and networks. It imports torch only to build a network."""
+"""Base class of architecture spaces: names, costs and networks. Spaces import torch only to build a network."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ class Space(ABC):
         is_sized: whether the number of channels and cells of its networks can be set (see `with_size`).
         has_published_weights: whether its weights are published in the formats of `weights.published.formats`. Weights
             of other spaces are state_dicts, in files that are named after the networks.
-        channels_last: whether networks that are not compiled use this memory format (see `Classifier`).
+        channels_last: whether networks that are not compiled use the channels_last memory format (see `Classifier`).
         is_batch_invariant: whether a compiled network's outputs for an image are bit-identical in all batches, in
             float32 on a CPU.
         executes_code: whether building a network executes the user's code.
@@ -53,7 +53,7 @@ class Space(ABC):
             ConfigError: the space's networks have a fixed size.
         """
         raise ConfigError(
-            f"Sizing networks failed for space: {self.name}: its networks have a fixed size, so channels "
+            f"Sizing networks failed for the space {self.name}: its networks have a fixed size, so channels "
             f"{channels} and cells {cells} cannot be set. Remove `network`."
         )
 
@@ -66,7 +66,7 @@ class Space(ABC):
         return None
 
     def identity(self) -> Mapping[str, Any]:
-        """Return properties of the space, besides its name, that affect its networks' outputs, as JSON.
+        """Return JSON-compatible properties of the space, besides its name, that affect its networks' outputs.
 
         They are part of every protocol (everything that determines a result).
         """
@@ -79,7 +79,7 @@ class Space(ABC):
         The ids are unique, in the order of the space.
 
         Raises:
-            ArchitectureError: a name is not an architecture of this space; the message suggests the closest.
+            ArchitectureError: a name is not an architecture of this space; the message suggests the closest name.
             ConfigError: nothing is selected.
         """
 
@@ -127,7 +127,7 @@ class Space(ABC):
         device: "torch.device",
         precision: Precision,
     ) -> "CompiledNetwork | None":
-        """Return a faster form of a loaded network; None if the space has none, so that attacks use autograd."""
+        """Return a faster form of a loaded network; None if the space has no such form. Attacks then use autograd."""
         return None
 
     def _split_names(self, selection: str | Sequence[int | str]) -> Sequence[int | str]:

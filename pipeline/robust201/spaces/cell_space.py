@@ -47,7 +47,7 @@ class EdgeParts(NamedTuple):
         colour: colour of curve, arrow and label.
         curve: points of the curve, from the source node to the target node.
         angle: angle of the arrow in degrees, anticlockwise from the right.
-        label: centre of the text.
+        label: centre of the label.
     """
 
     edge: int
@@ -79,16 +79,21 @@ class CellSpace(Space):
     """A space of cells, identified by indices 0, 1, 2 and so on.
 
     Attributes:
+        title: name of the space in reports.
+        about: sentence in reports that describes the space's networks.
         operations: possible operations of an edge.
+        operation_labels: label of each operation in figures and tables.
+        operation_colours: colour of each operation in figures.
         edges: (source, target) nodes, in the order of a cell's operations.
+        edge_labels: label of each edge in figures and tables.
         isomorphs: returns, by cell index, the index of the evaluated architecture of the same isomorphism class.
         specs: returns all cell strings, by cell index.
         meta: returns the content of ``meta.json``, given the epsilons of each key.
         parse: converts a cell string to its operations, one per edge; raises ArchitectureError if it is invalid.
         format_spec: converts operations, one per edge, to a cell string; raises ArchitectureError if one is invalid.
-        kernel_parameters: returns the number of kernel parameters of a cell string.
+        kernel_parameters: returns the number of kernel parameters of a cell's convolutions, given the cell string.
         max_kernel_parameters: the largest number of kernel parameters of a cell.
-        reference_kernel_parameters: number of kernel parameters; figures compare only cells with exactly this number.
+        reference_kernel_parameters: number of kernel parameters for figures that compare cells of equal size.
         edit_distance: returns the number of edges on which two cell strings differ.
         neighbours: returns the cells that differ from a cell string on one edge.
         read_json_table: reads a third-party table of the space from parsed JSON, and returns numbers by dataset, cell

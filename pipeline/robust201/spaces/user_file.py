@@ -33,7 +33,7 @@ class UserFileSpace(Space):
 
     @cached_property
     def weights_name(self) -> str:
-        """Name of the function and 8 digits of the file's hash, because different files build different networks."""
+        """The function's name and 8 digits of the file's hash, because different files build different networks."""
         return f"{self.function.name}-{(self.function.sha256 or hash_file(self.function.path))[:8]}"
 
     def identity(self) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class UserFileSpace(Space):
         """Check that names are well-formed (see `Space`). Only the function knows whether they exist."""
         if selection == "evaluated":
             raise ConfigError(
-                "Selecting architectures failed for space: file: `evaluated` is not defined for a user's file. In "
+                "Selecting architectures failed for `space: file`: `evaluated` is not defined for a user's file. In "
                 "`architectures`, list the names that the function builds."
             )
         names = self._split_names(selection)

@@ -1,4 +1,4 @@
-"""Intervals, tests, resampling and derived metrics, as pure functions of arrays without files and without torch.
+"""Intervals, tests, resampling and derived metrics, as pure functions of arrays. They use neither files nor torch.
 
 Per-image outcomes are packed, eight per byte (see `statistics.outcomes`). docs/statistics.md explains each number and
 the source of its formula; `reader.derived` and `reader.rankings` compute the numbers from a dataset.

@@ -1,4 +1,4 @@
-"""Checks of accuracies for signs that an attack was too weak; resolve them before publishing a robust accuracy.
+"""Checks of accuracies for signs that an attack was too weak; explain every sign before publishing a robust accuracy.
 
 The checks are those of Carlini et al., "On Evaluating Adversarial Robustness" (2019, section 4), and of Athalye,
 Carlini and Wagner, "Obfuscated Gradients" (ICML 2018, section 3.1), as far as they need only accuracies. It is not
@@ -22,7 +22,7 @@ FLAG_LEVEL = 1e-3
 """Maximum probability that a check flags any network of a dataset by chance."""
 
 MIN_HUGE_EPSILON_255 = 64.0
-"""Epsilon, in units of 1/255, from which an attack in the Linf ball can set most pixels to any value."""
+"""Epsilon, in units of 1/255, from which an attack in the Linf ball is hardly constrained."""
 
 NEAR_CHANCE = 0.15
 """Margin above chance level within which an accuracy counts as near chance.
@@ -63,16 +63,16 @@ class _NormAttacks(NamedTuple):
         return (*self.white_box, *self.black_box, *self.standard, *self.other_attacks)
 
 
-def _make_attacks(suffix: str, *first_white_box: str) -> _NormAttacks:
+def _make_norm_attacks(suffix: str, *first_white_box: str) -> _NormAttacks:
     white_box = *first_white_box, *(f"aa_{name}{suffix}" for name in ("apgd-ce", "apgd-dlr", "apgd-t")), f"fmn{suffix}"
     other_attacks = f"aa_fab{suffix}", f"aa_fab-t{suffix}", f"bb{suffix}"
     return _NormAttacks(white_box, (f"aa_square{suffix}",), (f"aa_standard{suffix}",), other_attacks)
 
 
 _ATTACKS_BY_NORM = (
-    _make_attacks("", "pgd", "pgd_linf7", "aa_rand"),
-    _make_attacks("_l2", "pgd_l2", "aa_rand_l2", "ddn_l2"),
-    _make_attacks("_l1"),
+    _make_norm_attacks("", "pgd", "pgd_linf7", "aa_rand"),
+    _make_norm_attacks("_l2", "pgd_l2", "aa_rand_l2", "ddn_l2"),
+    _make_norm_attacks("_l1"),
     _NormAttacks(("fmn_l0", "sigma_zero_l0"), (), (), ("bb_l0",)),
 )
 """All attacks of the task table except FGSM, one entry per norm; a test checks that none is missing."""
@@ -85,7 +85,7 @@ Accuracies = Mapping[ArchitectureId, float]
 _Floats = NDArray[np.float64]
 
 KeyAndStrength = tuple[str, float]
-"""Key as in the paper, and strength."""
+"""Key without the suffix of published files (such as ``aa_square``), and strength."""
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,8 @@ def find_flags(
     A difference is flagged if two independent samples of `n_images` images would exceed it by chance with a probability
     of at most `FLAG_LEVEL` per dataset (one-sided, normal approximation, Bonferroni over networks and strengths). Both
     samples are in fact the same images, so their difference varies less and the checks are conservative. With
-    `flag_any_difference`, any difference between two attacks in the same ball is flagged, because outcomes on these
-    images then prove that only the weaker attack fools some of them.
+    `flag_any_difference`, any higher accuracy under the supposedly stronger of two attacks in the same ball is flagged,
+    because it proves that only the weaker attack fools some of these images.
     """
     margin_images = None if flag_any_difference else n_images  # None: no margin for chance
     # On its source network, a transfer attack equals the original attack, so this network is not compared.
@@ -195,7 +195,7 @@ _Flag = tuple[str, str, str, tuple[tuple[ArchitectureId, float, float], ...], in
 
 
 def _list_attack_pairs(transfers: Mapping[str, Transfer]) -> dict[str, tuple[str, list[tuple[str, str]]]]:
-    """Return the reason and the pairs (weaker attack, stronger attack) of each check, by name."""
+    """Return the reason and the pairs (weaker attack, stronger attack) of each check, by name of the check."""
     transfer_pairs = [
         (key, stronger)
         for key, transfer in transfers.items()
@@ -266,14 +266,14 @@ def _check_monotonicity(results: Mapping[KeyAndStrength, Accuracies], n_images: 
         strengths = sorted(strength for name, strength in results if name == key)
         adjacent_strengths += [(key, low, high) for low, high in pairwise(strengths)]
     for key, low, high in adjacent_strengths:
-        smaller, larger = results[key, low], results[key, high]
+        accuracies_at_low, accuracies_at_high = results[key, low], results[key, high]
         yield from _flag_excess(
             "not monotone",
             f"{key} at {high:g} against {low:g}",
             "a larger ball contains the smaller one: the attack at the larger epsilon did not converge",
-            larger,
-            smaller,
-            _ChanceMargin(n_images, len(adjacent_strengths) * len(smaller)),
+            accuracies_at_high,
+            accuracies_at_low,
+            _ChanceMargin(n_images, len(adjacent_strengths) * len(accuracies_at_low)),
         )
 
 
@@ -323,7 +323,7 @@ class _ChanceMargin(NamedTuple):
         from scipy.special import ndtri
 
         quantile = -float(ndtri(FLAG_LEVEL / max(1, self.n_comparisons)))
-        # The variance is at least that of one image, because an estimated variance of zero would be too small.
+        # The variance is at least 1 / N, as if one image were misclassified: an estimate of 0 would be too small.
         variance = np.maximum(high * (1 - high) + low * (1 - low), 1 / self.n_images)
         margin: _Floats = quantile * np.sqrt(variance / self.n_images)
         return margin

@@ -35,7 +35,7 @@ class Estimate(NamedTuple):
             of the same size.
         bias: mean over bootstrap samples minus the value, which estimates the effect of sampling noise in the
             accuracies. With infinitely many images, the result would be about the value minus the bias. The bias is
-            mostly underestimated, so the result may be even further from the value.
+            mostly underestimated, so that result may be even further from the value.
     """
 
     value: float
@@ -137,7 +137,9 @@ def kendall_estimate(
     return _estimate(value, np.array(taus), level, (-1.0, 1.0))
 
 
-def _estimate(value: float, sampled: NDArray[np.float64], level: float, limits: tuple[float, float]) -> Estimate:
+def _estimate(
+    value: float, bootstrap_values: NDArray[np.float64], level: float, limits: tuple[float, float]
+) -> Estimate:
     """Return the estimate with its standard bootstrap interval, clipped to the limits.
 
     The ends of the interval are NaN if any bootstrap sample gives NaN.
@@ -148,6 +150,6 @@ def _estimate(value: float, sampled: NDArray[np.float64], level: float, limits: 
     """
     from scipy.special import ndtri
 
-    half_width = float(ndtri(0.5 + level / 2)) * float(sampled.std(ddof=1))
+    half_width = float(ndtri(0.5 + level / 2)) * float(bootstrap_values.std(ddof=1))
     low, high = np.clip((value - half_width, value + half_width), *limits)
-    return Estimate(value, float(low), float(high), float(sampled.mean()) - value)
+    return Estimate(value, float(low), float(high), float(bootstrap_values.mean()) - value)

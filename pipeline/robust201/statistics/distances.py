@@ -76,7 +76,7 @@ def median_distance(distances: ArrayLike, level: float = 0.95) -> MedianDistance
 
 
 def half_distance(distances: ArrayLike) -> float:
-    """Return the smallest epsilon that fools at least half of the correctly classified images.
+    """Return the smallest epsilon at which at least half of the correctly classified images are fooled.
 
     Returns:
         The epsilon; infinity if fewer than half are ever fooled, NaN if no image is classified correctly.
@@ -98,6 +98,6 @@ def _check_distances(distances: ArrayLike) -> _Floats:
     if array.ndim != 1 or not len(array) or is_invalid.any():
         raise ConfigError(
             f"Reading distances failed: expected one or more numbers from 0 to infinity, got shape {array.shape} "
-            f"with {int(is_invalid.sum())} negative or NaN. Pass infinity for images that are not fooled."
+            f"with {int(is_invalid.sum())} negative or NaN values. Pass infinity for images that are not fooled."
         )
     return array

@@ -31,7 +31,7 @@ MIN_NETWORKS = 3
 
 _N_FOLDS = 4
 _EXTREME_MARGIN = 0.02
-"""Accuracies within this distance of 0 or 1 are called extreme; they are ignored if there are others."""
+"""Accuracies within this distance of 0 or 1 are called extreme; they are ignored if there are other accuracies."""
 
 _Floats = NDArray[np.float64]
 _Bools = NDArray[np.bool_]
@@ -86,7 +86,7 @@ def _make_fold(correct: _Bools, cheap: _Bools, is_left_out: _Bools) -> Fold:
 def sampled_precision(
     folds: Sequence[Fold], count: int, n_images: int, *, n_strata: int, name: str
 ) -> tuple[float, float]:
-    """Return the median half-width of the 95% interval and the expected Kendall tau with the full ranking.
+    """Return the median half-width of the 95% interval and the expected Kendall tau with the true ranking.
 
     Tau is the probability that the estimates of two networks are in the correct order, minus the probability that they
     are not, averaged over strengths and over pairs of networks that are left out together. Pairs of equal accuracies

@@ -161,7 +161,7 @@ def trend_estimate(x_positions: ArrayLike, values: ArrayLike) -> tuple[float, fl
 
     Args:
         x_positions: (P,) positions on the x axis, such as fractions of robustified training images; at least two must
-        differ.
+            differ.
         values: (n, P) value of each network at each position.
 
     Returns:

@@ -46,8 +46,9 @@ class ContrastEstimate(NamedTuple):
 class RandomIntercept:
     """A fitted model: values = design @ coefficients + intercept of the cluster + residual.
 
-    All attributes except `n` and `n_clusters` are NaN if the values do not determine the variances. To determine them,
-    at least two clusters are needed, and more values than clusters and coefficients can explain.
+    All attributes except `n` and `n_clusters` are NaN if the values do not determine the variances. The variances are
+    determined if there are at least two clusters, and more values than the coefficients and the clusters' intercepts
+    can fit exactly.
 
     Attributes:
         coefficients: (p,) generalised least squares estimates.
@@ -81,8 +82,8 @@ class RandomIntercept:
         if self.cluster_variance == 0:
             df = float(self.n - len(self.coefficients))
         else:
-            slopes = np.array([factors @ slope @ factors for slope in self._covariance_derivatives])
-            df = 2 * variance**2 / float(slopes @ self._variance_covariance @ slopes)
+            derivatives = np.array([factors @ matrix @ factors for matrix in self._covariance_derivatives])
+            df = 2 * variance**2 / float(derivatives @ self._variance_covariance @ derivatives)
         return _make_estimate(float(factors @ self.coefficients), variance, df)
 
 
@@ -113,7 +114,7 @@ def fit_random_intercept(design: ArrayLike, values: ArrayLike, clusters: ArrayLi
     estimates.
 
     Args:
-        design: (n, p) of full column rank, including the intercept if there is one.
+        design: (n, p) of full column rank, with a column of ones if there is a fixed intercept.
         values: (n,) observations.
         clusters: (n,) cluster labels.
 
@@ -176,13 +177,13 @@ def _check_design(x: _Floats, y: _Floats, labels: NDArray[Any]) -> None:
     if not shapes_match or not np.isfinite(x).all() or not np.isfinite(y).all():
         raise ConfigError(
             f"Fitting a mixed model failed for a design of shape {x.shape}: expected a row of the design, a finite "
-            f"value and a cluster for each observation, got {y.shape} values and {labels.shape} clusters. Remove "
-            "missing values."
+            f"value and a cluster for each observation, got values of shape {y.shape} and clusters of shape "
+            f"{labels.shape}. Remove missing values."
         )
     rank = int(np.linalg.matrix_rank(x))
     if rank < x.shape[1]:
         raise ConfigError(
-            f"Fitting a mixed model failed for a design of {x.shape[1]} columns: they have rank {rank}. "
+            f"Fitting a mixed model failed for a design of {x.shape[1]} columns: its rank is only {rank}. "
             "Remove levels without observations."
         )
 

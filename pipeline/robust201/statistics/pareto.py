@@ -20,12 +20,12 @@ def front_indices(values: _Floats) -> NDArray[np.int64]:
     # Points are visited in descending lexicographic order, so that no point is dominated by a later point.
     order = np.lexsort(-distinct.T[::-1])
     front = np.empty(len(distinct), dtype=np.int64)
-    n_front = 0
+    front_size = 0
     for point in order:
-        if not (distinct[front[:n_front]] >= distinct[point]).all(axis=1).any():
-            front[n_front] = point
-            n_front += 1
-    return np.sort(first_indices[front[:n_front]])
+        if not (distinct[front[:front_size]] >= distinct[point]).all(axis=1).any():
+            front[front_size] = point
+            front_size += 1
+    return np.sort(first_indices[front[:front_size]])
 
 
 def find_non_dominated(values: _Floats) -> NDArray[np.bool_]:

@@ -22,7 +22,7 @@ _Floats = NDArray[np.float64]
 MAX_KERNEL_POINTS = 300
 """Maximum number of observations for fitting the kernel; if there are more, a random subset is used.
 
-Fitting takes a time proportional to the cube of this number.
+The fitting time is proportional to the cube of this number.
 """
 
 _BLOCK_ROWS = 2_000
@@ -191,7 +191,7 @@ def choose_for_best(
 
 
 def _choose_and_observe(covariance: _Floats, scores: _Floats, noise: float) -> int:
-    """Return the point of highest scores, and update the covariance as if the point had been observed."""
+    """Return the point with the highest score, and update the covariance as if the point had been observed."""
     point = int(np.argmax(scores))
     column = covariance[:, point].copy()
     covariance -= np.outer(column, column / (column[point] + noise))

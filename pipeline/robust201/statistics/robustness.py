@@ -40,7 +40,7 @@ def robustness_r(strengths: ArrayLike, accuracies: ArrayLike) -> RobustnessCurve
         ConfigError: there are fewer than two strengths, or they do not ascend.
 
     Source: Kunhardt, Deza and Poggio, "The Effects of Image Distribution and Task on Adversarial Robustness", CBMM memo
-    116 (2021), eq. 1, which uses [0, 0.3] in pixels of [0, 1].
+    116 (2021), eq. 1, with epsilons from 0 to 0.3 for pixels in [0, 1].
     """
     points, curves = _check_curves(strengths, accuracies)
     weights = trapezoid_weights(points) / (points[-1] - points[0])
@@ -100,13 +100,13 @@ def sensitivity(accuracies: ArrayLike, n_classes: int, n_images: int) -> _Floats
     """
     from scipy.special import ndtr
 
-    noise = np.linspace(-8.0, 16.0, 2_401)
-    probability_others_below = ndtr(noise) ** (n_classes - 1)
-    signals = np.linspace(-8.0, 8.0, 1_601)
-    density = np.exp(-np.square(noise - signals[:, None]) / 2) / np.sqrt(2 * np.pi)
-    correct_probabilities = np.trapezoid(density * probability_others_below, noise, axis=-1)
+    x = np.linspace(-8.0, 16.0, 2_401)
+    probability_others_below = ndtr(x) ** (n_classes - 1)
+    d_primes = np.linspace(-8.0, 8.0, 1_601)
+    density = np.exp(-np.square(x - d_primes[:, None]) / 2) / np.sqrt(2 * np.pi)
+    correct_probabilities = np.trapezoid(density * probability_others_below, x, axis=-1)
     fractions = np.clip(np.asarray(accuracies, np.float64), 0.5 / n_images, 1 - 0.5 / n_images)
-    return np.interp(fractions, correct_probabilities, signals)
+    return np.interp(fractions, correct_probabilities, d_primes)
 
 
 def corruption_errors(accuracies: ArrayLike, reference: ArrayLike) -> _Floats:
@@ -213,7 +213,7 @@ def fit_psychometric(strengths: ArrayLike, accuracies: ArrayLike) -> Psychometri
     if points.shape != accuracy_values.shape or len(points) < MIN_POINTS or (np.diff(points) <= 0).any():
         raise ConfigError(
             f"Fitting a psychometric function failed: expected accuracies at {MIN_POINTS} or more ascending strengths, "
-            f"got {accuracy_values.shape} at {points.tolist()}. Evaluate more strengths."
+            f"got accuracies of shape {accuracy_values.shape} at {points.tolist()}. Evaluate more strengths."
         )
     span = points[-1] - points[0]
 

@@ -22,7 +22,7 @@ MIN_PER_STRATUM = 2
 """Minimum number of sampled images per stratum, because a variance cannot be estimated from fewer."""
 
 PRIOR_DEGREES = 16.0
-"""Weight of the model's expected variance, in degrees of freedom (see `estimate`)."""
+"""Weight of the model's expected variance, in degrees of freedom (see `_estimate_variance`)."""
 
 MAX_DEGREES = 1e6
 """Degrees of freedom that are treated as infinite."""
@@ -55,7 +55,7 @@ class SampleDesign:
 
     Attributes:
         stratum: (N,) int64, stratum of each image, 0 to H - 1.
-        order: (N,) int64, a permutation. The sample of a stratum consists of its first images in this order.
+        order: (N,) int64, rank of each image in a permutation. A stratum's sample has its images of the lowest ranks.
         sizes: (H,) int64, number of sampled images of each stratum.
     """
 
@@ -124,8 +124,9 @@ def stratify(
 ) -> SampleDesign:
     """Divide images into strata by the uncertainty of their outcomes, and return a design with an empty sample.
 
-    Images are sorted by the expected standard deviation of their outcomes, and divided so that strata have equal
-    totals: Wright, "Finite population sampling with multivariate auxiliary information", JASA 78 (1983).
+    Images are sorted by the expected standard deviation of their outcomes, and divided so that these deviations have
+    equal totals in all strata: Wright, "Finite population sampling with multivariate auxiliary information", JASA 78
+    (1983).
 
     Args:
         outcomes: (P, S, N) bool, outcomes of P pilot networks at S strengths of one key.
@@ -137,7 +138,7 @@ def stratify(
     Raises:
         ValueError: wrong shapes, fewer than two networks, or no strata.
     """
-    correct = _pilot_outcomes(outcomes)
+    correct = _check_pilot_outcomes(outcomes)
     n_images = correct.shape[2]
     if n_strata < 1:
         raise ValueError(f"expected at least 1 stratum, got {n_strata}")
@@ -164,10 +165,10 @@ def allocate(design: SampleDesign, outcomes: ArrayLike, count: int, predicted: A
 
     Samples are nested, so a larger `count` only adds images.
 
-    The sizes of the strata minimise the sum over strengths of the expected variance. They are found by the method of
-    equal proportions, whose integers never decrease as `count` grows: Wright, "The equivalence of Neyman optimum
-    allocation for sampling and equal proportions for apportioning the U.S. House of Representatives", The American
-    Statistician 66 (2012).
+    The sample sizes of the strata minimise the sum over strengths of the expected variance. They are found by the
+    method of equal proportions, whose integers never decrease as `count` grows: Wright, "The equivalence of Neyman
+    optimum allocation for sampling and equal proportions for apportioning the U.S. House of Representatives", The
+    American Statistician 66 (2012).
 
     Args:
         design: strata; images already in the sample stay there.
@@ -179,7 +180,7 @@ def allocate(design: SampleDesign, outcomes: ArrayLike, count: int, predicted: A
     Raises:
         ValueError: wrong shapes, or `count` is out of range.
     """
-    correct = _pilot_outcomes(outcomes, design)
+    correct = _check_pilot_outcomes(outcomes, design)
     counts = design.stratum_counts
     min_sizes = np.maximum(np.minimum(MIN_PER_STRATUM, counts), design.sizes)
     if not min_sizes.sum() <= count <= design.n_images:
@@ -190,7 +191,7 @@ def allocate(design: SampleDesign, outcomes: ArrayLike, count: int, predicted: A
     weights = counts * _residual_deviations(design, correct, predicted)
     strata = np.repeat(np.arange(len(counts)), counts - min_sizes)
     starts = np.concatenate([[0], np.cumsum(counts - min_sizes)[:-1]])
-    n_before = min_sizes[strata] + np.arange(len(strata)) - starts[strata]  # earlier images of the same stratum
+    n_before = min_sizes[strata] + np.arange(len(strata)) - starts[strata]  # number of earlier images of the stratum
     priority = weights[strata] / np.sqrt(np.maximum(n_before, 1) * (n_before + 1))
     strata_of_added_images = strata[np.argsort(-priority, kind="stable")[: count - min_sizes.sum()]]
     return replace(design, sizes=min_sizes + np.bincount(strata_of_added_images, minlength=len(counts)))
@@ -225,7 +226,7 @@ def pilot_features(pilot_outcomes: ArrayLike, pilot_cheap_outcomes: ArrayLike) -
     Raises:
         ValueError: fewer than two networks.
     """
-    outcomes, cheap = _pilot_outcomes(pilot_outcomes), np.asarray(pilot_cheap_outcomes, bool)
+    outcomes, cheap = _check_pilot_outcomes(pilot_outcomes), np.asarray(pilot_cheap_outcomes, bool)
     masks = [np.arange(len(outcomes)) != network for network in range(len(outcomes))]
     return np.stack(
         [
@@ -326,9 +327,9 @@ def sum_strata(design: SampleDesign, predicted: ArrayLike) -> StratumSums:
 def estimate(design: SampleDesign, sampled_outcomes: ArrayLike, predicted: ArrayLike) -> Estimates:
     """Estimate the accuracies of one network from a sample, by the stratified difference estimator.
 
-    The value is unbiased over samples of the design before it is clipped to the range that the sampled outcomes leave
-    possible. Clipping can only bring it nearer to the true accuracy. A full sample gives the exact accuracy with
-    standard error 0.
+    Before clipping, the value is unbiased over samples of the design. It is clipped to the range that the sampled
+    outcomes leave possible, which can only bring it nearer to the true accuracy. A full sample gives the exact accuracy
+    with standard error 0.
 
     The variance is a weighted mean of the variance of the sample's residuals and the variance that the model expects.
     Therefore a small sample without prediction errors does not give an interval of width 0. Intervals use Student's t
@@ -400,7 +401,7 @@ def design_variance(design: SampleDesign, residual: _Floats) -> _Floats:
     return variance
 
 
-def _pilot_outcomes(outcomes: ArrayLike, design: SampleDesign | None = None) -> _Bools:
+def _check_pilot_outcomes(outcomes: ArrayLike, design: SampleDesign | None = None) -> _Bools:
     correct = np.asarray(outcomes, bool)
     if correct.ndim != 3 or 0 in correct.shape:
         raise ValueError(f"expected outcomes (networks, strengths, images) of a pilot, got shape {correct.shape}")
@@ -430,7 +431,7 @@ def _check_sizes(design: SampleDesign) -> None:
 
 
 def _random_order(n_images: int, seed: int, name: str) -> _Ints:
-    """Return a pseudorandom permutation (N,), made with SHA-256 so that it is the same for all library versions."""
+    """Return each image's rank (N,) in a permutation by SHA-256 hashes, which is the same for all library versions."""
     digests = [hashlib.sha256(f"{seed}/{name}/{image}".encode()).digest() for image in range(n_images)]
     by_digest = sorted(range(n_images), key=digests.__getitem__)
     order = np.empty(n_images, np.int64)
@@ -491,7 +492,7 @@ def _variance_weights(design: SampleDesign) -> _Floats:
 
 
 def _estimate_variance(design: SampleDesign, squares: _Floats, sums: StratumSums) -> tuple[_Floats, _Floats]:
-    """Estimate variances (S,) and their degrees of freedom from sums of squared residuals, centred in strata (S, H).
+    """Estimate variances (S,) and their degrees of freedom from sums (S, H) of squared residuals, centred by stratum.
 
     The variance is the mean of the sample's variance and the model's variance, weighted by their degrees of freedom. If
     a few large residuals cause most of the true variance, a small sample may contain none of them and underestimate it.

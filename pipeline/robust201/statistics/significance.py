@@ -112,8 +112,8 @@ def ties_with_best(
     Each network is compared with the most accurate network, by McNemar's exact test if outcomes are passed and by the
     two-proportion test otherwise. P-values are adjusted with Holm's method. The best network was selected on the same
     images, which favours it, so some of many equally good networks will seem worse. Tied networks cannot be
-    distinguished from the best network on these images. A network that is not tied may still be equally good, with a
-    probability of about `level`.
+    distinguished from the best network on these images. The probability that any equally good network is not
+    tied is about `level`.
 
     Args:
         accuracies: (A,) fractions; networks without an accuracy (NaN) are not compared.

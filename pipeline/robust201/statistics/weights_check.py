@@ -61,10 +61,10 @@ class UnexpectedAccuracy:
     def message(self) -> str:
         accuracy = self.accuracy
         return (
-            f"Checking weights failed for {accuracy.label}: expected {self.low:.4f} to {self.high:.4f} of "
-            f"{accuracy.n_images:,} clean images correct, since {accuracy.recorded:.4f} of {accuracy.n_test:,} is "
-            f"recorded with the weights, got {accuracy.measured:.4f}. Check the images, their normalisation, and the "
-            "weights."
+            f"Checking weights failed for {accuracy.label}: the accuracy on {accuracy.n_images:,} clean images is "
+            f"{accuracy.measured:.4f}, but {self.low:.4f} to {self.high:.4f} was expected, because an accuracy of "
+            f"{accuracy.recorded:.4f} on {accuracy.n_test:,} images was recorded with the weights. Check the images, "
+            "their normalisation, and the weights."
         )
 
 
@@ -77,7 +77,7 @@ def expected_range(
         recorded: accuracy on all `n_test` images of the split, in [0, 1].
         n_images: number of sampled images, from 1 to `n_test`.
         n_test: number of images of the split.
-        level: probability that the accuracy on a sample is outside the range before `rounding` extends both ends.
+        level: maximum probability of an accuracy outside the range, before `rounding` extends both ends.
         rounding: see `ROUNDING`.
 
     Returns:

@@ -102,9 +102,9 @@ def _canonical_forms() -> list[str]:
 
     The classes equal those of the published benchmark (`to_unique_str(True)` in NAS-Bench-201), which has two
     peculiarities: sums keep zero terms, and a node's sum is not sorted again when skip connections insert the terms of
-    another node. Without these peculiarities, there would be 4,930 classes, but the dataset has these 6,466.
+    another node. Without these peculiarities, there would be 4,930 classes instead of the dataset's 6,466.
     """
-    # For each assignment of operations to the edges between the first nodes, this list has their canonical forms.
+    # One tuple per assignment of operations to the edges between the first nodes: the canonical forms of these nodes.
     node_assignments: list[tuple[str, ...]] = [("0",)]
     for _ in range(1, N_NODES):
         extended_assignments = []
@@ -136,7 +136,7 @@ def resolve(name: int | str) -> Architecture:
     """Return an architecture by its index, the index as text, or its cell string.
 
     Raises:
-        ArchitectureError: there is no such architecture; the message suggests the closest.
+        ArchitectureError: there is no such architecture; the message suggests the closest one.
     """
     if isinstance(name, int):
         return architecture(name)
@@ -297,7 +297,7 @@ def kernel_parameters(spec: str) -> int:
     the 6,466 cells have 18 parameters, as stated by Jung, Lukasik and Keuper (ICLR 2023, section 5.3). If all edges
     were counted, 405 cells would have 18.
     """
-    # Visit edges into later nodes first: whether a node reaches the output must be known before its incoming edges.
+    # Visit edges into later nodes first, because an edge counts only if its target is known to reach the output.
     connected = {N_NODES - 1}
     total = 0
     for operation, (source, target) in sorted(zip(parse(spec), EDGES, strict=True), key=lambda edge: -edge[1][1]):

@@ -26,12 +26,17 @@ OPERATION_LABELS = {
 """Labels of the operations in figures."""
 
 NODES = {0: (0.0, 0.0), 1: (1.0, 0.85), 2: (1.45, -0.3), 3: (3.2, 0.0)}
+"""Centres of the nodes."""
+
 NODE_RADIUS = 0.21
 BOUNDS = (-0.4, 3.6, -1.1, 1.3)
 FONT_SIZE = 9.0
 """Font size in points."""
 
 _BENDS = {(0, 1): -0.15, (0, 2): 0.0, (0, 3): 0.5, (1, 2): 0.0, (1, 3): -0.15, (2, 3): 0.0}
+"""Distance of each edge's control point from the midpoint between its nodes, as a fraction of the distance between the
+nodes; positive to the right of the edge."""
+
 _CURVE_SEGMENTS = 40
 
 

@@ -54,7 +54,7 @@ def operation_numbers(cell: Cell) -> tuple[int, ...]:
 
 
 def isomorph_index(cell: Cell) -> int:
-    """Return the lowest index in a cell's isomorphism class, which is the architecture that is evaluated for it."""
+    """Return the lowest index in a cell's isomorphism class; this architecture is evaluated for the whole class."""
     return isomorphs()[cell_index(cell)]
 
 
@@ -81,10 +81,10 @@ def _operation_names(operations: Sequence[str | int]) -> list[str]:
         ) from error
 
 
-def _operation_name(position: int) -> str:
-    if not 0 <= position < len(OPERATIONS):
+def _operation_name(index: int) -> str:
+    if not 0 <= index < len(OPERATIONS):
         raise ArchitectureError(
-            f"Looking up an operation failed for {position}: it must be from 0 to "
+            f"Looking up an operation failed for {index}: it must be from 0 to "
             f"{len(OPERATIONS) - 1} ({', '.join(OPERATIONS)})."
         )
-    return OPERATIONS[position]
+    return OPERATIONS[index]

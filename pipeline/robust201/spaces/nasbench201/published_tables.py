@@ -65,7 +65,7 @@ def read_json_table(content: Any) -> NumbersByCell | None:
                 (
                     _dataset_name(name),
                     _unique_dict(
-                        (_parse_index(cell_key), _columns_by_seed(metrics)) for cell_key, metrics in rows.items()
+                        (_parse_index(cell_key), _accuracy_columns(metrics)) for cell_key, metrics in rows.items()
                     ),
                 )
                 for name, rows in content.items()
@@ -74,7 +74,9 @@ def read_json_table(content: Any) -> NumbersByCell | None:
             return _unique_dict(
                 (
                     _dataset_name(name),
-                    _unique_dict((_index_from_codes(cell_key), _scores(proxies)) for cell_key, proxies in rows.items()),
+                    _unique_dict(
+                        (_index_from_codes(cell_key), _proxy_scores(proxies)) for cell_key, proxies in rows.items()
+                    ),
                 )
                 for name, rows in content.items()
             )
@@ -132,7 +134,7 @@ def _parse_index(text: str) -> int:
     return index
 
 
-def _columns_by_seed(metrics: Mapping[str, Any]) -> dict[str, float]:
+def _accuracy_columns(metrics: Mapping[str, Any]) -> dict[str, float]:
     columns: dict[str, float] = {}
     for metric, seeds in metrics.items():
         if not isinstance(seeds, dict):
@@ -146,7 +148,7 @@ def _columns_by_seed(metrics: Mapping[str, Any]) -> dict[str, float]:
     return columns
 
 
-def _scores(proxies: Mapping[str, Any]) -> dict[str, float]:
+def _proxy_scores(proxies: Mapping[str, Any]) -> dict[str, float]:
     return {
         name: float(value["score"] if isinstance(value, dict) else value)
         for name, value in proxies.items()

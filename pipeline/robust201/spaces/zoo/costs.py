@@ -6,9 +6,9 @@ This module does not import torch.
 from collections.abc import Sequence
 
 
-def convolution(c_in: int, c_out: int, kernel: int, n_positions: int) -> int:
+def convolution(c_in: int, c_out: int, kernel_size: int, n_positions: int) -> int:
     """Return the multiply-accumulates of a convolution with a square kernel at `n_positions` output positions."""
-    return c_in * c_out * kernel**2 * n_positions
+    return c_in * c_out * kernel_size**2 * n_positions
 
 
 def halve_rounding_up(size: int) -> int:
@@ -27,7 +27,7 @@ def resnet(
 ) -> int:
     """Return the multiply-accumulates of a residual network.
 
-    `widths` are the stages' channels before a bottleneck's expansion.
+    `blocks` are the stages' numbers of blocks, and `widths` their channels before a bottleneck's expansion.
     """
     if has_imagenet_stem:
         size = halve_rounding_up(size)
@@ -54,13 +54,13 @@ def resnet(
     return total + c_in * n_classes
 
 
-def narrow_resnet(widths: Sequence[int], units: int, n_classes: int, size: int) -> int:
-    """Return the multiply-accumulates of the narrow residual network; each stage has `units` units."""
+def narrow_resnet(widths: Sequence[int], n_units: int, n_classes: int, size: int) -> int:
+    """Return the multiply-accumulates of the narrow residual network; each stage has `n_units` units."""
     total = convolution(3, widths[0], 3, size**2)
     c_in = widths[0]
     for stage, width in enumerate(widths):
         size = size // 2 if stage else size
-        total += convolution(c_in, width, 3, size**2) + (2 * units - 1) * convolution(width, width, 3, size**2)
+        total += convolution(c_in, width, 3, size**2) + (2 * n_units - 1) * convolution(width, width, 3, size**2)
         c_in = width
     return total + c_in * n_classes
 
@@ -84,6 +84,7 @@ def spatial_transformer(channels: int, hidden: int) -> int:
 def polar_transformer(filters: int, size: int) -> int:
     """Return the multiply-accumulates of a polar transformer; resampling is not counted."""
 
+    # Two strided 5x5 convolutions, and a convolution with five pixels of the maxima along each axis.
     def predictor(height: int, width: int, n_axes: int) -> int:
         height, width = halve_rounding_up(height), halve_rounding_up(width)
         total = convolution(3, filters, 5, height * width)

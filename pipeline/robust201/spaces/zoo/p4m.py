@@ -44,10 +44,10 @@ def expand_group_kernels(weight: torch.Tensor) -> torch.Tensor:
     kernels = torch.unflatten(weight, 1, (-1, ORIENTATIONS))
     kernels_by_target = []
     for target in range(ORIENTATIONS):
-        rotated_kernels = orient(kernels, target).unbind(2)
+        oriented_kernels = orient(kernels, target).unbind(2)
         kernels_by_target.append(
             torch.stack(
-                [rotated_kernels[relative_orientation(target, source)] for source in range(ORIENTATIONS)], dim=2
+                [oriented_kernels[relative_orientation(target, source)] for source in range(ORIENTATIONS)], dim=2
             )
         )
     return torch.stack(kernels_by_target, dim=1).flatten(2, 3).flatten(0, 1)
@@ -60,8 +60,8 @@ class P4mConvolution(nn.Conv2d):
     rotation changes which pixels are sampled.
     """
 
-    def __init__(self, c_in: int, c_out: int, kernel: int, stride: int) -> None:
-        super().__init__(ORIENTATIONS * c_in, c_out, kernel, stride=stride, padding=kernel // 2, bias=False)
+    def __init__(self, c_in: int, c_out: int, kernel_size: int, stride: int) -> None:
+        super().__init__(ORIENTATIONS * c_in, c_out, kernel_size, stride=stride, padding=kernel_size // 2, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return functional.conv2d(x, expand_group_kernels(self.weight), stride=self.stride, padding=self.padding)
@@ -70,8 +70,8 @@ class P4mConvolution(nn.Conv2d):
 class P4mLifting(nn.Conv2d):
     """A convolution from the plane to the group, without bias: (B, I, H, W) to (B, 8 O, H', W')."""
 
-    def __init__(self, c_in: int, c_out: int, kernel: int, stride: int) -> None:
-        super().__init__(c_in, c_out, kernel, stride=stride, padding=kernel // 2, bias=False)
+    def __init__(self, c_in: int, c_out: int, kernel_size: int, stride: int) -> None:
+        super().__init__(c_in, c_out, kernel_size, stride=stride, padding=kernel_size // 2, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return functional.conv2d(x, expand_lifting_kernels(self.weight), stride=self.stride, padding=self.padding)
@@ -99,7 +99,7 @@ class GroupResNet(ResNet):
             blocks,
             n_classes,
             widths=widths,
-            stem=P4mLifting,
+            stem_convolution=P4mLifting,
             convolution=P4mConvolution,
             norm=P4mBatchNorm,
             maps_per_channel=ORIENTATIONS,

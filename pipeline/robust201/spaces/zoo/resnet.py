@@ -1,4 +1,4 @@
-"""Residual networks for CIFAR: a 3x3 stem with stride 1, no max-pooling, and four stages of blocks.
+"""Residual networks for CIFAR: by default, a 3x3 stem with stride 1 without max-pooling, and four stages of blocks.
 
 Source: He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, with the usual stem for 32x32
 images. The state_dict has the names ``conv1``, ``bn1``, ``layer<stage>.<block>.conv1|bn1|conv2|bn2`` (in bottlenecks
@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 WIDTHS = (64, 128, 256, 512)
-"""Channels of the four stages."""
+"""Published channels of the four stages."""
 
 ConvolutionFactory = Callable[[int, int, int, int], nn.Module]
 """Builds a convolution with `same` padding and no bias, given input and output channels, kernel size and stride."""
@@ -21,12 +21,12 @@ NormFactory = Callable[[int], nn.Module]
 """Builds a BatchNorm, given the number of channels."""
 
 
-def _convolution(c_in: int, c_out: int, kernel: int, stride: int) -> nn.Module:
-    return nn.Conv2d(c_in, c_out, kernel, stride=stride, padding=kernel // 2, bias=False)
+def _convolution(c_in: int, c_out: int, kernel_size: int, stride: int) -> nn.Module:
+    return nn.Conv2d(c_in, c_out, kernel_size, stride=stride, padding=kernel_size // 2, bias=False)
 
 
 class _Block(nn.Module):
-    """Convolutions with BatchNorms, added to a shortcut. The shortcut is a 1x1 convolution if the shape changes."""
+    """Two 3x3 convolutions, added to a shortcut. The shortcut is a 1x1 convolution if the shape changes."""
 
     expansion = 1
 
@@ -79,8 +79,8 @@ class ResNet(nn.Module):
         widths: channels of the stages, before a bottleneck's expansion.
         has_bottlenecks: whether blocks are bottlenecks, as in ResNet-50.
         has_imagenet_stem: whether to use the stem for ImageNet, a 7x7 convolution and max-pooling, both with stride 2.
-        stem, convolution, norm: factories of the layers; ordinary layers by default.
-        maps_per_channel: number of feature maps per channel of these layers.
+        stem_convolution, convolution, norm: factories of the layers; ordinary layers by default.
+        maps_per_channel: number of feature maps that these layers compute per channel, such as one per orientation.
     """
 
     def __init__(
@@ -91,14 +91,15 @@ class ResNet(nn.Module):
         widths: Sequence[int] = WIDTHS,
         has_bottlenecks: bool = False,
         has_imagenet_stem: bool = False,
-        stem: ConvolutionFactory = _convolution,
+        stem_convolution: ConvolutionFactory = _convolution,
         convolution: ConvolutionFactory = _convolution,
         norm: NormFactory = nn.BatchNorm2d,
         maps_per_channel: int = 1,
     ) -> None:
         super().__init__()
         self.has_imagenet_stem = has_imagenet_stem
-        self.conv1 = stem(3, widths[0], 7, 2) if has_imagenet_stem else stem(3, widths[0], 3, 1)
+        stem_kernel_size, stem_stride = (7, 2) if has_imagenet_stem else (3, 1)
+        self.conv1 = stem_convolution(3, widths[0], stem_kernel_size, stem_stride)
         self.bn1 = norm(widths[0])
         block_type = _Bottleneck if has_bottlenecks else _Block
         c_in = widths[0]

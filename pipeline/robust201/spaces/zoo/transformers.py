@@ -70,7 +70,7 @@ equally likely, for example on images of one colour."""
 
 
 class PosePredictor(nn.Module):
-    """Predict a heat map along one or both axes of an image, first along the width.
+    """Predict heat maps along the axes of an image: one along the width, and optionally another along the height.
 
     Args:
         n_axes: 2 for both axes, 1 for the width only.
@@ -130,7 +130,7 @@ def evenly_spaced_angles(count: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def polar_points(n_radii: int, n_angles: int, like: torch.Tensor) -> torch.Tensor:
-    """Return the coordinates (N, 2) of the pixels of a polar image about 0.
+    """Return the coordinates (N, 2) of the pixels of a polar image about the point (0, 0).
 
     Its rows are radii from 0 to sqrt(2), and its columns are angles.
     """
@@ -190,8 +190,8 @@ def _interpolation_weights(coordinates: torch.Tensor, length: int) -> torch.Tens
     pixel_before = position.floor()
     fraction = (position - pixel_before).unsqueeze(-1)
     offset = torch.arange(length, dtype=pixel_before.dtype, device=pixel_before.device) - pixel_before.unsqueeze(-1)
-    # The derivative of max(0, 1 - |distance|) vanishes at pixel centres. A transformer that starts as the identity
-    # samples at pixel centres, so it would never learn.
+    # These weights equal max(0, 1 - |distance|), but that formula's derivative vanishes at pixel centres. A transformer
+    # that starts as the identity samples at pixel centres, so it would never learn.
     return (offset == 0) * (1 - fraction) + (offset == 1) * fraction
 
 

@@ -1,9 +1,9 @@
 """Allocate memory for a list of operations (see `lowering`), and run the list.
 
 Operations read and write maps (feature maps). They are divided into segments, each of which runs on a few images at a
-time. Maps that a later segment reads are kept for all images of a run. All remaining maps reuse the memory of a map
-of the same shape that is no longer read. The borders of this memory are already zero. Each thread has its own memory,
-an arena.
+time. Maps that a later segment reads are kept for all images of a run. Every other map reuses, if possible, the memory
+of a map of the same shape that is no longer read; its border of zeros need not be written again. Each thread has its
+own memory, an arena.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ stay in a core's cache, but larger than 1 where the weights are larger than the 
 
 
 class PersistentMaps(NamedTuple):
-    """What the incremental Square attack (`native_search`) needs: operations on regions, and maps kept between queries.
+    """Operations that run on regions, and maps kept between the queries of the incremental Square attack.
 
     Attributes:
         n_operations: number of leading operations that run on regions of their maps instead of whole maps.
@@ -89,7 +89,11 @@ class Runner:
     def run(
         self, segments: slice, arena: torch.Tensor, n_images: int, external_tensors: Sequence[torch.Tensor | None]
     ) -> None:
-        """Run segments on the caller's tensors, which are in the order of `lowering.PIXELS` etc., one row per image."""
+        """Run segments on the caller's tensors, which have one row per image.
+
+        The order of the tensors is that of the numbers `lowering.PIXELS`, `lowering.FEATURES` etc. Tensors that the
+        segments do not use may be None.
+        """
         start, stop, _ = segments.indices(len(self._segments))
         self._library.robust201_run(
             ctypes.addressof(self._operations),
@@ -114,8 +118,8 @@ class Runner:
     ) -> None:
         """Recompute a region of each leading operation's maps, and save overwritten values of persistent maps.
 
-        `saved_values` is the memory for the overwritten values. If `rejected`, (n,) bool, is given, nothing is
-        computed, and the saved values of the rejected images are restored.
+        `saved_values`, (n, floats per image), is the memory for the overwritten values. If `rejected`, (n,) bool, is
+        given, nothing is computed, and the saved values of the rejected images are restored.
         """
         region_structs = (native.RegionStruct * len(regions))(
             *(native.RegionStruct(region.top, region.left, *region.size) for region in regions)
@@ -223,10 +227,10 @@ def _pack(operation: Operation, buffer_numbers: dict[Map, int]) -> native.Operat
 
 
 def _pack_view(view: MapView, buffer_numbers: dict[Map, int]) -> native.ViewStruct:
-    source = view.map
-    offset = source.first_pixel + view.y * source.row_stride + view.x * source.pixel_stride
+    viewed_map = view.map
+    offset = viewed_map.first_pixel + view.y * viewed_map.row_stride + view.x * viewed_map.pixel_stride
     return native.ViewStruct(
-        buffer_numbers[source], offset, view.step * source.row_stride, view.step * source.pixel_stride
+        buffer_numbers[viewed_map], offset, view.step * viewed_map.row_stride, view.step * viewed_map.pixel_stride
     )
 
 

@@ -35,7 +35,7 @@ class NeededForms(NamedTuple):
 
 
 class Value:
-    """A feature map (B, C, H, W), raw and rectified, in channels_last. A form that is not read does not exist."""
+    """A feature map (B, C, H, W), raw and rectified, in channels_last. A form is absent if nothing reads it."""
 
     def __init__(self, raw: torch.Tensor | None, rectified: torch.Tensor | None) -> None:
         self._raw = raw
@@ -69,6 +69,7 @@ class _Sum:
 
     @property
     def total(self) -> torch.Tensor:
+        """The sum, which must have at least one term."""
         return cast("torch.Tensor", self.partial_sum)
 
     def replace(self, total: torch.Tensor) -> None:
@@ -93,7 +94,7 @@ class NodeKernels:
         poolings: source and kernel of each pooling.
         skips: source of each skip connection, and how many times the source is added.
         convolutions: source and kernel of each convolution of the source's ReLU.
-        gradients: source and input gradient of each convolution.
+        gradients: source of each convolution, and the convolution that computes its input gradient.
     """
 
     index: int
@@ -129,7 +130,7 @@ class MapReader:
     def convolve(
         self, source: int, convolution: Convolution, *, add: torch.Tensor | None, in_place: bool, rectify: bool
     ) -> torch.Tensor:
-        """Convolve a node's ReLU (see `Convolution`)."""
+        """Convolve a node's ReLU output (see `Convolution`)."""
         return convolution(self._values[source].rectified, add=add, in_place=in_place, rectify=rectify)
 
 
@@ -175,7 +176,7 @@ class CellBlock:
         self.output_node = program.nodes[-1].index
         self.constants = ConstantMaps(program, layers, channels)
         self.nodes = [
-            _load_node(node, layers, channels, device, dtype, _needed_forms(program, node, output_forms))
+            _build_node(node, layers, channels, device, dtype, _needed_forms(program, node, output_forms))
             for node in program.nodes
         ]
 
@@ -221,7 +222,7 @@ class CellBlock:
         return _join_gradients(raw_gradients[0], relu_gradients.get(0), tape.get(0)).total
 
 
-def _load_node(
+def _build_node(
     node: Node,
     layers: nn.ModuleList,
     channels: int,
@@ -261,13 +262,13 @@ def _needed_forms(program: CellProgram, node: Node, output_forms: NeededForms) -
     )
 
 
-def _join_gradients(raw_gradients: _Sum, relu_gradients: torch.Tensor | None, rectified: torch.Tensor | None) -> _Sum:
-    """Add a node's gradients through its raw form and through its ReLU."""
-    if relu_gradients is None or rectified is None:
-        return raw_gradients
-    joined = _Sum(mask_gradient(relu_gradients, rectified), is_owned=True)
-    if raw_gradients.partial_sum is not None:
-        joined.add(raw_gradients.partial_sum)
+def _join_gradients(raw_gradient: _Sum, relu_gradient: torch.Tensor | None, rectified: torch.Tensor | None) -> _Sum:
+    """Add a node's gradients through its raw form and through its ReLU, whose output is `rectified`."""
+    if relu_gradient is None or rectified is None:
+        return raw_gradient
+    joined = _Sum(mask_gradient(relu_gradient, rectified), is_owned=True)
+    if raw_gradient.partial_sum is not None:
+        joined.add(raw_gradient.partial_sum)
     return joined
 
 
@@ -292,7 +293,7 @@ class ReductionBlock:
 
     @property
     def gradients(self) -> tuple[Convolution, torch.Tensor, Convolution]:
-        """Input gradient of the second convolution, weight (O, I, 3, 3) of the first, and the shortcut's gradient."""
+        """Kernels of the backward pass: of the second convolution, the first (its weight, O, I, 3, 3), the shortcut."""
         return self._second_gradient, self._first_gradient.weight, self._down_gradient
 
     def forward(self, value: Value, tape: Tape | None) -> Value:

@@ -59,7 +59,7 @@ def round_once(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if dtype is not torch.bfloat16:
         return x.to(dtype)
     # bfloat16 keeps 7 of float64's 52 fraction bits. Adding half a unit of the last kept bit (slightly less if that bit
-    # is even) carries into it exactly if the value must be rounded up. After truncation, the conversion is exact.
+    # is 0) carries into it if and only if the value must be rounded up. After truncation, the conversion is exact.
     n_dropped_bits = 52 - 7
     bits = x.contiguous().view(torch.int64)
     carried_bits = bits + (2 ** (n_dropped_bits - 1) - 1) + ((bits >> n_dropped_bits) & 1)

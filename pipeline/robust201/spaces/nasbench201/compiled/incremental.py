@@ -1,5 +1,6 @@
 """Incremental forward pass: if one window of an image changes, recompute only the affected activations.
 
+In each query, a search such as the Square attack proposes a new window for each image, and then accepts or rejects it.
 A pass caches the feature maps of the accepted images. For a proposal, the changed patch of each map is computed from
 the previous layer's patch and the cached activations around it, with the same kernels in the same order as for a full
 map. Patches of accepted proposals are written to the cache. Therefore, rounding errors do not accumulate across
@@ -27,7 +28,7 @@ from robust201.spaces.nasbench201.compiled.kernels import AveragePooling, Convol
 from robust201.spaces.nasbench201.compiled.regions import Region, union
 
 MAX_FRACTION = 0.65
-"""Maximum fraction of a block's output that patches may cover without the native library, as a mean over window
+"""Without the native library, maximum fraction of a block's output that a patch may cover, as a mean over window
 positions. Above it, the block computes full maps, because extracting patches would cost about as much as it saves
 (docs/internals/engine.md)."""
 
@@ -36,11 +37,11 @@ MIN_SAVED_PASSES = 3.0
 pass."""
 
 MIN_SAVING = 0.3
-"""Minimum estimated saving per query with the native library, as a fraction of a full pass. The estimate ignores CPU
-cache misses."""
+"""Minimum estimated saving per query with the native library, as a fraction of a full pass. This margin covers CPU
+cache misses, which the estimate ignores."""
 
-# Relative costs with the native library (docs/internals/engine.md); of convolutions, for kernel sizes 1 and 3. A cached
-# map costs main-memory traffic, because it is saved, written and restored.
+# Relative costs with the native library (docs/internals/engine.md). The two costs of convolutions are for kernel sizes
+# 1 and 3. A cached map costs main-memory traffic, because it is saved, written and restored.
 _CACHED_COST, _CONVOLUTION_COSTS, _POOLING_COST, _SKIP_COST, _REDUCTION_COST = 5.0, (3.0, 20.0), 2.0, 1.0, 30.0
 
 MIN_IMAGE_SIZE = 8
@@ -51,7 +52,7 @@ _CHANNELS_LAST = torch.channels_last
 
 
 _PADDED_ORIGIN = Region(-1, -1, -1, -1)
-"""Region whose first pixel is that of a map with a border of one pixel."""
+"""Region whose top left pixel is the first pixel of a map with a border of one pixel."""
 
 
 class Patch(NamedTuple):
@@ -316,18 +317,19 @@ class IncrementalKernels:
         """
         if not sides or height != width or height < MIN_IMAGE_SIZE:
             return 0
-        window = max(sides), height
-        if window not in self._best_depths:
-            self._best_depths[window] = self._find_best_depth(*window)
-        depth, saving = self._best_depths[window]
+        side_and_size = max(sides), height
+        if side_and_size not in self._best_depths:
+            self._best_depths[side_and_size] = self._find_best_depth(*side_and_size)
+        depth, saving = self._best_depths[side_and_size]
         if self._uses_library and saving < MIN_SAVING:
             return 0
         return depth if saving * len(sides) >= MIN_SAVED_PASSES else 0
 
     def _find_best_depth(self, side: int, size: int) -> tuple[int, float]:
-        """Return the depth with the largest saving for a window, and the saving as a fraction of a full pass.
+        """Return the depth with the largest saving, and the saving as a fraction of a full pass.
 
-        Without the native library, all blocks are assumed to cost the same.
+        `side` is the side length of the window, and `size` that of the image. Without the native library, all blocks
+        are assumed to cost the same.
         """
         patch_fractions = self._patch_fractions(side, size)
         saving, best = 0.0, (0, 0.0)
@@ -353,7 +355,7 @@ class IncrementalKernels:
 
 
 class IncrementalPass:
-    """A search that computes the logits of images that differ from the accepted images in one window.
+    """Computes the logits of images that differ from a search's accepted images in one window.
 
     Args:
         centred: (B, 3, H, W) float32, the accepted images minus the network's mean; channels_last.
@@ -388,7 +390,7 @@ class IncrementalPass:
 
     def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode():
-            patch = self._patch_of_stem(row, column, window)
+            patch = self._compute_stem_patch(row, column, window)
             for block in self._blocks:
                 patch = block.forward(patch)
             self._boundary.propose(patch)
@@ -403,7 +405,7 @@ class IncrementalPass:
         # Create the result outside inference mode, so that callers may write to it.
         return torch.empty(len(window), logits.shape[1]).copy_(logits[: len(window)])
 
-    def _patch_of_stem(self, row: int, column: int, window: torch.Tensor) -> Patch:
+    def _compute_stem_patch(self, row: int, column: int, window: torch.Tensor) -> Patch:
         n_images, _, height, width = self._shape
         n_rows, n_columns = window.shape[2:]
         centred = torch.empty(n_images, 3, n_rows, n_columns, memory_format=_CHANNELS_LAST).zero_()

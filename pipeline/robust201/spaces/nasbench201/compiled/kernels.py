@@ -25,7 +25,7 @@ _TOLERANCES: Final = {torch.float32: 1e-4, torch.bfloat16: 2**-6}
 
 @cache
 def has_fused_convolution(dtype: torch.dtype = torch.float32) -> bool:
-    """Return whether this PyTorch has oneDNN's fused convolution under the expected name, and it is correct."""
+    """Return whether PyTorch's private functions for oneDNN's fused convolution exist and compute correct results."""
     tolerance = _TOLERANCES[dtype]
     try:
         # Private operators have no stable signature; any error here means that they cannot be used.
@@ -223,23 +223,23 @@ class AveragePooling:
         return self._factor / _POOL_SIZE**2
 
     def copy_without_padding(self) -> "AveragePooling":
-        """Return the same pooling without padding, for `pool_part`. It works only on a CPU."""
+        """Return the same pooling without padding, for `pool_part`, which works only on a CPU."""
         unpadded = copy.copy(self)
         unpadded._mean_of_nine = None if self._mean_of_nine is None else self._mean_of_nine.copy_without_padding()
         return unpadded
 
-    def pool_part(self, x: torch.Tensor, edges: Iterable[tuple[int, int]]) -> torch.Tensor:
+    def pool_part(self, x: torch.Tensor, border_sides: Iterable[tuple[int, int]]) -> torch.Tensor:
         """Pool a part of an image to (B, C, h, w) in new memory. The pooling must be a `copy_without_padding`.
 
         `x` is (B, C, h + 2, w + 2) float32, channels_last: the part and the pixels around it, with zeros outside the
-        image. `edges` contains the axis and index (0 or -1) of each side of the part that lies on the image border.
-        Images with a single row or column are not supported.
+        image. `border_sides` contains the axis and index (0 or -1) of each side of the part that lies on the image
+        border. Images with a single row or column are not supported.
         """
         if self._mean_of_nine is None:
             raise NotImplementedError("Parts of images can be pooled only on a CPU. Pool the whole image.")
         pooled = self._mean_of_nine(x)
-        for axis, edge in edges:
-            pooled.select(axis, edge).mul_(_POOL_SIZE / (_POOL_SIZE - 1))
+        for axis, side in border_sides:
+            pooled.select(axis, side).mul_(_POOL_SIZE / (_POOL_SIZE - 1))
         return pooled
 
     def backward(
@@ -284,8 +284,8 @@ def _scale_border(x: torch.Tensor, axis: int) -> None:
     if x.shape[axis] == 1:
         x.mul_(float(_POOL_SIZE))
         return
-    for edge in (0, -1):
-        x.select(axis, edge).mul_(_POOL_SIZE / (_POOL_SIZE - 1))
+    for side in (0, -1):
+        x.select(axis, side).mul_(_POOL_SIZE / (_POOL_SIZE - 1))
 
 
 class StridedPooling:
@@ -300,7 +300,7 @@ class StridedPooling:
             )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return (B, C, H / 2, W / 2) of (B, C, H, W), channels_last."""
+        """Pool images (B, C, H, W) to (B, C, H / 2, W / 2), channels_last."""
         return functional.avg_pool2d(x, 2) if self._depthwise is None else self._depthwise(x)
 
     @staticmethod

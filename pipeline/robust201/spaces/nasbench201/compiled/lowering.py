@@ -99,8 +99,8 @@ class Operation:
             of the input pixel that each weight multiplies.
         channel_stride: number of floats between the colours of an image.
         n_pools: number of leading sources that are pooled before they are added.
-        border_scaling: for a sum, whether pooled border pixels are scaled up. For the first step of pooling's backward
-            pass, how often corners are rounded, 1 or 2.
+        border_scaling: for a sum, whether pooled border pixels are scaled up (1) or not (0). For `native.SCALE`, the
+            first step of pooling's backward pass, how many times corners are rounded (1 or 2).
         add, tape, add_after_mask, raw, rectified: see `FinalSteps`.
         weights, bias: parameters of a convolution. For `native.LOAD`, `bias` is the mean that is subtracted.
         factors: for a sum, the factor of each source.
@@ -136,7 +136,7 @@ class Operation:
 
 
 class MapForms:
-    """The maps of one feature map in the forms that are read: raw, rectified, or both."""
+    """A feature map in the forms that are read (raw, rectified, or both), each of which is a `Map`."""
 
     def __init__(self, shape: tuple[int, int, int], needed_forms: NeededForms, raw: Map | None = None) -> None:
         self.shape = shape
@@ -171,17 +171,18 @@ class _Gradient:
 class _PendingConvolution:
     """The latest convolution that contributes to the gradient of a node's ReLU.
 
-    It is appended to the list only when it is known whether another one follows, because only the last one masks.
+    It is appended to the list once it is known whether another convolution follows, because only the last one applies
+    the mask.
 
     Attributes:
         kernel: the convolution.
         source: the gradient that is convolved.
-        added: sum of the earlier convolutions; None if this is the first.
+        earlier_sum: sum of the earlier convolutions; None if this is the first.
     """
 
     kernel: Convolution
     source: Map
-    added: Map | None
+    earlier_sum: Map | None
 
 
 @dataclass
@@ -199,13 +200,13 @@ def fits_structures(blocks: Sequence[Block], *convolutions: Convolution) -> bool
     cells = [block for block in blocks if isinstance(block, CellBlock)]
     nodes = [(block, node) for block in cells for node in block.nodes]
     n_constants = sum(node.index in block.constants for block, node in nodes)
-    sources = (len(node.poolings) + len(node.skips) + (node.index in block.constants) for block, node in nodes)
-    inner = (kernel for _, node in nodes for _, kernel in (*node.convolutions, *node.gradients))
-    taps = (kernel.parameters[0][0, 0].numel() for kernel in (*convolutions, *inner))
+    source_counts = (len(node.poolings) + len(node.skips) + (node.index in block.constants) for block, node in nodes)
+    cell_convolutions = (kernel for _, node in nodes for _, kernel in (*node.convolutions, *node.gradients))
+    tap_counts = (kernel.parameters[0][0, 0].numel() for kernel in (*convolutions, *cell_convolutions))
     return (
         N_CALLER_TENSORS + n_constants <= native.MAX_EXTERNALS
-        and max(sources, default=0) <= native.MAX_SOURCES
-        and max(taps, default=0) <= native.MAX_TAPS
+        and max(source_counts, default=0) <= native.MAX_SOURCES
+        and max(tap_counts, default=0) <= native.MAX_TAPS
     )
 
 
@@ -459,11 +460,11 @@ class OperationList:
         }
         return _Gradient(self._append_pending_convolution(pending_convolution, **masks), is_owned=True)
 
-    def _append_pending_convolution(self, last: _PendingConvolution, **masks: Unpack[Masks]) -> Map:
-        source, added = last.source, last.added
+    def _append_pending_convolution(self, pending: _PendingConvolution, **masks: Unpack[Masks]) -> Map:
+        source, earlier_sum = pending.source, pending.earlier_sum
         gradient_map = Map(source.height, source.width, source.channels)
-        size, add = (source.height, source.width), None if added is None else MapView(added)
-        self._append_convolution(last.kernel, source, size, add=add, raw=MapView(gradient_map), **masks)
+        size, add = (source.height, source.width), None if earlier_sum is None else MapView(earlier_sum)
+        self._append_convolution(pending.kernel, source, size, add=add, raw=MapView(gradient_map), **masks)
         return gradient_map
 
     def _backward_reduction(self, block: ReductionBlock, gradient: Map, saved: _SavedForward) -> Map:
@@ -476,6 +477,7 @@ class OperationList:
         # Input row 2i is multiplied by kernel row 1 for output row i; input row 2i + 1 by kernel rows 0 and 2 for
         # output rows i + 1 and i. The same holds for columns. Like oneDNN, sum over each kernel column before adding
         # columns.
+        # For even and odd input rows: each kernel row, and the offset of its output row from i.
         kernel_rows = (((1, 0),), ((0, 1), (2, 0)))
         for odd_row, rows in enumerate(kernel_rows):
             for odd_column, columns in enumerate(kernel_rows):

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define LANES 16
+#define LANES 16 /* float32 numbers in a vector of AVX-512 */
 #define MAX_TAPS 16
 #define MAX_SOURCES 8
 #define MAX_EXTERNALS 64
@@ -38,13 +38,14 @@ enum { LOAD, CONVOLVE, SUM, SCALE, HALVE, SHUFFLE };
  * - For CONVOLVE, `inputs` is the number of input channels, `step` is the stride, and `taps` are the offsets, in floats,
  *   of the `n_taps` input pixels of an output pixel.
  * - For images, `plane` is the number of floats between colours.
- * - For SUM, the first `n_pools` of the `n_sources` sources are pooled, each source has a factor, and `scaled` says
- *   whether pooled pixels on the border of the map are scaled up. For SCALE, see scale().
+ * - For SUM, the first `n_pools` of the `n_sources` sources are pooled, each source has a factor, and `scaled` is 1 if
+ *   pooled pixels on the border of the map are scaled up, and 0 if not. For the meaning of `scaled` in SCALE, see
+ *   scale().
  * - Afterwards, `add` is added, the sum is set to zero where `tape` is not positive, and `add_after_mask` is added. The
  *   result is written to `raw`, and its ReLU to `rectified`. Views with buffer -1 are absent. */
 typedef struct {
     int64_t kind, height, width, inputs, outputs, step, n_taps, plane, n_pools, n_sources, scaled;
-    int64_t top, left, map_height, map_width; /* of the output: first row and column in the map, and size of the map */
+    int64_t top, left, map_height, map_width; /* first row and column of the output in its map, and the map's size */
     int64_t taps[MAX_TAPS];
     view sources[MAX_SOURCES];
     view add, tape, add_after_mask, raw, rectified;
@@ -69,17 +70,17 @@ typedef struct {
     const int64_t *strides; /* floats per image of each external tensor; 0 for constants */
     float *arena;
     int64_t image, image_in_group;
-} location;
+} context;
 
 #define INLINE static inline __attribute__((always_inline))
 
-INLINE float *pixels_of(const location *where, const view *v) {
+INLINE float *pixels_of(const context *ctx, const view *v) {
     if (v->buffer < 0)
         return 0;
-    const buffer *b = where->buffers + v->buffer;
+    const buffer *b = ctx->buffers + v->buffer;
     if (b->external >= 0)
-        return where->externals[b->external] + where->strides[b->external] * where->image + v->offset;
-    return where->arena + b->offset + b->image * (b->kept ? where->image : where->image_in_group) + v->offset;
+        return ctx->externals[b->external] + ctx->strides[b->external] * ctx->image + v->offset;
+    return ctx->arena + b->offset + b->image * (b->kept ? ctx->image : ctx->image_in_group) + v->offset;
 }
 
 INLINE vec load(const float *p) { return *(const vec *)p; }
@@ -89,14 +90,15 @@ INLINE vec rectify(vec v) { return where_positive(v, v); }
 
 /* --- convolutions ------------------------------------------------------------------------------------------------- */
 
+/* Pointers to an operation's maps, at the first pixel of an image or tile; null for absent maps. */
 typedef struct {
     const float *add, *tape, *add_after_mask;
     float *raw, *rectified;
 } tile_maps;
 
 /* Compute 16 * BLOCKS output channels of PIXELS neighbouring pixels. */
-INLINE void convolve_tile(const operation *o, const float *source, tile_maps e, const float *weights, const float *bias,
-                          const int inputs, const int step, const int PIXELS, const int BLOCKS) {
+INLINE void convolve_tile(const operation *o, const float *source, tile_maps maps, const float *weights,
+                          const float *bias, const int inputs, const int step, const int PIXELS, const int BLOCKS) {
     vec sum[2][16];
     const int64_t n_taps = o->n_taps, per_block = n_taps * inputs * LANES;
 #pragma GCC unroll 4
@@ -129,23 +131,24 @@ INLINE void convolve_tile(const operation *o, const float *source, tile_maps e, 
             vec v = sum[b][p];
             if (bias)
                 v += shift;
-            if (e.add)
-                v += load(e.add + p * o->add.pixel + b * LANES);
-            if (e.tape)
-                v = where_positive(load(e.tape + p * o->tape.pixel + b * LANES), v);
-            if (e.add_after_mask)
-                v += load(e.add_after_mask + p * o->add_after_mask.pixel + b * LANES);
-            if (e.raw)
-                store(e.raw + p * o->raw.pixel + b * LANES, v);
-            if (e.rectified)
-                store(e.rectified + p * o->rectified.pixel + b * LANES, rectify(v));
+            if (maps.add)
+                v += load(maps.add + p * o->add.pixel + b * LANES);
+            if (maps.tape)
+                v = where_positive(load(maps.tape + p * o->tape.pixel + b * LANES), v);
+            if (maps.add_after_mask)
+                v += load(maps.add_after_mask + p * o->add_after_mask.pixel + b * LANES);
+            if (maps.raw)
+                store(maps.raw + p * o->raw.pixel + b * LANES, v);
+            if (maps.rectified)
+                store(maps.rectified + p * o->rectified.pixel + b * LANES, rectify(v));
         }
     }
 }
 
+/* Pointer `p`, moved to row y, column x and channel 16 * b of the map `name`; null if the map is absent. */
 #define MOVED(p, name, y, x, b) ((p) ? (p) + (y) * o->name.row + (x) * o->name.pixel + (b) * LANES : 0)
 
-INLINE void convolve_rows(const operation *o, const float *source, tile_maps all, const int inputs, const int step) {
+INLINE void convolve_rows(const operation *o, const float *source, tile_maps first, const int inputs, const int step) {
     const int64_t per_block = o->n_taps * inputs * LANES;
     const int n_blocks = (int)(o->outputs / LANES), width = (int)o->width;
     for (int y = 0; y < o->height; y++)
@@ -153,14 +156,14 @@ INLINE void convolve_rows(const operation *o, const float *source, tile_maps all
             const int pair = n_blocks - b >= 2;
             for (int x = 0; x < width;) {
                 const float *from = source + y * step * o->sources[0].row + x * step * inputs;
-                const tile_maps e = {MOVED(all.add, add, y, x, b), MOVED(all.tape, tape, y, x, b),
-                                     MOVED(all.add_after_mask, add_after_mask, y, x, b), MOVED(all.raw, raw, y, x, b),
-                                     MOVED(all.rectified, rectified, y, x, b)};
+                const tile_maps maps = {MOVED(first.add, add, y, x, b), MOVED(first.tape, tape, y, x, b),
+                                        MOVED(first.add_after_mask, add_after_mask, y, x, b),
+                                        MOVED(first.raw, raw, y, x, b), MOVED(first.rectified, rectified, y, x, b)};
                 const float *weights = o->weights + b * per_block, *bias = o->bias ? o->bias + b * LANES : 0;
                 const int n_left = width - x;
 #define TILE(PIXELS, BLOCKS)                                                                                           \
     {                                                                                                                  \
-        convolve_tile(o, from, e, weights, bias, inputs, step, PIXELS, BLOCKS);                                 \
+        convolve_tile(o, from, maps, weights, bias, inputs, step, PIXELS, BLOCKS);                                     \
         x += PIXELS;                                                                                                   \
     }
                 if (pair) {
@@ -185,13 +188,13 @@ INLINE void convolve_rows(const operation *o, const float *source, tile_maps all
         }
 }
 
-static void convolve(const operation *o, const location *where) {
-    const float *source = pixels_of(where, &o->sources[0]);
-    const tile_maps e = {pixels_of(where, &o->add), pixels_of(where, &o->tape), pixels_of(where, &o->add_after_mask),
-                         pixels_of(where, &o->raw), pixels_of(where, &o->rectified)};
+static void convolve(const operation *o, const context *ctx) {
+    const float *source = pixels_of(ctx, &o->sources[0]);
+    const tile_maps maps = {pixels_of(ctx, &o->add), pixels_of(ctx, &o->tape), pixels_of(ctx, &o->add_after_mask),
+                            pixels_of(ctx, &o->raw), pixels_of(ctx, &o->rectified)};
 #define CASE(INPUTS, STEP)                                                                                             \
     if (o->inputs == INPUTS && o->step == STEP)                                                                        \
-        convolve_rows(o, source, e, INPUTS, STEP);
+        convolve_rows(o, source, maps, INPUTS, STEP);
     CASE(3, 1)
     CASE(16, 1)
     CASE(16, 2)
@@ -237,7 +240,7 @@ typedef struct {
 } sum_maps;
 
 /* Sum poolings, then other maps times their factors, for `n` columns from (y, x) and sixteen channels from c. */
-INLINE void sum_tile(const operation *o, const sum_maps *e, const int64_t y, const int64_t x, const int64_t c,
+INLINE void sum_tile(const operation *o, const sum_maps *maps, const int64_t y, const int64_t x, const int64_t c,
                      const int n_pools, const int n_addends, const int n, const int edge_row,
                      const int edge_column) {
     vec v[COLUMNS] = {0};
@@ -245,7 +248,7 @@ INLINE void sum_tile(const operation *o, const sum_maps *e, const int64_t y, con
     for (int s = 0; s < n_pools; s++) {
         const view *from = &o->sources[s];
         vec pooled[COLUMNS];
-        const float *p = e->sources[s] + y * from->row + x * from->pixel + c;
+        const float *p = maps->sources[s] + y * from->row + x * from->pixel + c;
         pool_tile(pooled, p, from->row, from->pixel, o->factors[s], n);
 #pragma GCC unroll 4
         for (int i = 0; i < n; i++) {
@@ -264,7 +267,7 @@ INLINE void sum_tile(const operation *o, const sum_maps *e, const int64_t y, con
         const view *from = &o->sources[s];
 #pragma GCC unroll 4
         for (int i = 0; i < n; i++) {
-            const vec addend = load(e->sources[s] + y * from->row + (x + i) * from->pixel + c);
+            const vec addend = load(maps->sources[s] + y * from->row + (x + i) * from->pixel + c);
             if (s)
                 v[i] += addend * o->factors[s];
             else
@@ -273,17 +276,17 @@ INLINE void sum_tile(const operation *o, const sum_maps *e, const int64_t y, con
     }
 #pragma GCC unroll 4
     for (int i = 0; i < n; i++) {
-        if (e->raw)
-            store(e->raw + y * o->raw.row + (x + i) * o->raw.pixel + c, v[i]);
-        if (e->rectified)
-            store(e->rectified + y * o->rectified.row + (x + i) * o->rectified.pixel + c, rectify(v[i]));
+        if (maps->raw)
+            store(maps->raw + y * o->raw.row + (x + i) * o->raw.pixel + c, v[i]);
+        if (maps->rectified)
+            store(maps->rectified + y * o->rectified.row + (x + i) * o->rectified.pixel + c, rectify(v[i]));
     }
 }
 
-INLINE void sum_rows(const operation *o, const location *where, const int n_pools, const int n_addends) {
-    sum_maps e = {.raw = pixels_of(where, &o->raw), .rectified = pixels_of(where, &o->rectified)};
+INLINE void sum_rows(const operation *o, const context *ctx, const int n_pools, const int n_addends) {
+    sum_maps maps = {.raw = pixels_of(ctx, &o->raw), .rectified = pixels_of(ctx, &o->rectified)};
     for (int s = 0; s < n_pools + n_addends; s++)
-        e.sources[s] = pixels_of(where, &o->sources[s]);
+        maps.sources[s] = pixels_of(ctx, &o->sources[s]);
     for (int64_t y = 0; y < o->height; y++) {
         const int edge_row = o->scaled && (y + o->top == 0 || y + o->top == o->map_height - 1);
         for (int64_t c = 0; c < o->outputs; c += LANES)
@@ -291,20 +294,20 @@ INLINE void sum_rows(const operation *o, const location *where, const int n_pool
                 const int64_t column = x + o->left, last = o->map_width - 1;
                 const int edge_column = o->scaled && (column == 0 || column == last);
                 if (!edge_column && x + COLUMNS <= o->width && (!o->scaled || column + COLUMNS <= last)) {
-                    sum_tile(o, &e, y, x, c, n_pools, n_addends, COLUMNS, edge_row, 0);
+                    sum_tile(o, &maps, y, x, c, n_pools, n_addends, COLUMNS, edge_row, 0);
                     x += COLUMNS;
                 } else {
-                    sum_tile(o, &e, y, x, c, n_pools, n_addends, 1, edge_row, edge_column);
+                    sum_tile(o, &maps, y, x, c, n_pools, n_addends, 1, edge_row, edge_column);
                     x++;
                 }
             }
     }
 }
 
-static void sum(const operation *o, const location *where) {
+static void sum(const operation *o, const context *ctx) {
 #define SUMS(POOLS, ADDENDS)                                                                                           \
     if (o->n_pools == POOLS && o->n_sources == POOLS + ADDENDS) {                                                      \
-        sum_rows(o, where, POOLS, ADDENDS);                                                                            \
+        sum_rows(o, ctx, POOLS, ADDENDS);                                                                              \
         return;                                                                                                        \
     }
     SUMS(0, 1)
@@ -315,22 +318,22 @@ static void sum(const operation *o, const location *where) {
     SUMS(2, 0)
     SUMS(2, 1)
     SUMS(3, 0)
-    sum_rows(o, where, (int)o->n_pools, (int)(o->n_sources - o->n_pools));
+    sum_rows(o, ctx, (int)o->n_pools, (int)(o->n_sources - o->n_pools));
 }
 
 /* First step of the backward pass of pooling: multiply each pixel by nine over the number of pixels in its window.
  * Corners are rounded twice if `scaled` is 2, and once if it is 1. */
-static void scale(const operation *o, const location *where) {
-    const float *source = pixels_of(where, &o->sources[0]);
-    float *raw = pixels_of(where, &o->raw);
+static void scale(const operation *o, const context *ctx) {
+    const float *source = pixels_of(ctx, &o->sources[0]);
+    float *raw = pixels_of(ctx, &o->raw);
     for (int y = 0; y < o->height; y++) {
         const int edge_row = y == 0 || y == o->height - 1;
         for (int x = 0; x < o->width; x++) {
             const int edge_column = x == 0 || x == o->width - 1;
             const int corner = edge_row && edge_column;
-            const float first = corner && o->scaled == 1 ? 2.25f : edge_row || edge_column ? 1.5f : 1.0f;
+            const float factor = corner && o->scaled == 1 ? 2.25f : edge_row || edge_column ? 1.5f : 1.0f;
             for (int c = 0; c < o->outputs; c += LANES) {
-                vec v = load(source + y * o->sources[0].row + x * o->sources[0].pixel + c) * first;
+                vec v = load(source + y * o->sources[0].row + x * o->sources[0].pixel + c) * factor;
                 if (corner && o->scaled == 2)
                     v *= 1.5f;
                 store(raw + y * o->raw.row + x * o->raw.pixel + c, v);
@@ -339,9 +342,10 @@ static void scale(const operation *o, const location *where) {
     }
 }
 
-static void halve(const operation *o, const location *where) {
-    const float *source = pixels_of(where, &o->sources[0]);
-    float *raw = pixels_of(where, &o->raw);
+/* Average each block of 2x2 pixels. */
+static void halve(const operation *o, const context *ctx) {
+    const float *source = pixels_of(ctx, &o->sources[0]);
+    float *raw = pixels_of(ctx, &o->raw);
     const int64_t row = o->sources[0].row, pixel = o->sources[0].pixel;
     for (int y = 0; y < o->height; y++)
         for (int x = 0; x < o->width; x++)
@@ -358,9 +362,9 @@ static void halve(const operation *o, const location *where) {
 /* --- images ------------------------------------------------------------------------------------------------------- */
 
 /* Subtract the mean from an image whose colours are `plane` floats apart. */
-static void load_image(const operation *o, const location *where) {
-    const float *source = pixels_of(where, &o->sources[0]);
-    float *raw = pixels_of(where, &o->raw);
+static void load_image(const operation *o, const context *ctx) {
+    const float *source = pixels_of(ctx, &o->sources[0]);
+    float *raw = pixels_of(ctx, &o->raw);
     for (int y = 0; y < o->height; y++)
         for (int x = 0; x < o->width; x++)
             for (int c = 0; c < o->outputs; c++)
@@ -369,9 +373,9 @@ static void load_image(const operation *o, const location *where) {
 }
 
 /* Convert channels to blocks of 2x2 pixels: input channel = 4 * colour + 2 * row + column. */
-static void shuffle(const operation *o, const location *where) {
-    const float *source = pixels_of(where, &o->sources[0]);
-    float *raw = pixels_of(where, &o->raw);
+static void shuffle(const operation *o, const context *ctx) {
+    const float *source = pixels_of(ctx, &o->sources[0]);
+    float *raw = pixels_of(ctx, &o->raw);
     for (int y = 0; y < o->height; y++)
         for (int c = 0; c < o->outputs; c++)
             for (int x = 0; x < o->width; x++)
@@ -379,7 +383,7 @@ static void shuffle(const operation *o, const location *where) {
                     source[(y / 2) * o->sources[0].row + (x / 2) * o->sources[0].pixel + 4 * c + 2 * (y & 1) + (x & 1)];
 }
 
-static void (*const KINDS[])(const operation *, const location *) = {
+static void (*const KERNELS[])(const operation *, const context *) = {
     [LOAD] = load_image, [CONVOLVE] = convolve, [SUM] = sum, [SCALE] = scale, [HALVE] = halve, [SHUFFLE] = shuffle,
 };
 
@@ -402,21 +406,21 @@ void robust201_run(const operation *operations, const segment *segments, int64_t
     for (int64_t start = 0; start < n_images; start += max_images) {
         const int64_t count = n_images - start < max_images ? n_images - start : max_images;
         float *chunk_externals[MAX_EXTERNALS];
-        for (int e = 0; e < MAX_EXTERNALS; e++)
-            chunk_externals[e] = externals[e] ? externals[e] + strides[e] * start : 0;
+        for (int i = 0; i < MAX_EXTERNALS; i++)
+            chunk_externals[i] = externals[i] ? externals[i] + strides[i] * start : 0;
         for (const segment *s = segments; s < segments + n_segments; s++)
             for (int64_t first = 0; first < count; first += s->group) {
                 const int64_t stop = first + s->group < count ? first + s->group : count;
                 for (const operation *o = operations + s->first; o < operations + s->stop; o++)
                     for (int64_t image = first; image < stop; image++) {
-                        const location where = {buffers, chunk_externals, strides, arena, image, image - first};
-                        KINDS[o->kind](o, &where);
+                        const context ctx = {buffers, chunk_externals, strides, arena, image, image - first};
+                        KERNELS[o->kind](o, &ctx);
                     }
             }
     }
 }
 
-/* --- windows ------------------------------------------------------------------------------------------------------ */
+/* --- regions ------------------------------------------------------------------------------------------------------ */
 
 INLINE void move(view *v, int64_t y, int64_t x) { v->offset += y * v->row + x * v->pixel; }
 
@@ -442,9 +446,9 @@ INLINE void copy(float *to, const float *from, int64_t n) {
 }
 
 /* Save the region of a map before it is overwritten, or restore it; return the memory for the next map's values. */
-static float *save_or_restore(const operation *part, const view *v, const location *where, float *saved, int restore) {
-    float *map = pixels_of(where, v);
-    if (!map || !where->buffers[v->buffer].kept)
+static float *save_or_restore(const operation *part, const view *v, const context *ctx, float *saved, int restore) {
+    float *map = pixels_of(ctx, v);
+    if (!map || !ctx->buffers[v->buffer].kept)
         return saved;
     const int64_t n = part->width * part->outputs;
     for (int64_t y = 0; y < part->height; y++, saved += n) {
@@ -459,9 +463,9 @@ static float *save_or_restore(const operation *part, const view *v, const locati
 
 /* Prefetch the region of a kept map before it is overwritten. The region is not in a cache, and its rows are too far
  * apart for the hardware to predict. */
-static void prefetch(const operation *part, const view *v, const location *where) {
-    const float *map = pixels_of(where, v);
-    if (!map || !where->buffers[v->buffer].kept)
+static void prefetch(const operation *part, const view *v, const context *ctx) {
+    const float *map = pixels_of(ctx, v);
+    if (!map || !ctx->buffers[v->buffer].kept)
         return;
     for (int64_t y = 0; y < part->height; y++)
         for (int64_t i = 0; i < part->width * part->outputs; i += LANES)
@@ -484,18 +488,18 @@ void robust201_run_regions(const operation *operations, const region *regions, i
             for (int64_t image = start; image < end; image++) {
                 if (rejected && !rejected[image])
                     continue;
-                const location where = {buffers, externals, strides, arena, image, image - start};
-                const location next_image = {buffers, externals, strides, arena, image + 1, image + 1 - start};
+                const context ctx = {buffers, externals, strides, arena, image, image - start};
+                const context next_context = {buffers, externals, strides, arena, image + 1, image + 1 - start};
                 if (image + 1 < end) {
-                    prefetch(&part, &part.raw, &next_image);
-                    prefetch(&part, &part.rectified, &next_image);
+                    prefetch(&part, &part.raw, &next_context);
+                    prefetch(&part, &part.rectified, &next_context);
                 }
                 float *first_saved = saved_values + image * saved_stride + saved_offset;
-                float *next_saved = save_or_restore(&part, &part.raw, &where, first_saved, rejected != 0);
-                next_saved = save_or_restore(&part, &part.rectified, &where, next_saved, rejected != 0);
+                float *next_saved = save_or_restore(&part, &part.raw, &ctx, first_saved, rejected != 0);
+                next_saved = save_or_restore(&part, &part.rectified, &ctx, next_saved, rejected != 0);
                 next_offset = saved_offset + (next_saved - first_saved);
                 if (!rejected)
-                    KINDS[part.kind](&part, &where);
+                    KERNELS[part.kind](&part, &ctx);
             }
             saved_offset = next_offset;
         }

@@ -16,12 +16,13 @@ from robust201.core.precision import has_avx512
 
 LIBRARY: Final = Path(__file__).with_name("_native.so")
 C_SOURCE: Final = Path(__file__).with_name("native.c")
-LANES: Final = 16
+LANES: Final = 16  # float32 numbers in a vector of AVX-512
 MAX_TAPS: Final = 16
 MAX_SOURCES: Final = 8
 MAX_EXTERNALS: Final = 64
 
 LOAD, CONVOLVE, SUM, SCALE, HALVE, SHUFFLE = range(6)
+"""Kinds of operations, in the order of native.c."""
 
 _Int = ctypes.c_int64
 
@@ -97,7 +98,7 @@ def unavailable_reason() -> str | None:
         source_hash = hashlib.sha256(C_SOURCE.read_bytes()).hexdigest()
     except (OSError, AttributeError) as error:
         return f"{LIBRARY} cannot be loaded: {error}"
-    # Check both: the hash finds changes of native.c, and the sizes find changes of the structures in this file.
+    # Check both: the hash detects changes to native.c, and the sizes detect changes to the structures in this file.
     if compiled_hash != source_hash or compiled_sizes != [ctypes.sizeof(structure) for structure in _STRUCTURES]:
         return f"{LIBRARY} was compiled from another version of {C_SOURCE.name}; install robust201 again"
     return None

@@ -40,7 +40,7 @@ class NativeNetwork:
         stem_forms: forms of the stem's output that the first block reads.
         stem_gradient: input gradient of the stem.
         mean: (1, 3, 1, 1), the mean that is subtracted from pixels.
-        channels: channels of the first stage. There must be 16, because native.c supports convolutions of 16, 32 and 64
+        channels: channels of the first stage, which must be 16, because native.c supports convolutions of 16, 32 and 64
             channels.
         library: result of `native.load_library`.
     """
@@ -74,7 +74,7 @@ class NativeNetwork:
         return GRADIENT_IMAGES * torch.get_num_threads()
 
     def forward(self, pixels: torch.Tensor, *, keep: bool) -> torch.Tensor:
-        """Return the last block's output (B, 4C, H / 4, W / 4), channels_last, for pixels (B, 3, H, W).
+        """Return the last block's output (B, 4 * channels, H / 4, W / 4), channels_last, of pixels (B, 3, H, W).
 
         With `keep`, the maps that `backward` reads are kept; there may be at most `gradient_images` images.
         """
@@ -95,9 +95,9 @@ class NativeNetwork:
     def search(
         self, pixels: torch.Tensor, depth: int, classify: Callable[[torch.Tensor], torch.Tensor], max_images: int
     ) -> NativeSearch:
-        """Start a search in which the first `depth` blocks compute only patches. It has at most `max_images` images.
+        """Start a search in which the first `depth` blocks compute only patches.
 
-        `classify` maps the last block's output to logits.
+        `classify` maps the last block's output to logits. `max_images` is the maximum number of images of any search.
         """
         height, width = pixels.shape[2:]
         n_threads = torch.get_num_threads()
@@ -127,6 +127,7 @@ class NativeNetwork:
         run_in_threads(run, split_for_threads(n_images))
 
     def _runner(self, height: int, width: int, *, gradient: bool) -> tuple[Runner, int]:
+        """Return the runner for images of this size, and the number of segments of its forward pass."""
         key = (height, width, gradient)
         if key not in self._runners:
             operation_list, n_forward_segments = self._list_operations(height, width, gradient=gradient)

@@ -21,14 +21,14 @@ _TILE = 4
 
 @dataclass(frozen=True)
 class _RegionRule:
-    """What determines the changed region of an operation's output, given the changed regions of its inputs.
+    """Properties of an operation that determine which region of its output changes if regions of its inputs change.
 
     Attributes:
         reads: (index, reach) of each operation whose output is read; the reach is the number of pixels that are read on
             each side of a pixel.
         halves: whether the operation halves the image.
         height, width, output_channels: shape of the output.
-        n_persistent_maps: number of output maps that the search keeps between runs.
+        n_persistent_maps: number of output maps that the search keeps between queries.
     """
 
     reads: tuple[tuple[int, int], ...]
@@ -64,7 +64,7 @@ class SearchRunner:
                 regions.append(union([regions[source].spread(reach, *size) for source, reach in rule.reads]))
         return [_widen_to_tiles(region, rule.width) for region, rule in zip(regions, self._region_rules, strict=True)]
 
-    def count_floats(self, regions: list[Region]) -> int:
+    def count_saved_floats(self, regions: list[Region]) -> int:
         """Return the number of floats per image that are saved before these regions are overwritten."""
         return sum(
             region.size[0] * region.size[1] * rule.output_channels * rule.n_persistent_maps
@@ -82,7 +82,7 @@ class NativeSearch:
     Args:
         runner: state shared by the network's searches.
         pixels: (B, 3, H, W) float32, the accepted images; they are copied.
-        features: (B, 4C, H / 4, W / 4), channels_last: memory for the last block's output.
+        features: (B, channels, H / 4, W / 4), channels_last; memory for the last block's output.
         classify: maps the last block's output to logits (B, classes).
     """
 
@@ -108,10 +108,10 @@ class NativeSearch:
             self.accept(torch.zeros(len(self._proposal[2]), dtype=torch.bool))
         region = Region(row, row + window.shape[2], column, column + window.shape[3])
         regions = self._runner.changed_regions(region)
-        n_floats = self._runner.count_floats(regions)
+        n_floats = self._runner.count_saved_floats(regions)
         if self._saved_values.shape[1] < n_floats:
             self._saved_values = torch.empty(len(self._pixels), n_floats)
-        pixels = self._window(region, len(window))
+        pixels = self._window_pixels(region, len(window))
         self._proposal = region, regions, pixels.clone()
         pixels.copy_(window)
         with torch.inference_mode():
@@ -129,11 +129,11 @@ class NativeSearch:
         rejected = ~accepted
         if not bool(rejected.any()):
             return
-        pixels = self._window(region, len(saved_pixels))
+        pixels = self._window_pixels(region, len(saved_pixels))
         pixels[rejected] = saved_pixels[rejected]
         self._run_regions(regions, len(saved_pixels), rejected)
 
-    def _window(self, region: Region, n_images: int) -> torch.Tensor:
+    def _window_pixels(self, region: Region, n_images: int) -> torch.Tensor:
         rows, columns = region.slices_within(Region(0, 0, 0, 0))
         return self._pixels[:n_images, :, rows, columns]
 
@@ -163,7 +163,7 @@ class NativeSearch:
 
 
 def find_persistent_maps(operation_list: OperationList, n_operations: int) -> PersistentMaps:
-    """Return the maps of leading operations that must persist, because later operations read outside the patch."""
+    """Return the leading operations' maps that must persist, because later operations read them outside the patch."""
     operations = operation_list.operations[:n_operations]
     producers = _find_producers(operations)
     # For each operation: the first operation that always changes the same region.

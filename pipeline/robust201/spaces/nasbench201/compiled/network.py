@@ -48,6 +48,7 @@ class InferenceNetwork:
         library: the native library, which runs the passes that it supports, on a CPU in float32; None to use PyTorch.
 
     Attributes:
+        is_constant: whether the logits are the same for all images.
         chunk: maximum number of images per pass; None for no limit.
         last_batch_size: maximum number of images per pass in the last call.
     """
@@ -170,12 +171,11 @@ class InferenceNetwork:
                 padded_logits = self._classify(activations)
                 rows = slice(chunk.start, min(chunk.stop, n_images))  # without padding
                 logits[rows] = padded_logits[: rows.stop - rows.start]
-                values[rows], upstream = evaluate_logits(logits[rows], rows)
-                if len(upstream) < len(padded_logits):
-                    upstream = torch.cat(
-                        [upstream, upstream.new_zeros(len(padded_logits) - len(upstream), self.n_classes)]
-                    )
-                gradient[chunk] = self._backward(pixels[chunk], upstream, activations, tapes)
+                values[rows], logit_gradient = evaluate_logits(logits[rows], rows)
+                if len(logit_gradient) < len(padded_logits):
+                    n_padding = len(padded_logits) - len(logit_gradient)
+                    logit_gradient = torch.cat([logit_gradient, logit_gradient.new_zeros(n_padding, self.n_classes)])
+                gradient[chunk] = self._backward(pixels[chunk], logit_gradient, activations, tapes)
         return logits, values, gradient[:n_images]
 
     def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> IncrementalPass | NativeSearch | None:
@@ -214,7 +214,7 @@ class InferenceNetwork:
             yield slice(min(start, n_images - MIN_BATCH), min(start + step, n_images))
 
     def _forward(self, pixels: torch.Tensor, tapes: list[Tape] | None) -> torch.Tensor:
-        """Return the last block's output (b, 4C, H / 4, W / 4) for pixels (b, 3, H, W) float32."""
+        """Return the last block's output (b, 4 * channels, H / 4, W / 4) of pixels (b, 3, H, W) float32."""
         native_network = self._native_for(pixels)
         if native_network is not None:
             return native_network.forward(pixels, keep=tapes is not None)
@@ -373,7 +373,7 @@ _TEST_CELL = "|nor_conv_3x3~0|+|avg_pool_3x3~0|nor_conv_1x1~1|+|skip_connect~0|n
 
 @functools.cache
 def usable_library() -> ctypes.CDLL | None:
-    """Return the native library if its results are bit-identical to this PyTorch's results; otherwise None.
+    """Return the native library if its results are bit-identical to the installed PyTorch's; otherwise None.
 
     The library sums in the order of the oneDNN version for which it was written. Other versions of PyTorch may sum in a
     different order, but results must not depend on whether a machine has the library. Therefore, the library's results
@@ -383,7 +383,7 @@ def usable_library() -> ctypes.CDLL | None:
     library = native.load_library()
     if library is None and not native.is_expected():
         return None
-    if library is not None and all(map(_matches_pytorch, (library,) * 2, (16, 32))):
+    if library is not None and all(_matches_pytorch(library, image_size) for image_size in (16, 32)):
         return library
     reason = native.unavailable_reason() if library is None else "its results differ from those of PyTorch"
     warnings.warn(
@@ -395,12 +395,12 @@ def usable_library() -> ctypes.CDLL | None:
     return None
 
 
-def _matches_pytorch(library: ctypes.CDLL, size: int) -> bool:
-    """Return whether a small network's logits, gradients and search equal PyTorch's bit by bit with the library."""
+def _matches_pytorch(library: ctypes.CDLL, image_size: int) -> bool:
+    """Return whether a small network's logits, gradients and search are bit-identical with the library and PyTorch."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         network = Network(_TEST_CELL, channels=native.LANES, cells=1, n_classes=10).eval()
-        pixels = torch.rand(MIN_BATCH, 3, size, size)
+        pixels = torch.rand(MIN_BATCH, 3, image_size, image_size)
     labels = torch.arange(MIN_BATCH)
     normalisation = Normalisation(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     library_network, torch_network = (
@@ -424,7 +424,8 @@ def _matches_pytorch(library: ctypes.CDLL, size: int) -> bool:
 _FLOAT_BYTES = 4
 _FORWARD_MAPS = 8
 _BACKWARD_MAPS = 4
-_STAGE_WEIGHTS = 1 + 1 / 2 + 1 / 4
+# In units of a map of the first stage: one map of each stage, and the two saved maps of each reduction.
+_MAPS_OF_STAGES = 1 + 1 / 2 + 1 / 4
 _REDUCTION_MAPS = 1 + 1 / 2 + 1 / 2 + 1 / 4
 
 
@@ -433,12 +434,12 @@ def network_bytes(channels: int, cells: int, image_size: int, *, gradient: bool)
 
     A feature map of the first stage has 4 * channels * image_size**2 bytes. Maps of each later stage are half as large.
     A forward pass needs up to eight maps: the nodes of one cell, raw and rectified, and a kernel's output. The
-    backward pass also needs the saved ReLU outputs, up to three per cell and two per reduction, which are nearly
-    all of its memory at the published depth. A test compares both bounds with the memory that passes allocate.
+    backward pass also needs the saved ReLU outputs, up to three per cell and two per reduction. At the published depth,
+    they are nearly all of its memory. A test compares both bounds with the memory that passes allocate.
     """
     image_bytes = 3 * _FLOAT_BYTES * image_size**2
     map_bytes = channels * _FLOAT_BYTES * image_size**2
     if not gradient:
         return _FORWARD_MAPS * map_bytes + image_bytes
-    n_saved_maps = 3 * cells * _STAGE_WEIGHTS + _REDUCTION_MAPS
+    n_saved_maps = 3 * cells * _MAPS_OF_STAGES + _REDUCTION_MAPS
     return round((n_saved_maps + _BACKWARD_MAPS) * map_bytes) + 3 * image_bytes

@@ -97,11 +97,11 @@ class CellProgram:
 
 @cache
 def plan_cell(spec: str) -> CellProgram:
-    """Return the program of a cell with the lowest estimated cost; among equals, the one with fewest replaced skips.
+    """Return the program of a cell with the lowest estimated cost; among equals, the one with the fewest inlined skips.
 
-    Each skip connection from an inner node can remain an addition, or be replaced by the terms of that node. Replacing
-    it allows convolutions to be merged, and may make the inner node unnecessary, but may also repeat work. At most
-    three edges start at an inner node, so all combinations are tried.
+    Each skip connection from an inner node can remain an addition, or be inlined: replaced by the terms of that node.
+    Inlining allows convolutions to be merged, and may make the inner node unnecessary, but may also repeat work. At
+    most three edges start at an inner node, so all combinations are tried.
 
     Raises:
         ArchitectureError: the string is not a cell.
