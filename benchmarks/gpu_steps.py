@@ -26,7 +26,7 @@ from benchmarks.engine_case import (
     measurements_of,
     suite_seconds,
 )
-from benchmarks.parity import compare_random
+from benchmarks.parity import compare_on_digits
 from robust201.core.precision import Precision
 from robust201.models.arithmetic import configure_torch
 from robust201.models.buckets import BucketedModel
@@ -156,7 +156,7 @@ def measure_parity(plan: Plan) -> Values:
     configure_torch(1, "fp32")
     rows = []
     for index in plan.networks:
-        comparisons = compare_random(
+        comparisons = compare_on_digits(
             index,
             plan.torch_device,
             n_images=plan.parity_images,

@@ -192,7 +192,7 @@ def join_numbers(numbers: Sequence[int] | NDArray[Any]) -> str:
     return " ".join(map(str, numbers))
 
 
-def compare_random(
+def compare_on_digits(
     index: int, device: torch.device, *, n_images: int, attack_parameters: dict[str, int], size: tuple[int, int]
 ) -> Iterator[tuple[str, list[int], list[int]]]:
     """Compare bits on digits with random weights; this needs no data folder.

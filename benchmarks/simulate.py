@@ -100,7 +100,7 @@ def _passes(key: str, parameters: object) -> float:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulatedRun:
     """Result of a simulated run.
 
     Attributes:
@@ -124,7 +124,9 @@ class Outcome:
     crashes: int
 
 
-def simulate(bundles: Sequence[Bundle], seconds_of: Callable[[Part], float], machines: Machines, seed: int) -> Outcome:
+def simulate(
+    bundles: Sequence[Bundle], seconds_of: Callable[[Part], float], machines: Machines, seed: int
+) -> SimulatedRun:
     """Run bundles with the scheduler of robust201 on simulated machines.
 
     Args:
@@ -142,7 +144,7 @@ def simulate(bundles: Sequence[Bundle], seconds_of: Callable[[Part], float], mac
     cluster.close()
     if not tally.complete or tally.parts != len(costs):
         raise RuntimeError(f"The run did not compute each of {len(costs)} parts once. The scheduler counted: {tally}")
-    return Outcome(
+    return SimulatedRun(
         tally=tally,
         hours=dict(cluster.hours),
         n_gpus=machines.n_gpus,
@@ -192,7 +194,7 @@ def machines_by_row(base: Machines) -> dict[str, Machines]:
     return rows
 
 
-def format_row(name: str, outcome: Outcome) -> str:
+def format_row(name: str, outcome: SimulatedRun) -> str:
     fractions = " | ".join(f"{outcome.hours[cause] / (outcome.n_gpus * outcome.makespan):.2%}" for cause in CAUSES)
     return (
         f"| {name} | {outcome.n_parts:,} | {outcome.makespan:.2f} | {outcome.bound:.2f} | "

@@ -49,7 +49,7 @@ from robust201.tasks.corruptions.generator import MIN_IMAGE_SIZE, corrupt, synth
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import has_predictions, summarise
 from robust201.tasks.parameters import MinimumNorm, Parameters
-from robust201.tasks.perturbations.contract import checked, perturb
+from robust201.tasks.perturbations.contract import check_batches, perturb
 from robust201.tasks.user_task import UserTask
 from robust201.weights.loading import fill_network, read_weights
 from robust201.weights.published.base import infer_size
@@ -271,11 +271,15 @@ def evaluate(
             image_set = select(image_set, count=count, seed=seed)
         if keys is not None:
             _estimate_time(context, image_set, parsed_keys, evaluation_progress)
-        corrupted = context.corrupted
+        corrupted = context.corrupted_images
         if leaderboard is not None and leaderboard.uses_corrupted_images:
             corrupted = open_published(data_folder(), image_set, n_images=len(user_images.labels), keys=CORRUPTIONS)
         key_results = _evaluate_keys(
-            dataclasses.replace(context, corrupted=corrupted), parsed_keys, image_set, evaluation_progress, progress
+            dataclasses.replace(context, corrupted_images=corrupted),
+            parsed_keys,
+            image_set,
+            evaluation_progress,
+            progress,
         )
         has_attack = any(task.kind == "attack" for task, _ in parsed_keys)
         zero_fraction = _measure_zero_gradients(context, image_set) if has_attack and not randomised else 0.0
@@ -387,7 +391,7 @@ def _evaluate_keys(
     key_results = _KeyResults([], {}, {}, {})
     evaluation_progress.evaluations = sum(len(parameters.strengths) for _, parameters in parsed_keys)
     for task, parameters in parsed_keys:
-        evaluation_progress.begin(task.key, parameters.strengths, len(image_set))
+        evaluation_progress.begin_key(task.key, parameters.strengths, len(image_set))
         results = []
         # A randomised network uses torch's generator, so the generator is seeded from the user's seed and the key.
         with dataclasses.replace(context, key=task.key).seeded(0):
@@ -716,7 +720,7 @@ def attack(
         attacked = torch.empty((len(strengths), *pixels.shape), device=torch_device)
         perturbed = perturb(task, context, attack_parameters, request)
         name = f"{type(model).__name__} images {task.key}"
-        for batch in checked(perturbed, name=name, request=request, constraint=task.constraint):
+        for batch in check_batches(perturbed, name=name, request=request, constraint=task.constraint):
             attacked[positions.index(batch.strength_index), batch.positions] = batch.images
     return attacked
 
@@ -821,7 +825,7 @@ class _CommonArguments:
                 classifier,
                 self.seed,
                 self.batch_size,
-                corrupted=_generate_corruptions(images, self.seed),
+                corrupted_images=_generate_corruptions(images, self.seed),
                 key=key,
                 engine=self.engine,
                 model=compiled,

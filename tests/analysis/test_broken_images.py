@@ -51,7 +51,10 @@ def test_broken_images_are_ordered_by_fraction_of_breaking_evaluations(folder: P
         assert row["row"] == data.images("cifar10")["row"][position]
     assert images["broken_fraction"].is_monotonic_decreasing
     # The evaluation with index 5 is PGD at 8/255.
-    assert broken_images.n_broken_networks(int(images.index[0]))["pgd", 8.0] == is_broken[5, :, images.index[0]].sum()
+    assert (
+        broken_images.n_networks_by_evaluation(int(images.index[0]))["pgd", 8.0]
+        == is_broken[5, :, images.index[0]].sum()
+    )
     assert not set(broken_images.most_broken.index) & set(broken_images.least_broken.index)
     assert broken_images.least_broken["broken_fraction"].iloc[0] == images["broken_fraction"].iloc[-1]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from robust201.analysis.pilot_precision import PilotPrecision, ReferenceDataset
-from robust201.planning.designs import worst_case
+from robust201.planning.designs import worst_case_precision
 from robust201.reader.dataset import RobustnessDataset
 from tests.conftest import REPOSITORY
 
@@ -37,8 +37,8 @@ def test_expected_precision_matches_the_replays_in_docs(
 
 
 def test_expected_precision_without_outcomes_is_the_worst_case(precision: PilotPrecision) -> None:
-    assert precision.sampled("cifar10", "none", 100, 1000) == worst_case("cifar10", "none", 100, 1000)
-    assert precision.simple("cifar10", "none", 100, 1000) == worst_case("cifar10", "none", 100, 1000)
+    assert precision.sampled("cifar10", "none", 100, 1000) == worst_case_precision("cifar10", "none", 100, 1000)
+    assert precision.simple("cifar10", "none", 100, 1000) == worst_case_precision("cifar10", "none", 100, 1000)
     assert precision.sampled("cifar10", "pgd", 1000, 1000) == (0.0, 1.0)
 
 

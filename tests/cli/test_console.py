@@ -7,7 +7,7 @@ from rich.console import Console
 
 from robust201.cli import console
 from robust201.runtime.executors.base import WorkerLost
-from robust201.runtime.progress import RATE_SECONDS, RunProgress
+from robust201.runtime.progress import MIN_RATE_SECONDS, RunProgress
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_format_count_uses_singular_only_for_one(count: float, text: str) -> Non
     [
         (0.0, 0.0, "4/20 evaluations; rate and remaining time not known yet"),
         (0.0, 6.0, "10/20 evaluations; rate and remaining time not known yet"),
-        (2 * RATE_SECONDS, 6.0, "10/20 evaluations; 0.20 evaluations/s, about 0:00:50 left"),
+        (2 * MIN_RATE_SECONDS, 6.0, "10/20 evaluations; 0.20 evaluations/s, about 0:00:50 left"),
     ],
 )
 def test_run_display_prints_count_rate_and_remaining_time(

@@ -405,7 +405,7 @@ def test_rank_architectures_breaks_ties_by_other_scores_and_then_by_index(tmp_pa
     results = results_of(write_results(tmp_path, accuracies_by_key))
     ranked_by_clean = results.rank_architectures(results.scores["clean"])
     # Cells 4 and 9 are equal by all scores, and 21 was not attacked.
-    assert [(row.architecture, row.rank, row.tied) for row in ranked_by_clean] == [
+    assert [(row.architecture, row.rank, row.n_tied) for row in ranked_by_clean] == [
         (4, 1, 4),
         (9, 1, 4),
         (2, 1, 4),
@@ -431,7 +431,7 @@ def test_rank_architectures_breaks_ties_by_other_scores_and_then_by_index(tmp_pa
 def test_ranks_of_ties_do_not_depend_on_the_order_of_strengths(tmp_path_factory, severities):
     accuracies_by_key = {"fog": {"0": [0.7, 0.3, 0.1, 0.6, 0.2], "2": list(severities)}}
     results = results_of(write_results(tmp_path_factory.mktemp("results"), accuracies_by_key))
-    assert [row.tied for row in results.rank_architectures(results.scores["corruption"])] == [2, 2]
+    assert [row.n_tied for row in results.rank_architectures(results.scores["corruption"])] == [2, 2]
     assert results.reader.rank("cifar10", "fog").tolist() == [1, 1]
 
 

@@ -24,7 +24,7 @@ from robust201.planning.plan_file import load_plan
 from robust201.runtime.executors import make_executor
 from robust201.runtime.heartbeat import HEARTBEATS_FOLDER
 from robust201.runtime.lease import LEASE_NAME, Holder
-from robust201.runtime.progress import PROGRESS_FILE, RATE_SECONDS, RunProgress, read_progress
+from robust201.runtime.progress import MIN_RATE_SECONDS, PROGRESS_FILE, RunProgress, read_progress
 from robust201.runtime.sweep import run_sweep
 from robust201.shards import ShardStore
 from tests.conftest import MakeSweep
@@ -219,4 +219,4 @@ def test_rate_is_reliable_only_after_rate_seconds(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1500.0)
     progress = RunProgress(20, evaluations_of_this_run=5.0, done_macs=1.0, start_time=1000.0, last_result_time=1000.5)
     assert not progress.is_rate_reliable  # although the last result was long ago
-    assert replace(progress, last_result_time=1000.0 + RATE_SECONDS).is_rate_reliable
+    assert replace(progress, last_result_time=1000.0 + MIN_RATE_SECONDS).is_rate_reliable

@@ -34,7 +34,7 @@ def test_describe_includes_key_epsilons_images_and_time(clock: Clock) -> None:
     progress = EvaluationProgress()
     assert progress.describe() == "checking the network, 0:00:00 elapsed"
     progress.costs, progress.seconds_per_cost = {"pgd": 100.0, "fog": 50.0}, 1.0
-    progress.begin("pgd", (1.0, 8.0), 20)
+    progress.begin_key("pgd", (1.0, 8.0), 20)
     progress.add_images(7)
     clock.seconds += 30
     assert progress.describe() == (
@@ -44,21 +44,21 @@ def test_describe_includes_key_epsilons_images_and_time(clock: Clock) -> None:
     assert progress.describe().startswith("pgd at 2 epsilons 1/255 to 8/255, stage 2 (aa_apgd-t): 7 of 40 images, ")
     clock.seconds += 90
     assert progress.describe().endswith("0:02:00 elapsed, longer than estimated")
-    progress.begin("fog", (5.0,), 20)  # pgd took 120 s instead of the estimated 100 s
+    progress.begin_key("fog", (5.0,), 20)  # pgd took 120 s instead of the estimated 100 s
     assert progress.describe() == "fog at severity 5: 0 of 20 images, 0:02:00 elapsed, about 0:01:00 left"
 
 
 def test_estimate_is_not_corrected_by_keys_of_small_cost(clock: Clock) -> None:
     progress = EvaluationProgress(costs={"clean": 1.0, "aa_standard_l2": 100.0}, seconds_per_cost=1.0)
-    progress.begin("clean", (0.0,), 20)
+    progress.begin_key("clean", (0.0,), 20)
     clock.seconds += 10
-    progress.begin("aa_standard_l2", (0.5,), 20)
+    progress.begin_key("aa_standard_l2", (0.5,), 20)
     assert progress.describe() == "aa_standard_l2 at epsilon 0.5: 0 of 20 images, 0:00:10 elapsed, about 0:01:40 left"
 
 
 def test_time_left_is_unknown_before_any_measurement(clock: Clock) -> None:
     progress = EvaluationProgress(costs={"clean": 10.0, "pgd": 100.0})
-    progress.begin("clean", (0.0,), 20)
+    progress.begin_key("clean", (0.0,), 20)
     assert progress.describe() == "clean: 0 of 20 images, 0:00:00 elapsed, time left unknown"
 
 

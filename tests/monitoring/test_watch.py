@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from robust201.cli import console_status
-from robust201.cli.console_status import display_sweep, status_line
+from robust201.cli.console_status import make_sweep_display, status_line
 from robust201.core.errors import InputError
 from robust201.monitoring.status import Cost, KeyStatus, StatusReader, SweepStatus
 from robust201.monitoring.watch import watch
@@ -92,7 +92,7 @@ def test_watch_ends_on_completion_or_after_inactivity(
 
 def test_display_without_a_terminal_writes_one_line_per_reading() -> None:
     output = io.StringIO()
-    display = display_sweep(Console(file=output, width=400), clock=lambda: 0.0)
+    display = make_sweep_display(Console(file=output, width=400), clock=lambda: 0.0)
     with display.showing():
         display.update(RUNNING, 0.0)
         display.update(DRAINED, 30.0)
@@ -130,7 +130,7 @@ def test_status_line_has_a_rate_only_for_active_unfinished_sweeps(status: SweepS
 
 def test_display_on_a_terminal_leaves_a_table() -> None:
     terminal = Console(file=io.StringIO(), width=100, height=40, force_terminal=True, record=True)
-    display = display_sweep(terminal)
+    display = make_sweep_display(terminal)
     with display.showing():
         display.update(RUNNING, 0.0)
         display.update(DRAINED, 30.0)
@@ -147,7 +147,7 @@ def test_display_wraps_lines_longer_than_the_terminal() -> None:
     message = "no such luck " * 12 + "at the very end"
     failure = {"kind": "application", "label": "#1 cifar10 pgd", "message": message, "unit": "ab" * 16}
     terminal = Console(file=io.StringIO(), width=60, height=40, force_terminal=True, record=True)
-    display = display_sweep(terminal)
+    display = make_sweep_display(terminal)
     with display.showing():
         display.update(replace(RUNNING, failures=(failure,)), 0.0)
     output = terminal.export_text()
@@ -160,7 +160,7 @@ def test_display_on_a_short_terminal_combines_corruptions() -> None:
     keys = tuple(KeyStatus("cifar10", key, 1, 2) for key in PAPER_KEYS)
     for height, n_lines, expected_text in ((50, 20, "frost"), (24, 6, "15 corruptions")):
         terminal = Console(file=io.StringIO(), width=100, height=height, force_terminal=True, record=True)
-        display = display_sweep(terminal)
+        display = make_sweep_display(terminal)
         with display.showing():
             display.update(replace(RUNNING, keys=keys), 0.0)
         # Each table also has a line with the total, and is shown twice: at the update and when the display ends.

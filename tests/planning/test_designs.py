@@ -7,7 +7,7 @@ import pytest
 from robust201.core.errors import ConfigError
 from robust201.planning.config import SweepConfig
 from robust201.planning.costs import key_costs, total_hours
-from robust201.planning.designs import designs_for_budget, halved_designs, weaken, worst_case, yaml_lines
+from robust201.planning.designs import designs_for_budget, halved_designs, weaken, worst_case_precision, yaml_lines
 from robust201.planning.estimates import estimate
 from robust201.planning.loading import parse_config
 from robust201.planning.plan import Plan, assumed_facts, make_plan
@@ -50,7 +50,7 @@ def test_measured_speed_replaces_assumed_speed() -> None:
 def test_cheaper_designs_halve_images_networks_or_queries() -> None:
     n_networks = len(make_config().selected_architectures)
     n_half = n_networks // 2
-    half_images, half_networks, half_queries = halved_designs(make_small_plan(), {}, worst_case)
+    half_images, half_networks, half_queries = halved_designs(make_small_plan(), {}, worst_case_precision)
     # 5000 of the 10,000 test images of CIFAR-10, at an accuracy of 0.5 and with finite population correction
     assert half_images.half_width == pytest.approx(1.959964 * (0.25 / 5000 * 0.5) ** 0.5)
     assert half_images.yaml == {"images": {"count": 5000}}
@@ -64,14 +64,14 @@ def test_cheaper_designs_halve_images_networks_or_queries() -> None:
 def test_halved_designs_are_empty_for_a_sampled_sweep() -> None:
     sampled_plan = make_small_plan(sampling={"budget": "80%"}, measurements=["accuracy", "predictions"])
     assert total_hours(sampled_plan, {}) == pytest.approx(0.8 * total_hours(make_small_plan(), {}), rel=0.01)
-    assert halved_designs(sampled_plan, {}, worst_case) == []
+    assert halved_designs(sampled_plan, {}, worst_case_precision) == []
 
 
 def test_designs_fit_budget() -> None:
     plan = make_small_plan()
     full_hours = total_hours(plan, {})
     budget = f"{0.4 * full_hours:.6f}h"
-    designs = designs_for_budget(plan.config, budget, {}, worst_case, make_config)
+    designs = designs_for_budget(plan.config, budget, {}, worst_case_precision, make_config)
     assert len(designs) == 3
     assert all(0 < design.hours <= 0.4 * full_hours * 1.0001 for design in designs)
     assert designs[0].yaml["sampling"]["pilot"] == len(plan.config.selected_architectures) // 5
@@ -79,7 +79,7 @@ def test_designs_fit_budget() -> None:
     assert designs[0].half_width > 0  # type: ignore[operator]
     make_config(**designs[0].yaml)  # the changed sweep is valid
     make_config(**designs[1].yaml)
-    assert designs_for_budget(plan.config, f"{2 * full_hours}h", {}, worst_case, make_config) == []
+    assert designs_for_budget(plan.config, f"{2 * full_hours}h", {}, worst_case_precision, make_config) == []
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_designs_reject_invalid_budget(budget: str, changes: dict[str, Any], mes
         return make_config(**changes, **changed_fields)
 
     with pytest.raises(ConfigError, match=message):
-        designs_for_budget(make_config(**changes), budget, {}, worst_case, reload)
+        designs_for_budget(make_config(**changes), budget, {}, worst_case_precision, reload)
 
 
 @pytest.mark.parametrize("percent", [2, 10, 20])
@@ -102,7 +102,7 @@ def test_only_sampled_design_exceeds_a_budget_below_the_smallest_pilot(percent: 
     plan = make_small_plan()  # the default pilot has a fifth of its architectures
     full_hours = total_hours(plan, {})
     sampled_images, fewer_networks, weaker_attacks = designs_for_budget(
-        plan.config, f"{percent}%", {}, worst_case, make_config
+        plan.config, f"{percent}%", {}, worst_case_precision, make_config
     )
     assert sampled_images.is_over_budget == (percent < 10)
     assert (sampled_images.hours <= percent / 100 * full_hours * 1.0001) == (not sampled_images.is_over_budget)
@@ -121,7 +121,7 @@ def test_sampled_design_changes_only_the_budget_of_the_sampling_section() -> Non
         return make_config(**{"measurements": ["accuracy", "predictions"], **changed_fields})
 
     config = reload(sampling=sampling)
-    sampled_images, *_ = designs_for_budget(config, "5%", {}, worst_case, reload)
+    sampled_images, *_ = designs_for_budget(config, "5%", {}, worst_case_precision, reload)
     assert sampled_images.is_over_budget
     assert sampled_images.yaml["sampling"] == {
         "pilot": 10,
@@ -163,7 +163,9 @@ def test_designs_fit_budget_at_measured_speeds(percent: int) -> None:
     plan = make_small_plan()
     speeds = {("cifar10", "aa_square"): 0.2e9 * plan.config.execution.assumed_gmacs()}
     full_hours = total_hours(plan, speeds)
-    sampled_images, *other_designs = designs_for_budget(plan.config, f"{percent}%", speeds, worst_case, make_config)
+    sampled_images, *other_designs = designs_for_budget(
+        plan.config, f"{percent}%", speeds, worst_case_precision, make_config
+    )
     assert sampled_images.is_over_budget == (percent == 6)
     config = make_config(**sampled_images.yaml)
     assert total_hours(make_plan(config, assumed_facts(config)), speeds) == pytest.approx(sampled_images.hours)

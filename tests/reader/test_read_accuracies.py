@@ -9,7 +9,7 @@ import pytest
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import read_accuracies
-from robust201.reader.result_files import in_task_order, paper_key
+from robust201.reader.result_files import paper_key, sort_by_task_order
 from tests.support.fabricated import export_copy, make_plan
 from tests.support.small_results import write_results
 
@@ -22,7 +22,7 @@ def pivot_accuracies(dataset: RobustnessDataset, dataset_name: str) -> pd.DataFr
     wide_table = (
         table.astype({"key": str}).set_index(["architecture", "key", "strength"])["value"].unstack(["key", "strength"])
     )
-    key_order = in_task_order(wide_table.columns.unique("key"))
+    key_order = sort_by_task_order(wide_table.columns.unique("key"))
     ordered_columns = sorted(wide_table.columns, key=lambda column: (key_order.index(column[0]), column[1]))
     column_names = pd.MultiIndex.from_tuples(
         [(paper_key(key), strength) for key, strength in ordered_columns], names=["key", "strength"]

@@ -29,7 +29,7 @@ from robust201.export.verify import find_gaps, verify_results
 from robust201.monitoring.status import StatusReader
 from robust201.planning.config import SweepConfig
 from robust201.planning.costs import key_costs, measure_speeds, total_hours
-from robust201.planning.designs import worst_case
+from robust201.planning.designs import worst_case_precision
 from robust201.planning.filters import Filters
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import assumed_facts, make_plan
@@ -232,8 +232,8 @@ def test_plan_estimates_precision_from_complete_pilot(make_sampled: MakeSampled)
     precision = plan_costs.precision_of_pilot(plan)
     assert precision is not None
     half_width, _ = precision.sampled("digits", "pgd", 25, N_IMAGES)
-    assert 0 < half_width < worst_case("digits", "pgd", 25, N_IMAGES)[0]
-    assert precision.sampled("digits", "fgsm", 25, N_IMAGES) == worst_case(
+    assert 0 < half_width < worst_case_precision("digits", "pgd", 25, N_IMAGES)[0]
+    assert precision.sampled("digits", "fgsm", 25, N_IMAGES) == worst_case_precision(
         "digits", "fgsm", 25, N_IMAGES
     )  # not sampled
 
@@ -244,8 +244,10 @@ def test_precision_of_pilot_excludes_keys_with_other_parameters(make_sampled: Ma
     config = make_sampled("90%", **fields, keys=KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 4}})
     precision = plan_costs.precision_of_pilot(make_plan(config, assumed_facts(config)))
     assert precision is not None
-    assert precision.sampled("digits", "pgd", 25, N_IMAGES) == worst_case("digits", "pgd", 25, N_IMAGES)
-    assert precision.sampled("digits", "aa_square", 25, N_IMAGES) != worst_case("digits", "aa_square", 25, N_IMAGES)
+    assert precision.sampled("digits", "pgd", 25, N_IMAGES) == worst_case_precision("digits", "pgd", 25, N_IMAGES)
+    assert precision.sampled("digits", "aa_square", 25, N_IMAGES) != worst_case_precision(
+        "digits", "aa_square", 25, N_IMAGES
+    )
 
 
 def test_plan_reports_damaged_record_of_samples(make_sampled: MakeSampled, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.simulate import SWEEP_YAML, Outcome, Sweep, simulate
+from benchmarks.simulate import SWEEP_YAML, SimulatedRun, Sweep, simulate
 from benchmarks.virtual_cluster import Machines, VirtualCluster
 from robust201.core.records import Bundle, Part, Receipt, Unit
 from robust201.planning.config import CPU_GMACS
@@ -38,7 +38,7 @@ def seconds_of(part: Part) -> float:
 BUNDLES = [make_bundle(index, [300 - 7 * index, 60, 120]) for index in range(30)]
 
 
-def run(machines: Machines, bundles: list[Bundle] | None = None, seed: int = 0) -> Outcome:
+def run(machines: Machines, bundles: list[Bundle] | None = None, seed: int = 0) -> SimulatedRun:
     return simulate(BUNDLES if bundles is None else bundles, seconds_of, machines, seed)
 
 

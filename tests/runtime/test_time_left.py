@@ -9,7 +9,7 @@ import pytest
 from robust201.core.records import Part, Receipt, Unit
 from robust201.runtime.heartbeat import LastBeat, TrainingSteps
 from robust201.runtime.metrics import Metrics
-from robust201.runtime.progress import RATE_SECONDS, KeyCosts, RunProgress, Tracker
+from robust201.runtime.progress import MIN_RATE_SECONDS, KeyCosts, RunProgress, Tracker
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
 
@@ -142,7 +142,7 @@ def test_training_steps_determine_time_left_before_snapshot(tmp_path: Path, cloc
                 make_beat(parts[2], 1, first_step=0, seconds=90.0, age=60.0),  # its worker was killed
             ]
         )
-        assert tracker.progress.is_rate_reliable == (seconds >= RATE_SECONDS)
+        assert tracker.progress.is_rate_reliable == (seconds >= MIN_RATE_SECONDS)
         if seconds == 20.0:
             assert tracker.progress.seconds_left == pytest.approx((4000 - 250 - 2 * steps) / 20)
     assert tracker.progress.done_evaluations == 0

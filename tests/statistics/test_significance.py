@@ -70,12 +70,12 @@ def test_ties_with_best_uses_mcnemars_test_if_outcomes_are_passed() -> None:
     ]
     assert ties_of_outcomes.best_index == best_index == 0
     np.testing.assert_allclose(ties_of_outcomes.p_values[1:], holm_adjust(raw_p_values))
-    assert ties_of_outcomes.paired
+    assert ties_of_outcomes.is_paired
     ties_of_accuracies = ties_with_best(accuracies, n)
     # If the same images are hard for all networks, a small difference is significant for outcomes but not accuracies.
     assert ties_of_outcomes.tied.sum() < ties_of_accuracies.tied.sum()
     assert not ties_of_accuracies.tied[-1]
-    assert not ties_of_accuracies.paired
+    assert not ties_of_accuracies.is_paired
 
 
 def test_ties_with_best_include_the_best_and_equal_networks() -> None:

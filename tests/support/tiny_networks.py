@@ -127,7 +127,7 @@ def tiny_context(key, classifier=None, first_batch=0, batch_size=BATCH_SIZE):
         classifier or tiny_classifier(),
         seed=SEED,
         batch_size=batch_size,
-        corrupted=corrupted_images,
+        corrupted_images=corrupted_images,
         first_batch=first_batch,
         key=key,
     )

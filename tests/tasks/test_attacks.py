@@ -14,7 +14,7 @@ from robust201.core.noise import derived_seed
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.context import Perturbed, to_float
 from robust201.tasks.constraints import LINF
-from robust201.tasks.perturbations.contract import checked, perturb
+from robust201.tasks.perturbations.contract import check_batches, perturb
 from robust201.tasks.perturbations.foolbox_engine import foolbox
 from tests.support.attack_rows import (
     FULLY_TESTED_ATTACKS,
@@ -80,7 +80,7 @@ def test_task_fulfils_contract(task):
     images = IMAGES if task in FULLY_TESTED_TASKS else tiny_images(BATCH_SIZE + 1)
     request = request_of(images, parameters.strengths)
     perturbed = perturb(task, tiny_context(task.key), parameters, request)
-    batches = list(checked(perturbed, name=task.key, request=request, constraint=task.constraint))
+    batches = list(check_batches(perturbed, name=task.key, request=request, constraint=task.constraint))
     assert sum(len(batch.positions) for batch in batches) == len(parameters.strengths) * len(images)
 
 
@@ -368,11 +368,11 @@ def test_corruption_rejects_bad_source(source):
 # --- the contract --------------------------------------------------------------------------------------------------
 
 
-def test_checked_yields_valid_batches():
+def test_check_batches_yields_valid_batches():
     pixels = torch.from_numpy(IMAGES.images)
     order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))
     batches = [Perturbed(0, positions, to_float(pixels[positions])) for positions in order.split(4)]
-    checked_batches = list(checked(iter(batches), name="x", request=request_of(IMAGES, (1.0,)), constraint=LINF))
+    checked_batches = list(check_batches(iter(batches), name="x", request=request_of(IMAGES, (1.0,)), constraint=LINF))
     assert [batch.positions.tolist() for batch in checked_batches] == [batch.positions.tolist() for batch in batches]
 
 
@@ -403,7 +403,7 @@ def _broken_batches(change):
         (lambda _p, _x: [], "image 0 0 times"),
     ],
 )
-def test_checked_rejects_invalid_batches(change, message):
+def test_check_batches_rejects_invalid_batches(change, message):
     request = request_of(IMAGES, (1.0,))
     with pytest.raises(PerturbationError, match=message):
-        list(checked(iter(_broken_batches(change)), name="#0 tiny pgd", request=request, constraint=LINF))
+        list(check_batches(iter(_broken_batches(change)), name="#0 tiny pgd", request=request, constraint=LINF))

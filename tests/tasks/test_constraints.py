@@ -13,7 +13,7 @@ from robust201.core.errors import PerturbationError
 from robust201.tasks import TASKS, find_task
 from robust201.tasks.attack_kit.context import Perturbed, to_float
 from robust201.tasks.constraints import CONSTRAINTS, L0, L1, L2, LINF
-from robust201.tasks.perturbations.contract import checked
+from robust201.tasks.perturbations.contract import check_batches
 from robust201.tasks.perturbations.l1_projection import correction_to_l1
 from robust201.tasks.perturbations.pgd_l2 import _project
 from tests.support.tiny_networks import perturb_all, request_of, tiny_context, tiny_images
@@ -54,7 +54,7 @@ def test_distances_match_numpy(constraint, seed, scale, n_images):
 def check_images(images, constraint, strength):
     """Check that perturbed images are in a ball, and return the checked batches."""
     batches = iter([Perturbed(0, torch.arange(len(images)), images)])
-    return list(checked(batches, name="#0 tiny", request=request_of(IMAGES, (strength,)), constraint=constraint))
+    return list(check_batches(batches, name="#0 tiny", request=request_of(IMAGES, (strength,)), constraint=constraint))
 
 
 def move_towards_grey(length, constraint, *, moved_position=None):
@@ -79,14 +79,14 @@ def move_towards_grey(length, constraint, *, moved_position=None):
 
 @every_norm_except_l0
 @pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])
-def test_checked_accepts_images_in_ball(constraint, fraction):
+def test_check_batches_accepts_images_in_ball(constraint, fraction):
     images = move_towards_grey(fraction * constraint.radius(0.25), constraint)
     assert len(check_images(images, constraint, 0.25)) == 1
 
 
 @every_norm_except_l0
 @pytest.mark.parametrize("moved_position", [None, 0, 20])
-def test_checked_rejects_images_outside_ball(constraint, moved_position):
+def test_check_batches_rejects_images_outside_ball(constraint, moved_position):
     images = move_towards_grey(1.01 * constraint.reach(0.25), constraint, moved_position=moved_position)
     with pytest.raises(PerturbationError, match=f"#0 tiny: expected {constraint.name} distances up to epsilon"):
         check_images(images, constraint, 0.25)
@@ -103,7 +103,7 @@ def test_l0_distance_counts_changed_values():
         check_images(images, L0, 2.0)
 
 
-def test_checked_distinguishes_l2_and_linf():
+def test_check_batches_distinguishes_l2_and_linf():
     many_small_changes = move_towards_grey(1 / 255, LINF)
     check_images(many_small_changes, LINF, 1.0)
     with pytest.raises(PerturbationError, match="L2"):

@@ -22,7 +22,7 @@ from robust201.tasks.attack_kit.batching import Batching
 from robust201.tasks.attack_kit.context import to_float
 from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
 from robust201.tasks.evaluate import evaluate_part
-from robust201.tasks.perturbations.contract import checked, perturb
+from robust201.tasks.perturbations.contract import check_batches, perturb
 from tests.conftest import read_tree
 from tests.support.attack_rows import ATTACKS, FULLY_TESTED_ATTACKS, mark_ensembles_slow
 from tests.support.tiny_networks import (
@@ -242,7 +242,7 @@ def test_fused_attack_fulfils_contract(task):
     random_state = torch.get_rng_state()
     context = dataclasses.replace(tiny_context(task.key), engine="fused")
     perturbed = perturb(task, context, parameters, request)
-    for batch in checked(perturbed, name=task.key, request=request, constraint=task.constraint):
+    for batch in check_batches(perturbed, name=task.key, request=request, constraint=task.constraint):
         assert torch.is_grad_enabled()
         assert not torch.is_inference_mode_enabled()
         assert not batch.images.is_inference()

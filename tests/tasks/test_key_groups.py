@@ -9,7 +9,7 @@ from robust201.api import evaluate
 from robust201.core.errors import ConfigError
 from robust201.planning.loading import load_config
 from robust201.reader.dataset import RobustnessDataset
-from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS, closest_key, expand_keys, find_task
+from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS, expand_keys, find_task, suggest_key
 from tests.conftest import RunCommand, WriteSweep
 from tests.support.fabricated import export, make_plan
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
@@ -23,7 +23,7 @@ def test_expand_keys_replaces_groups_in_place() -> None:
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.key)
 def test_closest_key_recognises_labels_of_figures(task) -> None:
-    assert closest_key(task.label, TASKS) == f" Did you mean {task.key!r}?"
+    assert suggest_key(task.label, TASKS) == f" Did you mean {task.key!r}?"
 
 
 def test_expand_keys_knows_autoattack_and_paper_keys() -> None:

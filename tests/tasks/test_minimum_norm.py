@@ -19,7 +19,7 @@ from robust201.tasks.columns import distances_of as convert_stored_distances
 from robust201.tasks.constraints import L0, LINF
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import merge_values
-from robust201.tasks.perturbations.contract import checked, perturb
+from robust201.tasks.perturbations.contract import check_batches, perturb
 from robust201.tasks.perturbations.foolbox_engine import foolbox
 from robust201.tasks.perturbations.minimum_norm import replace_outside_ball
 from tests.support.library_parity import LIBRARY_BATCHES, differing_bits
@@ -222,7 +222,7 @@ def test_image_is_correct_at_epsilons_below_its_distance(task):
     context = dataclasses.replace(tiny_context(task.key, classifier), engine="fused")
     request = request_of(IMAGES, parameters.strengths)
     is_correct = torch.zeros(2, len(IMAGES), dtype=torch.bool)
-    for batch in checked(
+    for batch in check_batches(
         perturb(task, context, parameters, request), name="", request=request, constraint=task.constraint
     ):
         is_correct[batch.strength_index, batch.positions] = (
@@ -289,7 +289,7 @@ def test_brendel_bethge_fulfils_contract_and_is_close_to_fmn(key, largest_epsilo
     parameters = task.parameters(steps=150, **{field: (largest_epsilon / 8, largest_epsilon)})
     request = request_of(IMAGES, parameters.strengths)
     nearest = torch.full_like(CLEAN, torch.nan)
-    for batch in checked(
+    for batch in check_batches(
         perturb(task, tiny_context(key), parameters, request), name=key, request=request, constraint=task.constraint
     ):
         if batch.strength_index == 1:

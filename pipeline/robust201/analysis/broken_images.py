@@ -49,7 +49,7 @@ class BrokenImages(NamedTuple):
         """The least often broken images, the least broken first; disjoint from `most_broken`."""
         return self.images.iloc[_N_SHOWN:].tail(_N_SHOWN)[::-1]
 
-    def n_broken_networks(self, position: int) -> dict[tuple[str, float], int]:
+    def n_networks_by_evaluation(self, position: int) -> dict[tuple[str, float], int]:
         """Return the number of networks for which each attack or corruption breaks an image, by key and strength."""
         return dict(zip(self.evaluations, self.counts[:, position].tolist(), strict=True))
 

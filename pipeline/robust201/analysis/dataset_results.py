@@ -18,7 +18,7 @@ from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import MEAN_DECIMALS, read_accuracies
 from robust201.reader.overlay import OverlaidFiles
-from robust201.reader.result_files import in_task_order, paper_key
+from robust201.reader.result_files import paper_key, sort_by_task_order
 from robust201.reader.value_checks import CLEAN, parse_architecture_id
 from robust201.spaces.cell_space import CellSpace
 from robust201.tasks.columns import MEASUREMENTS
@@ -57,13 +57,13 @@ class RankedArchitecture(NamedTuple):
         architecture: the architecture's id.
         accuracy: the accuracy, a fraction.
         rank: one more than the number of architectures with a higher accuracy.
-        tied: number of architectures with this accuracy, including this one.
+        n_tied: number of architectures with this accuracy, including this one.
     """
 
     architecture: ArchitectureId
     accuracy: float
     rank: int
-    tied: int
+    n_tied: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,14 +247,14 @@ class DatasetResults:
 
     def confusion_sums(self) -> dict[tuple[str, float], NDArray[np.float64]]:
         """Return the summed confusion matrices (see `iter_class_summaries`), with keys in the paper's style."""
-        keys = in_task_order(self.reader.keys_all)
+        keys = sort_by_task_order(self.reader.keys_all)
         sums = summarise_classes(self.reader.files, self.name, keys, "cm")
         return {(paper_key(key), strength): array for (key, strength), array in sums.items()}
 
     @cached_property
     def confidences(self) -> pd.DataFrame:
         """Quartiles of confidences (see `class_summaries.confidence_quartiles`), with keys in the paper's style."""
-        quartiles_by_key = confidence_quartiles(self.reader.files, self.name, in_task_order(self.reader.keys_all))
+        quartiles_by_key = confidence_quartiles(self.reader.files, self.name, sort_by_task_order(self.reader.keys_all))
         return quartiles_by_key.assign(key=quartiles_by_key["key"].map(paper_key))
 
 

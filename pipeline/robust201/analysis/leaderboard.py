@@ -283,7 +283,7 @@ def _rank_networks(
     low_ends, high_ends, p_values = (
         pd.Series(np.asarray(numbers), accuracies.index) for numbers in (low, high, ties.p_values)
     )
-    return Standing(name, label, accuracies, low_ends, high_ends, p_values, ties.paired, n_images)
+    return Standing(name, label, accuracies, low_ends, high_ends, p_values, ties.is_paired, n_images)
 
 
 def _estimated_standing(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError
 from robust201.planning.budgets import N_STRATA, smallest_sample
-from robust201.planning.designs import worst_case
+from robust201.planning.designs import worst_case_precision
 from robust201.planning.plan import Plan, is_sampled
 from robust201.planning.samples import choose_pilot
 from robust201.planning.sampling_section import DEFAULT_CHEAP
@@ -73,7 +73,7 @@ class PilotPrecision:
         """Return the half-width and tau of estimates from a stratified sample and a model's predictions."""
         known_outcomes = self._read_once(dataset, key)
         if known_outcomes is None:
-            return worst_case(dataset, key, n_seen, n_images)
+            return worst_case_precision(dataset, key, n_seen, n_images)
         if n_seen >= n_images:
             return 0.0, 1.0
         cache_key = dataset, key, n_seen, n_images
@@ -90,7 +90,7 @@ class PilotPrecision:
         """Return the half-width and tau of accuracies on a simple random sample of images."""
         known_outcomes = self._read_once(dataset, key)
         if known_outcomes is None:
-            return worst_case(dataset, key, n_seen, n_images)
+            return worst_case_precision(dataset, key, n_seen, n_images)
         return simple_precision(known_outcomes.outcomes, n_seen, n_images)
 
     def _read_once(self, dataset: str, key: str) -> KnownOutcomes | None:

@@ -15,13 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from robust201.cli import console
-from robust201.monitoring.watch import Watched
+from robust201.monitoring.watch import WatchedStatus
 
 if TYPE_CHECKING:
     from robust201.monitoring.status import SweepStatus
     from robust201.monitoring.training_status import TrainingStatus
 
-_Status = TypeVar("_Status", bound=Watched)
+_Status = TypeVar("_Status", bound=WatchedStatus)
 
 _MAX_SHOWN_FAILURES = 3
 _ALL_KEYS = "all"
@@ -198,7 +198,7 @@ def _render_sweep(terminal: Console, status: SweepStatus, quiet_seconds: float) 
     return Group(live_table(status, max_keys=terminal.size.height - n_lines - _FRAME_LINES), *texts)
 
 
-def _describe_inactivity(status: Watched, quiet_seconds: float) -> list[str]:
+def _describe_inactivity(status: WatchedStatus, quiet_seconds: float) -> list[str]:
     is_quiet = quiet_seconds and not status.complete
     return [f"no active worker for {console.format_duration(quiet_seconds)}"] if is_quiet else []
 
@@ -207,7 +207,7 @@ def _to_folded_texts(lines: Sequence[str]) -> list[Text]:
     return [Text(line, overflow="fold") for line in lines]
 
 
-def display_sweep(console_: Console | None = None, clock: Callable[[], float] = time.time) -> Display[SweepStatus]:
+def make_sweep_display(console_: Console | None = None, clock: Callable[[], float] = time.time) -> Display[SweepStatus]:
     """Return a live display of a sweep's status."""
     return Display(_render_sweep, status_line, console_, clock)
 
@@ -244,7 +244,7 @@ def _training_status_line(status: TrainingStatus, now: float) -> str:
     return "; ".join([f"{_format_timestamp(now)} {describe_trainings(status)}", failures, *in_progress])
 
 
-def display_trainings() -> Display[TrainingStatus]:
+def make_trainings_display() -> Display[TrainingStatus]:
     """Return a live display of the status of training runs."""
     return Display(_render_trainings, _training_status_line)
 

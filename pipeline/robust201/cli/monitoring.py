@@ -12,12 +12,12 @@ import typer
 from robust201.cli import console, console_status
 from robust201.cli.options import Results, results_of
 from robust201.core.errors import ConfigError, EvaluationError, RobustError
-from robust201.monitoring.watch import Watched
+from robust201.monitoring.watch import WatchedStatus
 
 if TYPE_CHECKING:
     from robust201.monitoring.doctor_machines import HealthCheck
 
-_Status = TypeVar("_Status", bound=Watched)
+_Status = TypeVar("_Status", bound=WatchedStatus)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
@@ -66,7 +66,7 @@ def status(
         return reader.read(store.inventory(on_damage="report"))
 
     if watch:
-        raise typer.Exit(_watch(read_status, console_status.display_sweep(), every=every, patience=60 * patience))
+        raise typer.Exit(_watch(read_status, console_status.make_sweep_display(), every=every, patience=60 * patience))
     current_status = read_status()
     if as_json:
         print_json(current_status.to_payload())
@@ -86,7 +86,7 @@ def _show_trainings(path: Path, *, watch: bool, every: float, patience: float, a
         return read_training_status(store, config)
 
     if watch:  # also before the run has started, because its job may still be queued
-        return _watch(read_status, console_status.display_trainings(), every=every, patience=patience)
+        return _watch(read_status, console_status.make_trainings_display(), every=every, patience=patience)
     if training_folder(store) is None:
         raise ConfigError(
             f"Reading the status failed for {store}: it has no training runs yet. "

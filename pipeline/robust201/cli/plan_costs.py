@@ -35,11 +35,11 @@ def summarise(
         reload: function that reads the sweep again, with the fields that its arguments override.
     """
     from robust201.planning.costs import key_costs, measure_speeds, total_hours
-    from robust201.planning.designs import designs_for_budget, halved_designs, worst_case
+    from robust201.planning.designs import designs_for_budget, halved_designs, worst_case_precision
 
     precision = _choose_precision(plan, like)
     simple_precision, sampled_precision = (
-        (worst_case, worst_case) if precision is None else (precision.simple, precision.sampled)
+        (worst_case_precision, worst_case_precision) if precision is None else (precision.simple, precision.sampled)
     )
     speeds = measure_speeds(plan, plan.config.results)
     hours, workers = total_hours(plan, speeds), plan.config.execution.workers

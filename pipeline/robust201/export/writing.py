@@ -52,7 +52,7 @@ from robust201.planning.plan import Plan, plan_on_all_images
 from robust201.reader.listings import CHECKSUM_FILE, PARQUET_FILES, ListedFile, parquet_files_text
 from robust201.reader.result_files import ESTIMATED_FOLDER, ESTIMATES_FILE, PARQUET_FOLDER, images_name
 from robust201.shards import Inventory, RowSelection, ShardStore
-from robust201.tasks.columns import COLUMNS, PREDICTIONS, fields_of, numbers_of
+from robust201.tasks.columns import COLUMNS, PREDICTIONS, count_numbers, fields_of
 
 Format = Literal["json", "parquet"]
 
@@ -389,7 +389,7 @@ def _count_numbers(file: tuple[Group, str]) -> int:
     dataset_spec = DATASETS.get(group.dataset)
     n_classes = 10 if dataset_spec is None else dataset_spec.n_classes
     columns = COLUMNS if content == PARQUET_FOLDER else fields_of(content).values()
-    return sum(numbers_of(columns, n_classes, group.units[0].n_images)) * group.n_evaluations
+    return sum(count_numbers(columns, n_classes, group.units[0].n_images)) * group.n_evaluations
 
 
 def make_files(

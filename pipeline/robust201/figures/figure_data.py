@@ -530,7 +530,7 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
         ):
             for top in results.rank_architectures(scores_of_group)[:TOP_CELLS]:
                 interval = accuracy_interval(results, top.accuracy)
-                cell_columns = (score, among, top.rank, top.tied, top.architecture, top.accuracy, *interval)
+                cell_columns = (score, among, top.rank, top.n_tied, top.architecture, top.accuracy, *interval)
                 rows += [(*cell_columns, *edge) for edge in enumerate(space.parse(results.spec(top.architecture)))]
     return pd.DataFrame(rows, columns=names)
 
@@ -552,7 +552,7 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
         label: (
             *(top.architecture, results.spec(top.architecture), top.accuracy),
             *accuracy_interval(results, top.accuracy),
-            top.tied,
+            top.n_tied,
         )
         for label, scores_of_cells in criteria.items()
         for top in results.rank_architectures(scores_of_cells)[:1]
@@ -588,7 +588,7 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
             for edge, operation, spec in space.neighbours(results.spec(top.architecture)):
                 neighbour = int(results.reader.get_uid(spec))
                 if neighbour in evaluated_architectures:
-                    neighbour_columns = (best, top.tied, top.architecture, edge, operation, neighbour)
+                    neighbour_columns = (best, top.n_tied, top.architecture, edge, operation, neighbour)
                     for score, values in scores.items():
                         pair = float(values[top.architecture]), float(values[neighbour])
                         if not np.isnan(change := pair[1] - pair[0]):

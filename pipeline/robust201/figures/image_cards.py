@@ -68,7 +68,7 @@ def _image_cards(
     class_names = results.class_names(results.n_classes or int(broken_images.images["label"].max()) + 1)
     cards = []
     for position, row in rows.iterrows():
-        n_networks_by_evaluation = broken_images.n_broken_networks(int(str(position)))
+        n_networks_by_evaluation = broken_images.n_networks_by_evaluation(int(str(position)))
         label = html.escape(class_names[int(row["label"])])
         picture = "" if images is None else _thumbnail(images, int(row["row"]), str(row["sha256"]), label)
         cards.append(

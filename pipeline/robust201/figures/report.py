@@ -446,7 +446,7 @@ def _cell_drawing(space: CellSpace) -> str:
     for edge in drawing.edges:
         path = " ".join(f"{x:.3f},{-y:.3f}" for x, y in edge.curve)
         dashes = ' stroke-dasharray=".04 .05"' if edge.operation == "none" else ""
-        (x, y), (label_x, label_y) = edge.curve[-1], edge.label
+        (x, y), (label_x, label_y) = edge.curve[-1], edge.label_centre
         groups.append(
             f'<g data-edge="{edge.edge}" data-operation="{edge.operation}">'
             f'<polyline points="{path}" fill="none" stroke="{edge.colour}" stroke-width=".03"{dashes}/>'

@@ -785,7 +785,8 @@ def _draw_cell(space: CellSpace, spec: str, layout: PanelLayout) -> Spec:
     ]
     rotated = colour | {"angle": plain_channel | {"field": "angle", "type": "quantitative"}}
     labels = [
-        {"x": edge.label[0], "y": edge.label[1], "text": edge.text, "colour": edge.colour} for edge in drawing.edges
+        {"x": edge.label_centre[0], "y": edge.label_centre[1], "text": edge.text, "colour": edge.colour}
+        for edge in drawing.edges
     ]
     nodes = [{"x": x, "y": y, "text": name} for name, (x, y) in drawing.nodes.items()]
     text_channel = {"text": {"field": "text"}}

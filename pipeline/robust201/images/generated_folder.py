@@ -123,7 +123,7 @@ def read_folder_manifest(folder: Path) -> Manifest:
         ) from error
 
 
-def unfinished_keys(folder: Path, versions: Mapping[str, int]) -> list[str]:
+def find_unfinished_keys(folder: Path, versions: Mapping[str, int]) -> list[str]:
     """Return the corruptions without a complete file of the required version.
 
     `versions` has the required version of each corruption. A file that is not in the manifest does not count as

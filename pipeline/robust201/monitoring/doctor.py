@@ -111,9 +111,9 @@ def _examine_package(package_name: str, module: str) -> HealthCheck:
 
 def _examine_cpu_kernels() -> HealthCheck:
     from robust201.core.precision import has_avx512
-    from robust201.spaces import why_no_native_library
+    from robust201.spaces import native_library_problem
 
-    reason = why_no_native_library()
+    reason = native_library_problem()
     if reason is None:
         return HealthCheck("cpu kernels", ok=True, detail="the native library (AVX-512)")
     results = "results are the same" if has_avx512() else "confidences may differ in their last digits"

@@ -62,7 +62,7 @@ class EvaluationProgress:
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
 
-    def begin(self, key: str, strengths: Sequence[float], n_images: int) -> None:
+    def begin_key(self, key: str, strengths: Sequence[float], n_images: int) -> None:
         """Record that a key begins and that the previous key is complete."""
         start_time = time.monotonic()
         if self.costs.get(self.key, 0.0) >= _SIGNIFICANT_FRACTION * sum(self.costs.values()):

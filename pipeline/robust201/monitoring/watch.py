@@ -11,7 +11,7 @@ MAX_FAILED_READINGS = 3
 """Maximum number of consecutive readings that may fail: a restarting file server can show empty folders for a while."""
 
 
-class Watched(Protocol):
+class WatchedStatus(Protocol):
     """Status of a sweep or of training runs at one point in time."""
 
     @property
@@ -23,7 +23,7 @@ class Watched(Protocol):
         """Whether any process is computing."""
 
 
-_Status = TypeVar("_Status", bound=Watched)
+_Status = TypeVar("_Status", bound=WatchedStatus)
 
 
 def watch(

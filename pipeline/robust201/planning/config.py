@@ -54,7 +54,7 @@ from robust201.planning.user_tasks import MAX_NAME_BYTES, UserTaskParameters, is
 from robust201.spaces import DEFAULT_SPACE, SPACES
 from robust201.spaces.base import Space
 from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
-from robust201.tasks import KEY_GROUPS, PAPER_KEYS, TASKS, Task, closest_key, expand_keys, find_task
+from robust201.tasks import KEY_GROUPS, PAPER_KEYS, TASKS, Task, expand_keys, find_task, suggest_key
 from robust201.tasks.columns import (
     COLUMNS,
     MAX_COUNTED_CLASSES,
@@ -956,7 +956,7 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
         try:
             task = find_task(name)
         except ConfigError as error:
-            suggestion = closest_key(name, [*TASKS, *KEY_GROUPS, *plugin_names(TASKS_GROUP)])
+            suggestion = suggest_key(name, [*TASKS, *KEY_GROUPS, *plugin_names(TASKS_GROUP)])
             field = f"keys.{name}" if is_custom_name(name) else "keys"
             raise ConfigError(f"{field}: expected a known key, got {reprlib.repr(name)}.{suggestion}") from error
         if task.key in built_in:

@@ -73,7 +73,7 @@ class CheaperDesign:
         }
 
 
-def worst_case(_dataset: str, _key: str, n_sampled: int, n_images: int) -> tuple[float, float | None]:
+def worst_case_precision(_dataset: str, _key: str, n_sampled: int, n_images: int) -> tuple[float, float | None]:
     """Return the largest half-width of an interval from a simple random sample (at accuracy 0.5), and None for tau."""
     return NORMAL_QUANTILE * math.sqrt(0.25 / n_sampled * max(0.0, 1 - n_sampled / n_images)), None
 

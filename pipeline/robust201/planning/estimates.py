@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 from robust201.planning.plan import Plan
-from robust201.tasks.columns import COLUMNS, columns_of, numbers_of
+from robust201.tasks.columns import COLUMNS, columns_of, count_numbers
 
 # Measured in the trial in docs/trials.md (10 classes, uncompacted): a confusion count takes 0.8 bytes in Parquet and
 # 3.3 in JSON, a mean confidence 6.1 and 21.7, and the rest of a row including its part of the footer 670. Sizes for 100
@@ -55,4 +55,4 @@ def _numbers_per_row(plan: Plan, dataset: str, key: str, n_images: int) -> tuple
         return 0, len(plan.tasks[key].columns)
     n_classes = plan.n_classes(dataset)
     names = (name for name in columns_of(plan.measurements, n_classes) if COLUMNS[name].dimensions)
-    return numbers_of(names, n_classes, n_images)
+    return count_numbers(names, n_classes, n_images)

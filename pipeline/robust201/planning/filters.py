@@ -6,7 +6,7 @@ from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import ArchitectureId, format_architecture
 from robust201.planning.config import SweepConfig
 from robust201.planning.plan import Plan
-from robust201.tasks import KEY_GROUPS, TASKS, closest_key
+from robust201.tasks import KEY_GROUPS, TASKS, suggest_key
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Filters:
                         if name in all_known_names
                         else [*sweep_names, *(key for key in all_known_names if key not in sweep_names)]
                     )
-                    suggestion = closest_key(name, candidates) if noun == "key" else did_you_mean(name, candidates)
+                    suggestion = suggest_key(name, candidates) if noun == "key" else did_you_mean(name, candidates)
                     raise ConfigError(
                         f"Narrowing the sweep failed for {config.name}: expected one of its {noun}s, got "
                         f"{name!r}.{suggestion}"

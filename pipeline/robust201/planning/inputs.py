@@ -17,8 +17,8 @@ from robust201.core.user_code import hash_file, hash_files, read_code
 from robust201.images import load_images
 from robust201.images.adversarial import AdversarialStore
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
-from robust201.images.generated_folder import MANIFEST, GeneratorRecipe, unfinished_keys
-from robust201.images.snapshot import read_snapshot, write_snapshot
+from robust201.images.generated_folder import MANIFEST, GeneratorRecipe, find_unfinished_keys
+from robust201.images.image_arrays import read_image_arrays, write_image_arrays
 from robust201.planning.config import CorruptionsSection, SweepConfig
 from robust201.planning.input_facts import DatasetFacts, ImageFacts, InputFacts
 from robust201.planning.plan import Plan
@@ -189,7 +189,7 @@ class Inputs:
         versions = corruption_versions(self._corruption_keys(dataset), self._image_size(dataset))
         if self._has_no_generated_images(section):
             return frozenset(versions)
-        return frozenset(unfinished_keys(self._corruptions_folder(dataset, section), versions))
+        return frozenset(find_unfinished_keys(self._corruptions_folder(dataset, section), versions))
 
     def generate_missing_corruptions(self, dataset: str, selected_keys: Collection[str] | None = None) -> None:
         """Generate the missing corruptions of a dataset; generate only `selected_keys` if they are not None."""
@@ -211,7 +211,7 @@ class Inputs:
             progress=self._progress_reporter(f"Generating corrupted images of {dataset}"),
         )
 
-    def adversarial(self, dataset: str, protocol: str, indices: NDArray[np.int64]) -> AdversarialStore:
+    def open_adversarial_store(self, dataset: str, protocol: str, indices: NDArray[np.int64]) -> AdversarialStore:
         """Open the store of a transfer's adversarial images; its folder need not exist yet."""
         folder = self._config.results / "adversarial" / f"{dataset}-{protocol[:16]}"
         return AdversarialStore(folder, indices, self._config.batch_size)
@@ -229,7 +229,7 @@ class Inputs:
         blocks = []
         for (dataset, key), strengths in needed_strengths.items():
             unit = plan.source_unit(dataset, key)
-            store = self.adversarial(dataset, unit.protocol, np.arange(unit.n_images))
+            store = self.open_adversarial_store(dataset, unit.protocol, np.arange(unit.n_images))
             blocks += [Part(unit, *block) for block in store.find_missing_blocks(sorted(strengths))]
         return tuple(blocks)
 
@@ -362,12 +362,12 @@ def save_copy(config: SweepConfig | TrainingConfig, dataset: str, images: ImageS
     try:
         read_copy(config, dataset, images.sha256)
     except DatasetError:
-        write_snapshot(_folder_of_copy(config, dataset, images.sha256), images)
+        write_image_arrays(_folder_of_copy(config, dataset, images.sha256), images)
 
 
 def read_copy(config: SweepConfig | TrainingConfig, dataset: str, sha256: str) -> ImageSet:
     """Read images that `save_copy` wrote; they must have the planned hash."""
-    return read_snapshot(_folder_of_copy(config, dataset, sha256), config.dataset_spec(dataset), sha256)
+    return read_image_arrays(_folder_of_copy(config, dataset, sha256), config.dataset_spec(dataset), sha256)
 
 
 def _folder_of_copy(config: SweepConfig | TrainingConfig, dataset: str, sha256: str) -> Path:

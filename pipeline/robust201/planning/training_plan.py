@@ -75,7 +75,7 @@ class PlannedTraining:
         """Return the folder of the training's saved states."""
         return config.results / "states" / self.id[:32]
 
-    def finished_name(self, step: int) -> str:
+    def finished_snapshot_name(self, step: int) -> str:
         """Return the name of a snapshot in `finished_snapshots`."""
         return f"{self.id[:32]}-{step:09d}"
 

@@ -503,7 +503,7 @@ class RobustnessDataset:
             else None
         )
         ranked, ties_with_best = rank_with_ties(frame, ranked_strengths[0], n_images, outcomes, level=ties, label=label)
-        if not ties_with_best.paired:
+        if not ties_with_best.is_paired:
             warnings.warn(
                 "Networks are compared by accuracy alone, because per-image outcomes are not stored: "
                 "differences that a paired test would detect may be missed. Measure `predictions`, and export with "

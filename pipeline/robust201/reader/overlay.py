@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.records import EvaluationProtocol, canonical_json
 from robust201.reader.file_cache import RowCache
-from robust201.reader.result_files import ResultFiles, in_task_order, paper_key, spellings, values_by_strength
+from robust201.reader.result_files import ResultFiles, paper_key, sort_by_task_order, spellings, values_by_strength
 from robust201.reader.value_checks import format_id
 from robust201.spaces.cell_space import CellSpace
 
@@ -97,7 +97,7 @@ class OverlaidFiles(ResultFiles):
         keys_by_paper_key: dict[str, str] = {}
         for key in (key for layer in self.layers for key in layer.keys):
             keys_by_paper_key.setdefault(paper_key(key), key)
-        return in_task_order(keys_by_paper_key.values())
+        return sort_by_task_order(keys_by_paper_key.values())
 
     @property
     def measurements(self) -> list[str]:

@@ -179,7 +179,9 @@ def rank_evaluations(results: StoredResults, level: float, n_draws: int, seed: i
                 )
         low, high = accuracy_intervals(accuracies, n_images)
         tied = tuple(accuracies.index[ties.tied])
-        yield Ranking(results.name, key, strength, accuracies, low, high, n_images, tied, ties.paired, estimates, ranks)
+        yield Ranking(
+            results.name, key, strength, accuracies, low, high, n_images, tied, ties.is_paired, estimates, ranks
+        )
 
 
 def to_plain_number(value: Any) -> Any:

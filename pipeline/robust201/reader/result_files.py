@@ -146,7 +146,7 @@ def _find_single_file(files_by_spelling: Iterable[Sequence[Path]]) -> Path | Non
     return existing_files[0] if existing_files else None
 
 
-def in_task_order(keys: Iterable[str]) -> list[str]:
+def sort_by_task_order(keys: Iterable[str]) -> list[str]:
     """Sort keys in the order of `TASKS`, unknown keys last."""
     task_keys = list(TASKS)
     return sorted(keys, key=lambda key: (task_keys.index(task.key) if (task := task_of(key)) else len(task_keys), key))
@@ -334,8 +334,8 @@ class ResultFiles:
         they are clean images, the attacks that meta.json names, and the paper's corruptions.
         """
         if self._keys_by_dataset:
-            return in_task_order({key for keys in self._keys_by_dataset.values() for key in keys})
-        return ["clean", *in_task_order({*self.meta["epsilons"], *CORRUPTIONS})]
+            return sort_by_task_order({key for keys in self._keys_by_dataset.values() for key in keys})
+        return ["clean", *sort_by_task_order({*self.meta["epsilons"], *CORRUPTIONS})]
 
     def keys_by_kind(self) -> dict[str, list[str]]:
         keys_of_kind: dict[str, list[str]] = {

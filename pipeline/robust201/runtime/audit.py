@@ -21,7 +21,7 @@ from robust201.planning.plan_file import load_plan
 from robust201.runtime.scheduler import RunTally
 from robust201.shards import ShardStore
 from robust201.statistics.significance import holm_adjust, mcnemar_p_values
-from robust201.tasks import ENGINES, TASKS, closest_key
+from robust201.tasks import ENGINES, TASKS, suggest_key
 
 AUDIT_LEVEL = 0.01
 """Significance level: the maximum probability that an audit finds a difference between equally strong engines."""
@@ -111,7 +111,7 @@ def sample_sweep(
         raise ConfigError(
             f"Auditing failed for {unsupported_keys[0] if unsupported_keys else config.name}: expected attacks of the "
             f"sweep that both engines support ({supported_keys_text}). Choose other keys with --keys, or audit another "
-            f"sweep.{closest_key(unsupported_keys[0], auditable_keys) if unsupported_keys else ''}"
+            f"sweep.{suggest_key(unsupported_keys[0], auditable_keys) if unsupported_keys else ''}"
         )
     full_inputs = Inputs(config.model_copy(update={"images": config.images.model_copy(update={"count": None})}))
     n_images = min(images, *(len(full_inputs.images(dataset)) for dataset in config.datasets))

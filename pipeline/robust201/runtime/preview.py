@@ -43,7 +43,7 @@ class Coverage(NamedTuple):
 
 def count_coverage(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
     """Count the complete evaluations under each key of a plan; an evaluation is complete if it has all measurements."""
-    unit_indices = inventory.find(plan.unit_ids)
+    unit_indices = inventory.find_units(plan.unit_ids)
     complete_counts: dict[tuple[Any, ...], NDArray[np.int64]] = {}  # a cache: most keys have the same strengths
     n_earlier_units = 0
     for planned_key in plan.planned_keys:
@@ -139,7 +139,7 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
     stale_results: list[tuple[int, str, str, int]] = []
     n_on_samples_by_key: Counter[str] = Counter()
     key_order = list(TASKS)
-    for digest, count in inventory.count_foreign_evaluations(plan.used_ids_with_full_samples).items():
+    for digest, count in inventory.count_foreign_evaluations(plan.unit_ids_and_replaced_ids).items():
         if digest in plan.protocols:
             reason = "another checkpoint, or architectures outside this sweep"
             if plan.config.sampling is not None:

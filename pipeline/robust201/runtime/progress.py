@@ -50,7 +50,7 @@ WORKING_STATES = frozenset({"running", "draining"})
 _MAX_STATE_LENGTH = 40
 """Maximum number of characters of a state's name."""
 
-RATE_SECONDS = 15.0
+MIN_RATE_SECONDS = 15.0
 """Minimum time, from the start of the first part to the end of the last, for a meaningful estimate of the rate."""
 
 
@@ -158,7 +158,7 @@ class RunProgress:
     @property
     def is_rate_reliable(self) -> bool:
         """Whether rates cover a long enough period; early rates are biased, because short parts finish first."""
-        return self._macs_of_this_run > 0 and self.measured_seconds >= RATE_SECONDS
+        return self._macs_of_this_run > 0 and self.measured_seconds >= MIN_RATE_SECONDS
 
     @property
     def _macs_of_this_run(self) -> float:

@@ -269,7 +269,7 @@ class _Run:
         """Add a snapshot to the manifest; after the last snapshot, remove the saved states of the training run."""
         planned_training = self._plan.by_unit[receipt.unit_id]
         for step in map(int, receipt.strengths):
-            self._finished.move_to_manifest(planned_training.finished_name(step), self._planner.store)
+            self._finished.move_to_manifest(planned_training.finished_snapshot_name(step), self._planner.store)
             if step == planned_training.missing[-1]:
                 shutil.rmtree(planned_training.states_folder(self._config), ignore_errors=True)
 
@@ -279,7 +279,7 @@ class _Run:
         for part in parts:
             planned_training = self._plan.by_unit[part.unit.id]
             for step in part.strengths:
-                record = self._finished.read(planned_training.finished_name(int(step)))
+                record = self._finished.read(planned_training.finished_snapshot_name(int(step)))
                 if record is not None:
                     receipts.append(Receipt(part.unit.id, (step,), part.start, part.stop, record.file, 0.0))
         return receipts

@@ -124,7 +124,7 @@ class TrainingWorker(PartWorker):
             },
             recipe=training.recipe,
         )
-        self._finished.write(planned_training.finished_name(snapshot.step), record)
+        self._finished.write(planned_training.finished_snapshot_name(snapshot.step), record)
         return record.file
 
     def _measure_test_accuracy(self, planned_training: PlannedTraining, snapshot: Snapshot) -> float | None:

@@ -144,8 +144,8 @@ class Worker(PartWorker):
             model_batch=None if capacity is None else capacity.logits,
             seed=self._config.seed,
             batch_size=self._config.batch_size,
-            corrupted=self._corrupted_store(unit),
-            adversarial=self._adversarial_store(unit) if uses_adversarial_images else None,
+            corrupted_images=self._corrupted_store(unit),
+            adversarial_images=self._adversarial_store(unit) if uses_adversarial_images else None,
             engine=self._config.engine,
         )
 
@@ -186,5 +186,5 @@ class Worker(PartWorker):
     def _adversarial_store(self, unit: Unit) -> AdversarialStore:
         if unit.protocol not in self._adversarial:
             indices = self._image_set(unit).indices
-            self._adversarial[unit.protocol] = self._inputs.adversarial(unit.dataset, unit.protocol, indices)
+            self._adversarial[unit.protocol] = self._inputs.open_adversarial_store(unit.dataset, unit.protocol, indices)
         return self._adversarial[unit.protocol]

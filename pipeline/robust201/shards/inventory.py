@@ -156,7 +156,7 @@ class Inventory:
     def _unit_numbers(self) -> dict[str, int]:
         return {unit_id: number for number, unit_id in enumerate(self._units.columns["unit_id"].to_pylist())}
 
-    def find(self, unit_ids: NDArray[np.bytes_]) -> NDArray[np.int64]:
+    def find_units(self, unit_ids: NDArray[np.bytes_]) -> NDArray[np.int64]:
         """Return the indices in `units` of some unit ids; -1 for units without a row."""
         stored = self._units.columns["unit_id"].cast(pa.binary())
         indices = pc.index_in(from_bytes(unit_ids), value_set=stored)
@@ -249,7 +249,7 @@ class Inventory:
         choose the rows.
         """
         ids = np.array([unit.id.encode() for unit in units], dtype=np.bytes_)
-        unit_numbers = self.find(ids)
+        unit_numbers = self.find_units(ids)
         n_strengths = np.array([len(unit.strengths) for unit in units])
         if (unit_numbers < 0).any() or (
             self._unit_starts[unit_numbers + 1] - self._unit_starts[unit_numbers] != n_strengths
@@ -288,7 +288,7 @@ class Inventory:
         """
         if not units:
             return []
-        unit_numbers = self.find(np.array([unit.id.encode() for unit in units], dtype=np.bytes_))
+        unit_numbers = self.find_units(np.array([unit.id.encode() for unit in units], dtype=np.bytes_))
         n_complete = self.count_complete_at((strength,), required_unit_columns(units[0], measurements))
         # For units without a row, the unit number is -1, which selects the appended 0.
         are_complete: list[bool] = (np.append(n_complete, 0)[unit_numbers] > 0).tolist()
@@ -369,7 +369,7 @@ class Inventory:
         if len(self):
             is_foreign = np.ones(len(self._units) + 1, dtype=bool)
             # For units without a row, `find` returns -1, which selects the additional last element.
-            is_foreign[self.find(plan_unit_ids)] = False
+            is_foreign[self.find_units(plan_unit_ids)] = False
             unit_of_evaluation = self._rows["unit"][self._evaluation_starts[:-1]]
             n_evaluations_of_unit = np.bincount(unit_of_evaluation, minlength=len(self._units))
             foreign_units = np.flatnonzero(is_foreign[:-1])

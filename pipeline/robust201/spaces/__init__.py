@@ -37,7 +37,7 @@ def find_architecture(name: ArchitectureId) -> tuple[Space, ArchitectureId]:
     raise errors[-1]
 
 
-def why_no_native_library() -> str | None:
+def native_library_problem() -> str | None:
     """Return the reason why compiled networks cannot use the native library on this machine; None if they can."""
     from robust201.spaces.nasbench201.compiled import native  # needs torch
     from robust201.spaces.nasbench201.compiled.network import usable_library

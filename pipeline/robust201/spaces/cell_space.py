@@ -47,7 +47,7 @@ class EdgeParts(NamedTuple):
         colour: colour of curve, arrow and label.
         curve: points of the curve, from the source node to the target node.
         angle: angle of the arrow in degrees, anticlockwise from the right.
-        label: centre of the label.
+        label_centre: centre of the label.
     """
 
     edge: int
@@ -56,7 +56,7 @@ class EdgeParts(NamedTuple):
     colour: str
     curve: list[Point]
     angle: float
-    label: Point
+    label_centre: Point
 
 
 class CellParts(NamedTuple):

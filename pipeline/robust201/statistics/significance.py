@@ -95,13 +95,13 @@ class Ties(NamedTuple):
         p_values: (A,) Holm-adjusted p-values of the differences from the best network; 1 for the best network, NaN for
             networks without an accuracy.
         tied: (A,) whether the difference is not significant; true for the best network.
-        paired: whether outcomes on the same images were compared; otherwise, only accuracies were.
+        is_paired: whether outcomes on the same images were compared; otherwise, only accuracies were.
     """
 
     best_index: int
     p_values: _Floats
     tied: NDArray[np.bool_]
-    paired: bool
+    is_paired: bool
 
 
 def ties_with_best(
@@ -171,7 +171,7 @@ def mean_ties_with_best(counts: NDArray[np.uint16], n_evaluations: int, *, level
     is_constant = deviation == 0
     p_others[is_constant] = mcnemar_p_values(n_images * (mean[is_constant] > 0), 0)
     p_values[other_indices] = holm_adjust(p_others)
-    return Ties(best_index, p_values, p_values > level, paired=True)
+    return Ties(best_index, p_values, p_values > level, is_paired=True)
 
 
 def image_mean_intervals(counts: NDArray[np.uint16], n_evaluations: int) -> tuple[_Floats, _Floats]:

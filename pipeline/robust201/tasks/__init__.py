@@ -450,7 +450,7 @@ def expand_keys(names: Iterable[str], known: Collection[str] = TASKS) -> tuple[s
     return tuple(dict.fromkeys(key for name in names for key in members.get(name, (name,))))
 
 
-def closest_key(name: str, known: Iterable[str]) -> str:
+def suggest_key(name: str, known: Iterable[str]) -> str:
     """Suggest a known key for an unknown name, as a sentence to append to an error message (see `did_you_mean`).
 
     The name may also be a label in figures, such as AutoAttack.
@@ -471,7 +471,7 @@ def _advise_key(key: str) -> str:
         return " In Python, several keys are a list."
     if key.endswith(".py"):
         return " Custom attacks and measures have the fields of docs/your-own.md, such as `file`."
-    return closest_key(key, [*TASKS, *KEY_GROUPS])
+    return suggest_key(key, [*TASKS, *KEY_GROUPS])
 
 
 def _normalise(text: str) -> str:

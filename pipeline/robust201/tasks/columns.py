@@ -566,7 +566,7 @@ def column_sources(measurement: str) -> dict[str, ColumnSource]:
     return {name: source for column in MEASUREMENTS[measurement].values() for name, source in column.parquet.items()}
 
 
-def numbers_of(columns: Iterable[str], n_classes: int, n_images: int) -> tuple[int, int]:
+def count_numbers(columns: Iterable[str], n_classes: int, n_images: int) -> tuple[int, int]:
     """Return how many integers and how many floating-point numbers these columns of one result contain."""
     sizes = [(COLUMNS[name].is_exact, prod(COLUMNS[name].shape(n_classes, n_images))) for name in columns]
     return sum(size for is_exact, size in sizes if is_exact), sum(size for is_exact, size in sizes if not is_exact)

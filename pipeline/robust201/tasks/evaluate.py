@@ -19,7 +19,7 @@ from robust201.tasks.columns import STEPS, requested_columns
 from robust201.tasks.constraints import Constraint
 from robust201.tasks.measurements import Accumulator, check_measure_values, check_values
 from robust201.tasks.parameters import Parameters
-from robust201.tasks.perturbations.contract import checked, perturb
+from robust201.tasks.perturbations.contract import check_batches, perturb
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ def evaluate_part(
         log = StepLog(len(request.strengths), len(request.labels), context.classifier.device)
         request = dataclasses.replace(request, step_log=log)
     request = dataclasses.replace(request, on_stage=on_stage)
-    batches = checked(
+    batches = check_batches(
         perturb(task, context, parameters, request), name=part.label, request=request, constraint=task.constraint
     )
     if on_images is not None:
@@ -121,7 +121,7 @@ def perturb_part(
     context, request = _prepare(context, task, part, images, resident_images)
     batches = perturb(task, context, parameters, request)
     perturbed = np.empty((len(part.strengths), *request.images.shape), np.float32)
-    for batch in checked(batches, name=part.label, request=request, constraint=task.constraint):
+    for batch in check_batches(batches, name=part.label, request=request, constraint=task.constraint):
         perturbed[batch.strength_index, batch.positions.cpu().numpy()] = batch.images.cpu().numpy()
     return perturbed
 

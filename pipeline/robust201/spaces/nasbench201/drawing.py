@@ -100,7 +100,7 @@ def draw_cell(axes: "Axes", spec: str, title: str = "") -> "Axes":
         axes.add_patch(arrow_head)
         label_box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.5}
         label_style: Any = {"fontsize": FONT_SIZE, "color": edge.colour, "zorder": 2, "bbox": label_box}
-        axes.text(*edge.label, edge.text, ha="center", va="center", **label_style)
+        axes.text(*edge.label_centre, edge.text, ha="center", va="center", **label_style)
     for name, centre in parts.nodes.items():
         circle_style: Any = {"facecolor": PAPER, "edgecolor": INK, "linewidth": 1.5, "zorder": 3, "clip_on": False}
         axes.add_patch(Circle(centre, parts.radius, **circle_style))

@@ -68,8 +68,8 @@ class Context:
         classifier: the network under test, which maps pixels in [0, 1] to logits.
         seed: the sweep's seed.
         batch_size: number of images that share random numbers in the reference engine; part of the protocol.
-        corrupted: source of corrupted images; None if the sweep has no corruptions.
-        adversarial: source of a transfer attack's images; None for every other key.
+        corrupted_images: source of corrupted images; None if the sweep has no corruptions.
+        adversarial_images: source of a transfer attack's images; None for every other key.
         first_batch: number of the request's first batch in the whole image set, so that an image has the same random
             numbers if the images are evaluated in several parts.
         key: the evaluated key, which identifies random numbers and the corruption. `tasks.evaluate.evaluate_part` sets
@@ -83,8 +83,8 @@ class Context:
     classifier: Classifier
     seed: int
     batch_size: int
-    corrupted: CorruptedImages | None = None
-    adversarial: AdversarialImages | None = None
+    corrupted_images: CorruptedImages | None = None
+    adversarial_images: AdversarialImages | None = None
     first_batch: int = 0
     key: str = ""
     engine: str = "reference"

@@ -26,10 +26,10 @@ from robust201.images.generated_folder import (
     N_SEVERITIES,
     GeneratorRecipe,
     begin_folder,
+    find_unfinished_keys,
     library_versions,
     npy_stream,
     reject_published_folder,
-    unfinished_keys,
     write_corruption,
 )
 from robust201.tasks import CORRUPTIONS
@@ -127,14 +127,14 @@ def generate_corruptions(
     _check_keys(keys)
     recipe = GeneratorRecipe(GENERATOR_VERSION, seed, frost.identity())
     versions = corruption_versions(keys, images.images.shape[-1])
-    if (folder / MANIFEST).exists() and not unfinished_keys(folder, versions):
+    if (folder / MANIFEST).exists() and not find_unfinished_keys(folder, versions):
         return open_generated(folder, images, recipe)
     reject_published_folder(folder)
     job = _Job.of(images, seed, frost)
     shape = (N_SEVERITIES * len(images), *job.images.shape[1:])
     with sole_writer(folder, "Generating corruptions"):
         manifest = begin_folder(folder, images, recipe)
-        unfinished = unfinished_keys(folder, versions)
+        unfinished = find_unfinished_keys(folder, versions)
         report_progress = _progress_reporter(progress, len(unfinished) * shape[0])
         with _block_corrupter(job, workers) as corrupt_blocks:
             for key in unfinished:

@@ -43,7 +43,7 @@ def perturb(task: Task, context: Context, parameters: Parameters, request: Reque
     return adversarial
 
 
-def checked(
+def check_batches(
     perturbed: Iterator[Perturbed],
     *,
     name: str,

@@ -1,7 +1,7 @@
 """Common corruptions, from published images or from this package's generator.
 
 Source: Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations",
-ICLR 2019. The pixels come from `Context.corrupted`; this module only passes them on.
+ICLR 2019. The pixels come from `Context.corrupted_images`; this module only passes them on.
 """
 
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ def yield_images(context: Context, parameters: CorruptionParameters, request: Re
     """
     del parameters  # the severities are in the request
     images = request.images
-    if context.corrupted is None:
+    if context.corrupted_images is None:
         raise PerturbationError(
             f"Corrupting failed for {context.key!r}: this dataset has no source of corrupted images. "
             "Add one in the sweep YAML, or remove the dataset's corruptions."
         )
     for strength_index, severity in enumerate(request.strengths):
         for batch in context.slices(len(images)):
-            pixels = context.corrupted(context.key, int(severity), request.indices[batch])
+            pixels = context.corrupted_images(context.key, int(severity), request.indices[batch])
             expected_shape = (batch.stop - batch.start, *images.shape[1:])
             if pixels.shape != expected_shape or pixels.dtype != np.uint8:
                 raise PerturbationError(

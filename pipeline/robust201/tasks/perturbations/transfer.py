@@ -21,7 +21,7 @@ def yield_images(context: Context, parameters: Parameters, request: Request) -> 
         PerturbationError: the context has no adversarial images.
     """
     del parameters  # `context.adversarial` already depends on them
-    if context.adversarial is None:
+    if context.adversarial_images is None:
         raise PerturbationError(
             f"Transferring adversarial images failed for {context.key!r}: the context has no source of images. "
             "Evaluate transfers in a sweep."
@@ -29,6 +29,6 @@ def yield_images(context: Context, parameters: Parameters, request: Request) -> 
     for strength_index, strength in enumerate(request.strengths):
         for batch in context.slices(len(request.images)):
             # Copy, since torch rejects read-only memory, such as memory maps.
-            pixels = np.array(context.adversarial(strength, request.indices[batch]))
+            pixels = np.array(context.adversarial_images(strength, request.indices[batch]))
             adversarial = torch.from_numpy(pixels).to(request.images.device)
             yield Perturbed(strength_index, positions_of(batch, request.images.device), adversarial)

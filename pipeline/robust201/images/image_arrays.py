@@ -17,15 +17,15 @@ from robust201.images.specs import DatasetSpec
 _ARRAYS = ("images", "labels", "indices")
 
 
-def write_snapshot(folder: Path, images: ImageSet) -> None:
+def write_image_arrays(folder: Path, images: ImageSet) -> None:
     """Write images as `.npy` files to a folder, such as ``digits-<hash>``; existing files are replaced."""
     for array_name in _ARRAYS:
         with atomic_write(folder / f"{array_name}.npy") as stream:
             np.save(stream, getattr(images, array_name), allow_pickle=False)
 
 
-def read_snapshot(folder: Path, spec: DatasetSpec, sha256: str) -> ImageSet:
-    """Read the files of `write_snapshot`, and compare their hash with `sha256`, the hash in the plan.
+def read_image_arrays(folder: Path, spec: DatasetSpec, sha256: str) -> ImageSet:
+    """Read the files of `write_image_arrays`, and compare their hash with `sha256`, the hash in the plan.
 
     Raises:
         DatasetError: a file is missing or damaged.

@@ -8,7 +8,7 @@ import pytest
 from robust201.core.errors import DatasetError, StorageFullError
 from robust201.core.files import atomic_write
 from robust201.images import DATASETS, load_images, select
-from robust201.images.snapshot import read_snapshot, write_snapshot
+from robust201.images.image_arrays import read_image_arrays, write_image_arrays
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import run_sweep
 from tests.conftest import MakeSweep
@@ -16,12 +16,16 @@ from tests.conftest import MakeSweep
 IMAGES = select(load_images("digits"), count=20, seed=0)
 
 
-def test_snapshot_preserves_images(tmp_path: Path) -> None:
-    write_snapshot(tmp_path, IMAGES)
-    snapshot = read_snapshot(tmp_path, DATASETS["digits"], IMAGES.sha256)
+def test_image_arrays_preserve_images(tmp_path: Path) -> None:
+    write_image_arrays(tmp_path, IMAGES)
+    loaded_images = read_image_arrays(tmp_path, DATASETS["digits"], IMAGES.sha256)
     for array_name in ("images", "labels", "indices"):
-        np.testing.assert_array_equal(getattr(snapshot, array_name), getattr(IMAGES, array_name))
-    assert (snapshot.n_classes, snapshot.normalisation, snapshot.sha256) == (10, IMAGES.normalisation, IMAGES.sha256)
+        np.testing.assert_array_equal(getattr(loaded_images, array_name), getattr(IMAGES, array_name))
+    assert (loaded_images.n_classes, loaded_images.normalisation, loaded_images.sha256) == (
+        10,
+        IMAGES.normalisation,
+        IMAGES.sha256,
+    )
 
 
 def test_atomic_write_reports_a_full_disk_for_errors_without_errno(tmp_path: Path) -> None:
@@ -36,8 +40,8 @@ def test_atomic_write_reports_a_full_disk_for_errors_without_errno(tmp_path: Pat
 
 @pytest.mark.parametrize("array_name", ["images", "labels", "indices"])
 @pytest.mark.parametrize("damage", ["missing", "truncated", "changed", "pickle"])
-def test_read_snapshot_rejects_damaged_images(tmp_path: Path, array_name: str, damage: str) -> None:
-    write_snapshot(tmp_path, IMAGES)
+def test_read_image_arrays_rejects_damaged_images(tmp_path: Path, array_name: str, damage: str) -> None:
+    write_image_arrays(tmp_path, IMAGES)
     path = tmp_path / f"{array_name}.npy"
     content = bytearray(path.read_bytes())
     if damage == "missing":
@@ -50,12 +54,12 @@ def test_read_snapshot_rejects_damaged_images(tmp_path: Path, array_name: str, d
     else:
         np.save(path, np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(DatasetError, match="digits"):
-        read_snapshot(tmp_path, DATASETS["digits"], IMAGES.sha256)
+        read_image_arrays(tmp_path, DATASETS["digits"], IMAGES.sha256)
 
 
-def test_run_replaces_a_damaged_snapshot(make_sweep: MakeSweep) -> None:
+def test_run_replaces_damaged_image_arrays(make_sweep: MakeSweep) -> None:
     run_sweep(make_sweep(keys={"clean": {}}), make_executor)
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1]}})
-    (snapshot,) = (config.results / "images").rglob("images.npy")
-    snapshot.write_bytes(snapshot.read_bytes()[:-1])
+    (images_file,) = (config.results / "images").rglob("images.npy")
+    images_file.write_bytes(images_file.read_bytes()[:-1])
     assert run_sweep(config, make_executor).complete
