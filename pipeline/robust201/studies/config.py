@@ -45,7 +45,7 @@ class _Study(StrictModel):
         study: kind of study, one of five.
         name: name of the study.
         steps: command lines that create images and weights, in order. Each step resumes after an interruption, and does
-            nothing if it was complete.
+            nothing if it is already complete.
         sweeps: sweep YAMLs to run and export after the steps.
         note: text at the top of the study's page, for example how the study was scaled down.
     """
@@ -96,7 +96,7 @@ class StudyGroup(StrictModel):
     """A group of networks in the study of image distributions, with the same training data.
 
     Attributes:
-        dataset: dataset on which they are evaluated and attacked.
+        dataset: dataset on which the networks are evaluated and attacked.
         recipes: recipes of their training runs; they may differ between architectures.
     """
 
@@ -132,10 +132,9 @@ class DynamicsStudy(_Study):
     Attributes:
         dataset: dataset whose images are attacked.
         architecture: architecture of all training runs.
-        runs: recipe by name of the run; `std` and `std*` have published numbers.
+        runs: recipe of each run, by the run's name; the runs `std` and `std*` have published numbers.
         attacks: keys of the attacks, each at all its strengths.
-        iterations_per_epoch: training iterations per epoch, to convert the lengths of snapshots after epochs to
-            iterations.
+        iterations_per_epoch: training iterations per epoch, to convert snapshot lengths from epochs to iterations.
         iterations_per_printed: ratio of our iterations to the published ones: below 1 if training is shorter. Numbers
             at the same fraction of training are compared.
     """
@@ -158,7 +157,7 @@ class MixingStudy(_Study):
     Attributes:
         dataset: dataset whose images are attacked.
         networks: architecture by name in the tables; ResNet-50, ResNet-18 and VGG-16 have published numbers.
-        alphas: recipe by the fraction of robust images.
+        alphas: recipe for each fraction of robust images.
         epochs: number of training epochs.
         panels: keys in each panel of the figure, by panel title.
     """

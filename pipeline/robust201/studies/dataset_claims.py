@@ -122,7 +122,11 @@ def compare_medians(results: DatasetResults) -> pd.DataFrame:
 
 
 def compare_curves(results: DatasetResults) -> pd.DataFrame:
-    """Compare accuracies of single architectures with the published ones; columns as in `compare_medians`."""
+    """Compare accuracies of single architectures with the published ones.
+
+    Returns:
+        The columns of `compare_medians`, with `architecture` instead of `n`.
+    """
     rows = []
     for name, curves in published_dataset_numbers()["curves"].items() if results.name == "cifar10" else ():
         for key, by_strength in curves.items():

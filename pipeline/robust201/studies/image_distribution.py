@@ -33,7 +33,7 @@ EPSILONS = (0.0, 0.0125, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 
 @dataclass(frozen=True)
 class ImageDistribution:
-    """The numbers of the study.
+    """Results of the study of image distributions.
 
     Attributes:
         trained_networks: one row per trained network: `network`, `group`, `epoch`, `seed`, `clean` accuracy, `r`, the

@@ -1,4 +1,4 @@
-"""Reading of trained networks' results by recipe, training length and seed, from exports with several weights."""
+"""Reads results of trained networks from exports with several weights, by recipe, training length and seed."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -171,7 +171,7 @@ class Exports:
         return AttackedOutcomes(networks, np.stack([packed[network] for network in ordered_networks]), n_images)
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
-        """Return the strengths of a key on a dataset in the first export that has the key."""
+        """Return the strengths of a key on a dataset in the first export that has the key; empty if none has it."""
         for reader in self.readers:
             if dataset in reader.data and key in reader.keys_all:
                 return reader.strengths(dataset, key)

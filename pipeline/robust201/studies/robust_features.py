@@ -274,7 +274,7 @@ def published_equivariance() -> pd.DataFrame:
 def count_directions(best: pd.DataFrame) -> dict[str, tuple[int, int]]:
     """Count the comparisons that have the direction of the paper's findings.
 
-    Comparisons of equal accuracies do not have this direction. Settings are D (training on the original images) and D_R
+    Equal accuracies do not count as having this direction. Settings are D (training on the original images) and D_R
     (training on robust images), both without rotations, and D* and D_R* (with rotations).
 
     Args:
