@@ -1,4 +1,4 @@
-"""The check of generated images by an independent network; in these tests, it classifies by brightness."""
+"""Checks of generated images by an independent network, which classifies by brightness in these tests."""
 
 from pathlib import Path
 

@@ -142,7 +142,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
-def test_import_rejects_a_record_of_another_network(tmp_path: Path, edit: Any) -> None:
+def test_import_rejects_edited_records(tmp_path: Path, edit: Any) -> None:
     write_edited_record(tmp_path / "source", 3, edit)
     with pytest.raises(CheckpointError, match=EDITS[edit]):
         import_to_store(tmp_path / "source", tmp_path / "store")
@@ -216,6 +216,7 @@ def test_import_checks_state_dicts_against_their_indices(tmp_path: Path) -> None
 # --- data in the folder ROBUST201_DATA
 
 README_PARAMETERS = {0: 129_306, 9: 316_346, 21: 372_346, 309: 129_306, 991: 615_386, 13_714: 1_073_466}
+"""Numbers of parameters by index, from the README of the shared checkpoints."""
 
 
 @pytest.mark.shared

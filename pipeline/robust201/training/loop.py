@@ -95,10 +95,10 @@ def train(
     and training ends after the last of them.
 
     `on_epoch` receives the record of each completed epoch. `on_steps` is called at the beginning and every few seconds.
-    It receives the number of steps and the record of the current epoch. At the start of an epoch, this is the record of
-    the previous one, and before the first step None. `keep_going` is called before each step with the number of steps
-    so far. If it returns False, the state is saved and the iteration ends. `on_notice` is called with a message about
-    each damaged state.
+    It receives the number of steps so far and the record of the current epoch. Before the current epoch's first step,
+    the record is that of the previous epoch, or None in the first epoch. `keep_going` is called before each step with
+    the number of steps so far. If it returns False, the state is saved and the iteration ends. `on_notice` is called
+    with a message about each damaged state.
 
     Raises:
         ArchitectureError: there is no such architecture, or PyTorch cannot train it on this CPU.
@@ -336,7 +336,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _Normaliser:
-    """Normalise (B, 3, H, W) pixels in [0, 1] per channel, on a device."""
+    """Normalises (B, 3, H, W) pixels in [0, 1] per channel, on a device."""
 
     def __init__(self, normalisation: Normalisation, device: torch.device) -> None:
         self._mean, self._std = (
@@ -373,8 +373,7 @@ def _make_optimiser(network: nn.Module, recipe: Recipe) -> torch.optim.SGD:
     parameters = list(network.parameters())
     groups: list[dict[str, Any]] = [{"params": parameters}]
     if recipe.decay == "weights":
-        # Weights of convolutions and linear layers have at least two dimensions; biases and BatchNorm's parameters have
-        # one.
+        # Weights of convolutions and linear layers have two or more dimensions; biases and BatchNorm parameters have 1.
         groups = [
             {"params": [parameter for parameter in parameters if parameter.ndim > 1]},
             {"params": [parameter for parameter in parameters if parameter.ndim <= 1], "weight_decay": 0.0},

@@ -1,8 +1,8 @@
 """Import weights into a checkpoint store. This is the only step that opens third-party pickles.
 
 Published records are not reliable: some trials (training runs of a network) have the fields of another network
-(NATS-Bench issue 36).
-Therefore, the parameters of every state_dict are counted, and it is loaded strictly into the network of its index.
+(NATS-Bench issue 36). Therefore, the parameters of every state_dict are counted, and the state_dict is loaded strictly
+into the network of its index.
 """
 
 import re
@@ -153,14 +153,14 @@ def _import_member(
     try:
         for weights in member(selection):
             try:
-                yield _import_one(weights, store, space, recipe)
+                yield _import_trial(weights, store, space, recipe)
             except (CheckpointError, ArchitectureError) as error:
                 yield error
     except CheckpointError as error:
         yield error
 
 
-def _import_one(weights: SourceWeights, store: CheckpointStore, space: Space, recipe: str) -> CheckpointRecord:
+def _import_trial(weights: SourceWeights, store: CheckpointStore, space: Space, recipe: str) -> CheckpointRecord:
     spec = space.spec(weights.index)
     if weights.spec is not None and weights.spec != spec:
         raise _other_network_error(weights, f"the cell {spec}", weights.spec)

@@ -279,7 +279,7 @@ def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
                 f"Reading weights failed for {name}: expected dense tensors on the CPU, got {key!r}, which is "
                 f"{tensor.dtype}, {tensor.layout} on {tensor.device}. Save the floating-point weights of the network."
             )
-    # A view in the file may repeat a few bytes so often that they would fill the memory.
+    # A tensor may be a view that repeats a few bytes of the file so often that a copy would fill the memory.
     n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in value.values())
     if n_bytes > MAX_WEIGHTS_BYTES:
         raise CheckpointError(

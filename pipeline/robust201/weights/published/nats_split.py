@@ -201,7 +201,7 @@ def _requested_members(
                 if index is None or index in seen_indices or (remaining is not None and index not in remaining):
                     continue
                 seen_indices.add(index)
-                yield _record_member(archive, entry, index, parts)
+                yield _make_record_reader(archive, entry, index, parts)
                 if remaining is not None:
                     remaining.discard(index)
                     if not remaining:
@@ -234,8 +234,8 @@ def _index_of(entry: tarfile.TarInfo, parts: list[Path]) -> int | None:
     return int(match.group(1))
 
 
-def _record_member(archive: tarfile.TarFile, entry: tarfile.TarInfo, index: int, parts: list[Path]) -> NetworkReader:
-    def weights(selection: Selection) -> Iterator[SourceWeights]:
+def _make_record_reader(archive: tarfile.TarFile, entry: tarfile.TarInfo, index: int, parts: list[Path]) -> NetworkReader:
+    def read_record(selection: Selection) -> Iterator[SourceWeights]:
         stream = archive.extractfile(entry)
         try:
             record_bytes = b"" if stream is None else stream.read()
@@ -245,7 +245,7 @@ def _record_member(archive: tarfile.TarFile, entry: tarfile.TarInfo, index: int,
             raise CheckpointError(_truncated_message(parts, f"the record of #{index}"))
         return read_nats(index, record_bytes, f"{parts[0]}:{entry.name}", selection)
 
-    return weights
+    return read_record
 
 
 def _truncated_message(parts: list[Path], missing_content: str) -> str:
