@@ -194,9 +194,9 @@ def evaluate(
             "norm": "Linf", "strengths": [8]}}``; a task of an installed package is given by its name. None means a
             first look.
         benchmark: protocol of a RobustBench leaderboard on CIFAR-10, instead of keys: ``"robustbench-linf"``,
-            ``"robustbench-l2"`` or ``"robustbench-corruptions"``. Without images and labels, the test images of the
-            data folder are used. `count` selects the first images instead of a random subset. The result's `model_info`
-            contains the results in the format of RobustBench's `model_info` files.
+            ``"robustbench-l2"`` or ``"robustbench-corruptions"``. If images and labels are omitted, CIFAR-10's test
+            images are loaded from the data folder. `count` selects the first images instead of a random subset. The
+            result's `model_info` contains the results in the format of RobustBench's `model_info` files.
         epsilon: radius of the Linf ball of a first look, as a fraction of the pixel range; by default ``"8/255"``.
         count: size of a class-stratified random subset to evaluate; None evaluates all images, or in a first look as
             many as the time allows.
@@ -207,7 +207,7 @@ def evaluate(
         n_classes: number of classes C; None takes it from the module's output.
         seed: seed of the subset and of all random numbers.
         engine: ``"fused"`` (robust201's own attacks), or ``"reference"`` to run Foolbox and AutoAttack themselves.
-        device: device to compute on; None is the module's device.
+        device: device to compute on; None uses the module's device.
         batch_size: maximum number of images per pass; with the reference engine, random numbers depend on it.
         progress: whether to show progress on stderr (a bar on a terminal, elsewhere a line every ten seconds), or a
             function that is called with (evaluations done, total).

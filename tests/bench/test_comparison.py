@@ -126,7 +126,10 @@ def test_bench_prints_table_and_writes_times(
     monkeypatch.setattr("robust201.bench.comparison.run_timed", run_timed_fake)
     monkeypatch.setattr(Sweep, "read", lambda *_: {"clean": {0.0: 1.0}})
     json_file = tmp_path / "bench.json"
-    result = robust201("bench", "--architectures", "309,0309", "--count", 4, "--threads", 2, "--out", json_file)
+    repeated_architecture = "309,0309"
+    result = robust201(
+        "bench", "--architectures", repeated_architecture, "--count", 4, "--threads", 2, "--out", json_file
+    )
     assert result.code == 0, result.err
     assert "#309" in result.out
     assert result.err.startswith("Timing 1 network, ")

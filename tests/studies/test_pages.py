@@ -7,7 +7,7 @@ import pytest
 from robust201.core.csv_files import write_csv
 from robust201.studies.comparisons import check_published_marks
 from robust201.studies.pages import write_pages
-from robust201.studies.pages.writer import MAX_ROWS, comparison_lines, table_or_link, table_lines
+from robust201.studies.pages.writer import MAX_ROWS, comparison_lines, table_lines, table_or_link
 from tests.conftest import REPOSITORY
 from tests.support.planted_studies import STUDIES
 
@@ -23,9 +23,7 @@ def test_docs_page_of_image_distributions_has_the_recomputed_tables(tmp_path):
 
 
 FINDINGS_BY_STUDY = {
-    "image-distribution": (
-        "In 4 of 4 comparisons of two groups of networks, their robustness R differs significantly"
-    ),
+    "image-distribution": ("In 4 of 4 comparisons of two groups of networks, their robustness R differs significantly"),
     "robust-features-dynamics": "At its last snapshot, the run std has: clean accuracy 80.00% (published: 91.16%), ",
     "robust-features-mixing": (
         "As the fraction of robust images in training rises from 0 to 1, accuracy rises in 2 of 4 curves"

@@ -16,7 +16,7 @@ from robust201.weights.published.formats import open_networks
 CHANNELS, CELLS = 2, 1
 CLASSES = {"cifar10-valid": 10, "cifar10": 10, "cifar100": 100, "ImageNet16-120": 120}
 
-# Trials are not sorted, as in the real records. Trials with 12 epochs have only seed 111, and 777 for cifar10-valid.
+# Trials are not sorted, as in the real records. Trials of 12 epochs have seed 111; cifar10-valid also has seed 777.
 LONG_TRIALS = tuple((dataset, seed) for seed in (999, 777, 888) for dataset in CLASSES)
 SHORT_TRIALS = (("cifar10-valid", 777), *((dataset, 111) for dataset in CLASSES))
 

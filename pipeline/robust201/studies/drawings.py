@@ -48,7 +48,9 @@ def save_figure(figure: Figure, path: Path) -> Path:
     return path
 
 
-def _draw_line_with_band(axes: Axes, x: Any, mean: Any, low: Any, high: Any, colour: str, *, line_style: str = "-") -> None:
+def _draw_line_with_band(
+    axes: Axes, x: Any, mean: Any, low: Any, high: Any, colour: str, *, line_style: str = "-"
+) -> None:
     axes.plot(x, mean, color=colour, linewidth=1.1, linestyle=line_style)
     axes.fill_between(np.asarray(x, np.float64), low, high, color=colour, alpha=0.2, linewidth=0)
 
@@ -124,7 +126,7 @@ def draw_areas(curves: pd.DataFrame, network: str) -> Figure:
 
 
 def draw_robustness(tables: pd.DataFrame) -> Figure:
-    """Draw robustness R against the epoch, one panel per network: published means, and our means with a band of ± one SD."""
+    """Draw robustness R against the epoch, one panel per network: published means, and our means ± one SD."""
     networks = list(dict.fromkeys(tables["network"]))
     max_with_deviation = max(1.0, float((tables["mean"] + tables["sd"].fillna(0)).max()))
     upper_limit = min(max_with_deviation, float(tables[["mean", "printed_mean"]].max().max()) + 0.1)
@@ -194,7 +196,8 @@ def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Fi
         rows = curves[curves["network"] == network]
         rows = rows[rows["curve"].str.partition(":")[0].isin(["clean", *keys])]
         for curve, curve_rows in rows.groupby("curve", sort=False):
-            _draw_line_with_band(axes, curve_rows["alpha"], curve_rows["mean"], *_error_bounds(curve_rows), colours[str(curve)])
+            mean, colour = curve_rows["mean"], colours[str(curve)]
+            _draw_line_with_band(axes, curve_rows["alpha"], mean, *_error_bounds(curve_rows), colour)
             _draw_published(axes, curve_rows["alpha"], curve_rows["printed"], colours[str(curve)])
         axes.set_title(f"{title}, {network}", color=INK, fontsize=TITLE_SIZE)
         axes.set_xlabel("fraction α of robust images", color=INK, fontsize=TEXT_SIZE)

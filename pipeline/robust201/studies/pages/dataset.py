@@ -26,7 +26,7 @@ from robust201.studies.dataset_claims import (
     compare_medians,
 )
 from robust201.studies.networks import Exports
-from robust201.studies.pages.writer import PageWriter, format_number, table_or_link, table_lines
+from robust201.studies.pages.writer import PageWriter, format_number, table_lines, table_or_link
 
 
 def write_dataset(study: DatasetStudy, exports: Exports, folder: Path) -> list[Path]:

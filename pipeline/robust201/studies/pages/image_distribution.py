@@ -24,8 +24,8 @@ from robust201.studies.pages.writer import (
     comparison_lines,
     format_number,
     format_p_value,
-    table_or_link,
     table_lines,
+    table_or_link,
 )
 
 _EFFECTS_EXPLANATION = (

@@ -12,7 +12,7 @@ from robust201.reader.value_checks import CLEAN
 from robust201.studies import drawings
 from robust201.studies.config import DynamicsStudy, EquivarianceStudy, MixingStudy
 from robust201.studies.networks import Exports
-from robust201.studies.pages.writer import PageWriter, format_number, table_or_link, table_lines
+from robust201.studies.pages.writer import PageWriter, format_number, table_lines, table_or_link
 from robust201.studies.robust_features import (
     count_directions,
     measure_dynamics,
@@ -214,7 +214,8 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
     )
     page.add_figure("table-1", drawings.draw_equivariance(results.best), caption)
     page.add_text(
-        "## Table 1\n\nEach cell shows ours / published / difference, for the candidate selected on the test images.\n\n"
+        "## Table 1\n\n"
+        "Each cell shows ours / published / difference, for the candidate selected on the test images.\n\n"
         f"{_table_1_lines(results.best)}"
     )
     best_table = table_or_link(_selection_lines(results.best, "network"), "table-1", "selected candidates")
@@ -249,8 +250,7 @@ def _describe_best(best: pd.DataFrame) -> str:
         images = "on clean images" if row["attack"] == CLEAN else f"under {row['attack']}"
         descriptions.append(f"{row['network']} {row['setting']} {images} ({_format_percent(row['mean'])}%)")
     return (
-        "With candidates selected on the validation images, the most accurate networks are: "
-        f"{', '.join(descriptions)}."
+        f"With candidates selected on the validation images, the most accurate networks are: {', '.join(descriptions)}."
     )
 
 

@@ -234,7 +234,9 @@ def _index_of(entry: tarfile.TarInfo, parts: list[Path]) -> int | None:
     return int(match.group(1))
 
 
-def _make_record_reader(archive: tarfile.TarFile, entry: tarfile.TarInfo, index: int, parts: list[Path]) -> NetworkReader:
+def _make_record_reader(
+    archive: tarfile.TarFile, entry: tarfile.TarInfo, index: int, parts: list[Path]
+) -> NetworkReader:
     def read_record(selection: Selection) -> Iterator[SourceWeights]:
         stream = archive.extractfile(entry)
         try:
