@@ -84,7 +84,7 @@ def check_claims(results: DatasetResults, correlations: pd.DataFrame) -> list[Cl
             "paper's space. Choose a dataset of that space."
         )
     return [
-        *_check_numbers_of_cells(results.space),
+        *_check_cell_counts(results.space),
         *_check_order_of_attacks(results),
         *_check_pgd_against_apgd(results),
         *_check_range_at_same_size(results, results.space),
@@ -143,7 +143,7 @@ def _with_float_strengths(by_strength: Mapping[str, float]) -> dict[float, float
     return {float(strength): number for strength, number in by_strength.items()}
 
 
-def _check_numbers_of_cells(space: CellSpace) -> Iterator[Claim]:
+def _check_cell_counts(space: CellSpace) -> Iterator[Claim]:
     published = published_dataset_numbers()
     representatives = sorted(set(space.isomorphs()))
     specs = space.specs()

@@ -77,8 +77,8 @@ def train(
     start: Mapping[str, torch.Tensor] | None = None,
     states: Path | None = None,
     snapshot_steps: Collection[int] | None = None,
-    on_epoch: Callable[[EpochRecord], None] = lambda _record: None,
-    on_steps: Callable[[int, EpochRecord | None], None] = lambda _step, _record: None,
+    on_epoch: Callable[[EpochRecord], None] = lambda _make_record: None,
+    on_steps: Callable[[int, EpochRecord | None], None] = lambda _step, _make_record: None,
     keep_going: Callable[[int], bool] = lambda _step: True,
     on_notice: Callable[[str], None] = lambda _line: None,
     save_seconds: float = SAVE_SECONDS,
@@ -212,7 +212,7 @@ class _Training:
 
     def snapshot(self) -> Snapshot:
         self._check_finite()
-        history = (*self._history, self._record()) if self._n_images else self._history
+        history = (*self._history, self._make_record()) if self._n_images else self._history
         return Snapshot(self.step, self._n_batches, self._weights(), history)
 
     def run_until(
@@ -294,12 +294,12 @@ class _Training:
 
     def _end_epoch(self, on_epoch: Callable[[EpochRecord], None]) -> None:
         self._check_loss()
-        record = self._record()
+        record = self._make_record()
         self._history = (*self._history, record)
         self._begin_epoch()
         on_epoch(record)
 
-    def _record(self) -> EpochRecord:
+    def _make_record(self) -> EpochRecord:
         epoch = len(self._history)
         rate = self._recipe.learning_rate_of(epoch * self._n_batches, self._n_batches)
         loss, accuracy = float(self._loss_sum) / self._n_images, int(self._n_correct) / self._n_images
@@ -307,7 +307,7 @@ class _Training:
 
     def _latest_record(self) -> EpochRecord | None:
         if self._n_images:
-            return self._record()
+            return self._make_record()
         return self._history[-1] if self._history else None
 
     def _check_loss(self) -> None:

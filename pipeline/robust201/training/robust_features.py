@@ -120,8 +120,8 @@ def write_feature_images(
     Pixels are rounded half up to 8 bits. On a CPU, equal arguments and numbers of threads give equal bytes.
 
     The folder contains one file per batch until all are complete, and ``train.npz`` afterwards. `network` has
-    fields that identify the network, such as its name; they are recorded in the recipe, together with the hash of its
-    weights.
+    fields that identify the network, such as its name; they are recorded next to the images, together with the hash of
+    its weights.
 
     Raises:
         ConfigError: the network has no linear layer.

@@ -28,6 +28,11 @@ from robust201.studies.dataset_claims import (
 from robust201.studies.networks import Exports
 from robust201.studies.pages.writer import PageWriter, format_number, table_lines, table_or_link
 
+_CELLS_AND_EDGES = (
+    "Cells are named by their index, such as #13714. Edges are numbered as in the paper: 1 is 0→1, 2 is 0→2, 3 is 1→2, "
+    "4 is 0→3, 5 is 1→3, and 6 is 2→3."
+)
+
 
 def write_dataset(study: DatasetStudy, exports: Exports, folder: Path) -> list[Path]:
     """Write the page, its tables and figures (see `write_pages`)."""
@@ -36,7 +41,7 @@ def write_dataset(study: DatasetStudy, exports: Exports, folder: Path) -> list[P
     claims = check_claims(results, correlations)
     page = PageWriter(study, folder, f"{study.name}: the dataset paper's claims on {results.label}")
     page.add_lead(_summarise(claims, results))
-    page.add_text(f"## Claims\n\n{_claim_lines(claims)}")
+    page.add_text(f"## Claims\n\n{_CELLS_AND_EDGES} {MEANS[results.mean]}\n\n{_claim_lines(claims)}")
     page.add_table("claims", pd.DataFrame(claims))
     medians = _add_comparison(page, "medians", compare_medians(results), "median accuracies over architectures")
     page.add_text(f"## Median accuracies over architectures\n\n{medians}")

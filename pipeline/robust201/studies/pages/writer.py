@@ -59,7 +59,7 @@ class PageWriter:
     def finish(self) -> list[Path]:
         """Write the page; return its path, followed by the paths of all tables and figures."""
         links = ", ".join(f"[{path.stem}](tables/{path.name})" for path in self.files if path.suffix == ".csv")
-        self.add_text(f"All numbers at full precision: {links}.")
+        self.add_text(f"All numbers are available at full precision: {links}.")
         page = self._folder / PAGE
         write_text(page, "\n".join(self._paragraphs))
         return [page, *self.files]
