@@ -121,7 +121,7 @@ def test_full_dynamics_job_has_the_published_snapshots():
     assert list(sweep.weights.steps) == published_numbers()["dynamics"]["iterations"]
 
 
-def test_shorter_dynamics_job_has_snapshots_at_the_same_fractions_of_the_training():
+def test_short_dynamics_job_has_snapshots_at_the_published_fractions_of_training():
     study = load_study(Path("jobs/robust-features-dynamics-cifar10.yaml"))
     (sweep,) = (load_config(path) for path in study.sweeps)
     published = published_numbers()["dynamics"]["iterations"]

@@ -72,7 +72,7 @@ def test_import_adds_the_selected_networks_to_the_store(nats: Path, tmp_path: Pa
         build_network(record.spec, **size).load_state_dict(store.load(record), strict=True)
 
 
-def test_repeated_import_and_import_of_the_split_tar_give_the_same_store(nats: Path, tmp_path: Path) -> None:
+def test_import_is_repeatable_and_equal_for_split_tar(nats: Path, tmp_path: Path) -> None:
     parts = write_split_tar(tmp_path / "download", nats, 20_000)
     report = import_to_store(nats, tmp_path / "a")
     original_files = {path.name: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}

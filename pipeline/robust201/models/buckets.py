@@ -38,7 +38,7 @@ class DirectCalls:
 
 
 class BucketedModel:
-    """A model that runs in batches of a few sizes, to which smaller batches are padded.
+    """A model that runs in batches of a few sizes. Smaller batches are padded to one of these sizes.
 
     Padding rows contain zeros or values of earlier batches. Images do not affect each other, so these values have no
     effect, and overwriting them would take time.

@@ -290,7 +290,7 @@ def count_directions(best: pd.DataFrame) -> dict[str, tuple[int, int]]:
     under_attack = [cell for cell in accuracies if cell[0] != CLEAN]
     resnets = sorted({network for _, network, _ in accuracies if network.startswith("ResNet")})
     natural_setting, rotated_setting = {"D_R": "D", "D_R*": "D*"}, {"D": "D*", "D_R": "D_R*"}
-    # For each finding: pairs of table cells, of which the paper finds the first to be lower.
+    # For each finding: pairs of table cells. According to the finding, the first cell is lower than the second.
     expected_orders = {
         "robust": [
             ((attack, network, setting), (attack, network, natural_setting[setting]))

@@ -12,7 +12,7 @@ from robust201.core.records import ImageSet
 from robust201.models.classifier import Classifier
 
 TRUSTED_FRACTION = 0.5
-"""Minimum fraction of generated images to which an independent network must assign their label.
+"""Minimum fraction of generated images whose label an independent network must predict.
 
 The threshold is our choice. A network trained on natural digits assigned the intended label to 79% of the digits
 that the method ``representation`` generated with a network that resists attacks at 40/255, and to 19% of those

@@ -48,8 +48,8 @@ _NORM_OFFSET = 1e-10
 """Added to norms in denominators."""
 
 _ONLY_STRENGTH = 0.0
-"""Strength with which all blocks (batches of generated images) are stored. The store requires one, although these
-images have none."""
+"""Strength under which all blocks (batches of generated images) are stored. The store requires a strength, although
+these images have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def write_feature_images(
         StorageError: another process generates images in this folder.
     """
     recipe = _recipe(images, classifier, settings, network)
-    with sole_writer(folder, "Making images"):
+    with sole_writer(folder, "Generating images"):
         existing_digest = find_split(folder, "train", recipe)
         if existing_digest is not None:
             return existing_digest
@@ -205,7 +205,7 @@ class _FeatureGenerator:
         if settings.method == "representation":
             if count < 2:
                 raise ConfigError(
-                    f"Making images failed for {images.dataset}: each image starts from another one, so at least "
+                    f"Generating images failed for {images.dataset}: each image starts from another one, so at least "
                     f"two are needed, got {count}. Use more images."
                 )
             offsets = np.array([word % (count - 1) for word in random_words])
@@ -238,7 +238,7 @@ class _FeatureGenerator:
             generated = self._descend(origin, loss, origin)
         if not bool(torch.isfinite(generated).all()):
             raise EvaluationError(
-                f"Making images failed for {self._images.dataset} images {start}:{stop}: gradients are NaN "
+                f"Generating images failed for {self._images.dataset} images {start}:{stop}: gradients are NaN "
                 "or infinite. Check the network."
             )
         return generated.cpu().numpy()

@@ -254,7 +254,7 @@ def find_state_dict(content: Any, name: str, print_line: Callable[[str], None]) 
             stacklevel=2,
         )
     note_texts = [] if entry_name is None else [f"the entry {entry_name!r}"]
-    note_texts += [f"names without {prefix!r}"] if (prefix := wrapper_prefix(content)) else []
+    note_texts += [f"the prefix {prefix!r} is removed from names"] if (prefix := wrapper_prefix(content)) else []
     if note_texts:
         print_line(f"Using weights of {name}: {'; '.join(note_texts)}.")
     return state_dict
