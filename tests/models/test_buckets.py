@@ -139,7 +139,8 @@ def test_choose_capacity_fits_and_grows_with_memory(
     assert capacity.gradients <= capacity.logits
     usable_bytes = min(free_gigabytes, memory_fraction * total_gigabytes) * GIGABYTE
     for batch_size, gradient in zip(capacity, (False, True), strict=True):
-        sample_bytes = network_bytes(*skeleton, gradient=gradient) + ATTACK_BUFFERS_PER_SAMPLE * 12 * skeleton[2] ** 2
+        image_bytes = 3 * 4 * skeleton[2] ** 2  # three channels of float32
+        sample_bytes = network_bytes(*skeleton, gradient=gradient) + ATTACK_BUFFERS_PER_SAMPLE * image_bytes
         assert batch_size * sample_bytes <= usable_bytes or batch_size == BUCKETS[0]
     larger_capacity = choose_for_memory(free_gigabytes * 1.5, total_gigabytes * 1.5, memory_fraction, skeleton)
     assert all(small <= large for small, large in zip(capacity, larger_capacity, strict=True))

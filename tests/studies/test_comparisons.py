@@ -34,6 +34,7 @@ def test_published_tables_are_eighteen_with_six_epochs():
 
 
 def test_all_published_decisions_but_one_follow_from_published_numbers(marker_check):
+    # There are 7 pairs of groups, 3 networks and 6 epochs; the epochs of 8 comparisons are uncertain.
     assert (
         len(marker_check.comparisons),
         len(marker_check.certain_comparisons),

@@ -168,7 +168,7 @@ iterations_per_epoch: 8"""
         (f"{MIXING}\nepochs: 3\nepcohs: 3", r"line 9: expected a known field, got 'epcohs'.*'epochs'"),
         (
             "study: image-distribution\nname: x\nsweeps: [a]\nsteps: [rm -r x]",
-            "a step must be robust201 with one of fetch",
+            "a step must call robust201 with one of the commands fetch",
         ),
         ('study: image-distribution\nname: x\nsweeps: [a]\nsteps: ["robust201 \'a"]', "not a valid command line"),
         ("study: robust-features-mixing\nname: x\nsweeps: [a]", "expected the field 'dataset', got none"),

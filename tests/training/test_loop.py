@@ -21,7 +21,7 @@ from robust201.training.recipes import Recipe
 from tests.training.support import IMAGES, ONE_CONVOLUTION, SPACE, SmallSpace, make_images, weights_hash
 
 BASE = {"epochs": 2, "batch_size": 8, "learning_rate": 0.1, "weight_decay": 5e-4, "schedule": {"cosine": {}}}
-N_STEPS = 6
+N_STEPS = 6  # two epochs with 20 images in batches of 8
 SNAPSHOTS_AT_EVERY_STEP = {"iterations": range(N_STEPS + 1)}
 
 

@@ -1,4 +1,4 @@
-"""The YAML of a study: steps that create images and weights, sweeps, and the names in tables."""
+"""Fields of a study YAML: steps that create images and weights, sweeps, and names for the tables."""
 
 import shlex
 from pathlib import Path
@@ -27,7 +27,9 @@ def _check_step(command_line: str) -> str:
     except ValueError as error:
         raise ValueError(f"not a valid command line: {command_line!r} ({error}).") from error
     if len(argv) < 2 or argv[0] != "robust201" or argv[1] not in STEP_VERBS:
-        raise ValueError(f"a step must be robust201 with one of {', '.join(STEP_VERBS)}, got {command_line!r}.")
+        raise ValueError(
+            f"a step must call robust201 with one of the commands {', '.join(STEP_VERBS)}, got {command_line!r}."
+        )
     return command_line
 
 

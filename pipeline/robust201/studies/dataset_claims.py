@@ -269,12 +269,12 @@ def _check_ranks_of_best_cells(results: DatasetResults) -> Iterator[Claim]:
         ranks, is_best, is_near = [], False, False
         for score in results.scores:
             ranked = results.rank_architectures(results.scores[score])
-            for top in ranked:
-                if top.architecture == cell:
+            for ranked_cell in ranked:
+                if ranked_cell.architecture == cell:
                     low, _ = accuracy_interval(results, ranked[0].accuracy)
-                    is_best |= top.rank == 1
-                    is_near |= top.accuracy >= low
-                    ranks.append(f"{SCORES[str(score)]} rank {top.rank} of {len(ranked)}")
+                    is_best |= ranked_cell.rank == 1
+                    is_near |= ranked_cell.accuracy >= low
+                    ranks.append(f"{SCORES[str(score)]} rank {ranked_cell.rank} of {len(ranked)}")
         ours = ", ".join(ranks)
         if is_near and not is_best:
             ours += ", within the 95% interval of the best cell"

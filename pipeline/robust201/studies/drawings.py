@@ -82,10 +82,10 @@ def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normali
         return None
     column = "normalised" if normalised else "accuracy"
     panels = list(selected_curves.groupby(["network", "epoch"], sort=False))
-    top = max(1.02, float((selected_curves[column] + selected_curves[f"{column}_sd"].fillna(0)).max()) + 0.02)
+    upper_limit = max(1.02, float((selected_curves[column] + selected_curves[f"{column}_sd"].fillna(0)).max()) + 0.02)
     label = "accuracy / clean accuracy" if normalised else "accuracy"
     figure, all_axes = parts.make_axes_grid(
-        len(panels), FIGURE_WIDTH, 1.1, 1.25, label=label, limits=(0, top), extra_height=0.6
+        len(panels), FIGURE_WIDTH, 1.1, 1.25, label=label, limits=(0, upper_limit), extra_height=0.6
     )
     for axes, ((network, epoch), rows) in zip(all_axes, panels, strict=True):
         for group, curve in rows.groupby("group", sort=False):

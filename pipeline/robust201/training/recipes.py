@@ -137,7 +137,7 @@ class PgdTraining(_Attack):
     steps: StepCount = 7
     """Number of steps along the sign of the gradient."""
     start: Literal["none", "uniform"] = "uniform"
-    """Random start in the ball."""
+    """Start of the attack: a random point in the ball (`uniform`), or the image itself (`none`)."""
 
 
 class TradesTraining(_Attack):
@@ -150,7 +150,7 @@ class TradesTraining(_Attack):
     steps: StepCount = 10
     """Number of steps along the sign of the gradient."""
     start: Literal["normal", "uniform"] = "normal"
-    """Random start; `normal` has standard deviation 0.001."""
+    """Random start of the attack: `uniform` in the ball, or `normal` with standard deviation 0.001."""
     beta: Annotated[float, Field(ge=0, lt=1e38)] = 6.0
     """Weight of the mean divergence in the loss."""
 

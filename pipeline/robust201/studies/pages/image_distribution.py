@@ -39,24 +39,24 @@ def write_image_distribution(
     study: ImageDistributionStudy, exports: Exports, folder: Path, sweeps: Sequence[SweepConfig]
 ) -> list[Path]:
     """Write the page, its tables and figures (see `write_pages`)."""
-    numbers = measure_image_distribution(study, exports)
+    study_results = measure_image_distribution(study, exports)
     published = check_published_marks()
-    comparisons = attach_published_decisions(study, numbers.comparisons, published.comparisons)
+    comparisons = attach_published_decisions(study, study_results.comparisons, published.comparisons)
     page = PageWriter(study, folder, f"{study.name}: robustness by image distribution and task")
     for name, frame in (
-        ("networks", numbers.trained_networks),
-        ("robustness", numbers.tables),
-        ("curves", numbers.curves),
+        ("networks", study_results.trained_networks),
+        ("robustness", study_results.tables),
+        ("curves", study_results.curves),
     ):
         page.add_table(name, frame)
     page.add_table("comparisons", comparisons)
-    page.add_lead(_describe_decisions(comparisons, numbers.is_comparable))
-    page.add_text(_explain_tables(numbers))
-    for network, rows in numbers.tables.groupby("network", sort=False):
+    page.add_lead(_describe_decisions(comparisons, study_results.is_comparable))
+    page.add_text(_explain_tables(study_results))
+    for network, rows in study_results.tables.groupby("network", sort=False):
         page.add_text(f"## {network}\n\n{table_or_link(_robustness_lines(rows), 'robustness', 'R by group and epoch')}")
     page.add_figure(
         "robustness",
-        drawings.draw_robustness(numbers.tables),
+        drawings.draw_robustness(study_results.tables),
         "R by epoch: means over networks, with bands of one standard deviation",
     )
     first_network = next(iter(study.networks))
@@ -64,10 +64,10 @@ def write_image_distribution(
         f"{first_network} after its last epoch: areas under the curves of accuracy, unnormalised and normalised by "
         "clean accuracy (figure 1 of the paper)"
     )
-    page.add_figure("areas", drawings.draw_areas(numbers.curves, first_network), caption)
+    page.add_figure("areas", drawings.draw_areas(study_results.curves, first_network), caption)
     for normalised_figure, groups in ((4, drawings.FROM_SCRATCH_GROUPS), (5, drawings.FINE_TUNED_GROUPS)):
         for normalised in (True, False):
-            figure = drawings.draw_accuracy_curves(numbers.curves, groups, normalised=normalised)
+            figure = drawings.draw_accuracy_curves(study_results.curves, groups, normalised=normalised)
             scale = "normalised" if normalised else "unnormalised"
             figure_number = normalised_figure if normalised else normalised_figure + 2
             caption = f"Accuracy against epsilon, {scale} (figure {figure_number} of the paper)"
@@ -79,7 +79,7 @@ def write_image_distribution(
             page.add_figure(f"attacked-{network.lower()}", figure, caption)
     page.add_text(f"## Tests\n\n{table_or_link(comparison_lines(comparisons), 'comparisons', 'tests')}")
     if study.mixed_model:
-        mixed = fit_mixed_effects(numbers.trained_networks)
+        mixed = fit_mixed_effects(study_results.trained_networks)
         page.add_table("mixed-effects", mixed.effects)
         page.add_table("mixed-variances", mixed.variances)
         page.add_text(f"## Mixed models\n\n{_explain_mixed_models(mixed)}\n\n{_variance_lines(mixed.variances)}")
@@ -88,11 +88,11 @@ def write_image_distribution(
     return page.finish()
 
 
-def _explain_tables(numbers: ImageDistribution) -> str:
-    n_above = int(numbers.tables["above_one"].sum())
-    if numbers.is_comparable:
+def _explain_tables(study_results: ImageDistribution) -> str:
+    n_above = int(study_results.tables["above_one"].sum())
+    if study_results.is_comparable:
         basis = "over the paper's nine strengths"
-    elif numbers.uses_sensitivity:
+    elif study_results.uses_sensitivity:
         basis = "from the sensitivity, so it is not comparable with published R"
     else:
         basis = "over strengths other than the paper's, so it is not comparable with published R"
@@ -100,10 +100,10 @@ def _explain_tables(numbers: ImageDistribution) -> str:
         "R is the area under the curve of a network's accuracy against the attack's strength, divided by the area "
         "under a curve that stays at the clean accuracy; R = 1 means that the attack has no effect. "
         f"R is computed for each network {basis}. The tables show means over networks. The lower bound of R, which "
-        f"is reached if no attacked image is classified correctly, is {numbers.floor:.4f}. R is not clipped; "
-        f"{n_above} of {len(numbers.trained_networks)} networks have R above 1. "
-        f"{_describe_networks_at_chance(numbers.trained_networks)}"
-        f"{_explain_sensitivity(numbers)}{_compare_fits(numbers.trained_networks)}"
+        f"is reached if no attacked image is classified correctly, is {study_results.floor:.4f}. R is not clipped; "
+        f"{n_above} of {len(study_results.trained_networks)} networks have R above 1. "
+        f"{_describe_networks_at_chance(study_results.trained_networks)}"
+        f"{_explain_sensitivity(study_results)}{_compare_fits(study_results.trained_networks)}"
         "Standard deviations have the divisor n - 1. Intervals are Student's 95% intervals over networks. Published "
         "means are over 20 networks; p is the p-value of Welch's test of the difference from the published mean."
     )
@@ -119,8 +119,8 @@ def _compare_fits(trained_networks: pd.DataFrame) -> str:
     )
 
 
-def _explain_sensitivity(numbers: ImageDistribution) -> str:
-    if not numbers.uses_sensitivity:
+def _explain_sensitivity(study_results: ImageDistribution) -> str:
+    if not study_results.uses_sensitivity:
         return ""
     return (
         "The groups have different numbers of classes, so R is computed from the sensitivity d' instead of the "
