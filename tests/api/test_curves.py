@@ -146,7 +146,7 @@ def test_accuracy_counts_images_at_distance_equal_to_epsilon_as_fooled(dtype):
 
 
 class SumNetwork(nn.Module):
-    """A network for images of any shape, whose logits are the sums over thirds of the columns."""
+    """A network for images of any shape. Its logits are sums of column 0, of column 1 and of all others (mean)."""
 
     def forward(self, pixels):
         sums = pixels.sum(dim=(1, 2))

@@ -44,7 +44,7 @@ def build(n_classes: int = 10) -> nn.Module:
 
 @pytest.fixture
 def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a data folder with synthetic images of CIFAR-10 and CIFAR-10-C; half are classified correctly."""
+    """Return a data folder with synthetic images of CIFAR-10 and CIFAR-10-C; at least half are classified correctly."""
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     images, labels = fabricate(dataset("cifar10"), N_TEST_IMAGES)

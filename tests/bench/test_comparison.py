@@ -1,4 +1,4 @@
-"""`robust201 bench` checks that a user's loop and `run` give equal results, and compares their speeds."""
+"""`robust201 bench`: a user's loop and `run` give equal results, and their times are measured and compared."""
 
 import json
 import math

@@ -42,7 +42,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
 
 
 class CommandResult(NamedTuple):
-    """Result of a command: exit code (None after an exception), stdout, stderr, and peak memory added by it."""
+    """Result of a command: exit code (None after an exception), stdout, stderr, and additional peak memory."""
 
     code: int | None
     out: str

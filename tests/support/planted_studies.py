@@ -194,7 +194,7 @@ MIXING_FRACTIONS = {"mix-0": 0.0, "mix-5": 0.5, "mix-10": 1.0}
 
 
 def mixed_training_accuracy(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Return an accuracy that increases with the fraction of robust images under attack, and decreases without attack.
+    """Return an accuracy that increases with the fraction of robust images under attack, and decreases on clean images.
 
     Under attack, VGG-16 is less accurate than the other network if half of the images are robust.
     """

@@ -160,7 +160,7 @@ def test_sweep_evaluates_several_recipes_of_another_space(
     assert "Computed 0 evaluations" in robust201("run", sweep).err
 
 
-def test_equal_architecture_names_of_two_files_are_two_networks(
+def test_equal_architecture_names_in_two_files_are_two_networks(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     """The tensors have equal shapes, so only the hash of the file distinguishes the networks."""

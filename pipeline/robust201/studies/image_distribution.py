@@ -1,8 +1,8 @@
 """Robustness R of trained networks by image distribution and task: tables 1 to 18, tests and published numbers.
 
-R is the area under a network's accuracy as a function of the attack's strength, divided by the area for a constant
-clean accuracy (see `statistics.robustness.robustness_r`). It is computed for each network, not clipped, and then
-averaged. Source: see `studies.comparisons`.
+R is the area under the curve of a network's accuracy against the attack's strength, divided by the area under a curve
+that stays at the clean accuracy (see `statistics.robustness.robustness_r`). It is computed for each network, not
+clipped, and then averaged. Source: see `studies.comparisons`.
 """
 
 from dataclasses import dataclass

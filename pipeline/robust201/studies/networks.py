@@ -145,7 +145,7 @@ class Exports:
         """Return per-image outcomes of an architecture's networks, ordered by recipe, length and seed.
 
         Raises:
-            ResultsError: there are no outcomes, the exports have different images, or two exports disagree.
+            ResultsError: there are no outcomes, the exports have different numbers of images, or two exports disagree.
         """
         packed: dict[tuple[str, float, int], NDArray[np.uint8]] = {}
         n_images = 0

@@ -110,7 +110,7 @@ class WeightsFormat:
 
 
 def absent_network_reader(message: str) -> NetworkReader:
-    """Return a reader of a requested network that is absent, which raises `CheckpointError` with this message."""
+    """Return a reader for a network that is requested but absent; it raises `CheckpointError` with this message."""
 
     def reject(_selection: Selection) -> Iterator[SourceWeights]:
         raise CheckpointError(message)
