@@ -6,7 +6,7 @@ images help against spatial attacks (`measure_equivariance`)? Robust images are 
 network, so that they contain only features that this network uses.
 
 Published numbers come from single runs; they are converted to fractions. Our numbers are means over training seeds,
-with Student's intervals.
+with 95% intervals (Student's t).
 
 Source: Wang and Horne, "Understanding (Non-)Robust Feature Disentanglement and the Relationship Between Low- and
 High-Dimensional Adversarial Attacks" (ETH Zurich, 2020), figures 1 to 3, tables 1 to 4.

@@ -104,8 +104,9 @@ def _explain_tables(study_results: ImageDistribution) -> str:
         f"{n_above} of {len(study_results.trained_networks)} networks have R above 1. "
         f"{_describe_networks_at_chance(study_results.trained_networks)}"
         f"{_explain_sensitivity(study_results)}{_compare_fits(study_results.trained_networks)}"
-        "Standard deviations have the divisor n - 1. Intervals are Student's 95% intervals over networks. Published "
-        "means are over 20 networks; p is the p-value of Welch's test of the difference from the published mean."
+        "Standard deviations have the divisor n - 1. Intervals are 95% intervals over networks (Student's t). "
+        "Published means are over 20 networks; p is the p-value of Welch's test of the difference from the published "
+        "mean."
     )
 
 
@@ -196,9 +197,9 @@ def _explain_mixed_models(mixed: MixedEffects) -> str:
         "the R of a trained network as the mean of its group, plus an intercept of its seed (which determines the "
         "initial weights in all groups), plus a residual. The model assumes that the residuals of all groups have the "
         "same variance, so prefer the tests above if standard deviations differ much between groups. Intervals of "
-        "effects are Student's 95% intervals with Satterthwaite's degrees of freedom; intervals of the seeds' fraction "
-        "of the variance use the profile likelihood. Effects on the mean relative change of accuracy are the same, "
-        "because this change is R - 1. "
+        "effects are 95% intervals (Student's t with Satterthwaite's degrees of freedom); intervals of the seeds' "
+        "fraction of the variance use the profile likelihood. Effects on the mean relative change of accuracy are the "
+        "same, because this change is R - 1. "
         f"{n_significant} of {len(mixed.effects)} effects differ from 0 at the 5% level, {n_after_holm} after Holm's "
         "correction for all of them."
     )

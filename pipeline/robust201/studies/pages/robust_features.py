@@ -44,8 +44,8 @@ def _explain_numbers(n_seeds: "pd.Series[int]") -> str:
     """Return an explanation of published numbers and our numbers, given the number of seeds of each row."""
     text = (
         "Published numbers are those of the original study (Wang and Horne, 2020). They are from single runs, without "
-        "error bars. Our numbers are means over training seeds with Student's 95% intervals (none for a single seed), "
-        "which describe the variation between seeds, not the choice of test images. Numbers are percentages; a "
+        "error bars. Our numbers are means over training seeds with 95% intervals (Student's t; none for a single "
+        "seed), which describe the variation between seeds, not the choice of test images. Numbers are percentages; a "
         "difference is our number minus the published number."
     )
     if (n_seeds == 2).any():
