@@ -298,11 +298,6 @@ def read_tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def names(paths: Sequence[Path]) -> list[str]:
-    """Return the file names of paths, sorted."""
-    return sorted(path.name for path in paths)
-
-
 @pytest.fixture(scope="session")
 def finished_template(tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a finished sweep, which is computed once; tests start from a copy (`finished`)."""
