@@ -193,7 +193,7 @@ def test_import_keeps_networks_imported_before_an_error(nats: Path, tmp_path: Pa
     assert {record.index for record in CheckpointStore(tmp_path / "store").records()} == {3}
 
 
-def test_import_ignores_recorded_parameter_counts(tmp_path: Path) -> None:
+def test_import_ignores_recorded_seed_and_parameter_count(tmp_path: Path) -> None:
     # The fields next to the weights may belong to another network (NATS-Bench issue 36).
     def edit(_state: Any, trial: Any) -> None:
         trial["params"], trial["flop"], trial["seed"] = 99.0, 1.0, "0888"
