@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from robust201.weights.store import CheckpointStore
 
-# Examples have no deadline, because a busy machine is slow. By default, examples are equal everywhere, so that only
-# a change of the code can cause a new failure; `pytest --hypothesis-profile explore` tries out new examples.
+# Examples have no deadline, because a busy machine is slow. By default, every run has the same examples, so only a
+# change of the code can cause a new failure; `pytest --hypothesis-profile explore` tries out new examples.
 hypothesis.settings.register_profile("robust201", deadline=None, derandomize=True, max_examples=30)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("robust201")

@@ -146,7 +146,7 @@ def test_accuracy_counts_images_at_distance_equal_to_epsilon_as_fooled(dtype):
 
 
 class SumNetwork(nn.Module):
-    """A network for images of any shape. Its logits are sums of column 0, of column 1 and of all others (mean)."""
+    """Network for images of any shape. Its logits are the sum of column 0, of column 1, and the mean of the other sums."""
 
     def forward(self, pixels):
         sums = pixels.sum(dim=(1, 2))

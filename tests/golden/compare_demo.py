@@ -7,10 +7,10 @@ the previous demo.
 
 Images, ids, random numbers, accuracies and confusion matrices are the same on every tested CPU. Only the last bits of a
 confidence depend on the CPU's instruction set. `demo-export.sha256` was recorded with AVX512 on an Intel Xeon. On
-2026-11-23, the demo's PGD got larger steps. Its files and `croissant.json` were then recorded again on an AMD EPYC
-(family 25, model 17), where all other files were equal to the recorded files. `demo-export-avx2.sha256` lists the files
-that differ on a CPU with AVX2 only. It was recorded on an AMD EPYC (family 25, model 1), where other kernels of MKL,
-OpenBLAS and NumPy gave the same files.
+2026-11-23, the demo's PGD got larger steps. The files of PGD and `croissant.json` were then recorded again on an AMD
+EPYC (family 25, model 17), where all other files were equal to the recorded files. `demo-export-avx2.sha256` lists the
+files that differ on a CPU with AVX2 only. It was recorded on an AMD EPYC (family 25, model 1), where other kernels of
+MKL, OpenBLAS and NumPy gave the same files.
 
 The hashes were recorded by version 0.1.0. Four files contain the version, or the hash of a file that contains it.
 Before their hashes are computed here, the current version is replaced by the recorded version.

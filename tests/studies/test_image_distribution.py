@@ -141,7 +141,7 @@ def test_networks_at_chance_have_no_r_and_page_counts_them(tmp_path, monkeypatch
     assert study_result.tables[["mean", "low", "high"]].isna().all(axis=1).tolist() == [True, False]
     monkeypatch.setattr(drawings, "save_figure", lambda figure, path: path)  # drawing is slow
     page = write_pages(study, Exports([export_folder]), tmp_path / "out")[0].read_text()
-    assert "The clean accuracies of 2 networks are not above chance: these networks have no R" in page
+    assert "The clean accuracies of 2 networks are not significantly above chance: these networks have no R" in page
     assert "| MNIST | 1 | 0 | 0.1200 | – | – | [–, –] | 0 |" in page
 
 

@@ -10,6 +10,7 @@ from robust201.cli.app import app
 from robust201.core.errors import ConfigError
 from robust201.planning.loading import load_config, load_training
 from robust201.studies.config import STUDIES, load_study
+from robust201.studies.image_distribution import EPSILONS
 from robust201.studies.robust_features import published_numbers
 from tests.conftest import REPOSITORY
 
@@ -108,11 +109,11 @@ def test_full_image_distribution_job_has_the_published_number_of_evaluations():
     assert len(read_snapshots(study)) == 360
     sweeps = [load_config(path) for path in study.sweeps]
     weights = [sweep.weights for sweep in sweeps]
-    networks = [
+    network_counts = [
         len(sweep.selected_architectures) * len(sweep.datasets) * len(sweep_weights.epochs) * len(sweep_weights.seeds)
         for sweep, sweep_weights in zip(sweeps, weights, strict=True)
     ]
-    assert sum(networks) * 9 == 19_440
+    assert sum(network_counts) * len(EPSILONS) == 19_440
 
 
 def test_full_dynamics_job_has_the_published_snapshots():

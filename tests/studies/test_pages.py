@@ -23,7 +23,7 @@ def test_docs_page_of_image_distributions_has_the_recomputed_tables(tmp_path):
 
 
 FINDINGS_BY_STUDY = {
-    "image-distribution": ("In 4 of 4 comparisons of two groups of networks, their robustness R differs significantly"),
+    "image-distribution": "The robustness R (defined below) of two groups of networks differs significantly in 4 of 4 comparisons",
     "robust-features-dynamics": "At its last snapshot, the run std has: clean accuracy 80.00% (published: 91.16%), ",
     "robust-features-mixing": (
         "As the fraction of robust images in training rises from 0 to 1, accuracy rises in 2 of 4 curves"
@@ -70,7 +70,7 @@ def test_mixing_page_without_published_numbers_has_no_published_decreases(tmp_pa
     assert "| tiny, clean | -10.00 | [-10.00, -10.00] | – | – | 2 of 2 | – |" in page.read_text()
 
 
-def test_short_table_links_long_tables():
+def test_table_or_link_replaces_long_tables_by_links():
     for n_rows, is_on_page in ((MAX_ROWS, True), (MAX_ROWS + 1, False)):
         table = table_lines(["name", "value"], [["a", "1"]] * n_rows)
         shown_text = table_or_link(table, "values", "names")

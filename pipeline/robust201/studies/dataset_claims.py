@@ -124,8 +124,10 @@ def compare_medians(results: DatasetResults) -> pd.DataFrame:
 def compare_curves(results: DatasetResults) -> pd.DataFrame:
     """Compare accuracies of single architectures with the published ones.
 
+    The paper has such accuracies only for CIFAR-10.
+
     Returns:
-        The columns of `compare_medians`, with `architecture` instead of `n`.
+        The columns of `compare_medians`, with `architecture` instead of `n`; no rows for other datasets.
     """
     rows = []
     for name, curves in published_dataset_numbers()["curves"].items() if results.name == "cifar10" else ():

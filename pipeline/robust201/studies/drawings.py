@@ -73,9 +73,9 @@ def _draw_published(axes: Axes, x: Any, values: Any, colour: str) -> None:
 def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normalised: bool) -> Figure | None:
     """Draw accuracy against epsilon, one panel per network and epoch: means over networks ± one standard deviation.
 
-    The figures correspond to the paper's figures 4 and 5 (normalised by the clean accuracy) or 6 and 7. In normalised
-    figures, chance depends on the clean accuracy, so each group has a dotted line in its colour. Return None if no
-    group has curves.
+    The figures correspond to the paper's figures 4 and 5 (normalised by the clean accuracy) or 6 and 7 (not normalised).
+    In normalised figures, chance depends on the clean accuracy, so each group has a dotted line at its chance level, in
+    its colour. Return None if no group has curves.
     """
     selected_curves = curves[curves["group"].isin(groups)]
     if selected_curves.empty:
@@ -186,7 +186,7 @@ def draw_dynamics(curves: pd.DataFrame) -> Figure:
 
 
 def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Figure:
-    """Draw accuracy against the fraction of robust images, one panel per group of attacks and network."""
+    """Draw accuracy against the fraction of robust images, one panel per network and group of attacks."""
     networks = list(dict.fromkeys(curves["network"]))
     panel_specs = [(title, keys, network) for title, keys in panels.items() for network in networks]
     curve_names = list(dict.fromkeys(curves["curve"]))

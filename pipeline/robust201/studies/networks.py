@@ -37,7 +37,7 @@ class TrainedWeights(NamedTuple):
     seed: int
 
 
-class AttackedOutcomes(NamedTuple):
+class NetworkOutcomes(NamedTuple):
     """Per-image outcomes of M trained networks of one architecture.
 
     Attributes:
@@ -141,7 +141,7 @@ class Exports:
 
     def outcomes(
         self, dataset: str, key: str, strength: float, recipes: Sequence[str], architecture: ArchitectureId
-    ) -> AttackedOutcomes:
+    ) -> NetworkOutcomes:
         """Return per-image outcomes of an architecture's networks, ordered by recipe, length and seed.
 
         Raises:
@@ -168,7 +168,7 @@ class Exports:
             )
         ordered_networks = sorted(packed)
         networks = pd.DataFrame(ordered_networks, columns=["recipe", "length", "seed"])
-        return AttackedOutcomes(networks, np.stack([packed[network] for network in ordered_networks]), n_images)
+        return NetworkOutcomes(networks, np.stack([packed[network] for network in ordered_networks]), n_images)
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
         """Return the strengths of a key on a dataset in the first export that has the key; empty if none has it."""

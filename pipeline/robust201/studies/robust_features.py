@@ -231,7 +231,7 @@ class Equivariance:
     """Results of question 3: accuracy of equivariant networks under spatial attacks.
 
     Attributes:
-        best: Table 1, one row per `attack`, `network` and `setting`. A candidate is a depth and learning rate. `mean`,
+        best: Table 1, one row per `attack`, `network` and `setting`. A candidate is a depth and a learning rate. `mean`,
             `low` and `high` are the accuracy on the test images of the candidate that is best on the validation images.
             `on_test` is the accuracy of the candidate that is best on the test images themselves, which is how the
             paper selected; `selection` is `on_test` minus `mean`. `chosen` and `chosen_on_test` name the two candidates

@@ -129,7 +129,7 @@ def ascend(
 
 
 def _divergence(logits: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
-    """Return the mean KL divergence of the predicted distributions from `probabilities`."""
+    """Return the mean of KL(`probabilities` || prediction) over the batch."""
     return functional.kl_div(logits.log_softmax(dim=1), probabilities, reduction="batchmean")
 
 

@@ -23,7 +23,7 @@ _BATCH_SIZE = 500
 
 
 class LabelCheck(NamedTuple):
-    """How an independent network classifies generated images whose label differs from the starting image's label.
+    """Predictions of an independent network on generated images whose label differs from the starting image's label.
 
     Attributes:
         n_images: number of these images.

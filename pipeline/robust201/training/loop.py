@@ -1,4 +1,4 @@
-"""Train one network by a recipe, deterministically and resumably after any step (docs/training.md).
+"""Train one network with a recipe, deterministically and resumably after any step (docs/training.md).
 
 On a CPU, equal arguments give byte-identical weights, even after interruptions. The number of threads is one of the
 arguments, because it affects the order of float additions.

@@ -102,9 +102,9 @@ class Schedule(_OneFieldSection):
     """Schedule of the learning rate: exactly one of the two fields."""
 
     cosine: CosineSchedule | None = None
-    """Decreases to 0 along half a cosine, updated at each step."""
+    """Learning rate that decreases to 0 along half a cosine, updated at each step."""
     steps: StepSchedule | None = None
-    """Multiplied by a factor at certain points."""
+    """Learning rate that is multiplied by a factor at certain points."""
 
 
 class _Attack(StrictModel):

@@ -30,8 +30,9 @@ from robust201.studies.pages.writer import (
 
 _EFFECTS_EXPLANATION = (
     "The next table shows effects on R after the last epoch of each architecture. Comparisons are numbered as in "
-    "docs/image-distribution.md. In “A > B”, group A is the more robust one according to the paper; “A → B” is a group "
-    "pretrained on A and then trained on B. An estimate is the mean of the first group minus that of the second."
+    "docs/image-distribution.md. In “A > B”, group A is the more robust one according to the paper; “A against B” has "
+    "no claimed direction; “A → B” is a group pretrained on A and then trained on B. An estimate is the mean of the "
+    "first group minus that of the second."
 )
 
 
@@ -134,8 +135,8 @@ def _describe_networks_at_chance(trained_networks: pd.DataFrame) -> str:
     if not n_at_chance:
         return ""
     return (
-        f"The clean accuracies of {n_at_chance} networks are not above chance: these networks have no R, and are "
-        "omitted from means and tests. "
+        f"The clean accuracies of {n_at_chance} networks are not significantly above chance: these networks have no R, "
+        "and are omitted from means and tests. "
     )
 
 
@@ -172,9 +173,9 @@ def _describe_decisions(comparisons: pd.DataFrame, is_comparable: bool) -> str:
     n_agreeing = int((with_published["printed"] == with_published["higher"]).sum())
     n_after_holm = int((comparisons["higher_holm"] != "").sum())
     sentence = (
-        f"In {int((comparisons['higher'] != '').sum())} of {len(comparisons)} comparisons of two groups of networks, "
-        f"their robustness R differs significantly (Welch's test, 5% level); {n_after_holm} of these differences "
-        "remain significant after Holm's correction for all comparisons"
+        "The robustness R (defined below) of two groups of networks differs significantly in "
+        f"{int((comparisons['higher'] != '').sum())} of {len(comparisons)} comparisons (Welch's test, 5% level); "
+        f"{n_after_holm} of these differences remain significant after Holm's correction for all comparisons"
     )
     if "p_paired_holm" in comparisons:
         n_paired = int((comparisons["p_paired_holm"] < 0.05).sum())

@@ -202,9 +202,10 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
         "A candidate is a network of one depth, trained with one learning rate. Of the "
         f"{results.n_images} images, {results.n_validation} (validation images) are used to select the best candidate, "
         "and the others (test images) to measure its accuracy. The original study selected candidates on the test "
-        "images, separately for each attack. Table 1 and the column “selected on test” also select in this way, and "
-        "are compared with the published numbers. The effect of selection is the accuracy of the candidate selected on "
-        "the test images minus that of the candidate selected on the validation images."
+        "images, separately for each attack. Table 1 and the column “selected on test” show candidates that were "
+        "selected in the same way, and are compared with the published numbers. The effect of selection is the "
+        "accuracy of the candidate selected on the test images minus that of the candidate selected on the validation "
+        "images."
     )
     page.add_text(_describe_best(results.best))
     page.add_text(_explain_numbers(results.best["n"]))
