@@ -189,7 +189,7 @@ def evaluate(
             result of `robust201.images.load_images` is accepted, too; `labels` must then be None.
         labels: (N,) integers in [0, C).
         keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"epsilons_255": [8]}}]``;
-            ``"corruptions"`` means all corruptions, ``"autoattack"`` AutoAttack, ``"all"`` the keys of the paper. A
+            ``"corruptions"`` means all corruptions, ``"autoattack"`` AutoAttack, ``"all"`` the dataset paper's keys. A
             custom task has the fields of a sweep (docs/your-own.md), such as ``{"mine": {"file": "my_attack.py",
             "norm": "Linf", "strengths": [8]}}``; a task of an installed package is given by its name. None means a
             first look.
@@ -630,7 +630,7 @@ def _read_stored(name: str, network: str, keys: _Keys | None, data: str | None) 
             f"Comparing networks failed for {name}: the architecture has several weights: {', '.join(evaluations)}. "
             "Name one of them, or pass a list of networks."
         )
-    return dict.fromkeys([name], next(iter(evaluations.values())))
+    return {name: next(iter(evaluations.values()))}
 
 
 def _hash_images(images: ImageSet) -> str:
@@ -879,7 +879,7 @@ def _generate_corruptions(images: ImageSet, seed: int) -> CorruptedImages:
 
 
 def _uncorruptible_reason(images: ImageSet) -> str | None:
-    """Return why images cannot be corrupted; None if they can.
+    """Return the reason why images cannot be corrupted; None if they can.
 
     If the text ends with a comma, it includes advice that the caller must complete with an alternative.
     """
@@ -1049,7 +1049,7 @@ def _parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
 
 
 _SHOWN_CAUTIONS: ContextVar[set[str] | None] = ContextVar("shown_cautions", default=None)
-"""Warnings that the current call of `compare` has already shown for an earlier network with the same parameters."""
+"""Warnings that the current call of `compare` has already shown for an earlier network; None outside `compare`."""
 
 
 def _warn_of_parameters(task: Task, parameters: Parameters, *, randomised: bool = False) -> None:
@@ -1075,7 +1075,7 @@ _N_GRADIENT_IMAGES = 64
 
 
 def _measure_zero_gradients(context: Context, image_set: ImageSet) -> float:
-    """Return the fraction of the images in a sample whose gradient of the loss is exactly 0."""
+    """Return the fraction of the first `_N_GRADIENT_IMAGES` images whose gradient of the loss is exactly 0."""
     pixels = to_float(torch.from_numpy(image_set.images[:_N_GRADIENT_IMAGES])).to(context.classifier.device)
     labels = torch.from_numpy(image_set.labels[:_N_GRADIENT_IMAGES]).to(context.classifier.device)
     _, _, gradient = context.classifier.loss_and_gradient(pixels, labels)

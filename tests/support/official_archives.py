@@ -126,5 +126,5 @@ def iter_weights(
 ) -> Iterator[SourceWeights]:
     """Yield the selected weights of a file or folder, one trial at a time."""
     selection = Selection(None if datasets is None else tuple(datasets), hp, seed)
-    for member in open_networks(path, indices, format)[0]:
-        yield from member(selection)
+    for read_network in open_networks(path, indices, format)[0]:
+        yield from read_network(selection)

@@ -51,10 +51,10 @@ def assert_weights(path: Path) -> list[str]:
         (WEIGHTS, None),
         ({name: nn.Parameter(tensor, requires_grad=False) for name, tensor in WEIGHTS.items()}, None),
         ({"state_dict": WEIGHTS, "epoch": 3, "optimizer": {"state": {}, "param_groups": [{"lr": 0.1}]}}, "state_dict"),
-        ({"model": weights_with_prefix("module.")}, "the entry 'model'; the prefix 'module.' is"),
+        ({"model": weights_with_prefix("module.")}, "from the entry 'model', with the prefix 'module.' removed"),
         ({"weights_of_mine": WEIGHTS}, "the entry 'weights_of_mine'."),
-        (weights_with_prefix("module."), "the prefix 'module.' is removed from names."),
-        (weights_with_prefix("module._orig_mod."), "the prefix 'module._orig_mod.' is removed"),
+        (weights_with_prefix("module."), "with the prefix 'module.' removed from names."),
+        (weights_with_prefix("module._orig_mod."), "the prefix 'module._orig_mod.' removed"),
     ],
 )
 def test_read_weights_returns_the_state_dict_of_a_torch_file(
@@ -82,7 +82,7 @@ def test_read_weights_recognises_safetensors_files_with_other_names(tmp_path: Pa
     save_file(WEIGHTS, tmp_path / "w.pth")
     assert assert_weights(tmp_path / "w.pth") == []
     save_file(weights_with_prefix("module."), tmp_path / "wrapped")
-    assert "the prefix 'module.' is removed" in assert_weights(tmp_path / "wrapped")[0]
+    assert "the prefix 'module.' removed" in assert_weights(tmp_path / "wrapped")[0]
 
 
 @pytest.mark.parametrize("length", [640, 0x04034B50])

@@ -383,6 +383,7 @@ def compare(
     """
     all_times = [ContenderTimes(contender) for contender in contenders]
     for round_index, current_times in _rounds(all_times, rounds):
+        # The start-up times of a group are recorded for its first contender.
         start_up_owner = next(
             candidate
             for candidate in all_times

@@ -111,7 +111,7 @@ def split_into_batches(n_samples: int, buckets: Sequence[int]) -> list[Batch]:
         if largest_full is None or (
             smallest_sufficient is not None and n_remaining >= _MIN_FILLED_FRACTION * smallest_sufficient
         ):
-            # If all buckets are smaller than the remaining samples, these fill the largest bucket.
+            # A sufficient size always exists here; the alternative satisfies the type checker.
             size = smallest_sufficient if smallest_sufficient is not None else buckets[-1]
         else:
             size = largest_full

@@ -78,7 +78,7 @@ def _merged_format(name: str, description: str, pattern: str) -> WeightsFormat:
     """Return the format of a merged file with records of all networks. It is rejected, because it has no weights."""
     compiled_pattern = re.compile(pattern)
 
-    def members(path: Path, _indices: Collection[int] | None) -> list[NetworkReader]:
+    def make_readers(path: Path, _indices: Collection[int] | None) -> list[NetworkReader]:
         message = (
             f"Reading weights failed for {path}: this merged file has records without weights. "
             "Use the archive with weights (NATS-tss-v1_0-3ffb9-full)."
@@ -86,7 +86,7 @@ def _merged_format(name: str, description: str, pattern: str) -> WeightsFormat:
         return [absent_network_reader(message)]
 
     return WeightsFormat(
-        name, description, lambda path: path.is_file() and bool(matching_files(path, compiled_pattern)), members
+        name, description, lambda path: path.is_file() and bool(matching_files(path, compiled_pattern)), make_readers
     )
 
 
