@@ -225,12 +225,12 @@ def pixels_and_labels(n_samples, seed=0, size=2):
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=4), st.integers(1, 16), st.integers(1, 16), st.booleans())
-def test_bucketed_model_equals_the_original_model(sample_counts, max_logits, max_gradients, inference):
+def test_bucketed_model_equals_the_original_model(sample_counts, max_logits, max_gradients, is_inference):
     original_model, recording_model = RecordingModel(), RecordingModel()
     bucketed = BucketedModel(recording_model, Capacity(max_logits, max_gradients), prepare=RecordingPreparation())
     for seed, n_samples in enumerate(sample_counts):
         pixels, labels = pixels_and_labels(n_samples, seed, size=2 + seed % 2)
-        with torch.inference_mode(inference):
+        with torch.inference_mode(is_inference):
             outputs = [bucketed.logits(pixels), *bucketed.loss_and_gradient(pixels, labels)]
             expected = [original_model.logits(pixels), *original_model.loss_and_gradient(pixels, labels)]
         assert all(torch.equal(output, reference) for output, reference in zip(outputs, expected, strict=True))

@@ -65,6 +65,7 @@ def list_sources(package: Path = PACKAGE) -> list[Path]:
 
 
 def find_imports(path: Path) -> set[str]:
+    """Return all names that a file imports: modules, and names in modules such as ``pathlib.Path``."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -116,7 +117,7 @@ def module_name(path: Path, source_root: Path) -> str:
 
 
 def imported_modules(path: Path, modules: Collection[str]) -> set[str]:
-    """Return the modules that a file imports, including imports inside functions."""
+    """Return those of `modules` that a file imports, including imports inside functions."""
     imported: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

@@ -50,10 +50,11 @@ def find_violations(source: str, name: str) -> Iterator[str]:
             if module.split(".")[0] in PICKLE_MODULES and name != UNPICKLING_MODULE:
                 yield f"{name}:{getattr(node, 'lineno', 0)} imports {module}"
         if isinstance(node, ast.Call):
-            yield from (f"{name}:{node.lineno} {problem}" for problem in find_unsafe_call(node))
+            yield from (f"{name}:{node.lineno} {problem}" for problem in find_call_violations(node))
 
 
-def find_unsafe_call(call: ast.Call) -> Iterator[str]:
+def find_call_violations(call: ast.Call) -> Iterator[str]:
+    """Yield a description of each reason why a call is unsafe."""
     function = ast.unparse(call.func)
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
     for suffix, (keyword, required_value) in REQUIRED_ARGUMENTS.items():

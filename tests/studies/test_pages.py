@@ -23,7 +23,9 @@ def test_docs_page_of_image_distributions_has_the_recomputed_tables(tmp_path):
 
 
 FINDINGS_BY_STUDY = {
-    "image-distribution": "The robustness R (defined below) of two groups of networks differs significantly in 4 of 4 comparisons",
+    "image-distribution": (
+        "The robustness R (defined below) of two groups of networks differs significantly in 4 of 4 comparisons"
+    ),
     "robust-features-dynamics": "At its last snapshot, the run std has: clean accuracy 80.00% (published: 91.16%), ",
     "robust-features-mixing": (
         "As the fraction of robust images in training rises from 0 to 1, accuracy rises in 2 of 4 curves"

@@ -31,7 +31,7 @@ def random_weights(index: int, dataset: str, seed: int, epochs: int) -> dict[str
     return network.state_dict()
 
 
-def make_states(
+def make_records(
     index: int,
     api_utils: Any,
     *,
@@ -77,7 +77,7 @@ def write_nats(folder: Path, indices: Iterable[int], **options: Any) -> Path:
     }
     api_utils.pickle_save(meta, folder / "meta.pickle")
     for index in indices:
-        api_utils.pickle_save(make_states(index, api_utils, **options), folder / f"{index:06d}.pickle")
+        api_utils.pickle_save(make_records(index, api_utils, **options), folder / f"{index:06d}.pickle")
     return folder
 
 
@@ -102,7 +102,7 @@ def write_nasbench201(folder: Path, indices: Iterable[int], **options: Any) -> P
 
     folder.mkdir(parents=True, exist_ok=True)
     for index in indices:
-        records = make_states(index, api_utils, **options)
+        records = make_records(index, api_utils, **options)
         torch.save({"full": records["200"], "less": records["12"]}, folder / f"{index:06d}-FULL.pth")
     return folder
 

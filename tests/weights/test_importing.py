@@ -18,7 +18,7 @@ from tests.support.official_archives import (
     CLASSES,
     assert_equal_tensors,
     iter_weights,
-    make_states,
+    make_records,
     random_weights,
     write_nats,
     write_split_tar,
@@ -42,10 +42,10 @@ def write_edited_record(folder: Path, index: int, edit: Any, trials: Any = None)
     """Write a NATS-Bench record of a network after `edit` has changed it."""
     from nats_bench import api_utils
 
-    states = make_states(index, api_utils, trials=trials or {"200": [("cifar10", 777)]})
-    edit(states["200"], states["200"]["all_results"]["cifar10", 777])
+    records = make_records(index, api_utils, trials=trials or {"200": [("cifar10", 777)]})
+    edit(records["200"], records["200"]["all_results"]["cifar10", 777])
     folder.mkdir(exist_ok=True)
-    api_utils.pickle_save(states, folder / f"{index:06d}.pickle")
+    api_utils.pickle_save(records, folder / f"{index:06d}.pickle")
 
 
 def test_import_adds_the_selected_networks_to_the_store(nats: Path, tmp_path: Path) -> None:
@@ -255,8 +255,8 @@ def test_shared_checkpoints_equal_the_weights_read_by_the_official_package(share
     if not source.is_dir():
         pytest.skip(f"no checkpoints in {shared_data}")
     (weights,) = iter_weights(source, indices=[9])
-    states = api_utils.pickle_load(str(source / "000009.pickle.pbz2"))
-    official = api_utils.ArchResults.create_from_state_dict(states["200"])
+    records = api_utils.pickle_load(str(source / "000009.pickle.pbz2"))
+    official = api_utils.ArchResults.create_from_state_dict(records["200"])
     assert_equal_tensors(weights.state_dict, official.get_net_param("cifar10", 777))
 
 

@@ -268,7 +268,7 @@ def test_import_for_a_custom_dataset_needs_its_number_of_classes(robust201: RunC
 
 
 @pytest.fixture
-def two_datasets(tmp_path: Path) -> dict[str, Any]:
+def fields_with_two_datasets(tmp_path: Path) -> dict[str, Any]:
     images = write_parquet(tmp_path / "images.parquet")
     custom_dataset = {"path": str(images), "form": "parquet", "classes": 10, "image_size": 32}
     return {"space": "zoo", "architectures": ["tiny"], "network": {}, "checkpoints": None,
@@ -281,11 +281,11 @@ def checkpoints_of(results: Path) -> dict[str, str]:
 
 
 def test_each_dataset_may_have_separate_weight_files(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, two_datasets: dict[str, Any]
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, fields_with_two_datasets: dict[str, Any]
 ) -> None:
     files = {name: {"tiny": str(write_tiny_weights(tmp_path / name / "tiny.safetensors", seed=seed))}
              for seed, name in enumerate(("digits", "mine"))}  # fmt: skip
-    sweep = write_sweep(**two_datasets, weights={"files": files})
+    sweep = write_sweep(**fields_with_two_datasets, weights={"files": files})
     result = robust201("run", sweep)
     assert result.code == 0, result.err
     checkpoints = checkpoints_of(tmp_path / "results")
@@ -296,10 +296,10 @@ def test_each_dataset_may_have_separate_weight_files(
 
 
 def test_weight_files_by_network_are_used_for_every_dataset(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, two_datasets: dict[str, Any]
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, fields_with_two_datasets: dict[str, Any]
 ) -> None:
     files = {"tiny": str(write_tiny_weights(tmp_path / "tiny.safetensors"))}
-    assert robust201("run", write_sweep(**two_datasets, weights={"files": files})).code == 0
+    assert robust201("run", write_sweep(**fields_with_two_datasets, weights={"files": files})).code == 0
     assert len(set(checkpoints_of(tmp_path / "results").values())) == 1
 
 
@@ -321,6 +321,6 @@ def test_weight_files_by_network_are_used_for_every_dataset(
     ],
 )
 def test_invalid_weight_files_give_a_one_line_error(
-    robust201: RunCommand, write_sweep: WriteSweep, two_datasets: dict[str, Any], files: Any, expected: str
+    robust201: RunCommand, write_sweep: WriteSweep, fields_with_two_datasets: dict[str, Any], files: Any, expected: str
 ) -> None:
-    assert expected in robust201("run", write_sweep(**two_datasets, weights={"files": files})).error_line(2)
+    assert expected in robust201("run", write_sweep(**fields_with_two_datasets, weights={"files": files})).error_line(2)

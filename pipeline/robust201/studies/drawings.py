@@ -73,9 +73,9 @@ def _draw_published(axes: Axes, x: Any, values: Any, colour: str) -> None:
 def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normalised: bool) -> Figure | None:
     """Draw accuracy against epsilon, one panel per network and epoch: means over networks ± one standard deviation.
 
-    The figures correspond to the paper's figures 4 and 5 (normalised by the clean accuracy) or 6 and 7 (not normalised).
-    In normalised figures, chance depends on the clean accuracy, so each group has a dotted line at its chance level, in
-    its colour. Return None if no group has curves.
+    The figures correspond to the paper's figures 4 and 5 (normalised by the clean accuracy) or 6 and 7 (without
+    normalisation). In normalised figures, chance depends on the clean accuracy, so each group has a dotted line at its
+    chance level, in its colour. Return None if no group has curves.
     """
     selected_curves = curves[curves["group"].isin(groups)]
     if selected_curves.empty:

@@ -231,12 +231,12 @@ class Equivariance:
     """Results of question 3: accuracy of equivariant networks under spatial attacks.
 
     Attributes:
-        best: Table 1, one row per `attack`, `network` and `setting`. A candidate is a depth and a learning rate. `mean`,
-            `low` and `high` are the accuracy on the test images of the candidate that is best on the validation images.
-            `on_test` is the accuracy of the candidate that is best on the test images themselves, which is how the
-            paper selected; `selection` is `on_test` minus `mean`. `chosen` and `chosen_on_test` name the two candidates
-            (architecture, recipe); `candidates` is the number of candidates. `difference` is `on_test` minus the
-            published number `printed`.
+        best: Table 1, one row per `attack`, `network` and `setting`. A candidate is a depth and a learning rate. The
+            candidate that is best on the validation images has the accuracy `mean` on the test images, with its
+            interval `low` to `high`. The candidate that is best on the test images themselves, as the paper selected
+            it, has the accuracy `on_test`; `selection` is `on_test` minus `mean`. `chosen` and `chosen_on_test` name
+            the two candidates (architecture, recipe); `candidates` is the number of candidates. `difference` is
+            `on_test` minus the published number `printed`.
         depths: the columns of `best` for each architecture, with only learning rates as candidates, as in the paper's
             appendix.
         candidates: accuracy of every candidate on all images: mean over seeds and its interval.

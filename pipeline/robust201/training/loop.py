@@ -141,7 +141,7 @@ def train(
     for target_step in target_steps:
         with _deterministic(device, threads, precision):
             is_reached = run.run_until(target_step, state_folder, save_seconds, on_epoch, on_steps, keep_going)
-            snapshot = run.snapshot() if is_reached else None
+            snapshot = run.make_snapshot() if is_reached else None
         if snapshot is None:
             return
         yield snapshot
@@ -192,17 +192,17 @@ class _Training:
                 momentum = torch.zeros_like(parameter).copy_(state.momentum[name])
                 self._optimiser.state[parameter]["momentum_buffer"] = momentum
 
-    def state(self) -> TrainingState:
+    def copy_state(self) -> TrainingState:
         """Return a copy of the state on the CPU."""
         self._check_finite()
         momentum = {
-            name: _copy(self._optimiser.state[parameter]["momentum_buffer"])
+            name: _copy_to_cpu(self._optimiser.state[parameter]["momentum_buffer"])
             for name, parameter in self._network.named_parameters()
             if self._optimiser.state.get(parameter, {}).get("momentum_buffer") is not None
         }
         return TrainingState(
             step=self.step,
-            network=self._weights(),
+            network=self._copy_weights(),
             momentum=momentum,
             loss_sum=float(self._loss_sum),
             n_correct=int(self._n_correct),
@@ -210,10 +210,10 @@ class _Training:
             history=self._history,
         )
 
-    def snapshot(self) -> Snapshot:
+    def make_snapshot(self) -> Snapshot:
         self._check_finite()
         history = (*self._history, self._make_record()) if self._n_images else self._history
-        return Snapshot(self.step, self._n_batches, self._weights(), history)
+        return Snapshot(self.step, self._n_batches, self._copy_weights(), history)
 
     def run_until(
         self,
@@ -240,10 +240,10 @@ class _Training:
                 and self.step < target_step
                 and time.monotonic() - last_save_time >= save_seconds
             ):
-                state_folder.save(self.state())
+                state_folder.save(self.copy_state())
                 saved_step, last_save_time = self.step, time.monotonic()
         if state_folder is not None and saved_step < self.step:
-            state_folder.save(self.state())
+            state_folder.save(self.copy_state())
         return self.step == target_step
 
     def _make_step(self) -> None:
@@ -327,11 +327,11 @@ class _Training:
             f"({self._recipe.learning_rate})."
         )
 
-    def _weights(self) -> dict[str, torch.Tensor]:
-        return {name: _copy(tensor) for name, tensor in self._network.state_dict().items()}
+    def _copy_weights(self) -> dict[str, torch.Tensor]:
+        return {name: _copy_to_cpu(tensor) for name, tensor in self._network.state_dict().items()}
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
+def _copy_to_cpu(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 

@@ -30,8 +30,8 @@ from robust201.studies.pages.writer import PageWriter, format_number, table_line
 
 _CELLS_AND_EDGES = (
     "Cells are named by their index, such as #13714. Edges are numbered as in the paper: 1 is 0→1, 2 is 0→2, 3 is 1→2, "
-    "4 is 0→3, 5 is 1→3, and 6 is 2→3. Kernel parameters are counted for one channel: nine for each 3x3 convolution and "
-    "one for each 1x1 convolution."
+    "4 is 0→3, 5 is 1→3, and 6 is 2→3. Kernel parameters are counted for one channel: nine for each 3x3 convolution "
+    "and one for each 1x1 convolution."
 )
 
 
