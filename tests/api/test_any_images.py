@@ -28,7 +28,7 @@ def make_network(channels: int, n_classes: int = 5, size: int = 8) -> nn.Module:
 
 
 @pytest.mark.parametrize("channel_axis", [1, 3])
-def test_attack_keeps_grey_images_within_ball(channel_axis: int) -> None:
+def test_evaluate_attack_and_show_accept_grey_images(channel_axis: int) -> None:
     grey_images = PIXELS[:, :1] if channel_axis == 1 else PIXELS[:, :1].transpose(0, 2, 3, 1)
     keys = [*KEYS, {"pgd_l2": {"epsilons": [0.5], "steps": 8}}, {"aa_standard": {"steps": 2, "queries": 4}}]
     table = evaluate(make_network(1), grey_images, LABELS, keys, normalisation=([0.5], [0.25]), progress=False)

@@ -346,6 +346,7 @@ def test_loaded_network_uses_weights_changed_after_loading(tiny_weights: Path) -
     model.network.classifier.bias.copy_(torch.arange(10.0))
     frame = evaluate(model, images.images, images.labels, ["clean"], progress=False)
     assert frame["accuracy"].item() == (images.labels == 9).mean()
+    # The hook changes the logits of the original network, but not those of its compiled form.
     model.network.register_forward_hook(lambda _module, _inputs, outputs: (outputs[0], outputs[1].softmax(dim=1)))
     with (
         pytest.warns(RobustWarning, match="softmax"),

@@ -331,7 +331,7 @@ class TimeComparison:
     def largest_difference(self) -> float:
         """Largest absolute difference between accuracies of the sweep and of the loop with the least CPU time.
 
-        The random numbers of the two differ.
+        The loop and the sweep use different random numbers.
         """
         loop_accuracies, accuracies = self.best("cpu").accuracies, self.sweeps[0].accuracies
         return max(

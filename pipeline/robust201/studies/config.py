@@ -44,11 +44,11 @@ class _Study(StrictModel):
 
     Attributes:
         format: version of the file's format.
-        study: kind of study, one of five.
+        study: kind of study, which determines the other fields.
         name: name of the study.
         steps: command lines that create images and weights, in order. Each step resumes after an interruption, and does
             nothing if it is already complete.
-        sweeps: sweep YAMLs to run and export after the steps.
+        sweeps: paths of the sweep YAMLs to run and export after the steps.
         note: text at the top of the study's page, for example how the study was scaled down.
     """
 
