@@ -87,7 +87,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("images", help=".npz with images (N, 3, H, W) uint8 and labels (N,)")
     parser.add_argument("weights", help="state_dict of the network, as safetensors")
     parser.add_argument(
-        "--architecture", default="309", help="index in NAS-Bench-201, or a zoo network such as resnet18"
+        "--architecture", default="309", help="index of a cell, or name of a zoo network such as resnet18"
     )
     parser.add_argument("--channels", type=int, default=16)
     parser.add_argument("--cells", type=int, default=5)
