@@ -17,7 +17,7 @@ format:  ## fix lint and format automatically
 test:  ## run the tests, without slow ones
 	$(PYTHON) -m pytest
 
-test-all:  ## run all tests, including slow ones, tests on clusters and all faults
+test-all:  ## run all tests, including slow tests, cluster tests and fault injection
 	$(PYTHON) -m pytest -m "not cluster and not faults"
 	$(PYTHON) -m pytest -n 0 -m cluster
 	$(PYTHON) -m pytest -n 0 -m faults

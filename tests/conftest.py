@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from robust201.weights.store import CheckpointStore
 
-# Examples have no deadline, because a busy machine is slow. By default, examples are equal everywhere, so that only
-# a change of the code can cause a new failure; `pytest --hypothesis-profile explore` tries out new examples.
+# Examples have no deadline, because a busy machine is slow. By default, every run has the same examples, so only a
+# change of the code can cause a new failure; `pytest --hypothesis-profile explore` tries out new examples.
 hypothesis.settings.register_profile("robust201", deadline=None, derandomize=True, max_examples=30)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("robust201")
@@ -296,11 +296,6 @@ def robust201(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 def read_tree(folder: Path) -> dict[str, bytes]:
     """Return the contents of all files below a folder, by relative path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def names(paths: Sequence[Path]) -> list[str]:
-    """Return the file names of paths, sorted."""
-    return sorted(path.name for path in paths)
 
 
 @pytest.fixture(scope="session")

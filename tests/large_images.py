@@ -48,7 +48,7 @@ def make_network(n_classes: int) -> nn.Module:
 def attack(
     package: str, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, steps: int, queries: int
 ) -> None:
-    """Attack uint8 images (N, 3, H, W) with a package's version of AutoAttack's standard version."""
+    """Attack uint8 images (N, 3, H, W) with a package's implementation of AutoAttack (standard version)."""
     if package == "robust201":
         import robust201
 

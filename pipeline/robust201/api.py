@@ -189,14 +189,14 @@ def evaluate(
             result of `robust201.images.load_images` is accepted, too; `labels` must then be None.
         labels: (N,) integers in [0, C).
         keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"epsilons_255": [8]}}]``;
-            ``"corruptions"`` means all corruptions, ``"autoattack"`` AutoAttack, ``"all"`` the keys of the paper. A
+            ``"corruptions"`` means all corruptions, ``"autoattack"`` AutoAttack, ``"all"`` the dataset paper's keys. A
             custom task has the fields of a sweep (docs/your-own.md), such as ``{"mine": {"file": "my_attack.py",
             "norm": "Linf", "strengths": [8]}}``; a task of an installed package is given by its name. None means a
             first look.
         benchmark: protocol of a RobustBench leaderboard on CIFAR-10, instead of keys: ``"robustbench-linf"``,
-            ``"robustbench-l2"`` or ``"robustbench-corruptions"``. Without images and labels, the test images of the
-            data folder are used. `count` selects the first images instead of a random subset. The result's `model_info`
-            contains the results in the format of RobustBench's `model_info` files.
+            ``"robustbench-l2"`` or ``"robustbench-corruptions"``. If images and labels are omitted, CIFAR-10's test
+            images are loaded from the data folder. `count` selects the first images instead of a random subset. The
+            result's `model_info` contains the results in the format of RobustBench's `model_info` files.
         epsilon: radius of the Linf ball of a first look, as a fraction of the pixel range; by default ``"8/255"``.
         count: size of a class-stratified random subset to evaluate; None evaluates all images, or in a first look as
             many as the time allows.
@@ -207,7 +207,7 @@ def evaluate(
         n_classes: number of classes C; None takes it from the module's output.
         seed: seed of the subset and of all random numbers.
         engine: ``"fused"`` (robust201's own attacks), or ``"reference"`` to run Foolbox and AutoAttack themselves.
-        device: device to compute on; None is the module's device.
+        device: device to compute on; None uses the module's device.
         batch_size: maximum number of images per pass; with the reference engine, random numbers depend on it.
         progress: whether to show progress on stderr (a bar on a terminal, elsewhere a line every ten seconds), or a
             function that is called with (evaluations done, total).
@@ -634,7 +634,7 @@ def _read_stored(name: str, network: str, keys: _Keys | None, data: str | None) 
             f"Comparing networks failed for {name}: the architecture has several weights: {', '.join(evaluations)}. "
             "Name one of them, or pass a list of networks."
         )
-    return dict.fromkeys([name], next(iter(evaluations.values())))
+    return {name: next(iter(evaluations.values()))}
 
 
 def _hash_images(images: ImageSet) -> str:
@@ -883,7 +883,7 @@ def _generate_corruptions(images: ImageSet, seed: int) -> CorruptedImages:
 
 
 def _uncorruptible_reason(images: ImageSet) -> str | None:
-    """Return why images cannot be corrupted; None if they can.
+    """Return the reason why images cannot be corrupted; None if they can.
 
     If the text ends with a comma, it includes advice that the caller must complete with an alternative.
     """
@@ -1053,7 +1053,7 @@ def _parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
 
 
 _SHOWN_CAUTIONS: ContextVar[set[str] | None] = ContextVar("shown_cautions", default=None)
-"""Warnings that the current call of `compare` has already shown for an earlier network with the same parameters."""
+"""Warnings that the current call of `compare` has already shown for an earlier network; None outside `compare`."""
 
 
 def _warn_of_parameters(task: Task, parameters: Parameters, *, randomised: bool = False) -> None:
@@ -1079,7 +1079,7 @@ _N_GRADIENT_IMAGES = 64
 
 
 def _measure_zero_gradients(context: Context, image_set: ImageSet) -> float:
-    """Return the fraction of the images in a sample whose gradient of the loss is exactly 0."""
+    """Return the fraction of the first `_N_GRADIENT_IMAGES` images whose gradient of the loss is exactly 0."""
     pixels = to_float(torch.from_numpy(image_set.images[:_N_GRADIENT_IMAGES])).to(context.classifier.device)
     labels = torch.from_numpy(image_set.labels[:_N_GRADIENT_IMAGES]).to(context.classifier.device)
     _, _, gradient = context.classifier.loss_and_gradient(pixels, labels)

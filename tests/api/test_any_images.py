@@ -27,9 +27,9 @@ def make_network(channels: int, n_classes: int = 5, size: int = 8) -> nn.Module:
 # --- one channel
 
 
-@pytest.mark.parametrize("axis", [1, 3])
-def test_attack_keeps_grey_images_within_ball(axis: int) -> None:
-    grey_images = PIXELS[:, :1] if axis == 1 else PIXELS[:, :1].transpose(0, 2, 3, 1)
+@pytest.mark.parametrize("channel_axis", [1, 3])
+def test_evaluate_attack_and_show_accept_grey_images(channel_axis: int) -> None:
+    grey_images = PIXELS[:, :1] if channel_axis == 1 else PIXELS[:, :1].transpose(0, 2, 3, 1)
     keys = [*KEYS, {"pgd_l2": {"epsilons": [0.5], "steps": 8}}, {"aa_standard": {"steps": 2, "queries": 4}}]
     table = evaluate(make_network(1), grey_images, LABELS, keys, normalisation=([0.5], [0.25]), progress=False)
     assert set(table["key"]) == {"clean", "pgd", "pgd_l2", "aa_standard"}
@@ -83,6 +83,7 @@ def test_evaluate_treats_8_bit_floats_like_uint8() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """Return a folder with the images in one subfolder per class."""
     for index, pixels in enumerate(PIXELS):
         file = tmp_path / f"class{LABELS[index]}" / f"{index:02d}.png"
         file.parent.mkdir(exist_ok=True)

@@ -44,7 +44,7 @@ from tests.support.tiny_networks import (
 IMAGES = tiny_images()
 PIXELS, LABELS = IMAGES.images, IMAGES.labels
 KEYS = ["clean", {"pgd": {"epsilons_255": [128, 1], "steps": 10, "rel_stepsize": 0.1}}, {"fog": {"severities": [1, 5]}}]
-NORMALISATION_OPTIONS = {"normalisation": NORMALISATION, "progress": False}
+OPTIONS = {"normalisation": NORMALISATION, "progress": False}
 
 
 def without_seconds(frame: pd.DataFrame) -> pd.DataFrame:
@@ -55,12 +55,10 @@ def without_seconds(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_evaluate_returns_one_row_per_key_and_strength() -> None:
-    frame = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISATION_OPTIONS)
+    frame = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **OPTIONS)
     assert list(frame["key"]) == ["clean", "pgd", "pgd", "fog", "fog"]
     assert list(frame["strength"]) == [0, 1, 128, 1, 5]
-    assert list(frame.columns) == [
-        *("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds"),
-    ]
+    assert " ".join(frame.columns) == "key strength accuracy low high confidence n_images seconds"
     assert (frame["n_images"] == len(LABELS)).all()
     low, high = accuracy_intervals(frame["accuracy"], frame["n_images"])
     assert (frame["low"].tolist(), frame["high"].tolist()) == (low.tolist(), high.tolist())
@@ -69,7 +67,7 @@ def test_evaluate_returns_one_row_per_key_and_strength() -> None:
 
 
 def test_clean_results_match_the_logits() -> None:
-    frame = evaluate(TinyNetwork(), PIXELS, LABELS, "clean", **NORMALISATION_OPTIONS)
+    frame = evaluate(TinyNetwork(), PIXELS, LABELS, "clean", **OPTIONS)
     softmax = tiny_classifier()(torch.from_numpy(PIXELS) / 255).softmax(dim=1)
     assert frame["accuracy"].item() == (softmax.argmax(dim=1).numpy() == LABELS).mean()
     assert frame["confidence"].item() == pytest.approx(softmax.amax(dim=1).mean().item(), abs=1e-6)
@@ -84,11 +82,9 @@ def test_evaluate_matches_accuracy_of_sweep(engine: str) -> None:
     context = Context(tiny_classifier(), seed=3, batch_size=BATCH_SIZE, engine=engine)
     part = part_of(task, parameters, images)
     sweep_results = evaluate_part(context, task, parameters, part, images, ("accuracy",), provenance={})
-    frame = evaluate(
-        TinyNetwork(),
-        *(PIXELS, LABELS, [{"pgd": {"epsilons_255": [1, 8], "steps": 4, "rel_stepsize": 0.25}}]),
-        **(NORMALISATION_OPTIONS | {"seed": 3, "engine": engine, "batch_size": BATCH_SIZE}),
-    )
+    keys = {"pgd": {"epsilons_255": [1, 8], "steps": 4, "rel_stepsize": 0.25}}
+    options = OPTIONS | {"seed": 3, "engine": engine, "batch_size": BATCH_SIZE}
+    frame = evaluate(TinyNetwork(), PIXELS, LABELS, keys, **options)
     assert dict(zip(frame["strength"], frame["accuracy"], strict=True)) == {
         result.strength: float(result.values["accuracy"]) for result in sweep_results
     }
@@ -105,8 +101,8 @@ def test_evaluate_matches_accuracy_of_sweep(engine: str) -> None:
     ids=["tensor", "channels last", "float64", "float32 tensor, channels last"],
 )
 def test_evaluate_accepts_images_in_all_formats(images: object) -> None:
-    expected = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISATION_OPTIONS)
-    evaluation = evaluate(TinyNetwork(), images, torch.from_numpy(LABELS), KEYS, **NORMALISATION_OPTIONS)
+    expected = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **OPTIONS)
+    evaluation = evaluate(TinyNetwork(), images, torch.from_numpy(LABELS), KEYS, **OPTIONS)
     pd.testing.assert_frame_equal(without_seconds(evaluation), without_seconds(expected))
 
 
@@ -122,7 +118,7 @@ def test_normalisation_argument_matches_normalising_model() -> None:
             shape = (1, 3, 1, 1)
             return self.network((pixels - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape))[1]
 
-    expected = without_seconds(evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISATION_OPTIONS))
+    expected = without_seconds(evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **OPTIONS))
     evaluation = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, normalisation=(list(mean), list(std)), progress=False)
     pd.testing.assert_frame_equal(without_seconds(evaluation), expected)
     for model in (NetworkWithNormalisation(), tiny_classifier()):
@@ -130,9 +126,7 @@ def test_normalisation_argument_matches_normalising_model() -> None:
 
 
 def test_evaluate_returns_measure_in_separate_columns() -> None:
-    frame = evaluate(
-        TinyNetwork(), PIXELS, LABELS, ["clean", {"jacobian": {"projections": "exact"}}], **NORMALISATION_OPTIONS
-    )
+    frame = evaluate(TinyNetwork(), PIXELS, LABELS, ["clean", {"jacobian": {"projections": "exact"}}], **OPTIONS)
     clean, jacobian = frame.iloc[0], frame.iloc[1]
     assert clean[["squared_norm", "squared_norm_sd"]].isna().all()
     assert jacobian[["accuracy", "low", "high", "confidence"]].isna().all()
@@ -160,8 +154,7 @@ def test_progress_function_receives_counts() -> None:
 def test_corruptions_depend_only_on_the_seed() -> None:
     keys = [{"gaussian_noise": {"severities": [5]}}]
     confidence, same_seed, other_seed = (
-        evaluate(TinyNetwork(), PIXELS, LABELS, keys, seed=seed, **NORMALISATION_OPTIONS)["confidence"].item()
-        for seed in (1, 1, 2)
+        evaluate(TinyNetwork(), PIXELS, LABELS, keys, seed=seed, **OPTIONS)["confidence"].item() for seed in (1, 1, 2)
     )
     assert confidence == same_seed != other_seed
 
@@ -186,12 +179,8 @@ def test_evaluate_does_not_change_the_module(make_model: type[nn.Module], raises
     second.requires_grad_()
     state_before, weights = get_state(model), copy.deepcopy(model.state_dict())
     with pytest.raises(EvaluationError) if raises_error else nullcontext():
-        evaluate(
-            model,
-            *(PIXELS, LABELS, ["clean", {"fgsm": {"epsilons_255": [8]}}]),
-            progress=False,
-            n_classes=4 if raises_error else None,
-        )
+        keys = ["clean", {"fgsm": {"epsilons_255": [8]}}]
+        evaluate(model, PIXELS, LABELS, keys, progress=False, n_classes=4 if raises_error else None)
     assert get_state(model) == state_before
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
 
@@ -201,8 +190,8 @@ def test_evaluate_does_not_change_the_module(make_model: type[nn.Module], raises
 def test_evaluate_copies_module_to_other_device() -> None:
     model = TinyNetwork().train()
     state_before, tf32 = get_state(model), torch.backends.cudnn.allow_tf32
-    evaluation = evaluate(model, PIXELS, LABELS, KEYS, device="cuda", **NORMALISATION_OPTIONS)
-    expected = evaluate(model, PIXELS, LABELS, KEYS, **NORMALISATION_OPTIONS)
+    evaluation = evaluate(model, PIXELS, LABELS, KEYS, device="cuda", **OPTIONS)
+    expected = evaluate(model, PIXELS, LABELS, KEYS, **OPTIONS)
     assert evaluation["confidence"].to_numpy() == pytest.approx(expected["confidence"].to_numpy(), abs=1e-3)
     assert (get_state(model), torch.backends.cudnn.allow_tf32) == (state_before, tf32)
     assert attack("fgsm", model, PIXELS, LABELS, epsilon_255=8, device="cuda").is_cuda
@@ -220,12 +209,10 @@ def test_evaluate_copies_module_to_other_device() -> None:
 )
 def test_results_do_not_depend_on_the_callers_torch_contexts(torch_context: Callable, engine: str) -> None:
     keys = [*KEYS, "rot30", {"jacobian": {"projections": "exact"}}, "hessian_input", "hessian_weights"]
-    expected = evaluate(TinyNetwork(), PIXELS, LABELS, keys, engine=engine, **NORMALISATION_OPTIONS)
+    expected = evaluate(TinyNetwork(), PIXELS, LABELS, keys, engine=engine, **OPTIONS)
     images = attack("pgd", TinyNetwork(), PIXELS, LABELS, epsilon_255=8, engine=engine)
     with torch_context():
-        evaluation = evaluate(
-            TinyNetwork(), torch.from_numpy(PIXELS), LABELS, keys, engine=engine, **NORMALISATION_OPTIONS
-        )
+        evaluation = evaluate(TinyNetwork(), torch.from_numpy(PIXELS), LABELS, keys, engine=engine, **OPTIONS)
         images_in_context = attack("pgd", TinyNetwork(), PIXELS, LABELS, epsilon_255=8, engine=engine)
     pd.testing.assert_frame_equal(without_seconds(evaluation), without_seconds(expected), check_exact=True)
     assert torch.equal(images_in_context, images)
@@ -359,6 +346,7 @@ def test_loaded_network_uses_weights_changed_after_loading(tiny_weights: Path) -
     model.network.classifier.bias.copy_(torch.arange(10.0))
     frame = evaluate(model, images.images, images.labels, ["clean"], progress=False)
     assert frame["accuracy"].item() == (images.labels == 9).mean()
+    # The hook changes the logits of the original network, but not those of its compiled form.
     model.network.register_forward_hook(lambda _module, _inputs, outputs: (outputs[0], outputs[1].softmax(dim=1)))
     with (
         pytest.warns(RobustWarning, match="softmax"),
@@ -448,7 +436,7 @@ def test_package_import_loads_no_heavy_libraries() -> None:
 
 def test_evaluate_writes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISATION_OPTIONS)
+    evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **OPTIONS)
     assert list(tmp_path.iterdir()) == []
 
 

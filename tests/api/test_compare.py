@@ -17,7 +17,7 @@ from robust201.core.errors import ConfigError, RobustWarning
 KEYS = ["clean", {"fgsm": {"epsilons_255": [8, 32]}}]
 
 
-class Linear(nn.Module):
+class LinearNetwork(nn.Module):
     def __init__(self, seed: int) -> None:
         super().__init__()
         torch.manual_seed(seed)
@@ -35,11 +35,11 @@ def images() -> np.ndarray:
 @pytest.fixture(scope="module")
 def labels(images: np.ndarray) -> np.ndarray:
     with torch.no_grad():
-        return Linear(0)(torch.from_numpy(images) / 255).argmax(1).numpy()
+        return LinearNetwork(0)(torch.from_numpy(images) / 255).argmax(1).numpy()
 
 
 def test_mean_outcomes_match_accuracies_of_rows(images, labels):
-    table = robust201.evaluate(Linear(0), images, labels, [*KEYS, "input_gradient"])
+    table = robust201.evaluate(LinearNetwork(0), images, labels, [*KEYS, "input_gradient"])
     assert isinstance(table, Evaluation)
     assert table.outcomes.shape == (60, 3)  # a measure has no outcomes
     accuracies = table.dropna(subset="accuracy").set_index(["key", "strength"])["accuracy"]
@@ -49,7 +49,9 @@ def test_mean_outcomes_match_accuracies_of_rows(images, labels):
 
 
 def test_compare_detects_only_the_worse_network(images, labels):
-    comparison = robust201.compare({"good": Linear(0), "copy": Linear(0), "bad": Linear(1)}, images, labels, KEYS)
+    comparison = robust201.compare(
+        {"good": LinearNetwork(0), "copy": LinearNetwork(0), "bad": LinearNetwork(1)}, images, labels, KEYS
+    )
     assert comparison[["first", "second"]].drop_duplicates().values.tolist() == [
         ["good", "copy"],
         ["good", "bad"],
@@ -73,10 +75,10 @@ def test_compare_detects_only_the_worse_network(images, labels):
 
 
 def test_compare_accepts_tables(images, labels):
-    tables = [robust201.evaluate(Linear(seed), images, labels, KEYS) for seed in (0, 1)]
+    tables = [robust201.evaluate(LinearNetwork(seed), images, labels, KEYS) for seed in (0, 1)]
     comparison = robust201.compare(tables)
     assert comparison["first"].unique().tolist() == ["Evaluation 1"]
-    comparison_of_modules = robust201.compare([Linear(0), Linear(1)], images, labels, KEYS)
+    comparison_of_modules = robust201.compare([LinearNetwork(0), LinearNetwork(1)], images, labels, KEYS)
     pd.testing.assert_frame_equal(
         pd.DataFrame(comparison).drop(columns=["first", "second"]),
         pd.DataFrame(comparison_of_modules).drop(columns=["first", "second"]),
@@ -84,15 +86,15 @@ def test_compare_accepts_tables(images, labels):
 
 
 def test_compare_rejects_incomparable_networks(images, labels):
-    table = robust201.evaluate(Linear(0), images, labels, ["clean"])
-    reversed_table = robust201.evaluate(Linear(1), images[::-1], labels[::-1], ["clean"])
+    table = robust201.evaluate(LinearNetwork(0), images, labels, ["clean"])
+    reversed_table = robust201.evaluate(LinearNetwork(1), images[::-1], labels[::-1], ["clean"])
     with pytest.raises(ConfigError, match="they were evaluated on 2 different sets of images and labels"):
         robust201.compare({"a": table, "b": reversed_table})
     with pytest.raises(ConfigError, match="at least two networks are needed, got 1"):
         robust201.compare({"a": table})
     with pytest.raises(ConfigError, match=r"expected the table that robust201\.evaluate returns"):
         robust201.compare({"a": table, "b": pd.DataFrame(table)})
-    fgsm_table = robust201.evaluate(Linear(1), images, labels, ["fgsm"])
+    fgsm_table = robust201.evaluate(LinearNetwork(1), images, labels, ["fgsm"])
     with pytest.raises(ConfigError, match="a and b: they have no evaluated key and strength in common"):
         robust201.compare({"a": table, "b": fgsm_table})
 
@@ -102,25 +104,25 @@ def test_compare_warns_about_parameters_once_per_call(images, labels):
     for _ in range(2):
         with warnings.catch_warnings(record=True) as caught_warnings:
             warnings.simplefilter("always")
-            robust201.compare([Linear(0), Linear(1), Linear(2)], images, labels, keys)
+            robust201.compare([LinearNetwork(0), LinearNetwork(1), LinearNetwork(2)], images, labels, keys)
         messages = [str(warning.message) for warning in caught_warnings if issubclass(warning.category, RobustWarning)]
         assert len([message for message in messages if message.startswith("pgd.")]) == 1
 
 
 def test_compare_rejects_tables_with_different_parameters(images, labels):
     fewer_steps, more_steps = (
-        robust201.evaluate(Linear(0), images, labels, {"pgd": {"epsilons_255": [8], "steps": steps}})
+        robust201.evaluate(LinearNetwork(0), images, labels, {"pgd": {"epsilons_255": [8], "steps": steps}})
         for steps in (31, 40)
     )
     with pytest.raises(ConfigError, match=r"a and b: pgd has different parameters \(steps\)"):
         robust201.compare({"a": fewer_steps, "b": more_steps})
-    randomised_table = robust201.evaluate(Linear(1), images, labels, ["clean"], randomised=True)
-    deterministic_table = robust201.evaluate(Linear(0), images, labels, ["clean"])
+    randomised_table = robust201.evaluate(LinearNetwork(1), images, labels, ["clean"], randomised=True)
+    deterministic_table = robust201.evaluate(LinearNetwork(0), images, labels, ["clean"])
     for pair in ([randomised_table, deterministic_table], [deterministic_table, randomised_table]):
         with pytest.raises(ConfigError, match=r"clean has different parameters \(randomised\)"):
             robust201.compare(pair)
     table_with_other_seed = robust201.evaluate(
-        Linear(1), images, labels, {"pgd": {"epsilons_255": [8], "steps": 31}}, seed=1
+        LinearNetwork(1), images, labels, {"pgd": {"epsilons_255": [8], "steps": 31}}, seed=1
     )
     with pytest.raises(ConfigError, match=r"pgd has different parameters \(seed\)"):
         robust201.compare([fewer_steps, table_with_other_seed])
@@ -128,8 +130,8 @@ def test_compare_rejects_tables_with_different_parameters(images, labels):
 
 def test_compare_rejects_mixing_stored_networks_with_modules(images, labels):
     stored_network = "benchmark_data/cells-cifar10:21"
-    table = robust201.evaluate(Linear(0), images, labels, ["clean"])
-    for networks in ([stored_network, Linear(0)], {"a": table, "b": stored_network}):
+    table = robust201.evaluate(LinearNetwork(0), images, labels, ["clean"])
+    for networks in ([stored_network, LinearNetwork(0)], {"a": table, "b": stored_network}):
         with pytest.raises(
             ConfigError, match=r"cells-cifar10:21: a network in a dataset cannot be compared with modules"
         ):
@@ -138,6 +140,10 @@ def test_compare_rejects_mixing_stored_networks_with_modules(images, labels):
 
 @pytest.mark.parametrize("network_type", ["module", "table"])
 def test_compare_rejects_single_network(images, labels, network_type):
-    network = Linear(0) if network_type == "module" else robust201.evaluate(Linear(0), images, labels, ["clean"])
+    network = (
+        LinearNetwork(0)
+        if network_type == "module"
+        else robust201.evaluate(LinearNetwork(0), images, labels, ["clean"])
+    )
     with pytest.raises(ConfigError, match="a comparison needs two or more networks"):
         robust201.compare(network, images, labels)

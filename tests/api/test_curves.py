@@ -146,7 +146,10 @@ def test_accuracy_counts_images_at_distance_equal_to_epsilon_as_fooled(dtype):
 
 
 class SumNetwork(nn.Module):
-    """A network for images of any shape, whose logits are the sums over thirds of the columns."""
+    """Network for images of any shape.
+
+    Its logits are the sums of columns 0 and 1, and the mean of the sums of all other columns.
+    """
 
     def forward(self, pixels):
         sums = pixels.sum(dim=(1, 2))

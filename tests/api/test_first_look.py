@@ -20,7 +20,7 @@ from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 IMAGES = tiny_images(60)
 PIXELS, LABELS = IMAGES.images, IMAGES.labels
 pytestmark = pytest.mark.filterwarnings("ignore:(single step|ensemble)")  # few images and few steps
-NORMALISATION_OPTIONS = {"normalisation": NORMALISATION, "progress": False}
+OPTIONS = {"normalisation": NORMALISATION, "progress": False}
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def test_first_look_is_reproducible_from_count_and_seed(capsys: pytest.CaptureFi
     assert {protocol["images"] for protocol in table_without_count.protocols.values()} == {
         "class-stratified subset, 20 of 60"
     }
-    table_with_count = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, count=20, seed=4, **NORMALISATION_OPTIONS)
+    table_with_count = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, count=20, seed=4, **OPTIONS)
     pd.testing.assert_frame_equal(without_seconds(table_with_count), without_seconds(table_without_count))
     assert table_with_count.images_sha256 == table_without_count.images_sha256
     assert table_with_count.protocols == table_without_count.protocols
@@ -68,13 +68,13 @@ def select_indices(count: int, seed: int) -> np.ndarray:
 
 
 def test_intervals_are_based_on_evaluated_images() -> None:
-    table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, **NORMALISATION_OPTIONS)
+    table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, **OPTIONS)
     low, high = accuracy_intervals(table["accuracy"], 20)
     assert (table["low"].tolist(), table["high"].tolist()) == (low.tolist(), high.tolist())
 
 
 def test_summary_is_per_image_worst_case_over_attacks() -> None:
-    table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, epsilon="2/255", **NORMALISATION_OPTIONS)
+    table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, epsilon="2/255", **OPTIONS)
     clean, attacked = table.summary.splitlines()
     assert clean.startswith(f"{table.outcomes['clean', 0.0].mean():.1%} (")
     keys = ["fgsm", "pgd", "aa_standard"]
@@ -87,9 +87,7 @@ def test_summary_is_per_image_worst_case_over_attacks() -> None:
 
 
 def test_summary_mentions_missing_autoattack() -> None:
-    table = robust201.evaluate(
-        TinyNetwork(), PIXELS, LABELS, {"fgsm": {"epsilons_255": [1, 8]}}, **NORMALISATION_OPTIONS
-    )
+    table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, {"fgsm": {"epsilons_255": [1, 8]}}, **OPTIONS)
     lines = table.summary.splitlines()
     assert len(lines) == 2
     assert all(line.endswith("AutoAttack may fool more images.") for line in lines)
@@ -97,8 +95,8 @@ def test_summary_mentions_missing_autoattack() -> None:
 
 def test_subset_results_match_results_on_all_images() -> None:
     keys = ["clean", {"pgd": {"epsilons_255": [8], "steps": 4, "rel_stepsize": 0.5}}, {"gaussian_noise": {}}]
-    table_of_all_images = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, **NORMALISATION_OPTIONS)
-    table_of_subset = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, count=15, seed=0, **NORMALISATION_OPTIONS)
+    table_of_all_images = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, **OPTIONS)
+    table_of_subset = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, count=15, seed=0, **OPTIONS)
     pd.testing.assert_frame_equal(
         table_of_subset.outcomes, table_of_all_images.outcomes.loc[table_of_subset.outcomes.index]
     )
@@ -107,7 +105,7 @@ def test_subset_results_match_results_on_all_images() -> None:
 
 def test_compare_accepts_tables_of_same_subset() -> None:
     tables = {
-        str(seed): robust201.evaluate(TinyNetwork(seed), PIXELS, LABELS, count=count, **NORMALISATION_OPTIONS)
+        str(seed): robust201.evaluate(TinyNetwork(seed), PIXELS, LABELS, count=count, **OPTIONS)
         for seed, count in ((0, None), (1, 20))
     }
     assert set(robust201.compare(tables)["n_images"]) == {20}
@@ -135,7 +133,7 @@ def test_first_look_supports_few_classes(n_classes: int) -> None:
 
 
 def test_first_look_supports_images_of_one_class() -> None:
-    table = robust201.evaluate(TinyNetwork(), PIXELS, np.full(60, 3), **NORMALISATION_OPTIONS)
+    table = robust201.evaluate(TinyNetwork(), PIXELS, np.full(60, 3), **OPTIONS)
     assert (table["n_images"] == 20).all()
 
 
@@ -152,7 +150,7 @@ def test_first_look_supports_images_of_one_class() -> None:
     ],
 )
 def test_evaluate_rejects_wrong_arguments(changes: dict[str, Any], error: type[Exception], message: str) -> None:
-    options = {"model": TinyNetwork(), "images": PIXELS, "labels": LABELS, **NORMALISATION_OPTIONS}
+    options = {"model": TinyNetwork(), "images": PIXELS, "labels": LABELS, **OPTIONS}
     with pytest.raises(error, match=message) as caught:
         robust201.evaluate(**(options | changes))
     assert not re.search("\n", str(caught.value))
@@ -160,7 +158,7 @@ def test_evaluate_rejects_wrong_arguments(changes: dict[str, Any], error: type[E
 
 def test_summary_mentions_autoattack_only_for_its_norms() -> None:
     keys = {"fmn_l0": {"epsilons": [3], "steps": 50}, "fmn_l1": {"epsilons": [3], "steps": 50}}
-    table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, **NORMALISATION_OPTIONS)
+    table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, **OPTIONS)
     line_by_norm = {norm: line for line in table.summary.splitlines() for norm in ("(L0)", "(L1)") if norm in line}
     assert line_by_norm["(L0)"].endswith("withstand fmn_l0 at epsilon 3 (L0).")
     assert line_by_norm["(L1)"].endswith("AutoAttack may fool more images.")

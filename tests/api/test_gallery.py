@@ -40,7 +40,7 @@ def test_show_draws_attacked_image_and_prediction():
     figure_captions = read_captions(figure)
     assert figure_captions[2] == f"class {predicted[0]}, {confidence[0]:.0%}"
     assert figure_captions[5] == f"class {predicted[1]}, {confidence[1]:.0%}"
-    assert figure_captions[1] == "× 16"
+    assert figure_captions[1] == "× 16"  # scales 8/255 to 0.5
     assert figure.axes[0].get_ylabel() == f"class {IMAGES.labels[0]}"
     assert figure.axes[2].get_title() == "FGSM, ε = 8/255"
 
@@ -94,11 +94,13 @@ def test_show_command_writes_figure(robust201: RunCommand, tmp_path):
 def test_corrupt_command_draws_sheet_of_severities(robust201: RunCommand, tmp_path):
     arguments = ("--count", "2", "--keys", "fog,contrast", "--out", tmp_path / "made", "--sheet", tmp_path / "s.svg")
     assert robust201("corrupt", *arguments).code == 0
+    # Each of two corruptions has the clean image and five severities.
     assert (tmp_path / "s.svg").read_text().count("<image") == 2 * 6
 
 
 def test_fuse_command_draws_blends_below_sources(robust201: RunCommand, tmp_path):
     arguments = ("--first", "digits", "--second", "digits", "--out", tmp_path / "made", "--sheet", tmp_path / "s.svg")
     assert robust201("fuse", *arguments).code == 0
+    # Each of eight blends is below its two sources.
     assert (tmp_path / "s.svg").read_text().count("<image") == 3 * 8
     assert robust201("fuse", *arguments[:-1], tmp_path / "s.gif").code == 2

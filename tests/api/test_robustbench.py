@@ -44,7 +44,7 @@ def build(n_classes: int = 10) -> nn.Module:
 
 @pytest.fixture
 def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a data folder with synthetic images of CIFAR-10 and CIFAR-10-C; half are classified correctly."""
+    """Return a data folder with synthetic images of CIFAR-10 and CIFAR-10-C; at least half are classified correctly."""
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     images, labels = fabricate(dataset("cifar10"), N_TEST_IMAGES)
@@ -80,10 +80,8 @@ def test_benchmark_protocols_match_leaderboards() -> None:
     assert [*BENCHMARKS["robustbench-corruptions"].keys] == ["clean", *CORRUPTIONS]
 
 
-@pytest.mark.parametrize(
-    ("name", "field"), [("robustbench-linf", "autoattack_acc"), ("robustbench-l2", "autoattack_acc")]
-)
-def test_benchmark_row_of_attack_matches_evaluation(data_folder: Path, name: str, field: str) -> None:
+@pytest.mark.parametrize("name", ["robustbench-linf", "robustbench-l2"])
+def test_benchmark_row_of_attack_matches_evaluation(data_folder: Path, name: str) -> None:
     table = robust201.evaluate(build(), benchmark=name, count=6, progress=False)
     assert table.outcomes.index.tolist() == [0, 1, 2, 3, 4, 5]  # the first images in their order
     row = table.model_info

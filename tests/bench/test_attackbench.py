@@ -1,5 +1,4 @@
-"""Attacks for AttackBench have its signature, and return the fused engine's images with the expected number of
-passes."""
+"""Attacks for AttackBench have its signature, return the fused engine's images, and make the expected passes."""
 
 import inspect
 
@@ -55,9 +54,8 @@ def test_attackbench_attack_matches_fused_engine(key: str) -> None:
 
 
 def test_attackbench_attack_has_signature_for_attackbench() -> None:
-    assert list(inspect.signature(attackbench_attack("fmn")).parameters) == [
-        *("model", "inputs", "labels", "targets", "targeted")
-    ]
+    parameter_names = list(inspect.signature(attackbench_attack("fmn")).parameters)
+    assert parameter_names == ["model", "inputs", "labels", "targets", "targeted"]
 
 
 def test_attackbench_attack_rejects_other_keys_targets_and_float_images() -> None:

@@ -1,4 +1,4 @@
-"""`robust201 bench` checks that a user's loop and `run` give equal results, and compares their speeds."""
+"""`robust201 bench`: a user's loop and `run` give equal results, and their times are measured and compared."""
 
 import json
 import math
@@ -115,7 +115,7 @@ def test_bench_prints_table_and_writes_times(
 ) -> None:
     commands = []
 
-    def run_timed_fake(command: list[str], environment: dict[str, str], log: Path) -> tuple[RunTime, str]:
+    def fake_run_timed(command: list[str], environment: dict[str, str], log: Path) -> tuple[RunTime, str]:
         commands.append(command)
         assert environment["OMP_NUM_THREADS"] == "2"
         has_attacks = "--attacks" in command and command[-1] != "--attacks"
@@ -123,10 +123,13 @@ def test_bench_prints_table_and_writes_times(
         wall = 1.0 + has_attacks * (8.0 if "default" in command else 4.0) if is_loop else 2.0
         return RunTime(wall, 1.0), '{"clean": {"0": 1}}'
 
-    monkeypatch.setattr("robust201.bench.comparison.run_timed", run_timed_fake)
+    monkeypatch.setattr("robust201.bench.comparison.run_timed", fake_run_timed)
     monkeypatch.setattr(Sweep, "read", lambda *_: {"clean": {0.0: 1.0}})
     json_file = tmp_path / "bench.json"
-    result = robust201("bench", "--architectures", "309,0309", "--count", 4, "--threads", 2, "--out", json_file)
+    repeated_architecture = "309,0309"
+    result = robust201(
+        "bench", "--architectures", repeated_architecture, "--count", 4, "--threads", 2, "--out", json_file
+    )
     assert result.code == 0, result.err
     assert "#309" in result.out
     assert result.err.startswith("Timing 1 network, ")

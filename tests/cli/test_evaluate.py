@@ -396,7 +396,8 @@ def test_evaluate_reads_weights_of_torch_checkpoint(files: Path, robust201: RunC
     expected_result = robust201(*make_arguments(out="expected.csv"))
     result = robust201(*make_arguments(network=f"my_model.py:{function}", weights="w.pth", out="results.csv"))
     assert (expected_result.code, result.code) == (0, 0), result.err
-    assert "Using weights of w.pth: the entry 'state_dict'; names without 'module.'." in result.err.splitlines()
+    note = "Using the weights in w.pth from the entry 'state_dict', with the prefix 'module.' removed from names."
+    assert note in result.err.splitlines()
     tables = [pd.read_csv(files / name).drop(columns="seconds") for name in ("results.csv", "expected.csv")]
     pd.testing.assert_frame_equal(*tables)
 

@@ -7,10 +7,10 @@ the previous demo.
 
 Images, ids, random numbers, accuracies and confusion matrices are the same on every tested CPU. Only the last bits of a
 confidence depend on the CPU's instruction set. `demo-export.sha256` was recorded with AVX512 on an Intel Xeon. On
-2026-11-23, the demo's PGD got larger steps. Its files and `croissant.json` were then recorded again on an AMD EPYC
-(family 25, model 17), where all other files were equal to the recorded files. `demo-export-avx2.sha256` lists the files
-that differ on a CPU with AVX2 only. It was recorded on an AMD EPYC (family 25, model 1), where other kernels of MKL,
-OpenBLAS and NumPy gave the same files.
+2026-11-23, the demo's PGD got larger steps. The files of PGD and `croissant.json` were then recorded again on an AMD
+EPYC (family 25, model 17), where all other files were equal to the recorded files. `demo-export-avx2.sha256` lists the
+files that differ on a CPU with AVX2 only. It was recorded on an AMD EPYC (family 25, model 1), where other kernels of
+MKL, OpenBLAS and NumPy gave the same files.
 
 The hashes were recorded by version 0.1.0. Four files contain the version, or the hash of a file that contains it.
 Before their hashes are computed here, the current version is replaced by the recorded version.
@@ -31,16 +31,16 @@ LISTINGS = {
 }
 """Files with hashes, by the instruction set that PyTorch uses; a later file replaces entries of an earlier file."""
 
-NOT_COMPARED = {"README.md", "versions.json"}
+FILES_NOT_COMPARED = {"README.md", "versions.json"}
 """Files that are not compared, because they contain prose or the versions of installed packages."""
 
-WITHOUT_RESULTS = {"meta.json", "recorded_accuracy.json", "sweep.json", "sweep.yaml", "weights.json"}
+FILES_WITHOUT_RESULTS = {"meta.json", "recorded_accuracy.json", "sweep.json", "sweep.yaml", "weights.json"}
 """The only files that are compared for other instruction sets, as they contain no results; `sweep.json` has the hashes
 of all images."""
 
 RECORDED_VERSION = "0.1.0"
 
-VERSIONED = ("sweep.json", "versions.json", "README.md", "croissant.json")
+VERSIONED_FILES = ("sweep.json", "versions.json", "README.md", "croissant.json")
 """Files that contain the version. Each file also contains the hashes of the files before it in this list."""
 
 
@@ -74,7 +74,7 @@ def recorded_version_hashes(dataset: Path) -> dict[str, str]:
         f'"version": "{__version__}"': f'"version": "{RECORDED_VERSION}"',
         f"Written by robust201 {__version__}.": f"Written by robust201 {RECORDED_VERSION}.",
     }
-    for name in VERSIONED:
+    for name in VERSIONED_FILES:
         content = (dataset / name).read_bytes().decode()
         current_hash = hashlib.sha256(content.encode()).hexdigest()
         for current, recorded in replacements.items():
@@ -89,9 +89,9 @@ def main() -> None:
     dataset = Path(sys.argv[1])
     expected, actual = expected_hashes(capability), read_hashes(dataset / "SHA256SUMS")
     actual |= recorded_version_hashes(dataset)
-    compared = set(expected) - NOT_COMPARED
+    compared = set(expected) - FILES_NOT_COMPARED
     if capability not in LISTINGS:
-        compared &= WITHOUT_RESULTS
+        compared &= FILES_WITHOUT_RESULTS
     differing = sorted(name for name in compared if actual.get(name) != expected[name])
     unexpected = sorted(set(actual) - set(expected))
     print(f"{len(compared) - len(differing)} of {len(compared)} files of the demo's export are unchanged")

@@ -139,7 +139,8 @@ def test_choose_capacity_fits_and_grows_with_memory(
     assert capacity.gradients <= capacity.logits
     usable_bytes = min(free_gigabytes, memory_fraction * total_gigabytes) * GIGABYTE
     for batch_size, gradient in zip(capacity, (False, True), strict=True):
-        sample_bytes = network_bytes(*skeleton, gradient=gradient) + ATTACK_BUFFERS_PER_SAMPLE * 12 * skeleton[2] ** 2
+        image_bytes = 3 * 4 * skeleton[2] ** 2  # three channels of float32
+        sample_bytes = network_bytes(*skeleton, gradient=gradient) + ATTACK_BUFFERS_PER_SAMPLE * image_bytes
         assert batch_size * sample_bytes <= usable_bytes or batch_size == BUCKETS[0]
     larger_capacity = choose_for_memory(free_gigabytes * 1.5, total_gigabytes * 1.5, memory_fraction, skeleton)
     assert all(small <= large for small, large in zip(capacity, larger_capacity, strict=True))
@@ -224,12 +225,12 @@ def pixels_and_labels(n_samples, seed=0, size=2):
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=4), st.integers(1, 16), st.integers(1, 16), st.booleans())
-def test_bucketed_model_equals_the_original_model(sample_counts, max_logits, max_gradients, inference):
+def test_bucketed_model_equals_the_original_model(sample_counts, max_logits, max_gradients, is_inference):
     original_model, recording_model = RecordingModel(), RecordingModel()
     bucketed = BucketedModel(recording_model, Capacity(max_logits, max_gradients), prepare=RecordingPreparation())
     for seed, n_samples in enumerate(sample_counts):
         pixels, labels = pixels_and_labels(n_samples, seed, size=2 + seed % 2)
-        with torch.inference_mode(inference):
+        with torch.inference_mode(is_inference):
             outputs = [bucketed.logits(pixels), *bucketed.loss_and_gradient(pixels, labels)]
             expected = [original_model.logits(pixels), *original_model.loss_and_gradient(pixels, labels)]
         assert all(torch.equal(output, reference) for output, reference in zip(outputs, expected, strict=True))

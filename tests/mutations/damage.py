@@ -35,7 +35,7 @@ def _zero(path: Path, _siblings: Sequence[Path], rng: Rng) -> None:
     path.write_bytes(content)
 
 
-def _replacement(make: Callable[[Path], object]) -> Damage:
+def _replace_with(make: Callable[[Path], object]) -> Damage:
     def damage(path: Path, _siblings: Sequence[Path], _rng: Rng) -> None:
         path.unlink()
         make(path)
@@ -82,10 +82,10 @@ DAMAGES: dict[str, Damage] = {
     "bit flipped": _flip_bit,
     "truncated": _truncate,
     "zeroed": _zero,
-    "deleted": _replacement(lambda _path: None),
-    "a folder": _replacement(Path.mkdir),
+    "deleted": _replace_with(lambda _path: None),
+    "a folder": _replace_with(Path.mkdir),
     "swapped": _swap,
-    **{name: _replacement(make) for name, make in OBSTACLES.items() if name != "a folder"},
+    **{name: _replace_with(make) for name, make in OBSTACLES.items() if name != "a folder"},
     "renamed to its hash": _damage_and_rename,
     "another type": _set_wrong_type,
 }

@@ -78,7 +78,10 @@ def _read_dataset(root: Path, folder: str) -> tuple[CommandResult, Any]:
 
 
 def _command(*arguments: str, is_compared: bool = False) -> Probe:
-    """Return the probe of a command, whose data is its output. Arguments that begin with ``@`` are relative paths."""
+    """Return a probe that runs a command and returns its output as data.
+
+    Arguments that begin with ``@`` are paths relative to the root folder.
+    """
 
     def run(root: Path) -> tuple[CommandResult, Any]:
         result = run_command(*(root / argument[1:] if argument.startswith("@") else argument for argument in arguments))

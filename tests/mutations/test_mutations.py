@@ -34,7 +34,7 @@ def test_damaged_files_give_errors_or_correct_results(tmp_path: Path) -> None:
     seed = int(os.environ.get("MUTATIONS_SEED", "2"))
     workspace = Workspace(tmp_path)
     undamaged_data: dict[tuple[str, str], Any] = {}
-    damages, codes, problems = set(), set(), []
+    damages, exit_codes, problems = set(), set(), []
     for index in range(n_mutations):
         rng = np.random.default_rng([seed, index])
         file_kind = list(PROBES)[index % len(PROBES)]
@@ -55,8 +55,8 @@ def test_damaged_files_give_errors_or_correct_results(tmp_path: Path) -> None:
         if problem:
             problems.append(f"{path.relative_to(workspace.root)} {damage}, {probe_name}: {problem}")
         damages.add(damage)
-        codes.add(result.code)
+        exit_codes.add(result.code)
         workspace.restore()
     assert not problems, "\n".join(problems)
     assert len(damages) > 4
-    assert codes >= {0, 2}
+    assert exit_codes >= {0, 2}

@@ -42,7 +42,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
 
 
 class CommandResult(NamedTuple):
-    """Result of a command: exit code (None after an exception), stdout, stderr, and peak memory added by it."""
+    """Result of a command: exit code (None after an exception), stdout, stderr, and additional peak memory."""
 
     code: int | None
     out: str
@@ -58,7 +58,7 @@ def run_command(*arguments: object) -> CommandResult:
     sys.argv = ["robust201", *map(str, arguments)]
     with contextlib.suppress(OSError):  # if the peak cannot be reset, it includes earlier peaks
         Path("/proc/self/clear_refs").write_text("5")
-    initial_bytes = _memory("VmRSS")
+    initial_bytes = _read_memory("VmRSS")
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             main()
@@ -68,10 +68,10 @@ def run_command(*arguments: object) -> CommandResult:
         err.write(traceback.format_exc())
     finally:
         sys.argv = original_argv
-    return CommandResult(code, out.getvalue(), err.getvalue(), _memory("VmHWM") - initial_bytes)
+    return CommandResult(code, out.getvalue(), err.getvalue(), _read_memory("VmHWM") - initial_bytes)
 
 
-def _memory(field_name: str) -> int:
+def _read_memory(field_name: str) -> int:
     match = re.search(rf"{field_name}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
     assert match is not None
     return 1024 * int(match[1])

@@ -199,6 +199,6 @@ def test_engines_and_libraries_agree_on_lenets(
     for comparison in comparisons:
         accuracies = {method: correct.mean() for method, correct in comparison.correct.items()}
         assert list(accuracies) == ["fused", "reference", "by hand"]
-        is_accuracy_high = comparison.key == "clean" or comparison.network == "lenet-robust"
-        assert all(accuracy >= 0.8 if is_accuracy_high else accuracy <= 0.1 for accuracy in accuracies.values())
+        expects_high_accuracy = comparison.key == "clean" or comparison.network == "lenet-robust"
+        assert all(accuracy >= 0.8 if expects_high_accuracy else accuracy <= 0.1 for accuracy in accuracies.values())
         assert min(comparison.p_value("reference"), comparison.p_value("by hand")) > 0.01

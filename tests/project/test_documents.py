@@ -222,7 +222,7 @@ def commands_of(page: str) -> str:
 
 
 def options_of(argv: list[str]) -> set[str]:
-    """Return the options of the command or subcommand with whose name `argv` begins."""
+    """Return the options of the command or subcommand that the first words of `argv` name."""
     command, argv = typer.main.get_command(app), list(argv)
     while argv and argv[0] in getattr(command, "commands", ()):
         command = command.commands[argv.pop(0)]

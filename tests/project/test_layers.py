@@ -37,7 +37,7 @@ LAYERS = (
 )
 """Folders of the package from the bottom up. Each folder may import the folders before it."""
 
-ROOT = {"__init__.py", "__main__.py", "api.py", "gallery.py", "security.py"}
+ROOT_FILES = {"__init__.py", "__main__.py", "api.py", "gallery.py", "security.py"}
 """Modules in the package's root folder, such as the API and the entry point."""
 
 # Modules and folders that may import a heavy library. Ray has two importers: the executor and the Jobs API client.
@@ -60,11 +60,12 @@ ALLOWED_IMPORTERS = {
 }
 
 
-def sources(package: Path = PACKAGE) -> list[Path]:
+def list_sources(package: Path = PACKAGE) -> list[Path]:
     return sorted(path for path in package.rglob("*.py") if "_bundled" not in path.parts)
 
 
 def find_imports(path: Path) -> set[str]:
+    """Return all names that a file imports: modules, and names in modules such as ``pathlib.Path``."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -79,21 +80,21 @@ def test_package_root_contains_only_api_and_folders() -> None:
     folders = {
         path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name not in {"__pycache__", "_bundled"}
     }
-    assert files == ROOT | {"py.typed"}
+    assert files == ROOT_FILES | {"py.typed"}
     assert folders == {*LAYERS}
 
 
 @pytest.fixture(scope="module")
 def imports_by_module() -> dict[Path, set[str]]:
     """Return the imported names of each module by its path in the package."""
-    return {path.relative_to(PACKAGE): find_imports(path) for path in sources()}
+    return {path.relative_to(PACKAGE): find_imports(path) for path in list_sources()}
 
 
 def test_folders_import_downward(imports_by_module: Mapping[Path, set[str]]) -> None:
     upward_imports = []
     for path, names in imports_by_module.items():
         folder = path.parts[0]
-        for parts in (name.split(".") for name in names if folder not in ROOT):
+        for parts in (name.split(".") for name in names if folder not in ROOT_FILES):
             is_in_layer = parts[0] == "robust201" and len(parts) > 1 and parts[1] in LAYERS
             if is_in_layer and LAYERS.index(parts[1]) > LAYERS.index(folder):
                 upward_imports.append(f"{path} imports {'.'.join(parts)}")
@@ -116,7 +117,7 @@ def module_name(path: Path, source_root: Path) -> str:
 
 
 def imported_modules(path: Path, modules: Collection[str]) -> set[str]:
-    """Return the modules that a file imports, including imports inside functions."""
+    """Return those of `modules` that a file imports, including imports inside functions."""
     imported: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -140,7 +141,7 @@ def find_cycle(graph: Mapping[str, set[str]]) -> list[str]:
 def test_modules_have_no_import_cycles(source_root: Path) -> None:
     # Imports inside functions are included.
     base = source_root if source_root.name == "pipeline" else source_root.parent
-    modules = {module_name(path, base): path for path in sources(source_root)}
+    modules = {module_name(path, base): path for path in list_sources(source_root)}
     graph = {name: imported_modules(path, modules) - {name} for name, path in modules.items()}
     assert len(modules) > 10
     assert find_cycle(graph) == []

@@ -15,9 +15,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def find_install_commands(text: str) -> list[str]:
-    return [
-        line.strip() for line in text.splitlines() if line.startswith("python3 -m venv .venv && ") and "-c con" in line
-    ]
+    lines = [line.strip() for line in text.splitlines() if line.startswith("python3 -m venv .venv && ")]
+    return [line for line in lines if "-c constraints.txt" in line]
 
 
 def test_ci_runs_readme_test_command() -> None:

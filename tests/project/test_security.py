@@ -17,7 +17,7 @@ from tests.conftest import MakeSweep, WriteSweep
 
 PACKAGE = Path(robust201.__file__).parent
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "_bundled" not in path.parts)
-PICKLING = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+PICKLE_MODULES = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 UNPICKLING_MODULE = "core/unpickling.py"
 # Calls that are unsafe without a keyword argument, by the end of the function's name.
 REQUIRED_ARGUMENTS = {
@@ -25,8 +25,8 @@ REQUIRED_ARGUMENTS = {
     "np.load": ("allow_pickle", False),
     "np.save": ("allow_pickle", False),
 }
-BUILTINS = {"eval", "exec"}
-FORBIDDEN = {
+FORBIDDEN_BUILTINS = {"eval", "exec"}
+FORBIDDEN_FUNCTIONS = {
     "os.system",
     "extractall",
     "tar.extract",
@@ -47,20 +47,21 @@ def find_violations(source: str, name: str) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom):
             imported = [node.module or ""]
         for module in imported:
-            if module.split(".")[0] in PICKLING and name != UNPICKLING_MODULE:
+            if module.split(".")[0] in PICKLE_MODULES and name != UNPICKLING_MODULE:
                 yield f"{name}:{getattr(node, 'lineno', 0)} imports {module}"
         if isinstance(node, ast.Call):
-            yield from (f"{name}:{node.lineno} {problem}" for problem in find_unsafe_call(node))
+            yield from (f"{name}:{node.lineno} {problem}" for problem in find_call_violations(node))
 
 
-def find_unsafe_call(call: ast.Call) -> Iterator[str]:
+def find_call_violations(call: ast.Call) -> Iterator[str]:
+    """Yield a description of each reason why a call is unsafe."""
     function = ast.unparse(call.func)
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
     for suffix, (keyword, required_value) in REQUIRED_ARGUMENTS.items():
         value = keywords.get(keyword)
         if _ends_with(function, suffix) and not (isinstance(value, ast.Constant) and value.value is required_value):
             yield f"{function} without {keyword}={required_value}"
-    if function in BUILTINS or any(_ends_with(function, suffix) for suffix in FORBIDDEN):
+    if function in FORBIDDEN_BUILTINS or any(_ends_with(function, suffix) for suffix in FORBIDDEN_FUNCTIONS):
         yield function
     if _ends_with(function, "yaml.load") and ast.unparse(keywords.get("Loader", ast.Constant(None))) != "_StrictLoader":
         yield f"{function} with a loader that builds objects"

@@ -110,7 +110,7 @@ def test_key_reference_describes_every_key_once() -> None:
     assert "| `queries` | Maximum number of queries per image | integer, ≥ 1 | `5000` |" in reference
 
 
-def test_site_links_to_repository_files_exist() -> None:
+def test_rewrite_links_converts_links_to_site_pages() -> None:
     text = "[a](../ARCHITECTURE.md#words) [b](../jobs/paper.yaml) [c](../jobs) [d](trust.md#x) [e](#f) [g](https://h.i)"
     page = Path("docs/api.md")
     assert rewrite_links(text, page, page) == (

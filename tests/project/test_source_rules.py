@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.project.test_layers import PACKAGE, sources
+from tests.project.test_layers import PACKAGE, list_sources
 
 
 def module_path(path: Path) -> str:
@@ -19,7 +19,7 @@ def module_path(path: Path) -> str:
 
 EXPERIMENT_WORDS = re.compile(r"nas-?bench-?201|15[,_]?625|6[,_]?466|@Linf", re.IGNORECASE)
 
-FILES_WITH_WORDS = {
+FILES_WITH_EXPERIMENT_WORDS = {
     "spaces/nasbench201": "the space itself",
     "spaces/__init__.py": "the table of spaces, and the default for sweeps and datasets that do not name a space",
     "weights/published": "readers of the published weights",
@@ -47,12 +47,12 @@ def code_of(path: Path) -> str:
 def test_experiment_specific_words_appear_only_in_listed_files() -> None:
     web_files = [path for pattern in ("*.js", "*.html", "*.css") for path in PACKAGE.rglob(pattern)]
     words_by_file = {
-        module_path(path): set(EXPERIMENT_WORDS.findall(code_of(path))) for path in (*sources(), *web_files)
+        module_path(path): set(EXPERIMENT_WORDS.findall(code_of(path))) for path in (*list_sources(), *web_files)
     }
     unlisted = {
         file: words
         for file, words in words_by_file.items()
-        if words and not any(file == listed or file.startswith(f"{listed}/") for listed in FILES_WITH_WORDS)
+        if words and not any(file == listed or file.startswith(f"{listed}/") for listed in FILES_WITH_EXPERIMENT_WORDS)
     }
     assert unlisted == {}
 
@@ -87,7 +87,7 @@ def public_names(source: str) -> Iterator[str]:
 
 def test_public_names_are_unique_in_a_folder() -> None:
     modules: dict[tuple[Path, str], set[str]] = defaultdict(set)
-    for path in sources():
+    for path in list_sources():
         for name in public_names(path.read_text(encoding="utf-8")):
             modules[path.parent, name].add(module_path(path))
     shared = {
@@ -102,7 +102,7 @@ def test_public_names_are_unique_in_a_folder() -> None:
 
 OPENING_FUNCTIONS = {"open", "read_bytes", "read_text", "FileIO"}
 
-ALLOWED: dict[str, set[str]] = {
+ALLOWED_CALLS: dict[str, set[str]] = {
     "core/files.py": {"open", "os.open", "temporary_path.open"},
     # Files of the system and of the package.
     "core/host.py": {"path.read_text"},
@@ -152,8 +152,8 @@ def opening_calls(path: Path) -> Iterator[str]:
 
 
 def test_files_are_opened_only_through_core_files() -> None:
-    calls_by_module = {module_path(path): {*opening_calls(path)} for path in sources()}
-    assert {module: calls for module, calls in calls_by_module.items() if calls} == ALLOWED
+    calls_by_module = {module_path(path): {*opening_calls(path)} for path in list_sources()}
+    assert {module: calls for module, calls in calls_by_module.items() if calls} == ALLOWED_CALLS
 
 
 # --- Code that generates images, random numbers and ids avoids functions whose last bit depends on the processor ----
@@ -170,8 +170,8 @@ GUARDED_PATHS = (
     "training/augmentation.py",
 )
 
-PRODUCTS = {"dot", "vdot", "inner", "matmul", "einsum", "tensordot", "linalg"}
-FUNCTIONS = {
+MATRIX_PRODUCTS = {"dot", "vdot", "inner", "matmul", "einsum", "tensordot", "linalg"}
+ELEMENTARY_FUNCTIONS = {
     *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "power", "float_power", "cbrt"),
     *("tan", "arcsin", "arccos", "arctan", "arctan2", "sinh", "cosh", "tanh"),
 }
@@ -189,7 +189,7 @@ def find_processor_dependent_functions(source: str) -> list[str]:
             names.append("@")
         elif isinstance(node, ast.Attribute):
             is_numpy = isinstance(node.value, ast.Name) and node.value.id == "np"
-            if node.attr in PRODUCTS or (is_numpy and node.attr in FUNCTIONS):
+            if node.attr in MATRIX_PRODUCTS or (is_numpy and node.attr in ELEMENTARY_FUNCTIONS):
                 names.append(node.attr)
     return names
 

@@ -33,17 +33,16 @@ def test_published_tables_are_eighteen_with_six_epochs():
     assert set("".join(tables["marks"])) == {comparison.marker for comparison in COMPARISONS}
 
 
-def test_published_decisions_except_one_follow_from_the_published_numbers(marker_check):
+def test_all_published_decisions_but_one_follow_from_published_numbers(marker_check):
+    # There are 7 pairs of groups, 3 networks and 6 epochs; the epochs of 8 comparisons are uncertain.
     assert (
         len(marker_check.comparisons),
         len(marker_check.certain_comparisons),
         int(marker_check.certain_comparisons["agrees"].sum()),
     ) == (126, 118, 117)
     (exception,) = marker_check.exceptions.itertuples()
-    assert (exception.network, exception.epoch, exception.first, exception.second) == (
-        *("ResNet50", 10),
-        *("cifar10_to_mnist", "mnist"),
-    )
+    assert (exception.network, exception.epoch) == ("ResNet50", 10)
+    assert (exception.first, exception.second) == ("cifar10_to_mnist", "mnist")
     assert (exception.printed, exception.marked) == ("", "first")
     assert exception.t == pytest.approx(4.50, abs=0.005)
     assert exception.higher_holm == "first"  # the comparison is also significant after correction

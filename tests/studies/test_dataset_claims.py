@@ -26,10 +26,12 @@ def robustness_effect(spec, sign):
 
 
 def write_results_of_all_cells(folder, sign=1):
-    """Write results of all cells: clean accuracy grows with the parameters, and accuracies under attack follow
-    `robustness_effect`."""
+    """Write results of all evaluated cells.
+
+    Clean accuracy increases with the number of parameters. Accuracies under attack depend on `robustness_effect`.
+    """
     specs = nasbench201.specs()
-    relative_size = {index: kernel_parameters(specs[index]) / 54 for index in EVALUATED}
+    relative_size = {index: kernel_parameters(specs[index]) / 54 for index in EVALUATED}  # 54 for six 3x3 convolutions
     robust_accuracy = {index: 0.3 + robustness_effect(specs[index], sign) for index in EVALUATED}
     accuracies_by_key = {
         "clean": {index: 0.5 + 0.4 * relative_size[index] for index in EVALUATED},
@@ -71,6 +73,7 @@ PLANTED_CLAIMS = (
     "pooling on edge 3",
     "Every change",
 )
+"""Parts of the texts of claims that `write_results_of_all_cells` decides."""
 
 
 @pytest.mark.parametrize(("sign", "expected"), [(1, HOLDS), (-1, FAILS)])

@@ -19,7 +19,7 @@ from tests.support.planted_studies import (
     IMAGE_DISTRIBUTION,
     N_IMAGES,
     STRENGTHS,
-    falling,
+    falling_accuracy,
     make_weights,
     plant_image_distribution,
     write_study,
@@ -46,7 +46,7 @@ def test_trained_networks_contain_every_network_once(study_result):
 def test_r_is_computed_per_network_and_then_averaged(study_result):
     weights = Weights("", "plain", 4, 3)
     accuracies = [
-        round(falling("lenet5", "cifar10", weights, "fgsm", strength) * N_IMAGES) / N_IMAGES
+        round(falling_accuracy("lenet5", "cifar10", weights, "fgsm", strength) * N_IMAGES) / N_IMAGES
         for strength in (0, *STRENGTHS)
     ]
     expected = robustness_r(EPSILONS, accuracies).value
@@ -129,7 +129,7 @@ def test_measure_image_distribution_rejects_unknown_recipe(exports):
 
 def test_networks_at_chance_have_no_r_and_page_counts_them(tmp_path, monkeypatch):
     def accuracy(architecture, dataset, weights, key, strength):
-        return 0.12 if dataset == "mnist" else falling(architecture, dataset, weights, key, strength)
+        return 0.12 if dataset == "mnist" else falling_accuracy(architecture, dataset, weights, key, strength)
 
     groups = {group: IMAGE_DISTRIBUTION.groups[group] for group in ("mnist", "cifar10")}
     networks = {"LeNet": IMAGE_DISTRIBUTION.networks["LeNet"]}
@@ -141,7 +141,7 @@ def test_networks_at_chance_have_no_r_and_page_counts_them(tmp_path, monkeypatch
     assert study_result.tables[["mean", "low", "high"]].isna().all(axis=1).tolist() == [True, False]
     monkeypatch.setattr(drawings, "save_figure", lambda figure, path: path)  # drawing is slow
     page = write_pages(study, Exports([export_folder]), tmp_path / "out")[0].read_text()
-    assert "The clean accuracies of 2 networks are not above chance: these networks have no R" in page
+    assert "The clean accuracies of 2 networks are not significantly above chance: these networks have no R" in page
     assert "| MNIST | 1 | 0 | 0.1200 | – | – | [–, –] | 0 |" in page
 
 
@@ -156,7 +156,7 @@ def test_r_is_computed_from_sensitivity_if_numbers_of_classes_differ(exports, mo
     ).iloc[0]
     weights = Weights("", "plain", 4, 3)
     accuracies = [
-        round(falling("lenet5", "cifar10", weights, "fgsm", strength) * N_IMAGES) / N_IMAGES
+        round(falling_accuracy("lenet5", "cifar10", weights, "fgsm", strength) * N_IMAGES) / N_IMAGES
         for strength in (0, *STRENGTHS)
     ]
     expected = robustness_r(EPSILONS, sensitivity(accuracies, 10, N_IMAGES)).value

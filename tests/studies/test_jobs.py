@@ -10,6 +10,7 @@ from robust201.cli.app import app
 from robust201.core.errors import ConfigError
 from robust201.planning.loading import load_config, load_training
 from robust201.studies.config import STUDIES, load_study
+from robust201.studies.image_distribution import EPSILONS
 from robust201.studies.robust_features import published_numbers
 from tests.conftest import REPOSITORY
 
@@ -108,11 +109,11 @@ def test_full_image_distribution_job_has_the_published_number_of_evaluations():
     assert len(read_snapshots(study)) == 360
     sweeps = [load_config(path) for path in study.sweeps]
     weights = [sweep.weights for sweep in sweeps]
-    networks = [
+    network_counts = [
         len(sweep.selected_architectures) * len(sweep.datasets) * len(sweep_weights.epochs) * len(sweep_weights.seeds)
         for sweep, sweep_weights in zip(sweeps, weights, strict=True)
     ]
-    assert sum(networks) * 9 == 19_440
+    assert sum(network_counts) * len(EPSILONS) == 19_440
 
 
 def test_full_dynamics_job_has_the_published_snapshots():
@@ -121,7 +122,7 @@ def test_full_dynamics_job_has_the_published_snapshots():
     assert list(sweep.weights.steps) == published_numbers()["dynamics"]["iterations"]
 
 
-def test_shorter_dynamics_job_has_snapshots_at_the_same_fractions_of_the_training():
+def test_short_dynamics_job_has_snapshots_at_the_published_fractions_of_training():
     study = load_study(Path("jobs/robust-features-dynamics-cifar10.yaml"))
     (sweep,) = (load_config(path) for path in study.sweeps)
     published = published_numbers()["dynamics"]["iterations"]
@@ -168,7 +169,7 @@ iterations_per_epoch: 8"""
         (f"{MIXING}\nepochs: 3\nepcohs: 3", r"line 9: expected a known field, got 'epcohs'.*'epochs'"),
         (
             "study: image-distribution\nname: x\nsweeps: [a]\nsteps: [rm -r x]",
-            "a step must be robust201 with one of fetch",
+            "a step must call robust201 with one of the commands fetch",
         ),
         ('study: image-distribution\nname: x\nsweeps: [a]\nsteps: ["robust201 \'a"]', "not a valid command line"),
         ("study: robust-features-mixing\nname: x\nsweeps: [a]", "expected the field 'dataset', got none"),

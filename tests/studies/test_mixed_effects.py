@@ -40,6 +40,7 @@ def find_effect(effects, experiment, network, epoch):
 
 def test_mixed_effects_cover_every_factor(study_effects):
     assert set(FACTORS) == {comparison.experiment for comparison in COMPARISONS}
+    # There are 7 comparisons for each of 2 networks and 2 epochs, 7 means over networks, and 1 difference of networks.
     assert len(study_effects.effects) == 7 * 2 * 2 + 7 + 1
     assert set(study_effects.effects["factor"]) == {*FACTORS.values(), "architecture"}
     assert study_effects.effects.notna().drop(columns="epoch").all(axis=None)

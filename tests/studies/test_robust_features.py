@@ -25,7 +25,7 @@ from tests.support.planted_studies import (
     plant_dynamics,
     plant_equivariance,
     plant_mixing,
-    spatial,
+    spatial_accuracy,
     write_study,
 )
 
@@ -165,7 +165,7 @@ def test_candidates_have_accuracies_on_all_images(equivariance):
     rows = equivariance.candidates.query("attack == 'rot30' and architecture == 'STN-ResNet-34' and recipe == 'd-2'")
     weights = make_weights("d-2", (3,), SEEDS)
     expected = [
-        correct_images(spatial("stn-resnet34", "cifar10", network_weights, "rot30", 0)).mean()
+        correct_images(spatial_accuracy("stn-resnet34", "cifar10", network_weights, "rot30", 0)).mean()
         for network_weights in weights
     ]
     assert rows["mean"].item() == pytest.approx(np.mean(expected))

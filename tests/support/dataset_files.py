@@ -19,6 +19,7 @@ Labels = NDArray[np.int64]
 
 
 def fabricate(spec: DatasetSpec, count: int, seed: int = 0) -> tuple[Pixels, Labels]:
+    """Return random images (count, C, H, W) and labels (count,) for a dataset."""
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (count, spec.channels, spec.image_size, spec.image_size), dtype=np.uint8)
     if "folders" in spec.forms:  # images are read class by class, because each class has a folder

@@ -10,7 +10,7 @@ from robust201.runtime.lease import LEASE_NAME, Holder, Lease
 
 THIS_HOST = HostId.of_this_process()
 OTHER_HOST = HostId("node7", "other-machine", "other-boot", "pid:[1]")
-SHORT_INTERVAL = 0.02
+SHORT_INTERVAL = 0.02  # seconds between beats
 
 
 class Clock:

@@ -16,7 +16,7 @@ from robust201.weights.published.formats import open_networks
 CHANNELS, CELLS = 2, 1
 CLASSES = {"cifar10-valid": 10, "cifar10": 10, "cifar100": 100, "ImageNet16-120": 120}
 
-# Trials are not sorted, as in the real records. Trials with 12 epochs have only seed 111, and 777 for cifar10-valid.
+# Trials are not sorted, as in the real records. Trials of 12 epochs have seed 111; cifar10-valid also has seed 777.
 LONG_TRIALS = tuple((dataset, seed) for seed in (999, 777, 888) for dataset in CLASSES)
 SHORT_TRIALS = (("cifar10-valid", 777), *((dataset, 111) for dataset in CLASSES))
 
@@ -31,7 +31,7 @@ def random_weights(index: int, dataset: str, seed: int, epochs: int) -> dict[str
     return network.state_dict()
 
 
-def make_states(
+def make_records(
     index: int,
     api_utils: Any,
     *,
@@ -77,7 +77,7 @@ def write_nats(folder: Path, indices: Iterable[int], **options: Any) -> Path:
     }
     api_utils.pickle_save(meta, folder / "meta.pickle")
     for index in indices:
-        api_utils.pickle_save(make_states(index, api_utils, **options), folder / f"{index:06d}.pickle")
+        api_utils.pickle_save(make_records(index, api_utils, **options), folder / f"{index:06d}.pickle")
     return folder
 
 
@@ -102,7 +102,7 @@ def write_nasbench201(folder: Path, indices: Iterable[int], **options: Any) -> P
 
     folder.mkdir(parents=True, exist_ok=True)
     for index in indices:
-        records = make_states(index, api_utils, **options)
+        records = make_records(index, api_utils, **options)
         torch.save({"full": records["200"], "less": records["12"]}, folder / f"{index:06d}-FULL.pth")
     return folder
 
@@ -126,5 +126,5 @@ def iter_weights(
 ) -> Iterator[SourceWeights]:
     """Yield the selected weights of a file or folder, one trial at a time."""
     selection = Selection(None if datasets is None else tuple(datasets), hp, seed)
-    for member in open_networks(path, indices, format)[0]:
-        yield from member(selection)
+    for read_network in open_networks(path, indices, format)[0]:
+        yield from read_network(selection)

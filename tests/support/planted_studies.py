@@ -40,7 +40,7 @@ def make_weights(
 
 
 def correct_images(accuracy: float, offset: int = 0) -> np.ndarray:
-    """Return (N,) booleans, of which the fraction `accuracy` is true, from index `offset` on."""
+    """Return (N,) booleans: the fraction `accuracy` of them is true, in consecutive images from index `offset` on."""
     return (np.arange(N_IMAGES) - offset) % N_IMAGES < round(accuracy * N_IMAGES)
 
 
@@ -52,7 +52,7 @@ def write_study(
     *,
     outcomes: bool = False,
 ) -> Path:
-    """Export networks, {dataset: {architecture: weights}}, with keys at their strengths.
+    """Export results of networks, given as {dataset: {architecture: weights}}, for all keys and strengths.
 
     With `outcomes`, the export has per-image outcomes.
     """
@@ -120,7 +120,7 @@ IMAGE_DISTRIBUTION = ImageDistributionStudy.model_validate(
 )
 
 
-def falling(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
+def falling_accuracy(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
     """Return an accuracy that decreases with the strength, except for one network that is more accurate under attack.
 
     The seed shifts the accuracies of all groups by the same amount.
@@ -138,8 +138,8 @@ def plant_image_distribution(folder: Path) -> tuple[ImageDistributionStudy, Expo
     tuned_networks = {dataset: dict.fromkeys(("lenet5", "resnet18"), tuned_weights) for dataset in ("mnist", "cifar10")}
     return IMAGE_DISTRIBUTION, Exports(
         [
-            write_study(folder / "plain", plain_networks, keys, falling),
-            write_study(folder / "tuned", tuned_networks, keys, falling),
+            write_study(folder / "plain", plain_networks, keys, falling_accuracy),
+            write_study(folder / "tuned", tuned_networks, keys, falling_accuracy),
         ]
     )
 
@@ -193,8 +193,8 @@ MIXING = MixingStudy.model_validate(
 MIXING_FRACTIONS = {"mix-0": 0.0, "mix-5": 0.5, "mix-10": 1.0}
 
 
-def mixed(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Return an accuracy that increases with the fraction of robust images under attack, and decreases without attack.
+def mixed_training_accuracy(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
+    """Return an accuracy that increases with the fraction of robust images under attack, and decreases on clean images.
 
     Under attack, VGG-16 is less accurate than the other network if half of the images are robust.
     """
@@ -210,7 +210,7 @@ def plant_mixing(folder: Path) -> tuple[MixingStudy, Exports]:
         network_weights for recipe in MIXING_FRACTIONS for network_weights in make_weights(recipe, (1, 3), SEEDS)
     ]
     networks = {"cifar10": {"resnet50": weights, "vgg16": weights}}
-    out = write_study(folder, networks, {"clean": (), "pgd_l2": (0.25,)}, mixed)
+    out = write_study(folder, networks, {"clean": (), "pgd_l2": (0.25,)}, mixed_training_accuracy)
     return MIXING, Exports([out])
 
 
@@ -231,7 +231,7 @@ EQUIVARIANCE = EquivarianceStudy.model_validate(
 )
 
 
-def spatial(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
+def spatial_accuracy(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
     """Return an accuracy that is higher with depth 34 and with D*, and differs between learning rates only by noise."""
     rng = np.random.default_rng([len(architecture), int(architecture[-1]), *weights.name.encode(), len(key)])
     return 0.5 + 0.2 * ("*" in weights.recipe) + 0.05 * architecture.endswith("34") + 0.02 * rng.random()
@@ -241,7 +241,7 @@ def plant_equivariance(folder: Path) -> tuple[EquivarianceStudy, Exports]:
     recipes = [recipe for group in EQUIVARIANCE.settings.values() for recipe in group]
     weights = [network_weights for recipe in recipes for network_weights in make_weights(recipe, (3,), SEEDS)]
     networks = {"cifar10": dict.fromkeys(("resnet50", "stn-resnet18", "stn-resnet34"), weights)}
-    out = write_study(folder, networks, {"clean": (), "rot30": ()}, spatial, outcomes=True)
+    out = write_study(folder, networks, {"clean": (), "rot30": ()}, spatial_accuracy, outcomes=True)
     return EQUIVARIANCE, Exports([out])
 
 

@@ -25,7 +25,7 @@ SMALL = {
     "random_start": True,
     "rotations": 3,
 }
-"""Values of parameters with which attacks are fast, by name."""
+"""Parameter values that make attacks fast, by name."""
 SMALL_PARAMETERS_BY_KEY = {
     "aa_standard": {"steps": 2, "queries": 4},
     "aa_rand": {"steps": 2, "passes": 2},

@@ -55,6 +55,7 @@ def test_attack_keeps_all_images_in_the_ball_and_in_range(method, start, epsilon
         {} if start is None else {"start": start}
     )
     _, network = compute_loss({method: fields})
+    # PGD trains with one pass; TRADES needs clean predictions for the attack, and trains with two passes.
     assert len(network.calls) == n_steps + (1 if method == "pgd" else 3)
     for pixels, _, _ in network.calls:
         assert pixels.min() >= 0

@@ -38,7 +38,7 @@ def concatenate(batches: list[Batch]) -> Batch:
     return Batch(*map(np.concatenate, zip(*batches, strict=True)))
 
 
-def is_equal(batches: list[Batch], other_batches: list[Batch]) -> bool:
+def are_equal(batches: list[Batch], other_batches: list[Batch]) -> bool:
     return len(batches) == len(other_batches) and all(
         np.array_equal(array, other_array)
         for batch, other_batch in zip(batches, other_batches, strict=True)
@@ -78,9 +78,9 @@ def test_epoch_has_the_expected_batches_images_and_ids(data: TrainingData, batch
 @every_data_class
 def test_batches_depend_only_on_seed_and_epoch(data: TrainingData) -> None:
     batches = read_epoch(data, 32, seed=5, epoch=9)
-    assert is_equal(batches, read_epoch(data, 32, seed=5, epoch=9))
-    assert not is_equal(batches, read_epoch(data, 32, seed=5, epoch=10))
-    assert not is_equal(batches, read_epoch(data, 32, seed=6, epoch=9))
+    assert are_equal(batches, read_epoch(data, 32, seed=5, epoch=9))
+    assert not are_equal(batches, read_epoch(data, 32, seed=5, epoch=10))
+    assert not are_equal(batches, read_epoch(data, 32, seed=6, epoch=9))
 
 
 def test_one_source_yields_every_image_with_its_label() -> None:
@@ -134,7 +134,7 @@ def test_mixture_of_50_000_images_has_391_batches_of_128() -> None:
 @pytest.mark.parametrize("batch_size", [1, 128, 300, 301])
 def test_mixture_with_alpha_0_equals_one_source(batch_size: int) -> None:
     mixture, source = Mixture(NATURAL, ROBUST, 0), OneSource(NATURAL)
-    assert is_equal(read_epoch(mixture, batch_size), read_epoch(source, batch_size))
+    assert are_equal(read_epoch(mixture, batch_size), read_epoch(source, batch_size))
     assert (mixture.n_ids, mixture.normalisation) == (source.n_ids, source.normalisation)
 
 

@@ -1,4 +1,4 @@
-"""The check of generated images by an independent network; in these tests, it classifies by brightness."""
+"""Checks of generated images by an independent network, which classifies by brightness in these tests."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ LEVELS = np.array([0, 85, 170, 255], np.uint8)
 
 
 class BrightnessNetwork(nn.Module):
-    """Classify an image as the brightness level in `LEVELS` that is nearest to its mean."""
+    """Classifies an image as the brightness level in `LEVELS` that is nearest to its mean."""
 
     def forward(self, pixels):
         levels = torch.from_numpy(LEVELS).float() / 255
@@ -45,7 +45,10 @@ def training_images():
 
 
 def write_generated(folder: Path, images: ImageSet, offset, classes):
-    """Write images that look like `classes` but have the labels of `images`; each started `offset` positions later."""
+    """Write images that look like `classes` but have the labels of `images`.
+
+    Each image started from the image `offset` positions after its own.
+    """
     folder.mkdir()
     start_rows = np.roll(images.indices, -offset)
     np.savez(folder / "train.npz", images=uniform_images(classes), labels=images.labels, start_rows=start_rows)

@@ -21,7 +21,7 @@ from robust201.training.recipes import Recipe
 from tests.training.support import IMAGES, ONE_CONVOLUTION, SPACE, SmallSpace, make_images, weights_hash
 
 BASE = {"epochs": 2, "batch_size": 8, "learning_rate": 0.1, "weight_decay": 5e-4, "schedule": {"cosine": {}}}
-N_STEPS = 6
+N_STEPS = 6  # two epochs with 20 images in batches of 8
 SNAPSHOTS_AT_EVERY_STEP = {"iterations": range(N_STEPS + 1)}
 
 
@@ -34,7 +34,7 @@ def run_training(recipe, *, images: ImageSet = IMAGES, space=None, architecture=
     return list(train(space or SmallSpace(), architecture, data, recipe, **({"seed": 1} | options)))
 
 
-def hashes(snapshots):
+def hash_snapshots(snapshots):
     return {snapshot.step: weights_hash(snapshot.state_dict) for snapshot in snapshots}
 
 
@@ -86,7 +86,7 @@ def test_training_interrupted_at_every_step_yields_the_same_snapshots(tmp_path):
             )
             resumed[step] = weights_hash(snapshot.state_dict)
             assert snapshot.history == uninterrupted[step].history
-    assert resumed == hashes(uninterrupted)
+    assert resumed == hash_snapshots(uninterrupted)
 
 
 def test_training_of_a_published_network_resumes(tmp_path):

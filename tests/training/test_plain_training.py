@@ -1,4 +1,4 @@
-"""Training without attacks or mixtures: weights equal those of an independent loop and of the demo."""
+"""Training without attacks or mixtures: an independent loop gives equal weights, and the demo's records are correct."""
 
 import dataclasses
 
@@ -164,4 +164,5 @@ def test_demo_networks_have_the_recorded_accuracies():
         accuracy = (predictions == test_images.labels).mean()
         # One image may differ, because rounding differs between machines.
         assert accuracy == pytest.approx(record.training["outcome"]["test_accuracy"], abs=1.1 / len(test_images))
-        assert accuracy > 0.9 or 3 in nasbench201.constant_nodes(record.spec)
+        has_constant_output = 3 in nasbench201.constant_nodes(record.spec)  # node 3 is the cell's output
+        assert accuracy > 0.9 or has_constant_output

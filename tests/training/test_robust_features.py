@@ -252,7 +252,7 @@ def test_networks_without_a_representation_are_rejected(tmp_path: Path) -> None:
         write_features(tmp_path, "next-target", network=SharedLayer())
 
 
-def test_robustify_accepts_networks_of_a_store_and_of_a_file(robust201: RunCommand, tmp_path: Path) -> None:
+def test_robustify_accepts_networks_from_a_store_and_from_a_file(robust201: RunCommand, tmp_path: Path) -> None:
     few_images_and_steps = ("--dataset", "digits", "--count", "12", "--steps", "2", "--batch-size", "6")
     folder = tmp_path / "robust"
     result = robust201(

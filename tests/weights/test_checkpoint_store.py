@@ -24,7 +24,7 @@ from tests.support.official_archives import (
 )
 
 
-def add(store: CheckpointStore, index: int = 3, dataset: str = "cifar10", **changes: Any) -> CheckpointRecord:
+def add_weights(store: CheckpointStore, index: int = 3, dataset: str = "cifar10", **changes: Any) -> CheckpointRecord:
     fields: dict[str, Any] = {
         "space": nasbench201.SPACE,
         "index": index,
@@ -45,7 +45,7 @@ def add(store: CheckpointStore, index: int = 3, dataset: str = "cifar10", **chan
 
 def test_store_returns_the_added_weights(tmp_path: Path) -> None:
     with CheckpointStore(tmp_path / "store") as store:
-        added = [add(store, index, training={"learning_rate": 0.1, "epochs": [1, 2]}) for index in (21, 3)]
+        added = [add_weights(store, index, training={"learning_rate": 0.1, "epochs": [1, 2]}) for index in (21, 3)]
     reopened = CheckpointStore(tmp_path / "store")
     assert reopened.records() == tuple(sorted(added, key=lambda record: record.index))
     for record in reopened.records():
@@ -56,22 +56,22 @@ def test_store_returns_the_added_weights(tmp_path: Path) -> None:
 
 def test_store_add_changes_nothing_for_the_same_weights(tmp_path: Path) -> None:
     with CheckpointStore(tmp_path) as store:
-        record = add(store)
+        record = add_weights(store)
     original_files = {
         path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.rglob("*") if path.is_file()
     }
     with CheckpointStore(tmp_path) as store:
-        assert add(store) == record
+        assert add_weights(store) == record
     assert original_files == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in original_files}
 
 
 def test_store_add_repairs_a_damaged_file_and_replaces_old_weights(tmp_path: Path) -> None:
     with CheckpointStore(tmp_path) as store:
-        record = add(store)
+        record = add_weights(store)
         (tmp_path / record.file).write_bytes(b"cut")
-        add(store)
+        add_weights(store)
         store.load(record)
-        newer = add(store, state_dict=random_weights(3, "cifar10", 1, 1))
+        newer = add_weights(store, state_dict=random_weights(3, "cifar10", 1, 1))
     assert newer.sha256 != record.sha256
     assert CheckpointStore(tmp_path).records() == (newer,)
 
@@ -79,9 +79,9 @@ def test_store_add_repairs_a_damaged_file_and_replaces_old_weights(tmp_path: Pat
 def test_store_find_prefers_200_epochs_and_seed_777(tmp_path: Path) -> None:
     with CheckpointStore(tmp_path) as store:
         for epochs, seed in ((12, 111), (12, 777), (200, 888), (200, 777), (300, 5)):
-            add(store, epochs=epochs, seed=seed)
+            add_weights(store, epochs=epochs, seed=seed)
         for epochs, seed in ((12, 7), (90, 999), (90, 888)):
-            add(store, 21, epochs=epochs, seed=seed)
+            add_weights(store, 21, epochs=epochs, seed=seed)
 
     def choose(index: int, **requested: int) -> tuple[int, int]:
         record = CheckpointStore(tmp_path).find(index, "cifar10", **requested)
@@ -117,7 +117,7 @@ def test_store_error_names_the_missing_manifest_or_file(tmp_path: Path) -> None:
         CheckpointStore(tmp_path / "absent").find(3, "cifar10")
     assert not (tmp_path / "absent").exists()
     with CheckpointStore(tmp_path) as store:
-        record = add(store)
+        record = add_weights(store)
         (tmp_path / record.file).unlink()
         with pytest.raises(CheckpointError, match=r"\.safetensors: No such file"):
             store.load(record)
@@ -128,7 +128,7 @@ def test_store_error_names_the_missing_manifest_or_file(tmp_path: Path) -> None:
 def test_store_rejects_changed_files(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("store")
     with CheckpointStore(folder) as store:
-        record = add(store)
+        record = add_weights(store)
     path = folder / record.file
     raw = bytearray(path.read_bytes())
     position = data.draw(st.integers(0, len(raw) - 1))
@@ -154,7 +154,7 @@ def test_store_rejects_weights_that_are_not_finite(tmp_path: Path, non_finite: f
         CheckpointStore(tmp_path) as store,
         pytest.raises(CheckpointError, match=f"{key} has 1 NaN or infinite values"),
     ):
-        add(store, state_dict=state_dict)
+        add_weights(store, state_dict=state_dict)
     assert list(tmp_path.rglob("*")) == []
 
 
@@ -162,7 +162,7 @@ def test_store_rejects_a_stored_file_with_nan(tmp_path: Path) -> None:
     from safetensors.torch import save
 
     with CheckpointStore(tmp_path) as store:
-        record = add(store)
+        record = add_weights(store)
         (tmp_path / record.file).write_bytes(save({"weight": torch.tensor([1.0, float("nan")])}))
         with pytest.raises(CheckpointError, match="weight has 1 NaN or infinite values"):
             store.load(record, verify=False)
@@ -170,19 +170,19 @@ def test_store_rejects_a_stored_file_with_nan(tmp_path: Path) -> None:
 
 def test_manifest_with_an_incomplete_last_line_is_read_and_truncated(tmp_path: Path) -> None:
     with CheckpointStore(tmp_path) as store:
-        first = add(store)
-        add(store, 21)
+        first = add_weights(store)
+        add_weights(store, 21)
     manifest = tmp_path / "manifest.jsonl"
     manifest.write_bytes(manifest.read_bytes()[:-20])
     with CheckpointStore(tmp_path) as store:
         assert store.records() == (first,)
-        second = add(store, 309)
+        second = add_weights(store, 309)
     assert CheckpointStore(tmp_path).records() == (first, second)
 
 
 def test_store_rejects_damaged_and_foreign_manifests(tmp_path: Path) -> None:
     with CheckpointStore(tmp_path) as store:
-        add(store)
+        add_weights(store)
     manifest = tmp_path / "manifest.jsonl"
     header, line = manifest.read_text().splitlines()
     newer_header = json.dumps(json.loads(header) | {"version": 99})
@@ -207,7 +207,7 @@ def test_store_rejects_damaged_and_foreign_manifests(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", ["../secret", "/etc/passwd"])
 def test_manifest_cannot_point_outside_the_store(tmp_path: Path, file: str) -> None:
     with CheckpointStore(tmp_path) as store:
-        add(store)
+        add_weights(store)
     manifest = tmp_path / "manifest.jsonl"
     header, line = manifest.read_text().splitlines()
     manifest.write_text(f"{header}\n{json.dumps(json.loads(line) | {'file': file})}\n")
@@ -235,7 +235,7 @@ def test_store_reads_the_manifest_of_a_full_sweep_only_once(tmp_path: Path) -> N
 
 def test_reading_a_manifest_does_not_import_torch(tmp_path: Path) -> None:
     with CheckpointStore(tmp_path) as store:
-        add(store)
+        add_weights(store)
     script = (
         "import sys; from pathlib import Path; from robust201.weights.store import CheckpointStore;"
         "import robust201.core.unpickling, robust201.weights.published.formats;"
@@ -250,8 +250,8 @@ def add_snapshots(root: Path) -> CheckpointStore:
         for epochs, steps, total_steps in ((1, None, 4), (1, 6, 6), (2, None, 8)):
             state = random_weights(3, "cifar10", total_steps, 1)
             outcome = {"outcome": {"steps": total_steps}}
-            add(store, epochs=epochs, steps=steps, seed=0, recipe="new", state_dict=state, training=outcome)
-        add(store, epochs=2, seed=1, recipe="old", state_dict=random_weights(3, "cifar10", 99, 1))
+            add_weights(store, epochs=epochs, steps=steps, seed=0, recipe="new", state_dict=state, training=outcome)
+        add_weights(store, epochs=2, seed=1, recipe="old", state_dict=random_weights(3, "cifar10", 99, 1))
     return CheckpointStore(root)
 
 

@@ -23,7 +23,7 @@ from tests.support.official_archives import (
     CLASSES,
     assert_equal_tensors,
     iter_weights,
-    make_states,
+    make_records,
     random_weights,
     write_nasbench201,
     write_nats,
@@ -230,9 +230,9 @@ def test_choose_seeds_returns_the_preferred_or_the_lowest_seed(seeds: set[int], 
 def test_nats_reader_ignores_seeds_without_weights(tmp_path: Path) -> None:
     from nats_bench import api_utils
 
-    states = make_states(3, api_utils, trials={"200": [("cifar10", 999), ("cifar10", 888), ("cifar10", 777)]})
-    states["200"]["all_results"]["cifar10", 777]["net_state_dict"] = None
-    api_utils.pickle_save(states, tmp_path / "000003.pickle")
+    records = make_records(3, api_utils, trials={"200": [("cifar10", 999), ("cifar10", 888), ("cifar10", 777)]})
+    records["200"]["all_results"]["cifar10", 777]["net_state_dict"] = None
+    api_utils.pickle_save(records, tmp_path / "000003.pickle")
     (source_weights,) = iter_weights(tmp_path)
     assert source_weights.seed == 888
     assert [source_weights.seed for source_weights in iter_weights(tmp_path, seed=None)] == [888, 999]
@@ -280,9 +280,9 @@ def test_nats_reader_rejects_a_record_of_another_index(nats: Path, tmp_path: Pat
 def test_nats_reader_rejects_a_record_of_another_training_length(tmp_path: Path) -> None:
     from nats_bench import api_utils
 
-    states = make_states(3, api_utils, trials={"200": [("cifar10", 777)]})
-    states["200"]["all_results"]["cifar10", 777]["epochs"] = 12
-    api_utils.pickle_save(states, tmp_path / "000003.pickle")
+    records = make_records(3, api_utils, trials={"200": [("cifar10", 777)]})
+    records["200"]["all_results"]["cifar10", 777]["epochs"] = 12
+    api_utils.pickle_save(records, tmp_path / "000003.pickle")
     with pytest.raises(CheckpointError, match=r"seed 777.*expected a training run of 200 epochs, got 12"):
         list(iter_weights(tmp_path))
 
@@ -352,6 +352,7 @@ def test_split_tar_errors_contain_the_missing_part(nats: Path, tmp_path: Path) -
 def test_split_tar_reader_returns_networks_before_a_missing_part(nats: Path, tmp_path: Path) -> None:
     parts = write_split_tar(tmp_path / "download", nats, 30_000)
     with tarfile.open(fileobj=io.BytesIO(b"".join(part.read_bytes() for part in parts))) as archive:
+        # #3 and #21, in the order of the archive
         entries = [entry for entry in archive if entry.name.endswith("1.pickle.pbz2") or "00003." in entry.name]
     first_entry = entries[0]
     last_needed_part = (first_entry.offset_data + first_entry.size - 1) // 30_000

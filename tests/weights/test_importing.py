@@ -18,7 +18,7 @@ from tests.support.official_archives import (
     CLASSES,
     assert_equal_tensors,
     iter_weights,
-    make_states,
+    make_records,
     random_weights,
     write_nats,
     write_split_tar,
@@ -42,10 +42,10 @@ def write_edited_record(folder: Path, index: int, edit: Any, trials: Any = None)
     """Write a NATS-Bench record of a network after `edit` has changed it."""
     from nats_bench import api_utils
 
-    states = make_states(index, api_utils, trials=trials or {"200": [("cifar10", 777)]})
-    edit(states["200"], states["200"]["all_results"]["cifar10", 777])
+    records = make_records(index, api_utils, trials=trials or {"200": [("cifar10", 777)]})
+    edit(records["200"], records["200"]["all_results"]["cifar10", 777])
     folder.mkdir(exist_ok=True)
-    api_utils.pickle_save(states, folder / f"{index:06d}.pickle")
+    api_utils.pickle_save(records, folder / f"{index:06d}.pickle")
 
 
 def test_import_adds_the_selected_networks_to_the_store(nats: Path, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_import_adds_the_selected_networks_to_the_store(nats: Path, tmp_path: Pa
         build_network(record.spec, **size).load_state_dict(store.load(record), strict=True)
 
 
-def test_repeated_import_and_import_of_the_split_tar_give_the_same_store(nats: Path, tmp_path: Path) -> None:
+def test_import_is_repeatable_and_equal_for_split_tar(nats: Path, tmp_path: Path) -> None:
     parts = write_split_tar(tmp_path / "download", nats, 20_000)
     report = import_to_store(nats, tmp_path / "a")
     original_files = {path.name: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
@@ -142,7 +142,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
-def test_import_rejects_a_record_of_another_network(tmp_path: Path, edit: Any) -> None:
+def test_import_rejects_edited_records(tmp_path: Path, edit: Any) -> None:
     write_edited_record(tmp_path / "source", 3, edit)
     with pytest.raises(CheckpointError, match=EDITS[edit]):
         import_to_store(tmp_path / "source", tmp_path / "store")
@@ -193,7 +193,7 @@ def test_import_keeps_networks_imported_before_an_error(nats: Path, tmp_path: Pa
     assert {record.index for record in CheckpointStore(tmp_path / "store").records()} == {3}
 
 
-def test_import_ignores_recorded_parameter_counts(tmp_path: Path) -> None:
+def test_import_ignores_recorded_seed_and_parameter_count(tmp_path: Path) -> None:
     # The fields next to the weights may belong to another network (NATS-Bench issue 36).
     def edit(_state: Any, trial: Any) -> None:
         trial["params"], trial["flop"], trial["seed"] = 99.0, 1.0, "0888"
@@ -216,6 +216,7 @@ def test_import_checks_state_dicts_against_their_indices(tmp_path: Path) -> None
 # --- data in the folder ROBUST201_DATA
 
 README_PARAMETERS = {0: 129_306, 9: 316_346, 21: 372_346, 309: 129_306, 991: 615_386, 13_714: 1_073_466}
+"""Numbers of parameters by index, from the README of the shared checkpoints."""
 
 
 @pytest.mark.shared
@@ -254,8 +255,8 @@ def test_shared_checkpoints_equal_the_weights_read_by_the_official_package(share
     if not source.is_dir():
         pytest.skip(f"no checkpoints in {shared_data}")
     (weights,) = iter_weights(source, indices=[9])
-    states = api_utils.pickle_load(str(source / "000009.pickle.pbz2"))
-    official = api_utils.ArchResults.create_from_state_dict(states["200"])
+    records = api_utils.pickle_load(str(source / "000009.pickle.pbz2"))
+    official = api_utils.ArchResults.create_from_state_dict(records["200"])
     assert_equal_tensors(weights.state_dict, official.get_net_param("cifar10", 777))
 
 

@@ -57,7 +57,7 @@ def tiny_zoo_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(NETWORKS, "tiny", ZooNetwork(SmallNetwork, lambda *_: 1000, 4))
 
 
-def write_state(path: Path, width: int = 4, seed: int = 0) -> Path:
+def write_tiny_weights(path: Path, width: int = 4, seed: int = 0) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(seed)
     save_file(SmallNetwork(width, 10).state_dict(), path)
@@ -135,7 +135,7 @@ def test_sweep_evaluates_several_recipes_of_another_space(
     models.write_text(MODELS)
     option = "zoo" if space == "zoo" else f"{models}:build"
     for seed, recipe in enumerate(("plain", "pgd7")):
-        write_state(tmp_path / "source/tiny.safetensors", seed=seed)
+        write_tiny_weights(tmp_path / "source/tiny.safetensors", seed=seed)
         options = ("--space", option, "--recipe", recipe, "--epochs", 90, "--seed", 3, "--architectures", "tiny")
         assert import_tiny(robust201, tmp_path / "source", *options).code == 0
     name = "zoo" if space == "zoo" else f"build-{hash_file(models)[:8]}"
@@ -160,14 +160,14 @@ def test_sweep_evaluates_several_recipes_of_another_space(
     assert "Computed 0 evaluations" in robust201("run", sweep).err
 
 
-def test_equal_architecture_names_of_two_files_are_two_networks(
+def test_equal_architecture_names_in_two_files_are_two_networks(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     """The tensors have equal shapes, so only the hash of the file distinguishes the networks."""
     imported = {}
     for seed, name in enumerate(("a", "b")):
         (tmp_path / f"{name}.py").write_text(f"{MODELS}\n# {name}\n")
-        write_state(tmp_path / f"{name}/tiny.safetensors", seed=seed)
+        write_tiny_weights(tmp_path / f"{name}/tiny.safetensors", seed=seed)
         assert import_tiny(robust201, tmp_path / name, "--space", f"{tmp_path / name}.py:build").code == 0
         imported[name] = CheckpointStore(tmp_path / "store").records()
     store = CheckpointStore(tmp_path / "store")
@@ -198,7 +198,7 @@ def test_equal_architecture_names_of_two_files_are_two_networks(
 
 
 def test_network_of_another_space_is_loaded_from_a_store(robust201: RunCommand, tmp_path: Path) -> None:
-    path = write_state(tmp_path / "source/tiny.safetensors")
+    path = write_tiny_weights(tmp_path / "source/tiny.safetensors")
     assert import_tiny(robust201, tmp_path / "source", "--space", "zoo").code == 0
     pixels = torch.rand((2, 3, 32, 32), generator=torch.Generator().manual_seed(0))
     loaded = load_model("tiny", "digits", tmp_path / "store")
@@ -206,7 +206,7 @@ def test_network_of_another_space_is_loaded_from_a_store(robust201: RunCommand, 
 
 
 def test_load_model_and_import_warn_about_several_state_dicts(robust201: RunCommand, tmp_path: Path) -> None:
-    state = load_file(write_state(tmp_path / "tiny.safetensors"))
+    state = load_file(write_tiny_weights(tmp_path / "tiny.safetensors"))
     path = tmp_path / "source/tiny.pth"
     path.parent.mkdir()
     torch.save({"ema": state, "model": state}, path)
@@ -235,20 +235,20 @@ def test_load_model_and_import_warn_about_several_state_dicts(robust201: RunComm
 def test_invalid_import_gives_a_one_line_error(
     robust201: RunCommand, tmp_path: Path, name: str, options: list[str], expected: str
 ) -> None:
-    write_state(tmp_path / f"source/{name}.safetensors")
+    write_tiny_weights(tmp_path / f"source/{name}.safetensors")
     assert expected in import_tiny(robust201, tmp_path / "source", *options).error_line(2)
     assert not (tmp_path / "store").exists()
 
 
 def test_weights_of_another_network_are_rejected(robust201: RunCommand, tmp_path: Path) -> None:
-    write_state(tmp_path / "source/tiny.safetensors", width=5)
+    write_tiny_weights(tmp_path / "source/tiny.safetensors", width=5)
     message = import_tiny(robust201, tmp_path / "source", "--space", "zoo").error_line(2)
     assert "tiny digits seed 777 in" in message
     assert "the tensors are not those of SmallNetwork" in message
 
 
 def test_import_for_a_custom_dataset_needs_its_number_of_classes(robust201: RunCommand, tmp_path: Path) -> None:
-    write_state(tmp_path / "source/tiny.safetensors")
+    write_tiny_weights(tmp_path / "source/tiny.safetensors")
     command = (
         "import-weights",
         tmp_path / "source",
@@ -268,7 +268,7 @@ def test_import_for_a_custom_dataset_needs_its_number_of_classes(robust201: RunC
 
 
 @pytest.fixture
-def two_datasets(tmp_path: Path) -> dict[str, Any]:
+def fields_with_two_datasets(tmp_path: Path) -> dict[str, Any]:
     images = write_parquet(tmp_path / "images.parquet")
     custom_dataset = {"path": str(images), "form": "parquet", "classes": 10, "image_size": 32}
     return {"space": "zoo", "architectures": ["tiny"], "network": {}, "checkpoints": None,
@@ -281,11 +281,11 @@ def checkpoints_of(results: Path) -> dict[str, str]:
 
 
 def test_each_dataset_may_have_separate_weight_files(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, two_datasets: dict[str, Any]
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, fields_with_two_datasets: dict[str, Any]
 ) -> None:
-    files = {name: {"tiny": str(write_state(tmp_path / name / "tiny.safetensors", seed=seed))}
+    files = {name: {"tiny": str(write_tiny_weights(tmp_path / name / "tiny.safetensors", seed=seed))}
              for seed, name in enumerate(("digits", "mine"))}  # fmt: skip
-    sweep = write_sweep(**two_datasets, weights={"files": files})
+    sweep = write_sweep(**fields_with_two_datasets, weights={"files": files})
     result = robust201("run", sweep)
     assert result.code == 0, result.err
     checkpoints = checkpoints_of(tmp_path / "results")
@@ -296,10 +296,10 @@ def test_each_dataset_may_have_separate_weight_files(
 
 
 def test_weight_files_by_network_are_used_for_every_dataset(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, two_datasets: dict[str, Any]
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, fields_with_two_datasets: dict[str, Any]
 ) -> None:
-    files = {"tiny": str(write_state(tmp_path / "tiny.safetensors"))}
-    assert robust201("run", write_sweep(**two_datasets, weights={"files": files})).code == 0
+    files = {"tiny": str(write_tiny_weights(tmp_path / "tiny.safetensors"))}
+    assert robust201("run", write_sweep(**fields_with_two_datasets, weights={"files": files})).code == 0
     assert len(set(checkpoints_of(tmp_path / "results").values())) == 1
 
 
@@ -321,6 +321,6 @@ def test_weight_files_by_network_are_used_for_every_dataset(
     ],
 )
 def test_invalid_weight_files_give_a_one_line_error(
-    robust201: RunCommand, write_sweep: WriteSweep, two_datasets: dict[str, Any], files: Any, expected: str
+    robust201: RunCommand, write_sweep: WriteSweep, fields_with_two_datasets: dict[str, Any], files: Any, expected: str
 ) -> None:
-    assert expected in robust201("run", write_sweep(**two_datasets, weights={"files": files})).error_line(2)
+    assert expected in robust201("run", write_sweep(**fields_with_two_datasets, weights={"files": files})).error_line(2)

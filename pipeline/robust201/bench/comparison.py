@@ -331,7 +331,7 @@ class TimeComparison:
     def largest_difference(self) -> float:
         """Largest absolute difference between accuracies of the sweep and of the loop with the least CPU time.
 
-        The random numbers of the two differ.
+        The loop and the sweep use different random numbers.
         """
         loop_accuracies, accuracies = self.best("cpu").accuracies, self.sweeps[0].accuracies
         return max(
@@ -383,6 +383,7 @@ def compare(
     """
     all_times = [ContenderTimes(contender) for contender in contenders]
     for round_index, current_times in _rounds(all_times, rounds):
+        # The start-up times of a group are recorded for its first contender.
         start_up_owner = next(
             candidate
             for candidate in all_times

@@ -37,7 +37,7 @@ def write_subject(name: str, network: nn.Module, images: ImageSet, folder: Path,
 
 
 def random_network(name: str, images: ImageSet, *, channels: int = 16, cells: int = 5) -> tuple[nn.Module, ImageSet]:
-    """Build a network with random weights, and label the images by its predictions, so that its accuracy is 1.
+    """Build a network with random weights, and label the images with its predictions, so that its accuracy is 1.
 
     The running statistics of the BatchNorm layers are set to those of the images; otherwise, the outputs would hardly
     depend on the image.

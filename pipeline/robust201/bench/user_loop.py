@@ -86,7 +86,9 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("images", help=".npz with images (N, 3, H, W) uint8 and labels (N,)")
     parser.add_argument("weights", help="state_dict of the network, as safetensors")
-    parser.add_argument("--architecture", default="309", help="an index, such as 309, or resnet18")
+    parser.add_argument(
+        "--architecture", default="309", help="index of a cell, or name of a zoo network such as resnet18"
+    )
     parser.add_argument("--channels", type=int, default=16)
     parser.add_argument("--cells", type=int, default=5)
     parser.add_argument("--classes", type=int, default=10)
@@ -94,7 +96,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--std", type=float, nargs=3, required=True)
     parser.add_argument("--attacks", nargs="*", choices=ATTACKS, default=list(ATTACKS))
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.5, 1, 2, 3, 4, 8], help="in 1/255")
-    parser.add_argument("--fgsm-epsilons", type=float, nargs="+", default=[0.1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8, 255])
+    parser.add_argument(
+        "--fgsm-epsilons", type=float, nargs="+", default=[0.1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8, 255], help="in 1/255"
+    )
     parser.add_argument("--pgd-steps", type=int, default=40)
     parser.add_argument("--apgd-steps", type=int, default=100)
     parser.add_argument("--queries", type=int, default=5000)

@@ -1,4 +1,4 @@
-"""Settings of torch with which equal inputs give equal bytes on equal device types."""
+"""Settings of torch that make results reproducible: equal inputs give equal bytes on equal device types."""
 
 import os
 

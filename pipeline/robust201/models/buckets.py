@@ -38,7 +38,7 @@ class DirectCalls:
 
 
 class BucketedModel:
-    """A model that runs in batches of a few sizes, to which smaller batches are padded.
+    """A model that runs in batches of a few sizes. Smaller batches are padded to one of these sizes.
 
     Padding rows contain zeros or values of earlier batches. Images do not affect each other, so these values have no
     effect, and overwriting them would take time.
@@ -95,12 +95,12 @@ class BucketedModel:
         self._buffers.clear()
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        return self._in_buckets(pixels, None)[0]
+        return self._compute_in_buckets(pixels, None)[0]
 
     def loss_and_gradient(
         self, pixels: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        logits, loss, gradient = self._in_buckets(pixels, labels)
+        logits, loss, gradient = self._compute_in_buckets(pixels, labels)
         return logits, loss, gradient
 
     def value_and_gradient(
@@ -119,13 +119,13 @@ class BucketedModel:
         logits, values, gradient = (torch.cat(column) for column in zip(*outputs, strict=True))
         return logits, values, gradient
 
-    def _in_buckets(self, pixels: torch.Tensor, labels: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+    def _compute_in_buckets(self, pixels: torch.Tensor, labels: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
         limit = self.capacity.logits if labels is None else self.capacity.gradients
         batches = split_into_batches(len(pixels), buckets_up_to(limit))
         self.last_batch_size = max((batch.bucket for batch in batches), default=0)
         outputs = []
         for start, stop, bucket in batches:
-            compute = self._pass(pixels.shape[1:], bucket, gradient=labels is not None)
+            compute = self._prepared_pass(pixels.shape[1:], bucket, gradient=labels is not None)
             pixel_buffer, label_buffer = self._buffers[pixels.shape[1:]]
             pixel_buffer[: stop - start].copy_(pixels[start:stop])
             if labels is not None:
@@ -137,7 +137,7 @@ class BucketedModel:
         # Usually there is only one batch, and concatenating it would copy it.
         return outputs[0] if len(outputs) == 1 else tuple(torch.cat(column) for column in zip(*outputs, strict=True))
 
-    def _pass(self, shape: torch.Size, bucket: int, *, gradient: bool) -> PassFunction:
+    def _prepared_pass(self, shape: torch.Size, bucket: int, *, gradient: bool) -> PassFunction:
         pass_key = (shape, bucket, gradient)
         if pass_key not in self._passes:
             # Tensors created in inference mode could not be modified outside inference mode.

@@ -50,8 +50,8 @@ def choose_capacity(
         images_per_sample: number of additional float32 images per sample that an attack keeps in memory.
 
     Returns:
-        Two of the sizes in `BUCKETS`. If no size fits, the result is the smallest size, for which the memory may be too
-        small; the caller can then halve it.
+        Two of the sizes in `BUCKETS`. If no size fits, the result is the smallest size. Passes of this size may run out
+        of memory; the caller can then halve it.
     """
     usable_bytes = USED_FRACTION * min(free_bytes, share * total_bytes)
     attack_bytes = images_per_sample * 3 * _FLOAT_BYTES * image_size**2
@@ -111,7 +111,7 @@ def split_into_batches(n_samples: int, buckets: Sequence[int]) -> list[Batch]:
         if largest_full is None or (
             smallest_sufficient is not None and n_remaining >= _MIN_FILLED_FRACTION * smallest_sufficient
         ):
-            # If all buckets are smaller than the remaining samples, these fill the largest bucket.
+            # A sufficient size always exists here; the alternative satisfies the type checker.
             size = smallest_sufficient if smallest_sufficient is not None else buckets[-1]
         else:
             size = largest_full

@@ -92,10 +92,12 @@ class Classifier(nn.Module):
         super().__init__()
         check_precision(precision, torch.device(device))
         self.dtype = dtype
-        self._map_dtype = feature_map_dtype(precision)
-        self.network = network if self._map_dtype is torch.float32 else cast_convolutions(network, self._map_dtype)
+        self._feature_map_dtype = feature_map_dtype(precision)
+        self.network = (
+            network if self._feature_map_dtype is torch.float32 else cast_convolutions(network, self._feature_map_dtype)
+        )
         if dtype is not torch.float32:
-            self._map_dtype = dtype
+            self._feature_map_dtype = dtype
         self._layout = torch.channels_last if channels_last else torch.preserve_format
         if channels_last:
             # Other modules are not converted, because tensors of five dimensions do not support this format.
@@ -119,7 +121,7 @@ class Classifier(nn.Module):
 
     def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
         normalised = (pixels - self.mean) / self.std
-        logits = network_logits(self.network, normalised.to(self._map_dtype, memory_format=self._layout))
+        logits = network_logits(self.network, normalised.to(self._feature_map_dtype, memory_format=self._layout))
         if self.dtype is not torch.float32:
             logits = logits.float()
         if torch.is_grad_enabled() and pixels.requires_grad and not logits.requires_grad:

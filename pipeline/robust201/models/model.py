@@ -16,7 +16,7 @@ class Model(Protocol):
     """A frozen network that computes logits and gradients from pixels.
 
     Pixels are (B, 3, H, W) float32 in [0, 1], labels (B,) int64 and logits (B, C) float32. All methods work inside and
-    outside `torch.inference_mode`, and none changes a state of torch.
+    outside `torch.inference_mode`, and none changes torch's settings or random state.
     """
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ class PassTime(NamedTuple):
     """Seconds that a forward pass takes. A pass with a gradient counts as three, as in `tasks.TASKS`.
 
     Attributes:
-        seconds_per_batch: seconds per batch.
+        seconds_per_batch: seconds per batch, independent of the number of images.
         seconds_per_image: additional seconds per image.
     """
 

@@ -133,7 +133,7 @@ def _isolate_from_caller_settings(device: torch.device) -> Iterator[None]:
         stack.enter_context(torch.enable_grad())
         for device_type in sorted({"cpu", device.type}):
             stack.enter_context(torch.autocast(device_type, enabled=False))
-        # Set these first, because PyTorch does not return the older setting below while the two contradict each other.
+        # Set `fp32_precision` first: PyTorch does not return the older setting below while the two settings disagree.
         for operation in _operations_with_precision():
             stack.callback(setattr, operation, "fp32_precision", operation.fp32_precision)
             operation.fp32_precision = "ieee"

@@ -101,21 +101,21 @@ def published_tables() -> pd.DataFrame:
 
 
 def compare_groups(
-    summaries: pd.DataFrame, values: Mapping[tuple[str, str, int], "pd.Series[float]"] | None = None
+    summaries: pd.DataFrame, r_by_group: Mapping[tuple[str, str, int], "pd.Series[float]"] | None = None
 ) -> pd.DataFrame:
     """Perform all comparisons whose two groups are in the summaries.
 
     Args:
         summaries: one row per `network`, `group` and `epoch` with `mean`, `sd` (ddof 1) and `n`.
-        values: values of single networks by (network, group, epoch), indexed by seed, for tests that pair networks by
-            seed.
+        r_by_group: R of each trained network by (network, group, epoch), indexed by seed, for tests that pair networks
+            by seed.
 
     Returns:
         One row per comparison, network and epoch with both groups: `experiment`, `claim`, `first`, `second`, `network`,
         `epoch`, `mean_first`, `mean_second`, `difference`, `t`, `degrees`, `p`, `p_holm` (over all rows; a row without
         a test counts as p = 1), `g`, `g_low`, `g_high`, `higher` (the side, ``first`` or ``second``, with the
         significantly higher mean, or ``""``; level 0.05 without correction) and `higher_holm` (the same after
-        correction). With `values`, also `p_paired`, `p_paired_holm` and `n_pairs`.
+        correction). With `r_by_group`, also `p_paired`, `p_paired_holm` and `n_pairs`.
     """
     indexed = summaries.set_index(["network", "group", "epoch"])[["mean", "sd", "n"]]
     rows = [
@@ -139,9 +139,11 @@ def compare_groups(
     frame["g"], frame["g_low"], frame["g_high"] = effect
     frame["higher"] = _more_robust_side(frame["difference"], frame["p"])
     frame["higher_holm"] = _more_robust_side(frame["difference"], frame["p_holm"])
-    if values is not None:
+    if r_by_group is not None:
         pairs = [
-            pd.concat([values[row.network, group, row.epoch] for group in (row.first, row.second)], axis=1).to_numpy()
+            pd.concat(
+                [r_by_group[row.network, group, row.epoch] for group in (row.first, row.second)], axis=1
+            ).to_numpy()
             for row in iterate_rows(frame)
         ]
         paired_p_values = [paired_test(pair[:, 0], pair[:, 1]).p_value for pair in pairs]

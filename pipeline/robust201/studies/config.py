@@ -1,4 +1,4 @@
-"""The YAML of a study: steps that create images and weights, sweeps, and the names in tables."""
+"""Fields of a study YAML: steps that create images and weights, sweeps, and names for the tables."""
 
 import shlex
 from pathlib import Path
@@ -27,7 +27,9 @@ def _check_step(command_line: str) -> str:
     except ValueError as error:
         raise ValueError(f"not a valid command line: {command_line!r} ({error}).") from error
     if len(argv) < 2 or argv[0] != "robust201" or argv[1] not in STEP_VERBS:
-        raise ValueError(f"a step must be robust201 with one of {', '.join(STEP_VERBS)}, got {command_line!r}.")
+        raise ValueError(
+            f"a step must call robust201 with one of the commands {', '.join(STEP_VERBS)}, got {command_line!r}."
+        )
     return command_line
 
 
@@ -42,11 +44,11 @@ class _Study(StrictModel):
 
     Attributes:
         format: version of the file's format.
-        study: kind of study, one of five.
+        study: kind of study, which determines the other fields.
         name: name of the study.
         steps: command lines that create images and weights, in order. Each step resumes after an interruption, and does
-            nothing if it was complete.
-        sweeps: sweep YAMLs to run and export after the steps.
+            nothing if it is already complete.
+        sweeps: paths of the sweep YAMLs to run and export after the steps.
         note: text at the top of the study's page, for example how the study was scaled down.
     """
 
@@ -96,7 +98,7 @@ class StudyGroup(StrictModel):
     """A group of networks in the study of image distributions, with the same training data.
 
     Attributes:
-        dataset: dataset on which they are evaluated and attacked.
+        dataset: dataset on which the networks are evaluated and attacked.
         recipes: recipes of their training runs; they may differ between architectures.
     """
 
@@ -132,10 +134,9 @@ class DynamicsStudy(_Study):
     Attributes:
         dataset: dataset whose images are attacked.
         architecture: architecture of all training runs.
-        runs: recipe by name of the run; `std` and `std*` have published numbers.
+        runs: recipe of each run, by the run's name; the runs `std` and `std*` have published numbers.
         attacks: keys of the attacks, each at all its strengths.
-        iterations_per_epoch: training iterations per epoch, to convert the lengths of snapshots after epochs to
-            iterations.
+        iterations_per_epoch: training iterations per epoch, to convert snapshot lengths from epochs to iterations.
         iterations_per_printed: ratio of our iterations to the published ones: below 1 if training is shorter. Numbers
             at the same fraction of training are compared.
     """
@@ -158,7 +159,7 @@ class MixingStudy(_Study):
     Attributes:
         dataset: dataset whose images are attacked.
         networks: architecture by name in the tables; ResNet-50, ResNet-18 and VGG-16 have published numbers.
-        alphas: recipe by the fraction of robust images.
+        alphas: recipe for each fraction of robust images.
         epochs: number of training epochs.
         panels: keys in each panel of the figure, by panel title.
     """

@@ -84,7 +84,7 @@ def check_claims(results: DatasetResults, correlations: pd.DataFrame) -> list[Cl
             "paper's space. Choose a dataset of that space."
         )
     return [
-        *_check_numbers_of_cells(results.space),
+        *_check_cell_counts(results.space),
         *_check_order_of_attacks(results),
         *_check_pgd_against_apgd(results),
         *_check_range_at_same_size(results, results.space),
@@ -122,7 +122,13 @@ def compare_medians(results: DatasetResults) -> pd.DataFrame:
 
 
 def compare_curves(results: DatasetResults) -> pd.DataFrame:
-    """Compare accuracies of single architectures with the published ones; columns as in `compare_medians`."""
+    """Compare accuracies of single architectures with the published ones.
+
+    The paper has such accuracies only for CIFAR-10.
+
+    Returns:
+        The columns of `compare_medians`, with `architecture` instead of `n`; no rows for other datasets.
+    """
     rows = []
     for name, curves in published_dataset_numbers()["curves"].items() if results.name == "cifar10" else ():
         for key, by_strength in curves.items():
@@ -139,7 +145,7 @@ def _with_float_strengths(by_strength: Mapping[str, float]) -> dict[float, float
     return {float(strength): number for strength, number in by_strength.items()}
 
 
-def _check_numbers_of_cells(space: CellSpace) -> Iterator[Claim]:
+def _check_cell_counts(space: CellSpace) -> Iterator[Claim]:
     published = published_dataset_numbers()
     representatives = sorted(set(space.isomorphs()))
     specs = space.specs()
@@ -265,12 +271,12 @@ def _check_ranks_of_best_cells(results: DatasetResults) -> Iterator[Claim]:
         ranks, is_best, is_near = [], False, False
         for score in results.scores:
             ranked = results.rank_architectures(results.scores[score])
-            for top in ranked:
-                if top.architecture == cell:
+            for ranked_cell in ranked:
+                if ranked_cell.architecture == cell:
                     low, _ = accuracy_interval(results, ranked[0].accuracy)
-                    is_best |= top.rank == 1
-                    is_near |= top.accuracy >= low
-                    ranks.append(f"{SCORES[str(score)]} rank {top.rank} of {len(ranked)}")
+                    is_best |= ranked_cell.rank == 1
+                    is_near |= ranked_cell.accuracy >= low
+                    ranks.append(f"{SCORES[str(score)]} rank {ranked_cell.rank} of {len(ranked)}")
         ours = ", ".join(ranks)
         if is_near and not is_best:
             ours += ", within the 95% interval of the best cell"

@@ -32,10 +32,10 @@ SERIES_COLOURS = ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#b9770e", "#4a6fd
 
 GROUP_COLOURS = dict(zip(GROUPS, ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#6e7781", "#4a6fd8"), strict=True))
 
-UNTUNED_GROUPS = ("mnist", "cifar10", "fusion_digit", "fusion_object")
+FROM_SCRATCH_GROUPS = ("mnist", "cifar10", "fusion_digit", "fusion_object")
 """Groups of networks that were trained from random weights."""
 
-TUNED_GROUPS = ("cifar10_to_mnist", "mnist_to_cifar10")
+FINE_TUNED_GROUPS = ("cifar10_to_mnist", "mnist_to_cifar10")
 """Groups of fine-tuned networks."""
 
 
@@ -48,7 +48,9 @@ def save_figure(figure: Figure, path: Path) -> Path:
     return path
 
 
-def _draw_line(axes: Axes, x: Any, mean: Any, low: Any, high: Any, colour: str, *, line_style: str = "-") -> None:
+def _draw_line_with_band(
+    axes: Axes, x: Any, mean: Any, low: Any, high: Any, colour: str, *, line_style: str = "-"
+) -> None:
     axes.plot(x, mean, color=colour, linewidth=1.1, linestyle=line_style)
     axes.fill_between(np.asarray(x, np.float64), low, high, color=colour, alpha=0.2, linewidth=0)
 
@@ -71,25 +73,25 @@ def _draw_published(axes: Axes, x: Any, values: Any, colour: str) -> None:
 def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normalised: bool) -> Figure | None:
     """Draw accuracy against epsilon, one panel per network and epoch: means over networks ± one standard deviation.
 
-    The figures correspond to the paper's figures 4 and 5 (normalised by the clean accuracy) or 6 and 7. In normalised
-    figures, chance depends on the clean accuracy, so each group has a dotted line in its colour. Return None if no
-    group has curves.
+    The figures correspond to the paper's figures 4 and 5 (normalised by the clean accuracy) or 6 and 7 (without
+    normalisation). In normalised figures, chance depends on the clean accuracy, so each group has a dotted line at its
+    chance level, in its colour. Return None if no group has curves.
     """
     selected_curves = curves[curves["group"].isin(groups)]
     if selected_curves.empty:
         return None
     column = "normalised" if normalised else "accuracy"
     panels = list(selected_curves.groupby(["network", "epoch"], sort=False))
-    top = max(1.02, float((selected_curves[column] + selected_curves[f"{column}_sd"].fillna(0)).max()) + 0.02)
+    upper_limit = max(1.02, float((selected_curves[column] + selected_curves[f"{column}_sd"].fillna(0)).max()) + 0.02)
     label = "accuracy / clean accuracy" if normalised else "accuracy"
     figure, all_axes = parts.make_axes_grid(
-        len(panels), FIGURE_WIDTH, 1.1, 1.25, label=label, limits=(0, top), extra_height=0.6
+        len(panels), FIGURE_WIDTH, 1.1, 1.25, label=label, limits=(0, upper_limit), extra_height=0.6
     )
     for axes, ((network, epoch), rows) in zip(all_axes, panels, strict=True):
         for group, curve in rows.groupby("group", sort=False):
             colour = GROUP_COLOURS[str(group)]
             mean, deviation = curve[column], curve[f"{column}_sd"].fillna(0)
-            _draw_line(axes, curve["strength"] / 255, mean, mean - deviation, mean + deviation, colour)
+            _draw_line_with_band(axes, curve["strength"] / 255, mean, mean - deviation, mean + deviation, colour)
             if normalised and curve["accuracy"].iloc[0] > 0:
                 axes.axhline(CHANCE / curve["accuracy"].iloc[0], color=colour, linewidth=0.7, linestyle=":")
         if not normalised:
@@ -107,7 +109,7 @@ def draw_areas(curves: pd.DataFrame, network: str) -> Figure:
 
     `curves` is `ImageDistribution.curves`. Only the last epochs of the groups MNIST and CIFAR-10 are drawn.
     """
-    rows = curves[(curves["network"] == network) & curves["group"].isin(UNTUNED_GROUPS[:2])]
+    rows = curves[(curves["network"] == network) & curves["group"].isin(FROM_SCRATCH_GROUPS[:2])]
     figure, panels = parts.make_axes_grid(2, FIGURE_WIDTH, 3.0, 2.2, extra_height=0.5)
     for axes, column, title in zip(
         panels, ("accuracy", "normalised"), ("accuracy", "accuracy / clean accuracy"), strict=True
@@ -124,7 +126,7 @@ def draw_areas(curves: pd.DataFrame, network: str) -> Figure:
 
 
 def draw_robustness(tables: pd.DataFrame) -> Figure:
-    """Draw robustness R against the epoch, one panel per network: published means, and our means ± one deviation."""
+    """Draw robustness R against the epoch, one panel per network: published means, and our means ± one SD."""
     networks = list(dict.fromkeys(tables["network"]))
     max_with_deviation = max(1.0, float((tables["mean"] + tables["sd"].fillna(0)).max()))
     upper_limit = min(max_with_deviation, float(tables[["mean", "printed_mean"]].max().max()) + 0.1)
@@ -137,7 +139,7 @@ def draw_robustness(tables: pd.DataFrame) -> Figure:
         positions = {epoch: position for position, epoch in enumerate(sorted(rows["epoch"].unique()))}
         for group, group_rows in rows.groupby("group", sort=False):
             x, deviation = group_rows["epoch"].map(positions), group_rows["sd"].fillna(0)
-            _draw_line(
+            _draw_line_with_band(
                 axes,
                 x,
                 group_rows["mean"],
@@ -172,7 +174,7 @@ def draw_dynamics(curves: pd.DataFrame) -> Figure:
     for axes, run in zip(all_axes, runs, strict=True):
         for curve, rows in curves[curves["run"] == run].groupby("curve", sort=False):
             colour = colours[str(curve)]
-            _draw_line(axes, rows["iteration"], rows["mean"], *_error_bounds(rows), colour)
+            _draw_line_with_band(axes, rows["iteration"], rows["mean"], *_error_bounds(rows), colour)
             _draw_published(axes, rows["iteration"], rows["printed"], colour)
         axes.set_title(str(run), color=INK, fontsize=TITLE_SIZE, parse_math=False)
         axes.set_xlabel("iterations", color=INK, fontsize=TEXT_SIZE)
@@ -184,7 +186,7 @@ def draw_dynamics(curves: pd.DataFrame) -> Figure:
 
 
 def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Figure:
-    """Draw accuracy against the fraction of robust images, one panel per group of attacks and network."""
+    """Draw accuracy against the fraction of robust images, one panel per network and group of attacks."""
     networks = list(dict.fromkeys(curves["network"]))
     panel_specs = [(title, keys, network) for title, keys in panels.items() for network in networks]
     curve_names = list(dict.fromkeys(curves["curve"]))
@@ -194,7 +196,8 @@ def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Fi
         rows = curves[curves["network"] == network]
         rows = rows[rows["curve"].str.partition(":")[0].isin(["clean", *keys])]
         for curve, curve_rows in rows.groupby("curve", sort=False):
-            _draw_line(axes, curve_rows["alpha"], curve_rows["mean"], *_error_bounds(curve_rows), colours[str(curve)])
+            mean, colour = curve_rows["mean"], colours[str(curve)]
+            _draw_line_with_band(axes, curve_rows["alpha"], mean, *_error_bounds(curve_rows), colour)
             _draw_published(axes, curve_rows["alpha"], curve_rows["printed"], colours[str(curve)])
         axes.set_title(f"{title}, {network}", color=INK, fontsize=TITLE_SIZE)
         axes.set_xlabel("fraction α of robust images", color=INK, fontsize=TEXT_SIZE)

@@ -1,8 +1,8 @@
 """Robustness R of trained networks by image distribution and task: tables 1 to 18, tests and published numbers.
 
-R is the area under a network's accuracy as a function of the attack's strength, divided by the area for a constant
-clean accuracy (see `statistics.robustness.robustness_r`). It is computed for each network, not clipped, and then
-averaged. Source: see `studies.comparisons`.
+R is the area under the curve of a network's accuracy against the attack's strength, divided by the area under a curve
+that stays at the clean accuracy (see `statistics.robustness.robustness_r`). It is computed for each network, not
+clipped, and then averaged. Source: see `studies.comparisons`.
 """
 
 from dataclasses import dataclass
@@ -33,19 +33,22 @@ EPSILONS = (0.0, 0.0125, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 
 @dataclass(frozen=True)
 class ImageDistribution:
-    """The numbers of the study.
+    """Results of the study of image distributions.
 
     Attributes:
         trained_networks: one row per trained network: `network`, `group`, `epoch`, `seed`, `clean` accuracy, `r`, the
             mean relative change `c` (r - 1), `exceeds_one` (whether R is above 1), `rises` (whether any accuracy under
             attack is above the clean accuracy), `r_fitted` (R of a fitted psychometric function, NaN for fewer than
-            five strengths) and `at_chance` (whether the clean accuracy is not above chance; R is then NaN).
-        tables: one row per network, group and epoch: `n` networks, `mean` and `sd` of R (ddof 1) with the mean's 95%
-            interval `low` to `high`, and the number `above_one` of networks with R above 1. Published numbers: number
-            `table` of the table, `printed_epoch`, `printed_mean`, `printed_sd`, and number `printed_n` of networks; the
-            `difference` of the means, and the p-value `p_printed` of Welch's test of this difference.
-        curves: one row per network, group, epoch and strength (1/255): mean and standard deviation over networks of the
-            accuracy (`accuracy`, `accuracy_sd`) and of its ratio to the clean accuracy (`normalised`, `normalised_sd`).
+            five strengths) and `at_chance` (whether the clean accuracy is not significantly above chance; R is then
+            NaN).
+        tables: one row per network, group and epoch: `n` networks with R, `mean` and `sd` of R (ddof 1) with the mean's
+            95% interval `low` to `high`, the number `above_one` of networks with R above 1, and the mean `clean`
+            accuracy. Published numbers: `table` (the table's number in the paper), `printed_epoch`, `printed_mean`,
+            `printed_sd` and `printed_n` (number of networks); the `difference` of the means, and the p-value
+            `p_printed` of Welch's test of this difference.
+        curves: one row per network, group, epoch and strength (1/255): `n` networks, mean and standard deviation over
+            them of the accuracy (`accuracy`, `accuracy_sd`) and of its ratio to the clean accuracy (`normalised`,
+            `normalised_sd`).
         comparisons: all tests (see `studies.comparisons.compare_groups`).
         floor: lower bound of R: the R of a network that classifies no attacked image correctly.
         is_comparable: whether R can be compared with published numbers, because it is computed from the accuracy at the
@@ -121,7 +124,7 @@ def _compute_sensitivities(
 
 
 def _is_at_chance(clean: NDArray[np.float64], n_classes: int | None, n_images: int | None) -> NDArray[np.bool_]:
-    """Return whether clean accuracies are not above chance; False if the number of classes or images is unknown."""
+    """Return whether chance is in or above the 95% intervals of clean accuracies; False if a number is unknown."""
     if n_classes is None or n_images is None:
         return np.zeros(len(clean), np.bool_)
     low, _ = accuracy_intervals(clean, n_images)

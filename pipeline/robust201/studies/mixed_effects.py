@@ -4,8 +4,8 @@
 
 Training runs with the same architecture and seed start from the same weights in all groups. R is therefore modelled as
 the mean of the group, plus a random intercept per set of initial weights, plus a residual. There is one model per
-network and epoch, because architectures differ in their weights and variances. To average an
-effect over architectures, or to compare architectures, the estimates of these independent models are combined.
+network and epoch, because architectures differ in their weights and variances. To average an effect over architectures,
+or to compare architectures, the estimates of these independent models are combined.
 """
 
 import itertools
@@ -59,13 +59,13 @@ class _Model(NamedTuple):
     groups: tuple[str, ...]
     random_intercept: RandomIntercept
 
-    def mean_contrast(self, groups: Sequence[str]) -> NDArray[np.float64]:
-        """Return the factors of the coefficients with which their sum is the mean over `groups`."""
+    def mean_weights(self, groups: Sequence[str]) -> NDArray[np.float64]:
+        """Return the weight of each coefficient in the mean over `groups`."""
         return np.array([(group in groups) / len(groups) for group in self.groups])
 
     def compare(self, comparison: Comparison) -> ContrastEstimate:
         return self.random_intercept.estimate(
-            self.mean_contrast([comparison.first]) - self.mean_contrast([comparison.second])
+            self.mean_weights([comparison.first]) - self.mean_weights([comparison.second])
         )
 
 
@@ -125,7 +125,7 @@ def _effects_over_architectures(models: Mapping[str, _Model]) -> list[dict[str, 
     shared_groups = [group for group in all_models[0].groups if all(group in model.groups for model in all_models)]
     for first, second in itertools.combinations(models, 2) if shared_groups else ():
         means = [
-            model.random_intercept.estimate(model.mean_contrast(shared_groups))
+            model.random_intercept.estimate(model.mean_weights(shared_groups))
             for model in (models[first], models[second])
         ]
         network = f"{first} against {second}"

@@ -1,4 +1,4 @@
-"""Reading of trained networks' results by recipe, training length and seed, from exports with several weights."""
+"""Reads results of trained networks from exports with several weights, by recipe, training length and seed."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -37,7 +37,7 @@ class TrainedWeights(NamedTuple):
     seed: int
 
 
-class AttackedOutcomes(NamedTuple):
+class NetworkOutcomes(NamedTuple):
     """Per-image outcomes of M trained networks of one architecture.
 
     Attributes:
@@ -141,11 +141,11 @@ class Exports:
 
     def outcomes(
         self, dataset: str, key: str, strength: float, recipes: Sequence[str], architecture: ArchitectureId
-    ) -> AttackedOutcomes:
+    ) -> NetworkOutcomes:
         """Return per-image outcomes of an architecture's networks, ordered by recipe, length and seed.
 
         Raises:
-            ResultsError: there are no outcomes, the exports have different images, or two exports disagree.
+            ResultsError: there are no outcomes, the exports have different numbers of images, or two exports disagree.
         """
         packed: dict[tuple[str, float, int], NDArray[np.uint8]] = {}
         n_images = 0
@@ -168,10 +168,10 @@ class Exports:
             )
         ordered_networks = sorted(packed)
         networks = pd.DataFrame(ordered_networks, columns=["recipe", "length", "seed"])
-        return AttackedOutcomes(networks, np.stack([packed[network] for network in ordered_networks]), n_images)
+        return NetworkOutcomes(networks, np.stack([packed[network] for network in ordered_networks]), n_images)
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
-        """Return the strengths of a key on a dataset in the first export that has the key."""
+        """Return the strengths of a key on a dataset in the first export that has the key; empty if none has it."""
         for reader in self.readers:
             if dataset in reader.data and key in reader.keys_all:
                 return reader.strengths(dataset, key)

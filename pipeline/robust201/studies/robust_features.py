@@ -6,7 +6,7 @@ images help against spatial attacks (`measure_equivariance`)? Robust images are 
 network, so that they contain only features that this network uses.
 
 Published numbers come from single runs; they are converted to fractions. Our numbers are means over training seeds,
-with Student's intervals.
+with 95% intervals (Student's t).
 
 Source: Wang and Horne, "Understanding (Non-)Robust Feature Disentanglement and the Relationship Between Low- and
 High-Dimensional Adversarial Attacks" (ETH Zurich, 2020), figures 1 to 3, tables 1 to 4.
@@ -231,12 +231,12 @@ class Equivariance:
     """Results of question 3: accuracy of equivariant networks under spatial attacks.
 
     Attributes:
-        best: Table 1, one row per `attack`, `network` and `setting`. A candidate is a depth and learning rate. `mean`,
-            `low` and `high` are the accuracy on the test images of the candidate that is best on the validation images.
-            `on_test` is the accuracy of the candidate that is best on the test images themselves, which is how the
-            paper selected; `selection` is `on_test` minus `mean`. `chosen` and `chosen_on_test` name the two candidates
-            (architecture, recipe); `candidates` is the number of candidates. `difference` is `on_test` minus the
-            published number `printed`.
+        best: Table 1, one row per `attack`, `network` and `setting`. A candidate is a depth and a learning rate. The
+            candidate that is best on the validation images has the accuracy `mean` on the test images, with its
+            interval `low` to `high`. The candidate that is best on the test images themselves, as the paper selected
+            it, has the accuracy `on_test`; `selection` is `on_test` minus `mean`. `chosen` and `chosen_on_test` name
+            the two candidates (architecture, recipe); `candidates` is the number of candidates. `difference` is
+            `on_test` minus the published number `printed`.
         depths: the columns of `best` for each architecture, with only learning rates as candidates, as in the paper's
             appendix.
         candidates: accuracy of every candidate on all images: mean over seeds and its interval.
@@ -274,7 +274,7 @@ def published_equivariance() -> pd.DataFrame:
 def count_directions(best: pd.DataFrame) -> dict[str, tuple[int, int]]:
     """Count the comparisons that have the direction of the paper's findings.
 
-    Comparisons of equal accuracies do not have this direction. Settings are D (training on the original images) and D_R
+    Equal accuracies do not count as having this direction. Settings are D (training on the original images) and D_R
     (training on robust images), both without rotations, and D* and D_R* (with rotations).
 
     Args:
@@ -290,7 +290,7 @@ def count_directions(best: pd.DataFrame) -> dict[str, tuple[int, int]]:
     under_attack = [cell for cell in accuracies if cell[0] != CLEAN]
     resnets = sorted({network for _, network, _ in accuracies if network.startswith("ResNet")})
     natural_setting, rotated_setting = {"D_R": "D", "D_R*": "D*"}, {"D": "D*", "D_R": "D_R*"}
-    # For each finding: pairs of table cells, of which the paper finds the first to be lower.
+    # For each finding: pairs of table cells. According to the finding, the first cell is lower than the second.
     expected_orders = {
         "robust": [
             ((attack, network, setting), (attack, network, natural_setting[setting]))

@@ -66,14 +66,14 @@ def step_loss(
     `pixels` are (B, 3, H, W) float32 in [0, 1], `labels` (B,) int64.
     """
     if adversarial is not None and adversarial.trades is not None:
-        return _trades(network, logits_of, pixels, labels, adversarial.trades, random_starts)
+        return _trades_loss(network, logits_of, pixels, labels, adversarial.trades, random_starts)
     if adversarial is not None and adversarial.pgd is not None:
-        pixels = _pgd(network, logits_of, pixels, labels, adversarial.pgd, random_starts)
+        pixels = _perturb_with_pgd(network, logits_of, pixels, labels, adversarial.pgd, random_starts)
     logits = logits_of(pixels)
     return StepLoss(functional.cross_entropy(logits, labels), logits)
 
 
-def _pgd(
+def _perturb_with_pgd(
     network: nn.Module,
     logits_of: Logits,
     pixels: torch.Tensor,
@@ -86,7 +86,7 @@ def _pgd(
         return ascend(lambda images: functional.cross_entropy(logits_of(images), labels), pixels, start, attack)
 
 
-def _trades(
+def _trades_loss(
     network: nn.Module,
     logits_of: Logits,
     pixels: torch.Tensor,
@@ -129,7 +129,7 @@ def ascend(
 
 
 def _divergence(logits: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
-    """Return the mean KL divergence of the predicted distributions from `probabilities`."""
+    """Return the mean of KL(`probabilities` || prediction) over the batch."""
     return functional.kl_div(logits.log_softmax(dim=1), probabilities, reduction="batchmean")
 
 

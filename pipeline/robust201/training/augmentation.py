@@ -17,7 +17,7 @@ from robust201.training.recipes import Augmentation
 _GREY = (0.2989, 0.587, 0.114)
 """Weights of red, green and blue in the grey value (ITU-R BT.601), with the same digits as in torchvision."""
 
-_BRIGHTNESS, _CONTRAST = 0, 1  # numbers of the adjustments; saturation is 2
+_BRIGHTNESS, _CONTRAST = 0, 1  # indices of two adjustments; the index of saturation is 2
 
 _JITTER_ORDERS = np.array(list(itertools.permutations(range(3))))
 """(6, 3): the possible orders of brightness, contrast and saturation."""
@@ -34,7 +34,7 @@ class Augmenter:
 
     Args:
         augmentation: the random changes.
-        n_ids: number of ids, which are the integers below it. An image's id selects its random numbers.
+        n_ids: number of ids. An image's id, an integer from 0 to `n_ids` - 1, selects its random numbers.
         seed: seed of the training run.
         device: device of the augmented images.
     """

@@ -75,7 +75,7 @@ class _FullBatches:
 
 
 class OneSource(_FullBatches):
-    """All images of one set. Each image occurs once per epoch, and each epoch has another order."""
+    """All images of one set. Each image occurs once per epoch, in a different order in each epoch."""
 
     def __init__(self, images: ImageSet) -> None:
         self._images = images

@@ -14,7 +14,7 @@ from robust201.core.noise import generator
 
 @functools.lru_cache(maxsize=32)
 def epoch_random_words(seed: int, epoch: int, purpose: str, count: int) -> NDArray[np.uint64]:
-    """Return random 64-bit words (count,) for an epoch, counted from 0. A larger `count` begins with the same words."""
+    """Return random 64-bit words (count,) for an epoch, counted from 0. A larger `count` only appends words."""
     words: NDArray[np.uint64] = generator(seed, "training", epoch, purpose).bit_generator.random_raw(count)
     words.flags.writeable = False
     return words

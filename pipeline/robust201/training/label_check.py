@@ -12,7 +12,7 @@ from robust201.core.records import ImageSet
 from robust201.models.classifier import Classifier
 
 TRUSTED_FRACTION = 0.5
-"""Minimum fraction of generated images to which an independent network must assign their label.
+"""Minimum fraction of generated images whose label an independent network must predict.
 
 The threshold is our choice. A network trained on natural digits assigned the intended label to 79% of the digits
 that the method ``representation`` generated with a network that resists attacks at 40/255, and to 19% of those
@@ -23,7 +23,7 @@ _BATCH_SIZE = 500
 
 
 class LabelCheck(NamedTuple):
-    """How an independent network classifies generated images whose label differs from the starting image's label.
+    """Predictions of an independent network on generated images whose label differs from the starting image's label.
 
     Attributes:
         n_images: number of these images.

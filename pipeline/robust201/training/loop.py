@@ -1,4 +1,4 @@
-"""Train one network by a recipe, deterministically and resumably after any step (docs/training.md).
+"""Train one network with a recipe, deterministically and resumably after any step (docs/training.md).
 
 On a CPU, equal arguments give byte-identical weights, even after interruptions. The number of threads is one of the
 arguments, because it affects the order of float additions.
@@ -95,10 +95,10 @@ def train(
     and training ends after the last of them.
 
     `on_epoch` receives the record of each completed epoch. `on_steps` is called at the beginning and every few seconds.
-    It receives the number of steps and the record of the current epoch. At the start of an epoch, this is the record of
-    the previous one, and before the first step None. `keep_going` is called before each step with the number of steps
-    so far. If it returns False, the state is saved and the iteration ends. `on_notice` is called with a message about
-    each damaged state.
+    It receives the number of steps so far and the record of the current epoch. Before the current epoch's first step,
+    the record is that of the previous epoch, or None in the first epoch. `keep_going` is called before each step with
+    the number of steps so far. If it returns False, the state is saved and the iteration ends. `on_notice` is called
+    with a message about each damaged state.
 
     Raises:
         ArchitectureError: there is no such architecture, or PyTorch cannot train it on this CPU.
@@ -141,7 +141,7 @@ def train(
     for target_step in target_steps:
         with _deterministic(device, threads, precision):
             is_reached = run.run_until(target_step, state_folder, save_seconds, on_epoch, on_steps, keep_going)
-            snapshot = run.snapshot() if is_reached else None
+            snapshot = run.make_snapshot() if is_reached else None
         if snapshot is None:
             return
         yield snapshot
@@ -192,17 +192,17 @@ class _Training:
                 momentum = torch.zeros_like(parameter).copy_(state.momentum[name])
                 self._optimiser.state[parameter]["momentum_buffer"] = momentum
 
-    def state(self) -> TrainingState:
+    def copy_state(self) -> TrainingState:
         """Return a copy of the state on the CPU."""
         self._check_finite()
         momentum = {
-            name: _copy(self._optimiser.state[parameter]["momentum_buffer"])
+            name: _copy_to_cpu(self._optimiser.state[parameter]["momentum_buffer"])
             for name, parameter in self._network.named_parameters()
             if self._optimiser.state.get(parameter, {}).get("momentum_buffer") is not None
         }
         return TrainingState(
             step=self.step,
-            network=self._weights(),
+            network=self._copy_weights(),
             momentum=momentum,
             loss_sum=float(self._loss_sum),
             n_correct=int(self._n_correct),
@@ -210,10 +210,10 @@ class _Training:
             history=self._history,
         )
 
-    def snapshot(self) -> Snapshot:
+    def make_snapshot(self) -> Snapshot:
         self._check_finite()
-        history = (*self._history, self._record()) if self._n_images else self._history
-        return Snapshot(self.step, self._n_batches, self._weights(), history)
+        history = (*self._history, self._make_record()) if self._n_images else self._history
+        return Snapshot(self.step, self._n_batches, self._copy_weights(), history)
 
     def run_until(
         self,
@@ -240,10 +240,10 @@ class _Training:
                 and self.step < target_step
                 and time.monotonic() - last_save_time >= save_seconds
             ):
-                state_folder.save(self.state())
+                state_folder.save(self.copy_state())
                 saved_step, last_save_time = self.step, time.monotonic()
         if state_folder is not None and saved_step < self.step:
-            state_folder.save(self.state())
+            state_folder.save(self.copy_state())
         return self.step == target_step
 
     def _make_step(self) -> None:
@@ -294,12 +294,12 @@ class _Training:
 
     def _end_epoch(self, on_epoch: Callable[[EpochRecord], None]) -> None:
         self._check_loss()
-        record = self._record()
+        record = self._make_record()
         self._history = (*self._history, record)
         self._begin_epoch()
         on_epoch(record)
 
-    def _record(self) -> EpochRecord:
+    def _make_record(self) -> EpochRecord:
         epoch = len(self._history)
         rate = self._recipe.learning_rate_of(epoch * self._n_batches, self._n_batches)
         loss, accuracy = float(self._loss_sum) / self._n_images, int(self._n_correct) / self._n_images
@@ -307,7 +307,7 @@ class _Training:
 
     def _latest_record(self) -> EpochRecord | None:
         if self._n_images:
-            return self._record()
+            return self._make_record()
         return self._history[-1] if self._history else None
 
     def _check_loss(self) -> None:
@@ -327,16 +327,16 @@ class _Training:
             f"({self._recipe.learning_rate})."
         )
 
-    def _weights(self) -> dict[str, torch.Tensor]:
-        return {name: _copy(tensor) for name, tensor in self._network.state_dict().items()}
+    def _copy_weights(self) -> dict[str, torch.Tensor]:
+        return {name: _copy_to_cpu(tensor) for name, tensor in self._network.state_dict().items()}
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
+def _copy_to_cpu(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
 class _Normaliser:
-    """Normalise (B, 3, H, W) pixels in [0, 1] per channel, on a device."""
+    """Normalises (B, 3, H, W) pixels in [0, 1] per channel, on a device."""
 
     def __init__(self, normalisation: Normalisation, device: torch.device) -> None:
         self._mean, self._std = (
@@ -373,8 +373,7 @@ def _make_optimiser(network: nn.Module, recipe: Recipe) -> torch.optim.SGD:
     parameters = list(network.parameters())
     groups: list[dict[str, Any]] = [{"params": parameters}]
     if recipe.decay == "weights":
-        # Weights of convolutions and linear layers have at least two dimensions; biases and BatchNorm's parameters have
-        # one.
+        # Weights of convolutions and linear layers have two or more dimensions; biases and BatchNorm parameters have 1.
         groups = [
             {"params": [parameter for parameter in parameters if parameter.ndim > 1]},
             {"params": [parameter for parameter in parameters if parameter.ndim <= 1], "weight_decay": 0.0},

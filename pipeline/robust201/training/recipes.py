@@ -102,9 +102,9 @@ class Schedule(_OneFieldSection):
     """Schedule of the learning rate: exactly one of the two fields."""
 
     cosine: CosineSchedule | None = None
-    """Decreases to 0 along half a cosine, updated at each step."""
+    """Learning rate that decreases to 0 along half a cosine, updated at each step."""
     steps: StepSchedule | None = None
-    """Multiplied by a factor at certain points."""
+    """Learning rate that is multiplied by a factor at certain points."""
 
 
 class _Attack(StrictModel):
@@ -137,7 +137,7 @@ class PgdTraining(_Attack):
     steps: StepCount = 7
     """Number of steps along the sign of the gradient."""
     start: Literal["none", "uniform"] = "uniform"
-    """Random start in the ball."""
+    """Start of the attack: a random point in the ball (`uniform`), or the image itself (`none`)."""
 
 
 class TradesTraining(_Attack):
@@ -150,7 +150,7 @@ class TradesTraining(_Attack):
     steps: StepCount = 10
     """Number of steps along the sign of the gradient."""
     start: Literal["normal", "uniform"] = "normal"
-    """Random start; `normal` has standard deviation 0.001."""
+    """Random start of the attack: `uniform` in the ball, or `normal` with standard deviation 0.001."""
     beta: Annotated[float, Field(ge=0, lt=1e38)] = 6.0
     """Weight of the mean divergence in the loss."""
 

@@ -48,8 +48,8 @@ _NORM_OFFSET = 1e-10
 """Added to norms in denominators."""
 
 _ONLY_STRENGTH = 0.0
-"""Strength with which all blocks (batches of generated images) are stored. The store requires one, although these
-images have none."""
+"""Strength under which all blocks (batches of generated images) are stored. The store requires a strength, although
+these images have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,9 @@ class FeatureSettings:
         )
         for name, number in asdict(settings).items():
             if name in {"steps", "step_size", "epsilon", "batch_size"} and number is not None and not 0 < number < 1e9:
-                raise ConfigError(f"Reading the settings failed for {name}: it must be above 0, got {number}.")
+                raise ConfigError(
+                    f"Reading the settings failed for {name}: it must be above 0 and below 1e9, got {number}."
+                )
         return settings
 
 
@@ -118,8 +120,8 @@ def write_feature_images(
     Pixels are rounded half up to 8 bits. On a CPU, equal arguments and numbers of threads give equal bytes.
 
     The folder contains one file per batch until all are complete, and ``train.npz`` afterwards. `network` has
-    fields that identify the network, such as its name; they are recorded in the recipe, together with the hash of its
-    weights.
+    fields that identify the network, such as its name; they are recorded next to the images, together with the hash of
+    its weights.
 
     Raises:
         ConfigError: the network has no linear layer.
@@ -127,8 +129,8 @@ def write_feature_images(
         EvaluationError: the network's gradients are not finite.
         StorageError: another process generates images in this folder.
     """
-    recipe = _recipe(images, classifier, settings, network)
-    with sole_writer(folder, "Making images"):
+    recipe = _make_recipe(images, classifier, settings, network)
+    with sole_writer(folder, "Generating images"):
         existing_digest = find_split(folder, "train", recipe)
         if existing_digest is not None:
             return existing_digest
@@ -158,9 +160,10 @@ def write_feature_images(
     return digest
 
 
-def _recipe(
+def _make_recipe(
     images: ImageSet, classifier: Classifier, settings: FeatureSettings, network: Mapping[str, Any]
 ) -> dict[str, Any]:
+    """Return everything that determines the generated images, as JSON."""
     normalisation = [*classifier.mean.flatten().tolist(), *classifier.std.flatten().tolist()]
     is_on_cpu = classifier.device.type == "cpu"
     return {
@@ -203,7 +206,7 @@ class _FeatureGenerator:
         if settings.method == "representation":
             if count < 2:
                 raise ConfigError(
-                    f"Making images failed for {images.dataset}: each image starts from another one, so at least "
+                    f"Generating images failed for {images.dataset}: each image starts from another one, so at least "
                     f"two are needed, got {count}. Use more images."
                 )
             offsets = np.array([word % (count - 1) for word in random_words])
@@ -217,7 +220,7 @@ class _FeatureGenerator:
     def generate(self, start: int, stop: int) -> NDArray[np.float32]:
         """Generate the images at positions `start` to `stop` - 1: (n, 3, H, W) float32 in [0, 1]."""
         settings, rows = self._settings, slice(start, stop)
-        origin = self._pixels(self._images.images[rows])
+        origin = self._to_float(self._images.images[rows])
         if settings.method == "representation":
             with _representation(self._classifier.network) as represent:
                 target = represent(self._classifier, origin)
@@ -226,7 +229,7 @@ class _FeatureGenerator:
                     # The squared distance has the same gradient direction as the distance, and is differentiable at 0.
                     return (represent(self._classifier, pixels) - target).square().sum(dim=1)
 
-                generated = self._descend(self._pixels(self._images.images[self._starts[rows]]), distance, None)
+                generated = self._descend(self._to_float(self._images.images[self._starts[rows]]), distance, None)
         else:
             labels = torch.from_numpy(self.labels[rows]).to(origin.device)
 
@@ -236,7 +239,7 @@ class _FeatureGenerator:
             generated = self._descend(origin, loss, origin)
         if not bool(torch.isfinite(generated).all()):
             raise EvaluationError(
-                f"Making images failed for {self._images.dataset} images {start}:{stop}: gradients are NaN "
+                f"Generating images failed for {self._images.dataset} images {start}:{stop}: gradients are NaN "
                 "or infinite. Check the network."
             )
         return generated.cpu().numpy()
@@ -252,10 +255,10 @@ class _FeatureGenerator:
         for _ in range(settings.steps):
             inputs = pixels.clone().requires_grad_()
             (gradient,) = torch.autograd.grad(objective(inputs).sum(), [inputs])
-            pixels = pixels - settings.step_size * gradient / (_norms(gradient) + _NORM_OFFSET)
+            pixels = pixels - settings.step_size * gradient / (_image_norms(gradient) + _NORM_OFFSET)
             if origin is not None and settings.epsilon is not None:
                 change = pixels - origin
-                pixels = origin + change * (settings.epsilon / _norms(change).clamp(min=settings.epsilon))
+                pixels = origin + change * (settings.epsilon / _image_norms(change).clamp(min=settings.epsilon))
             pixels = pixels.clamp(0, 1)
         return pixels
 
@@ -264,10 +267,10 @@ class _FeatureGenerator:
         totals: dict[str, float] = {}
         with torch.no_grad(), _representation(self._classifier.network) as represent:
             for rows in _row_batches(len(generated), self._settings.batch_size):
-                pixels, labels = self._pixels(generated[rows]), torch.from_numpy(self.labels[rows])
+                pixels, labels = self._to_float(generated[rows]), torch.from_numpy(self.labels[rows])
                 if self._settings.method == "representation":
-                    target = represent(self._classifier, self._pixels(self._images.images[rows]))
-                    start = represent(self._classifier, self._pixels(self._images.images[self._starts[rows]]))
+                    target = represent(self._classifier, self._to_float(self._images.images[rows]))
+                    start = represent(self._classifier, self._to_float(self._images.images[self._starts[rows]]))
                     size = target.norm(dim=1) + _NORM_OFFSET
                     measurements = {
                         "distance_at_start": (start - target).norm(dim=1) / size,
@@ -280,11 +283,11 @@ class _FeatureGenerator:
                     totals[name] = totals.get(name, 0.0) + float(values.double().sum())
         return {name: total / len(generated) for name, total in totals.items()}
 
-    def _pixels(self, images: NDArray[np.uint8]) -> torch.Tensor:
+    def _to_float(self, images: NDArray[np.uint8]) -> torch.Tensor:
         return torch.from_numpy(images).to(self._classifier.device).float() / 255
 
 
-def _norms(batch: torch.Tensor) -> torch.Tensor:
+def _image_norms(batch: torch.Tensor) -> torch.Tensor:
     """Return the L2 norm of each image, (B, 1, 1, 1)."""
     norms: torch.Tensor = batch.flatten(1).norm(dim=1)
     return norms.view(-1, 1, 1, 1)

@@ -1,8 +1,8 @@
 """Import weights into a checkpoint store. This is the only step that opens third-party pickles.
 
 Published records are not reliable: some trials (training runs of a network) have the fields of another network
-(NATS-Bench issue 36).
-Therefore, the parameters of every state_dict are counted, and it is loaded strictly into the network of its index.
+(NATS-Bench issue 36). Therefore, the parameters of every state_dict are counted, and the state_dict is loaded strictly
+into the network of its index.
 """
 
 import re
@@ -93,11 +93,11 @@ def import_weights(
             "letters, digits, dots, dashes and underscores. Rename the recipe."
         )
     selection = Selection(None if datasets is None else tuple(datasets), str(epochs), seed)
-    members, total = _open_source(source, space, indices, selection.datasets, n_classes, format)
+    readers, total = _open_source(source, space, indices, selection.datasets, n_classes, format)
     imported: list[CheckpointRecord] = []
     messages: list[str] = []
-    for n_finished, member in enumerate(members, start=1):
-        for outcome in _import_member(member, selection, store, space, recipe):
+    for n_finished, read_network in enumerate(readers, start=1):
+        for outcome in _import_network(read_network, selection, store, space, recipe):
             if isinstance(outcome, CheckpointRecord):
                 imported.append(outcome)
             elif keep_going:
@@ -142,25 +142,25 @@ def _open_source(
             f"Importing weights failed for {source}: the number of classes of the dataset {dataset or '(none set)'} is "
             f"unknown. Set --datasets to one of {', '.join(DATASETS)}, or set --classes."
         )
-    members = open_named_networks(source, None if indices is None else [str(name) for name in indices], n_classes)
-    return members, len(members)
+    readers = open_named_networks(source, None if indices is None else [str(name) for name in indices], n_classes)
+    return readers, len(readers)
 
 
-def _import_member(
-    member: NetworkReader, selection: Selection, store: CheckpointStore, space: Space, recipe: str
+def _import_network(
+    read_network: NetworkReader, selection: Selection, store: CheckpointStore, space: Space, recipe: str
 ) -> Iterator[CheckpointRecord | InputError]:
     """Import the trials of one network, and yield the record or the error of each."""
     try:
-        for weights in member(selection):
+        for weights in read_network(selection):
             try:
-                yield _import_one(weights, store, space, recipe)
+                yield _import_trial(weights, store, space, recipe)
             except (CheckpointError, ArchitectureError) as error:
                 yield error
     except CheckpointError as error:
         yield error
 
 
-def _import_one(weights: SourceWeights, store: CheckpointStore, space: Space, recipe: str) -> CheckpointRecord:
+def _import_trial(weights: SourceWeights, store: CheckpointStore, space: Space, recipe: str) -> CheckpointRecord:
     spec = space.spec(weights.index)
     if weights.spec is not None and weights.spec != spec:
         raise _other_network_error(weights, f"the cell {spec}", weights.spec)

@@ -87,7 +87,7 @@ _FIELDS: dict[str, _Check] = {
     **dict.fromkeys(("channels", "cells", "steps"), _optional(_COUNT_CHECK)),
     **dict.fromkeys(("source_sha256", "sha256"), _DIGEST_CHECK),
     "test_accuracy": _optional(_FRACTION_CHECK),
-    # An object is checked before its fields.
+    # The order matters: each object must be checked before its fields.
     **dict.fromkeys(
         ("training", "training.recipe", "training.recipe.settings", "training.inputs", "training.inputs.recipe"),
         _optional(_OBJECT_CHECK),
@@ -98,7 +98,10 @@ _FIELDS: dict[str, _Check] = {
     **dict.fromkeys(("training.outcome.test_accuracy", "training.outcome.train_accuracy"), _optional(_FRACTION_CHECK)),
     "training.outcome.train_loss": _optional(_NUMBER_CHECK),
 }
-"""Checks of the fields of a line, and of the fields inside `training` that robust201 reads."""
+"""Check of each field of a line, including the fields inside `training` that robust201 reads.
+
+A check consists of a description of valid values, for messages, and a function that recognises them.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +111,8 @@ class CheckpointRecord:
     Attributes:
         index: id of the architecture.
         spec: cell string of the architecture; None in spaces without cells.
+        epochs: number of epochs of training; for a snapshot within an epoch, of complete epochs before it.
         channels: channels of the first stage (C), if the size of the networks can be set; otherwise None.
-        epochs: length of the training, or number of complete epochs before the snapshot.
         cells: cells per stage (N), or None like `channels`.
         source: file from which the weights were imported, or the software that trained them.
         source_sha256: SHA-256 of the source file, or the id of the training run (see `hash_training`), 64 hex digits.

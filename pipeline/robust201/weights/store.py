@@ -284,9 +284,9 @@ class CheckpointStore:
         return record
 
     def add_to_manifest(self, record: CheckpointRecord) -> None:
-        """Add a file to the manifest.
+        """Add a record to the manifest.
 
-        It replaces an earlier file of the same architecture, dataset, recipe, length and seed.
+        It replaces an earlier record with the same architecture, dataset, recipe, length and seed.
         """
         trials = self._load_networks(create=True).setdefault(record.network, {})
         if trials.get(record.trial) != record:

@@ -26,7 +26,13 @@ from robust201.studies.dataset_claims import (
     compare_medians,
 )
 from robust201.studies.networks import Exports
-from robust201.studies.pages.writer import PageWriter, format_number, short_table, table_lines
+from robust201.studies.pages.writer import PageWriter, format_number, table_lines, table_or_link
+
+_CELLS_AND_EDGES = (
+    "Cells are named by their index, such as #13714. Edges are numbered as in the paper: 1 is 0→1, 2 is 0→2, 3 is 1→2, "
+    "4 is 0→3, 5 is 1→3, and 6 is 2→3. Kernel parameters are counted for one channel: nine for each 3x3 convolution "
+    "and one for each 1x1 convolution."
+)
 
 
 def write_dataset(study: DatasetStudy, exports: Exports, folder: Path) -> list[Path]:
@@ -36,10 +42,10 @@ def write_dataset(study: DatasetStudy, exports: Exports, folder: Path) -> list[P
     claims = check_claims(results, correlations)
     page = PageWriter(study, folder, f"{study.name}: the dataset paper's claims on {results.label}")
     page.add_lead(_summarise(claims, results))
-    page.add_text(f"## Claims\n\n{_claim_lines(claims)}")
+    page.add_text(f"## Claims\n\n{_CELLS_AND_EDGES} {MEANS[results.mean]}\n\n{_claim_lines(claims)}")
     page.add_table("claims", pd.DataFrame(claims))
-    medians = _add_comparison(page, "medians", compare_medians(results), "medians over architectures")
-    page.add_text(f"## Medians over architectures\n\n{medians}")
+    medians = _add_comparison(page, "medians", compare_medians(results), "median accuracies over architectures")
+    page.add_text(f"## Median accuracies over architectures\n\n{medians}")
     if len(curves := compare_curves(results)):
         accuracies = _add_comparison(page, "curves", curves, "single architectures")
         page.add_text(f"## Single architectures\n\n{accuracies}")
@@ -77,21 +83,21 @@ def _summarise(claims: Sequence[Claim], results: DatasetResults) -> str:
     images = "" if results.n_images is None else f", evaluated on {results.n_images:,} images"
     failed_claims = [f"“{claim.claim}” ({claim.place})" for claim in claims if claim.verdict == FAILS]
     sentence = (
-        f"For these {len(results.architectures):,} cells{images}, {n_claims_by_verdict[HOLDS]} of the paper's "
-        f"{len(claims)} claims hold, {n_claims_by_verdict[FAILS]} do not hold, and {n_claims_by_verdict[UNTESTED]} "
-        "cannot be tested."
+        f"For these {len(results.architectures):,} cells{images}, {n_claims_by_verdict[HOLDS]} of the {len(claims)} "
+        "claims of the dataset paper (Jung, Lukasik and Keuper, ICLR 2023) hold, "
+        f"{n_claims_by_verdict[FAILS]} do not hold, and {n_claims_by_verdict[UNTESTED]} cannot be tested."
     )
     return f"{sentence} These claims do not hold: {'; '.join(failed_claims)}." if failed_claims else sentence
 
 
 def _claim_lines(claims: Sequence[Claim]) -> str:
-    columns = ["claim", "section or figure", "published", "ours", "verdict"]
+    columns = ["claim", "place in the paper", "published", "ours", "verdict"]
     rows = [[claim.claim, claim.place, claim.printed or "–", claim.ours, claim.verdict] for claim in claims]
     return table_lines(columns, rows, n_text_columns=len(columns))
 
 
 def _add_comparison(page: PageWriter, name: str, frame: pd.DataFrame, contents: str) -> str:
-    """Write a comparison with published numbers as CSV, and return it as Markdown (see `short_table`)."""
+    """Write a comparison with published numbers as CSV, and return it as Markdown (see `table_or_link`)."""
     page.add_table(name, frame)
     if frame.empty:
         return "The paper has no numbers for these keys and this dataset."
@@ -101,4 +107,4 @@ def _add_comparison(page: PageWriter, name: str, frame: pd.DataFrame, contents: 
         evaluation = f"{row['architecture']}, {label}" if "architecture" in row else label
         cells = [format_number(row[column], 3) for column in ("ours", "printed")]
         rows.append([evaluation, *cells, format_number(row["difference"], 3, signed=True)])
-    return short_table(table_lines(["evaluation", "ours", "published", "difference"], rows), name, contents)
+    return table_or_link(table_lines(["evaluation", "ours", "published", "difference"], rows), name, contents)

@@ -24,15 +24,15 @@ from robust201.studies.pages.writer import (
     comparison_lines,
     format_number,
     format_p_value,
-    short_table,
     table_lines,
+    table_or_link,
 )
 
 _EFFECTS_EXPLANATION = (
-    "Effects on R after the last epoch of each architecture. Comparisons are numbered as in "
-    "docs/image-distribution.md: “A > B” names first the group that is more robust according to the paper, and “A → B” "
-    "is a group pretrained on A and then trained on B. An estimate is the mean of the first group minus that of the "
-    "second:"
+    "The next table shows effects on R after the last epoch of each architecture. Comparisons are numbered as in "
+    "docs/image-distribution.md. In “A > B”, group A is the more robust one according to the paper; “A against B” has "
+    "no claimed direction; “A → B” is a group pretrained on A and then trained on B. An estimate is the mean of the "
+    "first group minus that of the second."
 )
 
 
@@ -40,24 +40,24 @@ def write_image_distribution(
     study: ImageDistributionStudy, exports: Exports, folder: Path, sweeps: Sequence[SweepConfig]
 ) -> list[Path]:
     """Write the page, its tables and figures (see `write_pages`)."""
-    numbers = measure_image_distribution(study, exports)
+    study_results = measure_image_distribution(study, exports)
     published = check_published_marks()
-    comparisons = attach_published_decisions(study, numbers.comparisons, published.comparisons)
+    comparisons = attach_published_decisions(study, study_results.comparisons, published.comparisons)
     page = PageWriter(study, folder, f"{study.name}: robustness by image distribution and task")
     for name, frame in (
-        ("networks", numbers.trained_networks),
-        ("robustness", numbers.tables),
-        ("curves", numbers.curves),
+        ("networks", study_results.trained_networks),
+        ("robustness", study_results.tables),
+        ("curves", study_results.curves),
     ):
         page.add_table(name, frame)
     page.add_table("comparisons", comparisons)
-    page.add_lead(_describe_decisions(comparisons, numbers.is_comparable))
-    page.add_text(_explain_tables(numbers))
-    for network, rows in numbers.tables.groupby("network", sort=False):
-        page.add_text(f"## {network}\n\n{short_table(_robustness_lines(rows), 'robustness', 'R by group and epoch')}")
+    page.add_lead(_describe_decisions(comparisons, study_results.is_comparable))
+    page.add_text(_explain_tables(study_results))
+    for network, rows in study_results.tables.groupby("network", sort=False):
+        page.add_text(f"## {network}\n\n{table_or_link(_robustness_lines(rows), 'robustness', 'R by group and epoch')}")
     page.add_figure(
         "robustness",
-        drawings.draw_robustness(numbers.tables),
+        drawings.draw_robustness(study_results.tables),
         "R by epoch: means over networks, with bands of one standard deviation",
     )
     first_network = next(iter(study.networks))
@@ -65,10 +65,10 @@ def write_image_distribution(
         f"{first_network} after its last epoch: areas under the curves of accuracy, unnormalised and normalised by "
         "clean accuracy (figure 1 of the paper)"
     )
-    page.add_figure("areas", drawings.draw_areas(numbers.curves, first_network), caption)
-    for normalised_figure, groups in ((4, drawings.UNTUNED_GROUPS), (5, drawings.TUNED_GROUPS)):
+    page.add_figure("areas", drawings.draw_areas(study_results.curves, first_network), caption)
+    for normalised_figure, groups in ((4, drawings.FROM_SCRATCH_GROUPS), (5, drawings.FINE_TUNED_GROUPS)):
         for normalised in (True, False):
-            figure = drawings.draw_accuracy_curves(numbers.curves, groups, normalised=normalised)
+            figure = drawings.draw_accuracy_curves(study_results.curves, groups, normalised=normalised)
             scale = "normalised" if normalised else "unnormalised"
             figure_number = normalised_figure if normalised else normalised_figure + 2
             caption = f"Accuracy against epsilon, {scale} (figure {figure_number} of the paper)"
@@ -78,35 +78,36 @@ def write_image_distribution(
             figure = drawings.draw_attacked_images(attacked, (0.0, *(strength / 255 for strength in strengths)))
             caption = f"{network}: one attacked image per group, and its change (figures 8 and 9 of the paper)"
             page.add_figure(f"attacked-{network.lower()}", figure, caption)
-    page.add_text(f"## Tests\n\n{short_table(comparison_lines(comparisons), 'comparisons', 'tests')}")
+    page.add_text(f"## Tests\n\n{table_or_link(comparison_lines(comparisons), 'comparisons', 'tests')}")
     if study.mixed_model:
-        mixed = fit_mixed_effects(numbers.trained_networks)
+        mixed = fit_mixed_effects(study_results.trained_networks)
         page.add_table("mixed-effects", mixed.effects)
         page.add_table("mixed-variances", mixed.variances)
         page.add_text(f"## Mixed models\n\n{_explain_mixed_models(mixed)}\n\n{_variance_lines(mixed.variances)}")
-        effects = short_table(_effect_lines(mixed.effects), "mixed-effects", "effects")
+        effects = table_or_link(_effect_lines(mixed.effects), "mixed-effects", "effects")
         page.add_text(f"{_EFFECTS_EXPLANATION}\n\n{effects}")
     return page.finish()
 
 
-def _explain_tables(numbers: ImageDistribution) -> str:
-    n_above = int(numbers.tables["above_one"].sum())
-    if numbers.is_comparable:
+def _explain_tables(study_results: ImageDistribution) -> str:
+    n_above = int(study_results.tables["above_one"].sum())
+    if study_results.is_comparable:
         basis = "over the paper's nine strengths"
-    elif numbers.uses_sensitivity:
+    elif study_results.uses_sensitivity:
         basis = "from the sensitivity, so it is not comparable with published R"
     else:
         basis = "over strengths other than the paper's, so it is not comparable with published R"
     return (
-        "R is the area under a network's accuracy as a function of the attack's strength, divided by the area that "
-        "there would be if accuracy stayed at its clean value; 1 means that the attack has no effect. "
-        f"R is computed for each network {basis}. The tables have means over networks. The lower bound of R, which "
-        f"is reached if no attacked image is classified correctly, is {numbers.floor:.4f}. R is not clipped; "
-        f"{n_above} of {len(numbers.trained_networks)} networks have R above 1. "
-        f"{_describe_networks_at_chance(numbers.trained_networks)}"
-        f"{_explain_sensitivity(numbers)}{_compare_fits(numbers.trained_networks)}"
-        "Standard deviations divide by n - 1. Intervals are Student's 95% intervals over networks. Published means are "
-        "over 20 networks; p is the p-value of Welch's test of the difference from the published mean."
+        "R is the area under the curve of a network's accuracy against the attack's strength, divided by the area "
+        "under a curve that stays at the clean accuracy; R = 1 means that the attack has no effect. "
+        f"R is computed for each network {basis}. The tables show means over networks. The lower bound of R, which "
+        f"is reached if no attacked image is classified correctly, is {study_results.floor:.4f}. R is not clipped; "
+        f"{n_above} of {len(study_results.trained_networks)} networks have R above 1. "
+        f"{_describe_networks_at_chance(study_results.trained_networks)}"
+        f"{_explain_sensitivity(study_results)}{_compare_fits(study_results.trained_networks)}"
+        "Standard deviations have the divisor n - 1. Intervals are 95% intervals over networks (Student's t). "
+        "Published means are over 20 networks; p is the p-value of Welch's test of the difference from the published "
+        "mean."
     )
 
 
@@ -115,13 +116,13 @@ def _compare_fits(trained_networks: pd.DataFrame) -> str:
     if differences.empty:
         return ""
     return (
-        "If psychometric functions are fitted to the accuracies, their R differs from this R by "
+        "An R computed from psychometric functions fitted to the accuracies differs from this R by "
         f"{format_number(differences.median(), 3)} (median) and by at most {format_number(differences.max(), 3)}. "
     )
 
 
-def _explain_sensitivity(numbers: ImageDistribution) -> str:
-    if not numbers.uses_sensitivity:
+def _explain_sensitivity(study_results: ImageDistribution) -> str:
+    if not study_results.uses_sensitivity:
         return ""
     return (
         "The groups have different numbers of classes, so R is computed from the sensitivity d' instead of the "
@@ -134,8 +135,8 @@ def _describe_networks_at_chance(trained_networks: pd.DataFrame) -> str:
     if not n_at_chance:
         return ""
     return (
-        f"The clean accuracies of {n_at_chance} networks are not above chance: these networks have no R, and are "
-        "omitted from means and tests. "
+        f"The clean accuracies of {n_at_chance} networks are not significantly above chance: these networks have no R, "
+        "and are omitted from means and tests. "
     )
 
 
@@ -172,9 +173,9 @@ def _describe_decisions(comparisons: pd.DataFrame, is_comparable: bool) -> str:
     n_agreeing = int((with_published["printed"] == with_published["higher"]).sum())
     n_after_holm = int((comparisons["higher_holm"] != "").sum())
     sentence = (
-        f"In {int((comparisons['higher'] != '').sum())} of {len(comparisons)} comparisons, the robustness R of the two "
-        f"groups differs significantly (Welch's test, 5% level); {n_after_holm} of these differences remain "
-        "significant after Holm's correction for all comparisons"
+        "The robustness R (defined below) of two groups of networks differs significantly in "
+        f"{int((comparisons['higher'] != '').sum())} of {len(comparisons)} comparisons (Welch's test, 5% level); "
+        f"{n_after_holm} of these differences remain significant after Holm's correction for all comparisons"
     )
     if "p_paired_holm" in comparisons:
         n_paired = int((comparisons["p_paired_holm"] < 0.05).sum())
@@ -185,7 +186,7 @@ def _describe_decisions(comparisons: pd.DataFrame, is_comparable: bool) -> str:
     if len(with_published):
         sentence += (
             f". {n_agreeing} of {len(with_published)} decisions (which group has the significantly higher R, if any) "
-            "agree with the decisions that the paper reports for the corresponding epochs"
+            "agree with those of the paper (Kunhardt, Deza and Poggio, 2021) for the corresponding epochs"
         )
     return sentence + ("." if is_comparable else ". R is not comparable with the paper's, as explained below.")
 
@@ -197,9 +198,9 @@ def _explain_mixed_models(mixed: MixedEffects) -> str:
         "the R of a trained network as the mean of its group, plus an intercept of its seed (which determines the "
         "initial weights in all groups), plus a residual. The model assumes that the residuals of all groups have the "
         "same variance, so prefer the tests above if standard deviations differ much between groups. Intervals of "
-        "effects are Student's 95% intervals with Satterthwaite's degrees of freedom; intervals of the seeds' fraction "
-        "of the variance use the profile likelihood. Effects on the mean relative change of accuracy, which is R - 1, "
-        "are the same. "
+        "effects are 95% intervals (Student's t with Satterthwaite's degrees of freedom); intervals of the seeds' "
+        "fraction of the variance use the profile likelihood. Effects on the mean relative change of accuracy are the "
+        "same, because this change is R - 1. "
         f"{n_significant} of {len(mixed.effects)} effects differ from 0 at the 5% level, {n_after_holm} after Holm's "
         "correction for all of them."
     )

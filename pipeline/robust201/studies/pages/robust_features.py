@@ -12,7 +12,7 @@ from robust201.reader.value_checks import CLEAN
 from robust201.studies import drawings
 from robust201.studies.config import DynamicsStudy, EquivarianceStudy, MixingStudy
 from robust201.studies.networks import Exports
-from robust201.studies.pages.writer import PageWriter, format_number, short_table, table_lines
+from robust201.studies.pages.writer import PageWriter, format_number, table_lines, table_or_link
 from robust201.studies.robust_features import (
     count_directions,
     measure_dynamics,
@@ -27,8 +27,9 @@ _ROBUST_IMAGES = (
 )
 
 _CURVE_NAMES = (
-    "A curve is named by its key and, after a colon, its strength: an epsilon, for Linf in units of 1/255. For "
-    "example, `pgd_l2:0.25` is L2 PGD at epsilon 0.25, and `pgd_linf7:1` is Linf PGD at epsilon 1/255."
+    "A curve's name is the key of the attack, followed by a colon and the epsilon if the attack has one (in units of "
+    "1/255 for Linf). For example, `pgd_l2:0.25` is L2 PGD at epsilon 0.25, and `pgd_linf7:1` is Linf PGD at epsilon "
+    "1/255."
 )
 
 _SPATIAL_ATTACKS = (
@@ -42,9 +43,10 @@ _ERROR_BARS = "show 95% intervals over seeds, or the range of two seeds; circles
 def _explain_numbers(n_seeds: "pd.Series[int]") -> str:
     """Return an explanation of published numbers and our numbers, given the number of seeds of each row."""
     text = (
-        "Published numbers are from single runs, without error bars. Our numbers are means over training seeds with "
-        "Student's 95% intervals (none for a single seed), which describe the variation between seeds, not the choice "
-        "of test images. Numbers are percentages; a difference is our number minus the published number."
+        "Published numbers are those of the original study (Wang and Horne, 2020). They are from single runs, without "
+        "error bars. Our numbers are means over training seeds with 95% intervals (Student's t; none for a single "
+        "seed), which describe the variation between seeds, not the choice of test images. Numbers are percentages; a "
+        "difference is our number minus the published number."
     )
     if (n_seeds == 2).any():
         text += (
@@ -92,16 +94,16 @@ def write_dynamics(study: DynamicsStudy, exports: Exports, folder: Path) -> list
     page.add_lead(" ".join(_describe_run(str(run), rows) for run, rows in results.trends.groupby("run", sort=False)))
     page.add_text(_explain_numbers(results.curves["n"]))
     page.add_text(
-        "Attack success (asr) is the fraction of the images classified correctly without an attack that are "
-        f"misclassified under the attack. Both counts are over all {results.n_images} images. {_CURVE_NAMES} "
-        f"{_SPATIAL_ATTACKS}"
+        f"Attack success (asr) is computed on all {results.n_images} images: of those that are classified correctly "
+        "without an attack, it is the fraction that is misclassified under the attack. "
+        f"{_CURVE_NAMES} {_SPATIAL_ATTACKS}"
     )
     figure = drawings.draw_dynamics(results.curves)
     page.add_figure("dynamics", figure, f"Accuracy and attack success against iterations; bands {_ERROR_BARS}")
     rows = [[f"{row['run']}, {row['curve']}", *_trend_cells(row)] for row in results.trends.to_dict("records")]
     page.add_text(
-        "## Over all snapshots\n\nOurs / published / difference. Published values are over all published snapshots. "
-        "Tau is Kendall's rank correlation between a curve's mean and the iteration."
+        "## Summary of all snapshots\n\nEach cell shows ours / published / difference. Published values are taken from "
+        "all published snapshots. Tau is Kendall's rank correlation between a curve's mean and the iteration."
     )
     page.add_text(table_lines(["run, curve", "first", "last", "lowest", "highest", "tau"], rows))
     columns = ["run, curve", "iteration", "seeds", "ours", "95% interval"]
@@ -112,7 +114,7 @@ def write_dynamics(study: DynamicsStudy, exports: Exports, folder: Path) -> list
         published_iteration = "–" if pd.isna(row["printed_iteration"]) else str(row["printed_iteration"])
         name_cells = [f"{row['run']}, {row['curve']}", str(row["iteration"]), str(row["n"])]
         rows.append([*name_cells, our_mean, interval, published_iteration, *published_cells])
-    page.add_text(f"## Snapshots\n\n{short_table(table_lines(columns, rows), 'curves', 'snapshots')}")
+    page.add_text(f"## Snapshots\n\n{table_or_link(table_lines(columns, rows), 'curves', 'snapshots')}")
     return page.finish()
 
 
@@ -171,7 +173,7 @@ def write_mixing(study: MixingStudy, exports: Exports, folder: Path) -> list[Pat
         [f"{row['network']}, {row['curve']}", f"{row['alpha']:g}", str(row["n"]), *_comparison_cells(row)]
         for row in results.curves.to_dict("records")
     ]
-    page.add_text(f"## All fractions\n\n{short_table(table_lines(columns, rows), 'curves', 'all fractions')}")
+    page.add_text(f"## All fractions\n\n{table_or_link(table_lines(columns, rows), 'curves', 'all fractions')}")
     return page.finish()
 
 
@@ -191,17 +193,19 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
         page.add_table(name, frame)
     page.add_lead(_describe_directions(results.best))
     page.add_text(
-        "D is training on the original images, and D_R is training on robust images; * adds rotations. "
+        "D means training on the original images, and D_R training on robust images; * means that training adds "
+        "rotations. "
         f"{_ROBUST_IMAGES} Of the networks with published numbers, G-ResNet is group-equivariant, and STN contains a "
         f"spatial transformer. {_SPATIAL_ATTACKS}"
     )
     page.add_text(
         "A candidate is a network of one depth, trained with one learning rate. Of the "
-        f"{results.n_images} images, {results.n_validation} validation images select the best candidate, and the other "
-        "images (test images) measure its accuracy. The original study selected candidates on the test images, "
-        "separately for each attack. Table 1 and the column “selected on test” do the same, and are compared with the "
-        "published numbers. The effect of selection is the accuracy of the candidate selected on the test images minus "
-        "that of the candidate selected on the validation images."
+        f"{results.n_images} images, {results.n_validation} (validation images) are used to select the best candidate, "
+        "and the others (test images) to measure its accuracy. The original study selected candidates on the test "
+        "images, separately for each attack. Table 1 and the column “selected on test” show candidates that were "
+        "selected in the same way, and are compared with the published numbers. The effect of selection is the "
+        "accuracy of the candidate selected on the test images minus that of the candidate selected on the validation "
+        "images."
     )
     page.add_text(_describe_best(results.best))
     page.add_text(_explain_numbers(results.best["n"]))
@@ -211,11 +215,12 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
     )
     page.add_figure("table-1", drawings.draw_equivariance(results.best), caption)
     page.add_text(
-        "## Table 1\n\nOurs / published / difference, for the candidate selected on the test images.\n\n"
+        "## Table 1\n\n"
+        "Each cell shows ours / published / difference, for the candidate selected on the test images.\n\n"
         f"{_table_1_lines(results.best)}"
     )
-    best_table = short_table(_selection_lines(results.best, "network"), "table-1", "selected candidates")
-    depth_table = short_table(_selection_lines(results.depths, "architecture"), "depths", "candidates by depth")
+    best_table = table_or_link(_selection_lines(results.best, "network"), "table-1", "selected candidates")
+    depth_table = table_or_link(_selection_lines(results.depths, "architecture"), "depths", "candidates by depth")
     page.add_text(f"## Selected candidates\n\n{best_table}")
     page.add_text(f"## By depth\n\n{depth_table}")
     return page.finish()
@@ -245,7 +250,9 @@ def _describe_best(best: pd.DataFrame) -> str:
     for row in highest.sort_index().to_dict("records"):
         images = "on clean images" if row["attack"] == CLEAN else f"under {row['attack']}"
         descriptions.append(f"{row['network']} {row['setting']} {images} ({_format_percent(row['mean'])}%)")
-    return f"The most accurate networks, with candidates selected on the validation images: {', '.join(descriptions)}."
+    return (
+        f"With candidates selected on the validation images, the most accurate networks are: {', '.join(descriptions)}."
+    )
 
 
 def _table_1_lines(best: pd.DataFrame) -> str:

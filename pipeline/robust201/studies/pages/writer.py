@@ -59,7 +59,7 @@ class PageWriter:
     def finish(self) -> list[Path]:
         """Write the page; return its path, followed by the paths of all tables and figures."""
         links = ", ".join(f"[{path.stem}](tables/{path.name})" for path in self.files if path.suffix == ".csv")
-        self.add_text(f"All numbers at full precision: {links}.")
+        self.add_text(f"All numbers are available at full precision: {links}.")
         page = self._folder / PAGE
         write_text(page, "\n".join(self._paragraphs))
         return [page, *self.files]
@@ -72,7 +72,7 @@ def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]], *, n_text
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n" for cells in all_rows)
 
 
-def short_table(table: str, name: str, contents: str) -> str:
+def table_or_link(table: str, name: str, contents: str) -> str:
     """Return the Markdown table, or a link to the CSV file `name` if it has more than `MAX_ROWS` rows.
 
     `contents` completes "The table of …" in front of the link.
@@ -91,7 +91,7 @@ def format_number(value: float | None, decimals: int = 4, *, signed: bool = Fals
 
 
 def format_p_value(value: float) -> str:
-    """Return a p-value with two digits; a dash for NaN."""
+    """Return a p-value with two significant digits; a dash for NaN."""
     return "–" if math.isnan(value) else "< 1e-12" if value < 1e-12 else f"{value:.2g}"
 
 

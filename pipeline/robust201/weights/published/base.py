@@ -39,7 +39,7 @@ MAX_WEIGHTS_BYTES = 8 << 30
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which trials of a network to read. A trial is a training run with a dataset, length and seed.
+    """Selection of a network's trials. A trial is a training run on one dataset, with a length and a seed.
 
     Attributes:
         datasets: names of datasets that must all exist; None selects the existing ones of `DEFAULT_DATASETS`.
@@ -99,18 +99,18 @@ class WeightsFormat:
         name: name on the command line.
         description: short description of the files.
         matches: function that returns whether the file names at a path match this format.
-        members: function that returns readers of the networks at a path. Its second argument selects networks (None:
-            all). Reading an absent network raises `CheckpointError`.
+        make_readers: function that returns readers of the networks at a path. Its second argument selects networks
+            (None: all). Reading an absent network raises `CheckpointError`.
     """
 
     name: str
     description: str
     matches: Callable[[Path], bool]
-    members: Callable[[Path, Collection[int] | None], Iterable[NetworkReader]]
+    make_readers: Callable[[Path, Collection[int] | None], Iterable[NetworkReader]]
 
 
 def absent_network_reader(message: str) -> NetworkReader:
-    """Return a reader of a requested network that is absent, which raises `CheckpointError` with this message."""
+    """Return a reader for a network that is requested but absent; it raises `CheckpointError` with this message."""
 
     def reject(_selection: Selection) -> Iterator[SourceWeights]:
         raise CheckpointError(message)
@@ -152,7 +152,7 @@ def numbered_format(
 ) -> WeightsFormat:
     """Return the format of folders with one file per network. The pattern's first group is the network's index."""
 
-    def members(path: Path, indices: Collection[int] | None) -> list[NetworkReader]:
+    def make_readers(path: Path, indices: Collection[int] | None) -> list[NetworkReader]:
         files: dict[int, Path] = {}
         for file, match in matching_files(path, pattern):
             # Zero-padded names come first, so they are preferred as in the official reader.
@@ -166,7 +166,7 @@ def numbered_format(
 
         return make_network_readers(files, indices, read, absent_message)
 
-    return WeightsFormat(name, description, lambda path: bool(matching_files(path, pattern)), members)
+    return WeightsFormat(name, description, lambda path: bool(matching_files(path, pattern)), make_readers)
 
 
 def read_network_file(path: Path) -> bytes:
@@ -253,10 +253,10 @@ def find_state_dict(content: Any, name: str, print_line: Callable[[str], None]) 
             RobustWarning,
             stacklevel=2,
         )
-    note_texts = [] if entry_name is None else [f"the entry {entry_name!r}"]
-    note_texts += [f"names without {prefix!r}"] if (prefix := wrapper_prefix(content)) else []
+    note_texts = [] if entry_name is None else [f"from the entry {entry_name!r}"]
+    note_texts += [f"with the prefix {prefix!r} removed from names"] if (prefix := wrapper_prefix(content)) else []
     if note_texts:
-        print_line(f"Using weights of {name}: {'; '.join(note_texts)}.")
+        print_line(f"Using the weights in {name} {', '.join(note_texts)}.")
     return state_dict
 
 
@@ -279,7 +279,7 @@ def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
                 f"Reading weights failed for {name}: expected dense tensors on the CPU, got {key!r}, which is "
                 f"{tensor.dtype}, {tensor.layout} on {tensor.device}. Save the floating-point weights of the network."
             )
-    # A view in the file may repeat a few bytes so often that they would fill the memory.
+    # A tensor may be a view that repeats a few bytes of the file so often that a copy would fill the memory.
     n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in value.values())
     if n_bytes > MAX_WEIGHTS_BYTES:
         raise CheckpointError(

@@ -60,7 +60,7 @@ def open_networks(
             f"Finding weights failed for {path}: there is no such file or folder ({weights_format.description}). "
             "Check the path."
         )
-    members = weights_format.members(path, indices)
+    readers = weights_format.make_readers(path, indices)
     if indices is not None:
-        return members, len(set(indices))
-    return members, len(members) if isinstance(members, Sized) else N_ARCHITECTURES
+        return readers, len(set(indices))
+    return readers, len(readers) if isinstance(readers, Sized) else N_ARCHITECTURES

@@ -132,14 +132,14 @@ class JoinedParts(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int:
         """Read bytes from the current position into a buffer, at most to the end of the current part."""
-        part_number = bisect.bisect_right(self._ends, self._position)
-        if part_number == len(self._parts):
+        part_index = bisect.bisect_right(self._ends, self._position)
+        if part_index == len(self._parts):
             return 0
-        if self._open is None or self._open[0] != part_number:
+        if self._open is None or self._open[0] != part_index:
             self._close_part()
-            self._open = part_number, cast(io.BufferedReader, open_file(self._parts[part_number], None))
+            self._open = part_index, cast(io.BufferedReader, open_file(self._parts[part_index], None))
         file = self._open[1]
-        start = self._ends[part_number - 1] if part_number else 0
+        start = self._ends[part_index - 1] if part_index else 0
         file.seek(self._position - start)
         n_bytes = file.readinto(buffer)
         self._position += n_bytes
@@ -176,7 +176,7 @@ def _make_readers(path: Path, indices: Collection[int] | None) -> Iterator[Netwo
     requested = None if indices is None else set(indices)
     with JoinedParts(parts) as joined:
         is_complete = joined.is_complete_tar()
-        yield from _requested_members(io.BufferedReader(joined, 1 << 16), parts, requested, is_complete=is_complete)
+        yield from _requested_readers(io.BufferedReader(joined, 1 << 16), parts, requested, is_complete=is_complete)
     if requested is None and not is_complete:
         raise CheckpointError(_truncated_message(parts, "the rest of the records"))
     for index in sorted(requested or ()):
@@ -186,7 +186,7 @@ def _make_readers(path: Path, indices: Collection[int] | None) -> Iterator[Netwo
         )
 
 
-def _requested_members(
+def _requested_readers(
     stream: io.BufferedReader, parts: list[Path], remaining: set[int] | None, *, is_complete: bool
 ) -> Iterator[NetworkReader]:
     """Yield readers of the requested networks in the order of the archive, and remove their indices from `remaining`.
@@ -201,7 +201,7 @@ def _requested_members(
                 if index is None or index in seen_indices or (remaining is not None and index not in remaining):
                     continue
                 seen_indices.add(index)
-                yield _record_member(archive, entry, index, parts)
+                yield _make_record_reader(archive, entry, index, parts)
                 if remaining is not None:
                     remaining.discard(index)
                     if not remaining:
@@ -234,8 +234,10 @@ def _index_of(entry: tarfile.TarInfo, parts: list[Path]) -> int | None:
     return int(match.group(1))
 
 
-def _record_member(archive: tarfile.TarFile, entry: tarfile.TarInfo, index: int, parts: list[Path]) -> NetworkReader:
-    def weights(selection: Selection) -> Iterator[SourceWeights]:
+def _make_record_reader(
+    archive: tarfile.TarFile, entry: tarfile.TarInfo, index: int, parts: list[Path]
+) -> NetworkReader:
+    def read_record(selection: Selection) -> Iterator[SourceWeights]:
         stream = archive.extractfile(entry)
         try:
             record_bytes = b"" if stream is None else stream.read()
@@ -245,7 +247,7 @@ def _record_member(archive: tarfile.TarFile, entry: tarfile.TarInfo, index: int,
             raise CheckpointError(_truncated_message(parts, f"the record of #{index}"))
         return read_nats(index, record_bytes, f"{parts[0]}:{entry.name}", selection)
 
-    return weights
+    return read_record
 
 
 def _truncated_message(parts: list[Path], missing_content: str) -> str:
@@ -263,5 +265,8 @@ def _missing_record_message(parts: list[Path], index: int) -> str:
 
 
 NATS_SPLIT = WeightsFormat(
-    "nats-tar", "NATS-tss-v1_0-3ffb9-full.taraa, .tarab, … (not unpacked)", matches=_matches, members=_make_readers
+    "nats-tar",
+    "NATS-tss-v1_0-3ffb9-full.taraa, .tarab, … (not unpacked)",
+    matches=_matches,
+    make_readers=_make_readers,
 )

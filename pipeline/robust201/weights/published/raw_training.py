@@ -119,5 +119,5 @@ RAW_TRAINING = WeightsFormat(
     "nasbench201-raw",
     "arch-{index:06d}-seed-{seed:04d}.pth",
     matches=lambda path: bool(matching_files(path, _FILE_NAME)),
-    members=_make_readers,
+    make_readers=_make_readers,
 )

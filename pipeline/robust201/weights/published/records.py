@@ -55,7 +55,7 @@ def read_nats(index: int, raw: bytes, name: str, selection: Selection) -> Iterat
     """Return the selected weights in one record of NATS-Bench. `raw` contains the bytes of the compressed record."""
     stream = cast(BinaryIO, bz2.BZ2File(io.BytesIO(raw)))
     results_by_length = load_pickle(stream, name=name, max_bytes=_MAX_RECORD_BYTES)
-    return _weights_of(
+    return _read_trials(
         results_by_length, selection, index=index, source=name, source_sha256=hashlib.sha256(raw).hexdigest()
     )
 
@@ -69,7 +69,7 @@ def _read_nasbench201_file(index: int, path: Path, selection: Selection) -> Iter
     results_by_length = load_torch(io.BytesIO(raw), str(path))
     if isinstance(results_by_length, dict):
         results_by_length = {_NATS_LENGTH_NAMES.get(name, name): results for name, results in results_by_length.items()}
-    return _weights_of(
+    return _read_trials(
         results_by_length, selection, index=index, source=str(path), source_sha256=hashlib.sha256(raw).hexdigest()
     )
 
@@ -78,7 +78,7 @@ def _merged_format(name: str, description: str, pattern: str) -> WeightsFormat:
     """Return the format of a merged file with records of all networks. It is rejected, because it has no weights."""
     compiled_pattern = re.compile(pattern)
 
-    def members(path: Path, _indices: Collection[int] | None) -> list[NetworkReader]:
+    def make_readers(path: Path, _indices: Collection[int] | None) -> list[NetworkReader]:
         message = (
             f"Reading weights failed for {path}: this merged file has records without weights. "
             "Use the archive with weights (NATS-tss-v1_0-3ffb9-full)."
@@ -86,7 +86,7 @@ def _merged_format(name: str, description: str, pattern: str) -> WeightsFormat:
         return [absent_network_reader(message)]
 
     return WeightsFormat(
-        name, description, lambda path: path.is_file() and bool(matching_files(path, compiled_pattern)), members
+        name, description, lambda path: path.is_file() and bool(matching_files(path, compiled_pattern)), make_readers
     )
 
 
@@ -112,7 +112,7 @@ NATS_MERGED = _merged_format(
 )
 
 
-def _weights_of(
+def _read_trials(
     results_by_length: Any, selection: Selection, *, index: int, source: str, source_sha256: str
 ) -> Iterator[SourceWeights]:
     """Yield the weights of the selected trials in the records of one network, by dataset and seed."""
@@ -132,13 +132,13 @@ def _weights_of(
             epochs, config = _check_trial(trial, selection.hp, name)
             yield SourceWeights(
                 index=index,
-                spec=_field(results, "arch_str", str, source),
+                spec=_require_field(results, "arch_str", str, source),
                 dataset=dataset,
                 epochs=epochs,
                 seed=seed,
-                n_classes=_field(config, "class_num", int, name),
-                channels=_field(config, "channel", int, name),
-                cells=_field(config, "num_cells", int, name),
+                n_classes=_require_field(config, "class_num", int, name),
+                channels=_require_field(config, "channel", int, name),
+                cells=_require_field(config, "num_cells", int, name),
                 state_dict=require_state_dict(trial["net_state_dict"], name),
                 source=source,
                 source_sha256=source_sha256,
@@ -152,7 +152,7 @@ def _invalid_records_error(
     return CheckpointError(f"Reading records failed for {name}: expected {expected}, got {got}. {advice}")
 
 
-def _field(mapping: Any, key: str, field_type: Any, name: str) -> Any:
+def _require_field(mapping: Any, key: str, field_type: Any, name: str) -> Any:
     value = mapping.get(key) if isinstance(mapping, Mapping) else None
     if not isinstance(value, field_type):
         raise _invalid_records_error(name, f"a {field_type.__name__} named {key!r}", f"a {type(value).__name__}")
@@ -169,7 +169,7 @@ def _results_of_length(results_by_length: Any, hp: str, index: int, source: str)
         advice = "Choose another training length with --epochs, or get the file again."
         raise _invalid_records_error(source, f"records of {hp} epochs", available, advice)
     results = results_by_length[hp]
-    record_index = _field(results, "arch_index", int, source)
+    record_index = _require_field(results, "arch_index", int, source)
     if record_index != index:
         raise _invalid_records_error(source, f"the records of network #{index}", f"the records of #{record_index}")
     return results
@@ -177,7 +177,7 @@ def _results_of_length(results_by_length: Any, hp: str, index: int, source: str)
 
 def _trials_of(results: Any, source: str) -> dict[str, dict[int, Mapping[str, Any]]]:
     trials: dict[str, dict[int, Mapping[str, Any]]] = defaultdict(dict)
-    for key, trial in _field(results, "all_results", Mapping, source).items():
+    for key, trial in _require_field(results, "all_results", Mapping, source).items():
         match key, trial:
             case (str(dataset), int(seed)), Mapping():
                 trials[dataset][seed] = trial
@@ -213,7 +213,7 @@ def _choose_datasets(
 
 
 def _check_trial(trial: Mapping[str, Any], hp: str, name: str) -> tuple[int, Mapping[str, Any]]:
-    epochs = int(_field(trial, "epochs", int, name))
+    epochs = int(_require_field(trial, "epochs", int, name))
     if str(epochs) != hp:
         raise _invalid_records_error(name, f"a training run of {hp} epochs", str(epochs))
-    return epochs, _field(trial, "arch_config", Mapping, name)
+    return epochs, _require_field(trial, "arch_config", Mapping, name)

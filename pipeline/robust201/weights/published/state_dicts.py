@@ -160,7 +160,7 @@ def _read_state_dict(
 
 
 def open_named_networks(path: Path, names: Collection[str] | None, n_classes: int) -> list[NetworkReader]:
-    """Return readers of the networks at a path, whose files are named after them. If `names` is None, select all."""
+    """Return readers of the files at a path that are named after networks. `names` selects networks (None: all)."""
     files = {match[1]: file for file, match in matching_files(path, _NAMED_FILE)}
     if not files:
         raise CheckpointError(
