@@ -26,13 +26,13 @@ def list_pages() -> list[str]:
 
 def test_site_lists_every_page_once() -> None:
     listed_pages = [page for group_pages in CONTENTS.values() for page in group_pages if not page.endswith("*")]
-    optional_patterns = [
+    optional_pages = [
         page.rstrip("*") for group_pages in CONTENTS.values() for page in group_pages if page.endswith("*")
     ]
     assert len(listed_pages) == len({*listed_pages})
-    assert {*list_pages()} - {*listed_pages} - {*optional_patterns} == {"index"}
+    assert {*list_pages()} - {*listed_pages} - {*optional_pages} == {"index"}
     assert {*listed_pages} | {*SHORT_TITLES} <= {*list_pages()}
-    assert {*list_pages()} & {"search", "genindex"} == set(), "Sphinx writes pages of these names itself"
+    assert {*list_pages()} & {"search", "genindex"} == set(), "Sphinx writes pages with these names itself"
 
 
 @pytest.mark.parametrize("page", list_pages())

@@ -84,7 +84,7 @@ def test_wrong_footer_is_reported_and_requeued(tmp_path, fault):
     store = ShardStore.create(tmp_path / "results")
     store.commit(make_results(DAMAGED_UNIT))
     store.commit(make_results(INTACT_UNIT))
-    rewrite_shard(path_to_damage(store), footer=INVALID_FOOTERS[fault])
+    rewrite_shard(path_to_damage(store), change_footer=INVALID_FOOTERS[fault])
     run_all_readers(store)
     assert len(store.inventory(on_damage="report").damaged) == 1
     assert_verify_reports_and_requeue_repairs(store)

@@ -25,7 +25,7 @@ def fabricate(spec: DatasetSpec, count: int, seed: int = 0) -> tuple[Pixels, Lab
     if "folders" in spec.forms:  # images are read class by class, because each class has a folder
         return images, np.sort(np.arange(count) % spec.n_classes)
     if "idx" in spec.forms and spec.channels == 3:
-        # The reader enlarges grey images of 28x28 pixels, so the brightness of each image is constant.
+        # The reader enlarges grey images of 28x28 pixels. Every image is uniform, so enlargement keeps its values.
         images[:] = images[:, :1, :1, :1]
     return images, rng.integers(0, spec.n_classes, count)
 

@@ -22,7 +22,7 @@ class Server(ThreadingHTTPServer):
     ranges = True  # whether the server supports Range requests
     sends_length = True  # whether responses have a Content-Length
     statuses: list[int]  # status codes of the first responses; 0 for a normal response
-    cuts: list[int]  # number of bytes after which the connection is closed, for each of the first normal responses
+    cuts: list[int]  # numbers of bytes after which the first normal responses end, one per response
     requested_ranges: list[str]  # Range header of every request
 
     @property
@@ -42,7 +42,7 @@ class Handler(BaseHTTPRequestHandler):
             int(requested_range.removeprefix("bytes=").removesuffix("-")) if requested_range and server.ranges else 0
         )
         if status or start >= len(server.content) > 0:
-            self.send_error(status or 416)
+            self.send_error(status or 416)  # 416: the requested range is not satisfiable
             return
         self.send_response(206 if start else 200)
         if start:
@@ -74,6 +74,7 @@ FILES = {"CIFAR-10-C/labels.npy": b"labels" * 50, "CIFAR-10-C/fog.npy": bytes(ra
 
 
 def make_tar(files: dict[str, bytes], *members: tarfile.TarInfo) -> bytes:
+    """Return a tar archive of `files` (contents by name), followed by `members` without content."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as tar:
         for name, content in files.items():
@@ -106,7 +107,7 @@ def publish(monkeypatch: pytest.MonkeyPatch) -> Publish:
 
 @pytest.fixture
 def cifar10c_server(server: Server, publish: Publish) -> Server:
-    """Return a server of a small CIFAR-10-C, and replace the registry's entry for CIFAR-10-C by it."""
+    """Serve a small archive as CIFAR-10-C, and change the registry's entry for CIFAR-10-C accordingly."""
     server.content = make_tar(FILES)
     members = {Path(name).name: sha256(content) for name, content in FILES.items()}
     publish("CIFAR-10-C", url=server.url, checksum=sha256(server.content), members=members)

@@ -30,7 +30,7 @@ LABELS = np.arange(N_IMAGES) % 3
 
 
 def make_images(dataset: str, first_row: int = 7) -> ImageSet:
-    """Return images for fabricated results, with every second index from `first_row`."""
+    """Return images for fabricated results; their indices are every second number from `first_row`."""
     pixels = np.random.default_rng(0).integers(0, 256, (N_IMAGES, 3, 4, 4), dtype=np.uint8)
     indices = first_row + 2 * np.arange(N_IMAGES)
     return ImageSet(dataset, pixels, LABELS, indices, 3, Normalisation((0,) * 3, (1,) * 3), "0" * 64)

@@ -38,13 +38,13 @@ class Difference(NamedTuple):
 
 
 class LargerBallRandomNumbers(ReplayedRandomNumbers):
-    """AutoAttack's random numbers for a shrinking L1 ball.
+    """Random numbers in AutoAttack's order, for an attack that begins with larger L1 balls.
 
-    For each of three balls, AutoAttack draws a starting point that it does not use.
+    For each of the three balls, AutoAttack draws starting points that it does not use.
     """
 
     def for_key(self, key):
-        """Return restarted random numbers for an attack of an ensemble; only APGD has a shrinking ball."""
+        """Return restarted random numbers for an attack of an ensemble; only APGD begins with larger balls."""
         random_numbers_class = LargerBallRandomNumbers if "apgd" in key else ReplayedRandomNumbers
         return random_numbers_class(self._seed, self._generator.device)
 
@@ -158,8 +158,8 @@ def fused_images(key, classifier, images, labels, epsilons, seed, parameters, *,
     The attacked model is `model` (default: `classifier`).
     """
     device = classifier.device if key in FOOLBOX else "cpu"
-    has_shrinking_ball = getattr(parameters, "larger_epsilons", key == "aa_standard_l1")
-    random_numbers_class = LargerBallRandomNumbers if has_shrinking_ball else ReplayedRandomNumbers
+    begins_with_larger_balls = getattr(parameters, "larger_epsilons", key == "aa_standard_l1")
+    random_numbers_class = LargerBallRandomNumbers if begins_with_larger_balls else ReplayedRandomNumbers
     job = AttackJob(
         model=model or classifier,
         batching=LIBRARY_BATCHES,
@@ -194,12 +194,12 @@ def compare(
 
     Args:
         key: key of the attack.
-        classifier: the published network.
+        classifier: the network under attack.
         images: (N, 3, H, W) uint8.
         labels: (N,) int64.
         parameters: the attack's parameters. The library attacks at one strength after another, and the fused attack at
             all strengths together.
-        seed: the library's seed.
+        seed: seed for the random numbers of both attacks.
         separate_strengths: whether the fused attack also runs one strength after another, which is necessary with
             several restarts.
 

@@ -1,4 +1,4 @@
-"""Synthetic images with smooth areas, edges and grain, computed with integers so that they are equal everywhere."""
+"""Synthetic images with smooth areas, edges and grain, computed with integers, so all machines give equal images."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ def natural_images(count: int, size: int = 32) -> NDArray[np.uint8]:
 
 
 def image_set(count: int, *, dataset: str = "cifar10", size: int = 32, first: int = 0) -> ImageSet:
-    """Return images like a selection from a test split, with every third index from `first`."""
+    """Return images like a selection from a test split; their indices are every third number from `first`."""
     images = np.ascontiguousarray(natural_images(count, size).transpose(0, 3, 1, 2))
     labels = raw_integers("labels", shape=(count,), below=10)
     indices = first + 3 * np.arange(count, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""An S3 server on loopback (moto's) and URLs on it, for tests of shards in object stores."""
+"""An S3 server on loopback (from moto) and URLs on it, for tests of shards in object stores."""
 
 import os
 from collections.abc import Iterator

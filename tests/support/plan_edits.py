@@ -18,4 +18,4 @@ def replace_folder_in_plan(results_folder: Path, old_folder: Path, new_folder: P
     """Replace a folder in all paths of a plan."""
     path = results_folder / "plan.json"
     path.write_text(path.read_text().replace(str(old_folder), str(new_folder)))
-    edit_plan(results_folder, lambda _: None)
+    edit_plan(results_folder, lambda _: None)  # only removes the digest

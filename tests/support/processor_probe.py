@@ -34,7 +34,10 @@ def digest(arrays: Iterable[NDArray[Any]]) -> str:
 
 
 def sample_images(size: int) -> NDArray[np.uint8]:
-    """Return two natural images, an image of flat colours (where truncation shows the last bit of sums), and noise."""
+    """Return two natural images, an image of four flat colours, and noise.
+
+    In flat colours, a change in the last bit of a sum can change the pixels, because sums are truncated to integers.
+    """
     images = natural_images(N_IMAGES, size)
     images[2] = raw_integers("flat", shape=(2, 2, 3), below=256).repeat(size // 2, 0).repeat(size // 2, 1)
     images[3] = raw_integers("noise", size, shape=images[3].shape, below=256)
@@ -49,7 +52,10 @@ def corrupted_images(key: str, size: int) -> Iterator[NDArray[np.uint8]]:
 
 
 def snow_of_noise() -> Iterator[NDArray[np.uint8]]:
-    """Yield snow on noise. Its pixels depend on the last bits of grey values, which OpenBLAS would change."""
+    """Yield images of noise with snow.
+
+    Their pixels depend on the last bits of grey values, which a matrix product by OpenBLAS would change.
+    """
     indices = np.array([1, 21, 30, 32, 67])
     images = raw_integers("noise", 64, shape=(indices.max() + 1, 64, 64, 3), below=256)[indices].astype(np.uint8)
     yield corrupt(images, "snow", 5, seed=0, indices=indices, frost=stripes())

@@ -16,17 +16,19 @@ Change = Callable[[pa.Table], pa.Table]
 ChangeFooter = Callable[[dict[str, Any]], None]
 
 
-def rewrite_shard(path: Path, change: Change = lambda table: table, footer: ChangeFooter | None = None) -> Path:
+def rewrite_shard(
+    path: Path, change: Change = lambda table: table, change_footer: ChangeFooter | None = None
+) -> Path:
     """Change a shard's table or footer, and rename the file to match its new hash."""
-    payload = json.loads(pq.read_metadata(path).metadata[FOOTER_KEY.encode()])
-    if footer is not None:
-        footer(payload)
+    footer = json.loads(pq.read_metadata(path).metadata[FOOTER_KEY.encode()])
+    if change_footer is not None:
+        change_footer(footer)
     # ParquetFile reads a single file; read_table would read the names of parent folders as partitions.
     table = change(pq.ParquetFile(path).read()).replace_schema_metadata(None)
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, table.schema, compression="zstd", store_schema=False) as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata({FOOTER_KEY: json.dumps(payload)})
+        writer.add_key_value_metadata({FOOTER_KEY: json.dumps(footer)})
     path.unlink()
     return name_by_hash(path, bytes(sink.getvalue()))
 
@@ -89,14 +91,14 @@ INVALID_TABLES: dict[str, Change] = {
 }
 
 
-def _set_rows(index: int, value: Any) -> ChangeFooter:
+def _set_rows_field(index: int, value: Any) -> ChangeFooter:
     def change(footer: dict[str, Any]) -> None:
         footer["identity"]["rows"][index] = value
 
     return change
 
 
-def _set_unit(index: int, value: Any) -> ChangeFooter:
+def _set_unit_field(index: int, value: Any) -> ChangeFooter:
     def change(footer: dict[str, Any]) -> None:
         footer["identity"]["unit"][index] = value
 
@@ -104,16 +106,16 @@ def _set_unit(index: int, value: Any) -> ChangeFooter:
 
 
 INVALID_FOOTERS: dict[str, ChangeFooter] = {
-    "no strengths": _set_rows(0, []),
-    "a strength as text": _set_rows(0, ["1.0", "4.0"]),
-    "a repeated strength": _set_rows(0, [1.0, 1.0]),
-    "a boolean strength": _set_rows(0, [True, 4.0]),
-    "a null start": _set_rows(1, None),
-    "a start as text": _set_rows(1, "0"),
-    "a stop beyond the images": _set_rows(2, 31),
-    "a null protocol": _set_unit(4, None),
-    "images as text": _set_unit(5, "30"),
+    "no strengths": _set_rows_field(0, []),
+    "a strength as text": _set_rows_field(0, ["1.0", "4.0"]),
+    "a repeated strength": _set_rows_field(0, [1.0, 1.0]),
+    "a boolean strength": _set_rows_field(0, [True, 4.0]),
+    "a null start": _set_rows_field(1, None),
+    "a start as text": _set_rows_field(1, "0"),
+    "a stop beyond the images": _set_rows_field(2, 31),
+    "a null protocol": _set_unit_field(4, None),
+    "images as text": _set_unit_field(5, "30"),
     "other measurements": lambda footer: footer.update(columns=["accuracy"]),
     "no identity": lambda footer: footer.pop("identity"),
-    "a list": lambda footer: footer.update(identity=["unit", "rows"]),
+    "an identity that is a list": lambda footer: footer.update(identity=["unit", "rows"]),
 }

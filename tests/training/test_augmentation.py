@@ -134,8 +134,8 @@ def test_resample_matches_scipy(degrees, shift_right, shift_down):
         is_bilinear=True,
     )
     angle = np.deg2rad(degrees)
-    # SciPy's matrix maps output to input coordinates, rows first. Padding gives its `constant` mode zeros at the
-    # border.
+    # SciPy's matrix maps output coordinates to input coordinates, rows first. The image is padded with zeros, because
+    # SciPy does not interpolate between the border and the zeros beyond it.
     matrix = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     offset = 4 - matrix @ (4 + np.array([shift_down, shift_right]))
     padded = np.pad(image, ((0, 0), (9, 9), (9, 9)))

@@ -160,6 +160,7 @@ def test_fusion_blends_each_image_once(alpha: float, label: str) -> None:
     data = Fusion(NATURAL, ROBUST, alpha, label)  # type: ignore[arg-type]
     epoch_batch = concatenate(read_epoch(data, 125))
     first_only = concatenate(read_epoch(Fusion(NATURAL, ROBUST, 1.0), 125))
+    # The first two pixels of an image that is not blended encode its index.
     first_rows = first_only.pixels[:, 0, 0, 0].astype(int) * 256 + first_only.pixels[:, 0, 0, 1]
     second_rows = concatenate(read_epoch(Fusion(NATURAL, ROBUST, 0.0), 125)).pixels[:, 0, 0, :2].astype(int) @ [256, 1]
     np.testing.assert_array_equal(np.sort(first_rows), np.arange(300))

@@ -268,14 +268,14 @@ def test_unsupported_precision_is_rejected(precision, message):
 
 
 def test_training_that_would_corrupt_memory_is_rejected(monkeypatch):
-    network = {"space": Zoo(), "architecture": "stn-resnet18-w4"}
+    network_options = {"space": Zoo(), "architecture": "stn-resnet18-w4"}
     monkeypatch.setattr("robust201.training.loop.has_avx512", lambda: False)
     with pytest.raises(ArchitectureError, match="corrupts memory"):
-        run_training(make_recipe(), **network)
+        run_training(make_recipe(), **network_options)
     monkeypatch.setattr("robust201.training.loop.has_avx512", lambda: True)
     # Training begins, and the first pass rejects the small images.
     with pytest.raises(NetworkError, match="need images of 32x32 pixels"):
-        run_training(make_recipe(), **network)
+        run_training(make_recipe(), **network_options)
 
 
 def test_states_of_another_training_run_are_rejected(tmp_path):
