@@ -22,7 +22,16 @@ from math import exp, log
 from pathlib import Path
 
 from benchmarks.engine_case import ARCHIVE, COST_LEVELS, load_trained, stratified_sample
-from robust201.bench.comparison import AttackBudget, Contender, Machine, Subject, Sweep, TimeComparison, compare, loops
+from robust201.bench.comparison import (
+    AttackBudget,
+    Contender,
+    Machine,
+    Subject,
+    Sweep,
+    TimeComparison,
+    compare,
+    make_loops,
+)
 from robust201.bench.generated import random_network, write_subject
 from robust201.core.records import ImageSet
 from robust201.images import load_images, select
@@ -111,7 +120,7 @@ def main() -> None:
         tuple(options.epsilons), tuple(options.fgsm_epsilons), options.pgd_steps, options.apgd_steps, options.queries
     )
     machine = Machine(options.threads or len(os.sched_getaffinity(0)), options.device)
-    contenders: list[Contender] = [*loops(options.images, options.batches), Sweep()]
+    contenders: list[Contender] = [*make_loops(options.images, options.batches), Sweep()]
     images = read_images(options.data, options.images)
     clock = "wall" if options.device == "cuda" else "cpu"
     sample = [str(index) for index in stratified_sample(options.sample)] if options.sample else []

@@ -25,7 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from robust201.planning.config import SweepConfig
 from robust201.planning.loading import parse_config
-from tests.support.download_server import cifar10c_server, publish, server  # noqa: F401 - fixtures
+from tests.support.download_server import change_download, cifar10c_server, server  # noqa: F401 - fixtures
 from tests.support.local_ray import ray_address  # noqa: F401 - fixtures
 from tests.support.object_stores import s3, s3_environment, s3_url  # noqa: F401 - fixtures
 from tests.support.plan_edits import replace_folder_in_plan
@@ -300,7 +300,7 @@ def read_tree(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="session")
 def finished_template(tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a finished sweep, which is computed once; tests start from a copy (`finished`)."""
+    """Return the folder of a finished sweep, which is computed once; tests start from a copy (`finished_results`)."""
     from robust201.runtime.executors import make_executor
     from robust201.runtime.sweep import run_sweep
 
@@ -311,7 +311,7 @@ def finished_template(tiny_weights: Path, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def finished(finished_template: Path, write_sweep: WriteSweep, tmp_path: Path) -> Path:
+def finished_results(finished_template: Path, write_sweep: WriteSweep, tmp_path: Path) -> Path:
     """Return the results folder of a finished sweep of ten evaluations, as `run` computes it for `write_sweep()`."""
     write_sweep()
     for folder_name in ("results", "corruptions"):

@@ -18,7 +18,7 @@ from robust201.bench.comparison import (
     Subject,
     Sweep,
     TimeComparison,
-    loops,
+    make_loops,
     run_timed,
 )
 from robust201.bench.generated import random_subjects
@@ -64,8 +64,8 @@ def test_ratio_is_nan_for_attacks_too_short_to_measure() -> None:
 
 
 def test_loops_contain_equal_batch_sizes_once() -> None:
-    assert [loop.batch for loop in loops(24) if loop.layout == "default"] == [24]
-    assert [loop.batch for loop in loops(500) if loop.layout == "default"] == [50, 250, 500]
+    assert [loop.batch for loop in make_loops(24) if loop.layout == "default"] == [24]
+    assert [loop.batch for loop in make_loops(500) if loop.layout == "default"] == [50, 250, 500]
 
 
 def test_run_timed_includes_child_processes(tmp_path: Path) -> None:

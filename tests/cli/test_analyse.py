@@ -226,7 +226,7 @@ def test_correlate_uses_available_results_of_partial_export(
     export(
         tmp_path,
         make_plan(list(STRENGTHS)),
-        FabricatedStore(lacking=missing_values),
+        FabricatedStore(missing=missing_values),
         partial=True,
         formats=(file_format,),
     )

@@ -149,7 +149,9 @@ def test_invalid_command_line_gives_one_error_line(robust201: RunCommand, argume
     assert "--help" in line
 
 
-def test_json_option_prints_only_json_on_stdout(robust201: RunCommand, write_sweep: WriteSweep, finished: Path) -> None:
+def test_json_option_prints_only_json_on_stdout(
+    robust201: RunCommand, write_sweep: WriteSweep, finished_results: Path
+) -> None:
     sweep = write_sweep()
     plan = json.loads(robust201("plan", "--json", sweep).out)
     assert (plan["units"], plan["evaluations"]) == (6, 10)
@@ -157,7 +159,7 @@ def test_json_option_prints_only_json_on_stdout(robust201: RunCommand, write_swe
     table = robust201("plan", sweep).out
     assert table.count(" MB") == 2  # result files and JSON
     assert "GB" not in table
-    status = json.loads(robust201("status", "--json", finished).out)
+    status = json.loads(robust201("status", "--json", finished_results).out)
     assert (status["done"], status["total"]) == (10, 10)
     assert status["complete"]
     assert not status["running"]
@@ -168,16 +170,18 @@ def test_json_option_prints_only_json_on_stdout(robust201: RunCommand, write_swe
     assert "evaluations/s" not in table
     assert (status["cost"]["unit"], status["state_of_last_driver"]) == ("worker-hours", "finished")
     assert status["cost"]["hours"] == pytest.approx(status["worker_seconds"] / 3600)
-    assert json.loads(robust201("verify", "--json", finished).out)["sound"]
+    assert json.loads(robust201("verify", "--json", finished_results).out)["sound"]
     doctor = json.loads(robust201("doctor", "--json", sweep).out)
     assert {"python", "torch", "results", "checkpoints", "digits"} <= {finding["what"] for finding in doctor}
     meta = json.loads(robust201("meta").out)
     assert len(meta["ids"]) == nasbench201.N_ARCHITECTURES
 
 
-def test_status_and_plan_do_not_import_heavy_libraries(write_sweep: WriteSweep, finished: Path, tmp_path: Path) -> None:
+def test_status_and_plan_do_not_import_heavy_libraries(
+    write_sweep: WriteSweep, finished_results: Path, tmp_path: Path
+) -> None:
     for arguments, absent_modules in (
-        (["status", str(finished)], {"torch", "ray", "pandas", "scipy"}),
+        (["status", str(finished_results)], {"torch", "ray", "pandas", "scipy"}),
         # The results folder does not exist, because `plan` would read measured times from it.
         (
             ["plan", str(write_sweep(results=str(tmp_path / "none")))],
@@ -254,16 +258,16 @@ def test_progress_goes_to_stderr_and_results_to_stdout(
 
 
 def test_output_outside_terminals_is_plain_text(
-    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path
+    robust201: RunCommand, write_sweep: WriteSweep, finished_results: Path, tmp_path: Path
 ) -> None:
     sweep = write_sweep()
     for arguments in (
         ("run", sweep),
         ("plan", sweep),
-        ("status", finished),
-        ("verify", finished),
-        ("export", finished, "--out", tmp_path / "json"),
-        ("compact", finished),
+        ("status", finished_results),
+        ("verify", finished_results),
+        ("export", finished_results, "--out", tmp_path / "json"),
+        ("compact", finished_results),
         ("doctor", sweep),
         ("status", tmp_path),
     ):
@@ -301,11 +305,11 @@ def run_on_terminal(*arguments: object, **environment: str) -> str:
     return output.decode()
 
 
-def test_no_color_disables_styles_on_terminals(finished: Path) -> None:
-    output = run_on_terminal("status", finished, NO_COLOR="1")
+def test_no_color_disables_styles_on_terminals(finished_results: Path) -> None:
+    output = run_on_terminal("status", finished_results, NO_COLOR="1")
     assert "digits fgsm" in output
     assert ESCAPE_CHARACTER not in output
-    assert ESCAPE_CHARACTER in run_on_terminal("status", finished)
+    assert ESCAPE_CHARACTER in run_on_terminal("status", finished_results)
 
 
 def test_incomplete_sweep_is_exported_only_with_partial_option(

@@ -61,10 +61,10 @@ def test_app_supports_shell_completion(robust201: RunCommand) -> None:
 
 
 def test_commands_accept_sweep_yaml_or_results(
-    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path
+    robust201: RunCommand, write_sweep: WriteSweep, finished_results: Path, tmp_path: Path
 ) -> None:
     sweep = write_sweep()
-    for path in (sweep, finished):
+    for path in (sweep, finished_results):
         assert json.loads(robust201("plan", "--json", path).out)["evaluations"] == 10
         run = robust201("run", path)
         assert run.code == 0, run.err
@@ -120,12 +120,14 @@ def test_meta_needs_file_or_pipe(robust201: RunCommand, monkeypatch: pytest.Monk
     assert "the command would print 1 MB of JSON to the terminal" in robust201("meta").error_line(2)
 
 
-def test_run_of_results_folder_with_code_needs_consent(robust201: RunCommand, finished: Path, tmp_path: Path) -> None:
+def test_run_of_results_folder_with_code_needs_consent(
+    robust201: RunCommand, finished_results: Path, tmp_path: Path
+) -> None:
     marker = tmp_path / "executed"
     code = tmp_path / "attack.py"
     code.write_text(f"from pathlib import Path\nPath({str(marker)!r}).touch()\n")
     received = tmp_path / "received"
-    shutil.copytree(finished, received)
+    shutil.copytree(finished_results, received)
     custom_task = {"file": str(code), "strengths": [1.0], "norm": "Linf"}
     edit_plan(received, lambda plan: plan["config"]["keys"].update(mine=custom_task))
     assert robust201("run", received).error_line(2).endswith(f"add: --allow-code {code}")

@@ -21,30 +21,30 @@ def make_arguments(command: str, results: Path) -> list[object]:
 @pytest.mark.parametrize("obstacle", IRREGULAR)
 @pytest.mark.slow_combinations
 def test_commands_report_shard_that_is_not_a_regular_file(
-    finished: Path, robust201: RunCommand, obstacle: str, command: str
+    finished_results: Path, robust201: RunCommand, obstacle: str, command: str
 ) -> None:
-    path = replace(next((finished / "shards").rglob("*.parquet")), obstacle)
-    result = robust201(*make_arguments(command, finished))
+    path = replace(next((finished_results / "shards").rglob("*.parquet")), obstacle)
+    result = robust201(*make_arguments(command, finished_results))
     assert result.code == 4
     assert len(result.err.splitlines()) == 1
     assert f"{path}: {obstacle} instead of a regular file. Move it elsewhere" in result.err
 
 
-def test_shard_of_20_gigabytes_is_recomputed(finished: Path, robust201: RunCommand) -> None:
-    path = replace(next((finished / "shards").rglob("*.parquet")), "20 GB")
+def test_shard_of_20_gigabytes_is_recomputed(finished_results: Path, robust201: RunCommand) -> None:
+    path = replace(next((finished_results / "shards").rglob("*.parquet")), "20 GB")
     replace(path.with_name("compact-0123456789abcdef.parquet"), "20 GB")
-    assert robust201("status", finished).code == 0
-    assert robust201("verify", finished).code == 4
-    result = robust201("run", finished.parent / "sweep.yaml")
+    assert robust201("status", finished_results).code == 0
+    assert robust201("verify", finished_results).code == 4
+    result = robust201("run", finished_results.parent / "sweep.yaml")
     assert result.code == 0
     assert "2 damaged" in result.err or "set aside" in result.err
-    assert robust201("verify", finished).code == 0
+    assert robust201("verify", finished_results).code == 0
 
 
 @pytest.mark.parametrize("obstacle", OBSTACLES)
-def test_logs_reports_file_that_is_not_a_log(finished: Path, robust201: RunCommand, obstacle: str) -> None:
-    path = replace(next((finished / "logs").glob("*.jsonl")), obstacle)
-    result = robust201("logs", "21/digits/clean", finished)
+def test_logs_reports_file_that_is_not_a_log(finished_results: Path, robust201: RunCommand, obstacle: str) -> None:
+    path = replace(next((finished_results / "logs").glob("*.jsonl")), obstacle)
+    result = robust201("logs", "21/digits/clean", finished_results)
     assert result.code == 4
     assert f"Reading logs failed for {path}: expected a log file, got" in result.err
 
@@ -68,16 +68,16 @@ def run_limited(mebibytes: int, *arguments: object) -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_status_works_with_limited_address_space(finished: Path) -> None:
-    result = run_limited(640, "status", finished)
+def test_status_works_with_limited_address_space(finished_results: Path) -> None:
+    result = run_limited(640, "status", finished_results)
     assert (result.returncode, result.stderr) == (0, "")
     assert "100%" in result.stdout
 
 
-def test_status_reports_lack_of_memory_in_one_line(finished: Path) -> None:
-    plan = finished / "plan.json"
+def test_status_reports_lack_of_memory_in_one_line(finished_results: Path) -> None:
+    plan = finished_results / "plan.json"
     plan.write_bytes(b" " * (200 << 20))
-    result = run_limited(150, "status", finished)
+    result = run_limited(150, "status", finished_results)
     assert result.returncode == 3
     assert result.stderr.startswith("error: Allocating memory failed for robust201 status")
     assert len(result.stderr.splitlines()) == 1

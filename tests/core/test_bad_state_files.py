@@ -31,26 +31,28 @@ LEASE = {"process_start": 1, "nonce": "ab", "since": "2026", "interval_seconds":
 @pytest.mark.parametrize("name", ["format.json", "plan.json", "protocols"])
 @pytest.mark.slow_combinations
 def test_verify_reports_a_damaged_file_of_a_results_folder(
-    finished: Path, tmp_path: Path, robust201: RunCommand, name: str, damage: str
+    finished_results: Path, tmp_path: Path, robust201: RunCommand, name: str, damage: str
 ) -> None:
-    path = next((finished / name).iterdir()) if name == "protocols" else finished / name
+    path = next((finished_results / name).iterdir()) if name == "protocols" else finished_results / name
     path.unlink()
     DAMAGE[damage](path)
-    result = robust201("verify", finished)
+    result = robust201("verify", finished_results)
     assert result.code in {2, 4}
     assert "Traceback" not in result.err
     error_line = result.err.splitlines()[-1]
     assert "failed for" in error_line
-    assert str(finished) in error_line
+    assert str(finished_results) in error_line
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", ["progress.json", "failures.jsonl"])
 @pytest.mark.slow_combinations
-def test_status_ignores_damaged_progress_files(finished: Path, robust201: RunCommand, name: str, damage: str) -> None:
-    (finished / name).unlink(missing_ok=True)
-    DAMAGE[damage](finished / name)
-    result = robust201("status", finished)
+def test_status_ignores_damaged_progress_files(
+    finished_results: Path, robust201: RunCommand, name: str, damage: str
+) -> None:
+    (finished_results / name).unlink(missing_ok=True)
+    DAMAGE[damage](finished_results / name)
+    result = robust201("status", finished_results)
     assert (result.code, result.err) == (0, "")
     assert "100%" in result.out
 
@@ -59,9 +61,9 @@ def test_status_ignores_damaged_progress_files(finished: Path, robust201: RunCom
 @pytest.mark.parametrize("name", ["sweep.json", ".export.tmp", ".export.tmp/SHA256SUMS"])
 @pytest.mark.slow_combinations
 def test_export_replaces_an_export_with_damaged_files(
-    finished: Path, tmp_path: Path, robust201: RunCommand, name: str, damage: str
+    finished_results: Path, tmp_path: Path, robust201: RunCommand, name: str, damage: str
 ) -> None:
-    command = ("export", finished, "--out", tmp_path / "out", "--licence", "mit", "--processes", 1)
+    command = ("export", finished_results, "--out", tmp_path / "out", "--licence", "mit", "--processes", 1)
     assert robust201(*command).code == 0
     path = tmp_path / "out" / name
     path.parent.mkdir(exist_ok=True)
@@ -119,17 +121,21 @@ WRONG_TYPES = {
 
 
 @pytest.mark.parametrize("name", WRONG_TYPES)
-def test_status_and_logs_ignore_fields_of_wrong_types(finished: Path, robust201: RunCommand, name: str) -> None:
+def test_status_and_logs_ignore_fields_of_wrong_types(finished_results: Path, robust201: RunCommand, name: str) -> None:
     # An evaluation is missing, so status looks up the evaluations in progress.
-    next((finished / "shards").rglob("*.parquet")).unlink()
-    unit_id = next(unit.id for unit in load_plan(finished).units if unit.key == "clean")
+    next((finished_results / "shards").rglob("*.parquet")).unlink()
+    unit_id = next(unit.id for unit in load_plan(finished_results).units if unit.key == "clean")
     for payload in WRONG_TYPES[name]:
-        (finished / name).parent.mkdir(exist_ok=True)
-        (finished / name).write_text(json.dumps(payload).replace("UNIT", unit_id) + "\n")
-        for arguments in (("status", finished), ("status", finished, "--json"), ("logs", unit_id[:12], finished)):
+        (finished_results / name).parent.mkdir(exist_ok=True)
+        (finished_results / name).write_text(json.dumps(payload).replace("UNIT", unit_id) + "\n")
+        for arguments in (
+            ("status", finished_results),
+            ("status", finished_results, "--json"),
+            ("logs", unit_id[:12], finished_results),
+        ):
             result = robust201(*arguments)
             assert "Traceback" not in result.err
             assert arguments[0] == "logs" or (result.code, result.err) == (0, "")
             assert len(result.out) < 5000  # the state of 5000 digits is not printed
-    result = robust201("status", finished, "--json")
+    result = robust201("status", finished_results, "--json")
     assert not json.loads(result.out)["running"]

@@ -21,18 +21,20 @@ def shard_paths(results: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("file_name", ["format.json", "plan.json"])
-def test_commands_reject_results_of_unknown_format_version(robust201, write_sweep, finished, tmp_path, file_name):
-    content = json.loads((finished / file_name).read_text())
+def test_commands_reject_results_of_unknown_format_version(
+    robust201, write_sweep, finished_results, tmp_path, file_name
+):
+    content = json.loads((finished_results / file_name).read_text())
     content["version" if file_name == "format.json" else "format"] = 99
-    (finished / file_name).write_text(json.dumps(content))
+    (finished_results / file_name).write_text(json.dumps(content))
     tree_before = read_tree(tmp_path)
     commands: list[tuple[object, ...]] = [
-        ("status", finished),
-        ("export", finished, "--out", tmp_path / "json"),
-        ("merge", finished, "--out", tmp_path / "both"),
+        ("status", finished_results),
+        ("export", finished_results, "--out", tmp_path / "json"),
+        ("merge", finished_results, "--out", tmp_path / "both"),
     ]
     if file_name == "format.json":
-        commands += [("run", write_sweep()), ("verify", finished), ("compact", finished)]
+        commands += [("run", write_sweep()), ("verify", finished_results), ("compact", finished_results)]
     for arguments in commands:
         error_line = robust201(*arguments).error_line(2)
         assert "99" in error_line
@@ -41,28 +43,28 @@ def test_commands_reject_results_of_unknown_format_version(robust201, write_swee
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "config": {}, "facts": {}}'])
-def test_damaged_plan_is_rejected_and_rewritten_by_run(robust201, write_sweep, finished, content):
-    (finished / "plan.json").write_text(content)
-    assert str(finished) in robust201("status", finished).error_line(2)
+def test_damaged_plan_is_rejected_and_rewritten_by_run(robust201, write_sweep, finished_results, content):
+    (finished_results / "plan.json").write_text(content)
+    assert str(finished_results) in robust201("status", finished_results).error_line(2)
     assert "10 done, 0 missing" in robust201("run", write_sweep()).err
-    assert robust201("status", finished).code == 0
+    assert robust201("status", finished_results).code == 0
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b"null", b"[]", b"half", b'{"key":', b"\x93\xff", b"[" * 100_000, b"changed"]
 )
-def test_run_rewrites_damaged_protocol(robust201, write_sweep, finished, content):
-    for path in sorted((finished / "protocols").glob("*.json")):
+def test_run_rewrites_damaged_protocol(robust201, write_sweep, finished_results, content):
+    for path in sorted((finished_results / "protocols").glob("*.json")):
         original = path.read_bytes()
         replacements = {b"half": original[: len(original) // 2], b"changed": original.replace(b":0", b":1", 1)}
         path.write_bytes(replacements.get(content, content))
-    assert robust201("verify", finished).code == 4
+    assert robust201("verify", finished_results).code == 4
     assert robust201("run", write_sweep()).code == 0
-    assert robust201("verify", finished).code == 0
+    assert robust201("verify", finished_results).code == 0
 
 
-def test_run_fails_if_protocol_path_is_a_folder(robust201, write_sweep, finished):
-    path = sorted((finished / "protocols").glob("*.json"))[0]
+def test_run_fails_if_protocol_path_is_a_folder(robust201, write_sweep, finished_results):
+    path = sorted((finished_results / "protocols").glob("*.json"))[0]
     path.unlink()
     path.mkdir()
     assert str(path) in robust201("run", write_sweep()).error_line(4)
@@ -84,8 +86,8 @@ def test_run_rejects_results_path_in_use(robust201, write_sweep, tiny_weights, t
 
 
 @pytest.mark.parametrize("existing", ["file", "foreign dataset", "other files", "results", "inside results"])
-def test_export_does_not_overwrite_existing_files(robust201, finished, tmp_path, existing):
-    out = {"results": finished, "inside results": finished / "shards"}.get(existing, tmp_path / "out")
+def test_export_does_not_overwrite_existing_files(robust201, finished_results, tmp_path, existing):
+    out = {"results": finished_results, "inside results": finished_results / "shards"}.get(existing, tmp_path / "out")
     if existing == "file":
         out.write_text("mine")
     if existing == "foreign dataset":
@@ -94,20 +96,21 @@ def test_export_does_not_overwrite_existing_files(robust201, finished, tmp_path,
     if existing == "other files":
         (out / "notes").mkdir(parents=True)
     tree_before = read_tree(tmp_path)
-    robust201("export", finished, "--out", out).error_line(2)
+    robust201("export", finished_results, "--out", out).error_line(2)
     assert read_tree(tmp_path) == tree_before
 
 
-def test_report_and_plot_require_exported_dataset(robust201, finished, tmp_path):
+def test_report_and_plot_require_exported_dataset(robust201, finished_results, tmp_path):
     out = tmp_path / "out.svg"
-    for command in (("report", finished), ("plot", "attacks", finished)):
+    for command in (("report", finished_results), ("plot", "attacks", finished_results)):
         error_line = robust201(*command, "--out", out).error_line(2)
         assert "it contains the results of a sweep, not a dataset" in error_line
         # The error contains the exact command to run.
         assert (
-            f"Run `robust201 export {finished} --out DATASET`, with --partial if the sweep is unfinished" in error_line
+            f"Run `robust201 export {finished_results} --out DATASET`, with --partial if the sweep is unfinished"
+            in error_line
         )
-    assert robust201("export", finished, "--out", tmp_path / "json").code == 0
+    assert robust201("export", finished_results, "--out", tmp_path / "json").code == 0
     (tmp_path / "folder").mkdir()
     command_result = robust201("report", tmp_path / "json", "--out", tmp_path / "folder")
     assert str(tmp_path / "folder") in command_result.error_line(2)
@@ -119,32 +122,32 @@ def test_report_and_plot_require_exported_dataset(robust201, finished, tmp_path)
 
 
 @pytest.fixture
-def held_lease(finished):
+def held_lease(finished_results):
     """Hold a lease on the finished results, and yield the lease's file."""
-    with Lease.acquire(finished, interval_seconds=3600):
-        yield finished / "lease.json"
+    with Lease.acquire(finished_results, interval_seconds=3600):
+        yield finished_results / "lease.json"
 
 
 @pytest.mark.usefixtures("held_lease")
-def test_second_driver_is_rejected(robust201, write_sweep, finished, tmp_path):
+def test_second_driver_is_rejected(robust201, write_sweep, finished_results, tmp_path):
     sweep = write_sweep(keys={"clean": {}, "pgd": {"steps": 1}})
     other_results = tmp_path / "other"
     assert robust201("run", sweep, "--out", other_results, "--keys", "clean").code == 0
-    tree_before = read_tree(finished)
-    for arguments in (("run", sweep), ("merge", other_results, "--out", finished)):
+    tree_before = read_tree(finished_results)
+    for arguments in (("run", sweep), ("merge", other_results, "--out", finished_results)):
         error_line = robust201(*arguments).error_line(4)
         assert f"process {os.getpid()} on " in error_line
         assert "which is alive. Wait until it ends" in error_line
-    assert read_tree(finished) == tree_before
+    assert read_tree(finished_results) == tree_before
     # Readers are not blocked.
-    assert robust201("status", finished).code == 0
-    assert robust201("export", finished, "--out", tmp_path / "json").code == 0
+    assert robust201("status", finished_results).code == 0
+    assert robust201("export", finished_results, "--out", tmp_path / "json").code == 0
 
 
 # Full disk
 
 
-def test_full_disk_stops_run_without_losing_results(robust201, write_sweep, finished, tmp_path, monkeypatch):
+def test_full_disk_stops_run_without_losing_results(robust201, write_sweep, finished_results, tmp_path, monkeypatch):
     original_fsync, results, shards_written = os.fsync, tmp_path / "fresh", []
 
     def fsync_until_full(descriptor: int) -> None:
@@ -164,7 +167,7 @@ def test_full_disk_stops_run_without_losing_results(robust201, write_sweep, fini
     assert not [name for name in read_tree(results) if name.endswith((".tmp", "lease.json"))]
     assert not json.loads(robust201("status", "--json", results).out)["running"]
     assert robust201("run", write_sweep(), "--out", results).code == 0
-    for folder in (results, finished):
+    for folder in (results, finished_results):
         assert robust201("export", folder, "--out", tmp_path / f"{folder.name}-json").code == 0
     assert read_tree(tmp_path / "fresh-json") == read_tree(tmp_path / "results-json")
 
@@ -176,22 +179,22 @@ def test_full_disk_stops_run_without_losing_results(robust201, write_sweep, fini
     "fault",
     [pytest.param("truncated", marks=pytest.mark.slow), "data", pytest.param("footer", marks=pytest.mark.slow)],
 )
-def test_damaged_shard_is_reported_and_recomputed(robust201, write_sweep, finished, tmp_path, fault):
-    assert robust201("export", finished, "--out", tmp_path / "before").code == 0
-    damaged_path = shard_paths(finished)[2]
+def test_damaged_shard_is_reported_and_recomputed(robust201, write_sweep, finished_results, tmp_path, fault):
+    assert robust201("export", finished_results, "--out", tmp_path / "before").code == 0
+    damaged_path = shard_paths(finished_results)[2]
     content = bytearray(damaged_path.read_bytes())
     position = {"truncated": len(content) // 2, "data": len(content) // 3, "footer": len(content) - 40}[fault]
     content[position] ^= 1
     damaged_path.write_bytes(content[:position] if fault == "truncated" else content)
     tree_with_damage = read_tree(tmp_path)
 
-    error_line = robust201("export", finished, "--out", tmp_path / "after").error_line(4)
+    error_line = robust201("export", finished_results, "--out", tmp_path / "after").error_line(4)
     assert damaged_path.name in error_line
     assert "Run the sweep again: it sets the file aside" in error_line
-    verify_result = robust201("verify", finished)
+    verify_result = robust201("verify", finished_results)
     assert (verify_result.code, verify_result.out) == (4, "1 problem found\n")
     assert damaged_path.name in verify_result.err
-    (finding,) = json.loads(robust201("verify", "--json", finished).out)["findings"]
+    (finding,) = json.loads(robust201("verify", "--json", finished_results).out)["findings"]
     assert finding["kind"] == "damaged"
     assert read_tree(tmp_path) == tree_with_damage
 
@@ -201,9 +204,9 @@ def test_damaged_shard_is_reported_and_recomputed(robust201, write_sweep, finish
         f"Damaged result file set aside; its evaluations are recomputed: digits/{damaged_path.name}"
         in command_result.err
     )
-    assert (finished / "damaged" / "digits" / damaged_path.name).exists()
-    assert robust201("verify", finished).code == 0
-    assert robust201("export", finished, "--out", tmp_path / "after").code == 0
+    assert (finished_results / "damaged" / "digits" / damaged_path.name).exists()
+    assert robust201("verify", finished_results).code == 0
+    assert robust201("export", finished_results, "--out", tmp_path / "after").code == 0
     assert read_tree(tmp_path / "after") == read_tree(tmp_path / "before")
 
 
@@ -213,7 +216,7 @@ def test_run_fails_early_without_requested_gpu(robust201, write_sweep, monkeypat
     assert "PyTorch cannot use a GPU on this machine" in command_result.error_line(2)
 
 
-def test_run_reports_missing_write_permission(robust201, write_sweep, finished, monkeypatch):
+def test_run_reports_missing_write_permission(robust201, write_sweep, finished_results, monkeypatch):
     original_replace = Path.replace
 
     def raise_permission_error(path: Path, target: Path) -> Path:
@@ -221,12 +224,12 @@ def test_run_reports_missing_write_permission(robust201, write_sweep, finished, 
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return original_replace(path, target)
 
-    shards_before = set(shard_paths(finished))
+    shards_before = set(shard_paths(finished_results))
     monkeypatch.setattr(Path, "replace", raise_permission_error)
     command_result = robust201("run", write_sweep(keys={"clean": {}, "pgd": {"epsilons_255": [1], "steps": 1}}))
     assert "Permission denied. Check the path and its permissions" in command_result.error_line(4)
-    assert set(shard_paths(finished)) == shards_before
-    assert not list(finished.rglob("*.tmp"))
+    assert set(shard_paths(finished_results)) == shards_before
+    assert not list(finished_results.rglob("*.tmp"))
 
 
 # Invalid output paths are rejected before anything is computed or written

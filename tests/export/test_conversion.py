@@ -161,25 +161,25 @@ def test_convert_command_reports_written_files(folder, robust201):
     assert "there are no JSON files" in error_line
 
 
-def test_converted_export_passes_verification(finished, tmp_path, robust201):
+def test_converted_export_passes_verification(finished_results, tmp_path, robust201):
     out = tmp_path / "out"
-    robust201("export", finished, "--out", out, "--processes", 1)
+    robust201("export", finished_results, "--out", out, "--processes", 1)
     listing = out / "SHA256SUMS"
     original_text, original_time = listing.read_text(), listing.stat().st_mtime_ns
     report = convert_dataset(out)
     assert len(listing.read_text().splitlines()) == len(original_text.splitlines()) + len(report.written_files) + 1
     # Readers would hash files that are newer than the listing again.
     assert listing.stat().st_mtime_ns == original_time
-    assert robust201("verify", finished, "--export", out).code == 0
+    assert robust201("verify", finished_results, "--export", out).code == 0
     listing.write_text(original_text)  # as if the conversion had been killed before it listed its files
     assert convert_dataset(out).written_files == ()
     path = out / "digits/fgsm_accuracy.json"
     path.write_text(path.read_text().replace("0.", "0.0", 1))
     assert len(convert_dataset(out).written_files) == 1
-    (error_line, *_) = robust201("verify", finished, "--export", out).err.splitlines()
+    (error_line, *_) = robust201("verify", finished_results, "--export", out).err.splitlines()
     assert "fgsm_accuracy.json" in error_line
     # Converted files belong to the export, and another export replaces them.
-    result = robust201("export", finished, "--out", out, "--processes", 1)
+    result = robust201("export", finished_results, "--out", out, "--processes", 1)
     assert f"Removed {len(report.written_files) + 1} files of an earlier export" in result.err
     assert not (out / "parquet").exists()
 

@@ -179,7 +179,7 @@ def test_sweep_json_records_protocols_and_strengths(tmp_path):
 
 def test_weights_json_contains_hash_of_each_network(tmp_path):
     plan = make_plan([0, 309], ["clean", "pgd"], datasets=("cifar10", "cifar100"))
-    export(tmp_path, plan, FabricatedStore(lacking={(309, "pgd", 8.0)}), partial=True)
+    export(tmp_path, plan, FabricatedStore(missing={(309, "pgd", 8.0)}), partial=True)
     assert load_json(tmp_path, "weights.json") == {
         name: dict.fromkeys(("0", "309"), "c" * 64) for name in ("cifar10", "cifar100")
     }
@@ -203,7 +203,7 @@ MISSING_EVALUATIONS = {(2, "pgd", 8.0), (10, "pgd", 0.5), (10, "pgd", 1.0), *((i
 
 def test_export_rejects_incomplete_sweep(tmp_path):
     with pytest.raises(IncompleteError) as error_info:
-        export(tmp_path / "out", make_plan(ARCHITECTURES), FabricatedStore(lacking=set(MISSING_EVALUATIONS)))
+        export(tmp_path / "out", make_plan(ARCHITECTURES), FabricatedStore(missing=set(MISSING_EVALUATIONS)))
     message = str(error_info.value)
     assert error_info.value.exit_code == 3
     assert "expected 40 evaluations, got 33" in message
@@ -215,7 +215,7 @@ def test_export_rejects_incomplete_sweep(tmp_path):
 def test_partial_export_writes_complete_rows_and_lists_missing(tmp_path):
     plan = make_plan(ARCHITECTURES)
     export(tmp_path / "full", plan)
-    report = export(tmp_path / "out", plan, FabricatedStore(lacking=set(MISSING_EVALUATIONS)), partial=True)
+    report = export(tmp_path / "out", plan, FabricatedStore(missing=set(MISSING_EVALUATIONS)), partial=True)
     assert not report.is_complete
     # Architectures that lack a strength are not exported.
     assert report.missing == {("cifar10", "pgd"): 6, ("cifar10", "fog"): 12}

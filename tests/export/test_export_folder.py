@@ -49,9 +49,9 @@ def test_export_rejects_folder_of_another_sweep(tmp_path):
     assert "cifar10/pgd_cm.json" in export(tmp_path / "out", plan).removed
 
 
-def test_export_reports_number_of_removed_files(finished, tmp_path, robust201):
-    robust201("export", finished, "--out", tmp_path / "out", "--parquet", "--processes", 1)
-    result = robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
+def test_export_reports_number_of_removed_files(finished_results, tmp_path, robust201):
+    robust201("export", finished_results, "--out", tmp_path / "out", "--parquet", "--processes", 1)
+    result = robust201("export", finished_results, "--out", tmp_path / "out", "--processes", 1)
     assert result.code == 0
     assert "Removed 4 files of an earlier export that the new export does not have, such as parquet/" in result.err
 
@@ -213,7 +213,7 @@ def test_export_rejects_occupied_paths_before_writing(tmp_path, obstacle):
     assert read_tree(tmp_path) == tree_before
 
 
-def test_second_export_to_same_folder_fails_until_first_ends(tmp_path, finished, robust201):
+def test_second_export_to_same_folder_fails_until_first_ends(tmp_path, finished_results, robust201):
     # The second export fails with one line and changes no file. It succeeds after the first has ended.
     out = tmp_path / "out"
     export(out, make_plan(ARCHITECTURES))
@@ -221,7 +221,7 @@ def test_second_export_to_same_folder_fails_until_first_ends(tmp_path, finished,
     with sole_writer(out, "Testing"):
         with pytest.raises(StorageError, match=r"Exporting failed for .*out: another process is writing"):
             export(out, make_plan([0]))
-        result = robust201("export", finished, "--out", out)
+        result = robust201("export", finished_results, "--out", out)
     assert (result.code, result.err.count("\n")) == (4, 1)
     assert read_tree(out) == tree_before
     export(out, make_plan([0]))

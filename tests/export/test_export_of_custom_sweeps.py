@@ -130,7 +130,7 @@ def test_json_export_requires_choice_of_weights(tmp_path):
 
 def test_parquet_export_contains_all_weights(tmp_path):
     plan = make_plan_with_weights()
-    incomplete_store = FabricatedStore(lacking={("wide", "pgd", 8.0)})
+    incomplete_store = FabricatedStore(missing={("wide", "pgd", 8.0)})
     report = export(tmp_path, plan, incomplete_store, formats=("parquet",), partial=True)
     assert report.missing == {("cifar10", "pgd"): 4}  # both sets of weights lack one of two strengths
     table = pq.read_table(tmp_path / "parquet/dataset=cifar10/key=pgd/part-0.parquet").select(

@@ -74,12 +74,14 @@ def change_true_class(values):
 INVALID_CHANGES = {"invalid": change_accuracy, "unlike others": change_true_class}
 
 
-def test_verify_reports_deleted_protocol_and_run_rewrites_it(finished, robust201, write_sweep):
-    path = sorted((finished / "protocols").iterdir())[0]
+def test_verify_reports_deleted_protocol_and_run_rewrites_it(finished_results, robust201, write_sweep):
+    path = sorted((finished_results / "protocols").iterdir())[0]
     path.unlink()
-    assert f"for {path}: the file is missing, but there are results" in robust201("verify", finished).error_line(4)
+    assert f"for {path}: the file is missing, but there are results" in robust201(
+        "verify", finished_results
+    ).error_line(4)
     assert robust201("run", write_sweep()).code == 0
-    assert robust201("verify", finished).code == 0
+    assert robust201("verify", finished_results).code == 0
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
@@ -129,36 +131,36 @@ def test_requeue_removes_both_unequal_duplicates(tmp_path):
     assert remaining_inventory.is_complete(other_unit, 1.0, ("accuracy",))
 
 
-def test_run_recomputes_only_requeued_unit(finished, tmp_path, write_sweep, robust201):
-    robust201("export", finished, "--out", tmp_path / "before", "--processes", 1)
-    store = ShardStore.open(finished)
+def test_run_recomputes_only_requeued_unit(finished_results, tmp_path, write_sweep, robust201):
+    robust201("export", finished_results, "--out", tmp_path / "before", "--processes", 1)
+    store = ShardStore.open(finished_results)
     shard = next(entry.name for entry in store.folder.backend.entries() if "-fgsm-" in entry.name)
     damaged_path = store.folder.shards / shard
     content = bytearray(damaged_path.read_bytes())
     content[-30] ^= 4
     damaged_path.write_bytes(content)
-    assert robust201("verify", finished).code == 4
-    result = robust201("verify", finished, "--requeue", "--json")
+    assert robust201("verify", finished_results).code == 4
+    result = robust201("verify", finished_results, "--requeue", "--json")
     assert result.code == 3
     assert json.loads(result.out)["requeued"] == [shard]
-    shards_before = read_tree(finished / "shards")
+    shards_before = read_tree(finished_results / "shards")
     result = robust201("run", write_sweep())
     assert result.code == 0
     assert "8 done, 2 missing" in result.err  # the two strengths of one unit
-    shards_after = read_tree(finished / "shards")
+    shards_after = read_tree(finished_results / "shards")
     assert len(shards_after) == len(shards_before) + 1
     assert shards_before.items() <= shards_after.items()
-    assert robust201("verify", finished).code == 0
-    robust201("export", finished, "--out", tmp_path / "after", "--processes", 1)
+    assert robust201("verify", finished_results).code == 0
+    robust201("export", finished_results, "--out", tmp_path / "after", "--processes", 1)
     assert read_tree(tmp_path / "before") == read_tree(tmp_path / "after")
 
 
 @pytest.mark.parametrize("compression", [None, "gz", "zst"])
-def test_verify_compares_export_with_shards(finished, tmp_path, robust201, compression):
+def test_verify_compares_export_with_shards(finished_results, tmp_path, robust201, compression):
     out = tmp_path / "out"
     options = ["--round", 3, "--key-style", "with-norm", "--parquet", "--processes", 1]
-    robust201("export", finished, "--out", out, *options, *(["--compress", compression] if compression else []))
-    assert robust201("verify", finished, "--export", out).code == 0
+    robust201("export", finished_results, "--out", out, *options, *(["--compress", compression] if compression else []))
+    assert robust201("verify", finished_results, "--export", out).code == 0
     changed_path = out / ("digits/fgsm@Linf_accuracy.json" + (f".{compression}" if compression else ""))
     if compression == "zst":
         changed_path.write_bytes(changed_path.read_bytes()[:-3])
@@ -168,15 +170,15 @@ def test_verify_compares_export_with_shards(finished, tmp_path, robust201, compr
             text = stream.read()
         with open_file(changed_path, "wb") as stream:
             stream.write(text.replace(b'"21": [0', b'"21": [1'))
-    result = robust201("verify", finished, "--export", out)
+    result = robust201("verify", finished_results, "--export", out)
     assert result.code == 4
     assert f"{changed_path}: its SHA-256 differs" in result.err
     if compression != "zst":
         assert "starting at #21 digits fgsm" in result.err
 
 
-def test_verify_detects_export_of_other_results_with_valid_listing(finished, tmp_path, write_sweep, robust201):
-    robust201("export", finished, "--out", tmp_path / "out", "--parquet", "--processes", 1)
+def test_verify_detects_export_of_other_results_with_valid_listing(finished_results, tmp_path, write_sweep, robust201):
+    robust201("export", finished_results, "--out", tmp_path / "out", "--parquet", "--processes", 1)
     other_sweep = write_sweep(results=str(tmp_path / "other"), keys={"clean": {}, "fgsm": {"epsilons_255": [2, 8]}})
     assert robust201("run", other_sweep).code == 0
     result = robust201("verify", tmp_path / "other", "--export", tmp_path / "out")
@@ -184,14 +186,14 @@ def test_verify_detects_export_of_other_results_with_valid_listing(finished, tmp
     assert "digits/fgsm_cm.json: the values differ from the results, starting at #0 digits fgsm" in result.err
     assert "key=fgsm/part-0.parquet: the values differ from the results" in result.err
     assert "brightness_cm.json: an export of these results has no such file" in result.err
-    assert "expected a complete export" in robust201("verify", finished, "--export", tmp_path).error_line(2)
+    assert "expected a complete export" in robust201("verify", finished_results, "--export", tmp_path).error_line(2)
 
 
 DIGITS = {"digits": {"corruptions": None}}
 
 
-def test_verify_rejects_export_of_another_sweep_in_one_line(finished, tmp_path, write_sweep, robust201):
-    robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
+def test_verify_rejects_export_of_another_sweep_in_one_line(finished_results, tmp_path, write_sweep, robust201):
+    robust201("export", finished_results, "--out", tmp_path / "out", "--processes", 1)
     other_sweep = write_sweep(
         results=str(tmp_path / "other"), name="mine", keys={"clean": {}}, images={"count": 20}, datasets=DIGITS
     )
@@ -202,34 +204,34 @@ def test_verify_rejects_export_of_another_sweep_in_one_line(finished, tmp_path, 
     assert "expected an export of mine, got an export of 'tiny' with different protocols for every key" in result.err
 
 
-def test_verify_lists_units_with_gaps_without_reporting_damage(finished, robust201):
-    store = ShardStore.open(finished)
+def test_verify_lists_units_with_gaps_without_reporting_damage(finished_results, robust201):
+    store = ShardStore.open(finished_results)
     shard = next(name for name in [entry.name for entry in store.folder.backend.entries()] if "000000-fgsm" in name)
     path = store.folder.shards / shard
     inventory = store.inventory()
-    unit = next(unit for unit in load_plan(finished).units if (unit.architecture, unit.key) == (0, "fgsm"))
+    unit = next(unit for unit in load_plan(finished_results).units if (unit.architecture, unit.key) == (0, "fgsm"))
     values = store.values(unit, 8.0, inventory, ("accuracy", "confidence", "cm"))
     path.unlink()
-    ShardStore.open(finished).commit([EvaluationResult(Part(unit, (8.0,), 0, unit.n_images), 8.0, values, 1.0)])
-    result = robust201("verify", finished)
+    ShardStore.open(finished_results).commit([EvaluationResult(Part(unit, (8.0,), 0, unit.n_images), 8.0, values, 1.0)])
+    result = robust201("verify", finished_results)
     expected_output = "6 result files, 9 evaluations valid; 1 of 10 missing, 1 network-key pair with gaps.\n"
     assert (result.code, result.out) == (3, expected_output)
     assert "unfinished: #0 digits fgsm at 1" in result.err
 
 
-def test_verify_reports_counts_and_unfinished_sweep(finished, tmp_path, robust201):
-    robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
+def test_verify_reports_counts_and_unfinished_sweep(finished_results, tmp_path, robust201):
+    robust201("export", finished_results, "--out", tmp_path / "out", "--processes", 1)
     n_files = len((tmp_path / "out/SHA256SUMS").read_text().splitlines())
-    result = robust201("verify", finished, "--export", tmp_path / "out")
+    result = robust201("verify", finished_results, "--export", tmp_path / "out")
     expected_output = f"6 result files, 10 evaluations valid; 0 of 10 missing; the export's {n_files} files agree.\n"
     assert (result.code, result.out) == (0, expected_output)
-    for path in (finished / "shards").rglob("*.parquet"):
+    for path in (finished_results / "shards").rglob("*.parquet"):
         path.unlink()
-    result = robust201("verify", finished)
+    result = robust201("verify", finished_results)
     assert (result.code, result.out) == (3, "0 result files, 0 evaluations valid; 10 of 10 missing.\n")
-    assert json.loads(robust201("verify", finished, "--json").out)["missing"] == 10
-    (finished / "plan.json").unlink()
-    result = robust201("verify", finished)
+    assert json.loads(robust201("verify", finished_results, "--json").out)["missing"] == 10
+    (finished_results / "plan.json").unlink()
+    result = robust201("verify", finished_results)
     assert (result.code, result.out) == (
         0,
         "0 result files, 0 evaluations valid; the folder has no plan, so missing evaluations cannot be detected.\n",
@@ -296,24 +298,24 @@ DAMAGED_EXPORTS = {
         for case in DAMAGED_EXPORTS
     ],
 )
-def test_verify_reports_damaged_export_and_still_requeues_shards(finished, tmp_path, robust201, case):
+def test_verify_reports_damaged_export_and_still_requeues_shards(finished_results, tmp_path, robust201, case):
     out, (file_name, damage, message) = tmp_path / "out", DAMAGED_EXPORTS[case]
-    robust201("export", finished, "--out", out, "--parquet", "--compress", "gz", "--processes", 1)
+    robust201("export", finished_results, "--out", out, "--parquet", "--compress", "gz", "--processes", 1)
     (out / "digits/.index").mkdir()
     (out / "digits/.index/fgsm_cm.json.1-1.npy").write_bytes(b"")  # a reader's index, which is not part of the export
-    assert robust201("verify", finished, "--export", out).code == 0
+    assert robust201("verify", finished_results, "--export", out).code == 0
     damage(out / file_name)
     if file_name.endswith(("gz", "parquet")) and case != "an unlisted file":
         rewrite_listing(out)
-        (error_message,) = verify_results(finished, export=out).export_problems
+        (error_message,) = verify_results(finished_results, export=out).export_problems
         assert message in error_message
         assert file_name in error_message
-    result = robust201("verify", finished, "--export", out)
+    result = robust201("verify", finished_results, "--export", out)
     assert result.code == 4
     assert message in result.err
-    damaged_shard = next(path for path in sorted((finished / "shards").rglob("*.parquet")))
+    damaged_shard = next(path for path in sorted((finished_results / "shards").rglob("*.parquet")))
     flip(damaged_shard)
-    result = robust201("verify", finished, "--export", out, "--requeue", "--json")
+    result = robust201("verify", finished_results, "--export", out, "--requeue", "--json")
     assert result.code == 4
     assert [Path(shard_name).name for shard_name in json.loads(result.out)["requeued"]] == [damaged_shard.name]
     assert not damaged_shard.exists()
@@ -322,11 +324,11 @@ def test_verify_reports_damaged_export_and_still_requeues_shards(finished, tmp_p
 @pytest.mark.parametrize(
     ("file_name", "json_path"), [("meta.json", ("epsilons",)), ("sweep.json", ("strengths", "digits"))]
 )
-def test_verify_reports_strengths_that_differ_from_plan(finished, tmp_path, robust201, file_name, json_path):
+def test_verify_reports_strengths_that_differ_from_plan(finished_results, tmp_path, robust201, file_name, json_path):
     # The values are correct, but readers would assign them to the wrong strengths.
     out = tmp_path / "out"
-    robust201("export", finished, "--out", out, "--processes", 1)
-    assert verify_results(finished, export=out).export_problems == ()
+    robust201("export", finished_results, "--out", out, "--processes", 1)
+    assert verify_results(finished_results, export=out).export_problems == ()
     content = json.loads((out / file_name).read_text())
     strengths_by_key = content
     for key in json_path:
@@ -334,18 +336,18 @@ def test_verify_reports_strengths_that_differ_from_plan(finished, tmp_path, robu
     strengths_by_key["fgsm"] = [strength + 1 for strength in strengths_by_key["fgsm"]]
     (out / file_name).write_text(json.dumps(content))
     rewrite_listing(out)
-    (error_message,) = verify_results(finished, export=out).export_problems
+    (error_message,) = verify_results(finished_results, export=out).export_problems
     assert f"{file_name}: the {json_path[0]} differ from the plan's" in error_message
 
 
-def test_verify_reports_value_that_cannot_be_exported(finished, tmp_path, monkeypatch):
+def test_verify_reports_value_that_cannot_be_exported(finished_results, tmp_path, monkeypatch):
     def raise_storage_error(*_arguments):
         raise StorageError("expected an accuracy, got NaN")
         yield
 
-    store = ShardStore.open(finished)
+    store = ShardStore.open(finished_results)
     inventory = store.inventory(verify="all")
-    plan = load_plan(finished)
+    plan = load_plan(finished_results)
     export_dataset(plan, store, inventory, tmp_path / "out")
     monkeypatch.setattr("robust201.export.json_files.row_texts", raise_storage_error)
     error_messages = list(check_export(plan, store, inventory, tmp_path / "out"))
@@ -353,15 +355,15 @@ def test_verify_reports_value_that_cannot_be_exported(finished, tmp_path, monkey
     assert all("expected an accuracy, got NaN" in error_message for error_message in error_messages)
 
 
-def test_verify_does_not_compare_export_with_damaged_shards(finished, tmp_path, robust201):
-    robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
-    flip(next(path for path in sorted((finished / "shards").rglob("*fgsm*.parquet"))))
-    (error_message,) = verify_results(finished, export=tmp_path / "out").export_problems
+def test_verify_does_not_compare_export_with_damaged_shards(finished_results, tmp_path, robust201):
+    robust201("export", finished_results, "--out", tmp_path / "out", "--processes", 1)
+    flip(next(path for path in sorted((finished_results / "shards").rglob("*fgsm*.parquet"))))
+    (error_message,) = verify_results(finished_results, export=tmp_path / "out").export_problems
     assert "digits fgsm" in error_message
     assert "lacks results of 1 exported networks, such as #0" in error_message
 
 
-def test_verify_hashes_each_shard_once(finished, monkeypatch):
+def test_verify_hashes_each_shard_once(finished_results, monkeypatch):
     hashed_shards = []
     original_check_hash = ResultsFolder.check_hash
     monkeypatch.setattr(
@@ -369,8 +371,8 @@ def test_verify_hashes_each_shard_once(finished, monkeypatch):
         "check_hash",
         lambda folder, shard, sha: (hashed_shards.append(shard), original_check_hash(folder, shard, sha))[1],
     )
-    assert verify_results(finished).is_sound
-    shards = [entry.name for entry in ShardStore.open(finished).folder.backend.entries()]
+    assert verify_results(finished_results).is_sound
+    shards = [entry.name for entry in ShardStore.open(finished_results).folder.backend.entries()]
     assert sorted(hashed_shards) == sorted(shards)
 
 
@@ -470,16 +472,18 @@ def test_check_listing_limits_messages_for_invalid_listing(out):
 
 
 @pytest.mark.parametrize("make_listing", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("meta.json"), None])
-def test_verify_rejects_listing_that_is_not_a_file(finished, tmp_path, robust201, make_listing):
+def test_verify_rejects_listing_that_is_not_a_file(finished_results, tmp_path, robust201, make_listing):
     (tmp_path / "out").mkdir()
     if make_listing is not None:
         make_listing(tmp_path / "out" / CHECKSUM_FILE)
     with pytest.raises(ResultsError):
         read_listing(tmp_path / "out")
-    assert "expected a complete export" in robust201("verify", finished, "--export", tmp_path / "out").error_line(2)
+    assert "expected a complete export" in robust201(
+        "verify", finished_results, "--export", tmp_path / "out"
+    ).error_line(2)
 
 
-def test_verify_rejects_pipe_as_plan(finished, robust201):
-    (finished / "plan.json").unlink()
-    os.mkfifo(finished / "plan.json")
-    assert "a named pipe instead of a regular file" in robust201("verify", finished).error_line(2)
+def test_verify_rejects_pipe_as_plan(finished_results, robust201):
+    (finished_results / "plan.json").unlink()
+    os.mkfifo(finished_results / "plan.json")
+    assert "a named pipe instead of a regular file" in robust201("verify", finished_results).error_line(2)

@@ -326,7 +326,7 @@ def test_verify_dataset_lists_keys_without_files_unless_partial(tmp_path):
         remark.endswith("lists cifar10 fog, but these keys have no files")
         for remark in verify_dataset(complete_export).remarks
     )
-    export(partial_export, plan, FabricatedStore(lacking=missing_evaluations), partial=True)
+    export(partial_export, plan, FabricatedStore(missing=missing_evaluations), partial=True)
     assert verify_dataset(partial_export).remarks == ()
 
 

@@ -9,7 +9,7 @@ from robust201.cli.console import format_count
 from tests.faults.processes import kill
 from tests.faults.trial import INLINE, Command, Trial, stray_files
 from tests.faults.verdict import make_old
-from tests.support.tiny_trainings import weight_files
+from tests.support.tiny_trainings import hash_weight_files
 
 _STEP_SECONDS = 0.2
 """Delay of each training step in seconds, so that processes can be killed in the middle of a training run."""
@@ -61,9 +61,11 @@ def _prepare(trial: Trial) -> None:
 
 def _run_to_middle(trial: Trial, *options: str) -> Command:
     """Start the run, and wait until one to three new snapshots exist."""
-    n_expected = len(weight_files(_store_folder(trial))) + trial.rng.randint(1, 3)
+    n_expected = len(hash_weight_files(_store_folder(trial))) + trial.rng.randint(1, 3)
     command = _start(trial, *options)
-    trial.wait_until(lambda: len(weight_files(_store_folder(trial))) >= n_expected, command, f"{n_expected} snapshots")
+    trial.wait_until(
+        lambda: len(hash_weight_files(_store_folder(trial))) >= n_expected, command, f"{n_expected} snapshots"
+    )
     assert n_expected < _N_SNAPSHOTS, "the run is already complete"
     return command
 
@@ -73,11 +75,15 @@ def kill_worker(trial: Trial) -> None:
     _prepare(trial)
     command = _run_to_middle(trial)
     for _ in range(trial.repeats):
-        n_snapshots = len(weight_files(_store_folder(trial)))
+        n_snapshots = len(hash_weight_files(_store_folder(trial)))
         trial.injection_counts["workers killed"] += kill(trial.workers()[:1])
         if n_snapshots + 3 >= _N_SNAPSHOTS:  # too little work remains for another kill
             break
-        trial.wait_until(lambda: len(weight_files(_store_folder(trial))) > n_snapshots, command, "another snapshot")  # noqa: B023
+        trial.wait_until(
+            lambda: len(hash_weight_files(_store_folder(trial))) > n_snapshots,  # noqa: B023
+            command,
+            "another snapshot",
+        )
     trial.finish(command, {0})
     command.expect_output(f"{format_count(trial.injection_counts['workers killed'], 'worker')} died")
 
@@ -99,9 +105,9 @@ def kill_driver_inline(trial: Trial) -> None:
 def check_trainings(trial: Trial) -> None:
     """Check that weights equal those of an undisturbed run, and that no process and no stray file remains."""
     trial.wait_for_end()
-    store, expected_hashes = _store_folder(trial), weight_files(trial.folder / "undisturbed")
+    store, expected_hashes = _store_folder(trial), hash_weight_files(trial.folder / "undisturbed")
     assert len(expected_hashes) == _N_SNAPSHOTS
-    assert weight_files(store) == expected_hashes
+    assert hash_weight_files(store) == expected_hashes
     # Temporary files of killed processes may remain for a day. After that, the next run must remove them.
     make_old(stray_files(store))
     rerun = _start(trial, *INLINE)

@@ -136,7 +136,7 @@ def test_missing_accuracies_are_packed_as_missing(tmp_path):
 
 def test_report_shows_partial_results(tmp_path):
     # The attack was evaluated on one architecture and the clean images on another.
-    store = FabricatedStore(lacking={(0, "clean", 0.0), (2, "pgd", 1.0)})
+    store = FabricatedStore(missing={(0, "clean", 0.0), (2, "pgd", 1.0)})
     export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"]), store, partial=True)
     dataset = RobustnessDataset(tmp_path / "dataset")
     assert [row.n_architectures for row in summary_table(dataset)] == [1, 1, 1, 1]

@@ -191,15 +191,15 @@ def test_commands_reject_missing_or_damaged_images(
 
 
 def test_run_rejects_a_damaged_file_of_corrupted_images(
-    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path
+    robust201: RunCommand, write_sweep: WriteSweep, finished_results: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "corruptions" / "brightness.npy"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    original_tree = read_tree(finished)
+    original_tree = read_tree(finished_results)
     assert "expected sha256" in robust201("run", write_sweep()).error_line(2)
-    assert read_tree(finished) == original_tree
+    assert read_tree(finished_results) == original_tree
     file.unlink()  # a missing file is generated again
     assert robust201("run", write_sweep()).code == 0
 
@@ -208,7 +208,7 @@ def test_run_rejects_a_damaged_file_of_corrupted_images(
     "change", [{"images": {"count": 20}}, {"datasets": {"digits": {"corruptions": {"source": "generated", "seed": 1}}}}]
 )
 def test_run_rejects_corrupted_images_of_another_selection_or_seed(
-    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path, change: dict[str, Any]
+    robust201: RunCommand, write_sweep: WriteSweep, finished_results: Path, tmp_path: Path, change: dict[str, Any]
 ) -> None:
     if "datasets" in change:
         change["datasets"]["digits"]["corruptions"]["path"] = str(tmp_path / "corruptions")

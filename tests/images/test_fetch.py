@@ -11,7 +11,7 @@ import pytest
 from robust201.core.errors import DatasetError, StorageFullError
 from robust201.images.downloads import transfer
 from robust201.images.downloads.fetch import fetch
-from tests.support.download_server import Publish, Server, assert_complete, names_in
+from tests.support.download_server import ChangeDownload, Server, assert_complete, names_in
 
 # --- transfer
 
@@ -100,7 +100,7 @@ def test_fetch_does_not_retry_a_missing_file(tmp_path: Path, cifar10c_server: Se
 
 
 def test_fetch_error_explains_the_manual_download_without_a_network(
-    tmp_path: Path, publish: Publish, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, change_download: ChangeDownload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setattr(
@@ -108,7 +108,7 @@ def test_fetch_error_explains_the_manual_download_without_a_network(
     )
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/cifar-10-binary.tar.gz"
-    publish("cifar10", url=url)
+    change_download("cifar10", url=url)
     with pytest.raises(DatasetError) as error:
         fetch("cifar10", tmp_path)
     assert error.value.exit_code == 2
@@ -119,9 +119,9 @@ def test_fetch_error_explains_the_manual_download_without_a_network(
     assert names_in(tmp_path) == []
 
 
-def test_fetch_rejects_urls_other_than_http(tmp_path: Path, publish: Publish) -> None:
+def test_fetch_rejects_urls_other_than_http(tmp_path: Path, change_download: ChangeDownload) -> None:
     (tmp_path / "secret").write_bytes(b"x")
-    publish("cifar10", url=(tmp_path / "secret").as_uri())
+    change_download("cifar10", url=(tmp_path / "secret").as_uri())
     with pytest.raises(DatasetError, match="neither http nor https"):
         fetch("cifar10", tmp_path / "data")
 

@@ -15,7 +15,7 @@ from robust201.images import DATASETS, load_images
 from robust201.images.downloads import registry
 from robust201.images.downloads.fetch import fetch
 from robust201.images.downloads.registry import Checksum
-from tests.support.download_server import FILES, Publish, Server, assert_complete, make_tar, names_in, sha256
+from tests.support.download_server import FILES, ChangeDownload, Server, assert_complete, make_tar, names_in, sha256
 
 # --- unpacking
 
@@ -41,13 +41,13 @@ def link_member(name: str, target: str, member_type: bytes = tarfile.SYMTYPE) ->
 def test_fetch_rejects_a_tar_with_unsafe_members(
     tmp_path: Path,
     cifar10c_server: Server,
-    publish: Publish,
+    change_download: ChangeDownload,
     files: dict[str, bytes],
     extra_members: list[tarfile.TarInfo],
 ) -> None:
     files = {name.format(tmp=tmp_path): content for name, content in files.items()}
     cifar10c_server.content = make_tar({**FILES, **files}, *extra_members)
-    publish("CIFAR-10-C", checksum=sha256(cifar10c_server.content))
+    change_download("CIFAR-10-C", checksum=sha256(cifar10c_server.content))
     data_folder = tmp_path / "some" / "data"
     with pytest.raises(DatasetError, match="expected regular files below CIFAR-10-C/, got"):
         fetch("CIFAR-10-C", data_folder)
@@ -58,7 +58,7 @@ def test_fetch_rejects_a_tar_with_unsafe_members(
 
 @pytest.mark.parametrize("damage", ["truncated", "not a tar archive", "missing member", "changed member"])
 def test_fetch_leaves_no_folder_after_an_invalid_archive(
-    tmp_path: Path, cifar10c_server: Server, publish: Publish, damage: str
+    tmp_path: Path, cifar10c_server: Server, change_download: ChangeDownload, damage: str
 ) -> None:
     cases = {
         "truncated": (cifar10c_server.content[:300_000], "the tar archive is damaged"),
@@ -70,20 +70,20 @@ def test_fetch_leaves_no_folder_after_an_invalid_archive(
         "changed member": (make_tar({**FILES, "CIFAR-10-C/labels.npy": b"y" * 300}), "Verifying failed for labels.npy"),
     }
     cifar10c_server.content, message = cases[damage]
-    publish("CIFAR-10-C", checksum=sha256(cifar10c_server.content))
+    change_download("CIFAR-10-C", checksum=sha256(cifar10c_server.content))
     with pytest.raises(DatasetError, match=message):
         fetch("CIFAR-10-C", tmp_path)
     assert names_in(tmp_path) == ["CIFAR-10-C.tar"]
 
 
 def test_fetch_records_hashes_that_reveal_a_flipped_bit(
-    tmp_path: Path, server: Server, publish: Publish, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, server: Server, change_download: ChangeDownload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     labels = np.arange(5, dtype=np.uint8)
     content = np.hstack([labels[:, None], np.full((5, 3072), 7, np.uint8)]).tobytes()
     server.content = make_tar({"cifar-10-batches-bin/test_batch.bin": content})
     members = {"test_batch.bin": Checksum("md5", None, len(content))}
-    publish("cifar10", url=server.url, checksum=sha256(server.content), members=members)
+    change_download("cifar10", url=server.url, checksum=sha256(server.content), members=members)
     monkeypatch.setitem(DATASETS, "cifar10", dataclasses.replace(DATASETS["cifar10"], n_test=5))
     fetch("cifar10", tmp_path)
     np.testing.assert_array_equal(load_images("cifar10", path=tmp_path).labels, labels)
@@ -121,7 +121,7 @@ def test_fetch_verifies_an_existing_folder(tmp_path: Path, cifar10c_server: Serv
         fetch("CIFAR-10-C", tmp_path)
 
 
-def test_fetch_verifies_imagenet16_placed_manually(tmp_path: Path, publish: Publish) -> None:
+def test_fetch_verifies_imagenet16_placed_manually(tmp_path: Path, change_download: ChangeDownload) -> None:
     with pytest.raises(DatasetError) as error:
         fetch("ImageNet16-120", tmp_path)
     for expected_text in (
@@ -134,9 +134,9 @@ def test_fetch_verifies_imagenet16_placed_manually(tmp_path: Path, publish: Publ
     assert "), 11 in total. Put the files there" in str(error.value)
     (tmp_path / "ImageNet16").mkdir()
     (tmp_path / "ImageNet16" / "val_data").write_bytes(b"val")
-    publish("ImageNet16-120", members={"val_data": sha256(b"val")})
+    change_download("ImageNet16-120", members={"val_data": sha256(b"val")})
     assert fetch("ImageNet16-120", tmp_path) == tmp_path / "ImageNet16"
-    publish("ImageNet16-120", members={"val_data": sha256(b"lav")})
+    change_download("ImageNet16-120", members={"val_data": sha256(b"lav")})
     with pytest.raises(DatasetError, match="val_data"):
         fetch("ImageNet16-120", tmp_path)
 
@@ -160,14 +160,14 @@ def make_wheel(folder: Path, images: dict[str, bytes]) -> bytes:
 
 
 @pytest.fixture
-def wheels(tmp_path: Path, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> Path:
+def wheels(tmp_path: Path, change_download: ChangeDownload, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder of wheels that pip uses instead of a package index."""
     if importlib.util.find_spec("pip") is None:
         pytest.skip("this environment has no pip")
     folder = tmp_path / "wheels"
     folder.mkdir()
     members = {name: sha256(content) for name, content in FROST.items()}
-    publish("imagecorruptions-frost", checksum=sha256(make_wheel(folder, FROST)), members=members)
+    change_download("imagecorruptions-frost", checksum=sha256(make_wheel(folder, FROST)), members=members)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))

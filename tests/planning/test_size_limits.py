@@ -95,21 +95,21 @@ def test_error_does_not_repeat_long_list_of_epsilons(robust201: RunCommand, writ
     expect_short_error(robust201("plan", write_sweep(keys={"fgsm": {"epsilons_255": [1.0] * 3000}})))
 
 
-def test_error_does_not_repeat_damaged_plan(robust201: RunCommand, finished: Path) -> None:
-    edit_plan(finished, lambda plan: plan["config"].update(keys={"x" * 100_000: plan["config"]["keys"]}))
-    expect_short_error(robust201("status", finished))
+def test_error_does_not_repeat_damaged_plan(robust201: RunCommand, finished_results: Path) -> None:
+    edit_plan(finished_results, lambda plan: plan["config"].update(keys={"x" * 100_000: plan["config"]["keys"]}))
+    expect_short_error(robust201("status", finished_results))
 
 
 def test_changed_plan_is_rejected_and_rewritten_by_run(
-    robust201: RunCommand, write_sweep: WriteSweep, finished: Path
+    robust201: RunCommand, write_sweep: WriteSweep, finished_results: Path
 ) -> None:
     assert robust201("run", write_sweep()).code == 0  # writes the plan with its digest
-    plan = json.loads((finished / "plan.json").read_text())
+    plan = json.loads((finished_results / "plan.json").read_text())
     plan["config"]["seed"] = 7
-    (finished / "plan.json").write_text(json.dumps(plan))
-    assert "the content was changed" in robust201("status", finished).error_line(2)
+    (finished_results / "plan.json").write_text(json.dumps(plan))
+    assert "the content was changed" in robust201("status", finished_results).error_line(2)
     assert robust201("run", write_sweep()).code == 0
-    assert robust201("status", finished).code == 0
+    assert robust201("status", finished_results).code == 0
 
 
 def test_long_error_messages_keep_beginning_and_end() -> None:

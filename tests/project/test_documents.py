@@ -140,11 +140,11 @@ def commands_on_demo(page: str) -> list[list[str]]:
 
 @for_pages("docs/dataset.md")
 def test_page_shell_examples_run(
-    robust201: RunCommand, finished: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, page: str
+    robust201: RunCommand, finished_results: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, page: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     DEMO.mkdir(parents=True)
-    finished.rename(DEMO / "results")
+    finished_results.rename(DEMO / "results")
     assert robust201("export", DEMO / "results", "--out", DEMO / "dataset").code == 0  # like the demo
     for command in commands_on_demo(page):
         result = robust201(*command)

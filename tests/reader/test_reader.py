@@ -183,7 +183,7 @@ def test_query_error_explains_gaps_of_partial_export(tmp_path):
     export(
         tmp_path,
         make_plan([0, 2], ["clean", "pgd"]),
-        FabricatedStore(lacking={(0, "pgd", 1.0), (2, "pgd", 1.0)}),
+        FabricatedStore(missing={(0, "pgd", 1.0), (2, "pgd", 1.0)}),
         partial=True,
     )
     dataset = RobustnessDataset(tmp_path)

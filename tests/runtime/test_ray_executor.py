@@ -57,8 +57,8 @@ class FakeRay:
         return self.actors[-1]
 
     def wait(self, calls, *, num_returns, timeout):
-        finished = [call for call in calls if self._has_finished(*call)][:num_returns]
-        return finished, [call for call in calls if call not in finished]
+        finished_calls = [call for call in calls if self._has_finished(*call)][:num_returns]
+        return finished_calls, [call for call in calls if call not in finished_calls]
 
     def _has_finished(self, name, actor_index, _call):
         return actor_index < self.n_starting and (name == "ready" or (name == "collect" and self.error is not None))

@@ -34,9 +34,9 @@ from tests.conftest import RunCommand
 from tests.support.tiny_trainings import (
     RECIPE,
     STEPS,
+    hash_weight_files,
     make_training_config,
     training_fields,
-    weight_files,
     write_images,
 )
 
@@ -48,7 +48,7 @@ def uninterrupted_hashes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     """Return the hashes of both recipes' weights after an uninterrupted run."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     assert run_trainings(make_config_with_both_recipes(folder)).complete
-    return weight_files(folder / "store")
+    return hash_weight_files(folder / "store")
 
 
 def make_config_with_both_recipes(folder: Path, **changes: Any) -> TrainingConfig:
@@ -89,7 +89,7 @@ def test_run_trainings_stores_snapshots_once(tmp_path: Path) -> None:
 def test_damaged_weights_are_retrained_to_same_bytes(tmp_path: Path) -> None:
     config = make_training_config(tmp_path)
     run_trainings(config)
-    original_hashes = weight_files(config.store)
+    original_hashes = hash_weight_files(config.store)
     records = records_by_recipe_and_step(config)
     (config.store / records["plain", 2].file).unlink()
     truncated_file = config.store / records["plain", 6].file
@@ -100,7 +100,7 @@ def test_damaged_weights_are_retrained_to_same_bytes(tmp_path: Path) -> None:
     flipped_file.write_bytes(content)
     assert preview_trainings(config).n_done == 0
     assert run_trainings(config).results == 3
-    assert weight_files(config.store) == original_hashes
+    assert hash_weight_files(config.store) == original_hashes
 
 
 def test_changed_start_weights_are_rejected_before_training(tmp_path: Path) -> None:
@@ -116,11 +116,11 @@ def test_changed_start_weights_are_rejected_before_training(tmp_path: Path) -> N
 
 def test_additional_snapshot_is_trained_to_same_final_weights(tmp_path: Path) -> None:
     run_trainings(make_training_config(tmp_path))
-    original_hashes = weight_files(tmp_path / "store")
+    original_hashes = hash_weight_files(tmp_path / "store")
     extended_recipe = RECIPE | {"snapshots": {"every_epochs": 1, "iterations": [2, 4], "epochs": [0]}}
     config = make_training_config(tmp_path, recipes={"plain": extended_recipe})
     assert run_trainings(config).results == 2
-    hashes = weight_files(config.store)
+    hashes = hash_weight_files(config.store)
     assert original_hashes.items() < hashes.items()
     assert {name.split("-")[-2] for name in hashes.keys() - original_hashes.keys()} == {"e0", "i4"}
 
@@ -131,7 +131,7 @@ def test_recipe_can_start_from_final_weights_of_another_recipe(
     config = make_config_with_both_recipes(tmp_path)
     tally = run_trainings(config)
     assert (tally.complete, tally.results) == (True, 4)
-    assert weight_files(config.store) == uninterrupted_hashes
+    assert hash_weight_files(config.store) == uninterrupted_hashes
     records = records_by_recipe_and_step(config)
     tuned_record = records["tuned", 3]
     assert tuned_record.training["inputs"]["start"] == records["plain", 6].sha256
@@ -173,13 +173,13 @@ def test_start_weights_must_be_final_snapshot(tmp_path: Path) -> None:
 
 def test_changed_recipe_with_same_name_is_rejected(tmp_path: Path) -> None:
     run_trainings(make_training_config(tmp_path))
-    original_hashes = weight_files(tmp_path / "store")
+    original_hashes = hash_weight_files(tmp_path / "store")
     changed_config = make_training_config(tmp_path, recipes={"plain": RECIPE | {"learning_rate": 0.2}})
     with pytest.raises(CheckpointError, match=r"\(recipe\.learning_rate: 0\.1 → 0\.2\)\. Rename the recipe"):
         run_trainings(changed_config)
     with pytest.raises(CheckpointError, match=r"has a different training run under this name \(threads: 1 → 2\)"):
         run_trainings(make_training_config(tmp_path, execution={"threads": 2}))
-    assert weight_files(tmp_path / "store") == original_hashes
+    assert hash_weight_files(tmp_path / "store") == original_hashes
 
 
 def test_snapshots_can_be_evaluated_by_sweep(tmp_path: Path, robust201: RunCommand) -> None:
@@ -310,7 +310,7 @@ def test_drained_training_resumes_to_same_bytes(
     assert tally.drained
     assert not tally.complete
     assert run_trainings(make_config_with_both_recipes(tmp_path)).complete
-    assert weight_files(tmp_path / "store") == uninterrupted_hashes
+    assert hash_weight_files(tmp_path / "store") == uninterrupted_hashes
 
 
 def test_signal_during_last_training_drains_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,7 +374,7 @@ def test_training_run_killed_at_random_times_gives_same_bytes(
         assert len(exit_codes) < 30
     assert exit_codes.count(-signal.SIGKILL) > 2
     assert run_trainings(config).results == 0
-    assert weight_files(config.store) == uninterrupted_hashes
+    assert hash_weight_files(config.store) == uninterrupted_hashes
     assert list((config.results / "finished").glob("*.json")) == []
 
 
@@ -406,13 +406,13 @@ def test_snapshots_of_lost_worker_are_not_retrained(tmp_path: Path, uninterrupte
     assert (tally.complete, tally.deaths, tally.results) == (True, 1, 4)
     assert lost_receipts[0].shard in reported_files
     assert len(reported_files) == len(set(reported_files)) == 4
-    assert weight_files(config.store) == uninterrupted_hashes
+    assert hash_weight_files(config.store) == uninterrupted_hashes
 
 
 def test_snapshots_missing_from_manifest_are_recovered(tmp_path: Path) -> None:
     config = make_training_config(tmp_path)
     run_trainings(config)
-    original_hashes = weight_files(config.store)
+    original_hashes = hash_weight_files(config.store)
     # This is the state after a driver was killed before it added the last two snapshots to the manifest.
     manifest_lines = (config.store / "manifest.jsonl").read_bytes().splitlines(keepends=True)
     (config.store / "manifest.jsonl").write_bytes(b"".join(manifest_lines[:2]))
@@ -426,7 +426,7 @@ def test_snapshots_missing_from_manifest_are_recovered(tmp_path: Path) -> None:
     messages: list[str] = []
     assert run_trainings(config, say=messages.append).results == 0
     assert any("to the manifest: 2" in message for message in messages)
-    assert weight_files(config.store) == original_hashes
+    assert hash_weight_files(config.store) == original_hashes
     assert sorted(step for _, step in records_by_recipe_and_step(config) if step is not None) == list(STEPS)
     assert list(finished_folder.iterdir()) == []
 

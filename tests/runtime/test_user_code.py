@@ -219,7 +219,7 @@ def write_spy(folder: Path, code: str = MODELS) -> Path:
 
 
 @pytest.fixture
-def dataset_sweep(finished: Path, write_custom_sweep: WriteSweep, tmp_path: Path) -> Path:
+def dataset_sweep(finished_results: Path, write_custom_sweep: WriteSweep, tmp_path: Path) -> Path:
     """Create a folder like a downloaded dataset, with a sweep YAML and its code in a subfolder; return the YAML."""
     folder = tmp_path / "downloads" / "dataset"
     code = write_spy(folder / "more")
@@ -297,10 +297,10 @@ def test_training_requires_consent_to_code_of_dataset(
     assert result.code == 0, result.err
 
 
-def test_published_folders_are_marked_as_data(finished: Path, robust201: RunCommand, tmp_path: Path) -> None:
+def test_published_folders_are_marked_as_data(finished_results: Path, robust201: RunCommand, tmp_path: Path) -> None:
     """A marker file identifies folders that robust201 writes, including their subfolders."""
     for export_name, options in (("json", ()), ("parquet", ("--no-json", "--parquet"))):
-        assert robust201("export", finished, "--out", tmp_path / export_name, *options).code == 0
+        assert robust201("export", finished_results, "--out", tmp_path / export_name, *options).code == 0
     published_folder = tmp_path / "published"
     published_folder.mkdir()
     (published_folder / "meta.json").write_text((tmp_path / "json/meta.json").read_text())
@@ -313,8 +313,8 @@ def test_published_folders_are_marked_as_data(finished: Path, robust201: RunComm
     study.mkdir()
     (study / PAGE).touch()
     for folder in (
-        finished,
-        finished / "shards",
+        finished_results,
+        finished_results / "shards",
         tmp_path / "json",
         tmp_path / "parquet",
         published_folder,

@@ -19,9 +19,9 @@ from robust201.shards.backends import is_compacted
 from robust201.shards.parquet import ShardFile, encode
 from robust201.shards.row_reader import RowReader
 from tests.support.shard_support import (
-    ALL,
+    ALL_MEASUREMENTS,
     CLOCK_TWO_HOURS_AHEAD,
-    DEFAULT,
+    DEFAULT_MEASUREMENTS,
     HOUR,
     assert_complete_store,
     assert_equal_values,
@@ -118,7 +118,7 @@ def test_old_inventory_is_readable_during_grace_period(store):
     inventory = store.inventory()
     store.compact()
     expected = make_values(UNITS[0], 1.0, 0, 30)
-    assert_equal_values(store.values(UNITS[0], 1.0, inventory, DEFAULT), expected)
+    assert_equal_values(store.values(UNITS[0], 1.0, inventory, DEFAULT_MEASUREMENTS), expected)
 
 
 def test_second_compaction_merges_new_and_small_shards(store):
@@ -150,14 +150,16 @@ def test_shards_with_different_columns_or_datasets_are_not_merged(store):
     for unit in units_on_cifar10:
         store.commit(make_results(unit, n_classes=4))
     for unit in units_with_all_columns:
-        store.commit(make_results(unit, measurements=ALL))
+        store.commit(make_results(unit, measurements=ALL_MEASUREMENTS))
     assert store.compact().outputs == 3
     inventory = store.inventory(verify="all")
     for unit in units_with_all_columns:
-        assert_equal_values(store.values(unit, 0.0, inventory, ALL), make_values(unit, 0.0, 0, 30, ALL))
+        assert_equal_values(
+            store.values(unit, 0.0, inventory, ALL_MEASUREMENTS), make_values(unit, 0.0, 0, 30, ALL_MEASUREMENTS)
+        )
     for unit in units_on_cifar10:
         expected = make_values(unit, 1.0, 0, 30, n_classes=4)
-        assert_equal_values(store.values(unit, 1.0, inventory, DEFAULT), expected)
+        assert_equal_values(store.values(unit, 1.0, inventory, DEFAULT_MEASUREMENTS), expected)
     assert store.verify() == []
 
 

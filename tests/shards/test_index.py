@@ -20,8 +20,8 @@ from robust201.shards import ShardStore, backends, index, merge_folders, scan
 from robust201.shards.folder import ResultsFolder, network_of
 from robust201.shards.inventory import required_columns
 from tests.support.shard_support import (
-    ALL,
-    DEFAULT,
+    ALL_MEASUREMENTS,
+    DEFAULT_MEASUREMENTS,
     flip_middle_bit,
     inventory_state,
     make_results,
@@ -97,7 +97,7 @@ def test_scan_drops_deleted_shards(store):
 
 def test_index_supports_compacted_folder(store, scanned_names):
     store.compact()
-    store.commit(make_results(make_unit(50), measurements=ALL))
+    store.commit(make_results(make_unit(50), measurements=ALL_MEASUREMENTS))
     state = inventory_state(store.inventory())
     shards, *_, replaced_shards = state
     assert len(shards) == 2
@@ -232,12 +232,12 @@ def test_count_complete_agrees_with_single_evaluations(store):
         for strength in unit.strengths:
             for start, stop in ((0, 10), (10, 30), (0, 30), (5, 30)):
                 if rng.random() < 0.4:
-                    measurements = DEFAULT if rng.random() < 0.7 else ("accuracy", "cm")
+                    measurements = DEFAULT_MEASUREMENTS if rng.random() < 0.7 else ("accuracy", "cm")
                     store.commit(make_results(unit, (strength,), start, stop, measurements))
     inventory = store.inventory()
     complete_counts = set()
     for unit in [*UNITS, *new_units, make_unit(77), make_unit(3, strengths=(4.0, 8.0))]:
-        for measurements in (DEFAULT, ("accuracy",), ("predictions",)):
+        for measurements in (DEFAULT_MEASUREMENTS, ("accuracy",), ("predictions",)):
             complete_strengths = {
                 strength for strength in unit.strengths if _has_slices(inventory, unit, strength, measurements)
             }

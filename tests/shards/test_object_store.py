@@ -18,11 +18,11 @@ from robust201.shards.backends import LocalBackend, is_compacted, map_ahead
 from robust201.shards.folder import ResultsFolder
 from robust201.shards.object_store import PUT_STEPS, ObjectBackend, check_url
 from tests.conftest import read_tree
-from tests.support.object_stores import BUCKET, opened
+from tests.support.object_stores import BUCKET, filesystem_of
 from tests.support.shard_support import (
-    ALL,
+    ALL_MEASUREMENTS,
     CLOCK_TWO_HOURS_AHEAD,
-    DEFAULT,
+    DEFAULT_MEASUREMENTS,
     HOUR,
     assert_complete_store,
     compact_while_committing,
@@ -66,8 +66,8 @@ def flip_byte(store, shard, position=1000):
 
 def test_committed_values_are_read_unchanged(store):
     assert store.inventory().shards == ()
-    shards = [store.commit(make_results(unit, measurements=ALL)).shard for unit in UNITS]
-    assert assert_complete_store(store, UNITS, ALL).shards == tuple(sorted(shards))
+    shards = [store.commit(make_results(unit, measurements=ALL_MEASUREMENTS)).shard for unit in UNITS]
+    assert assert_complete_store(store, UNITS, ALL_MEASUREMENTS).shards == tuple(sorted(shards))
     # The location of the shards is stored in the folder.
     assert ShardStore.open(store.root).inventory().shards == tuple(sorted(shards))
 
@@ -79,7 +79,7 @@ def test_flipped_byte_is_detected_and_shard_set_aside(store):
     assert [finding.kind for finding in store.verify()] == ["damaged"]
     inventory = store.inventory(verify="all", on_damage="set_aside")
     assert inventory.damaged == (shards[0],)
-    assert inventory.find_missing_parts(UNITS[0], DEFAULT) == (whole_part(UNITS[0]),)
+    assert inventory.find_missing_parts(UNITS[0], DEFAULT_MEASUREMENTS) == (whole_part(UNITS[0]),)
     assert store.inventory(verify="all").shards == (shards[1],)
     damaged_content = store.folder.backend.read(f"damaged/{shards[0]}") if store.folder.shards_url else None
     damaged_content = damaged_content or (store.root / "damaged" / shards[0]).read_bytes()
@@ -252,7 +252,7 @@ def test_reading_deleted_shard_raises_same_errors_as_in_folder(s3_url, tmp_path)
     with pytest.raises(FileNotFoundError):
         store.folder.backend.read(shard)
     with pytest.raises(StorageError, match="Run the same command again"):
-        store.values(UNITS[0], 1.0, inventory, DEFAULT)
+        store.values(UNITS[0], 1.0, inventory, DEFAULT_MEASUREMENTS)
 
 
 # Whole sweeps
@@ -376,7 +376,7 @@ def test_permission_error_names_url_and_gives_advice(s3_url, tmp_path, monkeypat
     def raise_error(*_args, **_named):
         raise PermissionError("Access Denied")
 
-    monkeypatch.setattr(opened(store), "pipe_file", raise_error)
+    monkeypatch.setattr(filesystem_of(store), "pipe_file", raise_error)
     with pytest.raises(StorageError, match=r"may list, read, write and delete") as error_info:
         store.commit(make_results(UNITS[0]))
     assert error_info.value.exit_code == 4
@@ -395,14 +395,14 @@ def test_unreachable_server_error_gives_advice(s3, tmp_path, monkeypatch):
 @pytest.mark.parametrize("error", [NotImplementedError("mode"), OSError(errno.ENOSYS, "NotImplemented")])
 def test_store_without_conditional_writes_is_supported(s3, s3_url, tmp_path, monkeypatch, error):
     store = ShardStore.create(tmp_path / "results", shards=s3_url)
-    original_pipe_file = opened(store).pipe_file
+    original_pipe_file = filesystem_of(store).pipe_file
 
     def pipe_file(path, content, mode="overwrite"):
         if mode == "create":
             raise error
         original_pipe_file(path, content)
 
-    monkeypatch.setattr(opened(store), "pipe_file", pipe_file)
+    monkeypatch.setattr(filesystem_of(store), "pipe_file", pipe_file)
     for _ in range(2):
         store.commit(make_results(UNITS[0]))
     assert_complete_store(store, UNITS[:1])
@@ -410,7 +410,7 @@ def test_store_without_conditional_writes_is_supported(s3, s3_url, tmp_path, mon
 
 def test_conflicting_upload_is_retried(s3, s3_url, tmp_path, monkeypatch):
     store = ShardStore.create(tmp_path / "results", shards=s3_url)
-    original_pipe_file, modes = opened(store).pipe_file, []
+    original_pipe_file, modes = filesystem_of(store).pipe_file, []
 
     def pipe_file(path, content, mode="overwrite"):
         modes.append(mode)
@@ -421,7 +421,7 @@ def test_conflicting_upload_is_retried(s3, s3_url, tmp_path, monkeypatch):
             raise conflict
         original_pipe_file(path, content, mode=mode)
 
-    monkeypatch.setattr(opened(store), "pipe_file", pipe_file)
+    monkeypatch.setattr(filesystem_of(store), "pipe_file", pipe_file)
     store.commit(make_results(UNITS[0]))
     assert modes == ["create", "create"]
     assert_complete_store(store, UNITS[:1])

@@ -22,8 +22,8 @@ from robust201.shards import ShardStore, merge_folders
 from robust201.shards.inventory import Slice, choose_slices, find_gaps
 from robust201.tasks.columns import COLUMNS, RESERVED, fields_of
 from tests.support.shard_support import (
-    ALL,
-    DEFAULT,
+    ALL_MEASUREMENTS,
+    DEFAULT_MEASUREMENTS,
     assert_equal_values,
     flip,
     flip_middle_bit,
@@ -41,7 +41,7 @@ def store(tmp_path):
 
 def test_committed_values_are_read_unchanged(store):
     unit = make_unit()
-    results = make_results(unit, measurements=ALL)
+    results = make_results(unit, measurements=ALL_MEASUREMENTS)
     receipt = store.commit(results)
     assert receipt[:4] == (unit.id, unit.strengths, 0, unit.n_images)
     assert receipt.seconds == 1.0
@@ -49,7 +49,7 @@ def test_committed_values_are_read_unchanged(store):
     assert inventory.shards == (receipt.shard,)
     assert inventory.seconds == pytest.approx(1.0)
     for result in results:
-        values = store.values(unit, result.strength, inventory, ALL)
+        values = store.values(unit, result.strength, inventory, ALL_MEASUREMENTS)
         assert_equal_values(values, {name: result.values[name] for name in values})
         assert set(values) == set(result.values)
     assert store.verify() == []
@@ -57,13 +57,13 @@ def test_committed_values_are_read_unchanged(store):
 
 def test_values_returns_only_requested_columns_and_counts(store):
     unit = make_unit()
-    store.commit(make_results(unit, measurements=ALL))
+    store.commit(make_results(unit, measurements=ALL_MEASUREMENTS))
     assert set(store.values(unit, 1.0, store.inventory(), ("accuracy",))) == {"accuracy", "cm"}
 
 
 def test_shard_is_readable_as_plain_parquet(store):
     unit = make_unit()
-    shard = store.commit(make_results(unit, measurements=ALL)).shard
+    shard = store.commit(make_results(unit, measurements=ALL_MEASUREMENTS)).shard
     frame = pq.read_table(store.folder.shards.joinpath(shard)).to_pandas()
     assert list(frame["strength"]) == [1.0, 4.0]
     assert set(frame["unit_id"]) == {unit.id}
@@ -76,7 +76,7 @@ def test_scan_reads_footer_that_is_longer_than_first_read(store, monkeypatch):
     unit = make_unit()
     store.commit(make_results(unit))
     monkeypatch.setattr("robust201.shards.row_identity._TAIL_BYTES", 64)
-    assert store.inventory().find_missing_parts(unit, DEFAULT) == ()
+    assert store.inventory().find_missing_parts(unit, DEFAULT_MEASUREMENTS) == ()
 
 
 def test_shard_name_contains_hash_of_content(store):
@@ -94,37 +94,41 @@ def test_parts_merge_to_all_images_for_any_split_and_order(tmp_path_factory, cut
     ranges = list(itertools.pairwise(bounds))
     random.shuffle(ranges)
     for start, stop in ranges:
-        store.commit(make_results(unit, start=start, stop=stop, measurements=ALL))
+        store.commit(make_results(unit, start=start, stop=stop, measurements=ALL_MEASUREMENTS))
     inventory = store.inventory()
-    assert inventory.find_missing_parts(unit, ALL) == ()
+    assert inventory.find_missing_parts(unit, ALL_MEASUREMENTS) == ()
     assert inventory.n_evaluations == 2
     for strength in unit.strengths:
-        expected = make_values(unit, strength, 0, unit.n_images, ALL)
-        assert_equal_values(store.values(unit, strength, inventory, ALL), expected)
+        expected = make_values(unit, strength, 0, unit.n_images, ALL_MEASUREMENTS)
+        assert_equal_values(store.values(unit, strength, inventory, ALL_MEASUREMENTS), expected)
 
 
 def test_find_missing_parts_returns_one_part_for_strengths_that_lack_the_same_images(store):
     unit = make_unit(strengths=(1.0, 2.0, 3.0, 4.0))
-    assert store.inventory().find_missing_parts(unit, DEFAULT) == (whole_part(unit),)
+    assert store.inventory().find_missing_parts(unit, DEFAULT_MEASUREMENTS) == (whole_part(unit),)
     store.commit(make_results(unit, strengths=(2.0,)))
     store.commit(make_results(unit, strengths=(3.0,), start=10, stop=20))
     inventory = store.inventory()
-    assert inventory.find_missing_parts(unit, DEFAULT) == (
+    assert inventory.find_missing_parts(unit, DEFAULT_MEASUREMENTS) == (
         Part(unit, (3.0,), 0, 10),
         Part(unit, (1.0, 4.0), 0, 30),
         Part(unit, (3.0,), 20, 30),
     )
     assert inventory.n_evaluations == 1
-    complete_strengths = {strength for strength in unit.strengths if inventory.is_complete(unit, strength, DEFAULT)}
+    complete_strengths = {
+        strength for strength in unit.strengths if inventory.is_complete(unit, strength, DEFAULT_MEASUREMENTS)
+    }
     assert complete_strengths == {2.0}
     with pytest.raises(IncompleteError, match=r"0:10, 20:30 are missing"):
-        store.values(unit, 3.0, inventory, DEFAULT)
+        store.values(unit, 3.0, inventory, DEFAULT_MEASUREMENTS)
 
 
 def test_additional_strength_counts_as_missing(store):
     store.commit(make_results(make_unit(strengths=(1.0, 4.0))))
     extended_unit = make_unit(strengths=(1.0, 2.0, 4.0))
-    assert store.inventory().find_missing_parts(extended_unit, DEFAULT) == (Part(extended_unit, (2.0,), 0, 30),)
+    assert store.inventory().find_missing_parts(extended_unit, DEFAULT_MEASUREMENTS) == (
+        Part(extended_unit, (2.0,), 0, 30),
+    )
 
 
 def test_additional_measurement_counts_as_missing(store):
@@ -132,10 +136,10 @@ def test_additional_measurement_counts_as_missing(store):
     store.commit(make_results(unit, measurements=("accuracy",)))
     assert store.inventory().find_missing_parts(unit, ("accuracy", "cm")) == ()
     assert store.inventory().find_missing_parts(unit, ("accuracy", "confidence")) == (whole_part(unit),)
-    store.commit(make_results(unit, measurements=DEFAULT))
+    store.commit(make_results(unit, measurements=DEFAULT_MEASUREMENTS))
     inventory = store.inventory()
-    assert inventory.find_missing_parts(unit, DEFAULT) == ()
-    assert "confidence_label" in store.values(unit, 1.0, inventory, DEFAULT)
+    assert inventory.find_missing_parts(unit, DEFAULT_MEASUREMENTS) == ()
+    assert "confidence_label" in store.values(unit, 1.0, inventory, DEFAULT_MEASUREMENTS)
 
 
 def test_count_foreign_evaluations_counts_results_for_other_weights(store):
@@ -155,7 +159,7 @@ def test_selection_follows_order_of_units(store):
     units = [make_unit(architecture) for architecture in (3, 1, 2)]
     for unit in units:
         store.commit(make_results(unit))
-    selection = list(store.select(units, store.inventory(), DEFAULT).iter_values())
+    selection = list(store.select(units, store.inventory(), DEFAULT_MEASUREMENTS).iter_values())
     assert [unit for unit, _ in selection] == units
     assert [sorted(values) for _, values in selection] == [[1.0, 4.0]] * 3
     assert_equal_values(selection[0][1][4.0], make_values(units[0], 4.0, 0, 30))
@@ -165,15 +169,15 @@ def test_selection_follows_order_of_units(store):
 def test_iter_batches_returns_stored_values_across_row_groups_and_parts(store, measurement):
     units = [make_unit(architecture, strengths=(1.0, 2.0, 4.0)) for architecture in range(12)]
     for unit in units[:9]:
-        store.commit(make_results(unit, measurements=ALL))
-    row_bytes = sum(array.nbytes for array in make_values(units[0], 1.0, 0, 30, ALL).values())
+        store.commit(make_results(unit, measurements=ALL_MEASUREMENTS))
+    row_bytes = sum(array.nbytes for array in make_values(units[0], 1.0, 0, 30, ALL_MEASUREMENTS).values())
     store.compact(grace_seconds=0, row_group_bytes=20 * row_bytes)
     for start, stop in ((0, 12), (12, 30)):
-        store.commit(make_results(units[9], start=start, stop=stop, measurements=ALL))
+        store.commit(make_results(units[9], start=start, stop=stop, measurements=ALL_MEASUREMENTS))
     for unit in units[10:]:
-        store.commit(make_results(unit, measurements=ALL))
+        store.commit(make_results(unit, measurements=ALL_MEASUREMENTS))
     ordered_units = [*units[4:], *units[3::-1]]
-    batches = list(store.select(ordered_units, store.inventory(), ALL).iter_batches(measurement))
+    batches = list(store.select(ordered_units, store.inventory(), ALL_MEASUREMENTS).iter_batches(measurement))
     assert [unit for batch in batches for unit in batch.units] == ordered_units
     assert max(len(batch.units) for batch in batches) > 1
     for batch in batches:
@@ -183,7 +187,7 @@ def test_iter_batches_returns_stored_values_across_row_groups_and_parts(store, m
             *(pair for index in range(len(batch.units)) for pair in batch[index : index + 1].by_unit()),
         ]:
             for strength in unit.strengths:
-                all_values = make_values(unit, strength, 0, 30, ALL)
+                all_values = make_values(unit, strength, 0, 30, ALL_MEASUREMENTS)
                 columns = [*all_values] if measurement is None else [*fields_of(measurement).values()]
                 assert_equal_values(values[strength], {name: all_values[name] for name in columns})
 
@@ -241,7 +245,7 @@ def test_verify_finds_parts_that_differ_from_result_for_all_images(store):
     unit = make_unit(strengths=(1.0,))
     store.commit(make_results(unit))
     store.commit(make_results(unit, start=0, stop=10))
-    store.commit(make_results(unit, start=10, stop=30, measurements=ALL))
+    store.commit(make_results(unit, start=10, stop=30, measurements=ALL_MEASUREMENTS))
     assert store.verify() == []
     store.folder.backend.set_aside(
         next(shard for shard in store.inventory().shards if _is_default_shard_with_all_images(store, shard))
@@ -308,7 +312,7 @@ def test_shard_of_unknown_version_is_rejected(store, monkeypatch):
 def test_commit_rejects_inconsistent_results(store):
     unit = make_unit()
     different_units = [make_results(unit)[0], make_results(make_unit(1))[1]]
-    different_columns = [make_results(unit)[0], make_results(unit, measurements=ALL)[1]]
+    different_columns = [make_results(unit)[0], make_results(unit, measurements=ALL_MEASUREMENTS)[1]]
     wrong_counts = make_results(unit)
     wrong_counts[0].values["cm"][0, 0] += 1
     repeated_strength = [make_results(unit)[0]] * 2
@@ -362,8 +366,10 @@ def test_merge_folders_copies_shards_and_protocols(tmp_path):
     assert (report.added, report.present, report.protocols, report.conflicts) == (4, 1, 1, ())
     target = ShardStore.open(tmp_path / "all")
     inventory = target.inventory(verify="all")
-    assert all(inventory.find_missing_parts(unit, DEFAULT) == () for unit in units)
-    assert_equal_values(target.values(units[2], 4.0, inventory, DEFAULT), make_values(units[2], 4.0, 0, 30))
+    assert all(inventory.find_missing_parts(unit, DEFAULT_MEASUREMENTS) == () for unit in units)
+    assert_equal_values(
+        target.values(units[2], 4.0, inventory, DEFAULT_MEASUREMENTS), make_values(units[2], 4.0, 0, 30)
+    )
     assert inventory.protocol(protocol.digest) == {"key": "pgd"}
     second_report = merge_folders([a.root, b.root], tmp_path / "all")
     assert (second_report.added, second_report.present) == (0, 5)

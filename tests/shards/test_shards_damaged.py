@@ -12,7 +12,7 @@ from robust201.shards import ShardStore
 from robust201.shards.backends import LocalBackend
 from robust201.shards.parquet import ShardFile
 from robust201.shards.row_identity import read_footer, read_shard_rows
-from tests.support.shard_support import DEFAULT, flip, make_results, make_unit, start_and_die_at
+from tests.support.shard_support import DEFAULT_MEASUREMENTS, flip, make_results, make_unit, start_and_die_at
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_shard_deleted_after_scan_raises_storage_error(store):
     inventory = store.inventory()
     store.folder.backend.set_aside(shard)
     with pytest.raises(StorageError, match="Run the same command again"):
-        store.values(unit, 1.0, inventory, DEFAULT)
+        store.values(unit, 1.0, inventory, DEFAULT_MEASUREMENTS)
 
 
 # Crashes and full disks
@@ -79,8 +79,8 @@ def test_killed_commit_leaves_no_partial_shard(store, step):
     assert start_and_die_at(step, store, make_results(make_unit(2))).wait() == 9
     inventory = store.inventory(verify="all")
     assert len(inventory.shards) == (2 if step == "renamed" else 1)
-    assert inventory.find_missing_parts(make_unit(1), DEFAULT) == ()
-    assert (inventory.find_missing_parts(make_unit(2), DEFAULT) == ()) == (step == "renamed")
+    assert inventory.find_missing_parts(make_unit(1), DEFAULT_MEASUREMENTS) == ()
+    assert (inventory.find_missing_parts(make_unit(2), DEFAULT_MEASUREMENTS) == ()) == (step == "renamed")
     store.commit(make_results(make_unit(2)))
     assert store.inventory(verify="all").n_evaluations == 4
     assert store.verify() == []

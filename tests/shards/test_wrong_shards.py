@@ -14,7 +14,7 @@ from robust201.shards import ShardStore, merge_folders, requeue_shards
 from robust201.shards.parquet import ShardFile, copy_row_values
 from robust201.shards.row_checks import find_suspects
 from robust201.tasks.measurements import check_values
-from tests.support.shard_support import ALL, DEFAULT, make_results, make_unit, whole_part
+from tests.support.shard_support import ALL_MEASUREMENTS, DEFAULT_MEASUREMENTS, make_results, make_unit, whole_part
 from tests.support.wrong_shards import INVALID_FOOTERS, INVALID_TABLES, name_by_hash, rewrite_shard, with_column
 
 DAMAGED_UNIT, INTACT_UNIT = make_unit(3), make_unit(5)
@@ -41,10 +41,10 @@ def path_to_damage(store):
 def run_all_readers(store):
     """Run every reader of shards on a folder; readers may only raise errors of robust201."""
     inventory = store.inventory(on_damage="report")
-    store.find_receipts([whole_part(DAMAGED_UNIT)], DEFAULT)
+    store.find_receipts([whole_part(DAMAGED_UNIT)], DEFAULT_MEASUREMENTS)
     for run_reader in (
-        lambda: store.values(DAMAGED_UNIT, 1.0, inventory, DEFAULT),
-        lambda: list(store.select([DAMAGED_UNIT], inventory, DEFAULT).iter_values(None)),
+        lambda: store.values(DAMAGED_UNIT, 1.0, inventory, DEFAULT_MEASUREMENTS),
+        lambda: list(store.select([DAMAGED_UNIT], inventory, DEFAULT_MEASUREMENTS).iter_values(None)),
         lambda: store.check_rows(inventory),
         lambda: merge_folders([store.root], store.root.with_name("merged")),
         lambda: store.compact(grace_seconds=0),
@@ -59,12 +59,12 @@ def assert_verify_reports_and_requeue_repairs(store):
     inventory = store.inventory(verify="all", on_damage="report")
     assert requeue_shards(store.folder, inventory, findings)
     store.commit(make_results(DAMAGED_UNIT))
-    if not store.inventory().is_complete(make_unit(4), 1.0, DEFAULT):
+    if not store.inventory().is_complete(make_unit(4), 1.0, DEFAULT_MEASUREMENTS):
         store.commit(make_results(make_unit(4)))
     assert store.verify() == []
     inventory = store.inventory(verify="all")
     for unit in (DAMAGED_UNIT, INTACT_UNIT):
-        assert inventory.find_missing_parts(unit, DEFAULT) == ()
+        assert inventory.find_missing_parts(unit, DEFAULT_MEASUREMENTS) == ()
 
 
 @pytest.mark.parametrize("fault", INVALID_TABLES)
@@ -130,7 +130,7 @@ def test_damaged_footer_does_not_abort_process(tmp_path):
         parse_row_groups(b"\x19" * 40)
 
 
-@pytest.mark.parametrize("measurements", [DEFAULT, ALL, ("accuracy", "cm")])
+@pytest.mark.parametrize("measurements", [DEFAULT_MEASUREMENTS, ALL_MEASUREMENTS, ("accuracy", "cm")])
 def test_find_suspects_finds_exactly_the_invalid_rows(tmp_path, measurements):
     # After a random change to a random row, the suspects are exactly the rows that `check_values` rejects.
     store = ShardStore.create(tmp_path / "results")
@@ -169,10 +169,10 @@ def test_find_suspects_finds_exactly_the_invalid_rows(tmp_path, measurements):
     assert n_invalid > 50
 
 
-def test_export_rejects_changed_confidence_with_valid_hash(robust201, finished, tmp_path):
+def test_export_rejects_changed_confidence_with_valid_hash(robust201, finished_results, tmp_path):
     # The shard's name matches its hash, so only its rows reveal the damage.
-    path = sorted((finished / "shards").rglob("*.parquet"))[0]
-    assert robust201("export", finished, "--out", tmp_path / "before").code == 0
+    path = sorted((finished_results / "shards").rglob("*.parquet"))[0]
+    assert robust201("export", finished_results, "--out", tmp_path / "before").code == 0
 
     def halve(table):
         arrow_type = table.schema.field("confidence_label").type
@@ -181,11 +181,11 @@ def test_export_rejects_changed_confidence_with_valid_hash(robust201, finished, 
         return pa.array(cells, arrow_type)
 
     rewrite_shard(path, with_column("confidence_label", halve))
-    error_line = robust201("export", finished, "--out", tmp_path / "after").error_line(4)
+    error_line = robust201("export", finished_results, "--out", tmp_path / "after").error_line(4)
     assert "rows of confidence_label to sum to 1" in error_line
     assert "robust201 verify" in error_line
     assert not (tmp_path / "after" / "SHA256SUMS").exists()
-    assert robust201("verify", finished, "--requeue").code == 3
+    assert robust201("verify", finished_results, "--requeue").code == 3
 
 
 NESTED_LISTS = b"\x99" * 40_000  # lists of nine lists

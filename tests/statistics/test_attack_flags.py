@@ -165,9 +165,9 @@ def test_verify_and_report_show_flags(tmp_path: Path, robust201: RunCommand) -> 
     assert payload["flags"][0]["networks"] == [{"architecture": 1, "higher": 0.45, "lower": 0.1}]
 
 
-def test_report_of_a_sweep_shows_flags(finished: Path, robust201: RunCommand, tmp_path: Path) -> None:
+def test_report_of_a_sweep_shows_flags(finished_results: Path, robust201: RunCommand, tmp_path: Path) -> None:
     export_folder = tmp_path / "exported"
-    assert robust201("export", finished, "--out", export_folder).code == 0
+    assert robust201("export", finished_results, "--out", export_folder).code == 0
     file = export_folder / "digits" / "fgsm_accuracy.json"
     content = json.loads(file.read_text())
     assert RobustnessDataset(export_folder).strengths("digits", "fgsm") == (1.0, 8.0)

@@ -149,9 +149,11 @@ def test_recorded_accuracies_do_not_change_results(
     assert "0 missing" in robust201("run", sweep).err
 
 
-def test_recorded_file_with_invalid_content_is_rejected(finished: Path, robust201: RunCommand, tmp_path: Path) -> None:
+def test_recorded_file_with_invalid_content_is_rejected(
+    finished_results: Path, robust201: RunCommand, tmp_path: Path
+) -> None:
     exported = tmp_path / "exported"
-    assert robust201("export", finished, "--out", exported).code == 0
+    assert robust201("export", finished_results, "--out", exported).code == 0
     accuracies = (5, {"0": "x"}, {"0": 2}, {"0": None}, {"0": {"a": -1}})
     contents: list[object] = [[], {"digits": 5}, {"digits": {}}, {"digits": {"n_test": "9", "accuracy": {"0": 1}}}]
     for content in (

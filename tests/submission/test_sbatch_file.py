@@ -16,7 +16,7 @@ from robust201.planning.config import ExecutionSection, SweepConfig
 from robust201.runtime.share_run import DRAIN_VARIABLE
 from robust201.submission.sbatch_file import ArrayOptions, format_ranges, parse_time_limit, render, task_resources
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree
-from tests.support.slurm_support import command, directives
+from tests.support.slurm_support import parse_command, parse_directives
 from tests.support.tiny_trainings import training_fields
 
 PATH_WITH_SPECIAL_CHARACTERS = '/scratch/my results/it\'s "100%" $HOME `id` #1'
@@ -50,7 +50,7 @@ def test_batch_file_contains_every_option(make_sweep: MakeSweep) -> None:
         drain_seconds=450,
     )
     batch_file = render_file(make_sweep(), options)
-    options_in_file = directives(batch_file)
+    options_in_file = parse_directives(batch_file)
     expected = {
         "job-name": "robust201-tiny",
         "array": "1-8%4",
@@ -75,7 +75,7 @@ def test_batch_file_contains_every_option(make_sweep: MakeSweep) -> None:
     assert lines[0] == "#!/bin/bash"
     assert max(i for i, line in enumerate(lines) if line.startswith("#SBATCH")) < lines.index("set -e")
     assert lines.index("set -e") < lines.index(options.setup[0]) < lines.index(options.setup[1]) < len(lines) - 1
-    arguments = command(batch_file)
+    arguments = parse_command(batch_file)
     assert arguments[:5] == ["/home/me/bin/python", "-P", "-m", "robust201", "run"]
     assert arguments[arguments.index("--share") + 1] == "3/8"
     assert arguments[arguments.index("--executor") + 1] == "inline"
@@ -83,7 +83,9 @@ def test_batch_file_contains_every_option(make_sweep: MakeSweep) -> None:
 
 
 def test_batch_file_omits_unset_options(make_sweep: MakeSweep) -> None:
-    options_in_file = directives(render_file(make_sweep(execution={"device": "cpu", "threads": 3}), ArrayOptions()))
+    options_in_file = parse_directives(
+        render_file(make_sweep(execution={"device": "cpu", "threads": 3}), ArrayOptions())
+    )
     assert not {"time", "mem", "partition", "account", "gres"} & set(options_in_file)
     assert (options_in_file["array"], options_in_file["cpus-per-task"], options_in_file["signal"]) == (
         "1-8",
@@ -109,7 +111,7 @@ def test_task_requests_the_resources_of_its_workers(
     options = ArrayOptions(gpus_per_task=gpus)
     config = make_sweep(execution=execution)
     assert task_resources(options, config.execution) == expected
-    arguments = command(render_file(config, options))
+    arguments = parse_command(render_file(config, options))
     if expected[2] == 1:
         assert "--workers" not in arguments
     else:
@@ -127,12 +129,12 @@ def test_batch_file_quotes_any_path_for_the_shell_and_sbatch(folder_name: str) -
     )
     folder = Path("/a") / folder_name
     batch_file = render_file(config, ArrayOptions(), home=folder, results=folder)
-    arguments = command(batch_file)
+    arguments = parse_command(batch_file)
     assert arguments[0] == str(folder / "bin/python")
     assert arguments[arguments.index("run") + 1] == str(folder / "sweep.yaml")
     assert arguments[arguments.index("--out") + 1] == str(folder)
     assert f"cd -- {shlex.quote(str(folder))}" in batch_file.splitlines()
-    output = directives(batch_file)["output"]
+    output = parse_directives(batch_file)["output"]
     assert output.removesuffix("/slurm/%A_%a.log").replace("%%", "%") == str(folder)
 
 
@@ -166,7 +168,7 @@ def test_drain_time_is_a_quarter_of_a_short_time_limit() -> None:
 @pytest.mark.parametrize("options", [{}, {"time": "20"}, {"time": "1"}, {"drain_seconds": 1}, {"drain_seconds": 90}])
 def test_draining_ends_before_the_time_limit(make_sweep: MakeSweep, options: dict[str, Any]) -> None:
     batch_file = render_file(make_sweep(engine="reference"), ArrayOptions(**options))
-    seconds_before_limit = int(directives(batch_file)["signal"].removeprefix("B:USR1@"))
+    seconds_before_limit = int(parse_directives(batch_file)["signal"].removeprefix("B:USR1@"))
     (export_line,) = [line for line in batch_file.splitlines() if line.startswith("export ")]
     variable, _, deadline = export_line.removeprefix("export ").partition("=")
     assert variable == DRAIN_VARIABLE
@@ -219,8 +221,8 @@ def test_dry_run_prints_a_valid_script_and_writes_nothing(
     )
     assert (result.code, result.err) == (0, "")
     assert subprocess.run(["bash", "-n"], input=result.out, text=True, check=False).returncode == 0
-    assert directives(result.out)["array"] == "1-3"
-    arguments = command(result.out)
+    assert parse_directives(result.out)["array"] == "1-3"
+    arguments = parse_command(result.out)
     assert (arguments[0], arguments[5]) == (sys.executable, str(sweep))
     assert arguments[arguments.index("--out") + 1] == str(tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:])
     assert read_tree(tmp_path) == files_before
@@ -254,7 +256,7 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
     result = robust201("submit", "slurm", trainings, *arguments, "--out", tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:])
     assert (result.code, result.err) == (0, "")
     assert subprocess.run(["bash", "-n"], input=result.out, text=True, check=False).returncode == 0
-    options_in_file = directives(result.out)
+    options_in_file = parse_directives(result.out)
     assert (options_in_file["array"], options_in_file["gres"], options_in_file["signal"]) == (
         "1",
         "gpu:a100:4",
@@ -264,7 +266,7 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
         options_in_file["output"].replace("%%", "%")
         == f"{tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:]}/training/slurm/%A_%a.log"
     )
-    assert command(result.out)[4:] == [
+    assert parse_command(result.out)[4:] == [
         "train",
         str(trainings),
         "--out",

@@ -19,8 +19,14 @@ from robust201.shards import ShardStore
 from robust201.submission.slurm import ArrayTask
 from robust201.training import loop
 from tests.conftest import REPOSITORY, RunCommand, WriteSweep, read_tree
-from tests.support.slurm_support import SlurmCluster, command, directives, slurm_on_loopback, slurm_unavailable_reason
-from tests.support.tiny_trainings import RECIPE, training_fields, weight_files
+from tests.support.slurm_support import (
+    SlurmCluster,
+    parse_command,
+    parse_directives,
+    slurm_on_loopback,
+    slurm_unavailable_reason,
+)
+from tests.support.tiny_trainings import RECIPE, hash_weight_files, training_fields
 
 WriteProgram = Callable[[str, str], Path]
 
@@ -64,13 +70,13 @@ def test_submit_prepares_the_sweep_and_prints_the_job(
         assert expected in result.err
     script = tmp_path / "results/slurm/array.sbatch"
     assert calls.read_text() == f"--parsable {script}\n"
-    assert directives(script.read_text())["array"] == "1-8"  # with MaxArraySize 9, the largest index is 8
+    assert parse_directives(script.read_text())["array"] == "1-8"  # with MaxArraySize 9, the largest index is 8
     # Only shares with missing work are resubmitted.
     for index in (1, 2, 4):
         assert robust201("run", sweep, "--share", f"{index}/8").code == 0
     assert robust201("submit", "slurm", sweep).code == 0
-    assert directives(script.read_text())["array"] == "3,5-8"
-    assert command(script.read_text())[-1] == "3/8"
+    assert parse_directives(script.read_text())["array"] == "3,5-8"
+    assert parse_command(script.read_text())[-1] == "3/8"
     assert robust201("run", sweep).code == 0
     last_result = robust201("submit", "slurm", sweep)
     assert (last_result.code, last_result.out) == (0, "")
@@ -88,7 +94,7 @@ def test_submit_rejects_too_many_tasks_and_caps_tasks_at_number_of_bundles(
     assert "MaxArraySize is 9" in line
     result = robust201("submit", "slurm", sweep, "--tasks", 8)
     assert "2 tasks instead of 8" in result.err
-    assert directives((tmp_path / "results/slurm/array.sbatch").read_text())["array"] == "1-2"
+    assert parse_directives((tmp_path / "results/slurm/array.sbatch").read_text())["array"] == "1-2"
 
 
 GPUS_ONLY_IN_PARTITION_GPU = "printf '%s\\n' 'cpu*|(null)' 'gpu|(null)' 'gpu|gpu:a100:4(S:0-1)' 'old|craynetwork:2'"
@@ -407,5 +413,5 @@ def test_real_training_task_is_requeued_and_gives_the_same_bytes_as_one_run(
     cluster.wait_for(lambda: cluster.job(task)["JobState"] in {"COMPLETED", "FAILED", "TIMEOUT"})
     assert (cluster.job(task)["Restarts"], cluster.job(task)["ExitCode"]) == ("1", "0:0"), log.read_text()
     assert "1 done, 1 missing" in log.read_text()
-    assert weight_files(store) == weight_files(tmp_path / "store")
+    assert hash_weight_files(store) == hash_weight_files(tmp_path / "store")
     assert robust201("submit", "slurm", trainings, "--out", store).out == ""

@@ -42,11 +42,11 @@ other tests are slow."""
 EXCLUDED = ("bb", "bb_l2", "bb_l1", "bb_l0")
 """Keys of tasks whose library takes a minute to compile; tests/tasks/test_minimum_norm.py tests them."""
 
-ROWS = [task for task in TASKS.values() if task.kind != "measure" and task.key not in EXCLUDED]
+COVERED_TASKS = [task for task in TASKS.values() if task.kind != "measure" and task.key not in EXCLUDED]
 """All tasks that these tests cover: attacks, corruptions and `clean`."""
 
-ATTACKS = [task for task in ROWS if task.kind == "attack"]
-FULLY_TESTED_TASKS = [task for task in ROWS if task.key not in VARIANTS]
+ATTACKS = [task for task in COVERED_TASKS if task.kind == "attack"]
+FULLY_TESTED_TASKS = [task for task in COVERED_TASKS if task.key not in VARIANTS]
 FULLY_TESTED_ATTACKS = [task for task in ATTACKS if task.key not in VARIANTS]
 
 

@@ -90,11 +90,11 @@ def sha256(content: bytes) -> Checksum:
     return Checksum("sha256", hashlib.sha256(content).hexdigest(), len(content))
 
 
-Publish = Callable[..., None]
+ChangeDownload = Callable[..., None]
 
 
 @pytest.fixture
-def publish(monkeypatch: pytest.MonkeyPatch) -> Publish:
+def change_download(monkeypatch: pytest.MonkeyPatch) -> ChangeDownload:
     """Return a function that replaces fields of one entry of the download registry."""
 
     def replace(name: str, **fields: object) -> None:
@@ -106,11 +106,11 @@ def publish(monkeypatch: pytest.MonkeyPatch) -> Publish:
 
 
 @pytest.fixture
-def cifar10c_server(server: Server, publish: Publish) -> Server:
+def cifar10c_server(server: Server, change_download: ChangeDownload) -> Server:
     """Serve a small archive as CIFAR-10-C, and change the registry's entry for CIFAR-10-C accordingly."""
     server.content = make_tar(FILES)
     members = {Path(name).name: sha256(content) for name, content in FILES.items()}
-    publish("CIFAR-10-C", url=server.url, checksum=sha256(server.content), members=members)
+    change_download("CIFAR-10-C", url=server.url, checksum=sha256(server.content), members=members)
     return server
 
 

@@ -140,11 +140,11 @@ class FabricatedStore:
 
     Attributes:
         n_classes: number of classes of all datasets.
-        lacking: architecture, key and strength of each missing evaluation.
+        missing: architecture, key and strength of each missing evaluation.
     """
 
     n_classes: int = 3
-    lacking: set[tuple[ArchitectureId, str, float]] = field(default_factory=set)
+    missing: set[tuple[ArchitectureId, str, float]] = field(default_factory=set)
 
     def check_rows(self, inventory: object) -> list[Mapping[str, str]]:
         assert inventory is self
@@ -152,7 +152,7 @@ class FabricatedStore:
 
     def is_complete(self, unit: Unit, strength: float, measurements: Collection[str]) -> bool:
         del measurements
-        return (unit.architecture, unit.key, strength) not in self.lacking
+        return (unit.architecture, unit.key, strength) not in self.missing
 
     def count_complete(self, unit: Unit, measurements: Collection[str]) -> int:
         return sum(self.is_complete(unit, strength, measurements) for strength in unit.strengths)

@@ -20,8 +20,8 @@ from robust201.tasks.measurements import Accumulator
 REPOSITORY = Path(__file__).resolve().parents[2]
 HOUR = 3600.0
 CLOCK_TWO_HOURS_AHEAD = lambda: time.time() + 2 * HOUR  # noqa: E731 - a function that stands for a clock
-ALL = ("accuracy", "confidence", "cm", "predictions")
-DEFAULT = ("accuracy", "confidence", "cm")
+ALL_MEASUREMENTS = ("accuracy", "confidence", "cm", "predictions")
+DEFAULT_MEASUREMENTS = ("accuracy", "confidence", "cm")
 """Measurements of the fabricated results, by default."""
 
 
@@ -31,7 +31,7 @@ def make_unit(architecture=21, dataset="digits", key="pgd", strengths=(1.0, 4.0)
     return Unit(identifier, architecture, dataset, key, tuple(strengths), n_images, protocol, checkpoint)
 
 
-def make_results(unit, strengths=None, start=0, stop=None, measurements=DEFAULT, n_classes=3, seed=0):
+def make_results(unit, strengths=None, start=0, stop=None, measurements=DEFAULT_MEASUREMENTS, n_classes=3, seed=0):
     strengths = unit.strengths if strengths is None else tuple(strengths)
     stop = unit.n_images if stop is None else stop
     part = Part(unit, strengths, start, stop)
@@ -41,7 +41,7 @@ def make_results(unit, strengths=None, start=0, stop=None, measurements=DEFAULT,
     ]
 
 
-def make_values(unit, strength, start, stop, measurements=DEFAULT, n_classes=3, seed=0):
+def make_values(unit, strength, start, stop, measurements=DEFAULT_MEASUREMENTS, n_classes=3, seed=0):
     rng = noise.generator(seed, unit.id, strength)
     logits = torch.from_numpy(rng.normal(size=(unit.n_images, n_classes)).astype(np.float32))[start:stop]
     labels = (torch.arange(unit.n_images) % n_classes)[start:stop]  # all results of a dataset are for the same images
@@ -105,7 +105,7 @@ def flip(path, bit=None):
     path.write_bytes(content)
 
 
-def assert_complete_store(store, units, measurements=DEFAULT):
+def assert_complete_store(store, units, measurements=DEFAULT_MEASUREMENTS):
     inventory = store.inventory(verify="all")
     assert inventory.n_evaluations == sum(len(unit.strengths) for unit in units)
     for unit in units:

@@ -212,14 +212,14 @@ def _free_ports(count: int) -> list[int]:
             bound_socket.close()
 
 
-def directives(text: str) -> dict[str, str]:
+def parse_directives(text: str) -> dict[str, str]:
     """Return the options of a batch file by name, with quotes removed as a shell does."""
     lines = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH --")]
     pairs = (line.partition("=") for line in lines)
     return {name: shlex.split(value)[0] if value else "" for name, _, value in pairs}
 
 
-def command(text: str) -> list[str]:
+def parse_command(text: str) -> list[str]:
     """Return the arguments of `exec` in a batch file, as the shell would expand them."""
     (line,) = [line for line in text.splitlines() if line.startswith("exec ")]
     result = subprocess.run(

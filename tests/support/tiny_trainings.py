@@ -55,7 +55,7 @@ def make_training_config(folder: Path, **changes: Any) -> TrainingConfig:
     return parse_training(training_fields(folder, **changes), "test")
 
 
-def weight_files(store: Path) -> dict[str, str]:
+def hash_weight_files(store: Path) -> dict[str, str]:
     """Return the hashes of a store's weights files by relative path."""
     return {
         str(path.relative_to(store)): hashlib.sha256(path.read_bytes()).hexdigest()

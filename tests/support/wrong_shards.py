@@ -16,9 +16,7 @@ Change = Callable[[pa.Table], pa.Table]
 ChangeFooter = Callable[[dict[str, Any]], None]
 
 
-def rewrite_shard(
-    path: Path, change: Change = lambda table: table, change_footer: ChangeFooter | None = None
-) -> Path:
+def rewrite_shard(path: Path, change: Change = lambda table: table, change_footer: ChangeFooter | None = None) -> Path:
     """Change a shard's table or footer, and rename the file to match its new hash."""
     footer = json.loads(pq.read_metadata(path).metadata[FOOTER_KEY.encode()])
     if change_footer is not None:

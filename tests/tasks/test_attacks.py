@@ -17,9 +17,9 @@ from robust201.tasks.constraints import LINF
 from robust201.tasks.perturbations.contract import check_batches, perturb
 from robust201.tasks.perturbations.foolbox_engine import foolbox
 from tests.support.attack_rows import (
+    COVERED_TASKS,
     FULLY_TESTED_ATTACKS,
     FULLY_TESTED_TASKS,
-    ROWS,
     mark_ensembles_slow,
     with_reference,
 )
@@ -74,7 +74,7 @@ def library_batches(key):
 # --- every task ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", with_reference(ROWS), ids=lambda task: task.key)
+@pytest.mark.parametrize("task", with_reference(COVERED_TASKS), ids=lambda task: task.key)
 def test_task_fulfils_contract(task):
     parameters = small_parameters(task)
     images = IMAGES if task in FULLY_TESTED_TASKS else tiny_images(BATCH_SIZE + 1)
@@ -339,7 +339,9 @@ def test_clean_returns_images_unchanged():
     assert torch.equal(perturbed[0.0], torch.from_numpy(IMAGES.images) / 255)
 
 
-@pytest.mark.parametrize("task", [task for task in ROWS if task.kind == "corruption"], ids=lambda task: task.key)
+@pytest.mark.parametrize(
+    "task", [task for task in COVERED_TASKS if task.kind == "corruption"], ids=lambda task: task.key
+)
 def test_corruption_requests_images_by_key_severity_and_index(task):
     perturbed = perturb_all(task, small_parameters(task), IMAGES, tiny_context(task.key))
     for severity, pixels in perturbed.items():

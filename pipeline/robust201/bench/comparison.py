@@ -224,7 +224,7 @@ class Sweep:
 Contender = Loop | Sweep
 
 
-def loops(n_images: int, batches: Sequence[int] = (50, 250)) -> list[Loop]:
+def make_loops(n_images: int, batches: Sequence[int] = (50, 250)) -> list[Loop]:
     """Return loops in both layouts with each distinct batch size; the largest batch contains all images."""
     sizes = sorted({min(batch, n_images) for batch in (*batches, n_images)})
     return [Loop(layout, batch) for layout in LAYOUTS for batch in sizes]
