@@ -169,7 +169,7 @@ def mark_cases_slow(items: Sequence[pytest.Item]) -> None:
             case.add_marker(pytest.mark.slow)
 
 
-SLOWEST_FOLDERS = ("faults", "runtime", "cli", "figures", "tasks", "spaces", "shards", "dataset", "project", "planning")
+SLOWEST_FOLDERS = ("faults", "runtime", "cli", "figures", "tasks", "spaces", "shards", "project", "planning")
 """Folders with the slowest tests. These run first, in this order, so that all processes end at about the same time."""
 
 FILES_SHARING_RAY = tuple(

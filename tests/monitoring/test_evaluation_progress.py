@@ -38,10 +38,10 @@ def test_describe_includes_key_epsilons_images_and_time(clock: Clock) -> None:
     progress.add_images(7)
     clock.seconds += 30
     assert progress.describe() == (
-        "pgd at 2 epsilons 1/255 to 8/255: 7 of 40 images, 0:00:30 elapsed, about 0:02:00 left"
+        "pgd at 2 epsilons 1/255 to 8/255: 7 of 2 × 20 images, 0:00:30 elapsed, about 0:02:00 left"
     )
     progress.begin_stage(2, "aa_apgd-t")
-    assert progress.describe().startswith("pgd at 2 epsilons 1/255 to 8/255, stage 2 (aa_apgd-t): 7 of 40 images, ")
+    assert progress.describe().startswith("pgd at 2 epsilons 1/255 to 8/255, stage 2 (aa_apgd-t): 7 of 2 × 20 images, ")
     clock.seconds += 90
     assert progress.describe().endswith("0:02:00 elapsed, longer than estimated")
     progress.begin_key("fog", (5.0,), 20)  # pgd took 120 s instead of the estimated 100 s
@@ -76,7 +76,7 @@ def test_progress_without_a_terminal_is_printed_as_lines(
     evaluate_slowly(monkeypatch)
     captured = capsys.readouterr()
     pattern = (
-        r"pgd at 2 epsilons 1/255 to 8/255: \d+ of 42 images, 0:00:\d\d elapsed, "
+        r"pgd at 2 epsilons 1/255 to 8/255: \d+ of 2 × 21 images, 0:00:\d\d elapsed, "
         r"(time left unknown|about .* left|longer than estimated)"
     )
     assert any(re.fullmatch(pattern, line) for line in captured.err.splitlines()), captured.err

@@ -18,7 +18,7 @@ from robust201.planning.loading import parse_config
 from robust201.planning.sweep_record import portable_fields
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.zoo.space import NETWORKS, ZooNetwork
-from robust201.submission.shipment import _paths
+from robust201.submission.shipment import _find_paths
 from robust201.weights.manifest import hash_recipe
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
@@ -292,7 +292,7 @@ def test_each_dataset_may_have_separate_weight_files(
     assert checkpoints["digits"] != checkpoints["mine"]
     config = parse_config(yaml.safe_load(sweep.read_text()), "sweep")
     assert portable_fields(config)["weights"]["files"] == {name: {"tiny": "tiny.safetensors"} for name in files}
-    assert dict(_paths(config))["weights.files.mine.tiny"] == tmp_path / "mine/tiny.safetensors"
+    assert dict(_find_paths(config))["weights.files.mine.tiny"] == tmp_path / "mine/tiny.safetensors"
 
 
 def test_weight_files_by_network_are_used_for_every_dataset(

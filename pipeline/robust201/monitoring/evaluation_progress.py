@@ -34,7 +34,7 @@ class EvaluationProgress:
         key: the key that is being evaluated; empty before the first key.
         strengths: the key's strengths.
         stage: text with the number and key of the current stage; empty if the attack has no stages.
-        images: number of images to evaluate under this key, counted once per strength.
+        n_images: number of images to evaluate at each strength of this key.
         images_done: number of images evaluated under this key, counted once per strength.
         evaluations: number of evaluations (pairs of key and strength).
         evaluations_done: number of complete evaluations.
@@ -46,7 +46,7 @@ class EvaluationProgress:
     key: str = ""
     strengths: Sequence[float] = ()
     stage: str = ""
-    images: int = 0
+    n_images: int = 0
     images_done: int = 0
     evaluations: int = 0
     evaluations_done: int = 0
@@ -68,7 +68,7 @@ class EvaluationProgress:
         if self.costs.get(self.key, 0.0) >= _SIGNIFICANT_FRACTION * sum(self.costs.values()):
             self.seconds_per_cost = (start_time - self._key_start_time) / self.costs[self.key]
         self.key, self.strengths, self._key_start_time = key, strengths, start_time
-        self.images, self.images_done, self.stage = len(strengths) * n_images, 0, ""
+        self.n_images, self.images_done, self.stage = n_images, 0, ""
 
     def begin_stage(self, stage_number: int, key: str) -> None:
         """Record that a stage of the key begins."""
@@ -83,7 +83,8 @@ class EvaluationProgress:
         elapsed = f"{_format_time(time.monotonic() - self._start_time)} elapsed"
         if not self.key:
             return f"checking the network, {elapsed}"
-        image_progress = f"{self.images_done:,} of {self.images:,} images"
+        factor = f"{len(self.strengths)} × " if len(self.strengths) > 1 else ""
+        image_progress = f"{self.images_done:,} of {factor}{self.n_images:,} images"
         strengths = _describe_strengths(self.key, self.strengths)
         return f"{self.key}{strengths}{self.stage}: {image_progress}, {elapsed}, {self._describe_time_left()}"
 
