@@ -362,7 +362,7 @@ def test_corruption_requests_images_by_key_severity_and_index(task):
 def test_corruption_rejects_bad_source(source):
     task = TASKS["fog"]
     context = tiny_context("fog")
-    context = type(context)(**{**vars(context), "corrupted": source})
+    context = type(context)(**{**vars(context), "corrupted_images": source})
     with pytest.raises(PerturbationError, match="fog"):
         perturb_all(task, small_parameters(task), IMAGES, context)
 
@@ -394,15 +394,15 @@ def _broken_batches(change):
         (lambda p, x: [(0, p, (x + 1.1 / 255).clamp(0, 1))], "Linf"),
         (lambda p, x: [(0, p, x.double())], "float64"),
         (lambda p, x: [(0, p, x[:, :1])], "shape"),
-        (lambda p, x: [(0, p[:-1], x[:-1])], "image 20 0 times"),
-        (lambda p, x: [(0, p, x), (0, p[:1], x[:1])], "image 0 2 times"),
-        (lambda p, x: [(0, torch.cat([p, p[:1]]), torch.cat([x, x[:1]]))], "image 0 2 times"),
+        (lambda p, x: [(0, p[:-1], x[:-1])], "got 0 copies of image 20 at"),
+        (lambda p, x: [(0, p, x), (0, p[:1], x[:1])], "got 2 copies of image 0 at"),
+        (lambda p, x: [(0, torch.cat([p, p[:1]]), torch.cat([x, x[:1]]))], "got 2 copies of image 0 at"),
         (lambda p, x: [(1, p, x)], "strength index"),
         (lambda p, x: [(0, p + 1, x)], "positions in"),
         (lambda p, x: [(0, p - 1, x)], "positions in"),
         (lambda p, x: [(0, p.int(), x)], "int32"),
         (lambda p, x: [(0, p[:0], x[:0])], "one or more positions"),
-        (lambda _p, _x: [], "image 0 0 times"),
+        (lambda _p, _x: [], "got 0 copies of image 0 at"),
     ],
 )
 def test_check_batches_rejects_invalid_batches(change, message):

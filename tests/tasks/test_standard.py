@@ -61,7 +61,7 @@ def test_standard_matches_library_bitwise(key, radii):
 
 
 def is_correct_by_strength(key, *, images=None, **changes):
-    """Return whether each image is classified correctly after the fused attack, by strength."""
+    """Return one array (N,) per strength: whether each image is classified correctly after the fused attack."""
     images = images or tiny_images()
     context = dataclasses.replace(tiny_context(key), engine="fused")
     perturbed = perturb_all(TASKS[key], attack_parameters(TASKS[key], (1.0, 3.0), **changes), images, context)

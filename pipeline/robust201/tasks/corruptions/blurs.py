@@ -81,9 +81,8 @@ def large_defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArr
     smoothing_radius = 1 if radius <= _MAX_RADIUS_WITH_3X3_SMOOTHING else 2
     taps = exp(-0.5 * (np.arange(-smoothing_radius, smoothing_radius + 1) / smoothing) ** 2)
     weights = (taps / taps.sum()).astype(np.float32)
-    padded = np.pad(
-        disk, smoothing_radius, mode="reflect"
-    )  # OpenCV's default border mirrors at the edge pixel's centre
+    # OpenCV's default border mirrors at the edge pixel's centre.
+    padded = np.pad(disk, smoothing_radius, mode="reflect")
     rows = np.zeros_like(padded[smoothing_radius:-smoothing_radius])
     for shift, weight in enumerate(weights):
         rows += weight * padded[shift : shift + len(disk)]

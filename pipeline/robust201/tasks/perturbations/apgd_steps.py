@@ -149,10 +149,10 @@ class L1Steps:
         self, images: torch.Tensor, previous: torch.Tensor, gradient: torch.Tensor, iteration: int
     ) -> torch.Tensor:
         del previous, iteration
-        sorted_sizes = gradient.abs().flatten(1).sort(-1)[0]
-        n_values = sorted_sizes.shape[1]
+        sorted_magnitudes = gradient.abs().flatten(1).sort(-1)[0]
+        n_values = sorted_magnitudes.shape[1]
         index = torch.clamp((1.0 - self._fraction) * n_values, min=0, max=n_values - 1).long()
-        threshold = sorted_sizes.gather(1, index[:, None]).view(-1, 1, 1, 1)
+        threshold = sorted_magnitudes.gather(1, index[:, None]).view(-1, 1, 1, 1)
         signs = (gradient * (gradient.abs() >= threshold).float()).sign()
         stepped = images + self._sizes * signs / (signs.abs().flatten(1).sum(-1).view(-1, 1, 1, 1) + 1e-10)
         difference = stepped - self._clean
