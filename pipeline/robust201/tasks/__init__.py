@@ -468,7 +468,7 @@ def _advise_key(key: str) -> str:
         option = f"--set {name}.epsilons=8/255"
         return f" Strengths are parameters of {name}: in Python {example}, on the command line {option}."
     if "," in key:
-        return " In Python, several keys are a list."
+        return " In Python, pass several keys as a list."
     if key.endswith(".py"):
         return " Custom attacks and measures have the fields of docs/your-own.md, such as `file`."
     return suggest_key(key, [*TASKS, *KEY_GROUPS])

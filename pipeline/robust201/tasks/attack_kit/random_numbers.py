@@ -80,7 +80,7 @@ class RandomNumbers(Protocol):
     """A source of the random numbers for one key's attack."""
 
     def for_key(self, key: str) -> "RandomNumbers":
-        """Return the source for another attack's key, so that an ensemble's attack has the same numbers as alone."""
+        """Return the source for another key, so that an attack has the same numbers in an ensemble as alone."""
         ...
 
     def uniforms(self, restart: int, image_rows: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:

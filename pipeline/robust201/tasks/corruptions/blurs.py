@@ -45,7 +45,7 @@ MOTION_CONSTANTS = Constants(
 )
 """Radius and standard deviation of the motion kernel in pixels."""
 
-MOTION_ANGLE = 45.0
+MAX_MOTION_ANGLE = 45.0
 """Largest angle between the motion and the horizontal, in degrees."""
 
 _LEVELS_16_BIT = 257
@@ -237,7 +237,7 @@ def motion_blur(images: Images, severity: int, random_numbers: CorruptionRandomN
     """Blur images like a camera that moves during the exposure."""
     radius, sigma = MOTION_CONSTANTS.at(severity, images.shape[1])
     scale = scale_of(images.shape[1])
-    angles = random_numbers.draw_per_image(lambda rng: rng.uniform(-MOTION_ANGLE, MOTION_ANGLE, size=()))
+    angles = random_numbers.draw_per_image(lambda rng: rng.uniform(-MAX_MOTION_ANGLE, MAX_MOTION_ANGLE, size=()))
     return blur_along(images, radius * scale, sigma * scale, angles)
 
 

@@ -16,8 +16,8 @@ _CHECK_INTERVAL = 4
 """Number of steps between checks of the residuals. Each check waits for the device."""
 
 _MIN_RELATIVE_LENGTH = 1e-12
-"""Minimum length of a new direction, relative to the operator's norm. A shorter one means that the iteration has
-already found all directions that it can reach."""
+"""Minimum length of a new direction, relative to an estimate of the operator's norm. A shorter one means that the
+iteration has already found all directions that it can reach."""
 
 
 def largest_eigenvalues(
