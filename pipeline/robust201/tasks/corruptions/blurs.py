@@ -64,7 +64,7 @@ _MAX_RADIUS_WITH_3X3_SMOOTHING = 8
 
 @cache
 def large_defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArray[np.float64]:
-    """Return the defocus kernel that was published for 224 pixels, whose disk may reach the kernel's edge.
+    """Return the defocus kernel that was published for 224 pixels. Its disk may reach the kernel's edge.
 
     Args:
         radius: radius of the disk, in pixels of a 224-pixel image.
