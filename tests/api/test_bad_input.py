@@ -290,7 +290,7 @@ def test_evaluate_rejects_malformed_labels(case: str) -> None:
 
 WRONG_KEYS = {
     "unknown": (["pgdd"], r"'pgdd': no such key\. Did you mean 'pgd'\?"),
-    "several keys in a string": ("clean,pgd", r"In Python, several keys are a list"),
+    "several keys in a string": ("clean,pgd", r"In Python, pass several keys as a list"),
     "strength in the key": (["pgd:16"], r"on the command line --set pgd\.epsilons=8/255"),
     "not a name": ([5], r"failed for 5: expected a name such as 'pgd'"),
     "nested list": ([["pgd"]], r"failed for \['pgd'\]: expected a name such as 'pgd', .* type list\."),

@@ -22,7 +22,7 @@ from tests.conftest import RunCommand, WriteSweep, add_network, read_tree
 
 @pytest.fixture
 def weights(tiny_weights: Path, tmp_path: Path) -> Path:
-    """Return a copy of a checkpoint store, which tests damage."""
+    """Return a copy of a checkpoint store for tests to damage."""
     return shutil.copytree(tiny_weights, tmp_path / "weights")
 
 
@@ -207,7 +207,7 @@ def test_run_rejects_a_damaged_file_of_corrupted_images(
 @pytest.mark.parametrize(
     "change", [{"images": {"count": 20}}, {"datasets": {"digits": {"corruptions": {"source": "generated", "seed": 1}}}}]
 )
-def test_run_rejects_corrupted_images_of_another_selection_or_seed(
+def test_run_rejects_corruptions_generated_from_another_selection_or_seed(
     robust201: RunCommand, write_sweep: WriteSweep, finished_results: Path, tmp_path: Path, change: dict[str, Any]
 ) -> None:
     if "datasets" in change:

@@ -153,7 +153,7 @@ def damage_folder(folder: Path, fault: str) -> None:
         (folder / "labels.json").write_text("[1, 2, 3]")
     elif fault == "a class numbered twice":
         (folder / "labels.json").write_text('{"owl": 1, "finch": 2, "Zebra": 3, "owl": 4}')
-    elif fault == "too many classes":
+    elif fault == "a label above the maximum":
         (folder / "labels.json").write_text('{"owl": 70000, "finch": 2, "Zebra": 3}')
 
 
@@ -161,12 +161,12 @@ MESSAGES_BY_FAULT = {
     "mixed sizes": r"c\.png: expected 8x8 pixels, got 9x8 pixels\. Resize the images, add a resize rule",
     "not square": r"a\.png: expected a square image, got 9x8 pixels\. .*resize rule",
     "unreadable": r"d\.png: expected a JPEG or PNG, got 20 bytes.* Replace or remove it\.",
-    "empty class": r"wren: this class folder has no JPEG or PNG file\. Fill or remove it\.",
+    "empty class": r"wren: this class folder has no JPEG or PNG file\. Add images or remove it\.",
     "another format": r"c\.bmp: it is neither JPEG nor PNG\. Convert or remove it\.",
     "16 bits": r"c\.png: expected 8 bits per channel, got Pillow mode I;16\. Convert the image\.",
     "labels without a class": r"labels\.json: expected a whole number .* for the class folder 'Zebra', got none\.",
     "labels that are not an object": r"labels\.json: the file is not a JSON object",
-    "too many classes": r"expected a whole number from 0 to 32766 for the class folder 'owl', got 70000",
+    "a label above the maximum": r"expected a whole number from 0 to 32766 for the class folder 'owl', got 70000",
     "a class numbered twice": r"labels\.json: the file is not a JSON object .*'owl' occurs twice",
 }
 

@@ -62,7 +62,7 @@ INVALID_ARRAYS = {
     "divided by 255": ({"images": np.minimum(IMAGES, 1), "labels": LABELS}, r"no pixel is above 1"),
     "another size": ({"images": IMAGES[..., :7], "labels": LABELS}, r"\(N, 8, 8, 3\).*got uint8 \(13, 3, 8, 7\)"),
     "grey": ({"images": IMAGES[:, 0], "labels": LABELS}, r"got uint8 \(13, 8, 8\)"),
-    "none": ({"images": IMAGES[:0], "labels": LABELS[:0]}, r"got uint8 \(0, 3, 8, 8\)"),
+    "no images": ({"images": IMAGES[:0], "labels": LABELS[:0]}, r"got uint8 \(0, 3, 8, 8\)"),
     "labels of another length": (
         {"images": IMAGES, "labels": LABELS[1:]},
         r"expected 13 integers, one per image, got int64 .*12,",
@@ -88,13 +88,13 @@ def test_npz_rejects_invalid_arrays(tmp_path: Path, fault: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def truncated_npz() -> bytes:
+def make_truncated_npz() -> bytes:
     stream = io.BytesIO()
     np.savez_compressed(stream, images=IMAGES, labels=LABELS)
     return stream.getvalue()[:-40]
 
 
-def damaged_npz() -> bytes:
+def make_damaged_npz() -> bytes:
     stream = io.BytesIO()
     np.savez_compressed(stream, images=IMAGES, labels=LABELS)
     content = bytearray(stream.getvalue())
@@ -102,7 +102,7 @@ def damaged_npz() -> bytes:
     return bytes(content)
 
 
-def npz_without_arrays() -> bytes:
+def make_npz_without_arrays() -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("images", b"not an array")
@@ -112,7 +112,14 @@ def npz_without_arrays() -> bytes:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"nothing of the kind", pickle.dumps([1]), truncated_npz(), damaged_npz(), npz_without_arrays()],
+    [
+        b"",
+        b"nothing of the kind",
+        pickle.dumps([1]),
+        make_truncated_npz(),
+        make_damaged_npz(),
+        make_npz_without_arrays(),
+    ],
     ids=["empty", "text", "a pickle", "truncated", "damaged", "other members"],
 )
 def test_npz_rejects_other_files(tmp_path: Path, content: bytes) -> None:

@@ -264,7 +264,7 @@ def test_load_images_rejects_invalid_pickles(
 # --- parquet
 
 
-def encoded_images(count: int = 3, size: int = 32) -> list[bytes | None]:
+def make_encoded_images(count: int = 3, size: int = 32) -> list[bytes | None]:
     return [encode(np.full((3, size, size), pixel_value, np.uint8)) for pixel_value in range(count)]
 
 
@@ -281,11 +281,11 @@ def test_load_images_decodes_jpeg_and_grey_images_to_rgb(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [
-        ([*encoded_images(2), b"no image"], [0, 1, 2], r"row 2: expected a JPEG or PNG, got 8 bytes"),
-        ([*encoded_images(1), encoded_images(1)[0][:60]], [0, 1], r"row 1: expected a JPEG or PNG"),  # type: ignore[index]
-        ([*encoded_images(2), *encoded_images(1, 16)], [0, 1, 2], r"row 2: expected 32x32 pixels, got 16x16"),
-        ([*encoded_images(2), None], [0, 1, 2], r"column 'image' has no value in row 2"),
-        (encoded_images(3), [0, None, 2], r"column 'label' has no value in row 1"),
+        ([*make_encoded_images(2), b"no image"], [0, 1, 2], r"row 2: expected a JPEG or PNG, got 8 bytes"),
+        ([*make_encoded_images(1), make_encoded_images(1)[0][:60]], [0, 1], r"row 1: expected a JPEG or PNG"),  # type: ignore[index]
+        ([*make_encoded_images(2), *make_encoded_images(1, 16)], [0, 1, 2], r"row 2: expected 32x32 pixels, got 16x16"),
+        ([*make_encoded_images(2), None], [0, 1, 2], r"column 'image' has no value in row 2"),
+        (make_encoded_images(3), [0, None, 2], r"column 'label' has no value in row 1"),
         ([], [], "the file has no rows"),
     ],
 )
@@ -305,14 +305,14 @@ def test_load_images_rejects_other_parquet_columns(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"image": pa.array([b""], pa.binary()), "target": [1]}), file)
     with pytest.raises(DatasetError, match="column 'label' of integers, got columns image, target"):
         load_images("cifar10", path=tmp_path)
-    write_table(file, encoded_images(2), [0, 1], pa.float32())
+    write_table(file, make_encoded_images(2), [0, 1], pa.float32())
     with pytest.raises(DatasetError, match="column 'label' of integers, got label: float"):
         load_images("cifar10", path=tmp_path)
 
 
 @pytest.mark.parametrize("end", [0, 10, 200, -4])
 def test_load_images_rejects_truncated_parquet_files(tmp_path: Path, end: int) -> None:
-    file = write_table(tmp_path / "test.parquet", encoded_images(3), [0, 1, 2])
+    file = write_table(tmp_path / "test.parquet", make_encoded_images(3), [0, 1, 2])
     file.write_bytes(file.read_bytes()[:end])
     with pytest.raises(DatasetError, match="the Parquet file cannot be read"):
         load_images("cifar10", path=tmp_path)

@@ -20,7 +20,7 @@ from tests.support.download_server import FILES, ChangeDownload, Server, assert_
 # --- unpacking
 
 
-def link_member(name: str, target: str, member_type: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
+def make_special_member(name: str, target: str, member_type: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
     member.type, member.linkname = member_type, target
     return member
@@ -33,9 +33,9 @@ def link_member(name: str, target: str, member_type: bytes = tarfile.SYMTYPE) ->
         ({"../escaped": b"x"}, []),
         ({"{tmp}/escaped": b"x"}, []),
         ({"elsewhere/escaped": b"x"}, []),
-        ({}, [link_member("CIFAR-10-C/out", "../..")]),
-        ({}, [link_member("CIFAR-10-C/out", "/etc/passwd", tarfile.LNKTYPE)]),
-        ({}, [link_member("CIFAR-10-C/out", "", tarfile.FIFOTYPE)]),
+        ({}, [make_special_member("CIFAR-10-C/out", "../..")]),
+        ({}, [make_special_member("CIFAR-10-C/out", "/etc/passwd", tarfile.LNKTYPE)]),
+        ({}, [make_special_member("CIFAR-10-C/out", "", tarfile.FIFOTYPE)]),
     ],
 )
 def test_fetch_rejects_a_tar_with_unsafe_members(

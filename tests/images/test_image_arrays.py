@@ -1,4 +1,4 @@
-"""Snapshots of images for workers are complete, equal the planned images, and are replaced if damaged."""
+"""The image arrays that workers read equal the planned images, and are replaced if damaged."""
 
 from pathlib import Path
 

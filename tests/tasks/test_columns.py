@@ -177,7 +177,7 @@ def test_grid_strength_is_described_as_meaningless(key: str) -> None:
     assert describe_strength(TASKS["pgd"]).startswith("Epsilon in units of 1/255")
 
 
-def stored_distances(distances):
+def round_trip_distances(distances):
     """Store distances of misclassified images in a result, and return them as read back."""
     n_images = len(distances)
     accumulator = Accumulator(["distances"], 2, "cpu", n_images)
@@ -189,12 +189,12 @@ def stored_distances(distances):
 
 def test_l0_distances_are_stored_exactly():
     distances = torch.arange(1, 3073)
-    assert stored_distances(distances.double()).tolist() == distances.tolist()
+    assert round_trip_distances(distances.double()).tolist() == distances.tolist()
 
 
 def test_stored_distance_is_rounded_down_and_positive():
     radii = torch.arange(256, dtype=torch.float64) / 255
-    distances = stored_distances(radii)
+    distances = round_trip_distances(radii)
     assert (distances <= radii.numpy()).all()
     np.testing.assert_allclose(distances, radii, atol=1e-9)
-    assert stored_distances(torch.tensor([0.0, 1e-12])).tolist() == [0.0, 1e-9]
+    assert round_trip_distances(torch.tensor([0.0, 1e-12])).tolist() == [0.0, 1e-9]

@@ -1,4 +1,4 @@
-"""Parts of the corruption generator, compared with simple loops that follow the published script."""
+"""Components of the corruption generator, compared with simple loops that follow the published script."""
 
 import colorsys
 import math

@@ -107,7 +107,7 @@ def attack_images(
     strengths=None,
     batch_size=64,
     pool_size=10_000,
-    interval=None,
+    check_interval=None,
     model=MODEL,
 ):
     """Attack some images; return {strength: (n, 3, H, W)} in the order of `positions`."""
@@ -115,7 +115,9 @@ def attack_images(
     strengths = strengths or parameters.strengths
     positions = np.arange(len(IMAGES)) if positions is None else np.asarray(positions)
     batching = (
-        Batching(batch_size, pool_size) if interval is None else FixedIntervalBatching(batch_size, pool_size, interval)
+        Batching(batch_size, pool_size)
+        if check_interval is None
+        else FixedIntervalBatching(batch_size, pool_size, check_interval)
     )
     job = AttackJob(
         model=model,
@@ -212,11 +214,12 @@ def test_result_does_not_depend_on_batches(task, batch_size, pool_size):
     assert_equals_rows_of(all_attacked_images(task.key), perturbed)
 
 
-@pytest.mark.parametrize("interval", [1, 3, 17, 1000])
-def test_square_result_does_not_depend_on_check_interval(interval):
+@pytest.mark.parametrize("check_interval", [1, 3, 17, 1000])
+def test_square_result_does_not_depend_on_check_interval(check_interval):
     task = TASKS["aa_square"]
     assert_equals_rows_of(
-        all_attacked_images(task.key), attack_images(task, parameters=PARAMETERS[task.key], interval=interval)
+        all_attacked_images(task.key),
+        attack_images(task, parameters=PARAMETERS[task.key], check_interval=check_interval),
     )
 
 

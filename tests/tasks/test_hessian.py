@@ -50,7 +50,7 @@ def measure(key, image_set, classifier=None, *, seed=0, **parameters):
     return {name: float(value) for name, value in values.items()}
 
 
-def exact_eigenvalue_of_weights(network, images, classifier):
+def largest_eigenvalue_of_dense_hessian(network, images, classifier):
     """Return the largest eigenvalue of the dense Hessian, in float64."""
     network = network.double().eval()
     pixels = ((torch.from_numpy(images.images) / 255 - classifier.mean) / classifier.std).double()
@@ -73,7 +73,7 @@ def exact_eigenvalue_of_weights(network, images, classifier):
 def test_hessian_weights_matches_dense_matrix():
     images, network = tiny_images(12), SmoothNetwork()
     result = measure("hessian_weights", images, tiny_classifier(network), images=12, batch=4)
-    expected = exact_eigenvalue_of_weights(SmoothNetwork(), images, tiny_classifier(network))
+    expected = largest_eigenvalue_of_dense_hessian(SmoothNetwork(), images, tiny_classifier(network))
     assert expected > 0.1
     assert result["largest"] == pytest.approx(expected, rel=1e-4)
     assert result["largest_summed"] == 3 * result["largest"]

@@ -22,7 +22,7 @@ def test_expand_keys_replaces_groups_in_place() -> None:
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.key)
-def test_closest_key_recognises_labels_of_figures(task) -> None:
+def test_suggest_key_recognises_figure_labels(task) -> None:
     assert suggest_key(task.label, TASKS) == f" Did you mean {task.key!r}?"
 
 

@@ -12,7 +12,9 @@ N_CLASSES, N_IMAGES = 1000, 40
 GENERATOR = torch.Generator().manual_seed(0)
 LABELS = torch.randint(0, N_CLASSES, (N_IMAGES,), generator=GENERATOR)
 LOGITS = torch.randn(N_IMAGES, N_CLASSES, generator=GENERATOR)
-LOGITS[::3, :] += 9 * torch.nn.functional.one_hot(LABELS[::3], N_CLASSES)  # a third of the images are correct
+LOGITS[::3, :] += 9 * torch.nn.functional.one_hot(
+    LABELS[::3], N_CLASSES
+)  # at least a third of the images are classified correctly
 COMPACT_MEASUREMENTS = ("accuracy", "confidence_prediction", "predictions")
 """Measurements that do not request a matrix with a row for each class."""
 

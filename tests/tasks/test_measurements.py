@@ -81,9 +81,9 @@ def test_merged_parts_equal_whole(logits_with_labels, data):
     expected = measure(logits, labels)
     assert_same_bytes(merge_values(parts), expected)
     middle = data.draw(st.integers(1, len(parts)))
-    first_half = [merge_values(parts[:middle])]
-    second_half = [merge_values(parts[middle:])] if parts[middle:] else []
-    assert_same_bytes(merge_values(first_half + second_half), expected)
+    first_group = [merge_values(parts[:middle])]
+    second_group = [merge_values(parts[middle:])] if parts[middle:] else []
+    assert_same_bytes(merge_values(first_group + second_group), expected)
 
 
 @settings(max_examples=20)

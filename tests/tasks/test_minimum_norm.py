@@ -215,7 +215,7 @@ def test_image_is_correct_at_epsilons_below_its_distance(task):
     distances = distances_of(task.key, nearest)
     misclassified = classifier(nearest).argmax(dim=1) != LABELS
     positive_distances = sorted(set(distances[misclassified].tolist()) - {0.0})
-    # Slightly more than a distance, since radii and sums over other batches are rounded.
+    # Use slightly more than a distance, since radii and sums over other batches are rounded.
     epsilons = [1.0001 * positive_distances[len(positive_distances) // 4], 1.0001 * positive_distances[-1]]
     field, factor = ("epsilons_255", 255.0) if task.constraint.divisor == 255 else ("epsilons", 1.0)
     parameters = task.parameters(steps=40, **{field: [epsilon * factor for epsilon in epsilons]})

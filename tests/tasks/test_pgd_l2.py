@@ -39,8 +39,8 @@ def losses(images):
 
 
 def attack_fused(**changes):
-    """Attack with the fused engine, and the library's random numbers and batches: (S, N, 3, H, W)."""
-    # Steps as long as the larger radius change iterates strongly, so that the last one is rarely the best.
+    """Attack with the fused engine and Foolbox's random numbers and batches; return images (S, N, 3, H, W)."""
+    # With a step size equal to the larger radius, iterates change so much that the last one is rarely the best.
     parameters = TASK.parameters(epsilons=EPSILONS, **{"step_size": 0.4, "steps": 12} | changes)
     images = torch.from_numpy(IMAGES.images)
     return fused_images("pgd_l2", CLASSIFIER, images, LABELS, EPSILONS, SEED, parameters)
@@ -91,7 +91,7 @@ def test_best_iterate_matches_simple_loop(random_start):
 
 
 @pytest.mark.parametrize("random_start", [True, False])
-def test_best_iterate_has_at_least_loss_of_start_and_last_iterate(random_start):
+def test_loss_of_best_iterate_is_no_lower_than_at_start_and_last_iterate(random_start):
     n_better = 0
     images_by_epsilon = zip(
         EPSILONS,
@@ -101,7 +101,7 @@ def test_best_iterate_has_at_least_loss_of_start_and_last_iterate(random_start):
     )
     for epsilon, best_images, last_images in images_by_epsilon:
         start_images = starting_points_of(epsilon, random_start=random_start)
-        # The result is projected once more, which rounds.
+        # The result is projected once more, which adds rounding errors.
         assert (losses(best_images) >= torch.maximum(losses(last_images), losses(start_images)) - 1e-4).all()
         n_better += int((losses(best_images) > losses(last_images) + 1e-3).sum())
     assert n_better > 3

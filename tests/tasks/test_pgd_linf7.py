@@ -1,4 +1,4 @@
-"""Seven steps of PGD in an Linf ball: comparison of its variants with a simple loop that stores all iterates."""
+"""PGD in an Linf ball (by default, seven steps): its variants match a simple loop that stores all iterates."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ CLASSIFIER = tiny_classifier()
 
 
 def iterates_from_loop(epsilon, *, random_start, iterate, label, steps):
-    """Return the attack's images and the indices of their iterates, from a loop that stores all iterates."""
+    """Run a simple PGD loop that stores all iterates; return the selected iterate of each image, and its index."""
     start = CLEAN
     if random_start:
         # The library's random numbers: uniform in [-epsilon, epsilon), from torch's global generator.
@@ -51,12 +51,12 @@ def test_variants_match_simple_loop(random_start, iterate, label):
     parameters = TASK.parameters(epsilons_255=[255 * epsilon for epsilon in EPSILONS], **variant)
     images = torch.from_numpy(IMAGES.images)
     perturbed = fused_images(TASK.key, CLASSIFIER, images, LABELS, EPSILONS, SEED, parameters)
-    returned_indices = set()
+    indices_at_all_epsilons = set()
     for epsilon, result in zip(EPSILONS, perturbed, strict=True):
         expected, selected_indices = iterates_from_loop(epsilon, **variant)
         torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)
-        returned_indices |= set(selected_indices.tolist())
-    assert len(returned_indices) > 1 or iterate == "last"
+        indices_at_all_epsilons |= set(selected_indices.tolist())
+    assert len(indices_at_all_epsilons) > 1 or iterate == "last"
 
 
 def test_parameters_have_published_defaults_and_identity():

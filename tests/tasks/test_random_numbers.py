@@ -89,7 +89,7 @@ def test_random_numbers_match_recorded_values():
     assert (window.row, window.column, window.signs.flatten().tolist()) == (2, 15, [1, 1, -1])
 
 
-def test_windows_depend_on_query_number():
+def test_windows_do_not_depend_on_earlier_queries():
     random_numbers = CounterRandomNumbers(0, "aa_square")
     sides = [5] * 40
     windows = random_numbers.windows(0, 0, sides, SHAPE)

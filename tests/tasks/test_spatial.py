@@ -41,10 +41,10 @@ def test_result_does_not_depend_on_model_batch(model_batch):
     assert len(transformed) == 135
     correct = torch.stack([classifier.logits(images).argmax(dim=1) == LABELS for images in transformed])
     expected = CLEAN.clone()
-    for image in range(len(CLEAN)):
-        fooling_points = (~correct[:, image]).nonzero().flatten()
-        if len(fooling_points) and classifier.logits(CLEAN[image : image + 1]).argmax() == LABELS[image]:
-            expected[image] = transformed[fooling_points[0], image]
+    for position in range(len(CLEAN)):
+        fooling_points = (~correct[:, position]).nonzero().flatten()
+        if len(fooling_points) and classifier.logits(CLEAN[position : position + 1]).argmax() == LABELS[position]:
+            expected[position] = transformed[fooling_points[0], position]
     network = CountingNetwork(classifier.network)
     perturbed = attack("grid135", "fused", classifier=tiny_classifier(network), model_batch=model_batch)
     assert torch.equal(perturbed, expected)

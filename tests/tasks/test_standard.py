@@ -42,17 +42,17 @@ def ten_class_classifier():
 
 
 @pytest.mark.parametrize(
-    ("key", "radii"),
+    ("key", "strength_fields"),
     [
         ("aa_standard", {"epsilons_255": (2.0, 6.0)}),
         pytest.param("aa_standard_l2", {"epsilons": (0.15, 0.4)}, marks=pytest.mark.slow),
         ("aa_standard_l1", {"epsilons": (0.8, 2.5)}),
     ],
 )
-def test_standard_matches_library_bitwise(key, radii):
+def test_standard_matches_library_bitwise(key, strength_fields):
     classifier = ten_class_classifier()
     images = tiny_images(10, classifier=classifier)
-    parameters = TASKS[key].parameters(**radii, steps=6, queries=20)
+    parameters = TASKS[key].parameters(**strength_fields, steps=6, queries=20)
     pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
     differences = compare(key, classifier, pixels, labels, parameters, seed=SEED, separate_strengths=True)
     bits = {(difference.image_bits, difference.logit_bits) for difference in differences.values()}
@@ -61,7 +61,7 @@ def test_standard_matches_library_bitwise(key, radii):
 
 
 def is_correct_by_strength(key, *, images=None, **changes):
-    """Return whether each image is classified correctly after the fused attack, by strength."""
+    """Return one array (N,) per strength: whether each image is classified correctly after the fused attack."""
     images = images or tiny_images()
     context = dataclasses.replace(tiny_context(key), engine="fused")
     perturbed = perturb_all(TASKS[key], attack_parameters(TASKS[key], (1.0, 3.0), **changes), images, context)

@@ -1,4 +1,4 @@
-"""Steps at which images are fooled: comparison with attacks of fewer steps, merging, and attacks without steps."""
+"""Steps at which attacks first succeed: comparison with attacks of fewer steps, merging, and keys without steps."""
 
 import dataclasses
 import itertools
@@ -40,7 +40,7 @@ def is_misclassified(values):
     return values["predictions"] != IMAGES.labels
 
 
-def is_misclassified_clean():
+def is_misclassified_without_attack():
     (values,) = evaluate_key("clean", ("predictions",)).values()
     return is_misclassified(values)
 
@@ -61,7 +61,7 @@ def test_steps_of_square_match_attacks_with_fewer_queries(key, changes):
     n_queries = 24
     for strength, values in evaluate_key(key, queries=n_queries, **changes).items():
         steps = steps_of(values["steps"])
-        np.testing.assert_array_equal(steps == 0, is_misclassified_clean())
+        np.testing.assert_array_equal(steps == 0, is_misclassified_without_attack())
         for queries in (1, 2, 3, 7, 12, 23, n_queries):
             values_of_fewer_queries = evaluate_key(key, ("predictions",), queries=queries, **changes)[strength]
             np.testing.assert_array_equal(steps <= queries, is_misclassified(values_of_fewer_queries))
@@ -79,14 +79,14 @@ def test_steps_of_pgd_match_attacks_with_fewer_steps(key, changes):
         expected = np.full(len(IMAGES), np.inf)
         for steps in reversed(values_by_n_steps):
             expected[is_misclassified(values_by_n_steps[steps][strength])] = steps
-        expected[is_misclassified_clean()] = 0
+        expected[is_misclassified_without_attack()] = 0
         np.testing.assert_array_equal(steps_of(values["steps"]), expected)
         all_steps |= set(expected)
     assert len(all_steps) > 2  # some before the attack, some at later steps, and some never
 
 
 class TracingModel:
-    """A model that records, for every gradient, whether each sample is misclassified there."""
+    """A model that records, whenever it computes gradients, which samples are misclassified."""
 
     def __init__(self):
         self.is_misclassified = []
@@ -107,15 +107,15 @@ def test_steps_of_apgd_match_traced_iterates():
     context = dataclasses.replace(tiny_context(task.key, CLASSIFIER), engine="fused", model=model, model_batch=100)
     part = part_of(task, parameters, IMAGES)
     (result,) = evaluate_part(context, task, parameters, part, IMAGES, ("steps", "predictions"), provenance={})
-    # The attack computes gradients at the start and at each iterate, only for images that are correct without it.
+    # The attack computes gradients at the start and at each iterate. It attacks only correctly classified images.
     is_misclassified_by_pass = torch.stack(model.is_misclassified).numpy()
     assert len(is_misclassified_by_pass) == 10
     expected = np.where(
         is_misclassified_by_pass.any(axis=0), np.maximum(is_misclassified_by_pass.argmax(axis=0), 1), np.inf
     )
     steps = steps_of(result.values["steps"])
-    np.testing.assert_array_equal(steps[~is_misclassified_clean()], expected)
-    assert (steps[is_misclassified_clean()] == 0).all()
+    np.testing.assert_array_equal(steps[~is_misclassified_without_attack()], expected)
+    assert (steps[is_misclassified_without_attack()] == 0).all()
     assert len(np.unique(expected)) > 2
 
 
@@ -133,17 +133,17 @@ def test_recording_steps_does_not_change_other_columns(key):
 def test_image_has_a_step_if_and_only_if_it_is_misclassified(key):
     for values in evaluate_key(key).values():
         np.testing.assert_array_equal(values["steps"] != NOT_FOOLED_STEP, is_misclassified(values))
-        assert (values["steps"][is_misclassified_clean()] == 0).all()
+        assert (values["steps"][is_misclassified_without_attack()] == 0).all()
 
 
 @pytest.mark.parametrize("key", ["fmn", "fmn_l2", "fmn_l1", "fmn_l0"])
-def test_image_is_fooled_no_later_in_larger_ball(key):
+def test_attack_succeeds_no_later_in_larger_ball(key):
     steps = [steps_of(values["steps"]) for _, values in sorted(evaluate_key(key, steps=40).items())]
     assert all((smaller >= larger).all() for smaller, larger in itertools.pairwise(steps))
     assert len(np.unique(np.concatenate(steps))) > 3
 
 
-def test_step_numbers_continue_over_restarts_and_targets():
+def test_step_numbers_continue_across_restarts_and_targets():
     values_of_one_run = evaluate_key("aa_square", queries=3)
     values_of_three_runs = evaluate_key("aa_square", queries=3, restarts=3)
     targeted_values = evaluate_key("aa_apgd-t", steps=4, targets=3)
@@ -158,7 +158,7 @@ def test_step_numbers_continue_over_restarts_and_targets():
     assert targeted_steps[np.isfinite(targeted_steps)].max() <= 12
 
 
-def test_steps_without_attack_are_zero_or_not_fooled():
+def test_keys_without_attack_have_step_zero_for_misclassified_images_only():
     for key in ("clean", "fog"):
         for values in evaluate_key(key).values():
             np.testing.assert_array_equal(values["steps"], np.where(is_misclassified(values), 0, NOT_FOOLED_STEP))
@@ -173,6 +173,6 @@ def test_steps_without_attack_are_zero_or_not_fooled():
         ("rot10", "fused", "rot10 does not record"),
     ],
 )
-def test_attacks_without_steps_reject_measurement_steps(key, engine, message):
+def test_attacks_that_record_no_steps_reject_steps_as_measurement(key, engine, message):
     with pytest.raises(ConfigError, match=message):
         evaluate_key(key, engine=engine)

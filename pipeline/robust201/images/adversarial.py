@@ -1,4 +1,4 @@
-"""Store on disk of a source network's adversarial images, which are created once and used to evaluate other networks.
+"""On-disk store of a source network's adversarial images, which are created once and used to evaluate other networks.
 
 The images are stored in blocks: `<folder>/<strength>-<start>-<stop>-<16 hex digits of the file's SHA-256>.npy` has the
 images at the positions [start, stop) of the selection, (n, 3, H, W) float32 in [0, 1]. Block boundaries are fixed and

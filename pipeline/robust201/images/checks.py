@@ -20,7 +20,7 @@ _MAX_FILE_BYTES = 4 << 30
 class LabelledImages(NamedTuple):
     """Images (N, C, H, W) uint8 and labels (N,) int64 in file order.
 
-    `decoder` has the libraries that affect the pixels of decoded images (see `images.decoding`).
+    `decoder` maps decoding steps to the libraries that affect the pixels (see `images.decoding`).
     """
 
     images: NDArray[np.uint8]

@@ -110,7 +110,7 @@ def _list_images(folder: Path) -> list[Path]:
     files = list(_iter_images(folder))
     if not files:
         raise DatasetError(
-            f"Reading images failed for {folder}: this class folder has no JPEG or PNG file. Fill or remove it."
+            f"Reading images failed for {folder}: this class folder has no JPEG or PNG file. Add images or remove it."
         )
     unsupported_file = next((file for file in files if file.suffix.lower() in _UNSUPPORTED_SUFFIXES), None)
     if unsupported_file is not None:

@@ -44,7 +44,7 @@ class CorruptedStore:
         folder: folder of the files.
         images: the selected clean images.
         rows: (n,) int64, rows of the selected images within the images of each severity.
-        n_rows: number of images per severity.
+        n_images: number of images per severity.
         manifest: manifest of generated images; None for published images.
     """
 
@@ -54,7 +54,7 @@ class CorruptedStore:
         images: ImageSet,
         *,
         rows: NDArray[np.int64],
-        n_rows: int,
+        n_images: int,
         manifest: Manifest | None = None,
     ) -> None:
         self.folder = folder
@@ -63,7 +63,7 @@ class CorruptedStore:
         self.indices = images.indices
         self._image_size = images.images.shape[2:]
         self._rows = rows
-        self._n_rows = n_rows
+        self._n_images = n_images
         self._manifest = manifest
         self._files: dict[str, NDArray[np.uint8]] = {}
         self._digests: dict[str, str] = {}
@@ -163,8 +163,8 @@ class CorruptedStore:
     def _open(self, key: str) -> NDArray[np.uint8]:
         """Memory-map the images of a corruption, (5, N, H, W, 3) uint8."""
         if key not in self._files:
-            array = _map_npy(self._path(key), (N_SEVERITIES * self._n_rows, *self._image_size, 3), self.source)
-            self._files[key] = array.reshape(N_SEVERITIES, self._n_rows, *array.shape[1:])
+            array = _map_npy(self._path(key), (N_SEVERITIES * self._n_images, *self._image_size, 3), self.source)
+            self._files[key] = array.reshape(N_SEVERITIES, self._n_images, *array.shape[1:])
         return self._files[key]
 
 
@@ -205,16 +205,16 @@ def open_published(
             "robust201 generated. Set `source: generated`, or choose the folder of the published files."
         )
     _check_labels(folder, images, images.indices, n_images, "published")
-    store = CorruptedStore(folder, images, rows=images.indices, n_rows=n_images)
+    store = CorruptedStore(folder, images, rows=images.indices, n_images=n_images)
     if keys is None:
-        names = [name for name in entry.members if (folder / name).exists()]
+        file_names = [file_name for file_name in entry.members if (folder / file_name).exists()]
     else:
-        names = [f"{key}.npy" for key in keys]
-    for name in names:
-        if name != LABELS:
-            store.check(name.removesuffix(".npy"))
+        file_names = [f"{key}.npy" for key in keys]
+    for file_name in file_names:
+        if file_name != LABELS:
+            store.check(file_name.removesuffix(".npy"))
         if verify == "full":
-            _check_md5(folder / name, entry.members[name].digest or "")
+            _check_md5(folder / file_name, entry.members[file_name].digest or "")
     return store
 
 
@@ -234,7 +234,7 @@ def open_generated(folder: Path, images: ImageSet, recipe: GeneratorRecipe) -> C
         )
     rows = _find_rows(folder, images, manifest.n_images)
     _check_labels(folder, images, rows, manifest.n_images, "generated")
-    return CorruptedStore(folder, images, rows=rows, n_rows=manifest.n_images, manifest=manifest)
+    return CorruptedStore(folder, images, rows=rows, n_images=manifest.n_images, manifest=manifest)
 
 
 def _find_rows(folder: Path, images: ImageSet, n_images: int) -> NDArray[np.int64]:
@@ -255,18 +255,18 @@ def _find_rows(folder: Path, images: ImageSet, n_images: int) -> NDArray[np.int6
     return rows
 
 
-def _check_labels(folder: Path, images: ImageSet, rows: NDArray[np.int64], n_rows: int, source: str) -> None:
+def _check_labels(folder: Path, images: ImageSet, rows: NDArray[np.int64], n_images: int, source: str) -> None:
     path = folder / LABELS
     dtype = label_dtype(images.n_classes)
-    labels = _load_npy(path, (N_SEVERITIES * n_rows,), dtype, source).reshape(N_SEVERITIES, n_rows)[:, rows]
+    labels = _load_npy(path, (N_SEVERITIES * n_images,), dtype, source).reshape(N_SEVERITIES, n_images)[:, rows]
     mismatches = np.argwhere(labels != images.labels)
     if len(mismatches):
-        severity, position = mismatches[0]
+        severity_index, position = mismatches[0]
         raise DatasetError(
             f"Opening {source} corruptions failed for {path}: expected the test labels repeated five times, got label "
-            f"{labels[severity, position]} instead of {images.labels[position]} for row {images.indices[position]} at "
-            f"severity {severity + 1}. The files belong to other images, or to the same images in another order. "
-            "Choose the folder of this dataset's corruptions."
+            f"{labels[severity_index, position]} instead of {images.labels[position]} for row "
+            f"{images.indices[position]} at severity {severity_index + 1}. The files belong to other images, or to the "
+            "same images in another order. Choose the folder of this dataset's corruptions."
         )
 
 

@@ -57,7 +57,7 @@ def choose_test_rows(labels: NDArray[np.int64], n_test: int) -> NDArray[np.int64
 
 @functools.cache
 def _read_source() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Read scikit-learn's file without importing scikit-learn, because the import takes a second."""
+    """Read the digits from scikit-learn's file if possible, because importing scikit-learn takes a second."""
     package = importlib.util.find_spec("sklearn")
     file = None if package is None or package.origin is None else Path(package.origin).parent / _SOURCE_FILE
     if file is not None and file.is_file():
@@ -78,7 +78,7 @@ def load_digits(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) ->
     `verify` checks the hash of the source.
 
     Raises:
-        DatasetError: the digits of the installed scikit-learn differ.
+        DatasetError: the digits of the installed scikit-learn are not the expected ones.
     """
     pixels, labels = _read_source()
     digest = hashlib.sha256(pixels.tobytes() + labels.astype(np.uint8).tobytes()).hexdigest()

@@ -12,7 +12,7 @@ from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.noise import generator
 from robust201.core.records import ImageSet, Split
 from robust201.images.checks import LabelledImages
-from robust201.images.image_folder import find_split, write_split
+from robust201.images.image_folder import check_split, write_split
 
 LabelFrom: TypeAlias = Literal["first", "second"]
 """Dataset that provides the label of a blend."""
@@ -119,7 +119,7 @@ def write_fusion(
         "seed": seed,
         "rounding": "half up to 8 bits",
     }
-    find_split(folder, split, recipe)
+    check_split(folder, split, recipe)
     pairs = pair(len(first), len(second), seed)
     label_source, label_rows = (first, pairs.first) if label == "first" else (second, pairs.second)
     images = blend(first.images[pairs.first], second.images[pairs.second], alpha)

@@ -33,7 +33,7 @@ _FILES_OF_GENERATED_FOLDERS = (MANIFEST, INDICES, CLEAN_HASHES)
 
 @dataclass(frozen=True)
 class GeneratorRecipe:
-    """Settings that determine generated pixels, together with the clean images.
+    """Settings that, together with the clean images, determine the generated pixels.
 
     `generator_version` is the version of the corruptions' definitions; `frost` has the name and hash of the textures.
     """
@@ -43,7 +43,7 @@ class GeneratorRecipe:
     frost: Mapping[str, str]
 
     def identity(self, key: str, version: int) -> dict[str, Any]:
-        """Return the protocol fields that identify the pixels of a corruption, made by a version of the generator."""
+        """Return the protocol fields that identify a corruption's pixels under a version of the generator."""
         identity: dict[str, Any] = {"generator_version": version, "seed": self.seed}
         return identity | ({"frost": dict(self.frost)} if key == "frost" else {})
 
@@ -162,7 +162,7 @@ def reject_published_folder(folder: Path) -> None:
 
 
 def begin_folder(folder: Path, images: ImageSet, recipe: GeneratorRecipe) -> Manifest:
-    """Write the labels, indices, hashes and manifest of a new folder, or continue a folder of the same images.
+    """Write the labels, indices, hashes and manifest of a new folder, or reuse the folder if it has the same images.
 
     Raises:
         DatasetError: the folder contains images of another selection or another recipe.
@@ -189,7 +189,7 @@ def begin_folder(folder: Path, images: ImageSet, recipe: GeneratorRecipe) -> Man
 
 
 def check_recipe(folder: Path, manifest: Manifest, recipe: GeneratorRecipe) -> None:
-    """Compare a folder's recipe with the requested recipe; a `DatasetError` states the first difference."""
+    """Raise a `DatasetError` that states the first difference between the folder's recipe and the requested one."""
     folder_recipe, requested_recipe = asdict(manifest.recipe), asdict(recipe)
     for name, value in requested_recipe.items():
         if folder_recipe[name] != value:

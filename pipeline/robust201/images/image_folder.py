@@ -32,7 +32,7 @@ def to_8_bits(pixels: NDArray[Any], rounding: Rounding = "half-up") -> NDArray[n
     return rounded.astype(np.uint8)
 
 
-def find_split(folder: Path, split: Split, recipe: Mapping[str, Any]) -> str | None:
+def check_split(folder: Path, split: Split, recipe: Mapping[str, Any]) -> str | None:
     """Check that a split may be written to a folder, and return the split's hash if it already exists.
 
     Raises:

@@ -17,7 +17,7 @@ from robust201.images.specs import DatasetSpec
 
 
 def find_parquet(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
-    """Return `root` if it is a file, or `test.parquet` or `train.parquet` in it."""
+    """Return `root` if it is a file, else the split's Parquet file in the folder `root`; None if there is neither."""
     if root.is_file():
         return root
     file = root / f"{split}.parquet"
@@ -39,7 +39,7 @@ def load_parquet(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -
     decoder = ImageDecoder(spec)
     encoded = ((f"{path}, row {row}", cell.as_py) for row, cell in enumerate(table["image"]))
     images = decoder.decode_all(encoded, len(labels))
-    # Without a resize rule, protocols have no decoder, so that ids of older results stay valid.
+    # Without a resize rule, the libraries are omitted from the protocol, so that ids of older results stay valid.
     return LabelledImages(images, labels, {} if spec.resize is None else decoder.libraries)
 
 

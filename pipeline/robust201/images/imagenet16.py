@@ -43,8 +43,8 @@ def load_imagenet16(spec: DatasetSpec, path: Path, split: Split, *, verify: bool
     def read(file: Path, checksum: Checksum | None) -> LabelledImages:
         batch = read_batch(file, checksum, "labels", spec.image_size)
         check_labels(file, batch.labels, _N_FILE_CLASSES, first=1)
-        in_subset = batch.labels <= spec.n_classes
-        return LabelledImages(batch.images[in_subset], batch.labels[in_subset] - 1)
+        is_in_subset = batch.labels <= spec.n_classes
+        return LabelledImages(batch.images[is_in_subset], batch.labels[is_in_subset] - 1)
 
     published_checksums = registry.download(spec.name).members if verify else None
     images_of_subset = read_files(spec, path, split, _FILES[split], published_checksums, read)

@@ -23,7 +23,7 @@ _IMAGE_SIZE = 28
 _MAX_PIXEL = 255
 _UNSIGNED_BYTES = 8
 _MAX_BYTES = 1 << 30
-"""Maximum size of an unpacked file, twenty times the size of the training images."""
+"""Maximum size of an unpacked file, about twenty times the size of the training images."""
 
 _FILES: dict[Split, tuple[str, str]] = {
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),

@@ -17,7 +17,7 @@ from robust201.core.files import open_file, sha256_of
 from robust201.core.records import Split
 from robust201.core.unpickling import load_torch
 from robust201.images.checks import LabelledImages, check_labels
-from robust201.images.image_folder import Rounding, find_split, to_8_bits, write_split
+from robust201.images.image_folder import Rounding, check_split, to_8_bits, write_split
 
 IMAGES_FILE = "CIFAR_ims"
 LABELS_FILE = "CIFAR_lab"
@@ -26,7 +26,7 @@ LABELS_FILE = "CIFAR_lab"
 def import_torch_images(
     source: Path, folder: Path, *, n_classes: int, split: Split = "train", rounding: Rounding = "half-up"
 ) -> int:
-    """Convert a folder with both files to the format of `images.image_folder`, and return the images' height in pixels.
+    """Convert a folder such as `robust_CIFAR` to the format of `images.image_folder`; return the images' height.
 
     Code named in the files is never executed (see `core.unpickling`). The manifest records the hashes of both files.
 
@@ -48,7 +48,7 @@ def import_torch_images(
         "rounding": f"{rounding} to 8 bits",
         "split": split,
     }
-    find_split(folder, split, recipe)
+    check_split(folder, split, recipe)
     labels = _read_labels(files[1], n_classes)
     images = _read_images(files[0], len(labels), rounding)
     write_split(folder, split, LabelledImages(images, labels), recipe=recipe, n_classes=n_classes)

@@ -10,7 +10,7 @@ from robust201.core.errors import DatasetError, RobustWarning
 from robust201.core.records import NO_NORMALISATION, ImageSet
 
 _ROUNDING_TOLERANCE = 1e-3
-"""Maximum distance from an integer of every float times 255, if the floats count as 8-bit pixels. The rounding error of
+"""Floats count as 8-bit pixels if each of them, times 255, is at most this far from an integer. The rounding error of
 k / 255 in float32 is far smaller."""
 
 _MIN_IMAGES_TO_COMPARE_CLASSES = 50
@@ -87,10 +87,10 @@ def check_label_range(labels: NDArray[np.int64], n_classes: int) -> None:
             f"{n_classes} classes, got {labels[invalid_rows[0]]} ({len(invalid_rows):,} such labels). "
             "Correct the labels or the model."
         )
-    n_labelled = int(labels.max()) + 1 if len(labels) else 0
-    if len(labels) >= _MIN_IMAGES_TO_COMPARE_CLASSES and n_labelled <= n_classes // 2:
+    labels_bound = int(labels.max()) + 1 if len(labels) else 0
+    if len(labels) >= _MIN_IMAGES_TO_COMPARE_CLASSES and labels_bound <= n_classes // 2:
         warnings.warn(
-            f"The model has {n_classes:,} classes, but all {len(labels):,} labels are below {n_labelled:,}. If the "
+            f"The model has {n_classes:,} classes, but all {len(labels):,} labels are below {labels_bound:,}. If the "
             "model was trained on other classes, its accuracy means nothing. If the images are sorted by class, select "
             "them at random.",
             RobustWarning,

@@ -284,8 +284,8 @@ def _apgd_passes(parameters: Any, _n_classes: int) -> float:
 
 
 def _apgd_targeted_passes(parameters: Any, n_classes: int) -> float:
-    runs = parameters.restarts * min(parameters.targets, n_classes - 1)
-    return float((3.0 * (parameters.steps + 1) + 1) * (1 + _RESISTING_FRACTION * (runs - 1)) + 6)
+    n_runs = parameters.restarts * min(parameters.targets, n_classes - 1)
+    return float((3.0 * (parameters.steps + 1) + 1) * (1 + _RESISTING_FRACTION * (n_runs - 1)) + 6)
 
 
 def _fab_passes(parameters: Any, n_classes: int) -> float:
@@ -295,8 +295,8 @@ def _fab_passes(parameters: Any, n_classes: int) -> float:
 
 
 def _fab_targeted_passes(parameters: Any, n_classes: int) -> float:
-    runs = min(parameters.targets, n_classes - 1)
-    return float((4.0 * parameters.steps + 3) * (1 + _RESISTING_FRACTION * (runs - 1)) + 4)
+    n_runs = min(parameters.targets, n_classes - 1)
+    return float((4.0 * parameters.steps + 3) * (1 + _RESISTING_FRACTION * (n_runs - 1)) + 4)
 
 
 def _square_passes(parameters: Any, _n_classes: int) -> float:
@@ -339,7 +339,7 @@ def _rand_passes(parameters: Any, _n_classes: int) -> float:
     return float((1 + _RESISTING_FRACTION) * 3.0 * parameters.passes * (parameters.steps + 1) + 8)
 
 
-_CORRUPTIONS = (
+_CORRUPTION_TASKS = (
     _corruption_task("brightness"),
     _corruption_task("contrast"),
     _corruption_task("defocus_blur"),
@@ -357,7 +357,7 @@ _CORRUPTIONS = (
     _corruption_task("zoom_blur"),
 )
 
-CORRUPTIONS = tuple(task.key for task in _CORRUPTIONS)
+CORRUPTIONS = tuple(task.key for task in _CORRUPTION_TASKS)
 """The 15 corruptions of the paper, in the order of the published dataset's helper code."""
 
 TASKS: dict[str, Task] = {
@@ -390,7 +390,7 @@ TASKS: dict[str, Task] = {
         _grid_task("grid775_10", Grid775SmallAnglesParameters, "Grid 775, 10°"),
         _grid_task("rot30", RotationParameters, "Rotation 30°"),
         _grid_task("rot10", SmallRotationParameters, "Rotation 10°"),
-        *_CORRUPTIONS,
+        *_CORRUPTION_TASKS,
         # With `projections: exact`, the Jacobian takes one gradient per class.
         _measure_task(
             "jacobian",
@@ -468,7 +468,7 @@ def _advise_key(key: str) -> str:
         option = f"--set {name}.epsilons=8/255"
         return f" Strengths are parameters of {name}: in Python {example}, on the command line {option}."
     if "," in key:
-        return " In Python, several keys are a list."
+        return " In Python, pass several keys as a list."
     if key.endswith(".py"):
         return " Custom attacks and measures have the fields of docs/your-own.md, such as `file`."
     return suggest_key(key, [*TASKS, *KEY_GROUPS])

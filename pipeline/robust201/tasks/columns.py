@@ -212,7 +212,11 @@ def _contradiction_of_predictions(predictions: NDArray[Any], cm: Counts) -> str 
         return f"classes below {len(cm)}, got {int(predictions.max())}"
     class_counts = np.bincount(predictions, minlength=len(cm))
     expected = cm.sum(axis=0)
-    return None if np.array_equal(class_counts, expected) else f"{expected.tolist()}, got {class_counts.tolist()}"
+    return (
+        None
+        if np.array_equal(class_counts, expected)
+        else f"class counts {expected.tolist()}, got {class_counts.tolist()}"
+    )
 
 
 def _confidences_and_bins(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":

@@ -45,7 +45,7 @@ _MIN_TOLERANCE = 1e-5
 """Maximum deviation from 1 of the sum of a mean softmax vector over its classes, if there are few classes."""
 
 _TERM_TOLERANCE = 2.0**-24
-"""Maximum deviation per class, if there are many classes: the maximum rounding error of a probability in float32."""
+"""Maximum deviation per class, if there are many classes: the spacing of float32 numbers just below 1."""
 
 _ARITHMETIC_TOLERANCE = 1e-12
 """Tolerance for rounding errors of arithmetic with numbers from a file."""

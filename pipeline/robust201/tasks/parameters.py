@@ -638,7 +638,7 @@ class SigmaZero(MinimumNorm):
 
     Attributes:
         stepsize: size of Adam's first step; the size decreases to a tenth.
-        sigma: sharpness of the approximation; smaller is sharper.
+        sigma: smoothing of the approximation; smaller values make it sharper.
         threshold: initial threshold; smaller changes of values are set to 0.
         threshold_factor: change of the threshold per step, in units of the step size.
     """

@@ -35,7 +35,7 @@ from robust201.core.noise import generator
 from robust201.core.records import ImageSet, content_digest
 from robust201.images.adversarial import AdversarialStore
 from robust201.images.checks import LabelledImages
-from robust201.images.image_folder import find_split, to_8_bits, write_split
+from robust201.images.image_folder import check_split, to_8_bits, write_split
 from robust201.models.classifier import Classifier
 from robust201.weights.store import hash_weights
 
@@ -131,7 +131,7 @@ def write_feature_images(
     """
     recipe = _make_recipe(images, classifier, settings, network)
     with sole_writer(folder, "Generating images"):
-        existing_digest = find_split(folder, "train", recipe)
+        existing_digest = check_split(folder, "train", recipe)
         if existing_digest is not None:
             return existing_digest
         blocks = folder / f"blocks-{content_digest(recipe)[:16]}"

@@ -68,10 +68,10 @@ class Download:
         members: checksum of each file, by path below `folder`.
         licence: licence of the files.
         source: web page that describes the files or offers them for manual download.
-        checksum: checksum of the archive or wheel; without digest and size if there is none.
+        checksum: checksum of the archive or wheel; without digest and size for manual downloads.
         file: name of the archive or wheel, or ``""``.
         url: URL of the archive, or ``""``.
-        package: requirement of the wheel, such as ``"imagecorruptions==1.1.2"``, or ``""``.
+        package: pip requirement that selects the wheel, such as ``"imagecorruptions==1.1.2"``, or ``""``.
         package_folder: folder in the wheel that contains the members, or ``""``.
     """
 

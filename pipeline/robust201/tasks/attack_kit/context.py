@@ -121,19 +121,19 @@ class Context:
             yield slice(start, min(start + slice_size, n_images))
 
     @contextmanager
-    def seeded(self, batch: int) -> Iterator[int]:
+    def seeded(self, batch_number: int) -> Iterator[int]:
         """Seed torch's generators for one batch, and restore their state afterwards.
 
         The seed is derived from the sweep's seed, the key and the batch's number. All strengths and all architectures
         therefore use the same random numbers, whichever strengths are evaluated.
 
         Args:
-            batch: the batch's number in the whole image set (see `batches`).
+            batch_number: the batch's number in the whole image set (see `batches`).
 
         Yields:
             The seed, for libraries that seed their own generators.
         """
-        seed = derived_seed(self.seed, self.key, batch)
+        seed = derived_seed(self.seed, self.key, batch_number)
         # `manual_seed` and the libraries seed every CUDA device, so restore all. A run on the CPU must not initialise
         # CUDA.
         devices = range(torch.cuda.device_count()) if self.classifier.device.type == "cuda" else ()

@@ -80,7 +80,7 @@ class RandomNumbers(Protocol):
     """A source of the random numbers for one key's attack."""
 
     def for_key(self, key: str) -> "RandomNumbers":
-        """Return the source for another attack's key, so that an ensemble's attack has the same numbers as alone."""
+        """Return the source for another key, so that an attack has the same numbers in an ensemble as alone."""
         ...
 
     def uniforms(self, restart: int, image_rows: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
@@ -234,10 +234,10 @@ class CounterRandomNumbers:
         return window_moves
 
 
-_BLOCK = 64
+_MAX_BLOCK_IMAGES = 64
 """Maximum number of images per block. Random numbers are drawn and cached for blocks of consecutive images."""
 
-_BLOCK_VALUES = _BLOCK * 3 * 32 * 32
+_MAX_BLOCK_VALUES = _MAX_BLOCK_IMAGES * 3 * 32 * 32
 """Maximum number of values per block, unless a single image has more: blocks of large images have fewer images."""
 
 _MAX_CACHED_BLOCKS = 320
@@ -247,7 +247,7 @@ _MAX_CACHED_BLOCKS = 320
 
 def _block_size(n_values: int) -> int:
     """Return the number of images per block, which does not affect the drawn numbers."""
-    return min(_BLOCK, max(1, _BLOCK_VALUES // max(1, n_values)))
+    return min(_MAX_BLOCK_IMAGES, max(1, _MAX_BLOCK_VALUES // max(1, n_values)))
 
 
 _DrawBlock = Callable[[int, str, int, int, int], NDArray[Any]]
@@ -339,10 +339,10 @@ def _gather(draw_block: _DrawBlock, stream: tuple[int, str, int, int], image_row
     size = _block_size(stream[-1])
     blocks, block_of_image = np.unique(image_rows // size, return_inverse=True)
     # Random numbers of a single image larger than a block are not cached, since they would fill the memory.
-    draw_block = draw_block if stream[-1] <= _BLOCK_VALUES else inspect.unwrap(draw_block)
+    draw_block = draw_block if stream[-1] <= _MAX_BLOCK_VALUES else inspect.unwrap(draw_block)
     block_values = [draw_block(*stream, int(block)) for block in blocks]
     values = np.empty((len(image_rows), stream[-1]), block_values[0].dtype if block_values else np.float32)
     for i, block in enumerate(block_values):
-        in_block = block_of_image == i
-        values[in_block] = block[image_rows[in_block] % size]
+        is_in_block = block_of_image == i
+        values[is_in_block] = block[image_rows[is_in_block] % size]
     return values

@@ -46,7 +46,7 @@ class RunLog:
         labels: (B,) int64 classes of the samples.
         log_indices: (B,) indices of the samples in the attack's log, flattened strength by strength.
         n_steps: number of steps of a run.
-        run_number: number of the run, from 0. Step numbers continue over consecutive restarts or targets.
+        run_number: number of the run, from 0. Step numbers continue across consecutive restarts or targets.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ MOTION_CONSTANTS = Constants(
 )
 """Radius and standard deviation of the motion kernel in pixels."""
 
-MOTION_ANGLE = 45.0
+MAX_MOTION_ANGLE = 45.0
 """Largest angle between the motion and the horizontal, in degrees."""
 
 _LEVELS_16_BIT = 257
@@ -64,7 +64,7 @@ _MAX_RADIUS_WITH_3X3_SMOOTHING = 8
 
 @cache
 def large_defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArray[np.float64]:
-    """Return the defocus kernel that was published for 224 pixels, whose disk may reach the kernel's edge.
+    """Return the defocus kernel that was published for 224 pixels. Its disk may reach the kernel's edge.
 
     Args:
         radius: radius of the disk, in pixels of a 224-pixel image.
@@ -81,9 +81,8 @@ def large_defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArr
     smoothing_radius = 1 if radius <= _MAX_RADIUS_WITH_3X3_SMOOTHING else 2
     taps = exp(-0.5 * (np.arange(-smoothing_radius, smoothing_radius + 1) / smoothing) ** 2)
     weights = (taps / taps.sum()).astype(np.float32)
-    padded = np.pad(
-        disk, smoothing_radius, mode="reflect"
-    )  # OpenCV's default border mirrors at the edge pixel's centre
+    # OpenCV's default border mirrors at the edge pixel's centre.
+    padded = np.pad(disk, smoothing_radius, mode="reflect")
     rows = np.zeros_like(padded[smoothing_radius:-smoothing_radius])
     for shift, weight in enumerate(weights):
         rows += weight * padded[shift : shift + len(disk)]
@@ -238,7 +237,7 @@ def motion_blur(images: Images, severity: int, random_numbers: CorruptionRandomN
     """Blur images like a camera that moves during the exposure."""
     radius, sigma = MOTION_CONSTANTS.at(severity, images.shape[1])
     scale = scale_of(images.shape[1])
-    angles = random_numbers.draw_per_image(lambda rng: rng.uniform(-MOTION_ANGLE, MOTION_ANGLE, size=()))
+    angles = random_numbers.draw_per_image(lambda rng: rng.uniform(-MAX_MOTION_ANGLE, MAX_MOTION_ANGLE, size=()))
     return blur_along(images, radius * scale, sigma * scale, angles)
 
 

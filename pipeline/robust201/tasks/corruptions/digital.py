@@ -32,7 +32,7 @@ ELASTIC_FRACTIONS = Constants(
 `_elastic_unit`."""
 
 PIXELATE_SCALES = Constants(cifar=(0.95, 0.9, 0.85, 0.75, 0.65), imagenet=(0.6, 0.5, 0.4, 0.3, 0.25))
-"""Downsampled size as a fraction of the original (30, 28, 27, 24 and 20 of 32 pixels)."""
+"""Downsampled size as a fraction of the original. CIFAR-10-C's sizes are 30, 28, 27, 24 and 20 of 32 pixels."""
 
 JPEG_QUALITIES = Constants(cifar=(80, 65, 58, 50, 40), imagenet=(25, 18, 15, 10, 7))
 """JPEG quality, in libjpeg's scale from 1 to 100."""

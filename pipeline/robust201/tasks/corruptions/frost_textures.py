@@ -129,7 +129,7 @@ def _load(path: Path) -> NDArray[np.uint8]:
     if sha256 != FROST_FILES[path.name]:
         raise DatasetError(
             f"Loading frost failed for {path}: expected sha256 {FROST_FILES[path.name]}, got {sha256}. "
-            "The file is damaged or a different one. Fetch it again."
+            "The file is damaged or not the published photograph; fetch it again."
         )
     with Image.open(io.BytesIO(content)) as image:
         return np.asarray(image.convert("RGB"))

@@ -192,7 +192,7 @@ def sample_bilinear(
 
 
 def correlate(images: NDArray[np.float64], kernel: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Correlate images with a small odd square kernel, mirrored at the edge pixels.
+    """Correlate images with a small odd square kernel. Images are mirrored at the centres of their edge pixels.
 
     Args:
         images: (N, H, W, C) float64.

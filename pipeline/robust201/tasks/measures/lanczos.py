@@ -16,8 +16,8 @@ _CHECK_INTERVAL = 4
 """Number of steps between checks of the residuals. Each check waits for the device."""
 
 _MIN_RELATIVE_LENGTH = 1e-12
-"""Minimum length of a new direction, relative to the operator's norm. A shorter one means that the iteration has
-already found all directions that it can reach."""
+"""Minimum length of a new direction, relative to an estimate of the operator's norm. A shorter one means that the
+iteration has already found all directions that it can reach."""
 
 
 def largest_eigenvalues(
@@ -60,7 +60,7 @@ def largest_eigenvalues(
         off_diagonal.append(torch.where(is_exhausted, 0.0, length))
         direction = torch.where(is_exhausted[:, None], 0.0, applied / length[:, None])
         if step % _CHECK_INTERVAL == 0 or step == max_steps:
-            eigenvalues, residuals = _ritz(diagonal, off_diagonal, name)
+            eigenvalues, residuals = _largest_ritz_values(diagonal, off_diagonal, name)
             largest_residual = float(residuals.max())
             if largest_residual <= tolerance:
                 return eigenvalues
@@ -70,7 +70,7 @@ def largest_eigenvalues(
     )
 
 
-def _ritz(
+def _largest_ritz_values(
     diagonal: list[torch.Tensor], off_diagonal: list[torch.Tensor], name: str
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the largest Ritz values (B,) and their relative residuals (B,)."""

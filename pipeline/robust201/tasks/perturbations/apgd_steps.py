@@ -67,13 +67,13 @@ class LinfSteps(_HalvingSteps):
     Args:
         samples: samples to attack.
         n_steps: number of iterations.
-        best_loss: (B,) loss at the starting points.
+        start_loss: (B,) loss at the starting points.
     """
 
-    def __init__(self, samples: Samples, n_steps: int, best_loss: torch.Tensor) -> None:
+    def __init__(self, samples: Samples, n_steps: int, start_loss: torch.Tensor) -> None:
         self._lower, self._upper = samples.clean - samples.epsilons, samples.clean + samples.epsilons
         self._sizes = 2 * samples.epsilons
-        self._schedule = _HalvingSchedule(n_steps, best_loss)
+        self._schedule = _HalvingSchedule(n_steps, start_loss)
 
     def move(
         self, images: torch.Tensor, previous: torch.Tensor, gradient: torch.Tensor, iteration: int
@@ -94,13 +94,13 @@ class L2Steps(_HalvingSteps):
     Args:
         samples: samples to attack.
         n_steps: number of iterations.
-        best_loss: (B,) loss at the starting points.
+        start_loss: (B,) loss at the starting points.
     """
 
-    def __init__(self, samples: Samples, n_steps: int, best_loss: torch.Tensor) -> None:
+    def __init__(self, samples: Samples, n_steps: int, start_loss: torch.Tensor) -> None:
         self._clean, self._radii = samples.clean, samples.epsilons
         self._sizes = 2 * samples.epsilons
-        self._schedule = _HalvingSchedule(n_steps, best_loss)
+        self._schedule = _HalvingSchedule(n_steps, start_loss)
 
     def move(
         self, images: torch.Tensor, previous: torch.Tensor, gradient: torch.Tensor, iteration: int
@@ -149,10 +149,10 @@ class L1Steps:
         self, images: torch.Tensor, previous: torch.Tensor, gradient: torch.Tensor, iteration: int
     ) -> torch.Tensor:
         del previous, iteration
-        sorted_sizes = gradient.abs().flatten(1).sort(-1)[0]
-        n_values = sorted_sizes.shape[1]
+        sorted_magnitudes = gradient.abs().flatten(1).sort(-1)[0]
+        n_values = sorted_magnitudes.shape[1]
         index = torch.clamp((1.0 - self._fraction) * n_values, min=0, max=n_values - 1).long()
-        threshold = sorted_sizes.gather(1, index[:, None]).view(-1, 1, 1, 1)
+        threshold = sorted_magnitudes.gather(1, index[:, None]).view(-1, 1, 1, 1)
         signs = (gradient * (gradient.abs() >= threshold).float()).sign()
         stepped = images + self._sizes * signs / (signs.abs().flatten(1).sum(-1).view(-1, 1, 1, 1) + 1e-10)
         difference = stepped - self._clean
@@ -215,18 +215,18 @@ class _HalvingSchedule:
 
     Args:
         n_steps: number of iterations.
-        best_loss: (B,) loss at the starting points.
+        start_loss: (B,) loss at the starting points.
     """
 
-    def __init__(self, n_steps: int, best_loss: torch.Tensor) -> None:
+    def __init__(self, n_steps: int, start_loss: torch.Tensor) -> None:
         self._interval = max(int(0.22 * n_steps), 1)
         self._min_interval = max(int(0.06 * n_steps), 1)
         self._decrease = max(int(0.03 * n_steps), 1)
         self._n_since_check = 0
         # Row 0 stays zero, because AutoAttack compares the first iteration's loss with zero, not the starting point's.
-        self._losses = best_loss.new_zeros((n_steps + 1, len(best_loss)))
-        self._best_at_check = best_loss
-        self._halved_at_check = torch.ones_like(best_loss, dtype=torch.bool)
+        self._losses = start_loss.new_zeros((n_steps + 1, len(start_loss)))
+        self._best_at_check = start_loss
+        self._halved_at_check = torch.ones_like(start_loss, dtype=torch.bool)
 
     def check(self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor) -> torch.Tensor | None:
         """Record an iteration's losses, and return which samples' step sizes are halved.

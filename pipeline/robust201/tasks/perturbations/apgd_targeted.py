@@ -68,10 +68,10 @@ def single_run(parameters: ApgdTargeted) -> SingleRun:
 def _loss(labels: torch.Tensor, targets: torch.Tensor) -> Loss:
     def targeted_difference_of_logits_ratio(logits: torch.Tensor, rows: slice) -> torch.Tensor:
         # AutoAttack's expression, unchanged: reordering terms changes the last bits of the gradient.
-        true_classes, target = labels[rows].clone(), targets[rows].clone()
+        true_classes, target_classes = labels[rows].clone(), targets[rows].clone()
         ordered, _ = logits.sort(dim=1)
         row_numbers = torch.arange(len(logits), device=logits.device)
-        return -(logits[row_numbers, true_classes] - logits[row_numbers, target]) / (
+        return -(logits[row_numbers, true_classes] - logits[row_numbers, target_classes]) / (
             ordered[:, -1] - 0.5 * (ordered[:, -3] + ordered[:, -4]) + 1e-12
         )
 

@@ -19,7 +19,8 @@ from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import BrendelBethge
 from robust201.tasks.perturbations.minimum_norm import foolbox_minimum_norm_batches, per_image
 
-_CLASSES = {"Linf": "Linfinity", "L2": "L2", "L1": "L1", "L0": "L0"}
+_CLASS_PREFIXES = {"Linf": "Linfinity", "L2": "L2", "L1": "L1", "L0": "L0"}
+"""Prefix of the name of Foolbox's class for each norm."""
 
 
 def reference(context: Context, parameters: BrendelBethge, request: Request) -> Iterator[Perturbed]:
@@ -34,18 +35,18 @@ def reference(context: Context, parameters: BrendelBethge, request: Request) -> 
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="At the first initialisation the optimizer needs to be compiled")
-        attack = getattr(foolbox.attacks, f"{_CLASSES[parameters.norm]}BrendelBethgeAttack")(
+        attack = getattr(foolbox.attacks, f"{_CLASS_PREFIXES[parameters.norm]}BrendelBethgeAttack")(
             steps=parameters.steps, lr=parameters.lr
         )
 
     def search(model: Any, pixels: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         nearest = pixels.clone()
-        correct = (context.classifier.logits(pixels).argmax(dim=1) == labels).nonzero().flatten()
-        if len(correct) == 0:
+        correct_rows = (context.classifier.logits(pixels).argmax(dim=1) == labels).nonzero().flatten()
+        if len(correct_rows) == 0:
             return nearest
-        starts = _starting_points(foolbox, model, pixels[correct], labels[correct])
-        is_valid_start = context.classifier.logits(starts).argmax(dim=1) != labels[correct]
-        rows = correct[is_valid_start]
+        starts = _starting_points(foolbox, model, pixels[correct_rows], labels[correct_rows])
+        is_valid_start = context.classifier.logits(starts).argmax(dim=1) != labels[correct_rows]
+        rows = correct_rows[is_valid_start]
         if len(rows):
             criterion = foolbox.criteria.Misclassification(labels[rows])
             with warnings.catch_warnings():

@@ -83,9 +83,9 @@ def _coverage_error(name: str, n_yields: torch.Tensor, strengths: tuple[float, .
     repeated = (n_yields > 1).nonzero()
     strength_index, position = (repeated if len(repeated) else (n_yields != 1).nonzero())[0].tolist()
     return PerturbationError(
-        f"Perturbing failed for {name}: expected each image once per strength, got image {position} "
-        f"{int(n_yields[strength_index, position])} times at strength {strengths[strength_index]:g}. This is a bug in "
-        "the attack."
+        f"Perturbing failed for {name}: expected each image once per strength, got "
+        f"{int(n_yields[strength_index, position])} copies of image {position} at strength "
+        f"{strengths[strength_index]:g}. This is a bug in the attack."
     )
 
 

@@ -46,9 +46,9 @@ def single_run(parameters: FabTargeted) -> SingleRun:
 
 def _target_boundary(job: AttackJob, samples: Samples, targets: torch.Tensor) -> Boundary:
     def logit_difference(logits: torch.Tensor, rows: slice) -> torch.Tensor:
-        true_classes, target = samples.labels[rows].clone(), targets[rows].clone()
+        true_classes, target_classes = samples.labels[rows].clone(), targets[rows].clone()
         row_numbers = torch.arange(len(logits), device=logits.device)
-        return -(logits[row_numbers, true_classes] - logits[row_numbers, target])
+        return -(logits[row_numbers, true_classes] - logits[row_numbers, target_classes])
 
     def boundary(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         _, differences, gradient = value_and_gradient_of(

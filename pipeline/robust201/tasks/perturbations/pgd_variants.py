@@ -29,7 +29,7 @@ class BestIterate:
         self._loss = torch.full((len(images),), -torch.inf, device=images.device)
 
     def offer(self, images: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
-        """Store the iterates (B, 3, H, W) whose losses (B,) are the highest so far, and return which these are (B,)."""
+        """Store the iterates (B, 3, H, W) whose losses (B,) are the highest so far; return which were stored, (B,)."""
         is_better = loss > self._loss
         self.images = torch.where(is_better.view(-1, 1, 1, 1), images, self.images)
         self._loss = torch.where(is_better, loss, self._loss)

@@ -45,7 +45,7 @@ def run_sigma_zero(job: AttackJob, samples: Samples, parameters: SigmaZero) -> t
         has_fewer_changed = misclassified & (n_changed < fewest_changed)
         fewest_changed = torch.where(has_fewer_changed, n_changed, fewest_changed)
         best_images = torch.where(per_image(has_fewer_changed), images, best_images)
-        gradient = gradient + _count_gradient(delta, parameters.sigma)
+        gradient = gradient + _changed_fraction_gradient(delta, parameters.sigma)
         gradient = gradient / per_image(gradient.flatten(1).norm(p=torch.inf, dim=1).clamp(min=_MIN_NORM))
         first_moment = first_moment.lerp(gradient, weight=1 - _BETAS[0])
         second_moment = (second_moment * _BETAS[1]).addcmul(gradient, gradient, value=1 - _BETAS[1])
@@ -69,7 +69,7 @@ def _margin(labels: torch.Tensor) -> Callable[[torch.Tensor, slice], torch.Tenso
     return margin
 
 
-def _count_gradient(delta: torch.Tensor, sigma: float) -> torch.Tensor:
+def _changed_fraction_gradient(delta: torch.Tensor, sigma: float) -> torch.Tensor:
     """Return the gradient of the mean of δ² / (δ² + σ) over an image's values."""
     with torch.inference_mode(mode=False), torch.enable_grad():
         leaf = delta.clone().requires_grad_()

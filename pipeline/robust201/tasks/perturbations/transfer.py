@@ -1,7 +1,7 @@
 """Transfer attacks: adversarial images computed on a source network, classified by the network under test.
 
 Source: Papernot, McDaniel and Goodfellow, "Transferability in Machine Learning: from Phenomena to Black-Box Attacks
-using Adversarial Samples", 2016. The pixels come from `Context.adversarial`.
+using Adversarial Samples", 2016. The pixels come from `Context.adversarial_images`.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def yield_images(context: Context, parameters: Parameters, request: Request) -> 
     Raises:
         PerturbationError: the context has no adversarial images.
     """
-    del parameters  # `context.adversarial` already depends on them
+    del parameters  # `context.adversarial_images` already depends on them
     if context.adversarial_images is None:
         raise PerturbationError(
             f"Transferring adversarial images failed for {context.key!r}: the context has no source of images. "
