@@ -25,7 +25,7 @@ from robust201.statistics.sampling import (
 
 
 def simulate_outcomes(n_networks, n_images, seed, offsets=(0.0, -1.5, -3.0), noise=0.5):
-    """Return outcomes (A, S, N) and cheap outcomes (A, 2, N) of networks that find the same images difficult."""
+    """Return outcomes (A, S, N), and those under cheap keys, (A, 2, N), of networks that find the same images hard."""
     rng = np.random.default_rng(seed)
     difficulty = rng.normal(0, 2, n_images)
     ability = rng.normal(0.5, 0.4, (n_networks, 1)) - difficulty + rng.normal(0, 1, (n_networks, n_images))

@@ -53,7 +53,7 @@ class Quality(NamedTuple):
         coverage: fraction of the intervals that contain the accuracy.
         half_width: median half-width of the intervals.
         kendall: Kendall's tau between predictions and accuracies; NaN if all predictions are equal.
-        r_squared: 1 minus the mean squared error divided by the variance.
+        r_squared: 1 minus the ratio of the mean squared error to the variance of the accuracies.
     """
 
     key: str
@@ -310,8 +310,8 @@ def _make_measure_features(
     is_measured = table.notna().all(axis=1)
     if not is_measured.loc[evaluated_cells].all() or is_measured.mean() < 0.5:
         raise ConfigError(
-            f"Predicting failed for {results.name}: --measures must have all evaluated cells and at least half of all "
-            f"cells, but has {int(is_measured.sum()):,} of {len(is_measured):,}. Measure all cells "
+            f"Predicting failed for {results.name}: --measures must cover all evaluated cells and at least half of "
+            f"all cells, but covers {int(is_measured.sum()):,} of {len(is_measured):,}. Measure all cells "
             "(docs/measures.md), or omit --measures."
         )
     columns = []

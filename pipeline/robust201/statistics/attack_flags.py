@@ -31,7 +31,8 @@ At 255/255, FGSM produces images with two values per channel. Networks do not as
 often, so the accuracy may be above chance level."""
 
 ARITHMETIC_TOLERANCE = 1e-3
-"""Difference in accuracy on equal images that floating-point arithmetic may cause (see `weights_check.ROUNDING`)."""
+"""Difference in accuracy on equal images that floating-point arithmetic may cause (see
+`weights_check.ACCURACY_TOLERANCE`)."""
 
 ZERO_GRADIENTS = ("input_gradient zero_share", CLEAN_STRENGTH)
 """Key and strength under which `find_flags` looks up the fraction of images whose gradient is exactly zero."""

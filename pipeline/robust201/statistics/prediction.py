@@ -101,7 +101,7 @@ class GaussianProcess:
         return predictions
 
     def predict_intervals(self, points: _Floats, level: float) -> IntervalPredictions:
-        """Predict with jackknife+ intervals, which cover at least 2 * level - 1 of the targets, and usually `level`."""
+        """Predict with jackknife+ intervals, whose coverage is at least 2 * level - 1, and usually about `level`."""
         value = self.predict(points)
         low, high = np.empty_like(value), np.empty_like(value)
         for start in range(0, len(points), _BLOCK_ROWS):
@@ -117,7 +117,7 @@ class GaussianProcess:
         return IntervalPredictions(value, low, high)
 
     def posterior_covariance(self, points: _Floats) -> _Floats:
-        """Return the covariance (M, M) of the predictions, in units of the prior variance of standardised targets."""
+        """Return the posterior covariance (M, M) at points, in units of the prior variance of standardised targets."""
         cross_covariance = self._kernel(points, self._points)
         covariance: _Floats = self._kernel(points) - cross_covariance @ self._inverse_covariance @ cross_covariance.T
         return covariance
@@ -153,7 +153,7 @@ def choose_for_ranking(covariance: _Floats, candidates: NDArray[np.bool_], noise
     "Neural network exploration using optimal experiment design", Neural Networks 9 (1996).
 
     Args:
-        covariance: (M, M) covariance of the predictions; modified in place.
+        covariance: (M, M) posterior covariance of the values at the points; modified in place.
         candidates: (M,) bool, whether each point may be chosen.
         noise: variance of the noise of an observation.
         count: number of points, at most the number of candidates.
@@ -176,7 +176,7 @@ def choose_for_best(
 
     Args:
         mean: (M,) predictions, in the units of the covariance.
-        covariance: (M, M) covariance of the predictions; modified in place.
+        covariance: (M, M) posterior covariance of the values at the points; modified in place.
         candidates: (M,) bool, whether each point may be chosen.
         noise: variance of the noise of an observation.
         count: number of points, at most the number of candidates.

@@ -69,14 +69,14 @@ class NativeNetwork:
         return pixels.shape[2] % SIDE_MULTIPLE == 0 and pixels.shape[3] % SIDE_MULTIPLE == 0
 
     @staticmethod
-    def gradient_images() -> int:
+    def max_gradient_images() -> int:
         """Return the maximum number of images in a pass with a gradient."""
         return GRADIENT_IMAGES * torch.get_num_threads()
 
     def forward(self, pixels: torch.Tensor, *, keep: bool) -> torch.Tensor:
         """Return the last block's output (B, 4 * channels, H / 4, W / 4), channels_last, of pixels (B, 3, H, W).
 
-        With `keep`, the maps that `backward` reads are kept; there may be at most `gradient_images` images.
+        With `keep`, the maps that `backward` reads are kept; there may be at most `max_gradient_images` images.
         """
         height, width = pixels.shape[2:]
         features = self._make_features(pixels)

@@ -164,7 +164,7 @@ class InferenceNetwork:
         with torch.inference_mode():
             native_network = self._native_for(pixels)
             for chunk in self._chunks(
-                len(pixels), None if native_network is None else native_network.gradient_images()
+                len(pixels), None if native_network is None else native_network.max_gradient_images()
             ):
                 tapes: list[Tape] = [{} for _ in self._blocks]
                 activations = self._activations(self._forward(pixels[chunk], tapes))
