@@ -171,7 +171,7 @@ def find_flags(
     `flag_any_difference`, any higher accuracy under the supposedly stronger of two attacks in the same ball is flagged,
     because it proves that only the weaker attack fools some of these images.
     """
-    margin_images = None if flag_any_difference else n_images  # None: no margin for chance
+    n_images_for_margin = None if flag_any_difference else n_images  # None: no margin for chance
     # On its source network, a transfer attack equals the original attack, so this network is not compared.
     results_without_sources: dict[KeyAndStrength, Accuracies] = {
         (key, strength): {name: accuracy for name, accuracy in accuracies.items() if name != transfers[key].source}
@@ -182,7 +182,7 @@ def find_flags(
     flags = [
         flag
         for check, (reason, pairs) in _list_attack_pairs(transfers).items()
-        for flag in _compare_attacks(check, reason, results_without_sources, pairs, margin_images)
+        for flag in _compare_attacks(check, reason, results_without_sources, pairs, n_images_for_margin)
     ]
     flags += _check_monotonicity(results, n_images)
     flags += _check_large_epsilons(results, n_classes)

@@ -18,12 +18,12 @@ from robust201.spaces.nasbench201.compiled.lowering import (
 )
 from robust201.spaces.nasbench201.compiled.native_search import NativeSearch, SearchRunner, find_persistent_maps
 
-FORWARD_IMAGES = 8
-"""Images per thread that run through all stages of a forward pass before the next images begin."""
+N_FORWARD_IMAGES = 8
+"""Number of images per thread that run through all stages of a forward pass before the next images begin."""
 
-GRADIENT_IMAGES = 16
-"""Images per thread in a pass with a gradient. There are few, so that ReLU outputs stay in the CPU cache until the
-backward pass."""
+N_GRADIENT_IMAGES = 16
+"""Number of images per thread in a pass with a gradient. It is small, so that ReLU outputs stay in the CPU cache until
+the backward pass."""
 
 SIDE_MULTIPLE = 16
 """Height and width of images must be multiples of this."""
@@ -71,7 +71,7 @@ class NativeNetwork:
     @staticmethod
     def max_gradient_images() -> int:
         """Return the maximum number of images in a pass with a gradient."""
-        return GRADIENT_IMAGES * torch.get_num_threads()
+        return N_GRADIENT_IMAGES * torch.get_num_threads()
 
     def forward(self, pixels: torch.Tensor, *, keep: bool) -> torch.Tensor:
         """Return the last block's output (B, 4 * channels, H / 4, W / 4), channels_last, of pixels (B, 3, H, W).
@@ -131,7 +131,7 @@ class NativeNetwork:
         key = (height, width, gradient)
         if key not in self._runners:
             operation_list, n_forward_segments = self._list_operations(height, width, gradient=gradient)
-            max_images = GRADIENT_IMAGES if gradient else FORWARD_IMAGES
+            max_images = N_GRADIENT_IMAGES if gradient else N_FORWARD_IMAGES
             self._runners[key] = (
                 Runner(operation_list, max_images=max_images, library=self._library),
                 n_forward_segments,
