@@ -80,14 +80,14 @@ class NativeNetwork:
         """
         height, width = pixels.shape[2:]
         features = self._make_features(pixels)
-        runner, n_forward_segments = self._runner(height, width, gradient=keep)
+        runner, n_forward_segments = self._prepare_runner(height, width, gradient=keep)
         self._run(runner, slice(0, n_forward_segments), [pixels.contiguous(), features, None, None])
         return features
 
     def backward(self, gradient: torch.Tensor) -> torch.Tensor:
         """Return the gradient of the pixels, given the gradient of the output of the last `forward` with `keep`."""
         n_images, _, height, width = gradient.shape
-        runner, n_forward_segments = self._runner(4 * height, 4 * width, gradient=True)
+        runner, n_forward_segments = self._prepare_runner(4 * height, 4 * width, gradient=True)
         pixel_gradient = torch.empty(n_images, 3, 4 * height, 4 * width)
         self._run(runner, slice(n_forward_segments, None), [None, None, gradient, pixel_gradient])
         return pixel_gradient
@@ -126,7 +126,7 @@ class NativeNetwork:
 
         run_in_threads(run, split_for_threads(n_images))
 
-    def _runner(self, height: int, width: int, *, gradient: bool) -> tuple[Runner, int]:
+    def _prepare_runner(self, height: int, width: int, *, gradient: bool) -> tuple[Runner, int]:
         """Return the runner for images of this size, and the number of segments of its forward pass."""
         key = (height, width, gradient)
         if key not in self._runners:
