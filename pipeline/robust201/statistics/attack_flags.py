@@ -1,10 +1,10 @@
 """Checks of accuracies for signs that an attack was too weak; explain every sign before publishing a robust accuracy.
 
-The checks are those of Carlini et al., "On Evaluating Adversarial Robustness" (2019, section 4), and of Athalye,
-Carlini and Wagner, "Obfuscated Gradients" (ICML 2018, section 3.1), as far as they need only accuracies. It is not
-necessary to check whether an attack reports its successes correctly, because accuracies of robust201 always come from a
-new forward pass on the images that an attack returned. Zero gradients are detected only if the measure `input_gradient`
-was evaluated.
+The checks are taken from Carlini et al., "On Evaluating Adversarial Robustness" (2019, section 4), and from Athalye,
+Carlini and Wagner, "Obfuscated Gradients" (ICML 2018, section 3.1); checks that need more than accuracies are left out.
+It is not necessary to check whether an attack reports its successes correctly, because accuracies of robust201 always
+come from a new forward pass on the images that an attack returned. Zero gradients are detected only if the measure
+`input_gradient` was evaluated.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
