@@ -32,7 +32,7 @@ from robust201.models.arithmetic import configure_torch
 from robust201.models.buckets import BucketedModel
 from robust201.models.capacity import USED_FRACTION, Capacity, choose_capacity
 from robust201.models.graphs import GraphCapture
-from robust201.spaces.nasbench201.compiled.network import network_bytes
+from robust201.spaces.nasbench201.compiled.network import max_bytes_per_image
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import MAX_IMAGES_PER_SAMPLE
 from robust201.tasks.attack_kit.context import to_float
@@ -245,7 +245,7 @@ def capacity_of(plan: Plan) -> Capacity:
     if plan.capacity is not None:
         return plan.capacity
     free_bytes, total_bytes = memory_of(plan.torch_device)
-    bytes_per_sample = (network_bytes(*plan.size, IMAGE_SIZE, gradient=gradient) for gradient in (False, True))
+    bytes_per_sample = (max_bytes_per_image(*plan.size, IMAGE_SIZE, gradient=gradient) for gradient in (False, True))
     return choose_capacity(
         free_bytes=free_bytes,
         total_bytes=total_bytes,
@@ -313,7 +313,7 @@ def measure_memory(plan: Plan) -> Values:
         case = make_case(index, "fp32", plan)
         for name, (task, n_samples) in passes_of(case, case.compiled, capacity).items():
             task()
-            estimate = n_samples * network_bytes(*plan.size, IMAGE_SIZE, gradient=name == "gradient")
+            estimate = n_samples * max_bytes_per_image(*plan.size, IMAGE_SIZE, gradient=name == "gradient")
             row = {"network": index, "pass": name, "samples": n_samples, "estimate": estimate}
             passes.append(row | {"bytes": peak_bytes(device, task)})
         for key, parameters in (("aa_square", {"queries": 200}), ("aa_apgd-ce", {"steps": 2})):

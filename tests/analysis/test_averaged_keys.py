@@ -70,7 +70,9 @@ def test_scores_lack_adversarial_mean_without_attack_in_ball(tmp_path: Path) -> 
     results = read_sole_results(write_dataset(tmp_path, *OTHER_ATTACKS))
     assert "adversarial" not in results.scores
     assert set(clean_and_key_accuracies(results, "attack")["key"]) == {*OTHER_ATTACKS}
-    with pytest.raises(ConfigError, match=r"it has no results of an attack in a norm ball \(transfers do not count\)"):
+    with pytest.raises(
+        ConfigError, match=r"it has no results under an attack in a norm ball \(transfers do not count\)"
+    ):
         require_evaluations(results, "adversarial")
 
 

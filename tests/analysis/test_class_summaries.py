@@ -84,7 +84,7 @@ def test_summaries_prefer_parquet_to_json(dataset_folder, tmp_path):
     assert_equal_summaries(read_summaries(tmp_path, "cm"), read_summaries(dataset_folder, "cm"))
 
 
-def test_delaying_interrupts_defers_an_interrupt_to_its_end():
+def test_delaying_interrupts_defers_interrupts_and_blocks_them_in_subprocesses():
     steps = []
     with pytest.raises(KeyboardInterrupt), delaying_interrupts():  # noqa: PT012
         signal.raise_signal(signal.SIGINT)
@@ -172,7 +172,7 @@ def test_summaries_detect_flipped_bits_in_parquet_that_change_numbers(dataset_fo
         except ResultsError:
             n_detected += 1
     assert n_detected > 0
-    path.write_bytes(original.replace(b"element", b"elemen\xf4"))
+    path.write_bytes(original.replace(b"element", b"elemen\xf4"))  # a column name that is not UTF-8
     with pytest.raises(ResultsError, match="cannot be decoded"):
         read_summaries(tmp_path / "copy", measure)
 

@@ -116,7 +116,7 @@ def test_leaderboard_marks_ties_and_sorts_by_the_first_attack(results):
         percentage = f"{100 * row['accuracy']:.1f}"
         assert (rf"\textbf{{{percentage}}} {{\scriptsize" in latex) == row["tied"]
     assert r"Network & Clean & PGD, $\varepsilon$ = 1/255 \\" in latex
-    with pytest.raises(ConfigError, match="it has no strength 5 of pgd"):
+    with pytest.raises(ConfigError, match="it has no results under pgd at strength 5"):
         make_leaderboard(results, ["pgd:5"])
 
 

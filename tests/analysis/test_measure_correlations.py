@@ -106,7 +106,7 @@ def test_collect_measures_includes_parameters_and_flops(tmp_path: Path) -> None:
     results, _ = make_planted_results(tmp_path)
     measures = collect_measures(results)
     assert list(measures) == ["parameters", "flops"]
-    assert measures["parameters"].iloc[0] == 129306  # cell #0, as recorded in the archive
+    assert measures["parameters"].iloc[0] == 129306  # as published for cell #0
     assert measures["flops"].iloc[0] == 15647370
 
 

@@ -1,4 +1,4 @@
-"""Terms: names for numbers of architectures in `search`, `design` and `correlate`."""
+"""Terms: names for values of architectures in `search`, `design` and `correlate`."""
 
 import json
 from pathlib import Path
@@ -46,7 +46,7 @@ def results(tmp_path: Path) -> DatasetResults:
         ("jacobian.norm", [6.0, 8.0]),
     ],
 )
-def test_terms_mean_averages_the_numbers_of_a_name(results: DatasetResults, name: str, expected: list[float]) -> None:
+def test_terms_mean_averages_the_values_of_a_name(results: DatasetResults, name: str, expected: list[float]) -> None:
     assert Terms(results).mean(name).tolist() == pytest.approx(expected)
     assert Terms(results).is_accuracy(name) == (expected[0] < 1)
 
@@ -59,9 +59,9 @@ def test_term_of_a_score_equals_the_score(results: DatasetResults) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("pgd:11", "it has no strength 11 of pgd. Choose one of 1, 8"),
+        ("pgd:11", "it has no results under pgd at strength 11. Choose one of 1, 8"),
         ("pdg", "Did you mean 'pgd'"),
-        ("corruption", "it has no results of a corruption"),
+        ("corruption", "it has no results under a corruption"),
         ("jacobian", "Did you mean 'jacobian.norm:"),
         ("jacobian.norm:7", "Did you mean 'jacobian.norm:"),
     ],

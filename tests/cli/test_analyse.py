@@ -92,7 +92,7 @@ def test_correlate_compares_measures_with_parameters(dataset: Path, robust201: R
         (("design", "--maximise", "pgd:1,pgd:1", "--minimise", "pgd:1"), "pgd:1 is listed more than once"),
         (("correlate", "--join", "nothing.csv"), "the file does not exist"),
         (("correlate", "--keys", "clean,fog"), "Looking up 'fog' failed for cifar10"),
-        (("correlate", "--keys", "pgd:2"), "it has no strength 2 of pgd. Choose one of 1, 8."),
+        (("correlate", "--keys", "pgd:2"), "it has no results under pgd at strength 2. Choose one of 1, 8."),
         (("correlate", "--out", "/dev/null"), "which is not a folder"),
     ],
 )

@@ -21,7 +21,7 @@ from robust201.models.capacity import (
 )
 from robust201.spaces.nasbench201.cells import format_spec, specs
 from robust201.spaces.nasbench201.compiled import compile_network, kernels
-from robust201.spaces.nasbench201.compiled.network import network_bytes
+from robust201.spaces.nasbench201.compiled.network import max_bytes_per_image
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
 
 GIGABYTE = 10**9
@@ -73,7 +73,7 @@ CELL_WITH_MOST_MEMORY = specs()[14864]
 @pytest.mark.parametrize("skeleton", [PUBLISHED_SKELETON, (4, 1, 32), (4, 3, 16), (8, 2, 8)])
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.slow_combinations
-def test_network_bytes_is_a_tight_upper_bound(skeleton, gradient, monkeypatch):
+def test_max_bytes_per_image_is_a_tight_upper_bound(skeleton, gradient, monkeypatch):
     monkeypatch.setattr(kernels, "has_fused_convolution", lambda *_: False)
     cells = {format_spec(cell) for cell in (*SPECIAL_CELLS.values(), MOST_EXPENSIVE_OPERATIONS)} | {
         CELL_WITH_MOST_MEMORY,
@@ -87,7 +87,7 @@ def test_network_bytes_is_a_tight_upper_bound(skeleton, gradient, monkeypatch):
         else cells
     )
     measured_bytes = max(peak_bytes(spec, *skeleton, gradient=gradient) for spec in cells)
-    estimated_bytes = network_bytes(*skeleton, gradient=gradient)
+    estimated_bytes = max_bytes_per_image(*skeleton, gradient=gradient)
     assert 0.7 * estimated_bytes < measured_bytes <= estimated_bytes
 
 
@@ -96,7 +96,9 @@ def test_sample_bytes_uses_the_skeleton_of_the_network(channels, cells):
     spec = specs()[21]
     network = compile_network(network_of(spec, 0, channels, cells), spec, NORMALISATION, n_classes=N_CLASSES)
     for gradient in (False, True):
-        assert network.sample_bytes(16, gradient=gradient) == network_bytes(channels, cells, 16, gradient=gradient)
+        assert network.sample_bytes(16, gradient=gradient) == max_bytes_per_image(
+            channels, cells, 16, gradient=gradient
+        )
 
 
 # --- choice of batch sizes -----------------------------------------------------------------------------------------
@@ -108,7 +110,7 @@ def choose_for_memory(free_gigabytes, total_gigabytes=None, memory_fraction=1.0,
         free_bytes=round(free_gigabytes * GIGABYTE),
         total_bytes=round(total_gigabytes * GIGABYTE),
         share=memory_fraction,
-        sample_bytes=Capacity(*(network_bytes(*skeleton, gradient=gradient) for gradient in (False, True))),
+        sample_bytes=Capacity(*(max_bytes_per_image(*skeleton, gradient=gradient) for gradient in (False, True))),
         image_size=skeleton[2],
         images_per_sample=ATTACK_BUFFERS_PER_SAMPLE,
     )
@@ -140,7 +142,7 @@ def test_choose_capacity_fits_and_grows_with_memory(
     usable_bytes = min(free_gigabytes, memory_fraction * total_gigabytes) * GIGABYTE
     for batch_size, gradient in zip(capacity, (False, True), strict=True):
         image_bytes = 3 * 4 * skeleton[2] ** 2  # three channels of float32
-        sample_bytes = network_bytes(*skeleton, gradient=gradient) + ATTACK_BUFFERS_PER_SAMPLE * image_bytes
+        sample_bytes = max_bytes_per_image(*skeleton, gradient=gradient) + ATTACK_BUFFERS_PER_SAMPLE * image_bytes
         assert batch_size * sample_bytes <= usable_bytes or batch_size == BUCKETS[0]
     larger_capacity = choose_for_memory(free_gigabytes * 1.5, total_gigabytes * 1.5, memory_fraction, skeleton)
     assert all(small <= large for small, large in zip(capacity, larger_capacity, strict=True))

@@ -22,7 +22,7 @@ from robust201.shards import ShardStore
 from robust201.spaces.nasbench201.cells import format_spec, specs
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
-from robust201.spaces.nasbench201.compiled.network import network_bytes
+from robust201.spaces.nasbench201.compiled.network import max_bytes_per_image
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.batching import Batching
@@ -197,10 +197,10 @@ def test_released_graphs_free_their_memory(device):
     assert torch.cuda.memory_reserved(device) <= initial_bytes + 2**25
     assert peak_bytes[2] <= peak_bytes[0] + 2**25
     # The graphs of all batch sizes and of both passes share one memory pool.
-    assert peak_bytes[0] < 2 * 1024 * network_bytes(16, 1, 32, gradient=True) + 2**28
+    assert peak_bytes[0] < 2 * 1024 * max_bytes_per_image(16, 1, 32, gradient=True) + 2**28
 
 
-def test_network_bytes_bound_peak_memory(device):
+def test_max_bytes_per_image_bounds_peak_memory(device):
     network = compile_network(
         network_of(specs()[1462], 0, 16, 5), specs()[1462], NORMALISATION, n_classes=N_CLASSES, device=device
     )
@@ -212,7 +212,7 @@ def test_network_bytes_bound_peak_memory(device):
         initial_bytes = torch.cuda.memory_allocated(device)
         network.loss_and_gradient(pixels, labels % N_CLASSES) if gradient else network.logits(pixels)
         additional_bytes = torch.cuda.max_memory_allocated(device) - initial_bytes
-        assert additional_bytes <= 2048 * network_bytes(16, 5, 32, gradient=gradient) / USED_FRACTION
+        assert additional_bytes <= 2048 * max_bytes_per_image(16, 5, 32, gradient=gradient) / USED_FRACTION
 
 
 def test_bucket_size_changes_logits_by_rounding_only(device):

@@ -264,7 +264,7 @@ def test_predict_uses_measures(tmp_path: Path, robust201: RunCommand) -> None:
     assert measure_tau("--measures", write_measures(tmp_path / "measures", measures)) > 0.8
     incomplete_folder = write_measures(tmp_path / "too-few", dict([*measures.items()][:100]))
     error_line = robust201("predict", folder, "--keys", "clean", "--measures", incomplete_folder).error_line(2)
-    assert "but has 100 of 6,466" in error_line
+    assert "but covers 100 of 6,466" in error_line
     assert "have no measures" in robust201("predict", folder, "--keys", "clean", "--measures", folder).error_line(2)
 
 

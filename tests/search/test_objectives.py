@@ -86,7 +86,7 @@ def test_derived_metric_rejects_invalid_strengths(values: TableValues, monkeypat
     metric = MetricRow("cifar10", "attack_success_rate", "pgd@Linf", 1.0, pd.Series({"0": 0.25}))
     monkeypatch.setattr(RobustnessDataset, "metrics", lambda *_, **__: DerivedMetrics((), [metric], {}))
     assert objective_values(values, "attack_success_rate(pgd:1)")[0] == 0.25
-    with pytest.raises(ConfigError, match="no strength x of pgd\\. Choose one of 0\\.5, 1, 4"):
+    with pytest.raises(ConfigError, match="no results under pgd at strength x\\. Choose one of 0\\.5, 1, 4"):
         objective_values(values, "attack_success_rate(pgd:x)")
     with pytest.raises(ConfigError, match="Did you mean 'attack_success_rate\\(pgd@Linf:1"):
         objective_values(values, "attack_success_rate(pgd:4)")
@@ -118,7 +118,7 @@ def test_costs_match_the_space(values: TableValues) -> None:
 def test_constraint_error_shows_the_range_if_no_cell_meets_it(values: TableValues) -> None:
     minimum = int(np.nanmin(objective_values(values, "parameters")))
     with pytest.raises(ConfigError, match=f"`parameters` lies between {minimum} and "):
-        find_cells_meeting_constraints(values, ["parameters <= 800"])  # mistaken for thousands of parameters
+        find_cells_meeting_constraints(values, ["parameters <= 800"])  # as if the unit were thousands of parameters
 
 
 def test_joined_columns_are_costs_in_their_own_units(tmp_path: Path) -> None:
@@ -143,10 +143,10 @@ def test_constraints_reject_anything_except_costs(values: TableValues, text: str
     ("text", "message"),
     [
         ("pdg", "Did you mean 'pgd"),
-        ("pgd:3", "no strength 3 of pgd. Choose one of 0.5, 1, 4"),
-        ("pgd:x", "no strength x of pgd"),
+        ("pgd:3", "no results under pgd at strength 3. Choose one of 0.5, 1, 4"),
+        ("pgd:x", "no results under pgd at strength x"),
         ("fog", "Looking up 'fog' failed for cifar10"),
-        ("corruption", "failed for cifar10: it has no results of a corruption"),
+        ("corruption", "failed for cifar10: it has no results under a corruption"),
         ("robustness_r(pdg)", "Did you mean 'pgd'"),
     ],
 )

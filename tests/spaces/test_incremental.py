@@ -287,9 +287,9 @@ def test_square_images_are_the_same_with_incremental_passes(network_images_label
     assert len(passes) > 900
     full = run_square(FullPasses(network_images_labels[0]), *network_images_labels[1:], queries=1250, epsilons=epsilons)
     assert torch.equal(incremental, full)
-    is_fooled = (incremental != network_images_labels[1].float() / 255).flatten(2).any(dim=2)
-    assert is_fooled.any()
-    assert not is_fooled.all()
+    is_changed = (incremental != network_images_labels[1].float() / 255).flatten(2).any(dim=2)
+    assert is_changed.any()
+    assert not is_changed.all()
 
 
 def test_square_is_independent_of_batch_and_other_images(network_images_labels, monkeypatch):

@@ -25,7 +25,7 @@ def fixed_seed():
 
 
 def smooth_images(count=2, size=32):
-    """Return float64 images of a few waves that are black near the border, so that rotations lose no content."""
+    """Return float64 images of a few waves that are zero near the border, so that rotations lose no content."""
     grid = torch.linspace(-1, 1, size, dtype=torch.float64)
     y, x = torch.meshgrid(grid, grid, indexing="ij")
     phases = torch.rand(count, 3, 1, 1, dtype=torch.float64) * 6

@@ -57,7 +57,7 @@ def test_welch_test_and_hedges_g_are_nan_for_too_small_groups(values):
     assert math.isnan(hedges_g(small, small).value)
 
 
-def test_welch_test_of_constant_groups_is_nan_and_negative_deviations_are_rejected():
+def test_welch_test_of_constant_groups_is_nan_and_negative_standard_deviations_are_rejected():
     constant = make_groups(0.5, 0.0, 20)
     assert math.isnan(welch_test(constant, constant).p_value)
     with pytest.raises(ConfigError, match="expected 0 or more"):

@@ -33,8 +33,8 @@ def test_unsuccessful_attack_has_optimality_zero_or_nan():
 
 
 def test_local_optimality_interval_ends_at_the_largest_finite_distance():
-    # The envelope is 1, 2, infinity over [0, 2]. The area is 2 for an unsuccessful attack, (1 + 2 + 2) / 3 for the
-    # envelope, and 2 for the second attack.
+    # The envelope is 1, 2, infinity, so the interval ends at 2. The area is 2 for an unsuccessful attack,
+    # (1 + 2 + 2) / 3 for the envelope, and 2 for the second attack.
     result = local_optimalities({"first": [1.0, 2.0, np.inf], "second": [2.0, np.inf, np.inf]})
     assert result == pytest.approx({"first": 1.0, "second": 0.0})
 
@@ -44,7 +44,7 @@ def test_global_optimality_is_the_mean_over_networks():
 
 
 @pytest.mark.parametrize("distances", [{}, {"a": [1.0], "b": [1.0, 2.0]}, {"a": []}, {"a": [[1.0]]}])
-def test_local_optimalities_reject_distances_of_different_images(distances):
+def test_local_optimalities_reject_invalid_distances(distances):
     with pytest.raises(ConfigError, match="of the same images for at least one attack"):
         local_optimalities(distances)
 

@@ -25,7 +25,7 @@ from robust201.statistics.sampling import (
 
 
 def simulate_outcomes(n_networks, n_images, seed, offsets=(0.0, -1.5, -3.0), noise=0.5):
-    """Return outcomes (A, S, N) and cheap outcomes (A, 2, N) of networks that find the same images difficult."""
+    """Return outcomes (A, S, N), and those under cheap keys, (A, 2, N), of networks that find the same images hard."""
     rng = np.random.default_rng(seed)
     difficulty = rng.normal(0, 2, n_images)
     ability = rng.normal(0.5, 0.4, (n_networks, 1)) - difficulty + rng.normal(0, 1, (n_networks, n_images))
@@ -266,7 +266,7 @@ DESIGN = allocate(stratify(OUTCOMES, n_strata=2, seed=0, name="x"), OUTCOMES, 6)
         (lambda: estimate(DESIGN, OUTCOMES[0][:, :6], np.full((2, 20), 1.5)), "between 0 and 1"),
         (lambda: estimate(DESIGN, OUTCOMES[0][:, :6], np.full((2, 20), np.nan)), "between 0 and 1"),
         (lambda: estimate(DESIGN, OUTCOMES[0][:, :6], np.full((2, 19), 0.5)), r"predictions \(S, 20\)"),
-        (lambda: estimate(DESIGN, OUTCOMES[0][:, :6], np.full((3, 20), 0.5)), "predictions for 2 strengths, got 3"),
+        (lambda: estimate(DESIGN, OUTCOMES[0][:, :6], np.full((3, 20), 0.5)), "for 2 strengths, got 3 and 3"),
         (
             lambda: estimate(replace(DESIGN, sizes=np.array([6, 0])), OUTCOMES[0][:, :6], np.full((2, 20), 0.5)),
             r"at least 2 sampled images in every stratum \(or all of its images\), got 0 in stratum 1",

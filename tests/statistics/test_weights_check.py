@@ -17,7 +17,7 @@ from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.weights_check import RECORDED_FILE, check_recorded
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.network import build_network
-from robust201.statistics.weights_check import ROUNDING, CleanAccuracy, check_accuracies, expected_range
+from robust201.statistics.weights_check import ACCURACY_TOLERANCE, CleanAccuracy, check_accuracies, expected_range
 from robust201.weights.published.base import read_test_accuracy
 from robust201.weights.store import CheckpointStore
 from tests.conftest import TINY_ARCHITECTURES, RunCommand, WriteSweep, add_network
@@ -34,7 +34,7 @@ def test_expected_range_is_the_smallest_whose_tails_are_within_half_the_level(n_
     """Each tail has at most half the level; without the lowest value, the lower tail would reach at least half."""
     n_correct, n_images = data.draw(st.integers(0, n_test)), data.draw(st.integers(1, n_test - 1))
     level = Fraction(data.draw(st.integers(1, 50)), 100)
-    low, high = expected_range(n_correct / n_test, n_images, n_test, level=float(level), rounding=0)
+    low, high = expected_range(n_correct / n_test, n_images, n_test, level=float(level), tolerance=0)
     weights = [comb(n_correct, k) * comb(n_test - n_correct, n_images - k) for k in range(n_images + 1)]
     n_below = sum(weight for k, weight in enumerate(weights) if k < round(low * n_images))
     n_above = sum(weight for k, weight in enumerate(weights) if k > round(high * n_images))
@@ -43,12 +43,12 @@ def test_expected_range_is_the_smallest_whose_tails_are_within_half_the_level(n_
     assert n_below + weights[round(low * n_images)] >= max_tail * Fraction(999_999, 1_000_000)
 
 
-def test_expected_range_allows_only_rounding_if_all_images_are_evaluated() -> None:
+def test_expected_range_allows_only_the_tolerance_if_all_images_are_evaluated() -> None:
     assert expected_range(0.9, 10_000, 10_000) == pytest.approx((0.899, 0.901))
     check = check_accuracies([clean_accuracy(accuracy, 0.9, 10_000, 10_000) for accuracy in (0.8989, 0.9, 0.9011)])
     assert check.n_checked == 3
     assert [network.accuracy.measured for network in check.unexpected] == [0.8989, 0.9011]
-    bf16_accuracy = replace(clean_accuracy(0.893, 0.9, 10_000, 10_000), rounding=ROUNDING["bf16"])
+    bf16_accuracy = replace(clean_accuracy(0.893, 0.9, 10_000, 10_000), tolerance=ACCURACY_TOLERANCE["bf16"])
     assert not check_accuracies([bf16_accuracy]).unexpected
 
 

@@ -50,7 +50,10 @@ class BrokenImages(NamedTuple):
         return self.images.iloc[_N_SHOWN:].tail(_N_SHOWN)[::-1]
 
     def n_networks_by_evaluation(self, position: int) -> dict[tuple[str, float], int]:
-        """Return the number of networks for which each attack or corruption breaks an image, by key and strength."""
+        """Return the number of networks for which each attack or corruption breaks an image, by key and strength.
+
+        `position` is the image's position among the evaluated images, which is the index of `images`.
+        """
         return dict(zip(self.evaluations, self.counts[:, position].tolist(), strict=True))
 
 
@@ -98,7 +101,7 @@ def weakest_breaking_strengths(
     weakest: dict[str, float] = {}
     for (key, strength), count in n_networks_by_evaluation.items():
         if 2 * count >= n_clean_correct:
-            weakest.setdefault(key, strength)  # strengths ascend
+            weakest.setdefault(key, strength)  # the strengths of a key are in ascending order
     return weakest
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.spaces.cell_space import CellSpace
-from robust201.statistics.pareto import find_non_dominated
+from robust201.statistics.pareto import non_dominated_mask
 
 _Floats = NDArray[np.float64]
 
@@ -236,7 +236,7 @@ def pareto_table(columns: pd.DataFrame, *, maximise: Sequence[str], minimise: Se
     complete_rows = columns[objectives].dropna()
     signs = np.array([1.0] * len(maximise) + [-1.0] * len(minimise))
     first_objective = objectives[0]
-    front = complete_rows[find_non_dominated(complete_rows.to_numpy(np.float64) * signs)]
+    front = complete_rows[non_dominated_mask(complete_rows.to_numpy(np.float64) * signs)]
     return front.sort_values(first_objective, ascending=first_objective in minimise, kind="stable")
 
 

@@ -38,7 +38,11 @@ class EstimatedAccuracies(NamedTuple):
 
 
 class EstimateTable:
-    """The estimates of one dataset, which are read only once."""
+    """The estimates of one dataset, which are read only once.
+
+    Attributes:
+        rows: the dataset's rows of `reader.estimates.read_estimates`; empty if there are no estimates.
+    """
 
     def __init__(self, results: "DatasetResults") -> None:
         """Read the estimates of a dataset; it may have none.

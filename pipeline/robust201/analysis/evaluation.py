@@ -268,14 +268,14 @@ class Comparison(pd.DataFrame):
 
 
 def compare_evaluations(evaluations: Mapping[str, Evaluation]) -> Comparison:
-    """Compare every two evaluations on the same images, under their common keys and strengths.
+    """Compare each pair of evaluations, on the same images and under their common keys and strengths.
 
     Args:
         evaluations: two or more evaluations, by network name.
 
     Raises:
         ConfigError: there are fewer than two evaluations, the images differ, or two evaluations share no key
-            and strength, or have different parameters of a key.
+            and strength, or use different parameters for a key.
     """
     _check_comparable(evaluations)
     tables = [_compare_pair(first, second, evaluations) for first, second in combinations(evaluations, 2)]
@@ -374,9 +374,9 @@ def _describe_pair(first: str, second: str, rows: pd.DataFrame) -> str:
     return f"{'; '.join(findings)}{undecided} {basis}."
 
 
-def _describe_difference(evaluation: "pd.Series[Any]") -> str:
-    low, high = sorted((abs(float(evaluation["low"])), abs(float(evaluation["high"]))))
-    difference = abs(float(evaluation["difference"]))
+def _describe_difference(comparison_row: "pd.Series[Any]") -> str:
+    low, high = sorted((abs(float(comparison_row["low"])), abs(float(comparison_row["high"]))))
+    difference = abs(float(comparison_row["difference"]))
     points = f"{100 * difference:.1f} points, 95% interval {100 * low:.1f} to {100 * high:.1f}"
-    strength = "" if evaluation["key"] == "clean" else f" at {float(evaluation['strength']):g}"
-    return f"{evaluation['key']}{strength} ({points})"
+    strength = "" if comparison_row["key"] == "clean" else f" at {float(comparison_row['strength']):g}"
+    return f"{comparison_row['key']}{strength} ({points})"

@@ -1,4 +1,4 @@
-"""Choose the keys and the number of images of a first look, which is the default evaluation of `robust201.evaluate`.
+"""Choice of the keys and of the number of images for a first look, the default evaluation of `robust201.evaluate`.
 
 The strongest attack is always among the keys, even if the time allows only a few images. A weaker attack on more images
 would make the network look more robust than it is.
@@ -34,7 +34,7 @@ class Costs:
     """Measured costs of a network.
 
     Attributes:
-        seconds_per_batch: seconds per forward pass of a batch, independent of the number of images.
+        seconds_per_batch: fixed part of the seconds per forward pass of a batch, independent of the number of images.
         seconds_per_image: additional seconds per image of a forward pass.
         batch_size: number of images per batch.
         n_classes: number of classes.
@@ -118,7 +118,10 @@ def choose_image_count(costs: Costs, keys: Mapping[str, Parameters], n_images: i
 def describe_plan(
     count: int, n_images: int, seed: int, *, limited_by_time: bool, costs: Costs, keys: Mapping[str, Parameters]
 ) -> str:
-    """Return the announcement of a first look: keys, images and time, and the time of full evaluations."""
+    """Return the announcement of a first look: keys, images and time, and the time of full evaluations.
+
+    `limited_by_time` is true if `count` was chosen for the time, and false if the user set it.
+    """
     paper_seconds = costs.estimate_total_seconds({key: TASKS[key].parameters() for key in PAPER_KEYS}, n_images)
     full_evaluations = [f'about {format_time(paper_seconds)} for keys "all" (the paper\'s keys and epsilons)']
     image_description = f"all {n_images:,} images"

@@ -103,7 +103,7 @@ def _escape(text: str) -> str:
     return re.sub("[" + re.escape("".join(_ESCAPES)) + "]", lambda match: _ESCAPES[match[0]], text)
 
 
-def _format_tabular(columns: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    table_lines = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", " & ".join(header) + r" \\", r"\hline"]
+def _format_tabular(alignments: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    table_lines = [rf"\begin{{tabular}}{{{alignments}}}", r"\hline", " & ".join(header) + r" \\", r"\hline"]
     table_lines += [" & ".join(row) + r" \\" for row in rows]
     return "\n".join([*table_lines, r"\hline", r"\end{tabular}", ""])

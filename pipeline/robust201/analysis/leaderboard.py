@@ -67,7 +67,7 @@ class Standing(NamedTuple):
     estimated_networks: frozenset[ArchitectureId] = frozenset()
 
     @property
-    def is_compared(self) -> bool:
+    def has_several_networks(self) -> bool:
         """Whether there is more than one network to compare."""
         return len(self.accuracies) > 1
 
@@ -118,7 +118,7 @@ class Leaderboard:
                 "high": standing.high,
                 "p_value": standing.p_values,
                 "tied": [
-                    standing.is_compared and network in (standing.best, *standing.tied)
+                    standing.has_several_networks and network in (standing.best, *standing.tied)
                     for network in standing.accuracies.index
                 ],
             }
@@ -152,9 +152,9 @@ class Leaderboard:
             if _is_near_chance(standing, self.results):
                 sentences.append(f"Under {condition}, no network is clearly above chance.")
             else:
-                sentences.append(f"Under {condition}, it is {_describe_best(standing, self.results)}.")
-        if not attack_standings and corruption_standings:
-            sentences[0] = sentences[0].replace("it is", "the most accurate network is")
+                sentences.append(
+                    f"Under {condition}, the most accurate network is {_describe_best(standing, self.results)}."
+                )
         return " ".join(sentences)
 
     @property
@@ -165,7 +165,7 @@ class Leaderboard:
         first_standing = self.standings[0]
         if first_standing.n_images is None:
             return "The folder does not record the number of images, so intervals and ties are unknown."
-        if not any(standing.is_compared for standing in self.standings) and not any(
+        if not any(standing.has_several_networks for standing in self.standings) and not any(
             standing.estimated_networks for standing in self.standings
         ):
             return f"Intervals are 95% intervals over {first_standing.n_images:,} images."
@@ -210,7 +210,7 @@ def make_leaderboard(
         results: results of the networks.
         names: scores, keys and keys at a strength, such as ``clean``, ``pgd:8``, ``corruption``. The default is clean
             images, every attack at the strength nearest to `epsilon`, and the mean over corruptions.
-        epsilon: in units of 1/255 for Linf balls, in pixel units for other norms.
+        epsilon: preferred strength of attacks, in units of 1/255 for Linf balls, and for pixels in [0, 1] otherwise.
         sort_by: evaluation to sort the networks by; the default is the first one other than clean.
         max_networks: maximum number of networks to show; None for all networks.
 
@@ -271,9 +271,9 @@ def _rank_networks(
     if n_images is None:
         unknown_numbers = pd.Series(np.nan, accuracies.index)
         return Standing(name, label, accuracies, unknown_numbers, unknown_numbers, unknown_numbers, False, None)
-    weights_evaluations_equally = results.mean == OVER_EVALUATIONS or name not in (ADVERSARIAL, CORRUPTION)
-    if single_evaluation is None and outcomes is not None and weights_evaluations_equally:
-        n_correct = _count_by_image(outcomes)
+    is_unweighted_mean = results.mean == OVER_EVALUATIONS or name not in (ADVERSARIAL, CORRUPTION)
+    if single_evaluation is None and outcomes is not None and is_unweighted_mean:
+        n_correct = _count_correct_evaluations(outcomes)
         ties = mean_ties_with_best(n_correct, len(evaluations), level=LEVEL)
         low, high = image_mean_intervals(n_correct, len(evaluations))
     else:
@@ -335,7 +335,7 @@ def _stored_outcomes(
     return all_outcomes
 
 
-def _count_by_image(all_outcomes: Sequence[Outcomes]) -> NDArray[np.uint16]:
+def _count_correct_evaluations(all_outcomes: Sequence[Outcomes]) -> NDArray[np.uint16]:
     """Return the number of evaluations in which each network classifies each image correctly, (A, N)."""
     first_outcomes = all_outcomes[0]
     n_correct = np.zeros((len(first_outcomes.architectures), first_outcomes.n_images), np.uint16)

@@ -53,8 +53,8 @@ def correlate_measures(
         is tau controlled for the number of parameters and the clean accuracy; either of them is left out if it is
         unknown or is itself one of the two correlated quantities. `gain` is the absolute tau minus the absolute tau of
         the number of parameters, and `beats_parameters` is whether the interval of the gain lies above 0. The interval
-        of each of the four coefficients is in the columns with the suffixes `_low` and `_high`. All numbers are NaN if
-        the measure or the accuracy is constant.
+        of each of the four coefficients is in the columns with the suffixes `_low` and `_high`. Coefficients and
+        intervals are NaN if the measure or the accuracy is constant.
     """
     measures = collect_measures(results, tables, with_result_measures=with_result_measures)
     selected = None if keys is None else {column for name in keys for column in find_evaluations(results, name)}

@@ -41,7 +41,7 @@ def read_measure_folders(folders: Sequence[RobustnessDataset], dataset: str) -> 
 
 
 def _describe_protocol(folder: RobustnessDataset, dataset: str, key: str) -> list[str]:
-    """Return a measure's split, and its mode unless that is evaluation mode, as far as sweep.json records them."""
+    """Return a measure's split, and its mode if that is not evaluation mode; empty if sweep.json lacks them."""
     protocols = folder.files.protocols_of(dataset, key)
     if len(protocols) != 1:
         return []

@@ -51,7 +51,7 @@ class KnownOutcomes(NamedTuple):
 
 
 class PilotPrecision:
-    """Compute the expected precision of estimates under each key from known outcomes.
+    """Expected precision of estimates under each key, computed from known outcomes.
 
     Without known outcomes, the precision of the worst case is returned.
 

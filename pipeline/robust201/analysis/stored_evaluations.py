@@ -1,4 +1,4 @@
-"""Read the evaluations of a dataset's networks for comparisons from the per-image outcomes in an export."""
+"""Evaluations of a dataset's networks, read from stored per-image outcomes so that they can be compared."""
 
 import hashlib
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Terms: the names by which commands select numbers of architectures, such as accuracies, costs and measures.
+"""Terms: the names by which commands select values of architectures, such as accuracies, costs and measures.
 
     adversarial | corruption    all pairs of attack and epsilon, or of corruption and severity (see `averaged_keys`)
     KEY                         clean, or all strengths of a key
@@ -66,14 +66,15 @@ def require_evaluations(results: DatasetResults, name: str) -> list[tuple[str, f
             "an attack in a norm ball (transfers do not count)" if name == ADVERSARIAL else "a corruption"
         )
         raise ConfigError(
-            f"Looking up {name} failed for {results.name}: it has no results of {required_results}. Choose another "
+            f"Looking up {name} failed for {results.name}: it has no results under {required_results}. Choose another "
             "score, or export more keys."
         )
     key, _, strength = name.rpartition(":")
     strengths = results.strengths(paper_key(key))
     if strengths:
         raise ConfigError(
-            f"Looking up {name} failed for {results.name}: it has no strength {strength} of {key}. Choose one of "
+            f"Looking up {name} failed for {results.name}: it has no results under {key} at strength {strength}. "
+            f"Choose one of "
             f"{', '.join(f'{known_strength:g}' for known_strength in strengths)}."
         )
     raise _unknown_error(results, name, "a score, a key, or a key at a strength", _evaluation_names(results))
@@ -82,7 +83,7 @@ def require_evaluations(results: DatasetResults, name: str) -> list[tuple[str, f
 def collect_measures(
     results: DatasetResults, tables: Sequence[pd.DataFrame] = (), *, with_result_measures: bool = True
 ) -> pd.DataFrame:
-    """Return all numbers of the architectures except accuracies.
+    """Return all values of the architectures except accuracies.
 
     Args:
         results: results of a dataset.
@@ -113,8 +114,8 @@ def read_join_tables(
     """Read tables (or files of tables) that are joined with the results of several datasets.
 
     Raises:
-        ConfigError: a table has no architecture that was evaluated on one of the datasets; other reasons are in
-            `read_joined`.
+        ConfigError: a table has no architecture that was evaluated on any of the datasets, or `read_joined` rejects
+            the table.
     """
     tables = [reader.read_table(source) for source in sources]
     for source, table in zip(sources, tables, strict=True):
@@ -122,13 +123,13 @@ def read_join_tables(
             raise ConfigError(
                 f"Joining failed for {source if isinstance(source, Path) else 'a table'}: it has no architecture that "
                 f"was evaluated on {', '.join(results.name for results in all_results)}. "
-                "Check the table's columns of architectures and datasets."
+                "Check the table's architecture and dataset columns."
             )
     return tables
 
 
 class Terms:
-    """Numbers of a dataset's architectures, looked up by term."""
+    """Values of a dataset's architectures, looked up by term."""
 
     def __init__(self, results: DatasetResults, tables: Sequence[pd.DataFrame] = ()) -> None:
         self.results, self.tables = results, tables
@@ -202,7 +203,10 @@ class Terms:
                 for metric in metrics
             }
             raise _unknown_error(
-                self.results, f"{metric_name}({argument})", "a metric that the results allow", sorted(known_names)
+                self.results,
+                f"{metric_name}({argument})",
+                "a metric that can be computed from the results",
+                sorted(known_names),
             )
         values = matches[0].values
         return values.set_axis([parse_architecture_id(str(name)) for name in values.index]).reindex(

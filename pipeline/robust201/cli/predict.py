@@ -110,7 +110,8 @@ def _to_payload(predictions: "CellPredictions") -> dict[str, Any]:
         "is_weak": predictions.is_weak,
         "quality": [_replace_nan(quality._asdict()) for quality in predictions.quality],
         "constant": [
-            {"key": key, "strength": strength, "accuracy": accuracy} for key, strength, accuracy in predictions.constant
+            {"key": key, "strength": strength, "accuracy": accuracy}
+            for key, strength, accuracy in predictions.constant_evaluations
         ],
     }
 
@@ -131,9 +132,10 @@ def _show(predictions: "CellPredictions") -> None:
     console.show_table(title, columns, [_quality_row(quality) for quality in predictions.quality[:_MAX_PRINTED_ROWS]])
     if len(predictions.quality) > _MAX_PRINTED_ROWS:
         console.say(f"and {len(predictions.quality) - _MAX_PRINTED_ROWS:,} more; --json lists all")
-    if predictions.constant:
+    if predictions.constant_evaluations:
         constant_accuracies = ", ".join(
-            f"{_evaluation_name(key, strength)} {accuracy:g}" for key, strength, accuracy in predictions.constant
+            f"{_evaluation_name(key, strength)} {accuracy:g}"
+            for key, strength, accuracy in predictions.constant_evaluations
         )
         console.say(f"Not predicted, because all evaluated cells have the same accuracy: {constant_accuracies}")
     if predictions.is_weak:

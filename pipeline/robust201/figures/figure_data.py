@@ -25,7 +25,7 @@ from robust201.reader.steps import has_steps, read_steps
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.intervals import NORMAL_QUANTILE, accuracy_intervals, mean_intervals
-from robust201.statistics.pareto import find_non_dominated
+from robust201.statistics.pareto import non_dominated_mask
 from robust201.statistics.rank_correlation import kendall_taus
 from robust201.statistics.robustness import robustness_r
 from robust201.statistics.steps import accuracies_after, choose_curve_steps
@@ -230,7 +230,7 @@ def pareto_front(first_scores: pd.Series, second_scores: pd.Series) -> NDArray[n
     Returns:
         (N) bool; False for architectures that lack a score. Architectures with equal scores have equal values.
     """
-    return find_non_dominated(np.stack([first_scores.to_numpy(np.float64), second_scores.to_numpy(np.float64)], axis=1))
+    return non_dominated_mask(np.stack([first_scores.to_numpy(np.float64), second_scores.to_numpy(np.float64)], axis=1))
 
 
 def rank_correlations(accuracies: pd.DataFrame) -> pd.DataFrame:

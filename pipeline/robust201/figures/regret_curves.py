@@ -53,7 +53,7 @@ def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: 
         for axes, search in zip(make_panels(figure, len(searches), n_columns), searches, strict=True):
             style_axes(axes)
             queries = np.arange(1, search.n_queries + 1)
-            in_percentage_points = not search.is_front and search.in_percent[search.objective]
+            in_percentage_points = not search.has_several_objectives and search.in_percent[search.objective]
             scale = 100 if in_percentage_points else 1
             positive_regrets = (result.regret[result.regret > 0] for result in search.results)
             min_regret = min((float(np.nanmin(regrets, initial=1)) for regrets in positive_regrets), default=1)
@@ -77,7 +77,7 @@ def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: 
             axes.set_title(_make_title(search), fontsize=TITLE_SIZE, color=INK, parse_math=False)
             axes.set_xlabel("queries", fontsize=TEXT_SIZE, color=INK)
             regret = "regret (percentage points)" if in_percentage_points else "regret"
-            label = "missed fraction of hypervolume" if search.is_front else regret
+            label = "missed fraction of hypervolume" if search.has_several_objectives else regret
             axes.set_ylabel(label, fontsize=TEXT_SIZE, color=INK)
         for name, line in handles.items():
             line.set_label(METHODS[name].title)

@@ -14,7 +14,7 @@ from robust201.core.errors import ResultsError, describe_read_error
 from robust201.core.records import CLEAN_STRENGTH, Unit
 from robust201.reader.json_files import read_object
 from robust201.reader.value_checks import CLEAN, parse_architecture_id
-from robust201.statistics.weights_check import ROUNDING, CleanAccuracy, WeightsCheck, check_accuracies
+from robust201.statistics.weights_check import ACCURACY_TOLERANCE, CleanAccuracy, WeightsCheck, check_accuracies
 
 if TYPE_CHECKING:
     from robust201.planning.plan import Plan
@@ -46,14 +46,14 @@ def check_clean_accuracy(plan: "Plan", store: "ShardStore", inventory: "Inventor
         units_with_records.append(unit)
     are_complete = inventory.are_complete(units_with_records, CLEAN_STRENGTH, _MEASUREMENTS)
     units_to_check = [unit for unit, is_complete in zip(units_with_records, are_complete, strict=True) if is_complete]
-    rounding = ROUNDING[plan.config.precision]
+    tolerance = ACCURACY_TOLERANCE[plan.config.precision]
     accuracies = []
     for unit, values in store.select(units_to_check, inventory, _MEASUREMENTS).iter_values():
         recorded_accuracy, n_test = recorded_by_id[unit.id]
         measured_accuracy = float(values[CLEAN_STRENGTH]["accuracy"])
         network = unit.dataset, unit.architecture, unit.weights
         accuracies.append(
-            CleanAccuracy(*network, measured_accuracy, recorded_accuracy, unit.n_images, n_test, rounding)
+            CleanAccuracy(*network, measured_accuracy, recorded_accuracy, unit.n_images, n_test, tolerance)
         )
     return check_accuracies(accuracies)
 
@@ -129,7 +129,7 @@ def check_recorded(dataset: "RobustnessDataset") -> WeightsCheck:
         measured_accuracy = measured_accuracies[dataset_name, weights].get(identifier)
         if measured_accuracy is not None:
             precision = protocols.get(dataset_name, {}).get("precision", "fp32")
-            rounding = file_rounding + ROUNDING.get(precision, ROUNDING["fp32"])
+            tolerance = file_rounding + ACCURACY_TOLERANCE.get(precision, ACCURACY_TOLERANCE["fp32"])
             n_images = min(n_selected or n_test, n_test)
             architecture = parse_architecture_id(identifier)
             accuracies.append(
@@ -141,7 +141,7 @@ def check_recorded(dataset: "RobustnessDataset") -> WeightsCheck:
                     recorded_accuracy,
                     n_images,
                     n_test,
-                    rounding,
+                    tolerance,
                 )
             )
     return check_accuracies(accuracies)

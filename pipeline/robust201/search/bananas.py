@@ -50,7 +50,7 @@ class Bananas(Optimiser):
             group = [(run, candidates) for run, candidates in proposals if len(run._observations) == n_observations]
             predictions_by_run = fit_and_predict(
                 [run._encodings[[cell for cell, _ in run._observations]] for run, _ in group],
-                [run._compute_losses() for run, _ in group],
+                [run._compute_targets() for run, _ in group],
                 [run._encodings[candidates] for run, candidates in group],
                 [run.rng for run, _ in group],
                 size=ENSEMBLE_SIZE,
@@ -81,7 +81,7 @@ class Bananas(Optimiser):
             candidates |= dict.fromkeys(cell for cell in mutants if cell not in self.queried)
         return list(candidates)
 
-    def _compute_losses(self) -> NDArray[np.float64]:
+    def _compute_targets(self) -> NDArray[np.float64]:
         """Return the training targets: 100 minus the score of each queried cell in percent.
 
         If any score is outside [0, 1], the scores are first scaled to this range.

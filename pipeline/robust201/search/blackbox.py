@@ -239,21 +239,21 @@ def _find_fidelities(tables: Sequence[TableValues], fidelity: Fidelity | None) -
 
 def _list_image_counts(tables: Sequence[TableValues]) -> _Integers:
     """Return the number of images, a half of it, a quarter and so on, down to `_MIN_IMAGES`, ascending."""
-    files, n_images = tables[0].reader.files, {}
+    files, n_by_dataset = tables[0].reader.files, {}
     for table in tables:
         if not any(has_outcomes_of(files, table.dataset, key) for key, _ in _iter_objectives(table)):
             raise ConfigError(
                 f"Writing a blackbox failed for {files.path}: the fidelity `images` needs per-image outcomes, and "
                 f"{table.dataset} has none. Measure `predictions`, and export with --parquet --outcomes bits."
             )
-        n_images[table.dataset] = len(table.reader.images(table.dataset))
-    if len(set(n_images.values())) > 1:
+        n_by_dataset[table.dataset] = len(table.reader.images(table.dataset))
+    if len(set(n_by_dataset.values())) > 1:
         raise ConfigError(
             f"Writing a blackbox failed for {files.path}: with the fidelity `images`, all datasets must have the same "
-            f"number of images, but they have {', '.join(f'{name} {count:,}' for name, count in n_images.items())}. "
+            f"number of images, but they have {', '.join(f'{name} {n:,}' for name, n in n_by_dataset.items())}. "
             "Choose one dataset with --dataset."
         )
-    image_counts = [next(iter(n_images.values()))]
+    image_counts = [next(iter(n_by_dataset.values()))]
     while image_counts[0] // 2 >= _MIN_IMAGES:
         image_counts.insert(0, image_counts[0] // 2)
     return np.array(image_counts)

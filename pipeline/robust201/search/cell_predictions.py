@@ -53,7 +53,7 @@ class Quality(NamedTuple):
         coverage: fraction of the intervals that contain the accuracy.
         half_width: median half-width of the intervals.
         kendall: Kendall's tau between predictions and accuracies; NaN if all predictions are equal.
-        r_squared: 1 minus the mean squared error divided by the variance.
+        r_squared: 1 minus the ratio of the mean squared error to the variance of the accuracies.
     """
 
     key: str
@@ -74,8 +74,8 @@ class CellPredictions:
         level: nominal coverage of the intervals.
         frame: table with the columns `COLUMNS`; one row per evaluation and per class of cells that was not evaluated.
         quality: quality for each evaluation, measured on left-out cells.
-        constant: key, strength and accuracy of evaluations that are not predicted, because all evaluated cells have the
-            same accuracy.
+        constant_evaluations: key, strength and accuracy of evaluations that are not predicted, because all evaluated
+            cells have the same accuracy.
     """
 
     dataset: str
@@ -83,7 +83,7 @@ class CellPredictions:
     level: float
     frame: pd.DataFrame
     quality: tuple[Quality, ...]
-    constant: tuple[tuple[str, float, float], ...] = ()
+    constant_evaluations: tuple[tuple[str, float, float], ...] = ()
 
     @property
     def is_weak(self) -> bool:
@@ -103,7 +103,7 @@ class _Problem:
         accuracies: (m, E) accuracies of the evaluated cells.
         evaluations: (key, strength) of each column of the accuracies.
         variances: (m, E) squared standard errors of the accuracies, if known.
-        constant: see `CellPredictions`.
+        constant_evaluations: see `CellPredictions`.
     """
 
     space: CellSpace
@@ -112,7 +112,7 @@ class _Problem:
     accuracies: _Floats
     evaluations: list[tuple[str, float]]
     variances: _Floats | None
-    constant: tuple[tuple[str, float, float], ...]
+    constant_evaluations: tuple[tuple[str, float, float], ...]
 
     @property
     def targets(self) -> _Floats:
@@ -186,7 +186,9 @@ def predict_cells(
     ]
     frame = pd.concat(frames, ignore_index=True)
     quality = _measure_quality(problem, level, seed)
-    return CellPredictions(results.name, len(problem.evaluated_cells), level, frame, quality, problem.constant)
+    return CellPredictions(
+        results.name, len(problem.evaluated_cells), level, frame, quality, problem.constant_evaluations
+    )
 
 
 def choose_next(
@@ -310,8 +312,8 @@ def _make_measure_features(
     is_measured = table.notna().all(axis=1)
     if not is_measured.loc[evaluated_cells].all() or is_measured.mean() < 0.5:
         raise ConfigError(
-            f"Predicting failed for {results.name}: --measures must have all evaluated cells and at least half of all "
-            f"cells, but has {int(is_measured.sum()):,} of {len(is_measured):,}. Measure all cells "
+            f"Predicting failed for {results.name}: --measures must cover all evaluated cells and at least half of "
+            f"all cells, but covers {int(is_measured.sum()):,} of {len(is_measured):,}. Measure all cells "
             "(docs/measures.md), or omit --measures."
         )
     columns = []

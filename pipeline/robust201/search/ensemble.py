@@ -124,11 +124,11 @@ class _Networks:
             np.matmul(output_gradient, inputs_of_layer, out=self.weight_gradients[index])
             if index:
                 transposed_weights = self.weights[index][:, :, :WIDTH].transpose(0, 2, 1)
-                layer_outputs = buffers.gradients[index % 2]
+                layer_gradient = buffers.gradients[index % 2]
                 multiply = np.multiply if index == LAYERS else np.matmul  # BLAS is slower for an outer product
-                output_gradient = multiply(transposed_weights, output_gradient, out=layer_outputs[:, :WIDTH])
+                output_gradient = multiply(transposed_weights, output_gradient, out=layer_gradient[:, :WIDTH])
                 np.greater(buffers.hidden[index - 1], buffers.zeros, out=buffers.is_active)
-                layer_outputs *= buffers.is_active
+                layer_gradient *= buffers.is_active
         self._take_adam_step()
 
     def _take_adam_step(self) -> None:

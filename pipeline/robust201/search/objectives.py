@@ -144,10 +144,10 @@ class TableValues:
             accuracies = fill_accuracies(accuracies, predictions, dataset)
         self.is_predicted = np.zeros(self.n_cells, dtype=np.bool_)
         predicted_cells = accuracies.index.difference(evaluated_cells).to_numpy(np.int64)
-        if unknown_indices := sorted(set(predicted_cells.tolist()) - set(self.space.isomorphs())):
+        if invalid_indices := sorted(set(predicted_cells.tolist()) - set(self.space.isomorphs())):
             raise ResultsError(
                 f"Reading predictions failed for {predictions}: expected indices of cells that represent "
-                f"their isomorphism class, got {unknown_indices[0]}. Write the file again with: robust201 predict"
+                f"their isomorphism class, got {invalid_indices[0]}. Write the file again with: robust201 predict"
             )
         self.is_predicted[predicted_cells] = True
         self.terms = Terms(DatasetResults(dataset, reader, accuracies))

@@ -42,7 +42,8 @@ attacks at epsilon 1/255, and on average over the corruptions."""
 
 VOLUME = "hypervolume"
 """Name of the reported column if there are several objectives. It contains the fraction of the attainable volume that
-the queried cells dominate; the attainable volume is the volume that all members dominate."""
+the queried cells dominate; the attainable volume is the volume that all members dominate
+together."""
 
 
 class MeanOverRuns(NamedTuple):
@@ -93,7 +94,7 @@ class RepeatedSearch:
         n_members: number of cells that could be queried.
         n_queries: budget of a run.
         n_runs: number of runs of each method.
-        is_front: whether there are several objectives.
+        has_several_objectives: whether there are several objectives, so that the result of a run is a Pareto front.
         absent: names of columns that are omitted because the dataset lacks their results.
         in_percent: whether each column is shown in percent, as accuracies and the dominated volume fraction are.
         n_predicted: number of isomorphism classes that could be queried and whose accuracies are predicted.
@@ -110,7 +111,7 @@ class RepeatedSearch:
     n_members: int
     n_queries: int
     n_runs: int
-    is_front: bool
+    has_several_objectives: bool
     absent: tuple[str, ...]
     in_percent: dict[str, bool]
     n_predicted: int = 0
@@ -130,7 +131,7 @@ class RepeatedSearch:
 
     def is_estimated(self, column: str) -> bool:
         """Return whether a column contains estimates; the hypervolume does if any objective contains estimates."""
-        return column in self.estimated or (self.is_front and bool(self.estimated))
+        return column in self.estimated or (self.has_several_objectives and bool(self.estimated))
 
     def to_payload(self) -> dict[str, Any]:
         methods = [
@@ -305,15 +306,13 @@ def _find_unpredicted(
 
 def _choose_methods(methods: Sequence[str] | None, objectives: Sequence[Any], n_searches: int) -> list[str]:
     # Partial queries need searches with a single objective each, which consists of several evaluations.
-    has_partial_evaluations = len(objectives) == n_searches and all(
+    allows_partial_queries = len(objectives) == n_searches and all(
         len(objective.weights) > 1 for objective in objectives
     )
     if methods is None:
-        return [row.name for row in METHODS.values() if has_partial_evaluations or not row.needs_partial_queries]
+        return [row.name for row in METHODS.values() if allows_partial_queries or not row.needs_partial_queries]
     method_rows = [find_method(name) for name in dict.fromkeys(methods)]
-    inapplicable_methods = [
-        row.name for row in method_rows if row.needs_partial_queries and not has_partial_evaluations
-    ]
+    inapplicable_methods = [row.name for row in method_rows if row.needs_partial_queries and not allows_partial_queries]
     if inapplicable_methods:
         raise ConfigError(
             f"Searching failed for method {inapplicable_methods[0]}: it needs one objective that is a mean over "
@@ -325,8 +324,9 @@ def _choose_methods(methods: Sequence[str] | None, objectives: Sequence[Any], n_
 def _check_size(cells: SearchCells, n_queries: int, dataset: str) -> None:
     if len(cells) < n_queries:
         raise ConfigError(
-            f"Searching failed for {dataset}: {n_queries:,} queries need as many architectures with all results, but "
-            f"there are {len(cells):,}. Lower --queries, relax constraints, or evaluate more architectures."
+            f"Searching failed for {dataset}: {n_queries:,} queries need at least that many architectures with all "
+            f"results, but there are {len(cells):,}. Lower --queries, relax constraints, or evaluate more "
+            "architectures."
         )
 
 
@@ -340,8 +340,8 @@ def _summarise(
     absent: tuple[str, ...],
 ) -> RepeatedSearch:
     members = benchmark.cells.members
-    is_front = benchmark.n_objectives > 1
-    if is_front:
+    has_several_objectives = benchmark.n_objectives > 1
+    if has_several_objectives:
         optimum, in_percent = {VOLUME: 1.0}, {VOLUME: True}
         results = [_summarise_front(runs) for runs in runs_by_method]
     else:
@@ -361,7 +361,7 @@ def _summarise(
         len(members),
         n_queries,
         n_runs,
-        is_front,
+        has_several_objectives,
         absent,
         in_percent,
     )
@@ -443,15 +443,17 @@ def compare_with_paper(reader: RobustnessDataset, searches: Sequence[RepeatedSea
     """Compare the optimal clean accuracy with the paper's.
 
     Returns:
-        The comparison, or None unless the searches covered all cells of the published dataset on CIFAR-10.
+        The comparison; None if no search covered all cells of the published dataset on CIFAR-10.
     """
     if reader.sweep is not None and "network" in reader.sweep.get("sweep", {}):
         return None
-    all_cells = {len(reader.meta["ids"]), len(reader.non_isomorph_ids)}
-    published_searches = [
-        search for search in searches if search.reported_on == PUBLISHED_DATASETS[0] and search.n_members in all_cells
+    full_member_counts = {len(reader.meta["ids"]), len(reader.non_isomorph_ids)}
+    comparable_searches = [
+        search
+        for search in searches
+        if search.reported_on == PUBLISHED_DATASETS[0] and search.n_members in full_member_counts
     ]
-    optima = [search.optimum[CLEAN] for search in published_searches if CLEAN in search.columns]
+    optima = [search.optimum[CLEAN] for search in comparable_searches if CLEAN in search.columns]
     if not optima:
         return None
     return PaperComparison(PAPER_OPTIMUM, optima[0], abs(optima[0] - PAPER_OPTIMUM) <= TOLERANCE)

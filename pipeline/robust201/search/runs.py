@@ -45,7 +45,10 @@ class Runs:
     n_queries: int
 
     def best_by_query(self) -> NDArray[np.int64]:
-        """Return the best architecture at each budget from 1 to `n_queries`, (runs, n_queries); of ties, the first."""
+        """Return the best architecture of each run within each budget from 1 to `n_queries`: (runs, n_queries).
+
+        Of several architectures with the same value, the first is returned.
+        """
         values = np.where(self.queried == NO_ARCHITECTURE, -np.inf, self.benchmark.values[self.queried, 0])
         best_values = np.maximum.accumulate(values, axis=1)
         is_better = np.diff(best_values, axis=1, prepend=-np.inf) > 0

@@ -1,10 +1,10 @@
 """Checks of accuracies for signs that an attack was too weak; explain every sign before publishing a robust accuracy.
 
-The checks are those of Carlini et al., "On Evaluating Adversarial Robustness" (2019, section 4), and of Athalye,
-Carlini and Wagner, "Obfuscated Gradients" (ICML 2018, section 3.1), as far as they need only accuracies. It is not
-necessary to check whether an attack reports its successes correctly, because accuracies of robust201 always come from a
-new forward pass on the images that an attack returned. Zero gradients are detected only if the measure `input_gradient`
-was evaluated.
+The checks are taken from Carlini et al., "On Evaluating Adversarial Robustness" (2019, section 4), and from Athalye,
+Carlini and Wagner, "Obfuscated Gradients" (ICML 2018, section 3.1); checks that need more than accuracies are left out.
+It is not necessary to check whether an attack reports its successes correctly, because accuracies of robust201 always
+come from a new forward pass on the images that an attack returned. Zero gradients are detected only if the measure
+`input_gradient` was evaluated.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,8 @@ At 255/255, FGSM produces images with two values per channel. Networks do not as
 often, so the accuracy may be above chance level."""
 
 ARITHMETIC_TOLERANCE = 1e-3
-"""Difference in accuracy on equal images that floating-point arithmetic may cause (see `weights_check.ROUNDING`)."""
+"""Difference in accuracy on equal images that floating-point arithmetic may cause (see
+`weights_check.ACCURACY_TOLERANCE`)."""
 
 ZERO_GRADIENTS = ("input_gradient zero_share", CLEAN_STRENGTH)
 """Key and strength under which `find_flags` looks up the fraction of images whose gradient is exactly zero."""
@@ -170,7 +171,7 @@ def find_flags(
     `flag_any_difference`, any higher accuracy under the supposedly stronger of two attacks in the same ball is flagged,
     because it proves that only the weaker attack fools some of these images.
     """
-    margin_images = None if flag_any_difference else n_images  # None: no margin for chance
+    n_images_for_margin = None if flag_any_difference else n_images  # None: no margin for chance
     # On its source network, a transfer attack equals the original attack, so this network is not compared.
     results_without_sources: dict[KeyAndStrength, Accuracies] = {
         (key, strength): {name: accuracy for name, accuracy in accuracies.items() if name != transfers[key].source}
@@ -181,7 +182,7 @@ def find_flags(
     flags = [
         flag
         for check, (reason, pairs) in _list_attack_pairs(transfers).items()
-        for flag in _compare_attacks(check, reason, results_without_sources, pairs, margin_images)
+        for flag in _compare_attacks(check, reason, results_without_sources, pairs, n_images_for_margin)
     ]
     flags += _check_monotonicity(results, n_images)
     flags += _check_large_epsilons(results, n_classes)

@@ -35,7 +35,7 @@ class Estimate(NamedTuple):
             of the same size.
         bias: mean over bootstrap samples minus the value, which estimates the effect of sampling noise in the
             accuracies. With infinitely many images, the result would be about the value minus the bias. The bias is
-            mostly underestimated, so that result may be even further from the value.
+            mostly underestimated, so the difference may be even larger.
     """
 
     value: float

@@ -72,7 +72,7 @@ class RandomIntercept:
     share_high: float
     n: int
     n_clusters: int
-    _covariance_derivatives: tuple[_Floats, _Floats]  # of `covariance`, with respect to both variances
+    _covariance_derivatives: tuple[_Floats, _Floats]  # of `covariance`, by cluster and residual variance
     _variance_covariance: _Floats  # (2, 2) covariance of the estimates of both variances
 
     def estimate(self, weights: ArrayLike) -> ContrastEstimate:

@@ -28,8 +28,8 @@ def front_indices(values: _Floats) -> NDArray[np.int64]:
     return np.sort(first_indices[front[:front_size]])
 
 
-def find_non_dominated(values: _Floats) -> NDArray[np.bool_]:
-    """Return whether each point is non-dominated; equal points have equal results.
+def non_dominated_mask(values: _Floats) -> NDArray[np.bool_]:
+    """Return a mask (n,) of the non-dominated points; equal points have equal results.
 
     Args:
         values: (n, m) points; a point with a NaN is never on the front.
@@ -37,9 +37,9 @@ def find_non_dominated(values: _Floats) -> NDArray[np.bool_]:
     is_on_front = np.zeros(len(values), dtype=bool)
     complete_indices = np.flatnonzero(~np.isnan(values).any(axis=1))
     distinct, distinct_indices = np.unique(values[complete_indices], axis=0, return_inverse=True)
-    is_distinct_on_front = np.zeros(len(distinct), dtype=bool)
-    is_distinct_on_front[front_indices(distinct)] = True
-    is_on_front[complete_indices] = is_distinct_on_front[distinct_indices.reshape(-1)]
+    is_distinct_point_on_front = np.zeros(len(distinct), dtype=bool)
+    is_distinct_point_on_front[front_indices(distinct)] = True
+    is_on_front[complete_indices] = is_distinct_point_on_front[distinct_indices.reshape(-1)]
     return is_on_front
 
 

@@ -101,7 +101,7 @@ class GaussianProcess:
         return predictions
 
     def predict_intervals(self, points: _Floats, level: float) -> IntervalPredictions:
-        """Predict with jackknife+ intervals, which cover at least 2 * level - 1 of the targets, and usually `level`."""
+        """Predict with jackknife+ intervals, whose coverage is at least 2 * level - 1, and usually about `level`."""
         value = self.predict(points)
         low, high = np.empty_like(value), np.empty_like(value)
         for start in range(0, len(points), _BLOCK_ROWS):
@@ -117,7 +117,7 @@ class GaussianProcess:
         return IntervalPredictions(value, low, high)
 
     def posterior_covariance(self, points: _Floats) -> _Floats:
-        """Return the covariance (M, M) of the predictions, in units of the prior variance of standardised targets."""
+        """Return the posterior covariance (M, M) at points, in units of the prior variance of standardised targets."""
         cross_covariance = self._kernel(points, self._points)
         covariance: _Floats = self._kernel(points) - cross_covariance @ self._inverse_covariance @ cross_covariance.T
         return covariance
@@ -146,19 +146,19 @@ def jackknife_plus_intervals(leave_one_out: _Floats, residuals: _Floats, level: 
     return low, high
 
 
-def choose_for_ranking(covariance: _Floats, candidates: NDArray[np.bool_], noise: float, count: int) -> list[int]:
+def choose_for_ranking(covariance: _Floats, is_candidate: NDArray[np.bool_], noise: float, count: int) -> list[int]:
     """Choose points one by one, always the point that most reduces the sum of the variances of all points.
 
     The variances do not depend on observed values, so all points can be chosen before any is observed. Source: Cohn,
     "Neural network exploration using optimal experiment design", Neural Networks 9 (1996).
 
     Args:
-        covariance: (M, M) covariance of the predictions; modified in place.
-        candidates: (M,) bool, whether each point may be chosen.
+        covariance: (M, M) posterior covariance of the values at the points; modified in place.
+        is_candidate: (M,) bool, whether each point may be chosen.
         noise: variance of the noise of an observation.
         count: number of points, at most the number of candidates.
     """
-    is_available, chosen_points = candidates.copy(), []
+    is_available, chosen_points = is_candidate.copy(), []
     for _ in range(count):
         reduction = np.einsum("ij,ij->j", covariance, covariance) / (np.diag(covariance) + noise)
         chosen_points.append(_choose_and_observe(covariance, np.where(is_available, reduction, -np.inf), noise))
@@ -167,7 +167,7 @@ def choose_for_ranking(covariance: _Floats, candidates: NDArray[np.bool_], noise
 
 
 def choose_for_best(
-    mean: _Floats, covariance: _Floats, candidates: NDArray[np.bool_], noise: float, count: int, *, width: float = 2.0
+    mean: _Floats, covariance: _Floats, is_candidate: NDArray[np.bool_], noise: float, count: int, *, width: float = 2.0
 ) -> list[int]:
     """Choose points one by one by upper confidence bounds; each chosen point is then treated as observed.
 
@@ -176,13 +176,13 @@ def choose_for_best(
 
     Args:
         mean: (M,) predictions, in the units of the covariance.
-        covariance: (M, M) covariance of the predictions; modified in place.
-        candidates: (M,) bool, whether each point may be chosen.
+        covariance: (M, M) posterior covariance of the values at the points; modified in place.
+        is_candidate: (M,) bool, whether each point may be chosen.
         noise: variance of the noise of an observation.
         count: number of points, at most the number of candidates.
         width: distance of the bound from the prediction, in standard deviations.
     """
-    is_available, chosen_points = candidates.copy(), []
+    is_available, chosen_points = is_candidate.copy(), []
     for _ in range(count):
         bound = mean + width * np.sqrt(np.maximum(np.diag(covariance), 0))
         chosen_points.append(_choose_and_observe(covariance, np.where(is_available, bound, -np.inf), noise))

@@ -319,7 +319,9 @@ def sum_strata(design: SampleDesign, predicted: ArrayLike) -> StratumSums:
     clipped = np.clip(probability, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
     variance = clipped * (1 - clipped)
     moments = np.concatenate([probability, variance, variance * (1 - 3 * variance)])
-    predicted_sums, variance_sums, fourth_sums = np.split(_sum_strata(moments, design.stratum, len(design.sizes)), 3)
+    predicted_sums, variance_sums, fourth_sums = np.split(
+        _sum_by_stratum(moments, design.stratum, len(design.sizes)), 3
+    )
     counts = np.maximum(design.stratum_counts, 1)
     return StratumSums(predicted_sums, variance_sums / counts, fourth_sums / counts)
 
@@ -357,18 +359,21 @@ def estimate_with_sums(
     if correct.ndim != 2 or correct.shape[1] != len(positions):
         raise ValueError(f"expected outcomes (S, {len(positions)}) of the sample's images, got shape {correct.shape}")
     if not len(correct) == len(probability) == len(sums.predicted):
-        raise ValueError(f"expected predictions for {len(correct)} strengths, got {len(sums.predicted)}")
+        raise ValueError(
+            f"expected predictions and sums for {len(correct)} strengths, got {len(probability)} and "
+            f"{len(sums.predicted)}"
+        )
     sampled_strata = design.stratum[positions]
     residual = correct - probability
-    mean_residual = _sum_strata(residual, sampled_strata, len(counts)) / np.maximum(design.sizes, 1)
+    mean_residual = _sum_by_stratum(residual, sampled_strata, len(counts)) / np.maximum(design.sizes, 1)
     # In strata whose images are all in the sample, correct images are counted, so that a full sample is exact.
-    n_correct = _sum_strata(correct.astype(np.float64), sampled_strata, len(counts))
+    n_correct = _sum_by_stratum(correct.astype(np.float64), sampled_strata, len(counts))
     totals = np.where(design.sizes == counts, n_correct, sums.predicted + counts * mean_residual)
     n_seen_correct = correct.sum(axis=1)
     min_value = n_seen_correct / n_images
     max_value = (n_images - len(positions) + n_seen_correct) / n_images
     value = np.clip(totals.sum(axis=1) / n_images, min_value, max_value)
-    squares = _sum_strata((residual - mean_residual[:, sampled_strata]) ** 2, sampled_strata, len(counts))
+    squares = _sum_by_stratum((residual - mean_residual[:, sampled_strata]) ** 2, sampled_strata, len(counts))
     variance, df = _estimate_variance(design, squares, sums)
     standard_error = np.sqrt(variance)
     half_width = _t_quantile(df) * standard_error
@@ -446,11 +451,11 @@ def _smoothed_mean(correct: _Bools) -> _Floats:
 
 
 def _log_odds(probability: _Floats) -> _Floats:
-    odds: _Floats = np.log(probability / (1 - probability))
-    return odds
+    log_odds: _Floats = np.log(probability / (1 - probability))
+    return log_odds
 
 
-def _sum_strata(values: _Floats, stratum: _Ints, n_strata: int) -> _Floats:
+def _sum_by_stratum(values: _Floats, stratum: _Ints, n_strata: int) -> _Floats:
     """Return the sums (…, H) of values (…, n) by stratum."""
     indicator = (stratum[:, None] == np.arange(n_strata)).astype(np.float64)
     sums: _Floats = values @ indicator
@@ -469,8 +474,8 @@ def _residual_deviations(design: SampleDesign, correct: _Bools, predicted: Array
         probability = _check_predictions(predicted, correct)
     residual = (correct - probability).reshape(-1, design.n_images)
     counts = np.maximum(design.stratum_counts, 1)
-    mean = _sum_strata(residual, design.stratum, len(counts)) / counts
-    squares = _sum_strata(residual**2, design.stratum, len(counts)) / counts
+    mean = _sum_by_stratum(residual, design.stratum, len(counts)) / counts
+    squares = _sum_by_stratum(residual**2, design.stratum, len(counts)) / counts
     deviation: _Floats = np.sqrt(np.maximum(squares - mean**2, 0).mean(axis=0))
     return np.maximum(deviation, max(0.1 * deviation.mean(), 1e-9))
 
@@ -478,9 +483,9 @@ def _residual_deviations(design: SampleDesign, correct: _Bools, predicted: Array
 def _stratum_variances(design: SampleDesign, residual: _Floats) -> _Floats:
     """Return the variances (…, H) of residuals (…, N) in each stratum."""
     counts = design.stratum_counts
-    mean = _sum_strata(residual, design.stratum, len(counts)) / np.maximum(counts, 1)
+    mean = _sum_by_stratum(residual, design.stratum, len(counts)) / np.maximum(counts, 1)
     centred = residual - mean[..., design.stratum]
-    variances: _Floats = _sum_strata(centred**2, design.stratum, len(counts)) / np.maximum(counts - 1, 1)
+    variances: _Floats = _sum_by_stratum(centred**2, design.stratum, len(counts)) / np.maximum(counts - 1, 1)
     return variances
 
 
@@ -530,9 +535,9 @@ def _t_quantile(df: _Floats) -> _Floats:
 
 
 def _fit_logistic(rows: _Floats, target: _Floats) -> _Floats:
-    """Fit a logistic regression by Newton's method, with a ridge penalty on all weights but the first."""
+    """Fit a logistic regression by Newton's method, with a ridge penalty, which is small for the intercept."""
     penalty = np.full(rows.shape[1], _RIDGE)
-    penalty[0] = 0.01
+    penalty[0] = 0.01  # the first column of `rows` is 1
     weights: _Floats = np.zeros(rows.shape[1])
     rate = (target.sum() + 0.5) / (len(target) + 1)
     weights[0] = np.log(rate / (1 - rate))

@@ -136,15 +136,15 @@ def _parse_index(text: str) -> int:
 
 def _accuracy_columns(metrics: Mapping[str, Any]) -> dict[str, float]:
     columns: dict[str, float] = {}
-    for metric, seeds in metrics.items():
-        if not isinstance(seeds, dict):
-            columns[metric] = float(seeds)
+    for metric, value in metrics.items():
+        if not isinstance(value, dict):
+            columns[metric] = float(value)
             continue
-        accuracies = {seed: float(value) for seed, value in seeds.items() if seed != MEAN_OF_SEEDS}
-        if seeds:
-            columns[metric] = float(seeds.get(MEAN_OF_SEEDS, sum(accuracies.values()) / max(len(accuracies), 1)))
+        accuracies = {seed: float(accuracy) for seed, accuracy in value.items() if seed != MEAN_OF_SEEDS}
+        if value:
+            columns[metric] = float(value.get(MEAN_OF_SEEDS, sum(accuracies.values()) / max(len(accuracies), 1)))
         if len(accuracies) > 1:
-            columns |= {f"{metric} (seed {seed})": value for seed, value in accuracies.items()}
+            columns |= {f"{metric} (seed {seed})": accuracy for seed, accuracy in accuracies.items()}
     return columns
 
 

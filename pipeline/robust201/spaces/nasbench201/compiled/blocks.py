@@ -124,8 +124,8 @@ class MapReader:
         """Return the sum of a node's constant edges, or None."""
         if node not in self._constants:
             return None
-        shape = self._values[0].any_form
-        return self._constants.map_of(node, shape).expand(len(shape), -1, -1, -1)
+        like = self._values[0].any_form
+        return self._constants.map_of(node, like).expand(len(like), -1, -1, -1)
 
     def convolve(
         self, source: int, convolution: Convolution, *, add: torch.Tensor | None, in_place: bool, rectify: bool

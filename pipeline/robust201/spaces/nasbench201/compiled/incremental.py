@@ -258,8 +258,8 @@ class _ReductionKernels:
         self.second = block.second.copy_without_padding()
 
     def spread(self, region: Region, height: int, width: int) -> Region:
-        half = height // 2, width // 2
-        return region.spread_with_stride_2(*half).spread(1, *half)
+        half_size = height // 2, width // 2
+        return region.spread_with_stride_2(*half_size).spread(1, *half_size)
 
     @staticmethod
     def cost() -> tuple[float, float]:
@@ -275,15 +275,15 @@ class _IncrementalReduction:
         self._kernels = kernels
         self._input = CachedValue(value, NeededForms(raw=True, rectified=True))
         self._hidden = CachedMap(hidden)
-        self._half = hidden.shape[2:]
+        self._half_size = hidden.shape[2:]
 
     def forward(self, patch: Patch) -> Patch:
         kernels, block = self._kernels, self._kernels.block
         self._input.propose(patch)
-        region = patch.region.spread_with_stride_2(*self._half)
+        region = patch.region.spread_with_stride_2(*self._half_size)
         hidden = kernels.first(self._input.rectified(region.double(margin_before=1)), rectify=True)
         self._hidden.propose(region, hidden)
-        region = region.spread(1, *self._half)
+        region = region.spread(1, *self._half_size)
         shortcut = block.down(block.strided_pooling(self._input.raw(region.double())))
         rectify = not block.output_forms.raw
         output = kernels.second(self._hidden.read(region.dilate(1)), add=shortcut, in_place=True, rectify=rectify)
@@ -383,6 +383,7 @@ class IncrementalPass:
             incremental_block, value = block.start(value)
             self._blocks.append(incremental_block)
         self._full_blocks = kernels.full_blocks[depth:]
+        # The boundary is the map between the blocks that compute patches and those that compute full maps.
         self._boundary_forms = (
             self._full_blocks[0].needed_forms if self._full_blocks else NeededForms(raw=True, rectified=False)
         )

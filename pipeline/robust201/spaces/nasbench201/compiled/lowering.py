@@ -59,7 +59,7 @@ class Map:
 
 @dataclass
 class MapView:
-    """Pixels of a map that an operation uses: row `y` and column `x` of the first, and the step to the next."""
+    """Pixels of a map that an operation uses: every `step`-th row and column, starting with row `y` and column `x`."""
 
     map: Map
     y: int = 0
@@ -215,7 +215,7 @@ class OperationList:
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
-        self.segments: list[tuple[int, int]] = []  # (first operation, height of its maps)
+        self.segments: list[tuple[int, int]] = []  # (index of the first operation, height of the maps)
         self.constants: list[torch.Tensor] = []  # external tensors that follow the caller's
         self._saved: list[_SavedForward] = []
 

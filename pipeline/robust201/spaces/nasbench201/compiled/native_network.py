@@ -18,12 +18,12 @@ from robust201.spaces.nasbench201.compiled.lowering import (
 )
 from robust201.spaces.nasbench201.compiled.native_search import NativeSearch, SearchRunner, find_persistent_maps
 
-FORWARD_IMAGES = 8
-"""Images per thread that run through all stages of a forward pass before the next images begin."""
+N_FORWARD_IMAGES = 8
+"""Number of images per thread that run through all stages of a forward pass before the next images begin."""
 
-GRADIENT_IMAGES = 16
-"""Images per thread in a pass with a gradient. There are few, so that ReLU outputs stay in the CPU cache until the
-backward pass."""
+N_GRADIENT_IMAGES = 16
+"""Number of images per thread in a pass with a gradient. It is small, so that ReLU outputs stay in the CPU cache until
+the backward pass."""
 
 SIDE_MULTIPLE = 16
 """Height and width of images must be multiples of this."""
@@ -69,25 +69,25 @@ class NativeNetwork:
         return pixels.shape[2] % SIDE_MULTIPLE == 0 and pixels.shape[3] % SIDE_MULTIPLE == 0
 
     @staticmethod
-    def gradient_images() -> int:
+    def max_gradient_images() -> int:
         """Return the maximum number of images in a pass with a gradient."""
-        return GRADIENT_IMAGES * torch.get_num_threads()
+        return N_GRADIENT_IMAGES * torch.get_num_threads()
 
     def forward(self, pixels: torch.Tensor, *, keep: bool) -> torch.Tensor:
         """Return the last block's output (B, 4 * channels, H / 4, W / 4), channels_last, of pixels (B, 3, H, W).
 
-        With `keep`, the maps that `backward` reads are kept; there may be at most `gradient_images` images.
+        With `keep`, the maps that `backward` reads are kept; there may be at most `max_gradient_images` images.
         """
         height, width = pixels.shape[2:]
         features = self._make_features(pixels)
-        runner, n_forward_segments = self._runner(height, width, gradient=keep)
+        runner, n_forward_segments = self._prepare_runner(height, width, gradient=keep)
         self._run(runner, slice(0, n_forward_segments), [pixels.contiguous(), features, None, None])
         return features
 
     def backward(self, gradient: torch.Tensor) -> torch.Tensor:
         """Return the gradient of the pixels, given the gradient of the output of the last `forward` with `keep`."""
         n_images, _, height, width = gradient.shape
-        runner, n_forward_segments = self._runner(4 * height, 4 * width, gradient=True)
+        runner, n_forward_segments = self._prepare_runner(4 * height, 4 * width, gradient=True)
         pixel_gradient = torch.empty(n_images, 3, 4 * height, 4 * width)
         self._run(runner, slice(n_forward_segments, None), [None, None, gradient, pixel_gradient])
         return pixel_gradient
@@ -126,12 +126,12 @@ class NativeNetwork:
 
         run_in_threads(run, split_for_threads(n_images))
 
-    def _runner(self, height: int, width: int, *, gradient: bool) -> tuple[Runner, int]:
+    def _prepare_runner(self, height: int, width: int, *, gradient: bool) -> tuple[Runner, int]:
         """Return the runner for images of this size, and the number of segments of its forward pass."""
         key = (height, width, gradient)
         if key not in self._runners:
             operation_list, n_forward_segments = self._list_operations(height, width, gradient=gradient)
-            max_images = GRADIENT_IMAGES if gradient else FORWARD_IMAGES
+            max_images = N_GRADIENT_IMAGES if gradient else N_FORWARD_IMAGES
             self._runners[key] = (
                 Runner(operation_list, max_images=max_images, library=self._library),
                 n_forward_segments,

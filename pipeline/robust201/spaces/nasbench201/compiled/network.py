@@ -104,7 +104,7 @@ class InferenceNetwork:
             )
 
     def sample_bytes(self, image_size: int, *, gradient: bool) -> int:
-        return network_bytes(self._channels, self._n_cells, image_size, gradient=gradient)
+        return max_bytes_per_image(self._channels, self._n_cells, image_size, gradient=gradient)
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
         """Return logits (B, C) of pixels (B, 3, H, W) in [0, 1], both float32. H and W are multiples of 4."""
@@ -164,7 +164,7 @@ class InferenceNetwork:
         with torch.inference_mode():
             native_network = self._native_for(pixels)
             for chunk in self._chunks(
-                len(pixels), None if native_network is None else native_network.gradient_images()
+                len(pixels), None if native_network is None else native_network.max_gradient_images()
             ):
                 tapes: list[Tape] = [{} for _ in self._blocks]
                 activations = self._activations(self._forward(pixels[chunk], tapes))
@@ -429,7 +429,7 @@ _MAPS_OF_STAGES = 1 + 1 / 2 + 1 / 4
 _REDUCTION_MAPS = 1 + 1 / 2 + 1 / 2 + 1 / 4
 
 
-def network_bytes(channels: int, cells: int, image_size: int, *, gradient: bool) -> int:
+def max_bytes_per_image(channels: int, cells: int, image_size: int, *, gradient: bool) -> int:
     """Return an upper bound on the bytes that one image needs in a pass of an inference network, for any cell.
 
     A feature map of the first stage has 4 * channels * image_size**2 bytes. Maps of each later stage are half as large.

@@ -25,7 +25,7 @@ class Region(NamedTuple):
         return Region(self.top - reach, self.bottom + reach, self.left - reach, self.right + reach)
 
     def spread(self, reach: int, height: int, width: int) -> "Region":
-        """Return the part of a kernel's output, of this height and width, that depends on this region."""
+        """Return the part of a kernel's output that depends on this region; the output has size (height, width)."""
         region = self.dilate(reach)
         return Region(max(region.top, 0), min(region.bottom, height), max(region.left, 0), min(region.right, width))
 
