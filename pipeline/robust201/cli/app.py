@@ -1,4 +1,4 @@
-"""The command line: one thin function per command. Exit codes: 0 complete, 2 bad input, 3 incomplete, 4 storage."""
+"""The command line: a thin function per command. Exit codes: 0 complete, 2 bad input, 3 incomplete, 4 storage error."""
 
 import os
 import sys
@@ -118,7 +118,8 @@ def plan(
     keys: Keys = None,
     limit: Limit = None,
     save: Annotated[
-        bool, typer.Option("--save", help="Save the plan and the images in the results folder, as `run --share` needs.")
+        bool,
+        typer.Option("--save", help="Save the plan and the images in the results folder; `run --share` needs them."),
     ] = False,
     check: Annotated[
         bool,
