@@ -185,13 +185,13 @@ def test_example_training_is_planned_without_images(robust201: RunCommand) -> No
 
 
 def test_estimate_includes_gradients_of_adversarial_training(tmp_path: Path) -> None:
-    def hours(**changes: Any) -> float:
+    def estimate_hours(**changes: Any) -> float:
         config = make_training_config(tmp_path, datasets={"digits": {}}, recipes=make_recipes(**changes))
         estimated_hours: float = estimate_trainings(config, list(config.trainings()))["estimated_worker_hours"]
         return estimated_hours
 
-    assert hours(adversarial={"pgd": {"steps": 7}}) == pytest.approx(8 * hours())
-    assert hours(adversarial={"trades": {"steps": 10}}) == pytest.approx(12 * hours())
+    assert estimate_hours(adversarial={"pgd": {"steps": 7}}) == pytest.approx(8 * estimate_hours())
+    assert estimate_hours(adversarial={"trades": {"steps": 10}}) == pytest.approx(12 * estimate_hours())
 
 
 def test_sweep_options_are_rejected_with_training_yaml(robust201: RunCommand) -> None:

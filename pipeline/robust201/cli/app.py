@@ -410,7 +410,7 @@ def import_weights(
     ] = None,
     epochs: Annotated[int, typer.Option(help="Training length of the weights to import, in epochs: 200 or 12.")] = 200,
     seed: Annotated[
-        int, typer.Option(help="Training seed of the weights to import; if SOURCE lacks it, the lowest seed.")
+        int, typer.Option(help="Training seed of the weights to import; if SOURCE lacks it, its lowest seed is used.")
     ] = 777,
     source_format: Annotated[
         str | None, typer.Option("--format", help="Format of the weights. Default: detected from the path.")

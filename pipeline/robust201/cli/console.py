@@ -317,7 +317,7 @@ def show_import(report: ImportReport, store: Path) -> int:
 
 @contextmanager
 def showing_progress(label: str, *columns: ProgressColumn) -> Iterator[Callable[[int, int | None], None]]:
-    """Show progress while a block runs; yield a function that is called with (done, total)."""
+    """Show progress while a block runs; yield a function to be called with (done, total)."""
     columns = columns or (MofNCompleteColumn(),)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), *columns, console=err, disable=not err.is_terminal

@@ -67,7 +67,7 @@ def export(
         bool,
         typer.Option(
             "--estimates",
-            help="For a sweep with a budget: also write JSON with counts and estimates together, in estimated/.",
+            help="For a sweep with a budget: also write JSON with exact and estimated accuracies, in estimated/.",
         ),
     ] = False,
     partial: Annotated[

@@ -117,7 +117,7 @@ def evaluate(
         typer.Option(
             help="Follow the protocol of a RobustBench leaderboard on CIFAR-10, instead of --keys: "
             "robustbench-linf, robustbench-l2 or robustbench-corruptions. Prints an entry for the leaderboard as JSON; "
-            "--count uses the first images."
+            "--count selects the first images."
         ),
     ] = None,
     epsilon: Annotated[

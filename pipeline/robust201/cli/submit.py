@@ -162,8 +162,8 @@ def slurm(
     drain_seconds: Annotated[
         int | None,
         typer.Option(
-            help="How many seconds before the time limit a task stops starting evaluations. Default: 600, or a quarter "
-            "of the limit if that is shorter."
+            help="How many seconds before the time limit a task begins to drain, so that it starts no further "
+            "evaluations. Default: 600, or a quarter of the limit if that is shorter."
         ),
     ] = None,
     dry_run: Annotated[
