@@ -16,7 +16,7 @@ from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, ma
 from tests.support.small_results import write_results
 
 
-def planted_accuracy(index: int) -> float:
+def compute_planted_accuracy(index: int) -> float:
     """Return an accuracy that depends only on 3 × 3 convolutions and on a skip connection from input to output."""
     operations = cells.parse(cells.specs()[index])
     return 0.1 + 0.05 * operations.count("nor_conv_3x3") + 0.1 * (operations[3] == "skip_connect")
@@ -25,7 +25,7 @@ def planted_accuracy(index: int) -> float:
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dataset")
-    robust_accuracies = {index: planted_accuracy(index) for index in cells.evaluated_indices()}
+    robust_accuracies = {index: compute_planted_accuracy(index) for index in cells.evaluated_indices()}
     rows = {
         "clean": {str(index): round(0.5 + accuracy / 2, 4) for index, accuracy in robust_accuracies.items()},
         "pgd": {
@@ -49,7 +49,7 @@ def test_design_recovers_planted_effects(dataset: Path, robust201: RunCommand, t
     tables = json.loads(json_result.out)["cifar10"]
     largest_effect = max(tables["effects"], key=lambda row: row["effect"])
     assert (largest_effect["edge"], largest_effect["operation"]) == ("in→out", "skip")
-    all_accuracies = [planted_accuracy(isomorph) for isomorph in cells.isomorphs()]
+    all_accuracies = [compute_planted_accuracy(isomorph) for isomorph in cells.isomorphs()]
     accuracies_with_skip = [
         accuracy
         for accuracy, spec in zip(all_accuracies, cells.specs(), strict=True)
@@ -67,7 +67,7 @@ def test_design_recovers_planted_effects(dataset: Path, robust201: RunCommand, t
     assert "architectures on the Pareto front of clean, adversarial, parameters" in text_result.out
 
 
-def test_correlate_compares_measures_with_parameters(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
+def test_correlate_compares_measures_with_parameter_count(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
     result = robust201("correlate", dataset, "--keys", "pgd", "--join", dataset / "latency.csv", "--json")
     assert result.code == 0, result.err
     rows = {(row["measure"], row["strength"]): row for row in json.loads(result.out)["correlations"]}
@@ -142,13 +142,13 @@ def make_plan(keys: Sequence[str], weights_names: Sequence[str] = ("",)) -> Fabr
     return FabricatedPlan(tuple(units), weights=weights)
 
 
-def jacobian_norms(name: str = "") -> list[float]:
+def compute_jacobian_norms(name: str = "") -> list[float]:
     """Return the squared norms from `make_values`, in the order of `ARCHITECTURES`."""
     units = [make_unit(index, "cifar10", "jacobian", (0.0,), weights=name) for index in ARCHITECTURES]
     return [float(make_values(unit, 0.0)["squared_norm"]) for unit in units]
 
 
-def pgd_accuracies(name: str = "") -> list[float]:
+def compute_pgd_accuracies(name: str = "") -> list[float]:
     units = [make_unit(index, "cifar10", "pgd", (1.0, 8.0), weights=name) for index in ARCHITECTURES]
     return [float(make_values(unit, 1.0)["accuracy"]) for unit in units]
 
@@ -165,7 +165,9 @@ def test_correlate_combines_measures_and_accuracies_of_two_folders(robust201: Ru
     export(tmp_path / "measures", make_plan(["jacobian"]), formats=("parquet",))
     rows = correlate_jacobian_norms(robust201, tmp_path / "accuracies", tmp_path / "measures", "--keys", "clean,pgd:1")
     assert list(rows.index) == [("clean", 0.0), ("pgd", 1.0)]
-    assert rows.loc[("pgd", 1.0), "kendall"] == pytest.approx(kendalltau(jacobian_norms(), pgd_accuracies()).statistic)
+    assert rows.loc[("pgd", 1.0), "kendall"] == pytest.approx(
+        kendalltau(compute_jacobian_norms(), compute_pgd_accuracies()).statistic
+    )
     result_without_accuracies = robust201("correlate", tmp_path / "measures")
     assert result_without_accuracies.code == 2
     assert "it has no accuracies. Add a folder" in result_without_accuracies.err
@@ -179,7 +181,7 @@ def test_correlate_pairs_accuracies_with_measures_of_other_weights(robust201: Ru
     for measure_weights in ("e200-s0", "e200-s1"):
         weights_options = ("--weights-name", "e200-s0", "--measure-weights-name", measure_weights)
         rows = correlate_jacobian_norms(robust201, tmp_path / "both", *weights_options)
-        expected = kendalltau(jacobian_norms(measure_weights), pgd_accuracies("e200-s0")).statistic
+        expected = kendalltau(compute_jacobian_norms(measure_weights), compute_pgd_accuracies("e200-s0")).statistic
         assert rows.loc[("pgd", 1.0), "kendall"] == pytest.approx(expected)
 
 
@@ -192,8 +194,8 @@ def test_correlate_uses_all_weights_of_an_architecture(robust201: RunCommand, tm
     arguments = ("correlate", tmp_path / "both", "--join", tmp_path / "table.csv", "--keys", "pgd:1", "--json")
     rows = pd.DataFrame(json.loads(robust201(*arguments).out)["correlations"]).set_index("measure")
     assert (rows["n"] == len(ARCHITECTURES) * len(weights_names)).all()
-    norms_by_weights = {name: jacobian_norms(name) for name in weights_names}
-    expected_accuracies = [value for name in weights_names for value in pgd_accuracies(name)]
+    norms_by_weights = {name: compute_jacobian_norms(name) for name in weights_names}
+    expected_accuracies = [value for name in weights_names for value in compute_pgd_accuracies(name)]
     space = SPACES["nasbench201"]
     expected = {
         "jacobian.squared_norm": [value for name in weights_names for value in norms_by_weights[name]],
@@ -213,7 +215,7 @@ def test_correlate_combines_folders_with_different_weights(robust201: RunCommand
     export(tmp_path / "new", make_plan(["jacobian"], ("random-s0", "random-s1")), formats=("parquet",))
     weights_options = ("--weights-name", "e200-s0", "--measure-weights-name", "random-s1")
     rows = correlate_jacobian_norms(robust201, tmp_path / "trained", tmp_path / "new", *weights_options)
-    expected = kendalltau(jacobian_norms("random-s1"), pgd_accuracies("e200-s0")).statistic
+    expected = kendalltau(compute_jacobian_norms("random-s1"), compute_pgd_accuracies("e200-s0")).statistic
     assert rows.loc[("pgd", 1.0), "kendall"] == pytest.approx(expected)
 
 

@@ -65,7 +65,7 @@ COMMANDS = (
     "rank",
     "push",
 )
-HIDDEN = {"meta"}
+HIDDEN_COMMANDS = {"meta"}
 ESCAPE_CHARACTER = "\x1b"
 
 
@@ -85,11 +85,13 @@ def test_help_goes_to_stdout(robust201: RunCommand, command: str | None) -> None
 def test_app_shows_help_without_arguments(robust201: RunCommand) -> None:
     result = robust201()
     assert (result.code, result.err) == (0, "")
-    assert all(command in result.out for command in COMMANDS if command not in HIDDEN)
+    assert all(command in result.out for command in COMMANDS if command not in HIDDEN_COMMANDS)
 
 
 def test_help_lists_every_command_in_a_group(robust201: RunCommand) -> None:
-    assert sorted(name for names in PANELS.values() for name in names) == sorted({*COMMANDS, "submit"} - HIDDEN)
+    assert sorted(name for names in PANELS.values() for name in names) == sorted(
+        {*COMMANDS, "submit"} - HIDDEN_COMMANDS
+    )
     assert [line.strip("╭─╮ ") for line in robust201("--help").out.splitlines() if line.startswith("╭")] == [
         "Options",
         *PANELS,
@@ -332,7 +334,7 @@ def test_incomplete_sweep_is_exported_only_with_partial_option(
     assert not (dataset / "missing.json").exists()
 
 
-def test_run_with_failed_units_exits_with_3_and_does_not_repeat_failures(
+def test_run_with_failed_units_exits_with_3_and_groups_equal_failures(
     robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from robust201.runtime import worker

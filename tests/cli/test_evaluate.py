@@ -323,14 +323,14 @@ INVALID_INPUTS: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, s
     ),
     "non-numeric mean": (change_nothing, {"mean": "a,b,c"}, 2, "--mean: expected three numbers"),
     "NaN mean": (change_nothing, {"mean": "nan,0,0"}, 2, "--mean: expected numbers from 0 to 1, since"),
-    "negative deviation": (change_nothing, {"std": "0.2,0.2,-1"}, 2, "--std: expected numbers above 0"),
+    "negative standard deviation": (change_nothing, {"std": "0.2,0.2,-1"}, 2, "--std: expected numbers above 0"),
     "mean from 0 to 255": (
         change_nothing,
         {"mean": "125,123,114"},
         2,
         "got 125, 123, 114. If they are for pixels from 0 to 255",
     ),
-    "deviation from 0 to 255": (
+    "standard deviation from 0 to 255": (
         change_nothing,
         {"std": "63,62,66"},
         2,
@@ -449,8 +449,8 @@ def test_set_example_in_help_gives_no_warning(robust201: RunCommand) -> None:
 
 
 def test_set_option_sets_parameters_of_keys(files: Path, robust201: RunCommand) -> None:
-    argv = ("--set", "pgd.steps=2", "--set", "pgd.epsilons_255=8", "--set", "pgd.rel_stepsize=1")
-    result = robust201(*make_arguments(keys="clean,pgd", out="results.csv"), *argv)
+    settings = ("--set", "pgd.steps=2", "--set", "pgd.epsilons_255=8", "--set", "pgd.rel_stepsize=1")
+    result = robust201(*make_arguments(keys="clean,pgd", out="results.csv"), *settings)
     assert result.code == 0, result.err
     expected = evaluate(
         TinyNetwork(seed=0),

@@ -9,7 +9,7 @@ import yaml
 
 from tests.conftest import RunCommand
 
-LIKE = Path(__file__).parents[2] / "benchmark_data" / "cells-cifar10"
+LIKE_DATASET = Path(__file__).parents[2] / "benchmark_data" / "cells-cifar10"
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def sweep(tmp_path: Path) -> Path:
 
 
 def test_plan_designs_fit_the_budget_and_have_yaml_fields(robust201: RunCommand, sweep: Path) -> None:
-    result = robust201("plan", sweep, "--budget", "20%", "--like", LIKE, "--json")
+    result = robust201("plan", sweep, "--budget", "20%", "--like", LIKE_DATASET, "--json")
     assert result.code == 0, result.err
     summary = json.loads(result.out)
     total_hours = summary["costs"]["worker_hours"]
@@ -67,7 +67,9 @@ def test_plan_of_small_sweep_shows_only_hours(robust201: RunCommand, sweep: Path
 
 
 def test_plan_next_excludes_evaluated_cells(robust201: RunCommand, sweep: Path) -> None:
-    result = robust201("plan", sweep, "--like", LIKE, "--next", "3", "--next-for", "best", "--keys", "pgd:1", "--json")
+    result = robust201(
+        "plan", sweep, "--like", LIKE_DATASET, "--next", "3", "--next-for", "best", "--keys", "pgd:1", "--json"
+    )
     assert result.code == 0, result.err
     cells = json.loads(result.out)["architectures"]
     assert len({*cells}) == 3

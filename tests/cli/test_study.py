@@ -12,7 +12,7 @@ from tests.support.planted_studies import plant_mixing
 def test_study_checks_published_marks_without_data(robust201):
     result = robust201("study", "--published", "image-distribution")
     assert result.code == 0
-    assert "117 of 118 published decisions follow" in result.out
+    assert "117 of 118 published decisions on significance follow" in result.out
     assert "102 of 106 published significance marks remain" in result.out
     payload = json.loads(robust201("study", "--published", "image-distribution", "--json").out)
     assert (payload["marks_that_follow"], payload["comparisons_checked"]) == (117, 118)

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from robust201.cli import console
-from robust201.cli.console_status import status_line
+from robust201.cli.console_status import format_status_line
 from robust201.core.host import HostId
 from robust201.core.records import Unit
 from robust201.monitoring.status import StatusReader, SweepStatus, read_status
@@ -76,7 +76,7 @@ def test_times_in_status_change_while_no_part_finishes(half_finished_plan: Plan)
     times_left = [status.seconds_left for status in statuses]
     assert None not in times_left
     assert times_left[0] != times_left[1]
-    assert "2 workers busy, the longest for 0:00:18" in status_line(statuses[1], NOW)
+    assert "2 workers busy, the longest for 0:00:18" in format_status_line(statuses[1], NOW)
     assert statuses[1].to_payload()["parts_in_flight"] == 2
 
 
@@ -93,7 +93,7 @@ def test_status_reports_silent_workers_until_their_parts_are_taken_over(half_fin
     (results / HEARTBEATS_FOLDER / "e.json").write_text('["not a heartbeat"]')
     status = read_status_at(half_finished_plan, NOW + 1)
     assert (status.parts_in_flight, status.silent_workers) == ((1.0,), (61.0,))
-    assert "1 worker busy, the longest for 0:00:01; 1 worker silent, the longest for 0:01:01" in status_line(
+    assert "1 worker busy, the longest for 0:00:01; 1 worker silent, the longest for 0:01:01" in format_status_line(
         status, NOW
     )
     write_heartbeat(results, "f", first_unit, file_time=NOW, images=(0, first_unit.n_images))
@@ -153,7 +153,9 @@ def test_status_reports_dead_driver_on_same_host_immediately(half_finished_plan:
     inventory = ShardStore.open(results).inventory()
 
     def read_status_line(host_id: HostId, now: float) -> str:
-        return status_line(StatusReader(half_finished_plan, clock=lambda: now, host_id=host_id).read(inventory), now)
+        return format_status_line(
+            StatusReader(half_finished_plan, clock=lambda: now, host_id=host_id).read(inventory), now
+        )
 
     local_line = read_status_line(HostId("here", "m", "b", "p"), NOW + 1)
     assert ("running: run on here" in local_line) == is_alive
@@ -181,7 +183,7 @@ def test_progress_and_status_show_draining(make_sweep: MakeSweep, monkeypatch: p
             assert drain_messages, "the drain was not announced"
             observed.append(read_progress(config.results)["state"])
             status = StatusReader(load_plan(config.results)).read(ShardStore.open(config.results).inventory())
-            observed.append(status_line(status, 0.0))
+            observed.append(format_status_line(status, 0.0))
 
     tally = sweep.run_sweep(
         config,
@@ -195,7 +197,7 @@ def test_progress_and_status_show_draining(make_sweep: MakeSweep, monkeypatch: p
     assert read_progress(config.results)["state"] == "drained"
     # If only a share is active, the state of the last driver does not matter.
     assert replace(RUNNING, state="draining", driver=None).running
-    assert "running: 1 run with --share" in status_line(replace(RUNNING, state="draining", driver=None), 0.0)
+    assert "running: 1 run with --share" in format_status_line(replace(RUNNING, state="draining", driver=None), 0.0)
 
 
 def test_display_shows_time_since_last_result(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from robust201.cli import console_status
-from robust201.cli.console_status import make_sweep_display, status_line
+from robust201.cli.console_status import format_status_line, make_sweep_display
 from robust201.core.errors import InputError
 from robust201.monitoring.status import Cost, KeyStatus, StatusReader, SweepStatus
 from robust201.monitoring.watch import watch
@@ -125,7 +125,7 @@ def test_display_without_a_terminal_writes_one_line_per_reading() -> None:
     ],
 )
 def test_status_line_has_a_rate_only_for_active_unfinished_sweeps(status: SweepStatus, rate: str) -> None:
-    assert f"%); {rate}; {len(status.failures)} failures" in status_line(status, 0.0)
+    assert f"%); {rate}; {len(status.failures)} failures" in format_status_line(status, 0.0)
 
 
 def test_display_on_a_terminal_leaves_a_table() -> None:

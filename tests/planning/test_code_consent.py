@@ -1,4 +1,4 @@
-"""Data folders are detected in any form of a path, and Python files in them need consent."""
+"""Data folders are detected however a path to them is written, and Python files in them need consent."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Complete evaluations are counted without creating `Unit` objects, and the counts match those of each unit."""
+"""Complete evaluations are counted with one `Unit` object per key, and the counts match those of each unit."""
 
 import numpy as np
 

@@ -89,7 +89,9 @@ def test_designs_fit_budget() -> None:
         ("10%", {"architectures": [0, 1]}, "at least 3 networks"),
     ],
 )
-def test_designs_reject_invalid_budget(budget: str, changes: dict[str, Any], message: str) -> None:
+def test_designs_for_budget_rejects_invalid_budget_or_too_few_networks(
+    budget: str, changes: dict[str, Any], message: str
+) -> None:
     def reload(**changed_fields: Any) -> SweepConfig:
         return make_config(**changes, **changed_fields)
 
@@ -98,7 +100,7 @@ def test_designs_reject_invalid_budget(budget: str, changes: dict[str, Any], mes
 
 
 @pytest.mark.parametrize("percent", [2, 10, 20])
-def test_only_sampled_design_exceeds_a_budget_below_the_smallest_pilot(percent: int) -> None:
+def test_sampled_design_is_over_budget_only_below_the_cost_of_the_smallest_pilot(percent: int) -> None:
     plan = make_small_plan()  # the default pilot has a fifth of its architectures
     full_hours = total_hours(plan, {})
     sampled_images, fewer_networks, weaker_attacks = designs_for_budget(

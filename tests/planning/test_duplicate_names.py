@@ -1,4 +1,4 @@
-"""All readers reject a name that occurs twice in a JSON object, and a key that occurs in both spellings."""
+"""All readers reject a name that occurs twice in a JSON object, and a key both with and without its norm."""
 
 import gzip
 import json
@@ -107,7 +107,7 @@ def test_key_in_both_spellings_within_one_file_is_rejected(tmp_path: Path, file_
         RobustnessDataset(folder).accuracy(0, "cifar10", "pgd")
 
 
-def test_parse_json_matches_json_and_rejects_duplicates() -> None:
+def test_parse_json_agrees_with_json_loads_and_rejects_duplicate_names_and_invalid_json() -> None:
     random_numbers = random.Random(0)
     names = [str(random_numbers.randrange(10**6)) for _ in range(200)]
     nested = {name: {"a": [1, 2.5, None], "b": {"c": "\u00e4\n"}} for name in names}

@@ -50,7 +50,9 @@ def test_cifar10_job_gives_plausible_accuracies(
     assert clean_accuracies[21] == pytest.approx(0.7326, abs=0.25)
 
 
-def test_threat_model_job_has_all_perturbations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_threat_model_job_has_all_perturbations_except_randomised_and_minimum_norm(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     config = load_config(REPOSITORY / "jobs/threat-model.yaml")
     randomised_keys = set(RANDOMISED_GROUPS.values())  # not needed, because the job's networks are deterministic
@@ -69,7 +71,9 @@ def test_transfer_matrix_job_uses_every_network_as_source() -> None:
         assert config.parameters[key].model_dump(mode="json") == {"source": source, "key": "pgd"} | attack
 
 
-def test_measures_jobs_differ_in_weights_and_mode(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_measures_jobs_have_equal_keys_and_images_and_different_modes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     trained_config, random_config = (
         load_config(REPOSITORY / f"jobs/measures-{weights_name}.yaml") for weights_name in ("trained", "random")

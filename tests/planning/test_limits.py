@@ -21,7 +21,7 @@ from robust201.tasks.parameters import MAX_STRENGTHS, STRENGTH_FIELDS
 IDENTIFIER_FIELDS = re.compile("seeds?$|^format$|^source$|^architectures$|^init$")
 """Fields whose integers are identifiers and do not affect the amount of work."""
 
-SELECTIONS = {"weights.epochs", "weights.steps"}
+SELECTION_FIELDS = {"weights.epochs", "weights.steps"}
 """Fields that may be unlimited, because they only select existing weights."""
 
 
@@ -45,7 +45,7 @@ def find_unlimited_integers(schema: dict[str, Any], root: dict[str, Any], path: 
 @pytest.mark.parametrize("model", [SweepConfig, TrainingConfig, UserTaskParameters], ids=lambda model: model.__name__)
 def test_yaml_counts_have_upper_limits(model) -> None:
     schema = model.model_json_schema()
-    assert set(find_unlimited_integers(schema, schema)) <= SELECTIONS
+    assert set(find_unlimited_integers(schema, schema)) <= SELECTION_FIELDS
 
 
 @pytest.mark.parametrize("key", TASKS)
@@ -58,7 +58,7 @@ def test_key_counts_have_upper_limits(key) -> None:
 
 
 @pytest.mark.parametrize("key", TASKS)
-def test_key_defaults_are_below_cost_limit(key) -> None:
+def test_key_defaults_are_below_cost_limit_and_largest_counts_above_it(key) -> None:
     task = TASKS[key]
     assert task.excessive_cost_reason(task.parameters(), 256) is None
     fields = {name: MAX_COUNT for name in ("steps", "queries", "restarts") if name in task.parameters.model_fields}

@@ -233,7 +233,7 @@ MACHINES: list[dict[str, object]] = [
     [
         ({"space": "zoo", "architectures": ["resnet18"]}, [None, False, True]),
         ({"precision": "bf16"}, [None, False, True]),
-        ({}, [None, True]),  # in float32 on a CPU, these networks may be cut anywhere
+        ({}, [None, True]),  # in float32 on a CPU, parts of these networks may be split at any image
     ],
 )
 def test_cuts_do_not_depend_on_workers_if_rounding_depends_on_batch(

@@ -1,4 +1,4 @@
-"""Sweeps with omitted evaluations, or with values that are probably in the wrong unit, give warnings."""
+"""Omitted evaluations and doubtful values of sweeps give warnings, and epsilons may be fractions of the pixel range."""
 
 import json
 import re

@@ -16,7 +16,7 @@ from tests.support.tiny_trainings import RECIPE, make_training_config, training_
 from tests.training.support import ONE_CONVOLUTION
 
 
-def recipe(**changes: Any) -> dict[str, Any]:
+def make_recipes(**changes: Any) -> dict[str, Any]:
     return {"plain": RECIPE | changes}
 
 
@@ -24,53 +24,53 @@ def recipe(**changes: Any) -> dict[str, Any]:
 INVALID_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "no recipes": ({"recipes": {}}, "recipes: expected 1 or more entries"),
     "unknown field of a recipe": (
-        {"recipes": recipe(learning_rat=0.1)},
+        {"recipes": make_recipes(learning_rat=0.1)},
         r"got 'recipes\.plain\.learning_rat'\. Did you mean 'learning_rate'\?",
     ),
     "invalid recipe name": ({"recipes": {"2nd": RECIPE}}, "begin with a letter, got '2nd'"),
     "epochs and iterations": (
-        {"recipes": recipe(iterations=3)},
+        {"recipes": make_recipes(iterations=3)},
         r"recipes\.plain: set exactly one of epochs and iterations",
     ),
     "NaN learning rate": (
-        {"recipes": recipe(learning_rate=float("nan"))},
+        {"recipes": make_recipes(learning_rate=float("nan"))},
         r"recipes\.plain\.learning_rate: expected a finite number, got nan\.",
     ),
     "infinite weight decay": (
-        {"recipes": recipe(weight_decay=float("inf"))},
+        {"recipes": make_recipes(weight_decay=float("inf"))},
         r"recipes\.plain\.weight_decay: expected a finite number, got inf\.",
     ),
     "snapshot after the end": (
-        {"recipes": recipe(snapshots={"epochs": [3]})},
+        {"recipes": make_recipes(snapshots={"epochs": [3]})},
         "ends after 2 epochs, but a snapshot is due after 3",
     ),
     "unknown dataset in `on`": (
-        {"recipes": recipe(on=["brigth"])},
+        {"recipes": make_recipes(on=["brigth"])},
         r"recipes\.plain\.on: .*got 'brigth'\. Did you mean 'bright'\?",
     ),
-    "empty `on`": ({"recipes": recipe(on=[])}, r"recipes\.plain\.on: expected at least one dataset"),
+    "empty `on`": ({"recipes": make_recipes(on=[])}, r"recipes\.plain\.on: expected at least one dataset"),
     "unknown dataset in mixture": (
-        {"recipes": recipe(data={"mixture": {"robust": "brite", "alpha": 0.5}})},
+        {"recipes": make_recipes(data={"mixture": {"robust": "brite", "alpha": 0.5}})},
         r"recipes\.plain\.data\.mixture\.robust: expected one of `datasets`, got 'brite'\. Did you mean 'bright'\?",
     ),
     "class count mismatch in mixture": (
         {
-            "recipes": recipe(data={"mixture": {"robust": "digits", "alpha": 0.5}}, on=["bright"]),
+            "recipes": make_recipes(data={"mixture": {"robust": "digits", "alpha": 0.5}}, on=["bright"]),
             "extra_datasets": ["digits"],
         },
         r"plain\.data\.mixture\.robust: `classes` of bright is 2, but `classes` of digits is 10\.",
     ),
     "cyclic start": (
-        {"recipes": recipe(start={"recipe": "plain", "dataset": "bright"})},
+        {"recipes": make_recipes(start={"recipe": "plain", "dataset": "bright"})},
         "starts must not form a cycle, got plain on bright from plain on bright",
     ),
     "unknown dataset in start": (
-        {"recipes": recipe() | {"tuned": RECIPE | {"start": {"recipe": "plain", "dataset": "digits"}}}},
+        {"recipes": make_recipes() | {"tuned": RECIPE | {"start": {"recipe": "plain", "dataset": "digits"}}}},
         r"recipes\.tuned\.start\.dataset: expected a dataset of the recipe plain, got 'digits'",
     ),
     "class count mismatch in start": (
         {
-            "recipes": recipe()
+            "recipes": make_recipes()
             | {"tuned": RECIPE | {"start": {"recipe": "plain", "dataset": "digits"}, "on": ["bright"]}},
             "extra_datasets": ["digits"],
         },
@@ -148,7 +148,9 @@ def test_run_rejects_training_yaml_and_train_rejects_sweep(robust201: RunCommand
 
 def test_yaml_boolean_field_names_are_read_as_strings(tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
-    path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes=recipe(on=["bright"]))).replace("'on':", "on:"))
+    path.write_text(
+        yaml.safe_dump(training_fields(tmp_path, recipes=make_recipes(on=["bright"]))).replace("'on':", "on:")
+    )
     assert " on:" in path.read_text()
     assert load_training(path).recipes["plain"].on == ("bright",)
 
@@ -178,17 +180,18 @@ def test_example_training_is_planned_without_images(robust201: RunCommand) -> No
     assert result.code == 0
     assert "snapshots" in result.out
     summary = estimate_trainings(load_training(example), list(load_training(example).trainings()))
+    # Two cells, two seeds and two recipes; one recipe has five snapshots in 30 steps, the other has one after 10 steps.
     assert (summary["trainings"], summary["snapshots"], summary["steps"]) == (8, 4 * 5 + 4, 4 * 30 + 4 * 10)
 
 
 def test_estimate_includes_gradients_of_adversarial_training(tmp_path: Path) -> None:
-    def hours(**changes: Any) -> float:
-        config = make_training_config(tmp_path, datasets={"digits": {}}, recipes=recipe(**changes))
+    def estimate_hours(**changes: Any) -> float:
+        config = make_training_config(tmp_path, datasets={"digits": {}}, recipes=make_recipes(**changes))
         estimated_hours: float = estimate_trainings(config, list(config.trainings()))["estimated_worker_hours"]
         return estimated_hours
 
-    assert hours(adversarial={"pgd": {"steps": 7}}) == pytest.approx(8 * hours())
-    assert hours(adversarial={"trades": {"steps": 10}}) == pytest.approx(12 * hours())
+    assert estimate_hours(adversarial={"pgd": {"steps": 7}}) == pytest.approx(8 * estimate_hours())
+    assert estimate_hours(adversarial={"trades": {"steps": 10}}) == pytest.approx(12 * estimate_hours())
 
 
 def test_sweep_options_are_rejected_with_training_yaml(robust201: RunCommand) -> None:

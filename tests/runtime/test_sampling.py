@@ -227,9 +227,9 @@ def test_shares_compute_pilot_and_then_samples_drawn_by_plan(make_sampled: MakeS
 def test_plan_estimates_precision_from_complete_pilot(make_sampled: MakeSampled) -> None:
     config = make_sampled("90%", sampling={"budget": "90%", "pilot": 3})
     plan = make_plan(config, assumed_facts(config))
-    assert plan_costs.precision_of_pilot(plan) is None
+    assert plan_costs.predict_precision_from_pilot(plan) is None
     run(config)
-    precision = plan_costs.precision_of_pilot(plan)
+    precision = plan_costs.predict_precision_from_pilot(plan)
     assert precision is not None
     half_width, _ = precision.sampled("digits", "pgd", 25, N_IMAGES)
     assert 0 < half_width < worst_case_precision("digits", "pgd", 25, N_IMAGES)[0]
@@ -238,11 +238,11 @@ def test_plan_estimates_precision_from_complete_pilot(make_sampled: MakeSampled)
     )  # not sampled
 
 
-def test_precision_of_pilot_excludes_keys_with_other_parameters(make_sampled: MakeSampled) -> None:
+def test_predict_precision_from_pilot_excludes_keys_with_other_parameters(make_sampled: MakeSampled) -> None:
     fields = {"sampling": {"budget": "90%", "pilot": 3}}
     run(make_sampled("90%", **fields))
     config = make_sampled("90%", **fields, keys=KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 4}})
-    precision = plan_costs.precision_of_pilot(make_plan(config, assumed_facts(config)))
+    precision = plan_costs.predict_precision_from_pilot(make_plan(config, assumed_facts(config)))
     assert precision is not None
     assert precision.sampled("digits", "pgd", 25, N_IMAGES) == worst_case_precision("digits", "pgd", 25, N_IMAGES)
     assert precision.sampled("digits", "aa_square", 25, N_IMAGES) != worst_case_precision(

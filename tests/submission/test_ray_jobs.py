@@ -20,7 +20,7 @@ import pytest
 from tests.conftest import RunCommand, WriteSweep, read_tree
 
 TOKEN = "a-token-for-tests-only"
-START_SECONDS = 60.0
+START_TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def head() -> Iterator[Head]:
 
 
 def wait_until_ready(head: Head, starter: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
     while starter.poll() is None and time.monotonic() < deadline:
         with suppress(OSError):
             if request_status(head.address, TOKEN) == 200:

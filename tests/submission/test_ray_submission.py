@@ -21,7 +21,7 @@ from robust201.planning.loading import is_training_yaml, load_training
 from robust201.planning.plan_file import load_any_sweep
 from robust201.submission import ray_jobs
 from robust201.submission.access import Access, check_access, find_token
-from robust201.submission.shipment import Shipment, code_files, pack, prepare_shipment
+from robust201.submission.shipment import Shipment, list_package_files, pack, prepare_shipment
 from tests.conftest import REPOSITORY, RunCommand, WriteSweep
 from tests.support.tiny_trainings import training_fields
 
@@ -172,22 +172,22 @@ def test_shipment_of_trainings_runs_train(tmp_path: Path) -> None:
         make_shipment(trainings, {})
 
 
-def test_code_files_excludes_hidden_files_caches_weights_and_arrays(tmp_path: Path) -> None:
+def test_list_package_files_excludes_hidden_files_caches_weights_and_arrays(tmp_path: Path) -> None:
     for name in ("a.py", "page.html", "sub/b.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     for name in (".git/config", ".venv/x.py", "__pycache__/a.pyc", "w.safetensors", "x.npy", "_bundled/jobs/a.yaml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert list(code_files(tmp_path)) == ["robust201/a.py", "robust201/page.html", "robust201/sub/b.py"]
+    assert list(list_package_files(tmp_path)) == ["robust201/a.py", "robust201/page.html", "robust201/sub/b.py"]
 
 
 def test_shipment_above_the_limit_names_its_largest_files(
     write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "large.py").write_bytes(os.urandom(300_000))
-    files = code_files() | {"robust201/large.py": tmp_path / "large.py"}
-    monkeypatch.setattr("robust201.submission.shipment.code_files", lambda: files)
+    files = list_package_files() | {"robust201/large.py": tmp_path / "large.py"}
+    monkeypatch.setattr("robust201.submission.shipment.list_package_files", lambda: files)
     monkeypatch.setattr("robust201.submission.shipment.UPLOAD_LIMIT_BYTES", 200_000)
     shipment = make_shipment(write_sweep(), {})
     with pytest.raises(

@@ -170,9 +170,9 @@ def test_draining_ends_before_the_time_limit(make_sweep: MakeSweep, options: dic
     batch_file = render_file(make_sweep(engine="reference"), ArrayOptions(**options))
     seconds_before_limit = int(parse_directives(batch_file)["signal"].removeprefix("B:USR1@"))
     (export_line,) = [line for line in batch_file.splitlines() if line.startswith("export ")]
-    variable, _, deadline = export_line.removeprefix("export ").partition("=")
+    variable, _, drain_seconds = export_line.removeprefix("export ").partition("=")
     assert variable == DRAIN_VARIABLE
-    assert min(60, seconds_before_limit / 2) <= seconds_before_limit - float(deadline) < seconds_before_limit
+    assert min(60, seconds_before_limit / 2) <= seconds_before_limit - float(drain_seconds) < seconds_before_limit
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def correlate(
                     "gain over\nparameter count",
                     "better than\nparameter count",
                 ),
-                [_correlation_row(row) for row in by_magnitude.head(_MAX_PRINTED_ROWS).to_dict("records")],
+                [_format_correlation(row) for row in by_magnitude.head(_MAX_PRINTED_ROWS).to_dict("records")],
             )
 
 
@@ -211,7 +211,7 @@ def _read_inputs(
     for name in requested_names:
         if name not in available_names:
             raise ConfigError(
-                f"Reading {reader.path} failed for {name!r}: it has no results on this dataset."
+                f"Reading {reader.path} failed for {name!r}: there are no results on this dataset."
                 f"{did_you_mean(name, available_names)}"
             )
     selected_results = [results for results in all_results if results.name in requested_names]
@@ -236,7 +236,7 @@ def _to_json_rows(frame: "pd.DataFrame") -> list[dict[str, Any]]:
     return rows
 
 
-def _correlation_row(correlation: Mapping[Any, Any]) -> tuple[str, ...]:
+def _format_correlation(correlation: Mapping[Any, Any]) -> tuple[str, ...]:
     return (
         str(correlation["key"]) + (f":{correlation['strength']:g}" if correlation["strength"] else ""),
         *(_format_with_interval(correlation, name) for name in ("kendall", "spearman", "partial", "gain")),

@@ -1,4 +1,4 @@
-"""The command line: one thin function per command. Exit codes: 0 complete, 2 bad input, 3 incomplete, 4 storage."""
+"""The command line: a thin function per command. Exit codes: 0 complete, 2 bad input, 3 incomplete, 4 storage error."""
 
 import os
 import sys
@@ -118,7 +118,8 @@ def plan(
     keys: Keys = None,
     limit: Limit = None,
     save: Annotated[
-        bool, typer.Option("--save", help="Save the plan and the images in the results folder, as `run --share` needs.")
+        bool,
+        typer.Option("--save", help="Save the plan and the images in the results folder; `run --share` needs them."),
     ] = False,
     check: Annotated[
         bool,
@@ -409,7 +410,7 @@ def import_weights(
     ] = None,
     epochs: Annotated[int, typer.Option(help="Training length of the weights to import, in epochs: 200 or 12.")] = 200,
     seed: Annotated[
-        int, typer.Option(help="Training seed of the weights to import; if SOURCE lacks it, the lowest seed.")
+        int, typer.Option(help="Training seed of the weights to import; if SOURCE lacks it, its lowest seed is used.")
     ] = 777,
     source_format: Annotated[
         str | None, typer.Option("--format", help="Format of the weights. Default: detected from the path.")

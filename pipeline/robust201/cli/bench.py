@@ -38,7 +38,7 @@ def bench(
     """Compare the speed of robust201 with that of a plain loop over Foolbox and AutoAttack, in a few minutes.
 
     Both run the paper's attacks on networks with random weights, at two epsilons, with 1/40 of the steps and queries.
-    The loop runs in PyTorch's default memory layout and in channels_last; speed-ups are over the faster one.
+    The loop runs in PyTorch's default memory layout and in channels_last; speed-ups are over the faster of the two.
     """
     from robust201.bench.comparison import LAYOUTS, AttackBudget, Contender, Loop, Machine, Sweep, compare
     from robust201.bench.generated import random_subjects

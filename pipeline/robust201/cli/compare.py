@@ -167,7 +167,7 @@ def _compare_estimates(
     _reject_file_options(context)
     if out is not None and out.suffix != ".csv":
         raise ConfigError(
-            f"Writing a table failed for {out}: with --estimates, the file name must end in .csv. Rename the file."
+            f"Writing a table failed for {out}: with --estimates, the file name must end in .csv. Choose another name."
         )
     comparison = compare_estimated(networks, keys=split_names(keys), data=dataset)
     rows = comparison.table.to_dict("records")
@@ -178,7 +178,7 @@ def _compare_estimates(
         return
     for line in comparison.summary.splitlines():
         typer.echo(line)
-    title = "accuracies on all images of the dataset, counted or estimated (~)"
+    title = "accuracies on all images of the dataset, measured or estimated (~)"
     console.show_table(title, _HEADINGS, [_table_row(row) for row in rows])
 
 
@@ -205,8 +205,8 @@ def name_networks(
 ) -> dict[str, tuple[str, Path | None]]:
     """Return each network (FILE:FUNCTION) and its weights file, by a unique display name.
 
-    The display names are the networks. If these are not unique, the display names are the paths of the weights files
-    without the folders that all paths share.
+    The display name is the FILE:FUNCTION of the network. If these are not unique, it is instead the path of the weights
+    file without the folders that all paths share.
     """
     if len(networks) == 1 and len(weights) > 1:
         networks = networks * len(weights)

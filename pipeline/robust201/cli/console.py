@@ -50,9 +50,9 @@ _LOG_SECONDS = 10.0
 """Minimum number of seconds between progress lines in a log file while evaluations finish."""
 
 _QUIET_SECONDS = 60.0
-"""Number of seconds without a finished evaluation after which progress lines mention it."""
+"""Number of seconds without a finished evaluation after which progress lines report this."""
 
-_MAX_KEY_LENGTH = 40
+_MAX_KEY_LIST_LENGTH = 40
 """Maximum length of a list of keys in characters; a longer list is replaced by the number of keys."""
 
 _MIN_RATE_PER_SECOND = 0.01
@@ -317,7 +317,7 @@ def show_import(report: ImportReport, store: Path) -> int:
 
 @contextmanager
 def showing_progress(label: str, *columns: ProgressColumn) -> Iterator[Callable[[int, int | None], None]]:
-    """Show progress while a block runs; yield a function that is called with (done, total)."""
+    """Show progress while a block runs; yield a function to be called with (done, total)."""
     columns = columns or (MofNCompleteColumn(),)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), *columns, console=err, disable=not err.is_terminal
@@ -435,10 +435,10 @@ def show_dataset_verdict(verdict: DatasetVerdict, *, as_json: bool = False) -> i
 
 def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None:
     """Print a comparison of two result sets: a summary, then every dataset, key and strength with a difference."""
-    verdict = "within" if report.is_within_tolerance else "beyond"
+    relation = "within" if report.is_within_tolerance else "beyond"
     n_all, n_different = len(report.comparisons), len(report.differing_comparisons)
     out.print(
-        f"largest difference {report.max_difference:g}, {verdict} the tolerance of {report.tolerance:g}; "
+        f"largest difference {report.max_difference:g}, {relation} the tolerance of {report.tolerance:g}; "
         f"{n_different:,} of {format_count(n_all, 'row')} {'differs' if n_different == 1 else 'differ'}, "
         f"{n_all - n_different:,} {'is' if n_all - n_different == 1 else 'are'} equal"
     )
@@ -518,15 +518,15 @@ def show_metrics(metrics: DerivedMetrics) -> None:
         show_table("Rankings", columns, [(*row, *[""] * (len(columns) - len(row))) for row in rankings])
     rows = []
     for metric in metrics.metrics:
-        keys = metric.key if len(metric.key) <= _MAX_KEY_LENGTH else f"{metric.key.count('+') + 1} keys"
+        keys = metric.key if len(metric.key) <= _MAX_KEY_LIST_LENGTH else f"{metric.key.count('+') + 1} keys"
         metric_values = metric.values.dropna()
-        extremes = (
+        lowest_median_highest = (
             [f"{value:.4f}" for value in (metric_values.min(), metric_values.median(), metric_values.max())]
             if len(metric_values)
             else ["-"] * 3
         )
         label = f"{metric.dataset} {keys}" + ("" if metric.strength is None else f" {metric.strength:g}")
-        rows.append((label, metric.metric, *extremes, f"{len(metric_values):,}", metric.note))
+        rows.append((label, metric.metric, *lowest_median_highest, f"{len(metric_values):,}", metric.note))
     if rows:
         columns = ("", "metric", "lowest", "median", "highest", "networks", "")
         show_table("Metrics", columns, rows)

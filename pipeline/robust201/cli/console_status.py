@@ -116,7 +116,7 @@ def show_status(status: SweepStatus) -> None:
         out.print(f"log of the first failure: robust201 logs {status.failures[0]['unit'][:12]} RESULTS", markup=False)
 
 
-def live_table(status: SweepStatus, *, max_keys: int) -> Table:
+def build_live_table(status: SweepStatus, *, max_keys: int) -> Table:
     """Build a table of progress with one row per key and one column per dataset.
 
     If there are more than `max_keys` keys, all corruptions share one row.
@@ -149,7 +149,7 @@ def live_table(status: SweepStatus, *, max_keys: int) -> Table:
     return table
 
 
-def status_line(status: SweepStatus, now: float) -> str:
+def format_status_line(status: SweepStatus, now: float) -> str:
     """Render a sweep's status as one line, for log files and pipes."""
     done = f"{status.done:,}/{status.total:,} evaluations ({_percent(status.done, status.total)})"
     phrases = (done, _describe_rate_and_cost(status), _describe_failures(status), _describe_workers(status))
@@ -166,11 +166,11 @@ class Display(Generic[_Status]):
     def __init__(
         self,
         render: Callable[[Console, _Status, float], RenderableType],
-        line: Callable[[_Status, float], str],
+        format_line: Callable[[_Status, float], str],
         console_: Console | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._render, self._line = render, line
+        self._render, self._format_line = render, format_line
         self._console = console_ or console.out
         self._clock = clock
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
@@ -185,7 +185,7 @@ class Display(Generic[_Status]):
         if self._console.is_terminal:
             self._live.update(self._render(self._console, status, quiet_seconds), refresh=True)
         else:
-            self._console.print(self._line(status, self._clock()), markup=False, highlight=False)
+            self._console.print(self._format_line(status, self._clock()), markup=False, highlight=False)
 
 
 def _render_sweep(terminal: Console, status: SweepStatus, quiet_seconds: float) -> RenderableType:
@@ -195,7 +195,7 @@ def _render_sweep(terminal: Console, status: SweepStatus, quiet_seconds: float) 
         lines.append(console.format_count(len(status.damaged), "damaged result file"))
     texts = _to_folded_texts([*lines, *_describe_inactivity(status, quiet_seconds)])
     n_lines = sum(len(text.wrap(terminal, terminal.width)) for text in texts)
-    return Group(live_table(status, max_keys=terminal.size.height - n_lines - _FRAME_LINES), *texts)
+    return Group(build_live_table(status, max_keys=terminal.size.height - n_lines - _FRAME_LINES), *texts)
 
 
 def _describe_inactivity(status: WatchedStatus, quiet_seconds: float) -> list[str]:
@@ -209,7 +209,7 @@ def _to_folded_texts(lines: Sequence[str]) -> list[Text]:
 
 def make_sweep_display(console_: Console | None = None, clock: Callable[[], float] = time.time) -> Display[SweepStatus]:
     """Return a live display of a sweep's status."""
-    return Display(_render_sweep, status_line, console_, clock)
+    return Display(_render_sweep, format_status_line, console_, clock)
 
 
 def describe_trainings(status: TrainingStatus) -> str:
@@ -238,7 +238,7 @@ def _render_trainings(_terminal: Console, status: TrainingStatus, quiet_seconds:
     return Group(*_to_folded_texts([*lines, *_describe_inactivity(status, quiet_seconds)]))
 
 
-def _training_status_line(status: TrainingStatus, now: float) -> str:
+def _format_training_status_line(status: TrainingStatus, now: float) -> str:
     failures = console.format_count(len(status.failures), "failure")
     in_progress = console.describe_trainings_in_progress(status.in_progress)
     return "; ".join([f"{_format_timestamp(now)} {describe_trainings(status)}", failures, *in_progress])
@@ -246,7 +246,7 @@ def _training_status_line(status: TrainingStatus, now: float) -> str:
 
 def make_trainings_display() -> Display[TrainingStatus]:
     """Return a live display of the status of training runs."""
-    return Display(_render_trainings, _training_status_line)
+    return Display(_render_trainings, _format_training_status_line)
 
 
 def show_log_line(line: Mapping[str, Any], label: str = "") -> None:

@@ -67,7 +67,7 @@ def export(
         bool,
         typer.Option(
             "--estimates",
-            help="For a sweep with a budget: also write JSON with counts and estimates together, in estimated/.",
+            help="For a sweep with a budget: also write JSON with exact and estimated accuracies, in estimated/.",
         ),
     ] = False,
     partial: Annotated[
@@ -109,14 +109,14 @@ def export(
             out,
             key_style=style,
             round_to=round_to,
-            empty=parse_choice("form of empty means", empty, get_args(Empty)),
+            empty=parse_choice("value of --empty", empty, get_args(Empty)),
             compression=compression,
             formats=formats,
             licence=licence,
             weights=weights,
             outcomes=None
             if outcomes is None
-            else parse_choice("form of outcomes", outcomes, get_args(OutcomeEncoding)),
+            else parse_choice("value of --outcomes", outcomes, get_args(OutcomeEncoding)),
             partial=partial,
             estimates=estimates,
             processes=processes or default_processes(parquet=parquet),
@@ -125,8 +125,8 @@ def export(
     raise typer.Exit(console.show_export(written_export))
 
 
-def _choose_formats(json_files: bool, parquet: bool) -> "tuple[Format, ...]":
-    requested: dict[Format, bool] = {"json": json_files, "parquet": parquet}
+def _choose_formats(has_json: bool, has_parquet: bool) -> "tuple[Format, ...]":
+    requested: dict[Format, bool] = {"json": has_json, "parquet": has_parquet}
     if not any(requested.values()):
         raise ConfigError(
             "Exporting failed for --no-json: without JSON and Parquet, nothing is written. Add --parquet."

@@ -48,8 +48,9 @@ def demo(
         )
         if not tally.complete:
             raise IncompleteError(
-                f"The demo is incomplete for {out}: {len(tally.failures)} evaluations failed, and "
-                f"{tally.remaining} are missing. Resume with: robust201 demo --out {quote(str(out))}"
+                f"The demo is incomplete for {out}: {console.format_count(len(tally.failures), 'failure')}, and "
+                f"{console.format_count(tally.remaining, 'missing evaluation')}. "
+                f"Resume with: robust201 demo --out {quote(str(out))}"
             )
         console.say("Exporting the dataset")
         store, dataset = ShardStore.open(config.results), out / "dataset"

@@ -39,7 +39,7 @@ NETWORK_ARGUMENT = typer.Argument(
 WeightsFile = Annotated[
     Path | None,
     typer.Option(
-        help="File of the network's state_dict, safetensors or PyTorch; if absent, the function sets the weights."
+        help="File of the network's state_dict, safetensors or PyTorch. Default: the weights that the function sets."
     ),
 ]
 WeightsFiles = Annotated[
@@ -117,7 +117,7 @@ def evaluate(
         typer.Option(
             help="Follow the protocol of a RobustBench leaderboard on CIFAR-10, instead of --keys: "
             "robustbench-linf, robustbench-l2 or robustbench-corruptions. Prints an entry for the leaderboard as JSON; "
-            "--count uses the first images."
+            "--count selects the first images."
         ),
     ] = None,
     epsilon: Annotated[
@@ -245,7 +245,9 @@ def check_table_file(out: Path) -> None:
     """Check that a table can be written to a file; its name must end in .csv or .tex."""
     check_output_file(out)
     if out.suffix not in {".csv", ".tex"}:
-        raise ConfigError(f"Writing a table failed for {out}: the file name must end in .csv or .tex. Rename the file.")
+        raise ConfigError(
+            f"Writing a table failed for {out}: the file name must end in .csv or .tex. Choose another name."
+        )
 
 
 def write_table(out: Path, table: "Evaluation | Comparison") -> None:

@@ -128,7 +128,8 @@ def robustify(
     seed: Annotated[int, typer.Option(help="Seed of the subset and of all random numbers.")] = 0,
     batch_size: Annotated[int, typer.Option(help="Number of images per batch, and per intermediate file.")] = 100,
     threads: Annotated[
-        int, typer.Option(min=1, max=MAX_THREADS, help="Number of CPU threads; rounding of the images depends on it.")
+        int,
+        typer.Option(min=1, max=MAX_THREADS, help="Number of CPU threads; rounding errors in the images depend on it."),
     ] = 1,
     device: Annotated[str, typer.Option(help="Device to compute on: cpu, cuda or cuda:N.")] = "cpu",
     judge: Annotated[

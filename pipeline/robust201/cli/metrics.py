@@ -48,12 +48,12 @@ def metrics(
     """Print rankings with intervals and ties, and derived metrics such as robustness R."""
     from robust201.reader.dataset import RobustnessDataset
 
-    data = RobustnessDataset(dataset, weights=weights)
-    say_unused_estimates(data.files, "metrics use")
+    reader = RobustnessDataset(dataset, weights=weights)
+    say_unused_estimates(reader.files, "metrics use")
     if worst_case is not None:
-        _show_worst_case(data, split_names(datasets) or data.data, _read_tasks(worst_case), as_json=as_json)
+        _show_worst_case(reader, split_names(datasets) or reader.data, _read_tasks(worst_case), as_json=as_json)
         return
-    derived_metrics = data.metrics(
+    derived_metrics = reader.metrics(
         split_names(datasets),
         split_names(keys),
         reference=int(reference) if reference is not None and reference.isdecimal() else reference,
@@ -82,11 +82,11 @@ def _read_tasks(text: str) -> list[tuple[str, float]]:
 
 
 def _show_worst_case(
-    data: "RobustnessDataset", datasets: Sequence[str], tasks: Sequence[tuple[str, float]], *, as_json: bool
+    reader: "RobustnessDataset", datasets: Sequence[str], tasks: Sequence[tuple[str, float]], *, as_json: bool
 ) -> None:
     payload = []
     for dataset_name in datasets:
-        table = data.worst_case(dataset_name, tasks, intervals=True).sort_values(
+        table = reader.worst_case(dataset_name, tasks, intervals=True).sort_values(
             "accuracy", ascending=False, kind="stable"
         )
         payload += [

@@ -51,7 +51,7 @@ def status(
     from robust201.planning.loading import is_training_yaml
 
     if is_training_yaml(path) or training_folder(path):
-        code = _show_trainings(path, watch=watch, every=every, patience=60 * patience, as_json=as_json)
+        code = _show_trainings(path, watch=watch, every=every, patience_seconds=60 * patience, as_json=as_json)
         raise typer.Exit(code)
     from robust201.monitoring.status import StatusReader, SweepStatus
     from robust201.planning.plan_file import load_plan
@@ -66,7 +66,9 @@ def status(
         return reader.read(store.inventory(on_damage="report"))
 
     if watch:
-        raise typer.Exit(_watch(read_status, console_status.make_sweep_display(), every=every, patience=60 * patience))
+        raise typer.Exit(
+            _watch(read_status, console_status.make_sweep_display(), every=every, patience_seconds=60 * patience)
+        )
     current_status = read_status()
     if as_json:
         print_json(current_status.to_payload())
@@ -74,7 +76,7 @@ def status(
         console_status.show_status(current_status)
 
 
-def _show_trainings(path: Path, *, watch: bool, every: float, patience: float, as_json: bool) -> int:
+def _show_trainings(path: Path, *, watch: bool, every: float, patience_seconds: float, as_json: bool) -> int:
     """Show the status of the training runs of a YAML or checkpoint store; return the exit code."""
     from robust201.monitoring.training_status import TrainingStatus, read_training_status, training_folder
     from robust201.planning.loading import load_training
@@ -86,7 +88,9 @@ def _show_trainings(path: Path, *, watch: bool, every: float, patience: float, a
         return read_training_status(store, config)
 
     if watch:  # also before the run has started, because its job may still be queued
-        return _watch(read_status, console_status.make_trainings_display(), every=every, patience=patience)
+        return _watch(
+            read_status, console_status.make_trainings_display(), every=every, patience_seconds=patience_seconds
+        )
     if training_folder(store) is None:
         raise ConfigError(
             f"Reading the status failed for {store}: it has no training runs yet. "
@@ -104,7 +108,11 @@ def _show_trainings(path: Path, *, watch: bool, every: float, patience: float, a
 
 
 def _watch(
-    read_status: Callable[[], _Status], display: console_status.Display[_Status], *, every: float, patience: float
+    read_status: Callable[[], _Status],
+    display: console_status.Display[_Status],
+    *,
+    every: float,
+    patience_seconds: float,
 ) -> int:
     """Watch until everything is complete, workers become inactive or the user quits; return the exit code."""
     from robust201.monitoring.watch import watch
@@ -112,13 +120,20 @@ def _watch(
     try:
         with display.showing():
             ending = watch(
-                read_status, display.update, every=every, patience=patience, clock=time.monotonic, sleep=time.sleep
+                read_status,
+                display.update,
+                every=every,
+                patience=patience_seconds,
+                clock=time.monotonic,
+                sleep=time.sleep,
             )
     except KeyboardInterrupt:
         return 0 if display.is_complete else EvaluationError.exit_code
     if ending == "complete":
         return 0
-    console.say(f"No worker has been active for {patience / 60:g} minutes. Start or submit the run again to resume.")
+    console.say(
+        f"No worker has been active for {patience_seconds / 60:g} minutes. Start or submit the run again to resume."
+    )
     return EvaluationError.exit_code
 
 

@@ -57,8 +57,8 @@ AllowCode = Annotated[
     typer.Option(
         "--allow-code",
         metavar="FILE",
-        help="Allow this Python file of the YAML to be executed, even if the file or the YAML lies in a data folder. "
-        "Repeatable.",
+        help="Allow this Python file, which the YAML names, to be executed, even if either of them is in a data "
+        "folder. Repeatable.",
     ),
 ]
 

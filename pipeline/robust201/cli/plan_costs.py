@@ -32,7 +32,7 @@ def summarise(
         like: dataset whose outcomes predict the precision; if None, the pilot in the results folder is used, provided
             that it is complete.
         budget: budget such as ``500h``, for which three designs are added.
-        reload: function that reads the sweep again, with the fields that its arguments override.
+        reload: function that reads the sweep again; its arguments override fields of the YAML.
     """
     from robust201.planning.costs import key_costs, measure_speeds, total_hours
     from robust201.planning.designs import designs_for_budget, halved_designs, worst_case_precision
@@ -64,7 +64,7 @@ def _choose_precision(plan: "Plan", like: Path | None) -> "PilotPrecision | None
     """
     if like is None:
         try:
-            return precision_of_pilot(plan)
+            return predict_precision_from_pilot(plan)
         except RobustError as error:
             console.say(f"The pilot in {plan.config.results} is not used for half-widths: {error}")
             return None
@@ -79,7 +79,7 @@ def _choose_precision(plan: "Plan", like: Path | None) -> "PilotPrecision | None
     )
 
 
-def precision_of_pilot(plan: "Plan") -> "PilotPrecision | None":
+def predict_precision_from_pilot(plan: "Plan") -> "PilotPrecision | None":
     """Return the precision predicted from a sampled sweep's evaluated pilot; None if none of its keys can be used.
 
     A key can be used if its stored protocol has the same settings as the plan's protocol (`costs.have_same_settings`).
@@ -135,7 +135,9 @@ def _show_hours_by_key(costs: dict[str, Any], *, has_precision: bool) -> None:
     for cost in costs["hours_by_key"]:
         costs_by_key.setdefault(cost["key"], {})[cost["dataset"]] = cost
     ordered_costs = sorted(costs_by_key.items(), key=lambda item: -sum(cost["hours"] for cost in item[1].values()))
-    rows = [_key_row(key, cost_by_dataset, datasets) for key, cost_by_dataset in ordered_costs[:_MAX_SHOWN_KEYS]]
+    rows = [
+        _format_key_costs(key, cost_by_dataset, datasets) for key, cost_by_dataset in ordered_costs[:_MAX_SHOWN_KEYS]
+    ]
     if other_keys := ordered_costs[_MAX_SHOWN_KEYS:]:
         hours = sum(cost["hours"] for _, cost_by_dataset in other_keys for cost in cost_by_dataset.values())
         rows.append((f"{len(other_keys)} other keys", *[""] * len(datasets), console.format_hours(hours)))
@@ -166,7 +168,9 @@ def _show_budget(designs: Sequence[dict[str, Any]], budget: str, full_hours: flo
     if all(design["over_budget"] for design in designs):
         console.say(f"No design fits the budget {budget}; these are the cheapest.")
     elif designs[0]["over_budget"]:
-        console.say(f"The budget {budget} is too small to sample images: the cheapest such design is shown.")
+        console.say(
+            f"The budget {budget} is too small to sample images: the cheapest design that samples images is shown."
+        )
     for design in designs:
         console.out.print(f"\n# {design['design']}", markup=False, highlight=False)
         for line in yaml_lines(design["yaml"]):
@@ -180,7 +184,7 @@ def _show_designs(title: str, designs: Sequence[dict[str, Any]], full_hours: flo
             console.format_hours(design["worker_hours"]),
             f"{100 * (1 - design['worker_hours'] / full_hours):.1f}%" if full_hours else "-",
             _format_points(
-                design["half_width"], "unknown" if "weaker" in design["loss"] else "-", at_most=not has_precision
+                design["half_width"], "unknown" if "weaker" in design["loss"] else "-", is_upper_bound=not has_precision
             ),
             "unknown" if design["expected_kendall_tau"] is None else f"{design['expected_kendall_tau']:.2f}",
         )
@@ -197,7 +201,7 @@ def _show_designs(title: str, designs: Sequence[dict[str, Any]], full_hours: flo
         )
 
 
-def _key_row(key: str, cost_by_dataset: dict[str, dict[str, Any]], datasets: Sequence[str]) -> tuple[str, ...]:
+def _format_key_costs(key: str, cost_by_dataset: dict[str, dict[str, Any]], datasets: Sequence[str]) -> tuple[str, ...]:
     texts = []
     for dataset in datasets:
         cost = cost_by_dataset.get(dataset)
@@ -216,11 +220,11 @@ def _describe_days(costs: dict[str, Any]) -> str:
     return f"{console.format_hours(hours)} worker-hours are {time} on {count}{hint}."
 
 
-def _format_points(value: float | None, text_if_none: str, *, at_most: bool) -> str:
-    """Render a fraction in percentage points, after "up to" if it is only an upper bound."""
+def _format_points(value: float | None, text_if_none: str, *, is_upper_bound: bool) -> str:
+    """Render a fraction in percentage points, preceded by "up to" if it is only an upper bound."""
     if value is None:
         return text_if_none
-    return f"{'up to ' if at_most and value else ''}{100 * value:.2g}"
+    return f"{'up to ' if is_upper_bound and value else ''}{100 * value:.2g}"
 
 
 def show_next(
@@ -234,14 +238,14 @@ def show_next(
     as_json: bool,
 ) -> None:
     """Print the cells to evaluate next as a field of the sweep YAML."""
-    cells = next_cells(config, like, count, goal, keys, data)
+    cells = choose_next_cells(config, like, count, goal, keys, data)
     if as_json:
         print_json({"architectures": cells, "for": goal})
     else:
         console.out.print(f"architectures: {cells}", markup=False, highlight=False)
 
 
-def next_cells(
+def choose_next_cells(
     config: "SweepConfig", like: Path | None, count: int, goal: str, keys: Sequence[str] | None, data: str | None
 ) -> list[int]:
     """Choose the cells of a sweep to evaluate next, given a dataset of evaluated cells.

@@ -129,12 +129,14 @@ def _show(predictions: "CellPredictions") -> None:
     )
     percent = f"{100 * predictions.level:g}%"
     columns = ("", "Kendall's tau", "R2", f"coverage of {percent} intervals", "median half-width, points")
-    console.show_table(title, columns, [_quality_row(quality) for quality in predictions.quality[:_MAX_PRINTED_ROWS]])
+    console.show_table(
+        title, columns, [_format_quality(quality) for quality in predictions.quality[:_MAX_PRINTED_ROWS]]
+    )
     if len(predictions.quality) > _MAX_PRINTED_ROWS:
         console.say(f"and {len(predictions.quality) - _MAX_PRINTED_ROWS:,} more; --json lists all")
     if predictions.constant_evaluations:
         constant_accuracies = ", ".join(
-            f"{_evaluation_name(key, strength)} {accuracy:g}"
+            f"{_format_evaluation(key, strength)} {accuracy:g}"
             for key, strength, accuracy in predictions.constant_evaluations
         )
         console.say(f"Not predicted, because all evaluated cells have the same accuracy: {constant_accuracies}")
@@ -146,15 +148,15 @@ def _show(predictions: "CellPredictions") -> None:
         )
 
 
-def _evaluation_name(key: str, strength: float) -> str:
+def _format_evaluation(key: str, strength: float) -> str:
     from robust201.reader.result_files import evaluation_names
 
     return "clean" if key == "clean" else evaluation_names([(key, strength)])[0]
 
 
-def _quality_row(quality: "Quality") -> tuple[str, ...]:
+def _format_quality(quality: "Quality") -> tuple[str, ...]:
     return (
-        _evaluation_name(quality.key, quality.strength),
+        _format_evaluation(quality.key, quality.strength),
         f"{quality.kendall:.2f}",
         f"{quality.r_squared:.2f}",
         f"{100 * quality.coverage:.0f}%",

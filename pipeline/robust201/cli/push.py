@@ -44,4 +44,4 @@ def push(
             typer.echo(f"{size}; nothing was uploaded to {repository}.")
             return
         url = push_upload(upload, public=public, say=console.say)
-    typer.echo(f"{url}: {size}.")
+    typer.echo(f"Uploaded {size} to {url}")

@@ -8,7 +8,7 @@ from typer.core import TyperCommand, TyperOption
 
 
 class SingleOptionsCommand(TyperCommand):
-    """A command whose options may be given once, except those that accept several values."""
+    """A command whose options may be given at most once, except flags and options that accept several values."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments as Typer does; raise BadParameter if an option that takes one value is repeated."""

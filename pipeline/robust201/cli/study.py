@@ -143,13 +143,14 @@ def _check_published(name: str, as_json: bool) -> None:
 def _show_check(check: "PublishedCheck") -> None:
     certain_comparisons = check.certain_comparisons
     typer.echo(
-        f"{int(certain_comparisons['agrees'].sum())} of {len(certain_comparisons)} published decisions follow from the "
-        f"published means and standard deviations (Welch's test, two-sided, level 0.05, not corrected).\n"
+        f"{int(certain_comparisons['agrees'].sum())} of {len(certain_comparisons)} published decisions on "
+        f"significance follow from the published means and standard deviations (Welch's test, two-sided, "
+        f"level 0.05, not corrected).\n"
         f"{len(check.significant_after_holm)} of {len(check.marked_comparisons)} published significance marks remain "
         f"after Holm's correction for {len(check.comparisons)} tests."
     )
-    console.show_table("Decisions that do not follow", _COLUMNS, _comparison_rows(check.exceptions))
-    console.show_table("Borderline cases, by p", _COLUMNS, _comparison_rows(check.borderline))
+    console.show_table("Decisions that do not follow", _COLUMNS, _format_comparisons(check.exceptions))
+    console.show_table("Borderline cases, by p", _COLUMNS, _format_comparisons(check.borderline))
     console.show_table(
         "Epochs at which each claim is significant",
         ("claim", "network", "published", "testable", "recomputed", "after Holm", "epochs lost"),
@@ -173,7 +174,7 @@ def _show_check(check: "PublishedCheck") -> None:
 _COLUMNS = ("claim", "network", "epoch", "means", "p", "p (Holm)", "g", "higher as published", "higher as recomputed")
 
 
-def _comparison_rows(frame: "pd.DataFrame") -> list[tuple[str, ...]]:
+def _format_comparisons(frame: "pd.DataFrame") -> list[tuple[str, ...]]:
     from robust201.studies.comparisons import GROUPS
 
     rows: list[dict[Any, Any]] = frame.to_dict("records")

@@ -103,21 +103,21 @@ def ray(
     raise typer.Exit(_follow_ray_job(client, job_id, access.address))
 
 
-def _follow_ray_job(client: Any, job: str, address: str) -> int:
+def _follow_ray_job(client: Any, job_id: str, address: str) -> int:
     """Print a job's log as it grows, and return the job's exit code, or 3 if the user stopped watching."""
     from robust201.submission import ray_jobs
 
     try:
-        job_end = ray_jobs.follow(client, job, lambda text: typer.echo(text, nl=False))
+        job_end = ray_jobs.follow(client, job_id, lambda text: typer.echo(text, nl=False))
     except KeyboardInterrupt:
         console.say(
-            f"The job continues. Follow it with: robust201 submit ray --follow {job} --address {address}. "
-            f"Stop it with: RAY_AUTH_MODE=token ray job stop {job} --address {address}"
+            f"The job continues. Follow it with: robust201 submit ray --follow {job_id} --address {address}. "
+            f"Stop it with: RAY_AUTH_MODE=token ray job stop {job_id} --address {address}"
         )
         return EvaluationError.exit_code
     code = ray_jobs.exit_code_of(job_end)
     if code:
-        console.say(f"{job} ended: {ray_jobs.describe_end(job_end)}. Finished work is kept; submit again to resume.")
+        console.say(f"{job_id} ended: {ray_jobs.describe_end(job_end)}. Finished work is kept; submit again to resume.")
     return code
 
 
@@ -162,8 +162,8 @@ def slurm(
     drain_seconds: Annotated[
         int | None,
         typer.Option(
-            help="How many seconds before the time limit a task stops starting evaluations. Default: 600, or a quarter "
-            "of the limit if that is shorter."
+            help="How many seconds before the time limit a task begins to drain, so that it starts no further "
+            "evaluations. Default: 600, or a quarter of the limit if that is shorter."
         ),
     ] = None,
     dry_run: Annotated[

@@ -104,7 +104,7 @@ def _irregular_file_error(path: Path, file_type: str) -> IrregularFileError:
 
 
 def check_file(path: Path, max_bytes: int | None = None) -> None:
-    """Check a path that a library opens itself; raise the same errors as `open_file`."""
+    """Check a path before a library such as Arrow opens it; raise the same errors as `open_file`."""
     open_file(path, max_bytes).close()
 
 

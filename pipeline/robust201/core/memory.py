@@ -55,8 +55,8 @@ def keep_freed_memory() -> bool:
     """Let glibc keep up to 1 GiB of freed memory in this process instead of returning it to the operating system.
 
     Feature maps of a few MiB are allocated and freed with every batch. By default glibc returns them to the kernel,
-    which must map and zero every page again; that takes up to a third of a gradient's time. The setting is
-    process-wide, so the reference engine benefits from it, too. It does not affect results.
+    which must map and zero every page again; that takes up to a third of the time of a gradient computation. The
+    setting is process-wide, so the reference engine benefits from it, too. It does not affect results.
 
     Returns:
         Whether glibc accepted the setting; False if there is no glibc.
@@ -64,7 +64,7 @@ def keep_freed_memory() -> bool:
     mallopt = _glibc_function("mallopt")
     if mallopt is None:
         return False
-    # Setting only the trim threshold would fix the mmap threshold at its small default.
+    # Setting only the trim threshold would keep the mmap threshold at its small default.
     return bool(mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)) and bool(mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES))
 
 

@@ -46,8 +46,8 @@ def check_precision(name: str, device: "torch.device | None" = None) -> None:
         )
     if name != "tf32" or device is None:
         return
-    # A device without TF32 ignores PyTorch's TF32 settings and computes in float32, so
-    # the results would be labelled tf32 wrongly.
+    # A device without TF32 ignores PyTorch's TF32 settings and computes in float32, so the results
+    # would be wrongly labelled tf32.
     device_description = _describe_device_without_tf32(device)
     if device_description:
         raise ConfigError(

@@ -19,7 +19,7 @@ CLEAN_STRENGTH = 0.0
 """Placeholder for the strength of evaluations that have none: under `clean`, and of measures."""
 
 MAX_CLASSES = 32_767
-"""Maximum number of classes of a dataset, which results store as a signed 16-bit integer."""
+"""Maximum number of classes of a dataset; result files store the number as a signed 16-bit integer."""
 
 ArchitectureId: TypeAlias = int | str
 """Id of an architecture within its space: an index, or text that begins with a letter."""
@@ -278,7 +278,7 @@ class Bundle:
         return self.dataset, self.architecture
 
     def keep(self, parts: Sequence[Part]) -> Bundle:
-        """Return a bundle of only `parts`, with an estimated time proportional to their (image, strength) pairs."""
+        """Return a bundle of only `parts`, whose estimated time is that of their share of (image, strength) pairs."""
         total_work, remaining_work = (
             sum(len(part.strengths) * (part.stop - part.start) for part in group) for group in (self.parts, parts)
         )

@@ -128,14 +128,14 @@ def _divide_budget(
 
 def _format_cost(costs: SampleCosts, macs: float, *, round_up: bool = False) -> str:
     hours, percent = (
-        _format_number(value, up=round_up) for value in (macs / costs.macs_per_hour, 100 * macs / costs.full_cost)
+        _format_number(value, round_up=round_up) for value in (macs / costs.macs_per_hour, 100 * macs / costs.full_cost)
     )
     return f"{hours} worker-hour{'' if hours == '1' else 's'} ({percent}% of the full sweep)"
 
 
-def _format_number(value: float, *, up: bool) -> str:
-    """Format a number with three significant digits and without exponent; rounded up if `up` is set."""
+def _format_number(value: float, *, round_up: bool) -> str:
+    """Format a number with three significant digits and without exponent; rounded up if `round_up` is set."""
     digits = 0 if not value else max(0, 2 - math.floor(math.log10(value)))
     scale: float = 10**digits
-    text = f"{math.ceil(value * scale * (1 - _ROUNDING_TOLERANCE)) / scale if up else value:.{digits}f}"
+    text = f"{math.ceil(value * scale * (1 - _ROUNDING_TOLERANCE)) / scale if round_up else value:.{digits}f}"
     return text.rstrip("0").rstrip(".") if digits else text

@@ -24,7 +24,7 @@ DEFAULT_PILOT_SIZE = 20
 """Number of pilot networks in a design for a sweep without `sampling`; in a small sweep, a fifth of the networks."""
 
 _MIN_FACTOR = 0.1
-"""Minimum factor by which the queries and steps of attacks are reduced."""
+"""Smallest factor by which the queries and steps of attacks are multiplied."""
 
 _TOLERANCE = 1.0001
 """Maximum ratio of hours to budget at which a design fits; above 1, because hours are rounded."""
@@ -139,7 +139,7 @@ def designs_for_budget(
         budget: text such as ``500h`` or ``2.5%``.
         speeds: measured speeds.
         precision: see `PrecisionEstimate`.
-        reload: function that reads the sweep again, with the fields that its arguments override (see
+        reload: function that reads the sweep again; its arguments override fields of the YAML (see
             `planning.loading.load_config`).
 
     Returns:
@@ -201,7 +201,7 @@ def _sampled_design(
     # `run` converts hours with the assumed speed. If speeds were measured, the budget is written as a fraction instead,
     # which is lowered until the design fits.
     fraction = allowed_hours / full_hours
-    max_attempts = 10 if hours * _TOLERANCE <= allowed_hours else 0  # 0: the smallest samples already use the budget
+    max_attempts = 10 if hours * _TOLERANCE <= allowed_hours else 0  # 0: the smallest samples already use up the budget
     for _ in range(max_attempts):
         hours = apply_budget(_format_percent(max(min_fraction, fraction)) if speeds else _format_hours(allowed_hours))
         if not speeds or hours <= allowed_hours * _TOLERANCE:

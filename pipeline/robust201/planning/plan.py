@@ -135,7 +135,7 @@ class Plan:
         return np.fromiter(ids, dtype="S32", count=self.n_units)
 
     @cached_property
-    def unit_ids_and_replaced_ids(self) -> NDArray[np.bytes_]:
+    def unit_ids_and_replacement_ids(self) -> NDArray[np.bytes_]:
         """Ids of the plan's units, and of the units on all images that replace a sample when it contains all images."""
         if self.config.sampling is None:
             return self.unit_ids

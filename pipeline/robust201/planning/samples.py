@@ -161,7 +161,7 @@ def choose_images(images: ImageSet, positions: NDArray[np.int64]) -> ImageSet:
 
 
 def choose_pilot(architectures: Sequence[ArchitectureId], count: int, seed: int) -> tuple[ArchitectureId, ...]:
-    """Choose `count` pseudorandom networks, the same on every machine, and return them in the order of `architectures`.
+    """Choose `count` networks pseudorandomly, the same on every machine; return them in the order of `architectures`.
 
     The networks with the smallest hashes are chosen.
     """

@@ -67,14 +67,14 @@ def find_default_normalisations(config: SweepConfig | TrainingConfig) -> Iterato
         if section.normalisation is None and normalisation != NO_NORMALISATION.of_channels(len(normalisation.mean)):
             yield SweepWarning(
                 f"the networks of {config.space.file} get the images of {dataset} normalised by mean "
-                f"{_show_numbers(normalisation.mean)} and std {_show_numbers(normalisation.std)}",
+                f"{_format_numbers(normalisation.mean)} and std {_format_numbers(normalisation.std)}",
                 "If they take pixels in [0, 1], as with `robust201 evaluate`, write `normalisation: {mean: [0, 0, 0], "
                 f"std: [1, 1, 1]}}` in datasets.{dataset}; otherwise write these numbers there, and pass them to "
                 "`evaluate` and `compare` as --mean and --std.",
             )
 
 
-def _show_numbers(numbers: tuple[float, ...]) -> str:
+def _format_numbers(numbers: tuple[float, ...]) -> str:
     return f"[{', '.join(f'{number:.4g}' for number in numbers)}]"
 
 

@@ -108,8 +108,8 @@ class TrainingPlan:
 
     def macs(self, part: Part) -> float:
         """Estimate the multiply-accumulates of a training run's snapshots, each counted from the previous snapshot."""
-        previous_step = dict(zip(part.unit.strengths, (0.0, *part.unit.strengths), strict=False))
-        steps = sum(step - previous_step[step] for step in part.strengths)
+        previous_steps = dict(zip(part.unit.strengths, (0.0, *part.unit.strengths), strict=False))
+        steps = sum(step - previous_steps[step] for step in part.strengths)
         return steps * step_macs(self.config, self._space, self.by_unit[part.unit.id].training)
 
     def bundles(self, trainings: Iterable[PlannedTraining], has_gpu: bool) -> list[Bundle]:

@@ -118,7 +118,7 @@ def parse_transfers(
 ) -> Iterator[tuple[str, TransferParameters]]:
     """Parse a transfer, and yield its key and parameters; a list of sources gives one transfer per source.
 
-    `reserved` are the names of other keys.
+    `reserved` contains names that a transfer must not have, such as those of the built-in keys.
 
     Raises:
         ConfigError: a field is invalid.

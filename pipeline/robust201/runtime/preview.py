@@ -139,7 +139,7 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
     stale_results: list[tuple[int, str, str, int]] = []
     n_on_samples_by_key: Counter[str] = Counter()
     key_order = list(TASKS)
-    for digest, count in inventory.count_foreign_evaluations(plan.unit_ids_and_replaced_ids).items():
+    for digest, count in inventory.count_foreign_evaluations(plan.unit_ids_and_replacement_ids).items():
         if digest in plan.protocols:
             reason = "another checkpoint, or architectures outside this sweep"
             if plan.config.sampling is not None:

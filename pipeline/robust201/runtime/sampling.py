@@ -139,7 +139,7 @@ def _find_lost_samples(plan: Plan, samples: Samples, inventory: Inventory) -> di
         dataset_and_key: sample.increments[0].sha256 for dataset_and_key, sample in samples.key_samples.items()
     }
     is_same_by_name: dict[str, bool] = {}
-    for digest in inventory.count_foreign_evaluations(plan.unit_ids_and_replaced_ids):
+    for digest in inventory.count_foreign_evaluations(plan.unit_ids_and_replacement_ids):
         payload = inventory.protocol(digest)
         dataset, key = payload.get("dataset", ""), payload.get("key", "")
         if (dataset, key) in new_hashes and "sample_of" in payload["images"]:

@@ -107,7 +107,7 @@ class ArrayOptions:
         return DRAIN_SECONDS if self.time is None else min(DRAIN_SECONDS, max(1, parse_time_limit(self.time) // 4))
 
     @property
-    def drain_deadline(self) -> float:
+    def drain_timeout_seconds(self) -> float:
         """Seconds after the beginning of draining at which a task abandons its parts in progress."""
         return self.drain_lead_seconds - min(_ENDING_SECONDS, self.drain_lead_seconds / 2)
 
@@ -207,7 +207,7 @@ def render(
         "set -e",
         *options.setup,
         "# After this time, parts in progress are abandoned: the task must requeue itself before the time limit.",
-        f"export {DRAIN_VARIABLE}={options.drain_deadline:g}",
+        f"export {DRAIN_VARIABLE}={options.drain_timeout_seconds:g}",
         f"cd -- {shlex.quote(str(folder))}",
         "# With exec, Slurm's signals reach robust201 directly.",
         f"exec {shlex.join(command)}{share_option}",

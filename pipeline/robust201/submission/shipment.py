@@ -126,7 +126,7 @@ def _find_bundled_names(value: Any) -> Iterator[str]:
             yield from _find_bundled_names(member)
 
 
-def code_files(package: Path | None = None) -> dict[str, Path]:
+def list_package_files(package: Path | None = None) -> dict[str, Path]:
     """Return the package's files by their names in the archive, except hidden files, caches, weights and arrays."""
     package = package or Path(robust201.__file__).resolve().parent
     files: dict[str, Path] = {}
@@ -151,7 +151,7 @@ def _bundled_files(names: tuple[str, ...]) -> dict[str, Path]:
 
 def pack(shipment: Shipment, archive: Path) -> int:
     """Write a job's archive and return its size in bytes."""
-    files = code_files() | _bundled_files(shipment.bundled_names)
+    files = list_package_files() | _bundled_files(shipment.bundled_names)
     with zipfile.ZipFile(archive, "w") as zip_file:
         for name, source in sorted(files.items()):
             _add_member(zip_file, name, read_file(source, _MAX_FILE_BYTES))
