@@ -167,7 +167,8 @@ def _compare_estimates(
     _reject_file_options(context)
     if out is not None and out.suffix != ".csv":
         raise ConfigError(
-            f"Writing a table failed for {out}: with --estimates, the file name must end in .csv. Rename the file."
+            f"Writing a table failed for {out}: with --estimates, the file name must end in .csv. Choose another "
+            "file name."
         )
     comparison = compare_estimated(networks, keys=split_names(keys), data=dataset)
     rows = comparison.table.to_dict("records")

@@ -245,7 +245,9 @@ def check_table_file(out: Path) -> None:
     """Check that a table can be written to a file; its name must end in .csv or .tex."""
     check_output_file(out)
     if out.suffix not in {".csv", ".tex"}:
-        raise ConfigError(f"Writing a table failed for {out}: the file name must end in .csv or .tex. Rename the file.")
+        raise ConfigError(
+            f"Writing a table failed for {out}: the file name must end in .csv or .tex. Choose another file name."
+        )
 
 
 def write_table(out: Path, table: "Evaluation | Comparison") -> None:

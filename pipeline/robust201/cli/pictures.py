@@ -86,7 +86,7 @@ def check_drawing(path: Path) -> None:
     """Check that a figure can be written to a file; its name must end in .png, .svg or .pdf."""
     if path.suffix not in _FORMATS:
         raise ConfigError(
-            f"Drawing failed for {path}: the file name must end in {', '.join(_FORMATS)}. Rename the file."
+            f"Drawing failed for {path}: the file name must end in {', '.join(_FORMATS)}. Choose another file name."
         )
     check_output_file(path)
 

@@ -196,7 +196,7 @@ def _interpolation_weights(coordinates: torch.Tensor, length: int) -> torch.Tens
 
 
 def sample(images: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
-    """Sample images bilinearly at points, with black outside; like `grid_sample`, but with matrix products.
+    """Sample images bilinearly at points, with zeros outside; like `grid_sample`, but with matrix products.
 
     `grid_sample` has no second derivative, which some measures need, and its first derivative is not deterministic on a
     GPU.
