@@ -1,4 +1,4 @@
-"""`robust201.compare`: differences, intervals and tests of networks on the same images."""
+"""`robust201.compare`: differences between networks on the same images, with intervals and significance tests."""
 
 import pickle
 import warnings

@@ -69,7 +69,7 @@ def test_curves_take_smallest_distance_over_attacks():
     assert optimality["global"].tolist() == optimality["LogitsNetwork"].tolist()
     assert 0 < optimality["global"].min() < optimality["global"].max() <= 1
     assert np.isnan(table.loc[0, "passes"])
-    assert "(L2, fmn_l2, ddn_l2, aa_fab_l2; a stronger attack may need less)" in table.summary
+    assert "(L2, fmn_l2, ddn_l2, aa_fab_l2; a stronger attack may find smaller perturbations)" in table.summary
 
 
 @pytest.mark.filterwarnings("ignore:zero gradients")

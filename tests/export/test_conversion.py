@@ -168,7 +168,7 @@ def test_converted_export_passes_verification(finished_results, tmp_path, robust
     original_text, original_time = listing.read_text(), listing.stat().st_mtime_ns
     report = convert_dataset(out)
     assert len(listing.read_text().splitlines()) == len(original_text.splitlines()) + len(report.written_files) + 1
-    # Readers would hash files that are newer than the listing again.
+    # Readers would rehash all files that are newer than the listing.
     assert listing.stat().st_mtime_ns == original_time
     assert robust201("verify", finished_results, "--export", out).code == 0
     listing.write_text(original_text)  # as if the conversion had been killed before it listed its files
@@ -178,7 +178,7 @@ def test_converted_export_passes_verification(finished_results, tmp_path, robust
     assert len(convert_dataset(out).written_files) == 1
     (error_line, *_) = robust201("verify", finished_results, "--export", out).err.splitlines()
     assert "fgsm_accuracy.json" in error_line
-    # Converted files belong to the export, and another export replaces them.
+    # Converted files belong to the export, so a new export removes them.
     result = robust201("export", finished_results, "--out", out, "--processes", 1)
     assert f"Removed {len(report.written_files) + 1} files of an earlier export" in result.err
     assert not (out / "parquet").exists()
@@ -195,7 +195,7 @@ def _raise_keyboard_interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_convert_resumes_after_kill_before_listing(folder, monkeypatch):
+def test_convert_resumes_if_interrupted_before_files_are_listed(folder, monkeypatch):
     convert_dataset(folder)
     path = folder / "cifar10/fog_accuracy.json"
     path.write_text(path.read_text().replace("0.", "0.0", 1))

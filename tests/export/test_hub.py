@@ -105,7 +105,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.url)
     template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setenv("HF_TOKEN", "hf_of_the_library")
+    monkeypatch.setenv("HF_TOKEN", "hf_fake_token")
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     yield server
     server.shutdown()
@@ -139,11 +139,13 @@ def test_push_uploads_listed_files_and_page(hub: FakeHub, dataset: Path, robust2
         "dataset",
     )
     assert created_repository.get("private") is True or created_repository.get("visibility") == "private"
-    assert hub.tokens == {"Bearer hf_of_the_library"}
+    assert hub.tokens == {"Bearer hf_fake_token"}
     assert f"{hub.url}/datasets/{REPOSITORY_NAME}" in result.out
 
 
-def test_push_removes_files_of_published_listing(hub: FakeHub, dataset: Path, tmp_path: Path) -> None:
+def test_push_removes_json_files_only_if_published_listing_contains_them(
+    hub: FakeHub, dataset: Path, tmp_path: Path
+) -> None:
     (tmp_path / PAGE_FILE).write_text("page")
     upload = prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", tmp_path / PAGE_FILE)
     listing = (dataset / "SHA256SUMS").read_bytes() + b"0" * 64 + b"  cifar10/fgsm_accuracy.json\n"

@@ -48,7 +48,7 @@ def fill_state(state, feature_scale):
     Args:
         state: state_dict of a network; only its names, shapes and dtypes are used.
         feature_scale: standard deviation of the last BatchNorm's input, by which its running statistics are scaled.
-            Without this, logits would be large in cells whose skip connections multiply their input.
+            Without this, logits would be large in cells whose skip connections add their input several times.
 
     Returns:
         A new state_dict, with non-trivial running statistics in all BatchNorms.

@@ -170,7 +170,7 @@ def run_square(job, samples):
 def run_square_lp(job, samples, ball):
     margins = torch.ones(len(samples.strength_indices), device=job.images.device)
     state = square.SearchState(samples.clean.clone(), margins)
-    moves = job.random_numbers.window_moves(0, 0, samples.image_rows, [3] * 4, job.shape)
+    moves = job.random_numbers.window_moves(0, 0, samples.dataset_indices, [3] * 4, job.shape)
     rows = torch.arange(len(margins), device=job.images.device)
     all_rows = slice(0, len(margins))
     numbered_moves = [

@@ -41,7 +41,7 @@ KEYS = {key: TINY_KEYS[key] for key in ("clean", "fgsm", "brightness")}
 
 
 def build_plan(engine: str) -> Plan:
-    """Return a plan whose parts are cut by images and, with the reference engine, by strengths."""
+    """Return a plan whose units are split into parts by images and, with the reference engine, also by strengths."""
     fields = {
         "name": "divided",
         "results": "unused",
@@ -289,7 +289,7 @@ def test_share_of_changed_sweep_is_rejected_with_differences(robust201: RunComma
         keys={"clean": {}, "fgsm": {"epsilons_255": [1, 4]}, "brightness": {"severities": [1, 5]}}
     )
     assert "keys.fgsm.epsilons_255" in robust201("run", changed_sweep, "--share", "1/2").error_line(2)
-    # Execution settings may change, because the plan in the results folder is divided.
+    # Execution settings may change, because shares divide the plan saved in the results folder.
     faster_sweep = write_sweep(batch_size=3, execution={"part_minutes": 1e-9, "threads": 2, "micro_batch": 5})
     assert robust201("run", faster_sweep, "--share", "2/2").code == 0
 

@@ -239,7 +239,9 @@ def test_epsilons_in_both_units_are_rejected(make_sweep: Any) -> None:
 
 
 def test_as_strength_suggests_unit() -> None:
-    with pytest.raises(ConfigError, match=r"Epsilons are in units of 1/255: 8/255 is 8\. Choose one of the expected"):
+    with pytest.raises(
+        ConfigError, match=r"Epsilons are in units of 1/255: write 8 for 8/255\. Choose one of the expected"
+    ):
         as_strength(8 / 255, (0.1, 1.0, 8.0), "Looking up failed")
     with pytest.raises(ConfigError, match=r"The closest is 0\.1\."):
         as_strength(0.2, (0.1, 1.0, 8.0), "Looking up failed")

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 def rewrite(path: Path, change: Callable[[pa.Table], pa.Table], row_group_size: int = 1000) -> None:
     table = pq.read_table(path, partitioning=None)
     pq.write_table(change(table), path, row_group_size=row_group_size)
-    # The listing has the footers of the original files, so the reader would reject the rewritten file.
+    # parquet_files.json has hashes of the original footers, so the reader would reject the rewritten file.
     (path.parents[3] / "parquet_files.json").unlink(missing_ok=True)
 
 
@@ -188,7 +188,7 @@ def test_reader_rejects_damaged_listing(folder: Path, robust201: RunCommand, con
 
 
 def test_reader_does_not_abort_if_footer_is_damaged(folder: Path) -> None:
-    """Arrow would abort the interpreter if the metadata of a column chunk is missing."""
+    """Without the reader's checks, Arrow would abort the interpreter if the metadata of a column chunk were missing."""
     path = folder / FILES["pgd"]
     original = path.read_bytes()
     expected = RobustnessDataset(folder).value(2, "cifar10", "pgd", "confidence")

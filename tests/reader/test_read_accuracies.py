@@ -17,7 +17,7 @@ from tests.support.small_results import write_results
 def pivot_accuracies(dataset: RobustnessDataset, dataset_name: str) -> pd.DataFrame:
     """Return the tidy table in wide form, without the clean accuracies at the beginning of attacks."""
     table = dataset.to_frame(dataset_name)
-    keys_with_clean = [key for key in table["key"].unique() if dataset.files.includes_clean(dataset_name, str(key))]
+    keys_with_clean = [key for key in table["key"].unique() if dataset.files.uses_clean_at_zero(dataset_name, str(key))]
     table = table[(table["strength"] != CLEAN_STRENGTH) | ~table["key"].isin(keys_with_clean)]
     wide_table = (
         table.astype({"key": str}).set_index(["architecture", "key", "strength"])["value"].unstack(["key", "strength"])

@@ -17,8 +17,8 @@ ARCHITECTURES_BY_WEIGHTS = {"e12-s0": ARCHITECTURES, "e200-s0": (2, 10)}
 
 
 @pytest.fixture(scope="module")
-def single_folders(tmp_path_factory) -> dict[str, Path]:
-    """Return folders by the name of the weights; each contains the results of one set of weights."""
+def folders_by_weights(tmp_path_factory) -> dict[str, Path]:
+    """Return one folder per set of weights, with its results, by the name of the weights."""
     folders = {}
     for name, architectures in ARCHITECTURES_BY_WEIGHTS.items():
         folders[name] = tmp_path_factory.mktemp(name)
@@ -27,13 +27,13 @@ def single_folders(tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def folder(single_folders, tmp_path_factory) -> Path:
+def folder(folders_by_weights, tmp_path_factory) -> Path:
     """Return an export with the results of both sets of weights; #2 has different results for each set."""
     out = tmp_path_factory.mktemp("both")
     for key in ("clean", "pgd"):
         name = f"dataset=cifar10/key={key}/part-0.parquet"
         tables = []
-        for weights, single_folder in single_folders.items():
+        for weights, single_folder in folders_by_weights.items():
             table = pq.read_table(single_folder / "parquet" / name, partitioning=None)
             if weights == "e200-s0":
                 lower_accuracies = [value / 2 for value in table["accuracy"].to_pylist()]
@@ -46,8 +46,8 @@ def folder(single_folders, tmp_path_factory) -> Path:
     return out
 
 
-def test_all_methods_accept_name_of_weights(folder, single_folders):
-    dataset, single_dataset = RobustnessDataset(folder), RobustnessDataset(single_folders["e12-s0"])
+def test_all_methods_accept_name_of_weights(folder, folders_by_weights):
+    dataset, single_dataset = RobustnessDataset(folder), RobustnessDataset(folders_by_weights["e12-s0"])
     assert dataset.weights == ["e12-s0", "e200-s0"]
     selection = {"weights": "e12-s0"}
     assert dataset.query(measure="cm", **selection) == single_dataset.query(measure="cm")
@@ -79,8 +79,8 @@ def test_query_without_name_of_weights_lists_names_in_one_line(folder):
 NETWORKS = ("0@e12-s0", "10@e200-s0", "2@e12-s0", "2@e200-s0")
 
 
-def test_select_returns_one_network_per_set_of_weights(folder, single_folders):
-    dataset, single_dataset = RobustnessDataset(folder), RobustnessDataset(single_folders["e12-s0"])
+def test_select_returns_one_network_per_set_of_weights(folder, folders_by_weights):
+    dataset, single_dataset = RobustnessDataset(folder), RobustnessDataset(folders_by_weights["e12-s0"])
     networks = dataset.select()
     assert sorted(networks.non_isomorph_ids) == list(NETWORKS)
     assert networks.files.space is None
@@ -101,8 +101,8 @@ def test_select_returns_one_network_per_set_of_weights(folder, single_folders):
         networks.accuracy("10@e12-s0", "cifar10", "pgd")
 
 
-def test_select_restricts_networks_and_keys(folder, single_folders):
-    dataset, single_dataset = RobustnessDataset(folder), RobustnessDataset(single_folders["e12-s0"])
+def test_select_restricts_networks_and_keys(folder, folders_by_weights):
+    dataset, single_dataset = RobustnessDataset(folder), RobustnessDataset(folders_by_weights["e12-s0"])
     assert list(dataset.select([2]).rank("cifar10", "pgd").sort_index().index) == ["2@e12-s0", "2@e200-s0"]
     assert list(dataset.select("10@e200-s0").rank("cifar10", "pgd").index) == ["10@e200-s0"]
     assert dataset.select(keys="pgd").keys_all == ["clean", "pgd"]
@@ -110,7 +110,7 @@ def test_select_restricts_networks_and_keys(folder, single_folders):
     selected_dataset = single_dataset.select([2], keys=["clean"])
     assert (selected_dataset.to_frame()["architecture"].tolist(), selected_dataset.keys_all) == ([2], ["clean"])
     assert selected_dataset.files.space is single_dataset.files.space
-    selected_overlay = RobustnessDataset(single_folders["e12-s0"], single_folders["e200-s0"]).select([2, 10])
+    selected_overlay = RobustnessDataset(folders_by_weights["e12-s0"], folders_by_weights["e200-s0"]).select([2, 10])
     assert selected_overlay.to_frame("cifar10", "clean")["architecture"].tolist() == [2, 10]
     with pytest.raises(ConfigError, match=r"'10': expected a network that was evaluated, such as 0, 2"):
         single_dataset.select([10])
@@ -125,8 +125,11 @@ def test_report_shows_one_network_per_set_of_weights(folder, tmp_path):
     assert all(name in page for name in NETWORKS)
 
 
-def test_reader_opened_with_name_of_weights_needs_no_weights_argument(folder, single_folders, tmp_path):
-    dataset, single_dataset = RobustnessDataset(folder, weights="e12-s0"), RobustnessDataset(single_folders["e12-s0"])
+def test_reader_opened_with_name_of_weights_needs_no_weights_argument(folder, folders_by_weights, tmp_path):
+    dataset, single_dataset = (
+        RobustnessDataset(folder, weights="e12-s0"),
+        RobustnessDataset(folders_by_weights["e12-s0"]),
+    )
     assert dataset.to_frame().equals(single_dataset.to_frame())
     for measure in ("cm", "confidence"):
         summaries, expected_summaries = (
@@ -139,9 +142,9 @@ def test_reader_opened_with_name_of_weights_needs_no_weights_argument(folder, si
     assert "2 of 6,466 architectures" in write_report(dataset, tmp_path / "page.html").read_text()
 
 
-def test_reader_of_unnamed_weights_rejects_name(single_folders):
+def test_reader_of_unnamed_weights_rejects_name(folders_by_weights):
     with pytest.raises(ConfigError, match=r"the folder's weights have no names\. Omit the name\."):
-        RobustnessDataset(single_folders["e12-s0"]).to_frame(weights="e12-s0")
+        RobustnessDataset(folders_by_weights["e12-s0"]).to_frame(weights="e12-s0")
 
 
 def test_overlay_includes_folders_whose_weights_have_no_names(folder, tmp_path):

@@ -270,7 +270,7 @@ def test_lease_reports_file_system_without_hard_links(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_lease_accepts_link_whose_reply_was_lost(tmp_path, monkeypatch):
+def test_lease_is_acquired_if_reply_to_successful_link_was_lost(tmp_path, monkeypatch):
     link = os.link
 
     def link_and_lose_reply(*args):

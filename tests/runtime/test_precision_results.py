@@ -129,7 +129,7 @@ def test_merging_does_not_mix_precisions(copy_results, tmp_path: Path) -> None:
     copy_results("fp32", "fp32")
     copy_results("bf16", "bf16")
     report, folders_with_other_plans = merge_results([tmp_path / "bf16", tmp_path / "fp32"], tmp_path / "both")
-    assert report.conflicts == ()
+    assert report.findings == ()
     assert folders_with_other_plans == (tmp_path / "fp32",)
     merged_files = export(tmp_path / "both", tmp_path / "both-json")
     assert find_precisions(merged_files) == {"bf16"}

@@ -297,7 +297,9 @@ def test_training_requires_consent_to_code_of_dataset(
     assert result.code == 0, result.err
 
 
-def test_published_folders_are_marked_as_data(finished_results: Path, robust201: RunCommand, tmp_path: Path) -> None:
+def test_folders_written_by_robust201_are_marked_as_data(
+    finished_results: Path, robust201: RunCommand, tmp_path: Path
+) -> None:
     """A marker file identifies folders that robust201 writes, including their subfolders."""
     for export_name, options in (("json", ()), ("parquet", ("--no-json", "--parquet"))):
         assert robust201("export", finished_results, "--out", tmp_path / export_name, *options).code == 0
@@ -409,7 +411,8 @@ def test_read_only_commands_execute_no_code(
     assert robust201("run", sweep).code == 0
     assert marker.exists()
     marker.unlink()
-    sys.modules.update({name: module for name, module in sys.modules.items() if "robust201_user" not in name})
+    for name in [name for name in sys.modules if "robust201_user" in name]:
+        del sys.modules[name]
     for arguments in (("status", results), ("verify", results), ("compact", results), ("plan", sweep)):
         assert robust201(*arguments).code == 0
     assert not marker.exists()

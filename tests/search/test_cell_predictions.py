@@ -1,4 +1,4 @@
-"""Predictions for the planted dataset, if only some of its cells are evaluated."""
+"""Predictions of accuracies that were not evaluated, on a fabricated dataset whose true accuracies are known."""
 
 import json
 from dataclasses import replace
@@ -178,7 +178,7 @@ def test_choose_next_returns_allowed_cells_without_results(results: DatasetResul
         choose_next(results, ["clean"], 301, aim, allowed=allowed)  # type: ignore[arg-type]
 
 
-def test_choose_next_weights_estimates_by_their_errors(results: DatasetResults) -> None:
+def test_choose_next_takes_standard_errors_into_account(results: DatasetResults) -> None:
     zero_errors = pd.DataFrame(0.0, index=results.accuracies.index, columns=results.accuracies.columns)
     cells = choose_next(results, ["clean"], 5, "ranking", standard_errors=zero_errors)
     assert cells == choose_next(results, ["clean"], 5, "ranking")
@@ -226,7 +226,7 @@ def set_accuracies(folder: Path, key: str, values: list[Any]) -> None:
     path.write_text(json.dumps(payload))
 
 
-def test_predict_reports_constant_strengths(tmp_path: Path, robust201: RunCommand) -> None:
+def test_predict_omits_and_reports_strengths_with_constant_accuracy(tmp_path: Path, robust201: RunCommand) -> None:
     folder = write_planted(tmp_path / "few", cells=evaluated_indices()[:20])
     payload = json.loads((folder / "cifar10" / "pgd@Linf_accuracy.json").read_text())
     rows = payload["cifar10"]["pgd@Linf"]["accuracy"].values()

@@ -272,7 +272,7 @@ def test_merge_folders_supports_compacted_source(store, tmp_path):
     store.compact(grace_seconds=HOUR)
     store.compact(grace_seconds=HOUR, clock=CLOCK_TWO_HOURS_AHEAD)
     report = merge_folders([store.root, tmp_path / "copy"], tmp_path / "all")
-    assert report.conflicts == ()
+    assert report.findings == ()
     target = ShardStore.open(tmp_path / "all")
     assert len(assert_complete_store(target, UNITS).shards) == 1
 

@@ -370,7 +370,7 @@ def test_run_finds_hidden_damage_after_another_command_found_it(store, monkeypat
             store.inventory(verify="all", on_damage="raise")
     else:
         report = merge_folders([store.root], tmp_path / "target")
-        assert [finding.shard for finding in report.conflicts] == [damaged_shard]
+        assert [finding.shard for finding in report.findings] == [damaged_shard]
     inventory = scan_like_run(store)
     assert inventory.damaged == (damaged_shard,)
     assert damaged_shard not in inventory.shards

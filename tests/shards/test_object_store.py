@@ -150,7 +150,7 @@ def test_merge_folders_supports_all_backends(store, tmp_path):
     damaged_shard = store.commit(make_results(make_unit(99))).shard
     flip_byte(store, damaged_shard)
     report = merge_folders([store.root], tmp_path / "copy")
-    assert (report.added, [finding.shard for finding in report.conflicts]) == (1, [damaged_shard])
+    assert (report.added, [finding.shard for finding in report.findings]) == (1, [damaged_shard])
     copy = ShardStore.open(tmp_path / "copy")
     assert_complete_store(copy, UNITS)
     new_unit = make_unit(50)

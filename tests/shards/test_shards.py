@@ -363,7 +363,7 @@ def test_merge_folders_copies_shards_and_protocols(tmp_path):
     a.commit(make_results(units[2], start=10))
     report = merge_folders([a.root, b.root], tmp_path / "all")
     # Equal results of the same unit have the same bytes, so the duplicate is one shard.
-    assert (report.added, report.present, report.protocols, report.conflicts) == (4, 1, 1, ())
+    assert (report.added, report.present, report.protocols, report.findings) == (4, 1, 1, ())
     target = ShardStore.open(tmp_path / "all")
     inventory = target.inventory(verify="all")
     assert all(inventory.find_missing_parts(unit, DEFAULT_MEASUREMENTS) == () for unit in units)
@@ -394,7 +394,7 @@ def test_merge_folders_reports_damage_and_unequal_duplicates(tmp_path):
     a.commit(make_results(make_unit(2), seed=1))
     b.commit(make_results(make_unit(2), seed=2))
     report = merge_folders([a.root], b.root)
-    assert {finding.kind for finding in report.conflicts} == {"damaged", "unequal duplicates"}
+    assert {finding.kind for finding in report.findings} == {"damaged", "unequal duplicates"}
     assert not b.folder.shards.joinpath(damaged_shard).exists()
 
 

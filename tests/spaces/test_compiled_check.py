@@ -71,5 +71,5 @@ def test_part_fails_if_the_check_runs_out_of_memory(make_sweep: MakeSweep, monke
     monkeypatch.setattr(InferenceNetwork, "_forward", fail_once)
     tally = run_sweep(make_sweep(architectures=[21], keys=KEYS), make_executor)
     assert raised_errors
-    # The check uses the minimum of eight images, so it cannot be repeated with a smaller batch, and the part fails.
+    # The check already uses the smallest batch, eight images, so it cannot be repeated with fewer, and the part fails.
     assert [failure.kind for failure in tally.failures] == ["memory"]

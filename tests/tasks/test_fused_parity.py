@@ -1,4 +1,4 @@
-"""Bit-by-bit parity of the fused attacks with the libraries on tiny networks, with many and with few iterations.
+"""Bit-for-bit parity of the fused attacks with the libraries on tiny networks, with many and with few iterations.
 
 `benchmarks/parity.py` does the same on whole networks.
 """

@@ -16,27 +16,28 @@ SHAPE = (3, SIZE, SIZE)
 
 
 def test_uniforms_and_stripes_depend_on_seed_key_restart_and_image():
-    image_rows = np.array([3, 700, 64, 3])
-    uniforms = CounterRandomNumbers(0, "pgd").uniforms(0, image_rows, SHAPE)
-    stripes = CounterRandomNumbers(0, "aa_square").stripes(0, image_rows, SHAPE)
+    dataset_indices = np.array([3, 700, 64, 3])
+    uniforms = CounterRandomNumbers(0, "pgd").uniforms(0, dataset_indices, SHAPE)
+    stripes = CounterRandomNumbers(0, "aa_square").stripes(0, dataset_indices, SHAPE)
     assert torch.equal(uniforms[0], uniforms[3])
-    assert torch.equal(uniforms[1:2], CounterRandomNumbers(0, "pgd").uniforms(0, image_rows[1:2], SHAPE))
-    assert torch.equal(stripes[2:3], CounterRandomNumbers(0, "aa_square").stripes(0, image_rows[2:3], SHAPE))
+    assert torch.equal(uniforms[1:2], CounterRandomNumbers(0, "pgd").uniforms(0, dataset_indices[1:2], SHAPE))
+    assert torch.equal(stripes[2:3], CounterRandomNumbers(0, "aa_square").stripes(0, dataset_indices[2:3], SHAPE))
     other_arguments = [(1, "pgd", 0), (0, "aa_apgd-ce", 0), (0, "pgd", 1)]
     for seed, key, restart in other_arguments:
         other_numbers = CounterRandomNumbers(seed, key)
-        assert not torch.equal(other_numbers.uniforms(restart, image_rows, SHAPE), uniforms)
-    assert not torch.equal(CounterRandomNumbers(0, "aa_square").stripes(1, image_rows, SHAPE), stripes)
+        assert not torch.equal(other_numbers.uniforms(restart, dataset_indices, SHAPE), uniforms)
+    assert not torch.equal(CounterRandomNumbers(0, "aa_square").stripes(1, dataset_indices, SHAPE), stripes)
     assert not torch.equal(uniforms[0], uniforms[1])
 
 
 def test_signs_of_window_moves_are_consecutive_bits_of_a_stream():
-    image_rows = np.array([9999, 0, 7, 5000, 7])
-    window_moves = CounterRandomNumbers(3, "aa_square_l2").window_moves(1, 5, image_rows, [2, 3], SHAPE)
+    dataset_indices = np.array([9999, 0, 7, 5000, 7])
+    window_moves = CounterRandomNumbers(3, "aa_square_l2").window_moves(1, 5, dataset_indices, [2, 3], SHAPE)
     for query, window_move in enumerate(window_moves, start=5):
         words = generator(3, "aa_square_l2", "swap", 1, query).bit_generator.random_raw(3 + 10_240 * 3 // 64)
         bits = [
-            [int(words[3 + n // 64]) >> n % 64 & 1 for n in range(3 * image, 3 * image + 3)] for image in image_rows
+            [int(words[3 + n // 64]) >> n % 64 & 1 for n in range(3 * image, 3 * image + 3)]
+            for image in dataset_indices
         ]
         assert window_move.signs.flatten(1).tolist() == [[2.0 * bit - 1 for bit in image_bits] for image_bits in bits]
     *_, packed = _draw_window_move(3, "aa_square_l2", 1, 5, 3, 10_240)
@@ -56,14 +57,14 @@ def test_uniforms_and_stripes_have_uniform_distributions():
 
 
 def test_normals_depend_on_seed_key_restart_and_image():
-    image_rows = np.array([3, 700, 64, 3])
-    normals = CounterRandomNumbers(0, "pgd_l2").normals(0, image_rows, 50)
+    dataset_indices = np.array([3, 700, 64, 3])
+    normals = CounterRandomNumbers(0, "pgd_l2").normals(0, dataset_indices, 50)
     assert torch.equal(normals[0], normals[3])
-    assert torch.equal(normals[1:2], CounterRandomNumbers(0, "pgd_l2").normals(0, image_rows[1:2], 50))
-    assert torch.equal(normals[:, :20], CounterRandomNumbers(0, "pgd_l2").normals(0, image_rows, 20))
+    assert torch.equal(normals[1:2], CounterRandomNumbers(0, "pgd_l2").normals(0, dataset_indices[1:2], 50))
+    assert torch.equal(normals[:, :20], CounterRandomNumbers(0, "pgd_l2").normals(0, dataset_indices, 20))
     for seed, key, restart in ((1, "pgd_l2", 0), (0, "jacobian", 0), (0, "pgd_l2", 1)):
-        assert not torch.equal(CounterRandomNumbers(seed, key).normals(restart, image_rows, 50), normals)
-    assert CounterRandomNumbers(0, "pgd_l2").normals(0, image_rows[:0], 50).shape == (0, 50)
+        assert not torch.equal(CounterRandomNumbers(seed, key).normals(restart, dataset_indices, 50), normals)
+    assert CounterRandomNumbers(0, "pgd_l2").normals(0, dataset_indices[:0], 50).shape == (0, 50)
 
 
 def test_normals_have_normal_distribution():

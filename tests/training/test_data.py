@@ -211,7 +211,7 @@ def test_identity_contains_everything_that_determines_the_batches() -> None:
     )
 
 
-def test_fusion_has_the_classes_of_the_set_with_the_labels() -> None:
+def test_fusion_has_the_classes_of_the_set_that_provides_the_labels() -> None:
     nine_classes = numbered_images(30, "many", n_classes=9)
     assert Fusion(NATURAL, nine_classes).n_classes == 7
     assert Fusion(NATURAL, nine_classes, label="second").n_classes == 9

@@ -337,12 +337,12 @@ def test_split_tar_errors_contain_the_missing_part(nats: Path, tmp_path: Path) -
     names = [part.name for part in parts]
     for part in parts[-2:]:  # the last part may contain only the padding at the end of the archive
         part.unlink()
-    with pytest.raises(CheckpointError, match=rf"in {names[-2]}, which is missing after {names[-3]}"):
+    with pytest.raises(CheckpointError, match=rf"in {names[-2]}, which follows {names[-3]} and is missing"):
         list(iter_weights(tmp_path / "download", indices=[5]))
     with pytest.raises(CheckpointError, match=rf"rest of the records must be in {names[-2]}"):
         list(iter_weights(tmp_path / "download"))
     parts[1].unlink()
-    with pytest.raises(CheckpointError, match=rf"in {names[1]}, which is missing after {names[0]}"):
+    with pytest.raises(CheckpointError, match=rf"in {names[1]}, which follows {names[0]} and is missing"):
         list(iter_weights(tmp_path / "download", indices=[309]))
     parts[0].unlink()
     with pytest.raises(CheckpointError, match=rf"the first part {names[0]} is missing"):

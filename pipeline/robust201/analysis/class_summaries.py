@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.core.errors import ResultsError
-from robust201.reader.result_files import ResultFiles, values_by_strength
+from robust201.reader.result_files import ResultFiles, list_values_per_strength
 from robust201.reader.value_checks import are_counts, are_fractions
 from robust201.tasks.columns import MEASUREMENTS
 
@@ -145,7 +145,7 @@ def _split_value(
     source: str, architecture_value: Any, key: str, strengths: Sequence[float], measure: str
 ) -> Iterator[_Block]:
     values_of_strengths = (
-        [architecture_value] if key == "clean" else values_by_strength(architecture_value, strengths, source)
+        [architecture_value] if key == "clean" else list_values_per_strength(architecture_value, strengths, source)
     )
     for strength, value in zip(strengths, values_of_strengths, strict=True):
         if value is None:  # no overlaid folder has this value

@@ -72,7 +72,7 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *
         raise ResultsError(
             f"Computing effects of operations failed for {results.name}: {len(missing_classes):,} of the "
             f"{len(set(isomorphs)):,} isomorphism classes, such as the class of cell {missing_classes[0]}, have no "
-            "accuracy. Effects can be separated only if all cells are evaluated. Export a dataset of all cells."
+            "accuracy. Effects can be separated only if every class has an accuracy. Export a dataset of all classes."
         )
     codes = _operation_codes_of_space(space)
     cell_accuracies: _Floats = np.asarray(accuracies_by_class.loc[isomorphs], np.float64)
@@ -107,10 +107,10 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *
             (label, f"{operation_labels[i]} & {operation_labels[j]}", float(means[i, j]), float(interaction[i, j]))
             for i, j in np.ndindex(interaction.shape)
         ]
-    explained_freedom = sum(freedom for _, freedom, _ in variance)
+    explained_degrees_of_freedom = sum(degrees_of_freedom for _, degrees_of_freedom, _ in variance)
     explained_variance = sum(component for *_, component in variance)
     variance.append(
-        (REMAINDER_LABEL, len(specs) - 1 - explained_freedom, max(0.0, total_variance - explained_variance))
+        (REMAINDER_LABEL, len(specs) - 1 - explained_degrees_of_freedom, max(0.0, total_variance - explained_variance))
     )
     variance_table = pd.DataFrame(variance, columns=["edges", "freedom", "share"])
     variance_table["share"] /= total_variance or np.nan

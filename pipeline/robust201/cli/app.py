@@ -339,8 +339,8 @@ def merge(
     )
     for source in sources_with_other_plans:
         console.say(f"{source} has a different plan: its evaluations were added, and the plan of {sources[0]} is kept.")
-    console.say_each([f"conflict: {conflict.message}" for conflict in report.conflicts])
-    raise typer.Exit(4 if report.conflicts else 0)
+    console.say_each([f"conflict: {finding.message}" for finding in report.findings])
+    raise typer.Exit(4 if report.findings else 0)
 
 
 def report(

@@ -17,7 +17,7 @@ from robust201.export.listing import describe_changes
 from robust201.planning.plan import plan_on_all_images
 from robust201.planning.plan_file import load_plan
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.result_files import RESULTS_FOLDER_FILE, paper_key, values_by_strength
+from robust201.reader.result_files import RESULTS_FOLDER_FILE, list_values_per_strength, paper_key
 from robust201.reader.value_checks import format_id, parse_architecture_id
 from robust201.shards import ShardStore
 from robust201.tasks import TASKS
@@ -361,7 +361,7 @@ def _read_dataset(dataset: RobustnessDataset, weights: str | None) -> ResultNumb
     numbers: dict[EvaluationKey, dict[ArchitectureId, float]] = {}
     for name in dataset.data:
         for key in dataset.keys_all:
-            is_measure, is_single = dataset.files.kind_of(key) == "measure", dataset.files.is_single(name, key)
+            is_measure, is_single = dataset.files.kind_of(key) == "measure", dataset.files.has_single_value(name, key)
             measurements = dataset.measurements(name, key) if is_measure else ["accuracy"]
             paper_style_key = paper_key(key)
             values_by_dataset = dataset.query(name, key, measurements, missing_ok=True, weights=weights)
@@ -369,7 +369,9 @@ def _read_dataset(dataset: RobustnessDataset, weights: str | None) -> ResultNumb
                 strengths = dataset.strengths(name, key)
                 for identifier, value in values.items():
                     value_label = f"{format_id(identifier)} {name} {key} {measurement}"
-                    values_at_strengths = [value] if is_single else values_by_strength(value, strengths, value_label)
+                    values_at_strengths = (
+                        [value] if is_single else list_values_per_strength(value, strengths, value_label)
+                    )
                     for strength, value_at_strength in zip(strengths, values_at_strengths, strict=True):
                         for label, scalar in _iter_scalars(
                             f"{paper_style_key} {measurement}" if is_measure else paper_style_key, value_at_strength

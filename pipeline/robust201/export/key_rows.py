@@ -12,7 +12,7 @@ from robust201.core.errors import ResultsError
 from robust201.core.records import Unit, format_architecture
 from robust201.export.format_variants import contains_fractions, counts_from_fractions, zeros_to_missing
 from robust201.images import DATASETS
-from robust201.reader.result_files import ResultFiles, paper_key, task_of, values_by_strength
+from robust201.reader.result_files import ResultFiles, list_values_per_strength, paper_key, task_of
 from robust201.reader.value_checks import parse_architecture_id
 from robust201.tasks.columns import COLUMNS, COUNTS, MEASUREMENTS, Values, columns_of_json, count_images, fields_of
 
@@ -133,9 +133,9 @@ class KeyRows:
         return self.files.kind_of(self.key) == "measure"
 
     @property
-    def is_single(self) -> bool:
+    def has_single_value(self) -> bool:
         """Whether an architecture has a single value instead of one per strength."""
-        return self.files.is_single(self.dataset, self.key)
+        return self.files.has_single_value(self.dataset, self.key)
 
     @cached_property
     def is_parquet(self) -> bool:
@@ -148,7 +148,7 @@ class KeyRows:
             return False
         _, first_value = next(self._iter_source(_CM), (None, None))
         return first_value is not None and contains_fractions(
-            first_value, self.recorded_facts.n_images, is_single=self.is_single
+            first_value, self.recorded_facts.n_images, is_single=self.has_single_value
         )
 
     @property
@@ -233,8 +233,8 @@ class KeyRows:
                     )
                 values = (
                     [architecture_value]
-                    if self.is_single
-                    else values_by_strength(architecture_value, unit.strengths, label)
+                    if self.has_single_value
+                    else list_values_per_strength(architecture_value, unit.strengths, label)
                 )
                 for strength, value in zip(unit.strengths, values, strict=True):
                     columns_by_strength[strength] |= self._convert_value(name, value, label)

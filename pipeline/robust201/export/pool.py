@@ -107,7 +107,8 @@ def _write_in_pool(
 
 
 def _start_worker(stop_flag: Any, unit_counter: Any) -> None:
-    global _stop_flag, _unit_counter  # a pool passes arguments to its workers only through the initializer
+    # Shared ctypes values reach the workers only through the initializer, not as arguments of `submit`.
+    global _stop_flag, _unit_counter
     _stop_flag, _unit_counter = stop_flag, unit_counter
     end_with_parent()
 

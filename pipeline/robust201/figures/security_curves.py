@@ -24,7 +24,7 @@ _N_CURVE_POINTS = 400
 """Number of points of a drawn curve."""
 
 _SHOWN_FRACTION = 0.99
-"""Minimum fraction of each network's fooled images whose distances the horizontal axis includes."""
+"""The default horizontal axis covers the distances of at least this fraction of each network's fooled images."""
 
 _PANEL_HEIGHT = 120.0
 _PANEL_WIDTH = 150.0
@@ -49,7 +49,8 @@ class SecurityCurves(pd.DataFrame):
         """Build the table.
 
         Args:
-            distances_by_network: distances in units of strengths, with one row per image and one column per attack.
+            distances_by_network: for each network, distances in the unit of the strengths, with one row per image and
+                one column per attack.
             constraint: norm of the distances.
             further_columns: additional columns, placed after the columns that are computed from the distances.
         """
@@ -70,9 +71,10 @@ class SecurityCurves(pd.DataFrame):
 
     @property
     def distances(self) -> pd.DataFrame:
-        """Each image's smallest perturbation, in units of strengths, with one row per image and one column per network.
+        """Size of each image's smallest perturbation, in the unit of the strengths.
 
-        It is 0 for misclassified clean images, and infinity for images that no attack fooled.
+        There is one row per image, and one column per network. The size is 0 for misclassified clean images, and
+        infinity for images that no attack fooled.
         """
         return self._distances
 
@@ -99,10 +101,10 @@ class SecurityCurves(pd.DataFrame):
         return [str(name) for name in next(iter(self._distances_by_network.values()))]
 
     def accuracy(self, epsilons: Sequence[float] | NDArray[np.float64]) -> pd.DataFrame:
-        """Compute accuracies at any epsilons, in units of strengths (Linf: 1/255).
+        """Compute accuracies at any epsilons, in the unit of the strengths (Linf: 1/255).
 
-        An image is fooled at an epsilon if its perturbation counts as inside the ball, as in `evaluate`: rounding to
-        float32 may leave it slightly outside.
+        As in `evaluate`, an image is fooled at an epsilon if its perturbation lies inside the ball, or outside it only
+        by the rounding to float32.
 
         Returns:
             One row per network and epsilon: `network`, `epsilon`, `accuracy`, `low` and `high` (its 95% interval).
@@ -141,7 +143,8 @@ class SecurityCurves(pd.DataFrame):
             lines.append(
                 f"{row['network']}: accuracy {row['clean_accuracy']:.1%} ({row['low']:.1%} to {row['high']:.1%}); "
                 f"{half_text} "
-                f"({self._constraint.name}, {', '.join(self._attacks)}; a stronger attack may need less).{failures}"
+                f"({self._constraint.name}, {', '.join(self._attacks)}; a stronger attack may find smaller "
+                f"perturbations).{failures}"
             )
         return "\n".join(lines)
 
@@ -149,7 +152,8 @@ class SecurityCurves(pd.DataFrame):
         """Return the figure: one line per network, with a band of pointwise 95% intervals.
 
         Args:
-            largest: end of the horizontal axis; by default, the axis shows 99% of the fooled images.
+            largest: largest epsilon on the horizontal axis; by default, the axis covers at least 99% of each network's
+                fooled images.
         """
         end = self._default_end() if largest is None else largest
         rows = self.accuracy(np.linspace(0, end, _N_CURVE_POINTS))
@@ -176,7 +180,7 @@ class SecurityCurves(pd.DataFrame):
         Args:
             out: file name ending in .pdf, .svg or .png.
             width: ``column``, ``page``, or inches.
-            largest: see `figure`.
+            largest: largest epsilon on the horizontal axis (see `figure`).
 
         Raises:
             ConfigError: the file name has another ending, or the width is invalid.
@@ -202,7 +206,8 @@ def check_figure_name(out: Path) -> None:
     """Check that a figure can be written to a file, before anything is computed."""
     if out.suffix.removeprefix(".") not in DRAWN_FORMATS:
         raise ConfigError(
-            f"Drawing curves failed for {out}: the file name must end in .{', .'.join(DRAWN_FORMATS)}. Rename the file."
+            f"Drawing curves failed for {out}: the file name must end in .{', .'.join(DRAWN_FORMATS)}. "
+            "Choose another file name."
         )
     check_output_file(out)
 

@@ -3,8 +3,8 @@
 A new dataset needs an entry in `images.specs`. If its files have a new form, it also needs a module with a `find` and a
 `load` function, and an entry in `FORMS`. The tests run for every entry of both tables, so they then cover it.
 
-No module of this folder imports torch, except `images.torch_images` when it reads a file. The loaders that need
-pyarrow, Pillow or scikit-learn import them.
+No module of this folder imports torch, except `images.torch_images` when it reads a file. Loaders import
+pyarrow, Pillow and scikit-learn only when they run.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ class Loader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """File format of datasets; formats are called forms here and in the YAML.
+    """A file format of images. The YAML field `form` selects it by name, so file formats are called forms here.
 
     Attributes:
         name: name in the YAML and on the command line.
@@ -92,7 +92,7 @@ FORMS: dict[str, Form] = {
         Form("folders", lambda _spec: "a folder of JPEG or PNG files per class", find_folders, load_folders),
     )
 }
-"""Table of file forms, by name."""
+"""Table of file formats, by name."""
 
 
 def load_images(

@@ -20,7 +20,7 @@ _ARRAYS = ("images", "labels")
 
 
 def find_npz(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
-    """Return `root` if it is an .npz file, or `test.npz` or `train.npz` in it."""
+    """Return `root` if it is an .npz file, otherwise the split's .npz file in `root`; None if there is neither."""
     if root.is_file():
         return root if root.suffix == ".npz" else None
     file = root / f"{split}.npz"

@@ -9,8 +9,8 @@ _BATCH_IMAGES = 1000
 def upscale(images: NDArray[np.uint8], size: int, max_pixel: int) -> NDArray[np.uint8]:
     """Upscale grey images (N, h, h) uint8 bilinearly to (N, 3, size, size) uint8.
 
-    Values from 0 to `max_pixel` become values from 0 to 255, rounded half up. Pixel centres are aligned, edges are
-    repeated, and the three channels are equal.
+    Values from 0 to `max_pixel` become values from 0 to 255, rounded half up. Pixels have their centres at half
+    integers, edges are repeated, and the three channels are equal.
     """
     upscaled = np.empty((len(images), 3, size, size), np.uint8)
     weights = _weights(images.shape[-1], size).astype(np.float64)

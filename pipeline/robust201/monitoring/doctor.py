@@ -39,7 +39,7 @@ PACKAGES = {
     "pyyaml": "yaml",
     "vl-convert-python": "vl_convert",
 }
-"""Names of required packages, except packages that only the command line needs, and names of their modules."""
+"""Module of each required package, by the package's name. Packages that only the command line needs are left out."""
 
 _REINSTALL = "Install robust201 again with -c constraints.txt."
 
@@ -81,7 +81,7 @@ def _attempt(check_name: str, run_checks: Callable[[], Iterable[HealthCheck]]) -
     except ImportError as error:
         yield HealthCheck(check_name, ok=False, detail=f"not checked: {error}", fix=_REINSTALL)
     except OSError as error:
-        fix = f"Check the path and its permissions; if it belongs to a package: {_REINSTALL}"
+        fix = f"Check the path and its permissions. If the path belongs to a package: {_REINSTALL}"
         yield HealthCheck(check_name, ok=False, detail=f"not checked: {error}", fix=fix)
     except Exception as error:  # noqa: BLE001 - incompatible packages can raise any error
         yield HealthCheck(check_name, ok=False, detail=f"not checked: {type(error).__name__}: {error}", fix=_REINSTALL)

@@ -66,7 +66,9 @@ def as_strength(strength: object, known_strengths: Sequence[float], error_prefix
         advice = f" The closest is {min(known_strengths, key=lambda known: abs(known - number)):g}."
         matching_epsilons = [known for known in known_strengths if known and is_about_255th(number, known)]
         if matching_epsilons and number < 1:
-            advice = f" Epsilons are in units of 1/255: {matching_epsilons[0]:g}/255 is {matching_epsilons[0]:g}."
+            advice = (
+                f" Epsilons are in units of 1/255: write {matching_epsilons[0]:g} for {matching_epsilons[0]:g}/255."
+            )
     strengths = ", ".join(f"{known:g}" for known in known_strengths)
     raise ConfigError(
         f"{error_prefix}: expected one of the strengths {strengths}, got {strength_text}.{advice} Choose one of the "

@@ -21,8 +21,8 @@ from robust201.reader.result_files import (
     PUBLISHED_DATASETS,
     ResultFiles,
     kind_of,
+    list_values_per_strength,
     spellings,
-    values_by_strength,
 )
 from robust201.reader.value_checks import format_id, parse_architecture_id
 from robust201.statistics.intervals import accuracy_intervals
@@ -308,7 +308,7 @@ class RobustnessDataset:
         if strength_value is None:
             return list(accuracies) if isinstance(accuracies, list) else accuracies
         strengths = self.strengths(dataset, key)
-        values = values_by_strength(accuracies, strengths, f"{format_id(identifier)} {dataset} {key} accuracy")
+        values = list_values_per_strength(accuracies, strengths, f"{format_id(identifier)} {dataset} {key} accuracy")
         accuracy: float = values[strengths.index(strength_value)]
         return accuracy
 

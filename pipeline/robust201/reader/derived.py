@@ -226,7 +226,7 @@ def worst_case_accuracies(outcomes_of_attacks: Sequence[Outcomes]) -> "pd.Series
 def _derive_robustness(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
     for key in results.keys("attack"):
         # The curve of an attack that was itself evaluated at strength 0 does not begin with the clean accuracy.
-        if not results.files.includes_clean(results.name, key):
+        if not results.files.uses_clean_at_zero(results.name, key):
             continue
         curves = results.accuracies[key].dropna()
         if CLEAN_STRENGTH not in curves or len(curves.columns) < 2:
@@ -294,7 +294,7 @@ def _derive_calibration(results: StoredResults, requirements: dict[str, str]) ->
             requirements["overconfidence, class_calibration_gap"] = "the measurements `confidence` and `cm`"
             continue
         confidences, matrices = files.read(results.name, key, "confidence"), files.read(results.name, key, "cm")
-        strengths, is_single = files.strengths(results.name, key), files.is_single(results.name, key)
+        strengths, is_single = files.strengths(results.name, key), files.has_single_value(results.name, key)
         metrics_by_strength: dict[float, dict[ArchitectureId, tuple[float, float]]] = {
             strength: {} for strength in strengths
         }
@@ -325,7 +325,7 @@ def _derive_binned_calibration(results: StoredResults, requirements: dict[str, s
         if files.find(results.name, key, CALIBRATION) is None:
             requirements["ece, maximum_calibration_error"] = BINS_REQUIREMENT
             continue
-        bins, is_single = files.read(results.name, key, CALIBRATION), files.is_single(results.name, key)
+        bins, is_single = files.read(results.name, key, CALIBRATION), files.has_single_value(results.name, key)
         for position, strength in enumerate(files.strengths(results.name, key)):
             metrics_by_network = {
                 parse_architecture_id(identifier): binned_calibration(value["counts"], value["confidence"])
@@ -456,7 +456,7 @@ def _derive_seed_deviations(
             for weights_name in weights_names
         ]
         for (key, strength), group in pd.concat(frames).groupby(["key", "strength"], observed=True):
-            if strength == CLEAN_STRENGTH and files.includes_clean(dataset, str(key)):
+            if strength == CLEAN_STRENGTH and files.uses_clean_at_zero(dataset, str(key)):
                 continue
             accuracies = group.pivot_table(index="architecture", columns="weights", values="value", dropna=False)
             deviations, pooled_deviation = summarise_seeds(accuracies.to_numpy())

@@ -52,7 +52,7 @@ def count_evaluated_images(files: ResultFiles, dataset: str, key: str) -> int | 
     if matrix_file is not None:
         try:
             _, matrix = next(files.iter_json_file(matrix_file, dataset, key, "cm"))
-            return count_images("cm", matrix, is_single=files.is_single(dataset, key))
+            return count_images("cm", matrix, is_single=files.has_single_value(dataset, key))
         except (StopIteration, ValueError):  # no rows, or fractions instead of counts
             pass
     return n_test if files.sweep is None else None

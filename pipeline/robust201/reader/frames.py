@@ -9,7 +9,7 @@ import pandas as pd
 from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.reader.overlay import NO_LAYER, OverlaidFiles
-from robust201.reader.result_files import ResultFiles, paper_key, values_by_strength
+from robust201.reader.result_files import ResultFiles, list_values_per_strength, paper_key
 from robust201.reader.value_checks import format_id, parse_architecture_id
 from robust201.tasks.columns import MEASUREMENTS
 
@@ -46,7 +46,7 @@ def read_table(files: ResultFiles, dataset: str, key: str, measurement: str) -> 
     files.check_protocols(dataset, key)
     rows, sources = _read_rows(files, dataset, key, measurement)
     strengths = files.strengths(dataset, key)
-    if files.includes_clean(dataset, key) and files.find(dataset, "clean", measurement) is not None:
+    if files.uses_clean_at_zero(dataset, key) and files.find(dataset, "clean", measurement) is not None:
         clean_rows, clean_sources = _read_rows(files, dataset, "clean", measurement)
         rows = {
             identifier: [clean_rows[identifier][0] if identifier in clean_rows else None, *values]
@@ -141,14 +141,14 @@ def _read_rows(
         values_by_id = files.read_accuracies(dataset, key)
     else:
         values_by_id = files.read(dataset, key, measurement)
-    strengths, is_single = files.strengths(dataset, key), files.is_single(dataset, key)
+    strengths, is_single = files.strengths(dataset, key), files.has_single_value(dataset, key)
     if is_single:
         return {identifier: [value] for identifier, value in values_by_id.items()}, sources
     n_strengths = len(strengths)
     rows = {
         identifier: value
         if type(value) is list and len(value) == n_strengths
-        else values_by_strength(value, strengths, f"{format_id(identifier)} {dataset} {key} {measurement}")
+        else list_values_per_strength(value, strengths, f"{format_id(identifier)} {dataset} {key} {measurement}")
         for identifier, value in values_by_id.items()
     }
     return rows, sources

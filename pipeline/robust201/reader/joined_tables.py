@@ -130,13 +130,14 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
 def join_tables(accuracies: pd.DataFrame, table: pd.DataFrame, files: ResultFiles) -> pd.DataFrame:
     """Join a table (see `read_joined`) with accuracies in the tidy form (see `RobustnessDataset.join`)."""
     dataset_keys = accuracies[[_DATASET_COLUMN, "key"]].drop_duplicates().astype(str)
-    pairs_that_include_clean = {
-        pair for pair in dataset_keys.itertuples(index=False, name=None) if files.includes_clean(*pair)
+    pairs_that_use_clean_at_zero = {
+        pair for pair in dataset_keys.itertuples(index=False, name=None) if files.uses_clean_at_zero(*pair)
     }
-    row_includes_clean = [
-        pair in pairs_that_include_clean for pair in zip(accuracies[_DATASET_COLUMN], accuracies["key"], strict=True)
+    row_uses_clean_at_zero = [
+        pair in pairs_that_use_clean_at_zero
+        for pair in zip(accuracies[_DATASET_COLUMN], accuracies["key"], strict=True)
     ]
-    rows = accuracies[(accuracies["strength"] != CLEAN_STRENGTH) | ~np.array(row_includes_clean, dtype=np.bool_)]
+    rows = accuracies[(accuracies["strength"] != CLEAN_STRENGTH) | ~np.array(row_uses_clean_at_zero, dtype=np.bool_)]
     row_evaluations = list(zip(rows["key"].astype(str), rows["strength"].astype(float), strict=True))
     evaluations = list(dict.fromkeys(row_evaluations))
     name_of_evaluation = dict(zip(evaluations, evaluation_names(evaluations), strict=True))

@@ -9,7 +9,13 @@ from numpy.typing import NDArray
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.records import EvaluationProtocol, canonical_json
 from robust201.reader.file_cache import RowCache
-from robust201.reader.result_files import ResultFiles, paper_key, sort_by_task_order, spellings, values_by_strength
+from robust201.reader.result_files import (
+    ResultFiles,
+    list_values_per_strength,
+    paper_key,
+    sort_by_task_order,
+    spellings,
+)
 from robust201.reader.value_checks import format_id
 from robust201.spaces.cell_space import CellSpace
 
@@ -243,19 +249,19 @@ class OverlaidFiles(ResultFiles):
         values_by_id_and_strength: dict[str, dict[float, tuple[int, Any]]] = {}
         for layer_number, values_by_id in values_of_layers:
             layer = self.layers[layer_number]
-            strengths_of_layer, is_single = layer.strengths(dataset, key), layer.is_single(dataset, key)
+            strengths_of_layer, is_single = layer.strengths(dataset, key), layer.has_single_value(dataset, key)
             for identifier, architecture_value in values_by_id.items():
                 label = f"{format_id(identifier)} {dataset} {key} {measurement} of {layer.path}"
                 values = (
                     [architecture_value]
                     if is_single
-                    else values_by_strength(architecture_value, strengths_of_layer, label)
+                    else list_values_per_strength(architecture_value, strengths_of_layer, label)
                 )
                 values_by_strength_of_id = values_by_id_and_strength.setdefault(identifier, {})
                 for strength, value in zip(strengths_of_layer, values, strict=True):
                     if value is not None:
                         values_by_strength_of_id.setdefault(strength, (layer_number, value))
-        is_single, strengths = self.is_single(dataset, key), self.strengths(dataset, key)
+        is_single, strengths = self.has_single_value(dataset, key), self.strengths(dataset, key)
         merged = OverlaidRows({}, {})
         for identifier, values_by_strength_of_id in values_by_id_and_strength.items():
             layers_and_values = [values_by_strength_of_id.get(strength, (NO_LAYER, None)) for strength in strengths]

@@ -276,7 +276,7 @@ def read_parquet_values(
     return {
         identifier: _get_single_value(path, identifier, values)
         if is_single
-        else _list_values_by_strength(path, identifier, values, strengths)
+        else _list_values_per_strength(path, identifier, values, strengths)
         for identifier, values in values_by_id.items()
     }
 
@@ -371,7 +371,7 @@ def _get_single_value(path: Path, identifier: str, values: dict[float, Any]) -> 
     return next(iter(values.values()))
 
 
-def _list_values_by_strength(
+def _list_values_per_strength(
     path: Path, identifier: str, values: dict[float, Any], strengths: Sequence[float]
 ) -> list[Any]:
     # A value's position in the list determines its strength, so no value may be missing.

@@ -120,12 +120,12 @@ class StoredResults:
         Strength 0 of an attack is left out if it stands for clean images.
         """
         for key in sorted(self.accuracies, key=lambda key: self.files.kind_of(key) != "clean"):
-            includes_clean = self.files.includes_clean(self.name, key)
+            uses_clean_at_zero = self.files.uses_clean_at_zero(self.name, key)
             strengths = (float(str(strength)) for strength in self.accuracies[key].columns)
             yield from (
                 (key, strength_value)
                 for strength_value in strengths
-                if not (includes_clean and strength_value == CLEAN_STRENGTH)
+                if not (uses_clean_at_zero and strength_value == CLEAN_STRENGTH)
             )
 
     def outcomes(self, key: str, strength: float) -> Outcomes | None:

@@ -152,7 +152,7 @@ def sort_by_task_order(keys: Iterable[str]) -> list[str]:
     return sorted(keys, key=lambda key: (task_keys.index(task.key) if (task := task_of(key)) else len(task_keys), key))
 
 
-def values_by_strength(architecture_value: Any, strengths: Sequence[float], label: str) -> list[Any]:
+def list_values_per_strength(architecture_value: Any, strengths: Sequence[float], label: str) -> list[Any]:
     """Return an architecture's values as a list with one value per strength.
 
     The value may be such a list, a single value, or an object with a list for each field. The last form is accepted
@@ -398,7 +398,7 @@ class ResultFiles:
         is_transfer = "attack" in parameters  # the attack on the source network
         return None if is_transfer else CONSTRAINTS.get(str(parameters.get("norm")))
 
-    def is_single(self, dataset: str, key: str) -> bool:
+    def has_single_value(self, dataset: str, key: str) -> bool:
         """Return whether an architecture has one value under a key: clean images, or a measure with one strength."""
         kind = self.kind_of(key)
         return kind == "clean" or (kind == "measure" and len(self.strengths(dataset, key)) == 1)
@@ -479,7 +479,7 @@ class ResultFiles:
             )
         return default_strengths
 
-    def includes_clean(self, dataset: str, key: str) -> bool:
+    def uses_clean_at_zero(self, dataset: str, key: str) -> bool:
         """Return whether a key is an attack whose strength 0 means clean images, because it was not evaluated at 0.
 
         Attacks without a norm ball, such as grids of rotations, are only evaluated at strength 0.
@@ -551,7 +551,7 @@ class ResultFiles:
 
     @property
     def cost_space(self) -> "CellSpace | None":
-        """The search space that computes the costs of the networks, which are its cells; None for other networks."""
+        """The search space that computes the costs of the networks, if they are cells of this space; otherwise None."""
         return self.space
 
     def find_sole_file(self, dataset: str, key: str, measurement: str) -> Path | None:
@@ -604,7 +604,7 @@ class ResultFiles:
         return read_packed_outcomes(file, strength, weights=self.weights, ids_are_text=ids_are_text)
 
     def find_images(self, dataset: str) -> Path | None:
-        """Return the table that describes the images of outcomes; it is next to the folder ``parquet``."""
+        """Return the table of the images to which per-image outcomes refer; it is next to the folder ``parquet``."""
         root = self.path if self.parquet != self.path else self.path.resolve().parent
         return _find_single_file([[root / images_name(dataset)]])
 
@@ -705,7 +705,7 @@ class ResultFiles:
         n_per_stack = 1
         while values_by_id := dict(itertools.islice(id_values, n_per_stack)):
             check_ids(file, key, measurement, values_by_id, self.meta["ids"])
-            arrays = stack_values(measurement, values_by_id.values(), is_single=self.is_single(dataset, key))
+            arrays = stack_values(measurement, values_by_id.values(), is_single=self.has_single_value(dataset, key))
             if arrays is None:
                 self._check_values(file, key, measurement, values_by_id)
             else:
@@ -723,7 +723,7 @@ class ResultFiles:
             measurement,
             self.strengths(dataset, key),
             identifier,
-            is_single=self.is_single(dataset, key),
+            is_single=self.has_single_value(dataset, key),
             weights=self.weights,
             ids_are_text=self.space is None and has_text_ids(file),
         )

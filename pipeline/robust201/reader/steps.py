@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ResultsError
 from robust201.core.records import ArchitectureId
-from robust201.reader.result_files import ResultFiles, values_by_strength
+from robust201.reader.result_files import ResultFiles, list_values_per_strength
 from robust201.reader.value_checks import format_id, parse_architecture_id
 from robust201.tasks.columns import STEPS, steps_of
 
@@ -52,8 +52,8 @@ def iter_steps(files: ResultFiles, dataset: str, key: str) -> Iterator[NetworkSt
         label = f"{format_id(identifier)} {dataset} {key} {STEPS}"
         values_of_strengths = (
             [network_value]
-            if files.is_single(dataset, key)
-            else values_by_strength(network_value, all_strengths, label)
+            if files.has_single_value(dataset, key)
+            else list_values_per_strength(network_value, all_strengths, label)
         )
         for strength, value in zip(all_strengths, values_of_strengths, strict=True):
             if value is not None:  # None means that no overlaid folder has the evaluation

@@ -195,7 +195,7 @@ def check_ids(file: Path, key: str, measurement: str, ids: Iterable[str], known_
 def check_json_values(
     file: Path, key: str, measurement: str, values_by_id: Mapping[str, Any], *, is_of_measure: bool = False
 ) -> None:
-    """Check a measurement's values, except the number of strengths, which `values_by_strength` checks.
+    """Check a measurement's values, except the number of strengths, which `list_values_per_strength` checks.
 
     `is_of_measure` is true for the columns of a measure, which may contain any numbers.
 

@@ -34,7 +34,7 @@ that no cuDNN execution plan had enough workspace."""
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or any error during whose handling it was raised, was caused by a lack of memory."""
+    """Return whether an error, or any error in its chain of `__context__`, was caused by a lack of memory."""
     if error is None:
         return False
     if isinstance(error, MemoryError | torch.OutOfMemoryError):

@@ -289,9 +289,9 @@ def _iter_objectives(table: TableValues) -> Iterator[tuple[str, float]]:
     for key in (*reader.keys_clean, *reader.keys_adv, *reader.keys_cc):
         if reader.files.find(table.dataset, key, "accuracy") is None:
             continue
-        includes_clean = key != CLEAN and reader.files.includes_clean(table.dataset, key)
+        uses_clean_at_zero = key != CLEAN and reader.files.uses_clean_at_zero(table.dataset, key)
         for strength in reader.strengths(table.dataset, key):
-            if not (includes_clean and strength == CLEAN_STRENGTH):
+            if not (uses_clean_at_zero and strength == CLEAN_STRENGTH):
                 yield key, strength
 
 

@@ -20,14 +20,14 @@ class MergeReport:
     """The result of merging results folders.
 
     `added` is the number of copied shards, `present` the number of shards that the target already had, and `protocols`
-    the number of copied protocols. `conflicts` are damaged shards of a source, which are not copied, damaged shards of
+    the number of copied protocols. `findings` lists the damaged shards of the sources (which are not copied) and of
     the target, and duplicates in the target with different values.
     """
 
     added: int
     present: int
     protocols: int
-    conflicts: tuple[ShardFinding, ...]
+    findings: tuple[ShardFinding, ...]
 
 
 def merge_folders(sources: Sequence[Path], target: Path) -> MergeReport:
@@ -47,12 +47,12 @@ def merge_folders(sources: Sequence[Path], target: Path) -> MergeReport:
     target_folder = ResultsFolder(target)
     target_folder.create()
     n_added = n_present = n_protocols = 0
-    conflicts: list[ShardFinding] = []
+    findings: list[ShardFinding] = []
     for folder in folders:
         if folder.root.resolve() == target_folder.root.resolve():
             continue
         inventory = scan(folder, verify="all", on_damage="report")
-        conflicts += [ShardFinding.damaged(shard, message) for shard, message in inventory.damage.items()]
+        findings += [ShardFinding.damaged(shard, message) for shard, message in inventory.damage.items()]
         n_protocols += _copy_protocols(folder, target_folder)
         present_names = {entry.name for entry in target_folder.backend.entries()}
         for shard in inventory.shards:
@@ -65,9 +65,9 @@ def merge_folders(sources: Sequence[Path], target: Path) -> MergeReport:
             for dataset in {shard.partition("/")[0] for shard in inventory.shards}:
                 fsync_folder(target_folder.backend.path(dataset))  # new links survive a crash only after this
     inventory = scan(target_folder, verify="none", on_damage="report")
-    conflicts += [ShardFinding.damaged(shard, message) for shard, message in inventory.damage.items()]
-    conflicts += find_unequal_duplicates(RowReader(target_folder), inventory)
-    return MergeReport(added=n_added, present=n_present, protocols=n_protocols, conflicts=tuple(conflicts))
+    findings += [ShardFinding.damaged(shard, message) for shard, message in inventory.damage.items()]
+    findings += find_unequal_duplicates(RowReader(target_folder), inventory)
+    return MergeReport(added=n_added, present=n_present, protocols=n_protocols, findings=tuple(findings))
 
 
 def _copy_shard(source: ResultsFolder, target: ResultsFolder, shard: str) -> None:

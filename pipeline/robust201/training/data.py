@@ -117,7 +117,7 @@ class Mixture:
                 "images."
             )
         self._natural, self._robust, self._alpha = natural, robust, float(alpha)
-        self.name = f"{natural.dataset} with {alpha:g} of {robust.dataset}"
+        self.name = f"{natural.dataset} with a fraction {alpha:g} of images from {robust.dataset}"
         self.n_classes = natural.n_classes
         self.normalisation = natural.normalisation
         self.n_images = len(natural)

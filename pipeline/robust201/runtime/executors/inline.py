@@ -13,8 +13,8 @@ RunBundle = Callable[[Bundle], Iterator[Receipt | UnitFailure]]
 class InlineExecutor:
     """Computes one bundle at a time; each call of `poll` computes until the next event and returns it.
 
-    `run_bundle` is a worker's `run`. `on_drain` asks the worker to stop, if possible within a part. `drain` may be
-    called from another thread.
+    `run_bundle` is a worker's `run`. `on_drain` asks the worker to stop, if possible before the current part is
+    finished. `drain` may be called from another thread.
     """
 
     n_workers = 1

@@ -84,7 +84,7 @@ def spatial_transformer(channels: int, hidden: int) -> int:
 def polar_transformer(filters: int, size: int) -> int:
     """Return the multiply-accumulates of a polar transformer; resampling is not counted."""
 
-    # Two strided 5x5 convolutions, and a convolution with five pixels of the maxima along each axis.
+    # Two strided 5x5 convolutions; then, along each predicted axis, a 1D convolution of length 5 over the maxima.
     def predictor(height: int, width: int, n_axes: int) -> int:
         height, width = halve_rounding_up(height), halve_rounding_up(width)
         total = convolution(3, filters, 5, height * width)

@@ -1,7 +1,7 @@
 """Common parts of this package's own attacks (engine `fused`), which attack images at all epsilons together.
 
 A sample is an (image, epsilon) pair. This module forms samples, repeats attacks with restarts, and yields batches of
-results. Samples are numbered strength by strength: sample s of n images is image s % n at strength s // n.
+results. Samples are numbered strength by strength: with n images, sample s is image s % n at strength s // n.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +28,8 @@ _POOL_BYTES = {"cpu": 2**26, "cuda": 2**30}
 fills its batches."""
 
 _POOL_BATCHES = {"cpu": 128, "cuda": 16}
-"""Maximum number of batches in Square's pool, by device type. This limit applies if batches are small. At this limit,
-a full pool still has sixteen batches or more, of which at most one is partly filled."""
+"""Maximum number of batches in Square's pool, by device type. This limit applies if batches are small. Even on CUDA, a
+full pool has sixteen batches, so the one that may be only partly filled costs little."""
 
 _POOL_COPIES = 6
 """Number of float32 tensors of the size of Square's pool that are in memory at once."""
@@ -107,7 +107,7 @@ class AttackJob:
 
         Args:
             strength_indices: (B,) index of each sample's epsilon.
-            positions: (B,) position of each sample's image.
+            positions: (B,) position of each sample's image in `images`.
         """
         device = self.images.device
         rows = torch.from_numpy(positions).to(device)
@@ -120,7 +120,7 @@ class AttackJob:
             epsilons=epsilons.view(-1, 1, 1, 1),
             strength_indices=strength_indices,
             positions=positions,
-            image_rows=self.indices[positions],
+            dataset_indices=self.indices[positions],
         )
 
     @torch.inference_mode()
@@ -155,8 +155,8 @@ class Samples:
         labels: (B,) int64.
         epsilons: (B, 1, 1, 1) float32.
         strength_indices: (B,) index of each sample's epsilon, on the host.
-        positions: (B,) position of each sample's image, on the host.
-        image_rows: (B,) position of each sample's image in the dataset's full split, on the host.
+        positions: (B,) position of each sample's image in `AttackJob.images`, on the host.
+        dataset_indices: (B,) position of each sample's image in the dataset's full split, on the host.
     """
 
     clean: torch.Tensor
@@ -164,7 +164,7 @@ class Samples:
     epsilons: torch.Tensor
     strength_indices: NDArray[np.int64]
     positions: NDArray[np.int64]
-    image_rows: NDArray[np.int64]
+    dataset_indices: NDArray[np.int64]
 
     def take(self, rows: NDArray[np.int64]) -> "Samples":
         if len(rows) == len(self.strength_indices):
@@ -176,7 +176,7 @@ class Samples:
             self.epsilons[device_rows],
             self.strength_indices[rows],
             self.positions[rows],
-            self.image_rows[rows],
+            self.dataset_indices[rows],
         )
 
     def scaled_epsilons(self, factor: float, epsilon_by_strength: Sequence[float]) -> torch.Tensor:
@@ -187,13 +187,13 @@ class Samples:
         return self.expand_by_strength([factor * epsilon for epsilon in epsilon_by_strength])
 
     def expand_by_strength(self, value_by_strength: Sequence[float]) -> torch.Tensor:
-        """Return the value of each sample's strength, rounded to float32: (B, 1, 1, 1)."""
+        """Return, for each sample, the value that belongs to its strength, rounded to float32: (B, 1, 1, 1)."""
         rounded = torch.tensor(value_by_strength, dtype=torch.float64).float()
         return rounded[torch.from_numpy(self.strength_indices)].to(self.clean.device).view(-1, 1, 1, 1)
 
 
 def make_job(context: Context, request: Request, epsilons: Sequence[float]) -> AttackJob:
-    """Return the job of a request in an evaluation, with counter-based random numbers and full batches.
+    """Return the job that attacks a request's images, with counter-based random numbers and this package's batches.
 
     Args:
         context: the attack's context. Without a `model`, the classifier is attacked through autograd.

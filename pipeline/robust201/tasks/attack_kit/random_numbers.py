@@ -83,13 +83,13 @@ class RandomNumbers(Protocol):
         """Return the source for another key, so that an attack has the same numbers in an ensemble as alone."""
         ...
 
-    def uniforms(self, restart: int, image_rows: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+    def uniforms(self, restart: int, dataset_indices: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
         """Draw numbers for starting points in an Linf ball.
 
         Args:
             restart: number of the restart.
-            image_rows: (B,) positions of the images in the dataset's full split, repeated if a batch contains an image
-                at several epsilons.
+            dataset_indices: (B,) positions of the images in the dataset's full split, repeated if a batch contains an
+                image at several epsilons.
             shape: shape of an image.
 
         Returns:
@@ -97,12 +97,12 @@ class RandomNumbers(Protocol):
         """
         ...
 
-    def normals(self, restart: int, image_rows: NDArray[np.int64], n_values: int) -> torch.Tensor:
+    def normals(self, restart: int, dataset_indices: NDArray[np.int64], n_values: int) -> torch.Tensor:
         """Draw normal numbers, for starting points in an L2 or L1 ball and for random directions.
 
         Args:
             restart: number of the restart, or of a Jacobian's projection.
-            image_rows: (B,) positions of the images in the dataset's full split, possibly repeated.
+            dataset_indices: (B,) positions of the images in the dataset's full split, possibly repeated.
             n_values: number of values per image.
 
         Returns:
@@ -110,12 +110,12 @@ class RandomNumbers(Protocol):
         """
         ...
 
-    def stripes(self, restart: int, image_rows: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+    def stripes(self, restart: int, dataset_indices: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
         """Draw Square's starting points, which consist of a sign for each channel and column.
 
         Args:
             restart: number of the restart.
-            image_rows: (B,) positions of the images in the dataset's full split, possibly repeated.
+            dataset_indices: (B,) positions of the images in the dataset's full split, possibly repeated.
             shape: shape of an image.
 
         Returns:
@@ -140,13 +140,13 @@ class RandomNumbers(Protocol):
         ...
 
     def tiles(
-        self, restart: int, image_rows: NDArray[np.int64], n_tiles: int, channels: int
+        self, restart: int, dataset_indices: NDArray[np.int64], n_tiles: int, channels: int
     ) -> tuple[list[bool], torch.Tensor]:
         """Draw Square's starting points in an L2 or L1 ball.
 
         Args:
             restart: number of the restart.
-            image_rows: (B,) positions of the images in the dataset's full split, possibly repeated.
+            dataset_indices: (B,) positions of the images in the dataset's full split, possibly repeated.
             n_tiles: number of patterns that cover an image.
             channels: channels of an image.
 
@@ -157,14 +157,19 @@ class RandomNumbers(Protocol):
         ...
 
     def window_moves(
-        self, restart: int, first_query: int, image_rows: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
+        self,
+        restart: int,
+        first_query: int,
+        dataset_indices: NDArray[np.int64],
+        sides: Sequence[int],
+        shape: ImageShape,
     ) -> list[WindowMove]:
         """Draw consecutive proposals of Square in an L2 or L1 ball. All images share the windows, but not the signs.
 
         Args:
             restart: number of the restart.
             first_query: number of the first query.
-            image_rows: (B,) positions of the images in the dataset's full split, possibly repeated.
+            dataset_indices: (B,) positions of the images in the dataset's full split, possibly repeated.
             sides: side of the windows in each query.
             shape: shape of an image.
         """
@@ -183,17 +188,17 @@ class CounterRandomNumbers:
     def for_key(self, key: str) -> "CounterRandomNumbers":
         return CounterRandomNumbers(self._seed_and_key[0], key)
 
-    def uniforms(self, restart: int, image_rows: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        uniforms = _gather(_uniform_block, (*self._seed_and_key, restart, int(np.prod(shape))), image_rows)
-        return torch.from_numpy(uniforms).view(len(image_rows), *shape)
+    def uniforms(self, restart: int, dataset_indices: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+        uniforms = _gather(_uniform_block, (*self._seed_and_key, restart, int(np.prod(shape))), dataset_indices)
+        return torch.from_numpy(uniforms).view(len(dataset_indices), *shape)
 
-    def normals(self, restart: int, image_rows: NDArray[np.int64], n_values: int) -> torch.Tensor:
-        return torch.from_numpy(_gather(_normal_block, (*self._seed_and_key, restart, n_values), image_rows))
+    def normals(self, restart: int, dataset_indices: NDArray[np.int64], n_values: int) -> torch.Tensor:
+        return torch.from_numpy(_gather(_normal_block, (*self._seed_and_key, restart, n_values), dataset_indices))
 
-    def stripes(self, restart: int, image_rows: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+    def stripes(self, restart: int, dataset_indices: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
         channels, _, width = shape
-        signs = _gather(_sign_block, (*self._seed_and_key, restart, channels * width), image_rows)
-        return torch.from_numpy(signs).view(len(image_rows), channels, 1, width).float()
+        signs = _gather(_sign_block, (*self._seed_and_key, restart, channels * width), dataset_indices)
+        return torch.from_numpy(signs).view(len(dataset_indices), channels, 1, width).float()
 
     def windows(self, restart: int, first_query: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
         channels, height, width = shape
@@ -206,10 +211,10 @@ class CounterRandomNumbers:
         return windows
 
     def tiles(
-        self, restart: int, image_rows: NDArray[np.int64], n_tiles: int, channels: int
+        self, restart: int, dataset_indices: NDArray[np.int64], n_tiles: int, channels: int
     ) -> tuple[list[bool], torch.Tensor]:
-        values = _gather(_tile_block, (*self._seed_and_key, restart, n_tiles * channels), image_rows)
-        signs = torch.from_numpy(values).view(len(image_rows), n_tiles, channels, 1, 1).float().transpose(0, 1)
+        values = _gather(_tile_block, (*self._seed_and_key, restart, n_tiles * channels), dataset_indices)
+        signs = torch.from_numpy(values).view(len(dataset_indices), n_tiles, channels, 1, 1).float().transpose(0, 1)
         words = (
             generator(*self._seed_and_key, "turned", restart).bit_generator.random_raw(-(-n_tiles // 64)).astype("<u8")
         )
@@ -217,11 +222,16 @@ class CounterRandomNumbers:
         return is_turned, signs
 
     def window_moves(
-        self, restart: int, first_query: int, image_rows: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
+        self,
+        restart: int,
+        first_query: int,
+        dataset_indices: NDArray[np.int64],
+        sides: Sequence[int],
+        shape: ImageShape,
     ) -> list[WindowMove]:
         channels, height, width = shape
-        n_images = -(-(int(image_rows.max(initial=0)) + 1) // _SIGN_BLOCK_IMAGES) * _SIGN_BLOCK_IMAGES
-        bit_indices = image_rows[:, None] * channels + np.arange(channels)
+        n_images = -(-(int(dataset_indices.max(initial=0)) + 1) // _SIGN_BLOCK_IMAGES) * _SIGN_BLOCK_IMAGES
+        bit_indices = dataset_indices[:, None] * channels + np.arange(channels)
         window_moves = []
         for query, side in enumerate(sides, start=first_query):
             window_words, is_turned, packed = _draw_window_move(*self._seed_and_key, restart, query, channels, n_images)
@@ -328,21 +338,23 @@ def _draw_window(seed: int, key: str, restart: int, query: int, channels: int) -
     return position_word & 0xFFFFFFFF, position_word >> 32, torch.tensor(signs).view(channels, 1, 1)
 
 
-def _gather(draw_block: _DrawBlock, stream: tuple[int, str, int, int], image_rows: NDArray[np.int64]) -> NDArray[Any]:
+def _gather(
+    draw_block: _DrawBlock, stream: tuple[int, str, int, int], dataset_indices: NDArray[np.int64]
+) -> NDArray[Any]:
     """Return the random numbers (B, n_values) of images, from the blocks that contain them.
 
     Args:
         draw_block: function of (*stream, number of the block), with a cache.
         stream: seed, key, restart, and number of values per image.
-        image_rows: (B,) positions of the images in the dataset's full split.
+        dataset_indices: (B,) positions of the images in the dataset's full split.
     """
     size = _block_size(stream[-1])
-    blocks, block_of_image = np.unique(image_rows // size, return_inverse=True)
+    blocks, block_of_image = np.unique(dataset_indices // size, return_inverse=True)
     # Random numbers of a single image larger than a block are not cached, since they would fill the memory.
     draw_block = draw_block if stream[-1] <= _MAX_BLOCK_VALUES else inspect.unwrap(draw_block)
     block_values = [draw_block(*stream, int(block)) for block in blocks]
-    values = np.empty((len(image_rows), stream[-1]), block_values[0].dtype if block_values else np.float32)
+    values = np.empty((len(dataset_indices), stream[-1]), block_values[0].dtype if block_values else np.float32)
     for i, block in enumerate(block_values):
         is_in_block = block_of_image == i
-        values[is_in_block] = block[image_rows[is_in_block] % size]
+        values[is_in_block] = block[dataset_indices[is_in_block] % size]
     return values

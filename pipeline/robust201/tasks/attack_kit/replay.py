@@ -38,17 +38,17 @@ class ReplayedRandomNumbers:
         del key
         return ReplayedRandomNumbers(self._seed, self._generator.device)
 
-    def uniforms(self, restart: int, image_rows: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        n_images, rows = self._rows(restart, image_rows)
+    def uniforms(self, restart: int, dataset_indices: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+        n_images, rows = self._rows(restart, dataset_indices)
         return self._uniform(n_images, *shape)[rows]
 
-    def normals(self, restart: int, image_rows: NDArray[np.int64], n_values: int) -> torch.Tensor:
-        n_images, rows = self._rows(restart, image_rows)
+    def normals(self, restart: int, dataset_indices: NDArray[np.int64], n_values: int) -> torch.Tensor:
+        n_images, rows = self._rows(restart, dataset_indices)
         device = self._generator.device
         return torch.randn((n_images, n_values), generator=self._generator, device=device)[rows]
 
-    def stripes(self, restart: int, image_rows: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        n_images, rows = self._rows(restart, image_rows)
+    def stripes(self, restart: int, dataset_indices: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+        n_images, rows = self._rows(restart, dataset_indices)
         channels, _, width = shape
         return torch.sign(2 * self._uniform(n_images, channels, 1, width) - 1)[rows]
 
@@ -63,9 +63,9 @@ class ReplayedRandomNumbers:
         return windows
 
     def tiles(
-        self, restart: int, image_rows: NDArray[np.int64], n_tiles: int, channels: int
+        self, restart: int, dataset_indices: NDArray[np.int64], n_tiles: int, channels: int
     ) -> tuple[list[bool], torch.Tensor]:
-        n_images, rows = self._rows(restart, image_rows)
+        n_images, rows = self._rows(restart, dataset_indices)
         is_turned, signs = [], []
         for _ in range(n_tiles):
             is_turned.append(bool(self._uniform(1) > 0.5))
@@ -73,13 +73,18 @@ class ReplayedRandomNumbers:
         return is_turned, torch.stack(signs)
 
     def window_moves(
-        self, restart: int, first_query: int, image_rows: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
+        self,
+        restart: int,
+        first_query: int,
+        dataset_indices: NDArray[np.int64],
+        sides: Sequence[int],
+        shape: ImageShape,
     ) -> list[WindowMove]:
         """Draw proposals of Square in an L2 or L1 ball, for the remaining images of one strength."""
         del restart, first_query  # the stream continues after the last call
         channels, height, width = shape
         # As after a restart, the remaining images differ between strengths, here from the first query on.
-        n_images, rows = self._rows(1, image_rows)
+        n_images, rows = self._rows(1, dataset_indices)
         window_moves = []
         for side in sides:
             row, column, source_row, source_column = (
@@ -93,18 +98,18 @@ class ReplayedRandomNumbers:
     def _uniform(self, *shape: int) -> torch.Tensor:
         return torch.rand(shape, generator=self._generator, device=self._generator.device)
 
-    def _rows(self, restart: int, image_rows: NDArray[np.int64]) -> tuple[int, torch.Tensor]:
+    def _rows(self, restart: int, dataset_indices: NDArray[np.int64]) -> tuple[int, torch.Tensor]:
         """Return the number of different images, and the row of each sample's image in the library's batch: (B,) int64.
 
         The library's batch contains the images in order of first appearance.
         """
-        row_by_image = {image: row for row, image in enumerate(dict.fromkeys(image_rows.tolist()))}
-        self._has_several_strengths = self._has_several_strengths or len(row_by_image) < len(image_rows)
+        row_by_image = {image: row for row, image in enumerate(dict.fromkeys(dataset_indices.tolist()))}
+        self._has_several_strengths = self._has_several_strengths or len(row_by_image) < len(dataset_indices)
         if restart and self._has_several_strengths:
             raise PerturbationError(
                 "Replaying random numbers failed for several restarts: after the first restart, strengths have "
                 "different random numbers. Attack each strength with a separate source."
             )
         return len(row_by_image), torch.tensor(
-            [row_by_image[image] for image in image_rows.tolist()], dtype=torch.int64
+            [row_by_image[image] for image in dataset_indices.tolist()], dtype=torch.int64
         )

@@ -91,9 +91,9 @@ _GREY_WEIGHTS = np.array((0.299, 0.587, 0.114), np.float32)  # ITU-R BT.601 luma
 def grey_of(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return luma, with the same bits as two fused multiply-adds, which round only their sums.
 
-    A matrix product has these bits on processors with AVX-512, on which version 2 of snow was generated. Products
-    of two float32 are exact in float64. Rounding their sum to float64 first does not change the result, as tested for
-    all colours.
+    Version 2 of the snow images was first generated with a matrix product, which gives these bits on processors with
+    AVX-512. Products of two float32 are exact in float64. Rounding their sum to float64 first does not change the
+    result, as tested for all colours.
 
     Args:
         pixels: (…, 3), 8-bit levels divided by 255.

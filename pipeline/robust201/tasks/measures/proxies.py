@@ -35,7 +35,7 @@ _MIXING_WEIGHT = 0.01
 """Weight of the second image in Zen's perturbed image."""
 
 _MIN_DISTANCE = torch.finfo(torch.float32).tiny
-"""Minimum of the distance in Zen's logarithm, which replaces a distance of 0."""
+"""Value that replaces a distance of 0 before Zen takes the logarithm of the distance."""
 
 
 def measure(context: Context, parameters: ProxyParameters, request: Request) -> Mapping[str, NDArray[Any]]:
@@ -173,8 +173,8 @@ def _correlations(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 def nwot(agreements: torch.Tensor | None) -> float:
     """Return the log-determinant of the (B, B) counts of ReLU units that agree between two images; 0 without a ReLU.
 
-    Source: Mellor et al., "Neural Architecture Search without Training", ICML 2021. The determinant of an integer
-    matrix is 0, which has no logarithm, or at least 1 in absolute value. Eigenvalues below 1 are replaced by 1.
+    Source: Mellor et al., "Neural Architecture Search without Training", ICML 2021. Eigenvalues below 1 are
+    replaced by 1, so that the result is finite even if the matrix is singular.
     """
     if agreements is None:
         return 0.0

@@ -191,7 +191,7 @@ def random_start(job: AttackJob, samples: Samples, run_number: int, norm: str) -
     """
     clean, epsilons = samples.clean, samples.epsilons
     if norm == "Linf":
-        direction = job.random_numbers.uniforms(run_number, samples.image_rows, job.shape).to(clean.device)
+        direction = job.random_numbers.uniforms(run_number, samples.dataset_indices, job.shape).to(clean.device)
         direction = direction.mul_(2).sub_(1)
         largest = direction.abs().flatten(1).amax(dim=1).view(-1, 1, 1, 1)
         return direction.div_(largest + 1e-12).mul_(epsilons).add_(clean).clamp_(0, 1)
@@ -203,7 +203,7 @@ def random_start(job: AttackJob, samples: Samples, run_number: int, norm: str) -
 
 def normal_noise(job: AttackJob, samples: Samples, run_number: int) -> torch.Tensor:
     """Draw standard normal numbers for a run: (B, 3, H, W)."""
-    normals = job.random_numbers.normals(run_number, samples.image_rows, samples.clean[0].numel())
+    normals = job.random_numbers.normals(run_number, samples.dataset_indices, samples.clean[0].numel())
     return normals.to(samples.clean.device).view(samples.clean.shape)
 
 

@@ -58,7 +58,7 @@ def fused(job: AttackJob, parameters: Ddn) -> Iterator[Perturbed]:
 def run_ddn(job: AttackJob, samples: Samples, parameters: Ddn) -> torch.Tensor:
     """Return the nearest misclassified iterate of each image, computed in Foolbox's order of operations."""
     clean, labels = samples.clean, samples.labels
-    noise = job.random_numbers.normals(0, samples.image_rows, clean[0].numel()).to(clean.device)
+    noise = job.random_numbers.normals(0, samples.dataset_indices, clean[0].numel()).to(clean.device)
     delta = torch.zeros_like(clean)
     longest_possible = l2_norms(torch.maximum(clean, 1 - clean))
     shortest_length, best_delta = longest_possible, delta

@@ -179,9 +179,11 @@ def _search(
 def _random_start(job: AttackJob, samples: Samples, run_number: int, norm: str) -> torch.Tensor:
     """Draw starting points at a distance of epsilon / 2, in AutoAttack's order of operations."""
     if norm == "Linf":
-        noise = job.random_numbers.uniforms(run_number, samples.image_rows, job.shape).to(samples.clean.device) * 2 - 1
+        noise = (
+            job.random_numbers.uniforms(run_number, samples.dataset_indices, job.shape).to(samples.clean.device) * 2 - 1
+        )
     else:
-        normals = job.random_numbers.normals(run_number, samples.image_rows, samples.clean[0].numel())
+        normals = job.random_numbers.normals(run_number, samples.dataset_indices, samples.clean[0].numel())
         noise = normals.to(samples.clean.device).view(samples.clean.shape)
     lengths = _LENGTHS[norm](noise.flatten(1)).view(-1, 1, 1, 1)
     return (samples.clean + samples.epsilons * noise / lengths * 0.5).clamp(0.0, 1.0)

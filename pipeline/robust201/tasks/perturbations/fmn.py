@@ -29,8 +29,8 @@ from robust201.tasks.perturbations.minimum_norm import (
 _FINAL_GAMMA = 0.001
 _MIN_NORM = 1e-12
 
-_LengthFunction = Callable[[torch.Tensor], torch.Tensor]
-"""Images or gradients (B, 3, H, W) → their lengths (B,) in a norm."""
+_ComputeNorms = Callable[[torch.Tensor], torch.Tensor]
+"""Images or gradients (B, 3, H, W) → their norms (B,)."""
 
 
 def reference(context: Context, parameters: Fmn, request: Request) -> Iterator[Perturbed]:
@@ -66,13 +66,13 @@ def fused(job: AttackJob, parameters: Fmn) -> Iterator[Perturbed]:
 
 def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | None = None) -> torch.Tensor:
     """Return the nearest misclassified iterate of each image, computed in Foolbox's order of operations."""
-    clean, labels, norm = samples.clean, samples.labels, _NORMS[parameters.norm]
+    clean, labels, functions = samples.clean, samples.labels, _NORM_FUNCTIONS[parameters.norm]
     is_l0 = parameters.norm == "L0"
-    project = norm.project if getattr(parameters, "projection", "ball") == "ball" else _skip_projection
+    project = functions.project if getattr(parameters, "projection", "ball") == "ball" else _skip_projection
     delta = torch.zeros_like(clean)
-    longest_possible = norm.lengths(torch.ones_like(clean) if is_l0 else torch.maximum(clean, 1 - clean))
-    shortest_length, best_delta = longest_possible, delta
-    epsilons = torch.full_like(longest_possible, 1.0 if is_l0 else torch.inf)
+    largest_possible_norm = functions.norms(torch.ones_like(clean) if is_l0 else torch.maximum(clean, 1 - clean))
+    smallest_norm, best_delta = largest_possible_norm, delta
+    epsilons = torch.full_like(largest_possible_norm, 1.0 if is_l0 else torch.inf)
     was_misclassified = torch.zeros_like(labels, dtype=torch.bool)
     margin = _margin(labels)
     for step in range(parameters.steps):
@@ -84,19 +84,19 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | No
             job.model, job.batching, clean + delta, margin, samples.strength_indices
         )
         misclassified = logits.argmax(dim=-1) != labels
-        lengths = norm.lengths(delta)
+        norms = functions.norms(delta)
         if log is not None:
-            log.record(step, misclassified, lengths)
-        is_nearer = misclassified & (lengths <= shortest_length)
+            log.record(step, misclassified, norms)
+        is_nearer = misclassified & (norms <= smallest_norm)
         was_misclassified = was_misclassified | misclassified
-        shortest_length = torch.where(is_nearer, lengths, shortest_length)
+        smallest_norm = torch.where(is_nearer, norms, smallest_norm)
         best_delta = torch.where(per_image(is_nearer), delta, best_delta)
-        state = _State(epsilons, misclassified, was_misclassified, lengths, norm.lengths(best_delta))
+        state = _State(epsilons, misclassified, was_misclassified, norms, functions.norms(best_delta))
         if is_l0:
             epsilons = _next_count(state, gamma)
         else:
-            epsilons = _next_radius(state, gamma, margins, norm.dual_lengths(gradient))
-        epsilons = torch.minimum(epsilons, longest_possible)
+            epsilons = _next_radius(state, gamma, margins, functions.dual_norms(gradient))
+        epsilons = torch.minimum(epsilons, largest_possible_norm)
         factor = per_image(1 / l2_norms(gradient).clamp_min(_MIN_NORM))
         delta = delta + gradient * factor * stepsize
         delta = clean + project(clean + delta - clean, epsilons) - clean
@@ -110,18 +110,18 @@ class _State(NamedTuple):
     """State per image (B,).
 
     Attributes:
-        epsilons: epsilon of the next projection.
+        epsilons: epsilon of the previous projection (at the first step, the initial epsilon).
         misclassified: whether the current iterate is misclassified.
         was_misclassified: whether any iterate was misclassified.
-        lengths: length of the current perturbation.
-        best_lengths: length of the smallest perturbation that fools the network.
+        norms: norm of the current perturbation.
+        best_norms: norm of the smallest perturbation that fools the network.
     """
 
     epsilons: torch.Tensor
     misclassified: torch.Tensor
     was_misclassified: torch.Tensor
-    lengths: torch.Tensor
-    best_lengths: torch.Tensor
+    norms: torch.Tensor
+    best_norms: torch.Tensor
 
 
 def _margin(labels: torch.Tensor) -> Callable[[torch.Tensor, slice], torch.Tensor]:
@@ -137,17 +137,17 @@ def _next_radius(state: _State, gamma: float, margins: torch.Tensor, slopes: tor
     """Return the next epsilons (B,) in Linf, L2 or L1; `slopes` are dual norms of the margins' gradients."""
     distance_to_boundary = margins.abs() / slopes
     larger_radius = torch.where(
-        state.was_misclassified, state.epsilons * (1 + gamma), state.lengths + distance_to_boundary
+        state.was_misclassified, state.epsilons * (1 + gamma), state.norms + distance_to_boundary
     )
     return torch.where(
-        state.misclassified, torch.minimum(state.epsilons * (1 - gamma), state.best_lengths), larger_radius
+        state.misclassified, torch.minimum(state.epsilons * (1 - gamma), state.best_norms), larger_radius
     )
 
 
 def _next_count(state: _State, gamma: float) -> torch.Tensor:
     """Return the next epsilons (B,) in L0, which are whole numbers of values."""
     n_values = state.epsilons
-    smaller_count = torch.minimum(torch.minimum(n_values - 1, (n_values * (1 - gamma)).trunc()), state.best_lengths)
+    smaller_count = torch.minimum(torch.minimum(n_values - 1, (n_values * (1 - gamma)).trunc()), state.best_norms)
     larger_count = torch.maximum(n_values + 1, (n_values * (1 + gamma)).trunc())
     return torch.where(state.misclassified, smaller_count, larger_count).clamp_min(1)
 
@@ -187,37 +187,37 @@ def _project_l0(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tenso
     return torch.where((sizes >= smallest).view_as(difference), difference, 0.0)
 
 
-class _Norm(NamedTuple):
+class _NormFunctions(NamedTuple):
     """Functions of a norm.
 
     Attributes:
-        lengths: lengths (B,) of perturbations in the norm.
-        dual_lengths: lengths (B,) of gradients in the dual norm.
+        norms: norms (B,) of perturbations.
+        dual_norms: dual norms (B,) of gradients.
         project: (perturbations (B, 3, H, W), epsilons (B,)) → projections of the perturbations to balls around 0.
     """
 
-    lengths: _LengthFunction
-    dual_lengths: _LengthFunction
+    norms: _ComputeNorms
+    dual_norms: _ComputeNorms
     project: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def _linf_lengths(images: torch.Tensor) -> torch.Tensor:
+def _linf_norms(images: torch.Tensor) -> torch.Tensor:
     return images.flatten(1).abs().amax(dim=-1)
 
 
-def _l1_lengths(images: torch.Tensor) -> torch.Tensor:
+def _l1_norms(images: torch.Tensor) -> torch.Tensor:
     return images.flatten(1).abs().sum(dim=-1)
 
 
-def _l0_lengths(images: torch.Tensor) -> torch.Tensor:
+def _l0_norms(images: torch.Tensor) -> torch.Tensor:
     return (images.flatten(1) != 0).sum(dim=-1).to(images.dtype)
 
 
-_NORMS = {
-    "Linf": _Norm(_linf_lengths, _l1_lengths, _project_linf),
-    "L2": _Norm(l2_norms, l2_norms, _project_l2),
-    "L1": _Norm(_l1_lengths, _linf_lengths, _project_l1),
-    "L0": _Norm(_l0_lengths, _linf_lengths, _project_l0),
+_NORM_FUNCTIONS = {
+    "Linf": _NormFunctions(_linf_norms, _l1_norms, _project_linf),
+    "L2": _NormFunctions(l2_norms, l2_norms, _project_l2),
+    "L1": _NormFunctions(_l1_norms, _linf_norms, _project_l1),
+    "L0": _NormFunctions(_l0_norms, _linf_norms, _project_l0),
 }
 
 
@@ -228,13 +228,13 @@ def _library_class(parameters: Fmn) -> Any:
     from robust201.tasks.perturbations.foolbox_engine import foolbox
 
     if isinstance(parameters, FmnL2):
-        library = foolbox.attacks.L2FMNAttack
+        library_class = foolbox.attacks.L2FMNAttack
 
-        class ProjectedL2FMN(library):  # type: ignore[misc,valid-type]
+        class ProjectedL2FMN(library_class):  # type: ignore[misc,valid-type]
             def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
                 return x0 + eagerpy.astensor(_project_l2((x - x0).raw, epsilon.raw))
 
-        return ProjectedL2FMN if parameters.projection == "ball" else library
+        return ProjectedL2FMN if parameters.projection == "ball" else library_class
     if parameters.norm == "L0":
 
         class LimitedL0FMN(foolbox.attacks.L0FMNAttack):  # type: ignore[misc]

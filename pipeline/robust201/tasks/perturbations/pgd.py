@@ -60,7 +60,7 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdParameters)
 
 def start_in_cube(job: AttackJob, samples: Samples) -> torch.Tensor:
     """Draw starting points uniformly from the epsilon ball, clipped to [0, 1]: (B, 3, H, W)."""
-    noise = job.random_numbers.uniforms(0, samples.image_rows, job.shape).to(samples.clean.device)
+    noise = job.random_numbers.uniforms(0, samples.dataset_indices, job.shape).to(samples.clean.device)
     noise.mul_(2 * samples.epsilons).sub_(samples.epsilons)
     return samples.clean.clone().add_(noise).clamp_(0, 1)
 

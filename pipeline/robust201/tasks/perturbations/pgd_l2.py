@@ -67,7 +67,7 @@ def _start(job: AttackJob, samples: Samples) -> torch.Tensor:
     They are the first n coordinates of points on a sphere in n + 2 dimensions (Voelker et al., 2017).
     """
     n_values = int(np.prod(job.shape))
-    normals = job.random_numbers.normals(0, samples.image_rows, n_values + 2).to(samples.clean.device)
+    normals = job.random_numbers.normals(0, samples.dataset_indices, n_values + 2).to(samples.clean.device)
     directions = normals / (normals**2).sum(dim=-1, keepdim=True).sqrt()
     points_in_ball = directions[:, :n_values].reshape(samples.clean.shape)
     return (samples.clean + samples.epsilons * points_in_ball).clamp(0, 1)

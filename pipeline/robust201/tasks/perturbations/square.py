@@ -131,7 +131,7 @@ def _run_square(
     Returns:
         Images (B, 3, H, W), and whether they are misclassified (B,).
     """
-    stripes = job.random_numbers.stripes(restart, samples.image_rows, job.shape).to(samples.clean.device)
+    stripes = job.random_numbers.stripes(restart, samples.dataset_indices, job.shape).to(samples.clean.device)
     accepted_images = (samples.clean + samples.epsilons * stripes).clamp_(0, 1)
     state = SearchState(
         accepted_images,

@@ -63,7 +63,7 @@ def _run_square(
         sides = [odd_side_of(query_number, parameters.p_init, job.shape) for query_number in range(query, stop)]
         active_samples = active.cpu().numpy()
         window_moves = job.random_numbers.window_moves(
-            restart, query, samples.image_rows[active_samples], sides, job.shape
+            restart, query, samples.dataset_indices[active_samples], sides, job.shape
         )
         for batch in job.batching.slices(samples.strength_indices[active_samples]):
             numbered_moves = [
@@ -195,7 +195,7 @@ def _tiling(job: AttackJob, samples: Samples, restart: int, norm: str) -> torch.
         for row in range(height // side)
         for column in range(width // side)
     ]
-    is_turned, signs = job.random_numbers.tiles(restart, samples.image_rows, len(corners), channels)
+    is_turned, signs = job.random_numbers.tiles(restart, samples.dataset_indices, len(corners), channels)
     signs = signs.to(samples.clean.device)
     difference = torch.zeros_like(samples.clean)
     for tile_index, (row, column) in enumerate(corners):

@@ -253,7 +253,7 @@ def _make_record_reader(
 def _truncated_message(parts: list[Path], missing_content: str) -> str:
     return (
         f"Reading an archive failed for {parts[0].parent}: {missing_content} must be in {next_part_name(parts)}, which "
-        f"is missing after {parts[-1].name}. Get the missing part; it is not necessary to join the parts."
+        f"follows {parts[-1].name} and is missing. Get the missing part; it is not necessary to join the parts."
     )
 
 

@@ -1,9 +1,9 @@
 """Allocate memory for a list of operations (see `lowering`), and run the list.
 
-Operations read and write maps (feature maps). They are divided into segments, each of which runs on a few images at a
-time. Maps that a later segment reads are kept for all images of a run. Every other map reuses, if possible, the memory
-of a map of the same shape that is no longer read; its border of zeros need not be written again. Each thread has its
-own memory, an arena.
+Operations read and write maps (feature maps). The list of operations is divided into segments, each of which runs on a
+few images at a time. Maps that a later segment reads are kept for all images of a run. Every other map reuses, if
+possible, the memory of a map of the same shape that is no longer read; its border of zeros need not be written again.
+Each thread has its own memory, an arena.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ GROUP_IMAGES = {32: 1, 16: 2, 8: 4}
 stay in a core's cache, but larger than 1 where the weights are larger than the maps."""
 
 
-class PersistentMaps(NamedTuple):
+class RegionExecution(NamedTuple):
     """Operations that run on regions, and maps kept between the queries of the incremental Square attack.
 
     Attributes:
@@ -47,7 +47,7 @@ class Runner:
         operation_list: the operations.
         max_images: maximum number of images that run through all segments before the next images begin.
         library: result of `native.load_library`.
-        persistent: operations and maps of `run_regions`; None if it is not called.
+        region_execution: operations and maps of `run_regions`; None if it is not called.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Runner:
         *,
         max_images: int,
         library: ctypes.CDLL,
-        persistent: PersistentMaps | None = None,
+        region_execution: RegionExecution | None = None,
     ) -> None:
         self.max_images = max_images
         self._library = library
-        self._persistent = PersistentMaps(0, frozenset()) if persistent is None else persistent
+        self._region_execution = region_execution or RegionExecution(0, frozenset())
         self._constants = operation_list.constants
         self._tensors = [
             tensor
@@ -75,7 +75,7 @@ class Runner:
             *(native.SegmentStruct(*bounds) for bounds in zip(starts, stops, groups, strict=True))
         )
         buffers, buffer_numbers, self._arena_floats = _allocate(
-            operation_list.operations, list(self._segments), max_images, self._persistent.maps
+            operation_list.operations, list(self._segments), max_images, self._region_execution.maps
         )
         self._buffers = (native.BufferStruct * len(buffers))(*buffers)
         self._operations = (native.OperationStruct * len(operation_list.operations))(
@@ -127,7 +127,7 @@ class Runner:
         self._library.robust201_run_regions(
             ctypes.addressof(self._operations),
             region_structs,
-            self._persistent.n_operations,
+            self._region_execution.n_operations,
             ctypes.addressof(self._buffers),
             *self._externals(external_tensors),
             arena.data_ptr(),

@@ -16,7 +16,7 @@ from robust201.spaces.nasbench201.compiled.lowering import (
     Map,
     OperationList,
 )
-from robust201.spaces.nasbench201.compiled.native_search import NativeSearch, SearchRunner, find_persistent_maps
+from robust201.spaces.nasbench201.compiled.native_search import NativeSearch, SearchRunner, make_region_execution
 
 N_FORWARD_IMAGES = 8
 """Number of images per thread that run through all stages of a forward pass before the next images begin."""
@@ -104,11 +104,15 @@ class NativeNetwork:
         key = (height, width, depth, n_threads)
         if key not in self._searches:
             operation_list = OperationList()
-            persistent = find_persistent_maps(operation_list, self._list_forward(operation_list, height, width, depth))
+            n_region_operations = self._list_forward(operation_list, height, width, depth)
+            region_execution = make_region_execution(operation_list, n_region_operations)
             runner = Runner(
-                operation_list, max_images=-(-max_images // n_threads), library=self._library, persistent=persistent
+                operation_list,
+                max_images=-(-max_images // n_threads),
+                library=self._library,
+                region_execution=region_execution,
             )
-            self._searches[key] = SearchRunner(runner, operation_list, persistent)
+            self._searches[key] = SearchRunner(runner, operation_list, region_execution)
         return NativeSearch(self._searches[key], pixels, self._make_features(pixels), classify)
 
     def _make_features(self, pixels: torch.Tensor) -> torch.Tensor:

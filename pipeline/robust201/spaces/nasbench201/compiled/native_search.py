@@ -1,7 +1,8 @@
 """Incremental forward pass with native.c. If one window changes, only the affected region of each map is recomputed.
 
-The recomputed regions (patches) are written to the maps of the accepted images. Overwritten values are saved, and
-restored if the proposal is rejected. Therefore, rounding errors do not accumulate across proposals.
+A search such as Square Attack proposes a new window for each image, and accepts or rejects it. The recomputed regions
+(patches) overwrite the maps of the accepted images. Overwritten values are saved, and restored if the proposal is
+rejected. Therefore, rounding errors do not accumulate across proposals.
 """
 
 import weakref
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from robust201.spaces.nasbench201.compiled import native
-from robust201.spaces.nasbench201.compiled.arena import PersistentMaps, Runner, run_in_threads, split_for_threads
+from robust201.spaces.nasbench201.compiled.arena import RegionExecution, Runner, run_in_threads, split_for_threads
 from robust201.spaces.nasbench201.compiled.lowering import Map, Operation, OperationList
 from robust201.spaces.nasbench201.compiled.regions import Region, union
 
@@ -40,17 +41,17 @@ class _RegionRule:
 
 
 class SearchRunner:
-    """State that searches share if they have the same network, image size and depth."""
+    """State of all searches with the same network, image size and number of blocks that compute only patches."""
 
-    def __init__(self, runner: Runner, operation_list: OperationList, persistent: PersistentMaps) -> None:
+    def __init__(self, runner: Runner, operation_list: OperationList, region_execution: RegionExecution) -> None:
         self.runner = runner
         self.free_arenas: list[torch.Tensor] = []
-        operations = operation_list.operations[: persistent.n_operations]
+        operations = operation_list.operations[: region_execution.n_operations]
         producers = _find_producers(operations)
-        self._region_rules = [_region_rule_of(operation, producers, persistent.maps) for operation in operations]
+        self._region_rules = [_region_rule_of(operation, producers, region_execution.maps) for operation in operations]
 
     def changed_regions(self, window: Region) -> list[Region]:
-        """Return the region of each leading operation's output that a window affects, widened to whole tiles."""
+        """Return, for each operation that computes only patches, the region that a window affects, in whole tiles."""
         regions: list[Region] = []
         for rule in self._region_rules:
             size = rule.height, rule.width
@@ -162,8 +163,8 @@ class NativeSearch:
         run_in_threads(run, self._images_by_thread)
 
 
-def find_persistent_maps(operation_list: OperationList, n_operations: int) -> PersistentMaps:
-    """Return the leading operations' maps that must persist, because later operations read them outside the patch."""
+def make_region_execution(operation_list: OperationList, n_operations: int) -> RegionExecution:
+    """Let the first `n_operations` operations run on regions; keep maps that are read outside the recomputed region."""
     operations = operation_list.operations[:n_operations]
     producers = _find_producers(operations)
     # For each operation: the first operation that always changes the same region.
@@ -177,14 +178,15 @@ def find_persistent_maps(operation_list: OperationList, n_operations: int) -> Pe
     for position, operation in enumerate(operations):
         rule = _region_rule_of(operation, producers, frozenset())
         source_regions = {same_region_as[source] for source, _ in rule.reads}
-        is_dilated = rule.halves or len(source_regions) != 1 or any(reach for _, reach in rule.reads)
-        same_region_as.append(position if is_dilated else source_regions.pop())
-        if is_dilated:
+        # Otherwise, the operation always changes the same region as the operations whose outputs it reads.
+        has_own_region = rule.halves or len(source_regions) != 1 or any(reach for _, reach in rule.reads)
+        same_region_as.append(position if has_own_region else source_regions.pop())
+        if has_own_region:
             persistent_maps.update(feature_map for feature_map in operation.read_maps() if feature_map in producers)
         persistent_maps.update(
             feature_map for feature_map in operation.written_maps() if feature_map.external_number is not None
         )
-    return PersistentMaps(n_operations, frozenset(persistent_maps))
+    return RegionExecution(n_operations, frozenset(persistent_maps))
 
 
 def _find_producers(operations: list[Operation]) -> dict[Map, int]:
