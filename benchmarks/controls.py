@@ -30,7 +30,7 @@ BY_HAND = "by hand"
 SORT_TEXTS = {"clean": "", "fgsm": "0", "pgd": "1", "pgd_l2": "2"}
 """Texts by which the first keys are sorted; AutoAttack's keys follow in alphabetical order."""
 
-PUBLISHED = {
+N_PUBLISHED_CORRECT = {
     ("lenet-plain", "clean"): 9889,
     ("lenet-plain", "pgd"): 0,
     ("lenet-plain", "aa_apgd-ce"): 0,
@@ -42,7 +42,7 @@ PUBLISHED = {
     ("lenet-robust", "aa_apgd-t"): 9204,
     ("lenet-robust", "aa_square"): 8929,
 }
-"""Correctly classified images of 10,000 MNIST test images, under the attacks of advertorch's benchmarks.
+"""Numbers of correctly classified images among 10,000 MNIST test images, under the attacks of advertorch's benchmarks.
 
 Source: the comments at the head of advertorch_examples/attack_benchmarks/benchmark_iterative_projected_gradient.py
 (advertorch 0.1.5), benchmark_autopgd.py and benchmark_square.py (0.2.2) of github.com/BorealisAI/advertorch.
@@ -53,13 +53,13 @@ Correct = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Per-image outcomes of one network and key with all methods.
+    """Per-image outcomes of one network and key, by method: ``fused``, ``reference`` or ``by hand``.
 
     Attributes:
         network: name of the network.
         key: key of the attack.
         strength: strength of the attack; None if no engine has a result.
-        correct: whether each image was classified correctly (N,), by method.
+        correct: for each method, whether each image was classified correctly (N,).
     """
 
     network: str
@@ -68,7 +68,7 @@ class Comparison:
     correct: dict[str, Correct]
 
     def p_value(self, method: str) -> float | None:
-        """Return the p-value between the fused engine and a method; None if a result is missing."""
+        """Return the p-value of McNemar's test between the fused engine and a method; None if a result is missing."""
         if not {"fused", method} <= self.correct.keys():
             return None
         fused, other = self.correct["fused"], self.correct[method]
@@ -158,7 +158,7 @@ def print_comparisons(comparisons: list[Comparison]) -> None:
 
 def print_published(results: dict[tuple[str, str], tuple[float, Correct]]) -> None:
     rows = []
-    for (network, key), n_published_correct in PUBLISHED.items():
+    for (network, key), n_published_correct in N_PUBLISHED_CORRECT.items():
         fused_accuracy, n_images = "–", ""
         if (network, key) in results:
             correct = results[network, key][1]

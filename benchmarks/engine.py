@@ -33,10 +33,14 @@ from benchmarks.engine_case import (
 from robust201.models.arithmetic import configure_torch
 
 LAYOUTS = {"reference": "default", "channels_last": "channels_last"}
-"""Names in tables of the published network's memory layouts, by engine name."""
+"""Memory layouts of the published network, as they are called in tables, by engine name."""
 
 ONE_EPSILON, TWO_EPSILONS = (HARMLESS_EPSILON_255,), (HARMLESS_EPSILON_255, 2 * HARMLESS_EPSILON_255)
-"""Epsilons. Two fill the fused engine's batches as well as seven; the libraries attack at one epsilon at a time."""
+"""Epsilons in units of 1/255.
+
+Two fill the fused engine's batches as well as the paper's seven would. One suffices for the libraries, which attack at
+one epsilon at a time.
+"""
 
 CPU = torch.device("cpu")
 HEADER = (
@@ -76,14 +80,14 @@ def measure(index: int, n_images: int, n_rounds: int) -> dict[str, Any]:
     return {"index": index, "seconds": seconds, "suite": suite, "fastest_layout": min(LAYOUTS, key=suite.__getitem__)}
 
 
-def name_of(index: int) -> str:
+def label_of(index: int) -> str:
     return f"#{index} ({COST_LEVELS[index]})" if index in COST_LEVELS else f"#{index}"
 
 
 def print_row(result: dict[str, Any]) -> None:
     layout, suite = result["fastest_layout"], result["suite"]
     library, fused = result["seconds"][layout], result["seconds"]["fused"]
-    cells = [name_of(result["index"]), LAYOUTS[layout], *(f"{library[task] / fused[task]:.2f}" for task in fused)]
+    cells = [label_of(result["index"]), LAYOUTS[layout], *(f"{library[task] / fused[task]:.2f}" for task in fused)]
     cells += [f"**{suite[layout] / suite['fused']:.2f}**", f"{suite['reference'] / suite['fused']:.2f}"]
     print(f"| {' | '.join(cells)} | {fused['forward'] * 1e6:.0f} |", flush=True)
 
@@ -93,7 +97,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--networks", type=int, nargs="*", default=list(COST_LEVELS), help="indices of architectures")
     parser.add_argument("--sample", type=int, default=0, help="number of networks in the stratified sample, 0 for none")
     parser.add_argument("--images", type=int, default=32, help="number of images per network")
-    parser.add_argument("--rounds", type=int, default=5, help="number of measurements, whose medians are reported")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds, whose medians are reported")
     return parser.parse_args()
 
 

@@ -75,6 +75,17 @@ class Case:
 
     An engine is ``fused``, or a key of `classifiers`: a variant of the published network that the libraries attack.
     Callers may add further classifiers.
+
+    Attributes:
+        index: index of the architecture.
+        device: device of the network and the images.
+        images: (N, 3, H, W) uint8.
+        channels: channels of the network's first stage.
+        cells: cells per stage.
+        precision: arithmetic of the network.
+        labels: the compiled network's predictions (N,).
+        model: network that the fused engine attacks; by default the compiled network.
+        model_batch: batch size of the fused engine, as in `Context`.
     """
 
     index: int
@@ -120,7 +131,7 @@ class Case:
     def attack(
         self, engine: str, key: str, strengths: tuple[float, ...], parameters: Parameters, batch: int | None = None
     ) -> Iterator[Perturbed]:
-        """Run one attack on all images at all `strengths`."""
+        """Run one attack on all images at all `strengths`; the libraries' batch size is `batch` (default: all)."""
         is_fused = engine == "fused"
         context = Context(
             self.classifiers["reference" if is_fused else engine],
@@ -217,7 +228,7 @@ def make_step_measurement(
 def measurements_of(
     case: Case, engine: str, epsilons: tuple[float, ...], batch: int | None = None
 ) -> Iterator[tuple[str, Measurement]]:
-    """Yield names and measurements for a network with one engine."""
+    """Yield the name and the function of each measurement of a network with one engine."""
     n_images = len(case.images)
     parameters = TASKS["fgsm"].parameters()
     yield "forward", lambda clock: clock(lambda: case.forward(engine, batch)) / n_images
@@ -238,14 +249,14 @@ def suite_seconds(costs: dict[str, float]) -> float:
 
 
 def stratified_sample(count: int) -> list[int]:
-    """Split the evaluated networks into `count` equal strata by multiply-accumulates; return each stratum's middle."""
+    """Split the evaluated networks into `count` equal strata by cost; return the index of each stratum's middle one."""
 
-    def cost(index: int) -> tuple[int, int]:
+    def sort_key(index: int) -> tuple[int, int]:
         spec = architecture(index).spec
         return (
             multiply_accumulates(spec, channels=CHANNELS, cells=CELLS, n_classes=N_CLASSES, image_size=IMAGE_SIZE),
             index,
         )
 
-    indices_by_cost = sorted(evaluated_indices(), key=cost)
+    indices_by_cost = sorted(evaluated_indices(), key=sort_key)
     return [indices_by_cost[(2 * stratum + 1) * len(indices_by_cost) // (2 * count)] for stratum in range(count)]

@@ -35,7 +35,7 @@ N_IMAGES = 10_000
 STRENGTHS = (1.0, 2.0, 3.0, 4.0, 5.0)
 KEYS = ("fog", "snow", "frost", "contrast")
 MEASUREMENTS = ("accuracy", "confidence", "cm")
-# In JSON, a number of the two confidence matrices has 21.5 bytes on average, and a number of the confusion matrix 3.1.
+# In JSON, a number takes 21.5 bytes on average in the two confidence matrices, and 3.1 bytes in the confusion matrix.
 BYTES_PER_UNIT = len(STRENGTHS) * (2 * N_CLASSES**2 * 21.5 + N_CLASSES**2 * 3.1)
 MEMORY_INTERVAL_SECONDS = 0.1
 
@@ -59,7 +59,7 @@ class SyntheticPlan:
     space_name = "nasbench201"
 
     def measurements_of(self, _key: str) -> tuple[str, ...]:
-        """Return the names of a key's measurements."""
+        """Return the names of the measurements, which are the same for all keys."""
         return self.measurements
 
     def n_classes(self, _dataset: str) -> int:
@@ -80,7 +80,7 @@ class SyntheticPlan:
 
 
 def make_values(rng: np.random.Generator, bank: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a random result from a bank, with classes rotated by a random shift, so that rows differ."""
+    """Return the values of a random result from a bank, with classes rotated by a random shift, so that rows differ."""
     result = bank[rng.integers(len(bank))]
     shift = int(rng.integers(len(result["cm"])))
     rotated_values = {
@@ -92,7 +92,7 @@ def make_values(rng: np.random.Generator, bank: list[dict[str, Any]]) -> dict[st
 def make_bank(
     rng: np.random.Generator, n_results: int = 16, n_classes: int = N_CLASSES, n_images: int = N_IMAGES
 ) -> list[dict[str, Any]]:
-    """Return results of simulated networks with increasing confidence."""
+    """Return a bank of results for `make_values`, from simulated networks with increasing confidence."""
     bank = []
     images_per_class = n_images // n_classes
     labels = np.repeat(np.arange(n_classes), images_per_class)

@@ -53,12 +53,12 @@ class Plan:
     Attributes:
         device: ``cuda``, or ``cpu`` for a trial run.
         folder: folder with one JSON file per step.
-        networks: networks to measure.
+        networks: indices of the architectures to measure.
         images: number of images per network.
         batches: the libraries' usual and largest batch sizes.
         rounds: repetitions of speed measurements.
-        size: channels and cells of the networks.
-        capacity: samples per batch of the fused engine; by default it is derived from the device's memory.
+        size: the networks' channels in the first stage, and cells per stage.
+        capacity: samples per batch of the fused engine; None to derive it from the device's memory.
         parity_images: number of images of the parity step.
         parity_parameters: attack parameters of the parity step.
     """
@@ -213,7 +213,8 @@ def setups_of(plan: Plan) -> list[Setup]:
         Setup("usual", usual),
         Setup("reference", largest),
         Setup("channels_last", largest),
-        *(GRAPHS, Setup("calls")),
+        GRAPHS,
+        Setup("calls"),
     ]
 
 
@@ -305,7 +306,7 @@ def _run_attack(case: Case, key: str, parameters: Parameters) -> None:
 
 
 def measure_memory(plan: Plan) -> Values:
-    """Measure the memory of passes, which has an estimate, and of whole attacks, which must fit on the device."""
+    """Measure the memory of passes, to check its estimate, and of whole attacks, which must fit on the device."""
     configure_torch(1, "fp32")
     device, capacity = plan.torch_device, capacity_of(plan)
     passes, attacks = [], []

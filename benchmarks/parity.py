@@ -9,7 +9,7 @@ each attack runs on one thread:
 
 - with its library (Foolbox, AutoAttack, `engine: reference`) on the published network, in both memory layouts;
 - fused, on the compiled network, with random numbers as in a sweep (`engine: fused`). Outcomes of single images differ
-  by chance, so McNemar's exact test compares the images that are correct after only one of the two attacks;
+  by chance, so McNemar's exact test compares the numbers of images that are correct after only one of the two attacks;
 - fused, with the random numbers and batches of the library. On the published network, no bit of the first
   `--bit-images` images and their logits may differ. On the compiled network, which rounds differently, the images with
   a different predicted class are counted. Grid attacks have no random numbers; they are compared only on the published
@@ -174,13 +174,13 @@ def measure(case: Case, key: str, parameters: Parameters, n_bit_images: int) -> 
         seconds.append(time.thread_time() - start)
         is_correct.append(case.is_correct(model, perturbed))
     library, fused = is_correct[0], is_correct[2]
-    only_one = (library & ~fused).sum(axis=1), (~library & fused).sum(axis=1)
+    n_correct_with_one = (library & ~fused).sum(axis=1), (~library & fused).sum(axis=1)
     bits = case.differing_bits(key, parameters, n_bit_images)
     lengths = ", ".join(f"{getattr(parameters, name)} {name}" for name in MIN_LENGTHS if hasattr(parameters, name))
-    pairs = " ".join(f"{first}/{second}" for first, second in zip(*only_one, strict=True))
+    pairs = " ".join(f"{first}/{second}" for first, second in zip(*n_correct_with_one, strict=True))
     cells = [f"#{case.index}", f"`{key}`", lengths, join_numbers(library.sum(axis=1)), join_numbers(fused.sum(axis=1))]
     cells += [
-        f"{pairs}, {mcnemar_p_values(*only_one).min():.3f}",
+        f"{pairs}, {mcnemar_p_values(*n_correct_with_one).min():.3f}",
         join_numbers(bits),
         join_numbers(case.differing_classes(key, parameters)),
     ]

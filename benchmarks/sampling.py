@@ -9,10 +9,8 @@ baseline is simple random sampling of equal cost. The cost is forward passes tim
 that includes a pilot of 20 networks and the keys evaluated on all images (`clean`, `fgsm` and corruptions).
 
 `--population 10000` repeats each image, so that a set of 500 images is sampled like one of 10,000 with the same
-distribution of outcomes. The costs of keys are taken from the paper's sweep (`jobs/paper.yaml`). The tables of
-docs/sampling.md have the output of
-
-    python -m benchmarks.sampling benchmark_data/cells-cifar10 benchmark_data/cells-cifar10-more --population 10000
+distribution of outcomes. The costs of keys are taken from the paper's sweep (`jobs/paper.yaml`). docs/sampling.md has
+tables of this benchmark, with the commands that print them.
 """
 
 import argparse
@@ -250,7 +248,7 @@ def design_samples(
 
 @dataclass(frozen=True)
 class Networks:
-    """Networks to estimate: their outcomes (T, S, N) and the model's predictions for these (T S, N)."""
+    """T networks to estimate at S strengths: their outcomes (T, S, N) and the model's predictions (T * S, N)."""
 
     outcomes: _Bools
     predicted: _Floats
@@ -367,12 +365,12 @@ def parse_arguments() -> argparse.Namespace:
         "--population", type=int, help="number of images, a multiple of the export's; each image is then repeated"
     )
     parser.add_argument("--pilot", type=int, default=7, help="number of networks in the pilot")
-    parser.add_argument("--strata", type=int, default=10)
+    parser.add_argument("--strata", type=int, default=10, help="number of strata of the images")
     parser.add_argument("--draws", type=int, default=1000, help="number of samples per key and cost")
     parser.add_argument("--samples", type=int, default=20, help="number of samples per pilot")
     parser.add_argument("--costs", default="0.025,0.05,0.1", help="costs of samples, as fractions of the full cost")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--figure", type=Path, help="figure to write: .svg, .png or .pdf")
+    parser.add_argument("--figure", type=Path, help="file for the figure: .svg, .png or .pdf")
     return parser.parse_args()
 
 

@@ -2,7 +2,8 @@
 
     python -m benchmarks.simulate
 
-This command prints the table of docs/internals/store-and-runtime.md, which explains the simulation and its assumptions.
+This command prints the table of docs/internals/store-and-runtime.md with more rows and columns. The page explains the
+simulation and its assumptions.
 The plan, its parts and bundles, and their order and retries come from robust201 itself (`planning.plan`,
 `runtime.scheduler`). Machines, their preemptions, time and costs of parts are simulated (`virtual_cluster.py`). Equal
 arguments give equal results.

@@ -4,9 +4,9 @@
     python -m benchmarks.singular_values --figure docs/images/singular-values.svg
 
 The output is a Markdown table with means and standard deviations over the test images of each set, for raw pixels and
-after subtracting each channel's mean. Its columns are the effective rank, the number of singular values with 99% of the
-energy, and the energy of the largest one. The figure shows the mean spectra. ROBUST201_DATA names a folder with mnist/
-and cifar10/; the blends are test images that `robust201 fuse` wrote.
+after subtracting each channel's mean. Its columns are the effective rank, how many of the largest singular values hold
+99% of the energy, and the fraction that the largest one holds. The figure shows the mean spectra. ROBUST201_DATA names
+a folder with mnist/ and cifar10/; the blends are test images that `robust201 fuse` wrote.
 """
 
 import argparse
@@ -32,7 +32,7 @@ PIXEL_LABELS = {False: "raw pixels", True: "channel means subtracted"}
 
 
 def read_sets(fusion: Path | None, count: int | None) -> dict[str, NDArray[np.uint8]]:
-    """Read the test images of each set (N, C, H, W); of equal channels, only the first is returned."""
+    """Read the test images of each set (N, C, H, W); where all channels are equal, only the first is returned."""
     sets = {
         "MNIST, 28×28×1": load_images("mnist-28", count=count).images,
         "MNIST, 32×32×3": load_images("mnist", count=count).images[:, :1],

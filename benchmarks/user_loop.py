@@ -3,8 +3,8 @@
     ROBUST201_DATA=FOLDER python -m benchmarks.user_loop --networks 13714 1462 21 991 309 0 --images 24 --queries 200
     python -m benchmarks.user_loop --sample 24 --images 12 --queries 200
 
-The loop is `robust201.bench.user_loop`: Foolbox and AutoAttack attack the published network, once per epsilon, in
-PyTorch's default layout and in channels_last, with batches of 50, 250 and all images. Speed-ups are relative to the
+The loop is `robust201.bench.user_loop`: Foolbox and AutoAttack attack the network as a user would, once per epsilon,
+in PyTorch's default layout and in channels_last, with batches of 50, 250 and all images. Speed-ups are relative to the
 fastest of these variants. A network has trained weights if the data folder contains them. Otherwise its weights are
 random, and its predictions are used as labels. The images are CIFAR-10 test images if the data folder contains them,
 and otherwise scikit-learn's digits. Each program is also started once without attacks, to measure its start-up time.
@@ -79,12 +79,12 @@ def print_row(comparison: TimeComparison, *, is_trained: bool, clock: str) -> No
 
 
 def print_summary(comparisons: Sequence[TimeComparison], clock: str) -> None:
-    """Print the speed-up over the sample, by total cost and as a geometric mean."""
+    """Print the speed-up for the networks of the sample: the ratio of total times, and the ratios' geometric mean."""
     loop_seconds = sum(getattr(comparison.best(clock).attacks, clock) for comparison in comparisons)
     fused_seconds = sum(getattr(comparison.sweeps[0].attacks, clock) for comparison in comparisons)
     mean_ratio = exp(sum(log(comparison.ratio(clock)) for comparison in comparisons) / len(comparisons))
     print(
-        f"\n{len(comparisons)} networks: speed-up {loop_seconds / fused_seconds:.2f} by total cost, "
+        f"\n{len(comparisons)} networks: speed-up {loop_seconds / fused_seconds:.2f} by total time, "
         f"geometric mean {mean_ratio:.2f} ({clock} time)"
     )
 
@@ -105,7 +105,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--apgd-steps", type=int, default=PAPER_BUDGET.apgd_steps)
     parser.add_argument("--queries", type=int, default=200, help="queries of Square; 5,000 in the paper")
     parser.add_argument(
-        "--batches", type=int, nargs="*", default=[50, 250], help="batch sizes of the loop, besides a single batch"
+        "--batches",
+        type=int,
+        nargs="*",
+        default=[50, 250],
+        help="batch sizes of the loop, in addition to one batch of all images",
     )
     parser.add_argument("--threads", type=int, default=1, help="0 for all cores")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")

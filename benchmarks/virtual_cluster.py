@@ -1,9 +1,9 @@
 """Executor on simulated machines with a virtual clock, for simulations with the scheduler of `runtime.scheduler`.
 
-It behaves like the Ray executor. Each worker has its own queue of limited length. Bundles wait in a common queue if no
-started worker has room. A worker prefers a waiting bundle for the network of its last bundle, and keeps the network
-of its last part loaded. If a machine is lost, the part in progress is lost, but finished parts are not. The clock
-advances from event to event.
+The executor behaves like the Ray executor. Each worker has its own queue of limited length. Bundles wait in a common
+queue if no started worker has room. A worker prefers a waiting bundle for the network of its last bundle, and keeps the
+network of its last part loaded. If a machine is lost, the part in progress is lost, but finished parts are not. The
+clock advances from event to event.
 """
 
 import heapq
@@ -38,9 +38,9 @@ class Machines:
 
     Attributes:
         n_gpus: number of GPUs.
-        preemption_hours: mean time from a machine's arrival to its preemption (exponential); infinite for none.
+        preemption_hours: mean time from a worker's start to its machine's preemption (exponential); infinite for none.
         crash_hours: mean time from a worker's start to its crash (exponential); infinite for none.
-        replacement_seconds: time from a preemption to the next machine.
+        replacement_seconds: time from a preemption to the arrival of the next machine.
         start_seconds: time from a machine's arrival to its worker's start.
         load_seconds: time to load and compile weights when the network changes.
         window: maximum number of bundles that are assigned to a worker.
@@ -135,7 +135,7 @@ class VirtualCluster:
         """Advance the clock to the next events, and return them.
 
         Raises:
-            RuntimeError: there are no events because there are no machines, or the clock went backwards.
+            RuntimeError: there are no more events, or the clock would go backwards.
         """
         del timeout
         while self._heap:
@@ -262,7 +262,10 @@ class VirtualCluster:
         gpu.generation += 1
         events: list[Event] = [
             BundleLost(
-                bundle, was_started=bundle is gpu.queue[0], preempted=is_preempted, reason="its machine was lost"
+                bundle,
+                was_started=bundle is gpu.queue[0],
+                preempted=is_preempted,
+                reason="its machine was preempted" if is_preempted else "its worker crashed",
             )
             for bundle in gpu.queue
         ]
