@@ -294,7 +294,7 @@ def kernel_parameters(spec: str) -> int:
     """Return the number of kernel parameters of a cell's convolutions for one channel, 0 to 54.
 
     A 3x3 convolution has 9 and a 1x1 convolution has 1. Only edges that reach the output are counted, so that 408 of
-    the 6,466 cells have 18 parameters, as stated by Jung, Lukasik and Keuper (ICLR 2023, section 5.3). If all edges
+    the 6,466 cells have 18 parameters, as stated by Jung, Lukasik and Keuper (ICLR 2023, section 4.3). If all edges
     were counted, 405 cells would have 18.
     """
     # Visit edges into later nodes first, because an edge counts only if its target is known to reach the output.

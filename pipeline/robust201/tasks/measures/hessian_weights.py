@@ -1,6 +1,6 @@
 """Largest eigenvalue of the loss's Hessian with respect to the weights.
 
-Jung, Lukasik and Keuper (ICLR 2023, section 5.1) computed it with GradVis (Chatzimichailidis et al., "GradVis:
+Jung, Lukasik and Keuper (ICLR 2023, section 4.1) computed it with GradVis (Chatzimichailidis et al., "GradVis:
 Visualization and Second Order Analysis of Optimization Surfaces during the Training of Deep Neural Networks", 2019),
 which adds up the Hessians of batches without dividing by their number (docs/protocol.md).
 """
