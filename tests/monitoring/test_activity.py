@@ -135,7 +135,7 @@ def test_status_of_a_read_only_folder_uses_the_clock_of_the_machine(
     def reject(_folder: Path) -> float:
         raise PermissionError
 
-    monkeypatch.setattr("robust201.runtime.heartbeat.file_server_time", reject)
+    monkeypatch.setattr("robust201.runtime.heartbeat.read_file_server_time", reject)
     status = StatusReader(half_finished_plan).read(ShardStore.open(half_finished_plan.config.results).inventory())
     assert status.last_heartbeat is not None
     assert 0 <= status.last_heartbeat < 60
@@ -215,7 +215,7 @@ def test_display_shows_time_since_last_result(monkeypatch: pytest.MonkeyPatch) -
     ]
 
 
-def test_rate_is_reliable_only_after_rate_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rate_is_reliable_only_after_min_rate_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1500.0)
     progress = RunProgress(20, evaluations_of_this_run=5.0, done_macs=1.0, start_time=1000.0, last_result_time=1000.5)
     assert not progress.is_rate_reliable  # although the last result was long ago

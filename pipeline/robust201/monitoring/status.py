@@ -12,7 +12,7 @@ from robust201.core.host import HostId
 from robust201.monitoring.activity import estimate_rate, read_activity
 from robust201.planning.plan import Plan
 from robust201.planning.shares import share_folders
-from robust201.runtime.heartbeat import current_file_time
+from robust201.runtime.heartbeat import read_server_or_local_time
 from robust201.runtime.preview import count_coverage, count_done
 from robust201.runtime.progress import FAILURES_FILE
 from robust201.shards import Inventory
@@ -164,7 +164,7 @@ class StatusReader:
 
     def __init__(self, plan: Plan, *, clock: Callable[[], float] | None = None, host_id: HostId | None = None) -> None:
         self._plan = plan
-        self._clock = clock or (lambda: current_file_time(plan.config.results))
+        self._clock = clock or (lambda: read_server_or_local_time(plan.config.results))
         self._host_id = host_id or HostId.of_this_process()
         self._counted_shards: tuple[tuple[str, ...], tuple[str, ...]] | None = None  # valid shards and damaged ones
         self._done: Counter[tuple[str, str]] = Counter()
@@ -212,7 +212,7 @@ class StatusReader:
         self._done, self._macs_left = count_done(plan, inventory), 0.0
         self._n_stale = sum(inventory.count_foreign_evaluations(plan.unit_ids_and_replaced_ids).values())
         for coverage in count_coverage(plan, inventory):
-            planned_key, unfinished = coverage.planned, coverage.unfinished
+            planned_key, unfinished = coverage.planned_key, coverage.unfinished
             macs = plan.unit_macs(planned_key) if unfinished else []
             for position in unfinished:
                 if coverage.has_rows[position]:
