@@ -85,8 +85,8 @@ class SweepStatus:
             while no part finishes.
         seconds_left: estimated time left (see `monitoring.activity.estimate_rate`); None if unknown.
         worker_seconds: worker time of all results in the folder.
-        parts_in_flight: seconds since each current part began, in descending order.
-        silent_workers: seconds since the last heartbeat of each silent worker, in descending order, without workers
+        part_seconds: seconds since each current part began, in descending order.
+        silent_seconds: seconds since the last heartbeat of each silent worker, in descending order, without workers
             whose part another worker has taken over.
     """
 
@@ -105,8 +105,8 @@ class SweepStatus:
     seconds_left: float | None
     worker_seconds: float
     cost: Cost
-    parts_in_flight: tuple[float, ...] = ()
-    silent_workers: tuple[float, ...] = ()
+    part_seconds: tuple[float, ...] = ()
+    silent_seconds: tuple[float, ...] = ()
 
     @property
     def done(self) -> int:
@@ -141,9 +141,9 @@ class SweepStatus:
             "seconds_since_last_heartbeat": self.last_heartbeat,
             "evaluations_per_second": self.evaluations_per_second,
             "seconds_left": self.seconds_left,
-            "parts_in_flight": len(self.parts_in_flight),
-            "seconds_of_longest_part": max(self.parts_in_flight, default=None),
-            "silent_workers": len(self.silent_workers),
+            "parts_in_flight": len(self.part_seconds),
+            "seconds_of_longest_part": max(self.part_seconds, default=None),
+            "silent_workers": len(self.silent_seconds),
             "worker_seconds": self.worker_seconds,
             "cost": vars(self.cost),
             "stale_evaluations": self.stale,
@@ -202,8 +202,8 @@ class StatusReader:
             seconds_left=estimate.seconds_left,
             worker_seconds=inventory.seconds,
             cost=self._compute_cost(inventory.seconds, activity.runs),
-            parts_in_flight=tuple(sorted((part.seconds for part in in_flight), reverse=True)),
-            silent_workers=tuple(sorted(silent_seconds, reverse=True)),
+            part_seconds=tuple(sorted((part.seconds for part in in_flight), reverse=True)),
+            silent_seconds=tuple(sorted(silent_seconds, reverse=True)),
         )
 
     def _count(self, inventory: Inventory) -> None:
