@@ -389,7 +389,7 @@ def _evaluate_keys(
 ) -> _KeyResults:
     """Evaluate all images under all keys."""
     key_results = _KeyResults([], {}, {}, {})
-    evaluation_progress.evaluations = sum(len(parameters.strengths) for _, parameters in parsed_keys)
+    evaluation_progress.n_evaluations = sum(len(parameters.strengths) for _, parameters in parsed_keys)
     for task, parameters in parsed_keys:
         evaluation_progress.begin_key(task.key, parameters.strengths, len(image_set))
         results = []
@@ -397,9 +397,9 @@ def _evaluate_keys(
         with dataclasses.replace(context, key=task.key).seeded(0):
             for result in _evaluate_key(context, task, parameters, image_set, evaluation_progress):
                 results.append(result)
-                evaluation_progress.evaluations_done += 1
+                evaluation_progress.n_evaluations_done += 1
                 if not isinstance(progress, bool):
-                    progress(evaluation_progress.evaluations_done, evaluation_progress.evaluations)
+                    progress(evaluation_progress.n_evaluations_done, evaluation_progress.n_evaluations)
         results.sort(key=lambda result: result.strength)
         key_results.rows.extend(map(_make_table_row, results))
         if task.finds_distances:

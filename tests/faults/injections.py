@@ -30,7 +30,7 @@ class Injections:
     - `training_step_seconds`: delay of each training step.
     - `die_at_write_steps`: steps of writing a shard; at each step, one process is killed once.
     - `memory`: maximum number of `images` per batch; larger batches run out of memory.
-    - `clock`: seconds that are added to the wall clock; each time it is read, the next value is added.
+    - `clock`: offsets in seconds from the real time; each reading of the clock uses the next offset, cyclically.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -117,13 +117,13 @@ class Injections:
 
         forward = InferenceNetwork._forward
 
-        def forward_in_small_memory(network: Any, pixels: Any, *arguments: Any) -> Any:
+        def forward_with_limited_memory(network: Any, pixels: Any, *arguments: Any) -> Any:
             if len(pixels) > self._faults["memory"]["images"]:
                 self._record_occurrence(f"memory-{os.getpid()}-{time.monotonic_ns()}")
                 raise torch.OutOfMemoryError("DefaultCPUAllocator: can't allocate memory")
             return forward(network, pixels, *arguments)
 
-        mock.patch.object(InferenceNetwork, "_forward", forward_in_small_memory).start()
+        mock.patch.object(InferenceNetwork, "_forward", forward_with_limited_memory).start()
 
     def _make_clock_jump(self) -> None:
         real_time = time.time

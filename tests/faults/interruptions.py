@@ -16,7 +16,7 @@ _SLOW_KEY = next(reversed(KEYS))
 
 HOUR = 3600.0
 CLOCK_JUMPS = (0.0, 3 * HOUR, -2 * HOUR, 72 * HOUR, -48 * HOUR, 1.5)
-"""Seconds that are added to the wall clock. Each time a process reads the clock, it adds the next value."""
+"""Offsets in seconds from the real time. Each reading of the clock by a process uses the next offset, cyclically."""
 
 _OTHER_HOST_WRAPPER = (
     *("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"),
@@ -43,7 +43,7 @@ def poison_unit(trial: Trial) -> None:
     trial.set_faults(poison=[POISONOUS_UNIT])
     command = trial.run(expected_codes={3})
     trial.injection_counts["workers killed by the unit"] += len(trial.occurrences("poison-"))
-    assert trial.injection_counts["workers killed by the unit"] >= 3, "the unit was abandoned too early"
+    assert trial.injection_counts["workers killed by the unit"] >= 3, "the unit was given up too early"
     index, key = POISONOUS_UNIT
     command.expect_output(f"#{index} digits {key}")
     failures = [json.loads(line) for line in (trial.results / "failures.jsonl").read_text().splitlines()]
@@ -54,7 +54,7 @@ def poison_unit(trial: Trial) -> None:
 
 
 def _check_other_evaluations(trial: Trial) -> None:
-    """Check that the rows of all other evaluations are equal to those of the undisturbed run."""
+    """Check that the rows of all units except `POISONOUS_UNIT` equal those of the undisturbed run."""
     index, key = str(POISONOUS_UNIT[0]), POISONOUS_UNIT[1]
     exported = export(trial.results, trial.folder / "partial", partial=True)
     for name, content in trial.expected_files.items():
@@ -118,8 +118,8 @@ def _terminate(trial: Trial, command: Command) -> None:
 def jump_clock(trial: Trial) -> None:
     """Make the wall clock jump whenever it is read, in a run and in simultaneous `status` and `compact` commands.
 
-    If the clock of `compact` is three days ahead, all grace periods are over. It may then delete files, but must not
-    lose results.
+    If the clock of `compact` is three days ahead, all grace periods are over. `compact` may then delete files, but
+    must not lose results.
     """
     trial.write_sweep()
     trial.set_faults(clock=CLOCK_JUMPS, seconds_per_part=0.5)

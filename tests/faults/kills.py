@@ -75,8 +75,9 @@ def _kill_ray(trial: Trial, victim: str) -> None:
 def kill_while_starting(trial: Trial) -> None:
     """Kill the raylet, the head, the connecting child or all of Ray while Ray starts.
 
-    Each run is killed one second later than the run before, and every second run is killed twice. After one kill, Ray
-    is restarted and the run continues. After two kills, the run ends with exit code 3 and a one-line error.
+    In each run, the first kill comes one second later than in the run before. Every second run has a second kill. After
+    one kill, Ray is restarted and the run continues. After two kills, the run ends with exit code 3 and a one-line
+    error.
     """
     trial.zombie_seconds = _ZOMBIE_SECONDS_WITHOUT_RAY
     trial.write_sweep(workers=1)

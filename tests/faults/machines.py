@@ -72,7 +72,7 @@ def _kill_node(trial: Trial, cluster: Any) -> None:
 class Hosts:
     """Two connected hosts, simulated by network namespaces and a veth pair.
 
-    The test is skipped without the permission to create them.
+    The test is skipped if it is not permitted to create namespaces.
     """
 
     def __init__(self, trial: Trial) -> None:

@@ -97,7 +97,7 @@ def wait_until(condition: Callable[[], object], seconds: float, description: str
 def find_zombies(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     """Return the processes that are dead but not yet reaped by a live parent.
 
-    Children of init and of the tests' own process are ignored: init reaps its children later.
+    Children of init and of the tests' own process are ignored, because these parents reap them later.
     """
     zombies = []
     for process in processes:

@@ -92,7 +92,7 @@ def expected_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]
     "fault",
     [pytest.param(fault, id=fault.name, marks=[] if fault.is_short else [pytest.mark.faults]) for fault in FAULTS],
 )
-def test_disturbed_run_exports_same_bytes_as_undisturbed_run(
+def test_disturbed_run_gives_same_results_as_undisturbed_run(
     fault: Fault, expected_files: dict[str, bytes], tmp_path: Path
 ) -> None:
     repeats = int(os.environ.get("FAULT_REPEATS", fault.repeats))

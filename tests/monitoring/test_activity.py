@@ -72,7 +72,7 @@ def test_times_in_status_change_while_no_part_finishes(half_finished_plan: Plan)
     for index, unit in enumerate(units):
         write_heartbeat(results, f"worker{index}", unit, file_time=NOW - index, seconds=5.0, images=(0, unit.n_images))
     statuses = [read_status_at(half_finished_plan, NOW + age) for age in (2.0, 12.0)]
-    assert [status.parts_in_flight for status in statuses] == [(8.0, 7.0), (18.0, 17.0)]
+    assert [status.part_seconds for status in statuses] == [(8.0, 7.0), (18.0, 17.0)]
     times_left = [status.seconds_left for status in statuses]
     assert None not in times_left
     assert times_left[0] != times_left[1]
@@ -92,14 +92,14 @@ def test_status_reports_silent_workers_until_their_parts_are_taken_over(half_fin
     write_heartbeat(results, "d", unit_of_another_plan, file_time=NOW, images=(0, 1))
     (results / HEARTBEATS_FOLDER / "e.json").write_text('["not a heartbeat"]')
     status = read_status_at(half_finished_plan, NOW + 1)
-    assert (status.parts_in_flight, status.silent_workers) == ((1.0,), (61.0,))
+    assert (status.part_seconds, status.silent_seconds) == ((1.0,), (61.0,))
     assert "1 worker busy, the longest for 0:00:01; 1 worker silent, the longest for 0:01:01" in format_status_line(
         status, NOW
     )
     write_heartbeat(results, "f", first_unit, file_time=NOW, images=(0, first_unit.n_images))
     status = read_status_at(half_finished_plan, NOW + 1)
-    assert (status.parts_in_flight, status.silent_workers) == ((1.0, 1.0), ())
-    assert read_status_at(half_finished_plan, NOW + 31).silent_workers == (31.0, 31.0)
+    assert (status.part_seconds, status.silent_seconds) == ((1.0, 1.0), ())
+    assert read_status_at(half_finished_plan, NOW + 31).silent_seconds == (31.0, 31.0)
 
 
 def test_status_shows_a_part_while_it_is_computed(half_finished_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_status_shows_a_part_while_it_is_computed(half_finished_plan: Plan, monk
 
     def read_status_and_classify(self: Classifier, pixels: object) -> object:
         deadline = time.monotonic() + 20
-        while not (statuses and statuses[-1].parts_in_flight) and time.monotonic() < deadline:
+        while not (statuses and statuses[-1].part_seconds) and time.monotonic() < deadline:
             statuses.append(
                 read_status(half_finished_plan, ShardStore.open(half_finished_plan.config.results).inventory())
             )
@@ -119,14 +119,14 @@ def test_status_shows_a_part_while_it_is_computed(half_finished_plan: Plan, monk
     monkeypatch.setattr(Classifier, "__call__", read_status_and_classify)
     assert run_sweep(half_finished_plan.config, make_executor).complete
     assert statuses[-1].running
-    assert len(statuses[-1].parts_in_flight) == 1
+    assert len(statuses[-1].part_seconds) == 1
     assert not list((half_finished_plan.config.results / HEARTBEATS_FOLDER).iterdir())
 
 
 def test_status_counts_results_without_heartbeats(half_finished_plan: Plan) -> None:
     shutil.rmtree(half_finished_plan.config.results / HEARTBEATS_FOLDER)
     status = read_status_at(half_finished_plan, NOW)
-    assert (status.done, status.running, status.parts_in_flight, status.silent_workers) == (2, False, (), ())
+    assert (status.done, status.running, status.part_seconds, status.silent_seconds) == (2, False, (), ())
 
 
 def test_status_of_a_read_only_folder_uses_the_clock_of_the_machine(
@@ -135,7 +135,7 @@ def test_status_of_a_read_only_folder_uses_the_clock_of_the_machine(
     def reject(_folder: Path) -> float:
         raise PermissionError
 
-    monkeypatch.setattr("robust201.runtime.heartbeat.file_server_time", reject)
+    monkeypatch.setattr("robust201.runtime.heartbeat.read_file_server_time", reject)
     status = StatusReader(half_finished_plan).read(ShardStore.open(half_finished_plan.config.results).inventory())
     assert status.last_heartbeat is not None
     assert 0 <= status.last_heartbeat < 60
@@ -217,7 +217,7 @@ def test_display_shows_time_since_last_result(monkeypatch: pytest.MonkeyPatch) -
     ]
 
 
-def test_rate_is_reliable_only_after_rate_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rate_is_reliable_only_after_min_rate_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1500.0)
     progress = RunProgress(20, evaluations_of_this_run=5.0, done_macs=1.0, start_time=1000.0, last_result_time=1000.5)
     assert not progress.is_rate_reliable  # although the last result was long ago

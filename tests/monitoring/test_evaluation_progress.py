@@ -62,7 +62,7 @@ def test_time_left_is_unknown_before_any_measurement(clock: Clock) -> None:
     assert progress.describe() == "clean: 0 of 20 images, 0:00:00 elapsed, time left unknown"
 
 
-def evaluate_slowly(monkeypatch: pytest.MonkeyPatch, **options: object) -> None:
+def evaluate_and_show_progress(monkeypatch: pytest.MonkeyPatch, **options: object) -> None:
     """Evaluate a network, and show the progress every 10 ms unless `options` contains ``progress=False``."""
     monkeypatch.setattr(evaluation_progress, "LINE_SECONDS", 0.01)
     monkeypatch.setattr(evaluation_progress, "_BAR_SECONDS", 0.01)
@@ -73,7 +73,7 @@ def evaluate_slowly(monkeypatch: pytest.MonkeyPatch, **options: object) -> None:
 def test_progress_without_a_terminal_is_printed_as_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    evaluate_slowly(monkeypatch)
+    evaluate_and_show_progress(monkeypatch)
     captured = capsys.readouterr()
     pattern = (
         r"pgd at 2 epsilons 1/255 to 8/255: \d+ of 2 × 21 images, 0:00:\d\d elapsed, "
@@ -86,7 +86,7 @@ def test_progress_without_a_terminal_is_printed_as_lines(
 def test_progress_is_not_printed_if_switched_off(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    evaluate_slowly(monkeypatch, progress=False)
+    evaluate_and_show_progress(monkeypatch, progress=False)
     assert capsys.readouterr() == ("", "")
 
 
@@ -99,7 +99,7 @@ def test_progress_on_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "150")
-    evaluate_slowly(monkeypatch)
+    evaluate_and_show_progress(monkeypatch)
     assert "pgd at 2 epsilons" in terminal.getvalue()
     assert "3/3" in terminal.getvalue()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from robust201.core.errors import InputError
-from robust201.monitoring.logs import find_units, follow_logs, log_files, read_logs
+from robust201.monitoring.logs import find_units, follow_logs, list_log_files, read_logs
 from robust201.runtime.work_log import WorkLog
 from robust201.spaces.nasbench201 import cells as nasbench201
 from tests.conftest import RunCommand, WriteSweep
@@ -141,8 +141,8 @@ def test_follow_logs_yields_each_line_once_despite_a_rotation(tmp_path: Path) ->
 @pytest.fixture
 def logs_with_deleted_file(logs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Logs with one file that is deleted between listing and opening, as if a worker had removed an old file."""
-    paths = log_files(logs)
-    monkeypatch.setattr("robust201.monitoring.logs.log_files", lambda _results: [logs / "logs/gone.jsonl", *paths])
+    paths = list_log_files(logs)
+    monkeypatch.setattr("robust201.monitoring.logs.list_log_files", lambda _results: [logs / "logs/gone.jsonl", *paths])
     return logs
 
 

@@ -203,7 +203,7 @@ def test_status_reader_recounts_only_after_shards_change(
 
     def count_and_record(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
         for coverage in count_coverage(plan, inventory):
-            counted_keys.append(coverage.planned.key)
+            counted_keys.append(coverage.planned_key.key)
             yield coverage
 
     monkeypatch.setattr("robust201.monitoring.status.count_coverage", count_and_record)

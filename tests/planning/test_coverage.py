@@ -24,7 +24,9 @@ def test_count_coverage_matches_count_of_each_unit(make_sweep: MakeSweep) -> Non
     facts = load_facts(config.results)
     assert facts is not None
     inventory, plan = ShardStore.open(config.results).inventory(), make_plan(wider_config, facts)
-    complete_counts = [count for coverage in count_coverage(plan, inventory) for count in coverage.complete.tolist()]
+    complete_counts = [
+        count for coverage in count_coverage(plan, inventory) for count in coverage.complete_counts.tolist()
+    ]
     assert complete_counts == [inventory.count_complete(unit, plan.measurements) for unit in plan.units]
     assert set(complete_counts) == {0, 1, 2}
     missing_parts = [part for unit in plan.units for part in inventory.find_missing_parts(unit, plan.measurements)]

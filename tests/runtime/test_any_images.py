@@ -64,7 +64,7 @@ def dataset_section(photos: Path, **changes: Any) -> dict[str, Any]:
     return {"path": str(photos), "classes": N_CLASSES, "image_size": 16, "resize": resize} | changes
 
 
-def test_sweep_on_class_folders_with_many_classes(
+def test_sweep_on_class_folders_with_many_classes_can_be_exported_and_resumed(
     photos: Path, write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     sweep = write_custom_sweep(dataset_section(photos), measurements=["accuracy", "predictions"])
@@ -120,7 +120,9 @@ def test_confusion_matrices_of_many_classes_are_measured_only_on_request(
     assert config_with_256_classes.measurements == (default_measurements if measurements is None else expected)
 
 
-def test_sweep_on_grey_images(write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_sweep_on_grey_images_needs_network_with_one_channel(
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, (N_IMAGES, 1, 9, 9), dtype=np.uint8)
     np.savez(tmp_path / "test.npz", images=images, labels=np.arange(N_IMAGES) % 5)

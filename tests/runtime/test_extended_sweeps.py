@@ -415,7 +415,9 @@ def write_parquet(file: Path, *, n_images: int = 30, n_classes: int = 10, size: 
     return file
 
 
-def test_sweep_on_custom_dataset(make_sweep: MakeSweep, tmp_path: Path, robust201: RunCommand) -> None:
+def test_sweep_on_custom_dataset_completes_and_depends_on_normalisation(
+    make_sweep: MakeSweep, tmp_path: Path, robust201: RunCommand
+) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     write_parquet(folder / "test.parquet", n_classes=7, size=16)
@@ -443,7 +445,9 @@ def test_sweep_on_custom_dataset(make_sweep: MakeSweep, tmp_path: Path, robust20
     assert run(make_sweep(**sweep_changes))[1].done == 0
 
 
-def test_sweep_on_npz_archive(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_plan_counts_images_of_npz_archives_and_run_evaluates_them(
+    write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
     generator = np.random.default_rng(0)
     for split, count in (("test", 12), ("train", 20)):
         images = generator.integers(0, 256, (count, 3, 32, 32), np.uint8)

@@ -20,8 +20,8 @@ from robust201.runtime.heartbeat import (
     Heartbeat,
     LastBeat,
     TrainingSteps,
-    file_server_time,
     find_active_shares,
+    read_file_server_time,
     read_heartbeats,
     remove_silent_heartbeats,
 )
@@ -30,7 +30,7 @@ UNIT = Unit("ab" * 16, 21, "digits", "fgsm", (1.0, 8.0), 10, "p" * 32, "c" * 64)
 
 
 def read_beats(results: Path) -> tuple[LastBeat, ...]:
-    return read_heartbeats(results, file_server_time(results))
+    return read_heartbeats(results, read_file_server_time(results))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

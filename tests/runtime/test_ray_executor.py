@@ -374,7 +374,7 @@ def test_disable_unused_ray_services_disables_them(replace_ray_classes) -> None:
         (OtherNode, ExpectedParams),
     ],
 )
-def test_disable_unused_ray_services_ignores_unknown_interface_of_ray(replace_ray_classes, node, params) -> None:
+def test_disable_unused_ray_services_changes_nothing_if_interface_is_unknown(replace_ray_classes, node, params) -> None:
     node, params = copy_class(node), copy_class(params)
     replace_ray_classes(node, params)
     original_members = [dict(vars(ray_class)) for ray_class in (node, params) if ray_class]

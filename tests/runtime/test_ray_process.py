@@ -1,4 +1,4 @@
-"""The executor with Ray in a child process, with a simulated Ray: recovery from the child's death, and cleanup."""
+"""The executor that runs Ray in a child process, with a simulated child: recovery from its death, and cleanup."""
 
 import os
 import shutil
@@ -39,7 +39,8 @@ def start(make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (tmp_path / "orders").write_text("\n".join(orders))
         config = make_sweep(execution={"executor": "ray", "workers": 1} | execution)
         config.results.mkdir()
-        return RayProcess(config, print)  # the simulated child does not use `print`, the function that starts workers
+        # `print` stands in for the function that starts workers, which the simulated child never calls.
+        return RayProcess(config, print)
 
     monkeypatch.setattr(ray_process, "CHILD_MODULE", "tests.runtime.simulated_ray_child")
     monkeypatch.setenv("SIMULATED_CHILD_FOLDER", str(tmp_path))
@@ -157,7 +158,7 @@ while True:
 def test_ray_session_ends_with_its_driver(
     start: StartExecutor, write_sweep: Callable[..., Path], tmp_path: Path, signum: int, order: str
 ) -> None:
-    """A slow child returns from a poll after the driver's death, but before it has killed its session."""
+    """In a slow child, a poll returns after the driver's death but before the child has killed its Ray session."""
     del start  # only the environment variables that the fixture sets are needed
     (tmp_path / "orders").write_text(order)
     sweep = write_sweep(execution={"executor": "ray", "workers": 1})
@@ -238,7 +239,7 @@ def test_local_ray_listens_on_loopback_and_leaves_nothing_behind(
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         processes = ray_process._session_processes(leader)
         assert len(processes) >= 5  # child, head, raylet and two agents
-        # There is at most the worker's process; Ray started no processes in advance.
+        # At most one worker process exists, because Ray started none in advance.
         assert sum(process.name().startswith(("ray::IDLE", "ray::_Work")) for process in processes) <= 1
         programs_by_address: dict[str, set[str]] = {}
         for process in processes:

@@ -116,7 +116,7 @@ def test_many_parts_that_kill_their_workers_do_not_end_run(n_harmless: int) -> N
     assert (tally.deaths, tally.parts, tally.remaining) == (36, n_harmless, 0)
 
 
-def test_part_that_kills_its_worker_once_is_retried() -> None:
+def test_part_that_kills_its_worker_once_or_twice_is_retried() -> None:
     executor = ScriptedExecutor(n_deaths={"0-fog": 1, "2-clean": 2})
     tally = Scheduler(executor, max_attempts=3).run([make_bundle(a) for a in range(3)])
     assert sorted(executor.computed) == sorted(ALL_UNITS)

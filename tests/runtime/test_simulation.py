@@ -21,7 +21,7 @@ N_IMAGES = 10_000
 
 
 def make_bundle(architecture: int, seconds: list[float]) -> Bundle:
-    """Return a bundle whose parts have these costs, at one second per image."""
+    """Return a bundle whose parts take these numbers of seconds, at one second per image."""
     edges = [0]
     for part_seconds in seconds:
         edges.append(edges[-1] + round(part_seconds))

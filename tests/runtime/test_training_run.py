@@ -114,7 +114,7 @@ def test_changed_start_weights_are_rejected_before_training(tmp_path: Path) -> N
         run_trainings(config)
 
 
-def test_additional_snapshot_is_trained_to_same_final_weights(tmp_path: Path) -> None:
+def test_additional_snapshots_do_not_change_existing_snapshots(tmp_path: Path) -> None:
     run_trainings(make_training_config(tmp_path))
     original_hashes = hash_weight_files(tmp_path / "store")
     extended_recipe = RECIPE | {"snapshots": {"every_epochs": 1, "iterations": [2, 4], "epochs": [0]}}
@@ -438,7 +438,7 @@ def test_training_selection_limits_run(tmp_path: Path) -> None:
     assert {record.seed for record in CheckpointStore(config.store).records()} == {0}
 
 
-def test_status_reports_trainings(tmp_path: Path, robust201: RunCommand) -> None:
+def test_status_counts_complete_training_runs_and_reports_failures(tmp_path: Path, robust201: RunCommand) -> None:
     path = tmp_path / "train.yaml"
     diverging_recipe = RECIPE | {"learning_rate": 1e30}
     path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": RECIPE, "wild": diverging_recipe})))

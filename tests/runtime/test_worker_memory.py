@@ -47,13 +47,13 @@ def limit_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
         network.usable_library()  # load the library first, so that its self-test is not recorded
 
         def limit_and_record(compute):
-            def compute_in_small_memory(self, pixels, *arguments):
+            def compute_with_limited_memory(self, pixels, *arguments):
                 sizes.append(len(pixels))
                 if len(pixels) > limit:
                     raise torch.OutOfMemoryError("too many images")
                 return compute(self, pixels, *arguments)
 
-            return compute_in_small_memory
+            return compute_with_limited_memory
 
         # The batches of checks must not be recorded either.
         monkeypatch.setattr(networks, "check_compiled", lambda *_arguments, **_options: None)

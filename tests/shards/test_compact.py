@@ -71,7 +71,7 @@ def test_compacted_rows_are_sorted_for_export(store):
 
 
 def test_compacted_shards_and_row_groups_are_within_size_limits(tmp_path):
-    # The sizes are a thousandth of the default sizes. As in practice, rows are larger than footers.
+    # The target size is about a thousandth of the default. As in practice, rows are larger than footers.
     target_bytes, row_group_bytes, n_images = 192_000, 64_000, 8_000
     store = ShardStore.create(tmp_path / "results")
     rng = np.random.default_rng(0)
@@ -100,7 +100,7 @@ def test_compacted_shards_and_row_groups_are_within_size_limits(tmp_path):
 
 
 def check_sizes(store, report, target_bytes, row_group_bytes):
-    """Check the sizes of compacted shards, except for the smallest, and return all sizes."""
+    """Check the sizes of compacted shards, of which only the smallest may be below the limit, and return them."""
     paths = [store.folder.shards.joinpath(shard) for shard in store.inventory().shards]
     assert len(paths) == report.outputs
     sizes = sorted(path.stat().st_size for path in paths)
@@ -214,7 +214,7 @@ def test_compact_removes_old_temporary_files(store):
     assert not temporary_path.exists()
 
 
-# The steps before and after the rename, which makes the shard visible, always run. All others are slow tests.
+# The tests of the steps just before and after the rename, which makes the shard visible, always run; others are slow.
 @pytest.mark.parametrize(
     "step",
     [

@@ -1,4 +1,4 @@
-"""Faults of storage: damaged bytes are always detected, and a crash at any step leaves no partial shard."""
+"""Storage faults: damaged shards are reported as such, and a crash at any step leaves no partial shard."""
 
 import errno
 import os
@@ -66,7 +66,7 @@ def test_shard_deleted_after_scan_raises_storage_error(store):
 # Crashes and full disks
 
 
-# The steps before and after the rename, which makes the shard visible, always run. All others are slow tests.
+# The tests of the steps just before and after the rename, which makes the shard visible, always run; others are slow.
 @pytest.mark.parametrize(
     "step",
     [

@@ -63,8 +63,8 @@ def _describe_workers(status: SweepStatus) -> str:
     if status.last_heartbeat is not None:
         phrases.append(f"last heartbeat {console.format_duration(status.last_heartbeat)} ago")
     for durations, condition in (
-        (status.parts_in_flight if runs else (), "busy"),
-        (status.silent_workers, "silent"),
+        (status.part_seconds if runs else (), "busy"),
+        (status.silent_seconds, "silent"),
     ):
         if durations:
             longest = console.format_duration(max(durations))

@@ -47,10 +47,10 @@ def status(
             "Reading the command line failed for robust201 status: --watch and --json are mutually exclusive. "
             "Remove one of them; scripts can poll `robust201 status --json`."
         )
-    from robust201.monitoring.training_status import training_folder
+    from robust201.monitoring.training_status import find_training_folder
     from robust201.planning.loading import is_training_yaml
 
-    if is_training_yaml(path) or training_folder(path):
+    if is_training_yaml(path) or find_training_folder(path):
         code = _show_trainings(path, watch=watch, every=every, patience_seconds=60 * patience, as_json=as_json)
         raise typer.Exit(code)
     from robust201.monitoring.status import StatusReader, SweepStatus
@@ -78,7 +78,7 @@ def status(
 
 def _show_trainings(path: Path, *, watch: bool, every: float, patience_seconds: float, as_json: bool) -> int:
     """Show the status of the training runs of a YAML or checkpoint store; return the exit code."""
-    from robust201.monitoring.training_status import TrainingStatus, read_training_status, training_folder
+    from robust201.monitoring.training_status import TrainingStatus, find_training_folder, read_training_status
     from robust201.planning.loading import load_training
 
     config = load_training(path) if path.is_file() else None
@@ -91,7 +91,7 @@ def _show_trainings(path: Path, *, watch: bool, every: float, patience_seconds: 
         return _watch(
             read_status, console_status.make_trainings_display(), every=every, patience_seconds=patience_seconds
         )
-    if training_folder(store) is None:
+    if find_training_folder(store) is None:
         raise ConfigError(
             f"Reading the status failed for {store}: it has no training runs yet. "
             "Start them with: robust201 train TRAININGS.yaml"
@@ -154,7 +154,7 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Print the log lines of all workers about one network and key, in chronological order."""
-    from robust201.monitoring.logs import find_units, follow_logs, log_files, read_logs
+    from robust201.monitoring.logs import find_units, follow_logs, list_log_files, read_logs
     from robust201.planning.plan_file import load_plan
 
     results = results_of(path)
@@ -173,8 +173,8 @@ def logs(
     if not n_lines:
         units = ", ".join(f"{unit_id} ({label})" for unit_id, label in labels.items())
         console.say(
-            f"None of the {len(log_files(results))} log files has a line about {units}: no worker has started this "
-            "evaluation yet."
+            f"None of the {len(list_log_files(results))} log files has a line about {units}: no worker has started "
+            "this evaluation yet."
         )
 
 

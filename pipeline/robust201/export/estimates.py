@@ -124,7 +124,7 @@ def _find_sampled_units(plan: Plan, dataset: str) -> dict[tuple[ArchitectureId, 
 
 
 def _has_complete_samples(outcome_reader: OutcomeReader, architecture: ArchitectureId, units: Sequence[Unit]) -> bool:
-    return outcome_reader.has_cheap_outcomes(architecture) and outcome_reader.is_complete(units)
+    return outcome_reader.has_cheap_outcomes(architecture) and outcome_reader.are_complete(units)
 
 
 def _estimate_network(

@@ -236,8 +236,8 @@ def find_gaps(plan: Plan, inventory: Inventory) -> tuple[int, tuple[str, ...]]:
     gaps = []
     for coverage in count_coverage(plan, inventory):
         for position in coverage.unfinished:
-            if coverage.complete[position]:
-                unit = coverage.planned.unit(position)
+            if coverage.complete_counts[position]:
+                unit = coverage.planned_key.unit(position)
                 missing_strengths = [
                     strength
                     for strength in unit.strengths

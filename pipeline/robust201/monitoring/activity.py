@@ -35,7 +35,7 @@ class MeasuredRate:
     age_seconds: float
 
     def compute_fade_factor(self, productive_fraction: float = 0.0) -> float:
-        """Return the rate until now as a fraction of the measured rate.
+        """Return the average rate up to now, as a fraction of the measured rate.
 
         `productive_fraction` is the fraction of `age_seconds` in which work is assumed to have proceeded at this rate;
         in the rest, no work is assumed.
@@ -94,7 +94,7 @@ class Activity:
     """Processes that compute a sweep; `monitoring.status.SweepStatus` describes attributes that are not listed.
 
     Attributes:
-        runs: the progress of the last driver, followed by the last run of every job share.
+        runs: the progress of the last driver's run, followed by that of the last run of every job share.
         rates: the rates of the active runs.
         parts: the parts in flight, including parts of silent workers that no other worker has taken over.
     """

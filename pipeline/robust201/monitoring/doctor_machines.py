@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import ConfigError
-from robust201.runtime.heartbeat import file_server_time
+from robust201.runtime.heartbeat import read_file_server_time
 from robust201.submission.access import Access, check_access, find_token, token_file
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class HealthCheck:
 
 
 def examine_gpus() -> HealthCheck:
-    """Check that PyTorch can use every GPU that the driver lists."""
+    """Check that PyTorch can use GPUs if nvidia-smi lists any."""
     import torch
 
     cores = f"{len(os.sched_getaffinity(0))} CPU cores"
@@ -101,7 +101,7 @@ def examine_clock(folder: Path, *, clock: Callable[[], float] = time.time) -> He
     """Compare this machine's clock with the clock of the file server behind a folder."""
     try:
         time_before = clock()
-        server_time, time_after = file_server_time(folder), clock()
+        server_time, time_after = read_file_server_time(folder), clock()
     except OSError as error:
         # Another check reports folders that are not writable.
         return HealthCheck("clock", ok=True, detail=f"not compared: {folder}: {error.strerror}")
@@ -109,17 +109,17 @@ def examine_clock(folder: Path, *, clock: Callable[[], float] = time.time) -> He
 
 
 def _check_clock(
-    check_name: str, other_time: float, time_before: float, time_after: float, other_clock: str
+    check_name: str, other_time: float, time_before: float, time_after: float, clock_owner: str
 ) -> HealthCheck:
     """Check another clock, which was read between `time_before` and `time_after` of this machine's clock."""
     skew = max(0.0, other_time - time_after, time_before - other_time)
-    detail = f"{skew:.0f} s from the clock of {other_clock}"
+    detail = f"{skew:.0f} s from the clock of {clock_owner}"
     fix = "Synchronise both clocks with NTP (timedatectl set-ntp true); `logs` sorts lines by their times."
     return HealthCheck(check_name, ok=skew < MAX_CLOCK_SKEW_SECONDS, detail=detail, fix=fix)
 
 
 def examine_cluster(config: SweepConfig | None, address: str | None) -> Iterator[HealthCheck]:
-    """Check the token and, if the address of the Ray head is known, the head."""
+    """Check the token, and the Ray head at `address` or, if this is None, the server at the sweep's `ray_address`."""
     ray_address = config.execution.ray_address if config else None
     try:
         token = find_token()
@@ -165,7 +165,7 @@ def _examine_token(token: str | None, *, is_needed: bool) -> HealthCheck:
     if not mode & 0o077:
         return HealthCheck("token", ok=True, detail=f"{path}, mode {mode:04o}")
     fix = f"Make the file readable only by you: chmod 600 {path}"
-    # Without a cluster, a readable token is harmless, so this is only a warning.
+    # Without a cluster, it does no harm if other users can read the token, so this is only a warning.
     return HealthCheck(
         "token", not is_needed, f"{path}, mode {mode:04o}: other users can read it", fix, warns=not is_needed
     )
@@ -180,7 +180,7 @@ def _examine_head(access: Access) -> Iterator[HealthCheck]:
             head_version, date = str(json.load(response).get("ray_version")), response.headers.get("Date")
     except urllib.error.HTTPError as error:
         with error:
-            yield _describe_rejection(access, error.code)
+            yield _report_rejection(access, error.code)
         return
     except (OSError, ValueError, AttributeError) as error:
         fix = "Use the address of a Ray head's dashboard (port 8265), and open the tunnel: ray dashboard CLUSTER.yaml."
@@ -209,7 +209,8 @@ def _examine_head(access: Access) -> Iterator[HealthCheck]:
         yield _check_clock("cluster clock", head_time, time_before - 1, time.time(), "the Ray head")
 
 
-def _describe_rejection(access: Access, status: int) -> HealthCheck:
+def _report_rejection(access: Access, status: int) -> HealthCheck:
+    """Return a failed check for a request that the head rejected with an HTTP status."""
     if status == 401:
         fix = "Put the cluster's token into ~/.ray/auth_token (mode 0600) or RAY_AUTH_TOKEN."
         detail = f"{access.address} requires a token, and none was sent"

@@ -35,9 +35,9 @@ class EvaluationProgress:
         strengths: the key's strengths.
         stage: text with the number and key of the current stage; empty if the attack has no stages.
         n_images: number of images to evaluate at each strength of this key.
-        images_done: number of images evaluated under this key, counted once per strength.
-        evaluations: number of evaluations (pairs of key and strength).
-        evaluations_done: number of complete evaluations.
+        n_images_done: number of images evaluated under this key, counted once per strength.
+        n_evaluations: number of evaluations (pairs of key and strength).
+        n_evaluations_done: number of complete evaluations.
     """
 
     is_shown: bool = False
@@ -47,9 +47,9 @@ class EvaluationProgress:
     strengths: Sequence[float] = ()
     stage: str = ""
     n_images: int = 0
-    images_done: int = 0
-    evaluations: int = 0
-    evaluations_done: int = 0
+    n_images_done: int = 0
+    n_evaluations: int = 0
+    n_evaluations_done: int = 0
     _start_time: float = 0.0
     _key_start_time: float = 0.0
 
@@ -68,15 +68,15 @@ class EvaluationProgress:
         if self.costs.get(self.key, 0.0) >= _SIGNIFICANT_FRACTION * sum(self.costs.values()):
             self.seconds_per_cost = (start_time - self._key_start_time) / self.costs[self.key]
         self.key, self.strengths, self._key_start_time = key, strengths, start_time
-        self.n_images, self.images_done, self.stage = n_images, 0, ""
+        self.n_images, self.n_images_done, self.stage = n_images, 0, ""
 
     def begin_stage(self, stage_number: int, key: str) -> None:
-        """Record that a stage of the key begins."""
+        """Record that a stage of the current key begins; the attack `key` runs in it."""
         self.stage = f", stage {stage_number} ({key})"
 
     def add_images(self, count: int) -> None:
         """Add to the number of images evaluated under this key."""
-        self.images_done += count
+        self.n_images_done += count
 
     def describe(self) -> str:
         """Return a line with the key, strengths, number of images, elapsed time and time left."""
@@ -84,7 +84,7 @@ class EvaluationProgress:
         if not self.key:
             return f"checking the network, {elapsed}"
         factor = f"{len(self.strengths)} × " if len(self.strengths) > 1 else ""
-        image_progress = f"{self.images_done:,} of {factor}{self.n_images:,} images"
+        image_progress = f"{self.n_images_done:,} of {factor}{self.n_images:,} images"
         strengths = _describe_strengths(self.key, self.strengths)
         return f"{self.key}{strengths}{self.stage}: {image_progress}, {elapsed}, {self._describe_time_left()}"
 
@@ -146,8 +146,8 @@ def _progress_bar(progress: EvaluationProgress) -> Iterator[None]:
             bar.update(
                 task,
                 description=progress.describe(),
-                completed=progress.evaluations_done,
-                total=progress.evaluations or None,
+                completed=progress.n_evaluations_done,
+                total=progress.n_evaluations or None,
             )
 
         with _calling_repeatedly(update, _BAR_SECONDS):

@@ -20,7 +20,7 @@ from robust201.runtime.work_log import LOGS_FOLDER, MAX_BYTES, unit_label
 from robust201.spaces import DEFAULT_SPACE, SPACES
 
 MAX_LOG_BYTES = 8 * MAX_BYTES
-"""Maximum size of a log file; larger files are not read."""
+"""Maximum size of a log file; a larger file is rejected as invalid."""
 
 _MAX_CANDIDATES = 5
 _LABEL = re.compile(
@@ -54,7 +54,7 @@ def find_units(unit_name: str, units: Sequence[Unit], results: Path, space: str 
     if re.fullmatch(r"[0-9a-f]{1,32}", unit_name):
         matches = sorted(unit_id for unit_id in labels if unit_id.startswith(unit_name))
         if not matches:
-            labels = dict.fromkeys(_logged_ids(results), "of another plan") | labels
+            labels = dict.fromkeys(_find_logged_ids(results), "of another plan") | labels
             matches = sorted(unit_id for unit_id in labels if unit_id.startswith(unit_name))
         if len(matches) == 1:
             return {matches[0]: labels[matches[0]]}
@@ -119,7 +119,7 @@ def _suggest_closest_id(name: str, ids: Iterable[str]) -> str:
     return f" Did you mean {closest_id!r}?" if prefix_length else ""
 
 
-def _logged_ids(results: Path) -> set[str]:
+def _find_logged_ids(results: Path) -> set[str]:
     ids: set[str] = set()
     for stream in _open_logs(results):
         ids.update(match[1].decode() for line in stream if (match := _UNIT.search(line)))
@@ -129,14 +129,14 @@ def _logged_ids(results: Path) -> set[str]:
 _TEXT_FIELDS = ("time", "level", "event", "message")
 
 
-def log_files(results: Path) -> list[Path]:
+def list_log_files(results: Path) -> list[Path]:
     """Return all log files of a results folder, in the order in which their workers started."""
     return sorted((results / LOGS_FOLDER).glob("*.jsonl"))
 
 
 def _open_logs(results: Path) -> Iterator[BinaryIO]:
     """Open the log files one by one, except files that were deleted after they were listed."""
-    for path in log_files(results):
+    for path in list_log_files(results):
         try:
             stream = open_file(path, MAX_LOG_BYTES)
         except FileNotFoundError:

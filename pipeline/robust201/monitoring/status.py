@@ -12,7 +12,7 @@ from robust201.core.host import HostId
 from robust201.monitoring.activity import estimate_rate, read_activity
 from robust201.planning.plan import Plan
 from robust201.planning.shares import share_folders
-from robust201.runtime.heartbeat import current_file_time
+from robust201.runtime.heartbeat import read_server_or_local_time
 from robust201.runtime.preview import count_coverage, count_done
 from robust201.runtime.progress import FAILURES_FILE
 from robust201.shards import Inventory
@@ -85,8 +85,8 @@ class SweepStatus:
             while no part finishes.
         seconds_left: estimated time left (see `monitoring.activity.estimate_rate`); None if unknown.
         worker_seconds: worker time of all results in the folder.
-        parts_in_flight: seconds since each current part began, in descending order.
-        silent_workers: seconds since the last heartbeat of each silent worker, in descending order, without workers
+        part_seconds: seconds since each current part began, in descending order.
+        silent_seconds: seconds since the last heartbeat of each silent worker, in descending order, without workers
             whose part another worker has taken over.
     """
 
@@ -105,8 +105,8 @@ class SweepStatus:
     seconds_left: float | None
     worker_seconds: float
     cost: Cost
-    parts_in_flight: tuple[float, ...] = ()
-    silent_workers: tuple[float, ...] = ()
+    part_seconds: tuple[float, ...] = ()
+    silent_seconds: tuple[float, ...] = ()
 
     @property
     def done(self) -> int:
@@ -141,9 +141,9 @@ class SweepStatus:
             "seconds_since_last_heartbeat": self.last_heartbeat,
             "evaluations_per_second": self.evaluations_per_second,
             "seconds_left": self.seconds_left,
-            "parts_in_flight": len(self.parts_in_flight),
-            "seconds_of_longest_part": max(self.parts_in_flight, default=None),
-            "silent_workers": len(self.silent_workers),
+            "parts_in_flight": len(self.part_seconds),
+            "seconds_of_longest_part": max(self.part_seconds, default=None),
+            "silent_workers": len(self.silent_seconds),
             "worker_seconds": self.worker_seconds,
             "cost": vars(self.cost),
             "stale_evaluations": self.stale,
@@ -164,7 +164,7 @@ class StatusReader:
 
     def __init__(self, plan: Plan, *, clock: Callable[[], float] | None = None, host_id: HostId | None = None) -> None:
         self._plan = plan
-        self._clock = clock or (lambda: current_file_time(plan.config.results))
+        self._clock = clock or (lambda: read_server_or_local_time(plan.config.results))
         self._host_id = host_id or HostId.of_this_process()
         self._counted_shards: tuple[tuple[str, ...], tuple[str, ...]] | None = None  # valid shards and damaged ones
         self._done: Counter[tuple[str, str]] = Counter()
@@ -202,8 +202,8 @@ class StatusReader:
             seconds_left=estimate.seconds_left,
             worker_seconds=inventory.seconds,
             cost=self._compute_cost(inventory.seconds, activity.runs),
-            parts_in_flight=tuple(sorted((part.seconds for part in in_flight), reverse=True)),
-            silent_workers=tuple(sorted(silent_seconds, reverse=True)),
+            part_seconds=tuple(sorted((part.seconds for part in in_flight), reverse=True)),
+            silent_seconds=tuple(sorted(silent_seconds, reverse=True)),
         )
 
     def _count(self, inventory: Inventory) -> None:
@@ -212,7 +212,7 @@ class StatusReader:
         self._done, self._macs_left = count_done(plan, inventory), 0.0
         self._n_stale = sum(inventory.count_foreign_evaluations(plan.unit_ids_and_replacement_ids).values())
         for coverage in count_coverage(plan, inventory):
-            planned_key, unfinished = coverage.planned, coverage.unfinished
+            planned_key, unfinished = coverage.planned_key, coverage.unfinished
             macs = plan.unit_macs(planned_key) if unfinished else []
             for position in unfinished:
                 if coverage.has_rows[position]:

@@ -8,7 +8,7 @@ from robust201.core.host import HostId
 from robust201.monitoring.activity import find_driver
 from robust201.monitoring.status import read_failures
 from robust201.planning.training_config import Training, TrainingConfig
-from robust201.runtime.heartbeat import LastBeat, current_file_time, read_heartbeats
+from robust201.runtime.heartbeat import LastBeat, read_heartbeats, read_server_or_local_time
 from robust201.runtime.progress import PROGRESS_FILE, WORKING_STATES, read_progress
 from robust201.weights.store import CheckpointStore
 
@@ -63,7 +63,7 @@ class TrainingStatus:
         return asdict(self) | {"running": self.running, "complete": self.complete, "in_progress": in_progress}
 
 
-def training_folder(store: Path) -> Path | None:
+def find_training_folder(store: Path) -> Path | None:
     """Return the folder with the progress, logs and heartbeats of a store's runs; None if there was no run."""
     folder = store / "training"
     return folder if (folder / PROGRESS_FILE).is_file() else None
@@ -72,7 +72,7 @@ def training_folder(store: Path) -> Path | None:
 def read_training_status(store: Path, config: TrainingConfig | None = None) -> TrainingStatus:
     """Read the status of the last run in a store, and of the training runs in a YAML if `config` is given."""
     folder = store / "training"
-    progress, now = read_progress(folder), current_file_time(folder)
+    progress, now = read_progress(folder), read_server_or_local_time(folder)
     state = str(progress.get("state", "not started"))
     active_beats = [beat for beat in read_heartbeats(folder, now) if not beat.is_silent]
     driver = find_driver(folder, state, HostId.of_this_process(), now).driver

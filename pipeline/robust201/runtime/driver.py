@@ -100,7 +100,7 @@ class Driver:
 
     @contextmanager
     def recording_errors(self) -> Iterator[None]:
-        """Write an error that ends the run within the context to progress.json and the log, and raise it again."""
+        """If an error ends the run within the context, write the state "stopped" and log the error; raise it again."""
         try:
             yield
         except BaseException as error:

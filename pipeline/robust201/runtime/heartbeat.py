@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from robust201.core.files import MAX_STATE_BYTES, is_amount, load_json
 
-if TYPE_CHECKING:  # doctor uses `file_server_time` and must work without numpy
+if TYPE_CHECKING:  # doctor uses `read_file_server_time` and must work without numpy
     from robust201.core.records import Part
 
 HEARTBEATS_FOLDER = "heartbeats"
@@ -208,7 +208,7 @@ class LastBeat:
 
 
 def read_heartbeats(results: Path, now: float) -> tuple[LastBeat, ...]:
-    """Read all heartbeats of a results folder, including silent ones; `now` is the folder's `file_server_time`."""
+    """Read all heartbeats of a results folder, including silent ones; `now` comes from `read_file_server_time`."""
     return tuple(beat for path in _heartbeat_paths(results) if (beat := _read_heartbeat(path, now)) is not None)
 
 
@@ -244,7 +244,7 @@ def _read_heartbeat(path: Path, now: float) -> LastBeat | None:
         return None  # the process has just ended, or the file is not a heartbeat
 
 
-def file_server_time(folder: Path) -> float:
+def read_file_server_time(folder: Path) -> float:
     """Return the time of a folder's file server, in seconds since 1970, by writing and removing a file there."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".clock.", suffix=".tmp") as probe:
         probe.write(b"clock")
@@ -253,17 +253,17 @@ def file_server_time(folder: Path) -> float:
         return Path(probe.name).stat().st_mtime
 
 
-def current_file_time(folder: Path) -> float:
+def read_server_or_local_time(folder: Path) -> float:
     """Return the current time of a folder's file server, or of this machine if the folder is not writable."""
     try:
-        return file_server_time(folder)
+        return read_file_server_time(folder)
     except OSError:
         return time.time()
 
 
 def find_active_shares(results: Path) -> tuple[str, ...]:
     """Return the names of the job shares that are working in a results folder, which must be writable."""
-    beats = read_heartbeats(results, file_server_time(results))
+    beats = read_heartbeats(results, read_file_server_time(results))
     return tuple(sorted({beat.share for beat in beats if beat.share and not beat.is_silent}))
 
 
@@ -279,7 +279,7 @@ def report_active_shares(results: Path, say: Callable[[str], None]) -> None:
 
 def remove_silent_heartbeats(results: Path) -> None:
     """Remove the heartbeat files of killed processes; a live process that was only disconnected rewrites its file."""
-    now = file_server_time(results)
+    now = read_file_server_time(results)
     for path in _heartbeat_paths(results):
         with contextlib.suppress(OSError):
             if now - path.stat().st_mtime >= SILENT_SECONDS:

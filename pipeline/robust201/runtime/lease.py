@@ -11,12 +11,12 @@ determines whether the holder is alive:
   `STALE_INTERVALS` of its intervals, measured with the observer's monotonic clock. Wall clocks of two hosts are never
   compared.
 
-Races are decided by ``os.link``, which is atomic even on NFS. A lease is created by linking a complete file to its
-name. A dead lease is replaced by the driver that succeeds in linking ``.lease.<its nonce>.successor``; if that driver
-dies before finishing, another driver replaces it in the same way, using the dead driver's nonce. The code calls these
-links claims. The holder writes its counter to its open file: after another driver has replaced the file, these writes
-have no effect, and the holder notices at its next beat that it has lost the lease. If a beat hangs because the file
-server is unavailable, the holder considers the lease lost as soon as other drivers may take it.
+Races are decided by ``os.link``, which is atomic even on NFS. A lease is created by writing a file and linking it to
+``lease.json``. A dead lease is replaced by the driver that succeeds in linking ``.lease.<its nonce>.successor``; if
+that driver dies before finishing, another driver replaces it in the same way, using the dead driver's nonce. The code
+calls these links claims. The holder writes its counter to its open file: after another driver has replaced the file,
+these writes have no effect, and the holder notices at its next beat that it has lost the lease. If a beat hangs because
+the file server is unavailable, the holder considers the lease lost as soon as other drivers may take it.
 """
 
 import contextlib

@@ -65,7 +65,7 @@ class OutcomeReader:
         cheap_keys = (key for key in section.cheap if key in tasks and tasks[key].kind in ("clean", "attack"))
         self._cheap_keys = tuple(key for key in tasks if key in set(cheap_keys))
 
-    def is_complete(self, units: Sequence[Unit | None]) -> bool:
+    def are_complete(self, units: Sequence[Unit | None]) -> bool:
         """Return whether no unit is None and all evaluations of the units are complete."""
         measurements = self._plan.measurements
         return all(
@@ -74,7 +74,7 @@ class OutcomeReader:
         )
 
     def has_cheap_outcomes(self, architecture: ArchitectureId) -> bool:
-        return self.is_complete([self._units_on_all_images.get((architecture, key)) for key in self._cheap_keys])
+        return self.are_complete([self._units_on_all_images.get((architecture, key)) for key in self._cheap_keys])
 
     def read_cheap_outcomes(self, architecture: ArchitectureId) -> _BoolArray:
         """Read the outcomes (C, N) of a network under the cheap keys."""
@@ -90,12 +90,12 @@ class OutcomeReader:
         """Read the pilot's outcomes under a key; return None if some are missing."""
         architectures = pilot_of(self._plan)
         units = [self._units_on_all_images.get((architecture, key)) for architecture in architectures]
-        if not self.is_complete(units) or not all(map(self.has_cheap_outcomes, architectures)):
+        if not self.are_complete(units) or not all(map(self.has_cheap_outcomes, architectures)):
             return None
         outcomes = [self.read_outcomes(unit) for unit in units if unit is not None]
         return Pilot.fit(
             np.stack(outcomes), np.stack([self.read_cheap_outcomes(architecture) for architecture in architectures])
         )
 
-    def pilot_protocol(self, key: str) -> str:
+    def find_pilot_protocol(self, key: str) -> str:
         return self._units_on_all_images[pilot_of(self._plan)[0], key].protocol

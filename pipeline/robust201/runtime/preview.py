@@ -26,19 +26,19 @@ class Coverage(NamedTuple):
     """Existing results under a key of a plan; both arrays have one value per network of the key, in the same order.
 
     Attributes:
-        planned: the key.
-        complete: number of complete evaluations of each network's unit.
+        planned_key: the key.
+        complete_counts: number of complete evaluations of each network's unit.
         has_rows: whether the store contains any rows of each network's unit.
     """
 
-    planned: PlannedKey
-    complete: NDArray[np.int64]
+    planned_key: PlannedKey
+    complete_counts: NDArray[np.int64]
     has_rows: NDArray[np.bool_]
 
     @property
     def unfinished(self) -> list[int]:
         """Positions of the networks with missing evaluations."""
-        return list(np.flatnonzero(self.complete < len(self.planned.strengths)).tolist())
+        return list(np.flatnonzero(self.complete_counts < len(self.planned_key.strengths)).tolist())
 
 
 def count_coverage(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
@@ -67,11 +67,11 @@ def count_done(plan: Plan, inventory: Inventory) -> Counter[tuple[str, str]]:
         defaultdict(list)
     )
     for coverage in count_coverage(plan, inventory):
-        planned_key = coverage.planned
+        planned_key = coverage.planned_key
         if not is_sampled(plan, planned_key):
-            n_complete[planned_key.dataset, planned_key.key] += int(coverage.complete.sum())
+            n_complete[planned_key.dataset, planned_key.key] += int(coverage.complete_counts.sum())
             continue
-        for position, n_complete_strengths in enumerate(coverage.complete.tolist()):
+        for position, n_complete_strengths in enumerate(coverage.complete_counts.tolist()):
             network = planned_key.networks[position]
             increments_by_network[planned_key.dataset, planned_key.key, network.architecture].append(
                 (n_complete_strengths, planned_key, position)
@@ -120,7 +120,7 @@ def preview_run(plan: Plan, full_plan: Plan, inventory: Inventory) -> RunPreview
         part
         for coverage in count_coverage(plan, inventory)
         for position in coverage.unfinished
-        for part in inventory.find_missing_parts(coverage.planned.unit(position), plan.measurements)
+        for part in inventory.find_missing_parts(coverage.planned_key.unit(position), plan.measurements)
     )
     return RunPreview(
         plan,

@@ -128,7 +128,7 @@ class RunProgress:
             it, so that they do not lower the rate.
         last_result_time: monotonic time when work was last finished or reported; rates are measured up to this
             time, or up to now while it is None.
-        slowness: time per multiply-accumulate of the remaining work, divided by the same time for the finished work.
+        slowness: time per multiply-accumulate of the remaining work, divided by that of the finished work.
         unsaved_macs: work done on training runs since their last snapshots, as reported by workers' heartbeats.
         training_heartbeats: heartbeats of the training runs in progress.
     """

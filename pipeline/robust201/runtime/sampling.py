@@ -73,7 +73,7 @@ def draw_samples(
                 name=f"{planned_key.dataset} {planned_key.key}",
                 predicted=pilot.predicted,
             )
-            sample = KeySample(outcome_reader.pilot_protocol(planned_key.key), images.sha256, design)
+            sample = KeySample(outcome_reader.find_pilot_protocol(planned_key.key), images.sha256, design)
         n_images = sample.n_seen + planned_key.n_images
         larger_design = allocate(sample.design, pilot.outcomes, n_images, pilot.predicted)
         samples_by_key[planned_key.dataset_and_key] = sample.grow(larger_design, images)
@@ -112,7 +112,7 @@ def record_fully_evaluated_networks(plan: Plan, inventory: Inventory) -> Samples
         planned_key for planned_key in unsampled_plan.planned_keys if planned_key.dataset_and_key in undrawn_keys
     )
     for coverage in count_coverage(replace(unsampled_plan, planned_keys=planned_keys), inventory):
-        planned_key = coverage.planned
+        planned_key = coverage.planned_key
         unfinished = {planned_key.networks[position].architecture for position in coverage.unfinished}
         networks = dict.fromkeys(network.architecture for network in planned_key.networks)
         complete_networks = (network for network in networks if network not in unfinished and network not in pilot)

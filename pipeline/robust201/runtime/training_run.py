@@ -30,7 +30,12 @@ from robust201.planning.training_plan import (
 from robust201.runtime.driver import Driver, OnProgress
 from robust201.runtime.executors import start_executor
 from robust201.runtime.executors.base import BundleWorker, Executor
-from robust201.runtime.heartbeat import BEAT_SECONDS, current_file_time, read_heartbeats, remove_silent_heartbeats
+from robust201.runtime.heartbeat import (
+    BEAT_SECONDS,
+    read_heartbeats,
+    read_server_or_local_time,
+    remove_silent_heartbeats,
+)
 from robust201.runtime.lease import Lease
 from robust201.runtime.metrics import Metrics
 from robust201.runtime.progress import Tracker
@@ -110,7 +115,7 @@ def prepare_trainings(
     selection: TrainingSelection = ALL_TRAININGS,
     say: Callable[[str], None] = lambda _line: None,
 ) -> TrainingPlan:
-    """Plan training runs for another machine; add snapshots that an interrupted run left to the manifest."""
+    """Plan training runs for another machine; add to the manifest the snapshots that an interrupted run left."""
     with _prepare(config, selection, say) as (_lease, _planner, plan):
         return plan
 
@@ -262,7 +267,7 @@ class _Run:
         self._lease.check()
         if time.monotonic() - self._last_steps_time >= BEAT_SECONDS:
             results = self._config.results
-            self._driver.tracker.note_steps(read_heartbeats(results, current_file_time(results)))
+            self._driver.tracker.note_steps(read_heartbeats(results, read_server_or_local_time(results)))
             self._last_steps_time = time.monotonic()
 
     def _add_snapshot(self, receipt: Receipt) -> None:

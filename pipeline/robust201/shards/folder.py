@@ -6,9 +6,13 @@ shards/<dataset>/<index>-<key>-<sha16>.parquet  results of one network under one
 shards/<dataset>/compact-<sha16>.parquet        a compacted shard
 damaged/<dataset>/                              shards that were set aside (below the URL if the shards are)
 index/                                          cache of the shards' contents for faster scans (see `shards.index`)
+plan.json, sample.json                          the plan, and the record of samples (see `planning`)
+images/, corruptions/, adversarial/, code/      copied or generated inputs (see `planning.inputs`)
 lease.json                                      the running driver, which distributes the work (see `runtime.lease`)
 shares/<i>-of-<n>/                              reports of ``run --share I/N`` (see `planning.shares`)
 slurm/                                          batch file and logs of job arrays
+progress.json, failures.jsonl                   progress and failures of the last run (see `runtime.progress`)
+heartbeats/                                     activity of workers (see `runtime.heartbeat`)
 logs/                                           one log file per worker (see `runtime.work_log`)
 
 An uncompacted shard has the results of one part, that is, at some strengths and on a range of images. If format.json

@@ -368,7 +368,7 @@ class Inventory:
         n_evaluations: Counter[str] = Counter()
         if len(self):
             is_foreign = np.ones(len(self._units) + 1, dtype=bool)
-            # For units without a row, `find` returns -1, which selects the additional last element.
+            # For units without a row, `find_units` returns -1, which selects the additional last element.
             is_foreign[self.find_units(plan_unit_ids)] = False
             unit_of_evaluation = self._rows["unit"][self._evaluation_starts[:-1]]
             n_evaluations_of_unit = np.bincount(unit_of_evaluation, minlength=len(self._units))

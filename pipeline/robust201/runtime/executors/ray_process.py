@@ -138,7 +138,7 @@ class RayProcess:
         self.gpus_per_worker, self.n_workers = answer.gpus_per_worker, answer.n_workers
 
     def _restart(self, error: RayLostError) -> None:
-        """Restart Ray; raise `error` instead if Ray was restarted before or results have been computed."""
+        """Restart a local Ray; raise `error` instead after an earlier restart or a first result, or while draining."""
         log = WorkLog(self._config.results, "driver")
         log.write("ray_lost", str(error), level="warning", output=self._read_output())
         if not self._may_restart or self._draining:
