@@ -235,7 +235,7 @@ def test_evaluate_accepts_module_created_in_inference_mode(make_model: type[nn.M
     assert model.training
 
 
-@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="a switch of PyTorch 2.9")
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="the setting needs PyTorch 2.9")
 def test_evaluate_uses_full_precision_despite_fp32_precision_setting() -> None:
     operations: list[Any] = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv]
     precisions_before = [operation.fp32_precision for operation in operations]
@@ -389,7 +389,7 @@ def test_load_model_rejects_wrong_arguments_in_one_line(tmp_path: Path, tiny_wei
 # --- place
 
 
-def test_place_names_networks_of_custom_spaces(tmp_path: Path) -> None:
+def test_place_names_networks_of_other_spaces(tmp_path: Path) -> None:
     plan = dataclasses.replace(make_plan(["resnet18", "resnet34"], ["clean"], ["digits"]), space_name="zoo")
     export(tmp_path / "dataset", plan)
     dataset = RobustnessDataset(tmp_path / "dataset")

@@ -126,7 +126,7 @@ def test_curves_reject_wrong_arguments(arguments, message):
         compute_curves({"tiny": LogitsNetwork()}, *arguments)
 
 
-def test_curves_warn_about_too_few_steps():
+def test_evaluate_warns_about_few_steps_of_minimum_norm_attack():
     with pytest.warns(RobustWarning, match=r"fmn\.steps: 4 steps are few.*Take 50 or more"):
         robust201.evaluate(LogitsNetwork(), IMAGES.images, IMAGES.labels, {"fmn": {"steps": 4}}, **OPTIONS)
 

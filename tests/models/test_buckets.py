@@ -41,7 +41,7 @@ class PeakMemory(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.live_bytes = {}
-        self.peak = 0
+        self.peak_bytes = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         output = func(*args, **(kwargs or {}))
@@ -49,7 +49,7 @@ class PeakMemory(TorchDispatchMode):
             storage = tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else None
             if storage is not None and storage.data_ptr() not in self.live_bytes:
                 self.live_bytes[storage.data_ptr()] = storage.nbytes()
-                self.peak = max(self.peak, sum(self.live_bytes.values()))
+                self.peak_bytes = max(self.peak_bytes, sum(self.live_bytes.values()))
                 weakref.finalize(storage, self.live_bytes.pop, storage.data_ptr(), None)
         return output
 
@@ -63,7 +63,7 @@ def peak_bytes(spec, channels, cells, size, *, gradient):
     network.loss_and_gradient(pixels, labels)  # allocates the memory that does not depend on the number of samples
     with PeakMemory() as memory:
         network.loss_and_gradient(pixels, labels) if gradient else network.logits(pixels)
-    return memory.peak / len(pixels)
+    return memory.peak_bytes / len(pixels)
 
 
 MOST_EXPENSIVE_OPERATIONS = ("nor_conv_3x3",) * 6

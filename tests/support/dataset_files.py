@@ -30,7 +30,7 @@ def fabricate(spec: DatasetSpec, count: int, seed: int = 0) -> tuple[Pixels, Lab
     return images, rng.integers(0, spec.n_classes, count)
 
 
-def cifar_names(spec: DatasetSpec, split: str) -> list[str]:
+def list_cifar_file_stems(spec: DatasetSpec, split: str) -> list[str]:
     if spec.name == "cifar100":
         return [split]
     return ["test_batch"] if split == "test" else [f"data_batch_{index}" for index in range(1, 6)]
@@ -40,7 +40,7 @@ def write_binary(root: Path, spec: DatasetSpec, split: str, images: Pixels, labe
     is_cifar100 = spec.name == "cifar100"
     folder = root / ("cifar-100-binary" if is_cifar100 else "cifar-10-batches-bin")
     folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / f"{name}.bin" for name in cifar_names(spec, split)]
+    files = [folder / f"{name}.bin" for name in list_cifar_file_stems(spec, split)]
     for file, indices in zip(files, np.array_split(np.arange(len(labels)), len(files)), strict=True):
         label_bytes = labels[indices].astype(np.uint8)[:, None]
         if is_cifar100:
@@ -53,7 +53,7 @@ def write_binary(root: Path, spec: DatasetSpec, split: str, images: Pixels, labe
 def write_python(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
     is_cifar100 = spec.name == "cifar100"
     folder = root / ("cifar-100-python" if is_cifar100 else "cifar-10-batches-py")
-    return write_pickles(folder, cifar_names(spec, split), "fine_labels" if is_cifar100 else "labels", images, labels)
+    return write_pickles(folder, list_cifar_file_stems(spec, split), "fine_labels" if is_cifar100 else "labels", images, labels)
 
 
 def write_imagenet16(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
@@ -135,3 +135,4 @@ WRITERS: dict[str, Callable[[Path, DatasetSpec, str, Pixels, Labels], list[Path]
 # scikit-learn's digits need no files, so a Parquet file with digits is read only if its format is given explicitly.
 REQUIRED_FORMS = {"digits": "parquet"}
 FILE_FORMS = [(name, form) for name, spec in DATASETS.items() for form in spec.forms if form != "digits"]
+"""Pairs of a dataset and a format in which its images can be stored in files."""

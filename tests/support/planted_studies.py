@@ -17,7 +17,7 @@ N_IMAGES = 400
 N_CLASSES = 10
 MEASUREMENTS = ("accuracy", "cm", "predictions")
 
-Accuracy = Callable[[str, str, Weights, str, float], float]
+AccuracyFunction = Callable[[str, str, Weights, str, float], float]
 """Function that returns the accuracy for (architecture, dataset, weights, key, strength)."""
 
 
@@ -48,7 +48,7 @@ def write_study(
     out: Path,
     networks: Mapping[str, Mapping[str, Sequence[Weights]]],
     strengths: Mapping[str, Sequence[float]],
-    accuracy: Accuracy,
+    accuracy: AccuracyFunction,
     *,
     outcomes: bool = False,
 ) -> Path:
@@ -123,7 +123,7 @@ IMAGE_DISTRIBUTION = ImageDistributionStudy.model_validate(
 def falling_accuracy(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
     """Return an accuracy that decreases with the strength, except for one network that is more accurate under attack.
 
-    The seed shifts the accuracies of all groups by the same amount.
+    The accuracy of other networks increases with the seed; on clean images, by the same amount in all groups.
     """
     if (architecture, dataset, weights.epochs, weights.recipe) == ("resnet18", "fusion_object", 1, "plain"):
         return 0.3 if strength == 0 else 0.4
@@ -194,7 +194,7 @@ MIXING_FRACTIONS = {"mix-0": 0.0, "mix-5": 0.5, "mix-10": 1.0}
 
 
 def mixed_training_accuracy(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Return an accuracy that increases with the fraction of robust images under attack, and decreases on clean images.
+    """Return an accuracy that, with the fraction of robust training images, rises under attack and falls on clean images.
 
     Under attack, VGG-16 is less accurate than the other network if half of the images are robust.
     """

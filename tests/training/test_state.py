@@ -1,4 +1,4 @@
-"""Training states: damaged states are renamed, the newest two kept, and states of another training run rejected."""
+"""Training states: damaged states are renamed, two states are kept, and states of another training run are rejected."""
 
 import os
 import stat

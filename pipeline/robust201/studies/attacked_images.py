@@ -39,7 +39,7 @@ def attack_example_images(study: ImageDistributionStudy, sweeps: Sequence[SweepC
     return images_by_network
 
 
-def attack_strengths(study: ImageDistributionStudy, sweeps: Sequence[SweepConfig]) -> tuple[float, ...]:
+def find_attack_strengths(study: ImageDistributionStudy, sweeps: Sequence[SweepConfig]) -> tuple[float, ...]:
     """Return the strengths of the study's attack; empty if its sweeps have different strengths."""
     distinct_strengths = {sweep.parameters[study.key].strengths for sweep in sweeps if study.key in sweep.parameters}
     return distinct_strengths.pop() if len(distinct_strengths) == 1 else ()

@@ -135,7 +135,7 @@ def _divergence(logits: torch.Tensor, probabilities: torch.Tensor) -> torch.Tens
 
 @contextmanager
 def _attack_mode(network: nn.Module, attack: PgdTraining | TradesTraining) -> Iterator[None]:
-    """Set the network's mode for the attack. Afterwards, restore training mode and BatchNorm statistics.
+    """Set the network's mode for the attack. Afterwards, restore training mode and, unless `update_statistics`, buffers.
 
     The random state is also restored, so that dropout is the same with and without an attack.
     """

@@ -9,7 +9,7 @@ import pandas as pd
 
 from robust201.planning.config import SweepConfig
 from robust201.studies import drawings
-from robust201.studies.attacked_images import attack_example_images, attack_strengths
+from robust201.studies.attacked_images import attack_example_images, find_attack_strengths
 from robust201.studies.comparisons import GROUPS, LEVEL, check_published_marks
 from robust201.studies.config import ImageDistributionStudy
 from robust201.studies.image_distribution import (
@@ -73,7 +73,7 @@ def write_image_distribution(
             figure_number = normalised_figure if normalised else normalised_figure + 2
             caption = f"Accuracy against epsilon, {scale} (figure {figure_number} of the paper)"
             page.add_figure(f"curves-{normalised_figure}-{scale}", figure, caption)
-    if strengths := attack_strengths(study, sweeps):
+    if strengths := find_attack_strengths(study, sweeps):
         for network, attacked in attack_example_images(study, sweeps).items():
             figure = drawings.draw_attacked_images(attacked, (0.0, *(strength / 255 for strength in strengths)))
             caption = f"{network}: one attacked image per group, and its change (figures 8 and 9 of the paper)"

@@ -98,7 +98,7 @@ def write_dynamics(study: DynamicsStudy, exports: Exports, folder: Path) -> list
         "without an attack, it is the fraction that is misclassified under the attack. "
         f"{_CURVE_NAMES} {_SPATIAL_ATTACKS}"
     )
-    figure = drawings.draw_dynamics(results.curves)
+    figure = drawings.draw_dynamics_curves(results.curves)
     page.add_figure("dynamics", figure, f"Accuracy and attack success against iterations; bands {_ERROR_BARS}")
     rows = [[f"{row['run']}, {row['curve']}", *_trend_cells(row)] for row in results.trends.to_dict("records")]
     page.add_text(
@@ -148,7 +148,7 @@ def write_mixing(study: MixingStudy, exports: Exports, folder: Path) -> list[Pat
         f"{_ROBUST_IMAGES}"
     )
     page.add_text(_explain_numbers(results.curves["n"]))
-    figure = drawings.draw_mixing(results.curves, study.panels)
+    figure = drawings.draw_mixing_curves(results.curves, study.panels)
     page.add_figure("mixing", figure, f"Accuracy against the fraction α of robust training images; bands {_ERROR_BARS}")
     columns = ["network, curve", "slope", "95% interval", "published slope", "difference"]
     columns += ["decreases", "published decreases"]
