@@ -79,7 +79,7 @@ def without_rebuilding_command_line() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Return the folder that ROBUST201_DATA names, or skip the test."""
+    """Return the data folder (ROBUST201_DATA, by default `shared` next to the repository), or skip the test."""
     folder = Path(os.environ.get("ROBUST201_DATA", REPOSITORY.parent / "shared"))
     if not (folder / "cifar10" / "test.parquet").exists():
         pytest.skip(f"no cifar10/test.parquet in {folder}; set ROBUST201_DATA to a data folder")

@@ -82,7 +82,7 @@ def load_model(
     recipe: str | None = None,
     device: torch.device | str = "cpu",
 ) -> Classifier:
-    """Load a trained network with its normalisation inside.
+    """Load a trained network as a module that includes its normalisation.
 
     Args:
         architecture: index or cell string of NAS-Bench-201 (isomorphic cells share weights), or the name of a network
@@ -216,9 +216,9 @@ def evaluate(
         A DataFrame with one row per key and strength, in the order of `keys` and by ascending strength. Columns: `key`,
         `strength` (epsilon in units of 1/255 for Linf, in units of the pixel range for L2 and L1, as a number of values
         for L0; severity of a corruption; otherwise 0), `accuracy`, `low` and `high` (its 95% interval), `confidence`
-        (mean softmax of the predicted class), `n_images` and `seconds` (for strengths that are attacked together, only
-        their sum is meaningful). A measure (kind ``measure``) has no accuracy but columns of its own, such as
-        `squared_norm`, which are NaN in other rows.
+        (mean softmax of the predicted class), `n_images` and `seconds` (for strengths that are attacked together,
+        only the sum of the seconds is meaningful). A measure (kind ``measure``) has no accuracy but columns of its own,
+        such as `squared_norm`, which are NaN in other rows.
         Properties: `outcomes` (which images were classified correctly), `distances` (smallest perturbations found by
         attacks such as `fmn`), `steps` (the step at which an attack fooled the network, per image) and `summary`
         (a text on accuracy under all attacks together).
@@ -468,11 +468,13 @@ def _plan_first_look(
     (short_result,) = _evaluate_key(context, find_task("pgd"), short_parameters, timed_images, EvaluationProgress())
     robust_fraction = float(short_result.values["accuracy"])
     costs = dataclasses.replace(_measure_costs(context, timed_images), robust_fraction=robust_fraction)
-    chooses_count = count is None
+    is_limited_by_time = count is None
     count = choose_image_count(costs, parameters_by_key, len(images)) if count is None else count
     n_split = images.n_split or len(images)
     evaluation_progress.say(
-        describe_plan(count, n_split, context.seed, limited_by_time=chooses_count, costs=costs, keys=parameters_by_key)
+        describe_plan(
+            count, n_split, context.seed, limited_by_time=is_limited_by_time, costs=costs, keys=parameters_by_key
+        )
     )
     evaluation_progress.costs = {
         key: costs.estimate_seconds(key, parameters, count) for key, parameters in parameters_by_key.items()
@@ -538,9 +540,9 @@ def compare(
     Returns:
         A DataFrame with one row per pair, key and strength: `first` and `second` (names), `key`, `strength`,
         `first_accuracy`, `second_accuracy`, `difference` (second minus first), `low` and `high` (its paired 95%
-        interval), `only_first` and `only_second` (images that only this network classifies correctly), `p_value`
-        (McNemar's exact test, two-sided), `adjusted_p_value` (Holm's correction over all rows) and `n_images`. Its
-        property `summary` has a sentence about each pair.
+        interval), `only_first` and `only_second` (numbers of images that only this network classifies correctly),
+        `p_value` (McNemar's exact test, two-sided), `adjusted_p_value` (Holm's correction over all rows) and
+        `n_images`. Its property `summary` has a sentence about each pair.
 
     Raises:
         ConfigError: there are fewer than two networks; modules or tables are mixed with networks in datasets; two
@@ -738,8 +740,9 @@ def place(result: pd.DataFrame, dataset: "RobustnessDataset", *, data: str = "ci
 
     Returns:
         One row per row of `result` that has an accuracy: `key`, `strength`, `accuracy`, `rank` (1 if no architecture is
-        better; missing if the dataset has no accuracy at this key and strength), `architectures` (their number),
-        `percentile` (percentage of them that are worse; ties count half), `median`, `best` and `best_architecture`.
+        better; missing if the dataset has no accuracy at this key and strength), `architectures` (number of
+        architectures with such an accuracy), `percentile` (percentage of these that are worse; ties count half),
+        `median`, `best` and `best_architecture`.
 
     Raises:
         ConfigError: the DataFrame lacks columns of `evaluate`, or the dataset has no such image dataset.
@@ -753,7 +756,7 @@ def place(result: pd.DataFrame, dataset: "RobustnessDataset", *, data: str = "ci
         )
     if data not in dataset.data:
         raise ConfigError(
-            f"Ranking failed for data={data!r}: the results have no such image dataset."
+            f"Ranking failed for data={data!r}: the dataset has no results on such an image dataset."
             f"{did_you_mean(data, dataset.data)}"
         )
     rows = [

@@ -74,7 +74,7 @@ def test_clean_results_match_the_logits() -> None:
 
 
 @pytest.mark.parametrize("engine", ["fused", "reference"])
-def test_evaluate_matches_accuracy_of_sweep(engine: str) -> None:
+def test_evaluate_matches_accuracy_of_evaluate_part(engine: str) -> None:
     task = find_task("pgd")
     parameters = task.parameters(epsilons_255=(1, 8), steps=4, rel_stepsize=0.25)
     images = tiny_images()

@@ -1,4 +1,4 @@
-"""Attacks for AttackBench have its signature, return the fused engine's images, and make the expected number of passes."""
+"""Attacks for AttackBench have its signature, return the fused engine's images, and make the expected passes."""
 
 import inspect
 

@@ -63,7 +63,7 @@ def test_ratio_is_nan_for_attacks_too_short_to_measure() -> None:
     assert comparison.ratio("wall", start_up=True) == pytest.approx(11 / 4.9)
 
 
-def test_loops_contain_equal_batch_sizes_once() -> None:
+def test_make_loops_lists_each_batch_size_once() -> None:
     assert [loop.batch for loop in make_loops(24) if loop.layout == "default"] == [24]
     assert [loop.batch for loop in make_loops(500) if loop.layout == "default"] == [50, 250, 500]
 
@@ -94,12 +94,12 @@ def test_loop_and_reference_engine_give_equal_accuracies(
 
     user_loop = import_module("robust201.bench.user_loop")
     assert user_loop.foolbox is foolbox
-    loop_command = Loop("channels_last", 3).command(subject, SHORT_ATTACKS, Machine(), tmp_path, attacks=True)
+    loop_command = Loop("channels_last", 3).command(subject, SHORT_ATTACKS, Machine(), tmp_path, with_attacks=True)
     monkeypatch.setattr(sys, "argv", loop_command[2:])
     user_loop.run_loop()
     accuracies = Loop("channels_last", 3).read(tmp_path, capsys.readouterr().out)
     sweep = Sweep(engine="reference")
-    command = sweep.command(subject, SHORT_ATTACKS, Machine(), tmp_path, attacks=True)
+    command = sweep.command(subject, SHORT_ATTACKS, Machine(), tmp_path, with_attacks=True)
     assert command[1:3] == ["-m", "robust201"]
     assert robust201(*command[3:]).code == 0
     sweep_accuracies = sweep.read(tmp_path, "")

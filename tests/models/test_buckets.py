@@ -147,7 +147,7 @@ def test_choose_capacity_fits_and_grows_with_memory(
 
 
 def test_choose_capacity_is_equal_on_equal_devices():
-    # A second worker has less free memory than the first, and other processes change it slightly.
+    # A second worker has less free memory than the first, and other processes change the free memory slightly.
     capacity = choose_for_memory(24, 24, memory_fraction=0.5)
     assert {choose_for_memory(free, 24, memory_fraction=0.5) for free in (24, 23, 17, 12)} == {capacity}
     assert choose_for_memory(24, 24) == choose_for_memory(23.2, 24)

@@ -45,7 +45,7 @@ def forget_scripts() -> Iterator[None]:
 
 
 def keras_arrays() -> dict[str, np.ndarray]:
-    """Return random weights by layer and array, with the axes in Keras's order."""
+    """Return random weights by the names of layer and array, with the axes in Keras's order."""
     rng = np.random.default_rng(0)
     channels = [3, 64, 64, 128, 128, 64, 64]
     arrays = {}

@@ -14,6 +14,7 @@ STEP_NAMES = [step.name for step in steps_of(make_rehearsal_plan(Path("nowhere")
 
 
 def rehearse(folder: Path, name: str) -> list[str]:
+    """Run a step on the CPU, and return the lines of its table."""
     gpu.run_step("cpu", folder, name)
     return list(gpu.table_of(make_rehearsal_plan(folder), name))
 

@@ -15,7 +15,7 @@ def module_path(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
-# --- The package is not specific to one experiment, so words for the space and norm of one appear only in listed files --
+# --- The package is not specific to one experiment, so words for its space and norm appear only in listed files ------
 
 EXPERIMENT_WORDS = re.compile(r"nas-?bench-?201|15[,_]?625|6[,_]?466|@Linf", re.IGNORECASE)
 

@@ -15,7 +15,13 @@ from robust201.shards.parquet import ShardFile, copy_row_values
 from robust201.shards.row_checks import find_suspects
 from robust201.tasks.measurements import check_values
 from tests.support.shard_support import ALL_MEASUREMENTS, DEFAULT_MEASUREMENTS, make_results, make_unit, whole_part
-from tests.support.wrong_shards import INVALID_FOOTERS, INVALID_TABLES, write_with_hash_in_name, rewrite_shard, with_column
+from tests.support.wrong_shards import (
+    INVALID_FOOTERS,
+    INVALID_TABLES,
+    rewrite_shard,
+    with_column,
+    write_with_hash_in_name,
+)
 
 DAMAGED_UNIT, INTACT_UNIT = make_unit(3), make_unit(5)
 

@@ -136,7 +136,10 @@ def test_mixing_trends_have_slopes_and_numbers_of_decreases(mixing):
     assert rising["low"] < 0.41 < rising["high"]
     assert (rising["steps"], rising["fall"], dipping["fall"]) == (2, 0, 0)  # the accuracy rises despite the dip of 0.1
     assert indexed_rows.loc[("ResNet-50", "clean"), "fall"] == 2
-    assert (rising["printed_steps"], rising["printed_fall"]) == (10, 1)  # from 0.1 to 0.2
+    assert (rising["printed_steps"], rising["printed_fall"]) == (
+        10,
+        1,
+    )  # the published decrease is from fraction 0.1 to 0.2
 
 
 # --- Equivariance

@@ -44,7 +44,7 @@ def write_binary(root: Path, spec: DatasetSpec, split: str, images: Pixels, labe
     for file, indices in zip(files, np.array_split(np.arange(len(labels)), len(files)), strict=True):
         label_bytes = labels[indices].astype(np.uint8)[:, None]
         if is_cifar100:
-            # Coarse labels are out of range for the reader, which must use the fine labels.
+            # The coarse labels are out of range, so a reader that used them instead of the fine labels would fail.
             label_bytes = np.hstack([255 - label_bytes, label_bytes])
         file.write_bytes(np.hstack([label_bytes, images[indices].reshape(len(indices), -1)]).tobytes())
     return files
@@ -53,12 +53,14 @@ def write_binary(root: Path, spec: DatasetSpec, split: str, images: Pixels, labe
 def write_python(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
     is_cifar100 = spec.name == "cifar100"
     folder = root / ("cifar-100-python" if is_cifar100 else "cifar-10-batches-py")
-    return write_pickles(folder, list_cifar_file_stems(spec, split), "fine_labels" if is_cifar100 else "labels", images, labels)
+    return write_pickles(
+        folder, list_cifar_file_stems(spec, split), "fine_labels" if is_cifar100 else "labels", images, labels
+    )
 
 
 def write_imagenet16(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
     file_names = ["val_data"] if split == "test" else [f"train_data_batch_{index}" for index in range(1, 11)]
-    # Every second image has a label beyond the first 120, which the reader must drop.
+    # Every second image has a label beyond the first 120, so the reader must drop the image.
     indices = np.repeat(np.arange(len(labels)), 2)
     imagenet_labels = np.where(np.arange(len(indices)) % 2, 121 + indices % 880, labels[indices] + 1)
     return write_pickles(root / "ImageNet16", file_names, "labels", images[indices], imagenet_labels)

@@ -39,7 +39,9 @@ class Handler(BaseHTTPRequestHandler):
         server.requested_ranges.append(requested_range)
         status = server.statuses.pop(0) if server.statuses else 0
         start = (
-            int(requested_range.removeprefix("bytes=").removesuffix("-")) if requested_range and server.supports_ranges else 0
+            int(requested_range.removeprefix("bytes=").removesuffix("-"))
+            if requested_range and server.supports_ranges
+            else 0
         )
         if status or start >= len(server.content) > 0:
             self.send_error(status or 416)  # 416: the requested range is not satisfiable

@@ -105,7 +105,9 @@ class Browser:
                 raise TimeoutError(f"{page} did not satisfy this condition in {_TIMEOUT_SECONDS:g} s: {until}")
             time.sleep(_POLL_SECONDS)
         document = str(self._evaluate(session, "'<!DOCTYPE html>' + document.documentElement.outerHTML"))
-        log_lines = [line for event in self._events if event.get("sessionId") == session for line in _format_log_lines(event)]
+        log_lines = [
+            line for event in self._events if event.get("sessionId") == session for line in _format_log_lines(event)
+        ]
         self._call("Target.closeTarget", targetId=target)
         return document, log_lines
 

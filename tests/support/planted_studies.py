@@ -194,9 +194,10 @@ MIXING_FRACTIONS = {"mix-0": 0.0, "mix-5": 0.5, "mix-10": 1.0}
 
 
 def mixed_training_accuracy(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Return an accuracy that, with the fraction of robust training images, rises under attack and falls on clean images.
+    """Return an accuracy that depends on the fraction of robust training images.
 
-    Under attack, VGG-16 is less accurate than the other network if half of the images are robust.
+    If the fraction is larger, the accuracy is higher under attack and lower on clean images. Under attack,
+    VGG-16 is less accurate than the other network if half of the images are robust.
     """
     alpha = MIXING_FRACTIONS[weights.recipe]
     if key == "clean":

@@ -1,4 +1,4 @@
-"""Networks, images and parameters that are so small that an attack takes milliseconds."""
+"""Networks and images that are so small, and parameters with so few steps, that an attack takes milliseconds."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Adversarial training: images stay in the ball, epsilon 0 and beta 0 have no effect, and the network's state is restored."""
+"""Adversarial training: images stay in the ball, epsilon 0 and beta 0 have no effect, and the mode is restored."""
 
 import numpy as np
 import pytest

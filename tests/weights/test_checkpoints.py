@@ -207,7 +207,7 @@ def test_readers_reject_merged_files_without_weights(tmp_path: Path, file_name: 
 # --- choice of trials
 
 
-def test_cifar10_valid_is_read_only_on_request(nats: Path) -> None:
+def test_cifar10_valid_is_skipped_unless_requested(nats: Path) -> None:
     assert {source_weights.dataset for source_weights in iter_weights(nats, indices=[3])} == {
         "cifar10",
         "cifar100",

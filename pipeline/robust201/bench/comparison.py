@@ -133,7 +133,7 @@ class Loop:
         return "loop"
 
     def command(
-        self, subject: Subject, budget: AttackBudget, machine: Machine, folder: Path, *, attacks: bool
+        self, subject: Subject, budget: AttackBudget, machine: Machine, folder: Path, *, with_attacks: bool
     ) -> list[str]:
         del folder  # The loop writes no files.
         return [
@@ -144,7 +144,7 @@ class Loop:
             *("--layout", self.layout, "--batch", str(self.batch)),
             *("--threads", str(machine.threads), "--device", machine.device),
             *budget.to_options(),
-            *(["--attacks", *_KEYS] if attacks else ["--attacks"]),
+            *(["--attacks", *_KEYS] if with_attacks else ["--attacks"]),
         ]
 
     def read(self, folder: Path, output: str) -> dict[str, dict[float, float]]:
@@ -172,7 +172,7 @@ class Sweep:
         return self.label
 
     def command(
-        self, subject: Subject, budget: AttackBudget, machine: Machine, folder: Path, *, attacks: bool
+        self, subject: Subject, budget: AttackBudget, machine: Machine, folder: Path, *, with_attacks: bool
     ) -> list[str]:
         is_cell = subject.name.isdigit()
         sweep: dict[str, object] = {
@@ -192,7 +192,7 @@ class Sweep:
                     },
                 }
             },
-            "keys": budget.keys() if attacks else {"clean": {}},
+            "keys": budget.keys() if with_attacks else {"clean": {}},
             "engine": self.engine,
             "execution": {
                 "executor": "inline",
@@ -269,7 +269,7 @@ class ContenderTimes:
 
     Attributes:
         contender: the loop or sweep.
-        starts: start-up times, measured without attacks on this contender or another one in its `start_up_group`.
+        starts: start-up times: runs without attacks of this contender, or of another one in its `start_up_group`.
         totals: times with attacks, including the start-up.
         accuracies: results of the last process with attacks, by key and strength.
     """
@@ -389,12 +389,14 @@ def compare(
             for candidate in all_times
             if candidate.contender.start_up_group == current_times.contender.start_up_group
         )
-        for attacks in (True,) if len(start_up_owner.starts) > round_index else (False, True):
-            run_folder = folder / f"{round_index}-{all_times.index(current_times)}-{'attacks' if attacks else 'start'}"
+        for with_attacks in (True,) if len(start_up_owner.starts) > round_index else (False, True):
+            run_folder = (
+                folder / f"{round_index}-{all_times.index(current_times)}-{'attacks' if with_attacks else 'start'}"
+            )
             run_folder.mkdir(parents=True)
-            command = current_times.contender.command(subject, budget, machine, run_folder, attacks=attacks)
+            command = current_times.contender.command(subject, budget, machine, run_folder, with_attacks=with_attacks)
             run_time, output = run_timed(command, machine.environment(), run_folder / "log")
-            (current_times.totals if attacks else start_up_owner.starts).append(run_time)
+            (current_times.totals if with_attacks else start_up_owner.starts).append(run_time)
         current_times.starts = start_up_owner.starts
         current_times.accuracies = current_times.contender.read(run_folder, output)
         seconds_text = f"{run_time.wall:.1f} s ({run_time.cpu:.1f} s of CPU time)"

@@ -46,7 +46,7 @@ def find_attack_strengths(study: ImageDistributionStudy, sweeps: Sequence[SweepC
 
 
 def _choose_weights(sweep: SweepConfig, network: StudyNetwork, group: StudyGroup) -> CheckpointRecord | None:
-    """Return the weights of a network and group in a sweep; None if the sweep has none."""
+    """Return the record of the weights to attack, for a network and group in a sweep; None if the sweep has none."""
     section, space = sweep.weights, sweep.make_space({})
     if group.dataset not in sweep.datasets or section is None or section.path is None:
         return None

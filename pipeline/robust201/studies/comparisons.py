@@ -36,7 +36,7 @@ class Comparison(NamedTuple):
     Attributes:
         experiment: the experiment's name in docs/image-distribution.md.
         marker: letter of the significance marker in `published/image_distribution.json`.
-        first: group that is more robust according to the claim.
+        first: group that is more robust according to the claim, if the claim has a direction.
         second: the other group.
         two_sided: whether the second group gets the marker if that group is the more robust one.
     """
@@ -85,7 +85,7 @@ def published_tables() -> pd.DataFrame:
     """Return tables 1 to 18 as published.
 
     Returns:
-        One row per cell: `table`, `network`, `group`, `epoch`, `mean` and `sd` of R (NaN if not published), `n`
+        One row per table cell: `table`, `network`, `group`, `epoch`, `mean` and `sd` of R (NaN if not published), `n`
         networks, `marks` (letters of its markers), and `certain` (whether the epoch of the number is certain).
     """
     content = _published_content()
@@ -112,10 +112,10 @@ def compare_groups(
 
     Returns:
         One row per comparison, network and epoch with both groups: `experiment`, `claim`, `first`, `second`, `network`,
-        `epoch`, `mean_first`, `mean_second`, `difference`, `t`, `degrees`, `p`, `p_holm` (over all rows; a row without
-        a test counts as p = 1), `g`, `g_low`, `g_high`, `higher` (the side, ``first`` or ``second``, with the
-        significantly higher mean, or ``""``; level 0.05 without correction) and `higher_holm` (the same after
-        correction). With `r_by_group`, also `p_paired`, `p_paired_holm` and `n_pairs`.
+        `epoch`, `mean_first`, `mean_second`, `difference`, `t`, `degrees` (of freedom), `p`, `p_holm` (over all rows;
+        a row without a test counts as p = 1), `g` (Hedges' g) with its interval `g_low` to `g_high`, `higher` (the
+        side, ``first`` or ``second``, with the significantly higher mean, or ``""``; level 0.05 without correction) and
+        `higher_holm` (the same after correction). With `r_by_group`, also `p_paired`, `p_paired_holm` and `n_pairs`.
     """
     indexed = summaries.set_index(["network", "group", "epoch"])[["mean", "sd", "n"]]
     rows = [

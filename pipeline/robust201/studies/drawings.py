@@ -74,8 +74,8 @@ def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normali
     """Draw accuracy against epsilon, one panel per architecture and epoch: means over seeds ± one standard deviation.
 
     The figures correspond to figures 4 and 5 (normalised by the clean accuracy) or 6 and 7 (without normalisation) of
-    Kunhardt, Deza and Poggio (2021). In normalised figures, chance depends on the clean accuracy, so each group has a dotted line at its
-    chance level, in its colour. Return None if no group has curves.
+    Kunhardt, Deza and Poggio (2021). In normalised figures, chance depends on the clean accuracy, so each group has a
+    dotted line at its chance level, in its colour. Return None if no group has curves.
     """
     selected_curves = curves[curves["group"].isin(groups)]
     if selected_curves.empty:
@@ -105,7 +105,7 @@ def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normali
 
 
 def draw_areas(curves: pd.DataFrame, network: str) -> Figure:
-    """Draw accuracy against epsilon, raw and normalised, with the areas that define R, as in figure 1 of Kunhardt et al.
+    """Draw accuracy against epsilon, raw and normalised, and the areas that define R, like figure 1 of Kunhardt et al.
 
     `curves` is `ImageDistribution.curves`. Only the last epochs of the groups MNIST and CIFAR-10 are drawn.
     """

@@ -1,4 +1,4 @@
-"""Reads results of trained networks from exports with several weights, by recipe, training length and seed."""
+"""Results of trained networks, read from exports with several weights, by recipe, training length and seed."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property

@@ -263,7 +263,7 @@ class _FeatureGenerator:
         return pixels
 
     def measure(self, generated: NDArray[np.uint8]) -> dict[str, float]:
-        """Return mean relative distances to the target representations, at the start and at the end, or the success rate."""
+        """Return mean relative distances to the target representations, before and after, or the success rate."""
         totals: dict[str, float] = {}
         with torch.no_grad(), _representation(self._classifier.network) as represent:
             for rows in _row_batches(len(generated), self._settings.batch_size):

@@ -65,7 +65,7 @@ _Check = tuple[str, Callable[[Any], bool]]
 
 def _optional(check: _Check) -> _Check:
     expected, is_valid = check
-    return f"{expected} or nothing", lambda value: value is None or is_valid(value)
+    return f"{expected} or null", lambda value: value is None or is_valid(value)
 
 
 _TEXT_CHECK: _Check = "text", _is_text

@@ -83,8 +83,8 @@ def _summarise(claims: Sequence[Claim], results: DatasetResults) -> str:
     images = "" if results.n_images is None else f", evaluated on {results.n_images:,} images"
     failed_claims = [f"“{claim.claim}” ({claim.place})" for claim in claims if claim.verdict == FAILS]
     sentence = (
-        f"For these {len(results.architectures):,} cells{images}, {n_claims_by_verdict[HOLDS]} of the {len(claims)} "
-        "claims of the dataset paper (Jung, Lukasik and Keuper, ICLR 2023) hold, "
+        f"For the {len(results.architectures):,} cells of this study{images}, {n_claims_by_verdict[HOLDS]} of the "
+        f"{len(claims)} claims of the dataset paper (Jung, Lukasik and Keuper, ICLR 2023) hold, "
         f"{n_claims_by_verdict[FAILS]} do not hold, and {n_claims_by_verdict[UNTESTED]} cannot be tested."
     )
     return f"{sentence} These claims do not hold: {'; '.join(failed_claims)}." if failed_claims else sentence

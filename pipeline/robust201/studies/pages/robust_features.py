@@ -145,7 +145,7 @@ def write_mixing(study: MixingStudy, exports: Exports, folder: Path) -> list[Pat
         "As the fraction of robust images in training rises from 0 to 1, accuracy rises in "
         f"{(results.trends['slope'] > 0).sum()} of {len(results.trends)} curves (published: "
         f"{(results.trends['printed_slope'] > 0).sum()} of {results.trends['printed_slope'].notna().sum()}). "
-        f"{_ROBUST_IMAGES}"
+        f"Each curve shows one network on clean images or under one attack. {_ROBUST_IMAGES}"
     )
     page.add_text(_explain_numbers(results.curves["n"]))
     figure = drawings.draw_mixing_curves(results.curves, study.panels)
@@ -164,8 +164,8 @@ def write_mixing(study: MixingStudy, exports: Exports, folder: Path) -> list[Pat
         rows.append([f"{row['network']}, {row['curve']}", *slopes, *decreases])
     page.add_text(
         "## Is accuracy monotonic?\n\nA line is fitted to each curve. Its slope is the change of accuracy from the "
-        "fraction 0 to the fraction 1, in percentage points. Decreases are steps to the next larger fraction at which "
-        f"accuracy falls. {_CURVE_NAMES}"
+        "fraction 0 to the fraction 1, in percentage points. A step to the next larger fraction counts as a decrease "
+        f"if accuracy falls. {_CURVE_NAMES}"
     )
     page.add_text(table_lines(columns, rows))
     columns = ["network, curve", "α", "seeds", "ours", "95% interval", "published", "difference"]
@@ -193,8 +193,8 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
         page.add_table(name, frame)
     page.add_lead(_describe_directions(results.best))
     page.add_text(
-        "D means training on the original images, and D_R training on robust images; * means that training adds "
-        "rotations. "
+        "D means training on the original images, and D_R training on robust images; * means that the "
+        "training images are rotated at random. "
         f"{_ROBUST_IMAGES} Of the networks with published numbers, G-ResNet is group-equivariant, and STN contains a "
         f"spatial transformer. {_SPATIAL_ATTACKS}"
     )
@@ -202,10 +202,10 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
         "A candidate is a network of one depth, trained with one learning rate. Of the "
         f"{results.n_images} images, {results.n_validation} (validation images) are used to select the best candidate, "
         "and the others (test images) to measure its accuracy. The original study selected candidates on the test "
-        "images, separately for each attack. Table 1 and the column “selected on test” show candidates that were "
-        "selected in the same way, and are compared with the published numbers. The effect of selection is the "
-        "accuracy of the candidate selected on the test images minus that of the candidate selected on the validation "
-        "images."
+        "images, separately for each attack. Table 1 and the column “selected on test” show the accuracies of "
+        "candidates selected in this way, which are compared with the published numbers. The effect of selection is "
+        "the accuracy of the candidate selected on the test images minus that of the candidate selected on the "
+        "validation images, both measured on the test images."
     )
     page.add_text(_describe_best(results.best))
     page.add_text(_explain_numbers(results.best["n"]))
