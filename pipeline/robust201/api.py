@@ -174,7 +174,7 @@ def evaluate(
     """Evaluate a network on clean, attacked and corrupted images.
 
     Without `keys`, the evaluation is a first look: clean images, FGSM, PGD, AutoAttack and three corruptions, on as
-    many images as a small network can process in about a minute.
+    many images as the network can process in about a minute, but at least 20.
 
     The module is not changed. Attacks work as in a sweep (docs/protocol.md); an image's random numbers depend on the
     seed, the key and the image's position. Corruptions are generated with the parameters of CIFAR-10-C, scaled to the
@@ -487,8 +487,8 @@ def _measure_costs(context: Context, images: ImageSet) -> Costs:
     device = context.classifier.device
     batch = slice(0, min(_N_CHECK_IMAGES, context.batch_size))
     pixels, labels = torch.from_numpy(images.images[batch]), torch.from_numpy(images.labels[batch])
-    passes = measure_pass(context.attacked_model, to_float(pixels).to(device), labels.to(device))
-    return Costs(passes.seconds_per_batch, passes.seconds_per_image, context.batch_size, images.n_classes)
+    pass_time = measure_pass(context.attacked_model, to_float(pixels).to(device), labels.to(device))
+    return Costs(pass_time.seconds_per_batch, pass_time.seconds_per_image, context.batch_size, images.n_classes)
 
 
 def _estimate_time(
@@ -688,7 +688,7 @@ def attack(
         DatasetError: see `evaluate`.
         EvaluationError: see `evaluate`.
     """
-    task = _find_key(key)
+    task = _find_task(key)
     if task.kind != "attack":
         attacks = ", ".join(name for name, task in TASKS.items() if task.kind == "attack")
         raise ConfigError(f"Attacking failed for {key!r}: it is not an attack. Use one of {attacks}.")
@@ -713,11 +713,11 @@ def attack(
     common_arguments = _CommonArguments(as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
     with common_arguments.open_context(model, image_set, key=task.key) as context:
         torch_device = context.classifier.device
-        pixels, classes = (
+        pixels, label_tensor = (
             torch.from_numpy(image_set.images).to(torch_device),
             torch.from_numpy(image_set.labels).to(torch_device),
         )
-        request = Request(strengths, pixels, classes, image_set.indices)
+        request = Request(strengths, pixels, label_tensor, image_set.indices)
         positions = [strengths.index(strength) for strength in (requested_radii or strengths)]
         attacked = torch.empty((len(strengths), *pixels.shape), device=torch_device)
         perturbed = perturb(task, context, attack_parameters, request)
@@ -973,7 +973,7 @@ def parse_keys(keys: _Keys, engine: str, *, randomised: bool = False) -> list[tu
             members = [key for key in expand_keys([name]) if key not in listed_keys]
         for key in members:
             user_task = _parse_user_task(key, fields)
-            task = _find_key(key) if user_task is None else user_task[0]
+            task = _find_task(key) if user_task is None else user_task[0]
             if task.key in parsed:
                 raise ConfigError(
                     f"Reading keys failed for {task.key!r}: it is listed more than once. Evaluate it with other "
@@ -1011,7 +1011,7 @@ def _parse_user_task(key: object, fields: object) -> tuple[UserTask, Parameters]
     return parameters.to_task(key).located(parameters.file, hash_file(parameters.file)), parameters
 
 
-def _find_key(key: object) -> Task:
+def _find_task(key: object) -> Task:
     if not isinstance(key, str):
         raise ConfigError(
             f"Reading keys failed for {key!r}: expected a name such as 'pgd', or {{'pgd': {{'steps': 80}}}}, got a "
@@ -1125,6 +1125,6 @@ def _make_table_row(result: EvaluationResult) -> dict[str, Any]:
     }
     if not has_predictions(values):
         return row | {name: array.item() if array.ndim == 0 else array.tolist() for name, array in values.items()}
-    correct, confidence = summarise(values)
-    low, high = map(float, accuracy_intervals(correct / n_images, n_images))
-    return row | {"accuracy": correct / n_images, "low": low, "high": high, "confidence": confidence}
+    n_correct, confidence = summarise(values)
+    low, high = map(float, accuracy_intervals(n_correct / n_images, n_images))
+    return row | {"accuracy": n_correct / n_images, "low": low, "high": high, "confidence": confidence}

@@ -52,7 +52,7 @@ def test_ratio_is_relative_to_best_loop() -> None:
     )
     assert comparison.best("wall").contender == fast_loop
     assert comparison.ratio("wall") == comparison.ratio("cpu") == pytest.approx(4 / 2)
-    assert comparison.ratio("wall", start_up=True) == pytest.approx(5 / 5)
+    assert comparison.ratio("wall", with_start_up=True) == pytest.approx(5 / 5)
     assert comparison.largest_difference == pytest.approx(0.25)
 
 
@@ -60,7 +60,7 @@ def test_ratio_is_nan_for_attacks_too_short_to_measure() -> None:
     subject = Subject("309", NO_FILE, NO_FILE, 4, 32, 10, Normalisation((0, 0, 0), (1, 1, 1)))
     comparison = TimeComparison(subject, (make_times(Loop("default", 4), 1, 11), make_times(Sweep(), 5, 4.9)))
     assert math.isnan(comparison.ratio("wall"))
-    assert comparison.ratio("wall", start_up=True) == pytest.approx(11 / 4.9)
+    assert comparison.ratio("wall", with_start_up=True) == pytest.approx(11 / 4.9)
 
 
 def test_make_loops_lists_each_batch_size_once() -> None:

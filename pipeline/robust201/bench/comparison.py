@@ -224,10 +224,10 @@ class Sweep:
 Contender = Loop | Sweep
 
 
-def make_loops(n_images: int, batches: Sequence[int] = (50, 250)) -> list[Loop]:
+def make_loops(n_images: int, batch_sizes: Sequence[int] = (50, 250)) -> list[Loop]:
     """Return loops in both layouts with each distinct batch size; the largest batch contains all images."""
-    sizes = sorted({min(batch, n_images) for batch in (*batches, n_images)})
-    return [Loop(layout, batch) for layout in LAYOUTS for batch in sizes]
+    distinct_sizes = sorted({min(size, n_images) for size in (*batch_sizes, n_images)})
+    return [Loop(layout, batch) for layout in LAYOUTS for batch in distinct_sizes]
 
 
 def run_timed(command: Sequence[str], environment: Mapping[str, str], log: Path) -> tuple[RunTime, str]:
@@ -318,9 +318,9 @@ class TimeComparison:
         """Return the loop with the smallest attack time by a clock, ``cpu`` or ``wall``."""
         return min(self.baselines, key=lambda contender_times: getattr(contender_times.attacks, clock))
 
-    def ratio(self, clock: str, *, start_up: bool = False) -> float:
+    def ratio(self, clock: str, *, with_start_up: bool = False) -> float:
         """Return the sweep's speed relative to the best loop; NaN if the attacks are too short to measure."""
-        time_name = "total" if start_up else "attacks"
+        time_name = "total" if with_start_up else "attacks"
         best_loop_time = min(getattr(getattr(contender_times, time_name), clock) for contender_times in self.baselines)
         sweep_time = getattr(getattr(self.sweeps[0], time_name), clock)
         if min(best_loop_time, sweep_time) < MIN_START_UP_FRACTION * getattr(self.sweeps[0].start, clock):
@@ -352,7 +352,7 @@ class TimeComparison:
                 for contender_times in self.contenders
             },
             "ratio": {clock: self.ratio(clock) for clock in RunTime._fields},
-            "ratio_with_start": {clock: self.ratio(clock, start_up=True) for clock in RunTime._fields},
+            "ratio_with_start": {clock: self.ratio(clock, with_start_up=True) for clock in RunTime._fields},
             "largest_difference_of_accuracies": self.largest_difference,
         }
 

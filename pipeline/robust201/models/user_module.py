@@ -57,7 +57,7 @@ def as_classifier(
             not repeatable.
 
     Warns:
-        RobustWarning: the module computes in half precision.
+        RobustWarning: the module computes in half precision or seems to end in a softmax.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(

@@ -137,8 +137,8 @@ def compare_groups(
     frame["difference"], frame["t"], frame["degrees"] = test.difference, test.statistic, test.df
     frame["p"], frame["p_holm"] = test.p_value, _adjust_p_values(test.p_value)
     frame["g"], frame["g_low"], frame["g_high"] = effect
-    frame["higher"] = _more_robust_side(frame["difference"], frame["p"])
-    frame["higher_holm"] = _more_robust_side(frame["difference"], frame["p_holm"])
+    frame["higher"] = _find_more_robust_sides(frame["difference"], frame["p"])
+    frame["higher_holm"] = _find_more_robust_sides(frame["difference"], frame["p_holm"])
     if r_by_group is not None:
         pairs = [
             pd.concat(
@@ -158,7 +158,7 @@ def _adjust_p_values(p_values: Any) -> Any:
     return np.where(is_missing, np.nan, holm_adjust(np.where(is_missing, 1.0, p_values)))
 
 
-def _more_robust_side(differences: "pd.Series[float]", p_values: "pd.Series[float]") -> list[str]:
+def _find_more_robust_sides(differences: "pd.Series[float]", p_values: "pd.Series[float]") -> list[str]:
     return [
         "" if np.isnan(p) or p >= LEVEL else "first" if mean_difference > 0 else "second"
         for mean_difference, p in zip(differences, p_values, strict=True)

@@ -60,8 +60,8 @@ class FeatureSettings:
         steps: number of gradient descent steps.
         step_size: L2 length of a step, for pixels in [0, 1].
         epsilon: radius of the L2 ball around each image; None for ``representation``, which has no ball.
-        seed: seed for the random starting images and target classes, which depend only on the seed and the
-            image's position in the full split.
+        seed: seed for the random starting images and target classes. An image's random number depends only on the
+            seed, the method and the image's position in the full split.
         batch_size: images per pass. It may affect the last bits of the network's outputs.
     """
 
@@ -134,9 +134,9 @@ def write_feature_images(
         existing_digest = find_split(folder, "train", recipe)
         if existing_digest is not None:
             return existing_digest
-        blocks = folder / f"blocks-{content_digest(recipe)[:16]}"
+        blocks_folder = folder / f"blocks-{content_digest(recipe)[:16]}"
         feature_generator = _FeatureGenerator(images, classifier, settings)
-        store = AdversarialStore(blocks, np.arange(len(images)), settings.batch_size, settings.batch_size)
+        store = AdversarialStore(blocks_folder, np.arange(len(images)), settings.batch_size, settings.batch_size)
         missing_ranges = [(start, stop) for _, start, stop in store.find_missing_blocks([_ONLY_STRENGTH])]
         n_done = len(images) - sum(stop - start for start, stop in missing_ranges)
         progress(n_done, len(images))
@@ -156,7 +156,7 @@ def write_feature_images(
             fields={"outcome": feature_generator.measure(pixels)},
             **feature_generator.sources,
         )
-        shutil.rmtree(blocks)
+        shutil.rmtree(blocks_folder)
     return digest
 
 

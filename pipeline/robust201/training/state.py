@@ -112,11 +112,13 @@ class StateFolder:
         return None
 
     def _paths(self) -> list[Path]:
+        """Return the paths of the states, the latest step first."""
         states = (path for path in self._folder.glob("step-*") if _FILE_NAME.fullmatch(path.name))
         return sorted(states, reverse=True)
 
     @staticmethod
     def _parse_name(path: Path) -> tuple[int, str]:
+        """Return the number of steps, and the first hex digits of the hash, from a file's name."""
         step, digest = path.name.removesuffix(".safetensors").split("-")[1:]
         return int(step), digest
 

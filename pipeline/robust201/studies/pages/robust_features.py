@@ -12,7 +12,7 @@ from robust201.reader.value_checks import CLEAN
 from robust201.studies import drawings
 from robust201.studies.config import DynamicsStudy, EquivarianceStudy, MixingStudy
 from robust201.studies.networks import Exports
-from robust201.studies.pages.writer import PageWriter, format_number, table_lines, table_or_link
+from robust201.studies.pages.writer import PageWriter, format_number, format_table, table_or_link
 from robust201.studies.robust_features import (
     count_directions,
     measure_dynamics,
@@ -105,7 +105,7 @@ def write_dynamics(study: DynamicsStudy, exports: Exports, folder: Path) -> list
         "## Summary of all snapshots\n\nEach cell shows ours / published / difference. Published values are taken from "
         "all published snapshots. Tau is Kendall's rank correlation between a curve's mean and the iteration."
     )
-    page.add_text(table_lines(["run, curve", "first", "last", "lowest", "highest", "tau"], rows))
+    page.add_text(format_table(["run, curve", "first", "last", "lowest", "highest", "tau"], rows))
     columns = ["run, curve", "iteration", "seeds", "ours", "95% interval"]
     columns += ["published iteration", "published", "difference"]
     rows = []
@@ -114,7 +114,7 @@ def write_dynamics(study: DynamicsStudy, exports: Exports, folder: Path) -> list
         published_iteration = "–" if pd.isna(row["printed_iteration"]) else str(row["printed_iteration"])
         name_cells = [f"{row['run']}, {row['curve']}", str(row["iteration"]), str(row["n"])]
         rows.append([*name_cells, our_mean, interval, published_iteration, *published_cells])
-    page.add_text(f"## Snapshots\n\n{table_or_link(table_lines(columns, rows), 'curves', 'snapshots')}")
+    page.add_text(f"## Snapshots\n\n{table_or_link(format_table(columns, rows), 'curves', 'snapshots')}")
     return page.finish()
 
 
@@ -167,13 +167,13 @@ def write_mixing(study: MixingStudy, exports: Exports, folder: Path) -> list[Pat
         "fraction 0 to the fraction 1, in percentage points. A step to the next larger fraction counts as a decrease "
         f"if accuracy falls. {_CURVE_NAMES}"
     )
-    page.add_text(table_lines(columns, rows))
+    page.add_text(format_table(columns, rows))
     columns = ["network, curve", "α", "seeds", "ours", "95% interval", "published", "difference"]
     rows = [
         [f"{row['network']}, {row['curve']}", f"{row['alpha']:g}", str(row["n"]), *_comparison_cells(row)]
         for row in results.curves.to_dict("records")
     ]
-    page.add_text(f"## All fractions\n\n{table_or_link(table_lines(columns, rows), 'curves', 'all fractions')}")
+    page.add_text(f"## All fractions\n\n{table_or_link(format_table(columns, rows), 'curves', 'all fractions')}")
     return page.finish()
 
 
@@ -217,10 +217,10 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
     page.add_text(
         "## Table 1\n\n"
         "Each cell shows ours / published / difference, for the candidate selected on the test images.\n\n"
-        f"{_table_1_lines(results.best)}"
+        f"{_format_table_1(results.best)}"
     )
-    best_table = table_or_link(_selection_lines(results.best, "network"), "table-1", "selected candidates")
-    depth_table = table_or_link(_selection_lines(results.depths, "architecture"), "depths", "candidates by depth")
+    best_table = table_or_link(_format_selections(results.best, "network"), "table-1", "selected candidates")
+    depth_table = table_or_link(_format_selections(results.depths, "architecture"), "depths", "candidates by depth")
     page.add_text(f"## Selected candidates\n\n{best_table}")
     page.add_text(f"## By depth\n\n{depth_table}")
     return page.finish()
@@ -255,7 +255,7 @@ def _describe_best(best: pd.DataFrame) -> str:
     )
 
 
-def _table_1_lines(best: pd.DataFrame) -> str:
+def _format_table_1(best: pd.DataFrame) -> str:
     """Return Table 1 in its published layout: one row per attack, one column per network and setting."""
     networks, settings, attacks = (list(dict.fromkeys(best[name])) for name in ("network", "setting", "attack"))
     indexed = best.set_index(["attack", "network", "setting"]).sort_index()
@@ -266,10 +266,10 @@ def _table_1_lines(best: pd.DataFrame) -> str:
         rows.append(
             [attack, *(_format_comparison(cell["on_test"], cell["printed"], _format_percent) for cell in cells)]
         )
-    return table_lines(columns, rows)
+    return format_table(columns, rows)
 
 
-def _selection_lines(frame: pd.DataFrame, name_column: str) -> str:
+def _format_selections(frame: pd.DataFrame, name_column: str) -> str:
     columns: Sequence[str] = [name_column, "setting", "attack", "seeds", "selected on validation", "95% interval"]
     columns = [*columns, "selected on test", "effect of selection", "published", "difference", "candidate"]
     rows = []
@@ -280,4 +280,4 @@ def _selection_lines(frame: pd.DataFrame, name_column: str) -> str:
         rows.append(
             [*name_cells, *our_cells, _format_percent(row["selection"], signed=True), *published_cells, row["chosen"]]
         )
-    return table_lines(columns, rows)
+    return format_table(columns, rows)
