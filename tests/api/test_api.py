@@ -131,7 +131,7 @@ def test_evaluate_returns_measure_in_separate_columns() -> None:
     assert clean[["squared_norm", "squared_norm_sd"]].isna().all()
     assert jacobian[["accuracy", "low", "high", "confidence"]].isna().all()
     assert jacobian["squared_norm"] > 0
-    # A classifier from load_model contains its normalisation, so the Jacobian equals that of the sweep.
+    # A `Classifier` contains its normalisation, so the Jacobian equals that with the argument `normalisation`.
     classifier_frame = evaluate(
         tiny_classifier(), PIXELS, LABELS, [{"jacobian": {"projections": "exact"}}], progress=False
     )

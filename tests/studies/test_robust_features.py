@@ -107,7 +107,7 @@ def test_shorter_runs_are_compared_at_the_same_fraction_of_training(tmp_path):
     indexed_rows = measure_dynamics(shorter_study, exports).curves.set_index(["run", "curve", "iteration"]).sort_index()
     assert indexed_rows.loc[("std", "clean", 625), "printed"] == pytest.approx(0.706)
     assert indexed_rows.loc[("std", "clean"), "printed_iteration"].fillna(0).tolist() == [0, 3125, 6250]
-    # There is no published number after 500 iterations, which correspond to 100 of these iterations.
+    # The 100 iterations correspond to 500 published iterations, for which there is no published number.
     assert np.isnan(indexed_rows.loc[("std", "clean", 100), "printed"])
 
 

@@ -22,7 +22,7 @@ def fabricate(spec: DatasetSpec, count: int, seed: int = 0) -> tuple[Pixels, Lab
     """Return random images (count, C, H, W) and labels (count,) for a dataset."""
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (count, spec.channels, spec.image_size, spec.image_size), dtype=np.uint8)
-    if "folders" in spec.forms:  # images are read class by class, because each class has a folder
+    if "folders" in spec.forms:  # each class has a folder, so images are read in the order of their labels
         return images, np.sort(np.arange(count) % spec.n_classes)
     if "idx" in spec.forms and spec.channels == 3:
         # The reader enlarges grey images of 28x28 pixels. Every image is uniform, so enlargement keeps its values.

@@ -352,7 +352,7 @@ def test_split_tar_errors_contain_the_missing_part(nats: Path, tmp_path: Path) -
 def test_split_tar_reader_returns_networks_before_a_missing_part(nats: Path, tmp_path: Path) -> None:
     parts = write_split_tar(tmp_path / "download", nats, 30_000)
     with tarfile.open(fileobj=io.BytesIO(b"".join(part.read_bytes() for part in parts))) as archive:
-        # #3 and #21, in the order of the archive
+        # the records of #3 and #21, in the order of the archive
         entries = [entry for entry in archive if entry.name.endswith("1.pickle.pbz2") or "00003." in entry.name]
     first_entry = entries[0]
     last_needed_part = (first_entry.offset_data + first_entry.size - 1) // 30_000
