@@ -44,7 +44,7 @@ hypothesis.settings.load_profile("robust201")
 # If SIGINT is ignored here (nohup, trap '' INT), processes that tests start and interrupt would ignore it, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Without a token here, Ray would write one into the user's home folder, readable by all users, when tests start a cluster.
+# Without a token here, Ray would write one to the home folder, readable by all users, when tests start a cluster.
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 REPOSITORY = Path(__file__).resolve().parent.parent

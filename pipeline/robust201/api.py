@@ -772,6 +772,7 @@ def place(result: pd.DataFrame, dataset: "RobustnessDataset", *, data: str = "ci
 def _rank_accuracy(
     key: str, strength: float, accuracy: float, dataset: "RobustnessDataset", data: str
 ) -> dict[str, Any]:
+    """Return one row of the result of `place`."""
     row: dict[str, Any] = {"key": key, "strength": strength, "accuracy": accuracy, "architectures": 0}
     if dataset.files.find(data, key, "accuracy") is None:
         return row
@@ -1012,6 +1013,7 @@ def _parse_user_task(key: object, fields: object) -> tuple[UserTask, Parameters]
 
 
 def _find_task(key: object) -> Task:
+    """Return the task of a key, which must be a text."""
     if not isinstance(key, str):
         raise ConfigError(
             f"Reading keys failed for {key!r}: expected a name such as 'pgd', or {{'pgd': {{'steps': 80}}}}, got a "
@@ -1025,6 +1027,7 @@ _IMAGE_FIELDS = ("split", "images", "image_seed")
 
 
 def _parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
+    """Validate the fields of a key, and return the parameters of its task."""
     if not isinstance(fields, Mapping | None):
         raise ConfigError(
             f"Reading parameters failed for {task.key}: expected a mapping of names to values, got "

@@ -139,6 +139,7 @@ def _as_list(networks: Sequence[nn.Module] | nn.Module) -> Sequence[nn.Module]:
 
 
 def _strength_field(task: Task) -> str:
+    """Return the name of the parameter that sets the radii of an attack."""
     return next(name for name in STRENGTH_FIELDS if name in task.parameters.model_fields)
 
 

@@ -55,6 +55,7 @@ class AttackBudget:
     queries: int = 5000
 
     def to_options(self) -> list[str]:
+        """Return these values as options of `user_loop`."""
         return [
             *("--epsilons", *map(str, self.epsilons), "--fgsm-epsilons", *map(str, self.fgsm_epsilons)),
             *("--pgd-steps", str(self.pgd_steps), "--apgd-steps", str(self.apgd_steps)),
@@ -135,6 +136,7 @@ class Loop:
     def command(
         self, subject: Subject, budget: AttackBudget, machine: Machine, folder: Path, *, with_attacks: bool
     ) -> list[str]:
+        """Return the command line of the loop."""
         del folder  # The loop writes no files.
         return [
             *(sys.executable, "-m", "robust201.bench.user_loop", str(subject.images), str(subject.weights)),
@@ -174,6 +176,7 @@ class Sweep:
     def command(
         self, subject: Subject, budget: AttackBudget, machine: Machine, folder: Path, *, with_attacks: bool
     ) -> list[str]:
+        """Write a sweep YAML to `folder`, and return the command line that runs it."""
         is_cell = subject.name.isdigit()
         sweep: dict[str, object] = {
             "name": "bench",
@@ -206,6 +209,7 @@ class Sweep:
         return [sys.executable, "-m", "robust201", "run", str(path)]
 
     def read(self, folder: Path, output: str) -> dict[str, dict[float, float]]:
+        """Return accuracies by key and strength, read from the results folder of the sweep."""
         del output
         from robust201.planning.plan_file import load_plan
         from robust201.shards import ShardStore
@@ -304,12 +308,14 @@ class TimeComparison:
 
     @property
     def baselines(self) -> tuple[ContenderTimes, ...]:
+        """The times of the loops."""
         return tuple(
             contender_times for contender_times in self.contenders if isinstance(contender_times.contender, Loop)
         )
 
     @property
     def sweeps(self) -> tuple[ContenderTimes, ...]:
+        """The times of sweeps; the first one is compared with the loops."""
         return tuple(
             contender_times for contender_times in self.contenders if isinstance(contender_times.contender, Sweep)
         )

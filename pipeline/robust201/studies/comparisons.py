@@ -154,11 +154,13 @@ def compare_groups(
 
 
 def _adjust_p_values(p_values: Any) -> Any:
+    """Return p-values after Holm's correction; NaN counts as 1 in the correction, and stays NaN."""
     is_missing = np.isnan(p_values)
     return np.where(is_missing, np.nan, holm_adjust(np.where(is_missing, 1.0, p_values)))
 
 
 def _find_more_robust_sides(differences: "pd.Series[float]", p_values: "pd.Series[float]") -> list[str]:
+    """Return the side with the significantly higher mean in each row, or ``""`` if there is none."""
     return [
         "" if np.isnan(p) or p >= LEVEL else "first" if mean_difference > 0 else "second"
         for mean_difference, p in zip(differences, p_values, strict=True)

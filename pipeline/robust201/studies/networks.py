@@ -87,6 +87,7 @@ class Exports:
                 yield TrainedWeights(reader, name, fields.get("recipe") or "", length, int(fields["seed"]))
 
     def _training_length(self, fields: dict[str, Any]) -> float | None:
+        """Return the length of training up to these weights (see `__init__`); None if the weights are omitted."""
         epochs, steps = fields.get("epochs"), fields.get("steps")
         if self._iterations_per_epoch is None:
             return None if epochs is None else float(epochs)
@@ -186,6 +187,7 @@ class Exports:
         return None, None
 
     def _select_weights(self, dataset: str, key: str, recipes: Sequence[str]) -> Iterator[TrainedWeights]:
+        """Yield the weights of the recipes from exports that have, or may have, results for the key on the dataset."""
         for weights in self.trained_weights:
             if weights.recipe in recipes and dataset in weights.reader.data:
                 planned = weights.reader.files.find_planned_strengths(dataset)

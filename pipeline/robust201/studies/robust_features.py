@@ -374,6 +374,7 @@ def measure_equivariance(study: EquivarianceStudy, exports: Exports) -> Equivari
 def _read_candidate(
     study: EquivarianceStudy, exports: Exports, attack: str, name: str, architecture: Any, recipe: str
 ) -> _Candidate:
+    """Read a candidate's outcomes after the last epoch, at the attack's first strength."""
     strengths = exports.strengths(study.dataset, attack) or (CLEAN_STRENGTH,)
     outcomes = exports.outcomes(study.dataset, attack, strengths[0], [recipe], architecture)
     is_final = (outcomes.networks["length"] == study.epochs).to_numpy()
@@ -386,6 +387,7 @@ def _read_candidate(
 
 
 def _choose_half(n_images: int, seed: int) -> NDArray[np.bool_]:
+    """Return a mask (N,) that is true for a random half of the images."""
     is_validation = np.zeros(n_images, bool)
     is_validation[np.random.default_rng(seed).permutation(n_images)[: n_images // 2]] = True
     return is_validation

@@ -306,6 +306,7 @@ class _Training:
         return EpochRecord(epoch + 1, rate, loss, accuracy)
 
     def _latest_record(self) -> EpochRecord | None:
+        """Return the record of the current epoch; before its first step, that of the previous epoch, or None."""
         if self._n_images:
             return self._make_record()
         return self._history[-1] if self._history else None

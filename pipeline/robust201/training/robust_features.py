@@ -294,6 +294,7 @@ def _image_norms(batch: torch.Tensor) -> torch.Tensor:
 
 
 def _row_batches(count: int, size: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the positions of the images in each batch."""
     for start in range(0, count, size):
         yield np.arange(start, min(start + size, count))
 

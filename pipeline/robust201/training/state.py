@@ -163,4 +163,5 @@ def _encode(state: TrainingState, training_id: str) -> bytes:
 
 
 def _select_prefix(tensors: Mapping[str, torch.Tensor], prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors whose names begin with a prefix, and their names without the prefix."""
     return ((name.removeprefix(prefix), tensor) for name, tensor in tensors.items() if name.startswith(prefix))

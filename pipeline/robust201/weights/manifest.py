@@ -64,6 +64,7 @@ _Check = tuple[str, Callable[[Any], bool]]
 
 
 def _optional(check: _Check) -> _Check:
+    """Return a check that also accepts null."""
     expected, is_valid = check
     return f"{expected} or null", lambda value: value is None or is_valid(value)
 
@@ -254,6 +255,7 @@ class ManifestWriter:
 
 
 def _open_for_appending(path: Path) -> BinaryIO:
+    """Open a manifest, after creating it or removing an incomplete last line."""
     if not path.exists():
         with atomic_write(path) as stream:
             stream.write(json.dumps(_HEADER).encode() + b"\n")
@@ -426,6 +428,7 @@ def matches_training_id(record: CheckpointRecord, space: Space | None = None) ->
 
 
 def _space_of(record: CheckpointRecord) -> Space | None:
+    """Return the space of a record, with the size of the network; None for a custom space."""
     space = SPACES.get(record.space)
     if space is None or not space.is_sized or record.channels is None or record.cells is None:
         return space

@@ -203,6 +203,7 @@ def wrapper_prefix(names: Iterable[str]) -> str:
 
 
 def _common_prefix_after(names: list[str], prefix: str) -> str:
+    """Return the wrapper prefix that follows `prefix` in all names; empty if there is none."""
     candidates = (wrapper for wrapper in _WRAPPER_PREFIXES if all(name.startswith(prefix + wrapper) for name in names))
     return next(candidates, "")
 
