@@ -103,6 +103,7 @@ def test_sample_bytes_uses_the_skeleton_of_the_network(channels, cells):
 
 
 def choose_for_memory(free_gigabytes, total_gigabytes=None, memory_fraction=1.0, skeleton=PUBLISHED_SKELETON):
+    """Return the capacity that is chosen for a device with this memory."""
     total_gigabytes = free_gigabytes if total_gigabytes is None else total_gigabytes
     return choose_capacity(
         free_bytes=round(free_gigabytes * GIGABYTE),

@@ -45,6 +45,7 @@ def _verify(root: Path, results: str) -> tuple[CommandResult, Any]:
 
 
 def _requeue(root: Path, results: str) -> tuple[CommandResult, Any]:
+    """Requeue damaged results, run the sweep again, and return the result and the hashes of an export."""
     run_command("verify", root / results, "--requeue")
     if results != "results":
         shutil.rmtree(root / "results")

@@ -64,6 +64,7 @@ def keras_arrays() -> dict[str, np.ndarray]:
 
 
 def keras_file_bytes(arrays: dict[str, np.ndarray]) -> bytes:
+    """Return the bytes of a Keras file (HDF5) with these arrays."""
     stream = io.BytesIO()
     with h5py.File(stream, "w") as file:
         for name, array in arrays.items():

@@ -183,6 +183,7 @@ EXACT_PRODUCTS = {
 
 
 def find_processor_dependent_functions(source: str) -> list[str]:
+    """Return the matrix products and the elementary functions of NumPy in a module."""
     names = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.MatMult):

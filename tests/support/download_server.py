@@ -31,6 +31,8 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
+    """Answers GET requests with the server's content and faults."""
+
     server: Server
 
     def do_GET(self) -> None:

@@ -54,6 +54,8 @@ def make_unit(
 
 @dataclass(frozen=True)
 class FabricatedPlan:
+    """Substitute for a plan."""
+
     units: tuple[Unit, ...]
     measurements: tuple[str, ...] = ("accuracy", "confidence", "cm")
     name: str = "fabricated"

@@ -23,6 +23,8 @@ AccuracyFunction = Callable[[str, str, Weights, str, float], float]
 
 @dataclass(frozen=True)
 class _Plan(FabricatedPlan):
+    """Plan in which every dataset has `N_CLASSES` classes."""
+
     def n_classes(self, dataset: str) -> int | None:
         return N_CLASSES
 

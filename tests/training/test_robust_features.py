@@ -237,6 +237,8 @@ def test_networks_without_a_representation_are_rejected(tmp_path: Path) -> None:
     layer = nn.Linear(3 * SIZE**2, N_CLASSES)
 
     class SharedLayer(nn.Module):
+        """A network that calls its linear layer twice per pass."""
+
         def __init__(self) -> None:
             super().__init__()
             self.layer = layer

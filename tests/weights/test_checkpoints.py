@@ -49,6 +49,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def weights_by_trial(weights: list[SourceWeights]) -> dict[tuple[int, str, int, int], SourceWeights]:
+    """Return weights by (index, dataset, epochs, seed)."""
     trials = {
         (source_weights.index, source_weights.dataset, source_weights.epochs, source_weights.seed): source_weights
         for source_weights in weights
@@ -302,6 +303,8 @@ def test_readers_reject_truncated_files(nats: Path, archive: Path, fraction: flo
 
 
 class Malicious:
+    """An object whose unpickling would run code, which fails the test."""
+
     def __reduce__(self) -> Any:
         return pytest.fail, ("a pickle ran code",)
 

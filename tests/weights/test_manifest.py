@@ -70,6 +70,8 @@ def edit_line(source: Path, target: Path, edit: Edit) -> Path:
 
 
 def set_field(name: str, value: Any) -> Edit:
+    """Return an edit that sets a field, such as ``training.inputs.recipe``."""
+
     def edit(fields: dict[str, Any]) -> None:
         *parents, key = name.split(".")
         parent_fields = fields

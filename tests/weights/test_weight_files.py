@@ -94,6 +94,7 @@ def test_is_torch_file_rejects_safetensors_that_begin_like_a_torch_file(length: 
 
 
 def compress(raw: bytes) -> bytes:
+    """Return a ZIP archive with the same members, but compressed."""
     stream = io.BytesIO()
     with (
         zipfile.ZipFile(io.BytesIO(raw)) as source_archive,
