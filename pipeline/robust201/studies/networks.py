@@ -63,7 +63,7 @@ class Exports:
                 training length is measured in epochs, and snapshots within an epoch are omitted.
 
         Raises:
-            ResultsError: a folder is not an export, or has no named weights.
+            ResultsError: a folder is not an export.
         """
         self.readers = [RobustnessDataset(folder) for folder in folders]
         self._iterations_per_epoch = iterations_per_epoch
@@ -71,7 +71,11 @@ class Exports:
 
     @cached_property
     def trained_weights(self) -> tuple[TrainedWeights, ...]:
-        """All weights of the exports."""
+        """All weights of the exports.
+
+        Raises:
+            ResultsError: an export has no named weights.
+        """
         return tuple(weights for reader in self.readers for weights in self._read_weights(reader))
 
     def _read_weights(self, reader: RobustnessDataset) -> Iterator[TrainedWeights]:

@@ -101,7 +101,8 @@ class FeatureSettings:
         for name, number in asdict(settings).items():
             if name in {"steps", "step_size", "epsilon", "batch_size"} and number is not None and not 0 < number < 1e9:
                 raise ConfigError(
-                    f"Reading the settings failed for {name}: it must be above 0 and below 1e9, got {number}. Correct it."
+                    f"Reading the settings failed for {name}: it must be above 0 and below 1e9, got {number}. "
+                    "Correct it."
                 )
         return settings
 

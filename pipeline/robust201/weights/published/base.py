@@ -63,7 +63,7 @@ class SourceWeights:
         channels: channels of the first stage (C; 16 in published networks); None in spaces without sizes.
         cells: cells per stage (N; 5 in published networks); None like `channels`.
         state_dict: CPU tensors by name, without a ``module.`` prefix.
-        source_sha256: 64 hex digits of the file or archive member.
+        source_sha256: SHA-256 of the file or archive member, 64 hex digits.
         test_accuracy: accuracy on the whole test split according to the source, as a fraction; None if unknown.
     """
 
