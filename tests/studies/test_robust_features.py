@@ -76,7 +76,7 @@ def test_networks_in_two_exports_are_counted_once_and_must_agree(dynamics, tmp_p
     pd.testing.assert_frame_equal(measure_dynamics(study, repeated_exports).curves, dynamics.curves)
 
     planned = {"cifar10": {"resnet32-narrow": make_weights("plain", (1,), (0,))}}
-    other_folder = write_study(tmp_path / "second", planned, {"clean": ()}, lambda *_: 0.5, outcomes=True)
+    other_folder = write_study(tmp_path / "second", planned, {"clean": ()}, lambda *_: 0.5, with_outcomes=True)
     contradictory_exports = Exports([folder, other_folder])
     message = "different results for resnet32-narrow, trained with the recipe plain and seed 0 up to epoch 1: "
     for read_results in (

@@ -52,11 +52,11 @@ def write_study(
     strengths: Mapping[str, Sequence[float]],
     accuracy: AccuracyFunction,
     *,
-    outcomes: bool = False,
+    with_outcomes: bool = False,
 ) -> Path:
     """Export results of networks, given as {dataset: {architecture: weights}}, for all keys and strengths.
 
-    With `outcomes`, the export has per-image outcomes.
+    With `with_outcomes`, the export has per-image outcomes.
     """
     units, weights_by_name = [], {}
     for dataset, weights_by_architecture in networks.items():
@@ -81,9 +81,11 @@ def write_study(
         return {"accuracy": np.array(is_correct.mean()), "cm": cm, "predictions": predictions.astype(np.uint8)}
 
     plan = _Plan(
-        tuple(units), MEASUREMENTS if outcomes else MEASUREMENTS[:2], weights=weights_by_name, space_name="zoo"
+        tuple(units), MEASUREMENTS if with_outcomes else MEASUREMENTS[:2], weights=weights_by_name, space_name="zoo"
     )
-    outcome_options = {"outcomes": "bits", "images_of": lambda _plan, dataset: _images(dataset)} if outcomes else {}
+    outcome_options = (
+        {"outcomes": "bits", "images_of": lambda _plan, dataset: _images(dataset)} if with_outcomes else {}
+    )
     export(out, plan, ChangedStore(N_CLASSES, change=change), formats=("parquet",), **outcome_options)
     return out
 
@@ -176,7 +178,7 @@ def plant_dynamics(folder: Path) -> tuple[DynamicsStudy, Exports]:
     other_weights = make_weights("other", (1,), (0,))
     networks = {"cifar10": {"resnet32-narrow": [*plain_weights, *other_weights]}}
     strengths = {"clean": (), "rot30": (), "pgd_linf7": (0.5, 1.0)}
-    out = write_study(folder, networks, strengths, accuracy_during_training, outcomes=True)
+    out = write_study(folder, networks, strengths, accuracy_during_training, with_outcomes=True)
     return DYNAMICS, Exports([out], iterations_per_epoch=625)
 
 
@@ -244,7 +246,7 @@ def plant_equivariance(folder: Path) -> tuple[EquivarianceStudy, Exports]:
     recipes = [recipe for group in EQUIVARIANCE.settings.values() for recipe in group]
     weights = [network_weights for recipe in recipes for network_weights in make_weights(recipe, (3,), SEEDS)]
     networks = {"cifar10": dict.fromkeys(("resnet50", "stn-resnet18", "stn-resnet34"), weights)}
-    out = write_study(folder, networks, {"clean": (), "rot30": ()}, spatial_accuracy, outcomes=True)
+    out = write_study(folder, networks, {"clean": (), "rot30": ()}, spatial_accuracy, with_outcomes=True)
     return EQUIVARIANCE, Exports([out])
 
 

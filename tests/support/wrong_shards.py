@@ -61,7 +61,7 @@ def _inflate_cm(table: pa.Table) -> pa.Table:
 
 def _shorten_cm(table: pa.Table) -> pa.Table:
     cm_type = table.schema.field("cm").type
-    return with_column("cm", lambda t: pa.array([cell[:-1] for cell in t["cm"].to_pylist()], cm_type))(table)
+    return with_column("cm", lambda t: pa.array([matrix[:-1] for matrix in t["cm"].to_pylist()], cm_type))(table)
 
 
 def _drop_column(name: str) -> Change:

@@ -38,19 +38,19 @@ class Comparison(NamedTuple):
         marker: letter of the significance marker in `published/image_distribution.json`.
         first: group that is more robust according to the claim, if the claim has a direction.
         second: the other group.
-        two_sided: whether the second group gets the marker if that group is the more robust one.
+        is_two_sided: whether the second group gets the marker if that group is the more robust one.
     """
 
     experiment: str
     marker: str
     first: str
     second: str
-    two_sided: bool = False
+    is_two_sided: bool = False
 
     @property
     def claim(self) -> str:
         """The claim as text, such as ``MNIST > CIFAR-10``."""
-        relation = "against" if self.two_sided else ">"
+        relation = "against" if self.is_two_sided else ">"
         return f"{GROUPS[self.first]} {relation} {GROUPS[self.second]}"
 
 
@@ -69,8 +69,8 @@ COMPARISONS = (
     Comparison("E2a", "t", "fusion_digit", "fusion_object"),
     Comparison("E2b", "z", "mnist", "fusion_digit"),
     Comparison("E2b", "z", "cifar10", "fusion_object"),
-    Comparison("E3a", "d", "cifar10_to_mnist", "mnist", two_sided=True),
-    Comparison("E3b", "d", "mnist_to_cifar10", "cifar10", two_sided=True),
+    Comparison("E3a", "d", "cifar10_to_mnist", "mnist", is_two_sided=True),
+    Comparison("E3b", "d", "mnist_to_cifar10", "cifar10", is_two_sided=True),
     Comparison("E3c", "b", "cifar10_to_mnist", "mnist_to_cifar10"),
 )
 
@@ -237,9 +237,9 @@ def check_published_marks() -> PublishedCheck:
         comparison = comparisons_by_groups[row.first, row.second]
         first, second = (cells[row.network, group, row.epoch] for group in (row.first, row.second))
         are_epochs_certain.append(bool(first.certain and second.certain))
-        second_side = "second" if comparison.two_sided and comparison.marker in second.marks else ""
+        second_side = "second" if comparison.is_two_sided and comparison.marker in second.marks else ""
         published_sides.append("first" if comparison.marker in first.marks else second_side)
-        computed_sides.append(row.higher if comparison.two_sided or row.higher == "first" else "")
+        computed_sides.append(row.higher if comparison.is_two_sided or row.higher == "first" else "")
     frame = frame.assign(certain=are_epochs_certain, printed=published_sides, marked=computed_sides)
     frame["agrees"] = frame["printed"] == frame["marked"]
     return PublishedCheck(frame, _count_markers(frame))
