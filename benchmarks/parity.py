@@ -224,7 +224,7 @@ def compare_on_digits(
         comparisons = compare(key, classifier, pixels, labels.to(device), parameters, seed=1).values()
         yield (
             key,
-            [comparison.correct for comparison in comparisons],
+            [comparison.n_correct for comparison in comparisons],
             [comparison.image_bits + comparison.logit_bits for comparison in comparisons],
         )
 
