@@ -527,7 +527,7 @@ def compare(
 
     Args:
         networks: modules, or results of `evaluate`, in a mapping by name or in a list. In a list, they are named after
-            their classes, with numbers if these are equal. Alternatively, strings that name networks whose per-image
+            their classes, with numbers if classes repeat. Alternatively, strings that name networks whose per-image
             outcomes are in datasets: ``DATASET:ARCHITECTURE`` or ``DATASET:ARCHITECTURE@WEIGHTS``, where DATASET is a
             folder. Without WEIGHTS, all weights of the architecture are compared.
         images: see `evaluate`; only needed for modules.

@@ -1,4 +1,4 @@
-"""Rules for the source: words and calls that only listed files may contain, and unique names."""
+"""Rules for the source code: words and calls that only listed files may contain, and unique names."""
 
 import ast
 import io

@@ -404,7 +404,7 @@ def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[
     restore_gc_thresholds()  # training can leave large unused objects
     is_on_cpu = device == "cpu"
     if not is_on_cpu:
-        # PyTorch requires this variable for deterministic matrix products; cuBLAS reads it when it is initialised.
+        # PyTorch requires this variable for deterministic matrix products; cuBLAS reads the variable on first use.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[] if is_on_cpu else [device]))
