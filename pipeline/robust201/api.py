@@ -69,6 +69,7 @@ _MIN_TIMED_PASSES = 100_000
 """If an evaluation takes more passes than this, a pass is timed first, to estimate the remaining time."""
 
 _MEASUREMENTS = ("accuracy", "confidence_prediction", PREDICTIONS)
+"""Measurements of every key that has predictions."""
 
 
 def load_model(

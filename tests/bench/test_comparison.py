@@ -118,6 +118,7 @@ def test_bench_prints_table_and_writes_times(
     def fake_run_timed(command: list[str], environment: dict[str, str], log: Path) -> tuple[RunTime, str]:
         commands.append(command)
         assert environment["OMP_NUM_THREADS"] == "2"
+        # The option without values means no attacks.
         has_attacks = "--attacks" in command and command[-1] != "--attacks"
         is_loop = "robust201.bench.user_loop" in command
         wall = 1.0 + has_attacks * (8.0 if "default" in command else 4.0) if is_loop else 2.0

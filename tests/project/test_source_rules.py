@@ -101,6 +101,7 @@ def test_public_names_are_unique_in_a_folder() -> None:
 # --- Only `core.files` opens files, so that the program never waits for a pipe or reads from an endless device -------
 
 OPENING_FUNCTIONS = {"open", "read_bytes", "read_text", "FileIO"}
+"""Names of functions that may open a path."""
 
 ALLOWED_CALLS: dict[str, set[str]] = {
     "core/files.py": {"open", "os.open", "temporary_path.open"},
@@ -169,6 +170,7 @@ GUARDED_PATHS = (
     "training/draws.py",
     "training/augmentation.py",
 )
+"""Folders and files whose code must not call such functions."""
 
 MATRIX_PRODUCTS = {"dot", "vdot", "inner", "matmul", "einsum", "tensordot", "linalg"}
 ELEMENTARY_FUNCTIONS = {
@@ -180,6 +182,7 @@ ELEMENTARY_FUNCTIONS = {
 EXACT_PRODUCTS = {
     "images/upscaling.py": "sums of integers below 2^53 are exact in any order",
 }
+"""Files that may use matrix products, with reasons."""
 
 
 def find_processor_dependent_functions(source: str) -> list[str]:

@@ -75,6 +75,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 FILES = {"CIFAR-10-C/labels.npy": b"labels" * 50, "CIFAR-10-C/fog.npy": bytes(range(256)) * 3000}
+"""Contents of the files of a small CIFAR-10-C, by path in the archive."""
 
 
 def make_tar(files: dict[str, bytes], *members: tarfile.TarInfo) -> bytes:

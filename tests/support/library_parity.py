@@ -18,6 +18,8 @@ from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.foolbox_engine import foolbox
 
 FOOLBOX = ("fgsm", "pgd", "pgd_linf7", "pgd_l2")
+"""Keys of the attacks that are compared with Foolbox; all others are compared with pyautoattack."""
+
 LIBRARY_BATCHES = Batching(batch_size=1, pool_size=1, uses_library_batches=True)
 
 

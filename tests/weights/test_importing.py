@@ -26,6 +26,7 @@ from tests.support.official_archives import (
 
 INDICES = (3, 309)
 TRIALS = {"12": [("cifar10", 111)], "200": [("cifar10", 888), ("cifar10", 777), ("cifar100", 888)]}
+"""Dataset and seed of each trial, by number of epochs."""
 
 
 @pytest.fixture(scope="module")

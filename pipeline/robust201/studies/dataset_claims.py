@@ -25,6 +25,7 @@ _PUBLISHED = Path(__file__).parent / "published" / "dataset.json"
 HOLDS, FAILS, UNTESTED = "holds", "does not hold", "cannot be tested"
 
 ATTACKS = ("aa_apgd-ce", "pgd", "fgsm", "aa_square")
+"""Keys of the attacks in the paper."""
 
 CLEAR_DIFFERENCE = 0.01
 """Minimum difference between published medians for their order to be checked.

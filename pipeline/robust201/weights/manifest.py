@@ -42,6 +42,7 @@ _OPTIONAL_DEFAULTS = {
 
 
 _MAX_INTEGER = 1 << 63
+"""Exclusive upper limit of integers, so that they fit into 64 bits."""
 
 
 def _is_text(value: Any) -> bool:

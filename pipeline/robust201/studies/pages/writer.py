@@ -14,6 +14,7 @@ from robust201.studies.comparisons import GROUPS
 from robust201.studies.config import Study
 
 PAGE = "study.md"
+"""Name of the page's file."""
 
 MAX_ROWS = 20
 """Maximum number of rows of a table on a page; longer tables are only written as files."""

@@ -30,8 +30,10 @@ DEFAULT_HP = "200"
 """Default training length in epochs; published records call it ``hp``."""
 
 DEFAULT_SEED = 777
+"""Seed of the training runs that are preferred by default."""
 
 _BUFFER_KEY = re.compile(r"(?:^|\.)(?:running_mean|running_var|num_batches_tracked)$")
+"""Pattern of the names of BatchNorm's running statistics, which are not parameters."""
 
 MAX_WEIGHTS_BYTES = 8 << 30
 """Maximum size of one network's weights file, which is enough for two billion parameters."""
