@@ -194,7 +194,7 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
     page.add_lead(_describe_directions(results.best))
     page.add_text(
         "D means training on the original images, and D_R training on robust images; * means that the "
-        "training images are rotated at random. "
+        "training images are rotated by larger random angles. "
         f"{_ROBUST_IMAGES} Of the networks with published numbers, G-ResNet is group-equivariant, and STN contains a "
         f"spatial transformer. {_SPATIAL_ATTACKS}"
     )
