@@ -84,7 +84,7 @@ def test_plot_and_report_show_selected_networks_and_keys(tmp_path: Path) -> None
 
 def test_plot_and_rank_errors_suggest_a_remedy(tmp_path: Path) -> None:
     too_many_networks = CliRunner().invoke(app, ["plot", "attack-curves", FOLDER, "--out", str(tmp_path / "a.png")])
-    assert "of at most 11 networks" in str(too_many_networks.exception)
+    assert "at most 11 networks" in str(too_many_networks.exception)
     assert "Select up to 11 networks with --architectures" in str(too_many_networks.exception)
     too_few_networks = CliRunner().invoke(
         app, ["plot", "attacks", FOLDER, *SELECTION, "--out", str(tmp_path / "a.png")]

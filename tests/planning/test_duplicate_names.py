@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def write_rows_with_ids(folder: Path, measure: str, first_id: str, second_id: st
 
 @pytest.mark.parametrize("measure", ROWS)
 @pytest.mark.parametrize(
-    ("first_id", "second_id", "message"), [("0", "0", "'0' twice"), ("0", "00", "'00'"), ("00", "0", "'00'")]
+    ("first_id", "second_id", "message"), [("0", "0", "'0' (occurs )?twice"), ("0", "00", "'00'"), ("00", "0", "'00'")]
 )
 @pytest.mark.slow_combinations
 def test_duplicate_id_is_rejected_by_all_readers(
@@ -48,7 +49,7 @@ def test_duplicate_id_is_rejected_by_all_readers(
     ):
         with pytest.raises(ResultsError, match=f"pgd_{measure}.json.*{message}"):
             read_values(RobustnessDataset(folder))
-    assert message in robust201("convert", folder).error_line(2)
+    assert re.search(message, robust201("convert", folder).error_line(2))
 
 
 def test_duplicate_field_of_a_value_is_rejected(tmp_path: Path) -> None:
@@ -56,9 +57,9 @@ def test_duplicate_field_of_a_value_is_rejected(tmp_path: Path) -> None:
     file = folder / "cifar10/pgd_confidence.json"
     file.write_text(file.read_text().replace('"label"', '"label": [[0.0]], "label"', 1))
     data = RobustnessDataset(folder)
-    with pytest.raises(ResultsError, match="'label' twice"):
+    with pytest.raises(ResultsError, match="'label' occurs twice"):
         data.value(0, "cifar10", "pgd", "confidence")
-    with pytest.raises(ResultsError, match="'label' twice"):
+    with pytest.raises(ResultsError, match="'label' occurs twice"):
         list(data.files.iter_values("cifar10", "pgd", "confidence"))
 
 
@@ -122,5 +123,5 @@ def test_duplicate_id_in_meta_json_is_rejected(tmp_path: Path) -> None:
     file = folder / "meta.json"
     first_id_json = json.dumps(json.loads(file.read_text())["ids"]["0"])
     file.write_text(file.read_text().replace('"ids": {', f'"ids": {{"0": {first_id_json}, ', 1))
-    with pytest.raises(ResultsError, match=r"meta\.json.*'0' twice"):
+    with pytest.raises(ResultsError, match=r"meta\.json.*'0' occurs twice"):
         RobustnessDataset(folder)

@@ -337,8 +337,8 @@ def test_errors_suggest_closest_name_or_explain_missing_results(dataset, query_a
 
 
 def test_reader_rejects_folder_that_is_not_a_dataset(tmp_path):
-    for path in (tmp_path / "missing", tmp_path):
-        with pytest.raises(ResultsError, match=r"it has no meta\.json") as error_info:
+    for path, problem in ((tmp_path / "missing", "there is no such folder"), (tmp_path, r"it has no meta\.json")):
+        with pytest.raises(ResultsError, match=problem) as error_info:
             RobustnessDataset(path)
         assert isinstance(error_info.value, InputError)
         assert error_info.value.exit_code == 2

@@ -215,9 +215,9 @@ class ExactWindowModel(ExactModel):
 def test_square_images_are_the_same_with_window_searches(batch_size):
     parameters = SQUARE.parameters(epsilons_255=(2.0, 8.0, 24.0), queries=150, restarts=2)
     model = ExactWindowModel()
-    images_with_searches = attack_images(SQUARE, parameters=parameters, model=model, samples=batch_size)
+    images_with_searches = attack_images(SQUARE, parameters=parameters, model=model, batch_size=batch_size)
     assert sum(search.n_logits for search in model.searches) > 100
-    assert_equals_rows_of(attack_images(SQUARE, parameters=parameters, samples=batch_size), images_with_searches)
+    assert_equals_rows_of(attack_images(SQUARE, parameters=parameters, batch_size=batch_size), images_with_searches)
     assert any((images != clean_images()).any() for images in images_with_searches.values())
 
 

@@ -2,11 +2,14 @@
 
 import re
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from robust201.core.csv_files import write_csv
 from robust201.studies.comparisons import check_published_marks
 from robust201.studies.pages import write_pages
+from robust201.studies.pages.robust_features import _describe_trends
 from robust201.studies.pages.writer import MAX_ROWS, format_comparisons, format_table, table_or_link
 from tests.conftest import REPOSITORY
 from tests.support.planted_studies import STUDIES
@@ -26,7 +29,10 @@ FINDINGS_BY_STUDY = {
     "image-distribution": (
         "The robustness R (defined below) of two groups of networks differs significantly in 4 of 4 comparisons"
     ),
-    "robust-features-dynamics": "At its last snapshot, the run std has: clean accuracy 80.00% (published: 91.16%), ",
+    "robust-features-dynamics": (
+        "Kendall's tau between curve and iteration has the published sign for 2 of 2 curves. "
+        "At its last snapshot, the run std has: clean accuracy 80.00% (published: 91.16%), "
+    ),
     "robust-features-mixing": (
         "As the fraction of robust images in training rises from 0 to 1, accuracy rises in 2 of 4 curves"
     ),
@@ -63,6 +69,21 @@ def test_write_pages_links_all_tables_and_figures(name, tmp_path):
         first_bytes = {path: path.read_bytes() for path in (page, *files)}
         write_pages(study, exports, tmp_path / "out")
         assert first_bytes == {path: path.read_bytes() for path in (page, *files)}
+
+
+def test_dynamics_page_names_curves_whose_trend_has_another_sign():
+    trends = pd.DataFrame(
+        {
+            "run": ["std", "std", "std", "std*"],
+            "curve": ["clean", "asr rot30", "asr pgd_linf7:4", "asr rot30"],
+            "tau": [0.9, -0.2, 0.5, np.nan],
+            "printed_tau": [0.8, 0.1, np.nan, -0.8],
+        }
+    )
+    assert _describe_trends(trends) == [
+        "Kendall's tau between curve and iteration has the published sign for 1 of 2 curves (others: std, asr rot30)."
+    ]
+    assert _describe_trends(trends[2:]) == []
 
 
 def test_mixing_page_without_published_numbers_has_no_published_decreases(tmp_path):

@@ -362,7 +362,7 @@ def test_corruption_requests_images_by_key_severity_and_index(task):
 def test_corruption_rejects_bad_source(source):
     task = TASKS["fog"]
     context = tiny_context("fog")
-    context = type(context)(**{**vars(context), "corrupted": source})
+    context = type(context)(**{**vars(context), "corrupted_images": source})
     with pytest.raises(PerturbationError, match="fog"):
         perturb_all(task, small_parameters(task), IMAGES, context)
 

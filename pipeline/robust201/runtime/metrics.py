@@ -23,7 +23,10 @@ class Metric:
 
 METRICS = {
     "robust201_evaluations_total": Metric(
-        "counter", "evaluations", "evaluations computed; slices count as their fraction of the images", _UNIT_TAGS
+        "counter",
+        "evaluations",
+        "evaluations computed; an evaluation on a slice of the images counts as the slice's fraction",
+        _UNIT_TAGS,
     ),
     "robust201_images_total": Metric("counter", "images", "images evaluated, counted once per strength", _UNIT_TAGS),
     "robust201_part_seconds": Metric(

@@ -91,7 +91,8 @@ def write_dynamics(study: DynamicsStudy, exports: Exports, folder: Path) -> list
     page = PageWriter(study, folder, f"{study.name}: accuracy and attack success during training")
     page.add_table("curves", results.curves)
     page.add_table("trends", results.trends)
-    page.add_lead(" ".join(_describe_run(str(run), rows) for run, rows in results.trends.groupby("run", sort=False)))
+    run_sentences = [_describe_run(str(run), rows) for run, rows in results.trends.groupby("run", sort=False)]
+    page.add_lead(" ".join([*_describe_trends(results.trends), *run_sentences]))
     page.add_text(_explain_numbers(results.curves["n"]))
     page.add_text(
         f"Attack success (asr) is computed on all {results.n_images} images: of those that are classified correctly "
@@ -118,10 +119,25 @@ def write_dynamics(study: DynamicsStudy, exports: Exports, folder: Path) -> list
     return page.finish()
 
 
+def _describe_trends(trends: pd.DataFrame) -> list[str]:
+    """Return a sentence on the curves that rise or fall as published; no sentence if no published tau is comparable."""
+    comparable = trends[trends["tau"].notna() & trends["printed_tau"].notna()]
+    if comparable.empty:
+        return []
+    agrees = comparable["tau"] * comparable["printed_tau"] > 0
+    sentence = (
+        f"Kendall's tau between curve and iteration has the published sign for {agrees.sum()} of {len(comparable)} "
+        "curves"
+    )
+    others = [f"{row['run']}, {row['curve']}" for row in comparable[~agrees].to_dict("records")]
+    return [f"{sentence} (others: {'; '.join(others)})." if others else f"{sentence}."]
+
+
 def _describe_run(run: str, trends: pd.DataFrame) -> str:
-    """Return a sentence with the last value of each curve of a run, and the published value."""
+    """Return a sentence with the last value of each published curve of a run; without published curves, of all."""
+    is_published = trends["printed_last"].notna()
     descriptions = []
-    for row in trends.to_dict("records"):
+    for row in trends[is_published | ~is_published.any()].to_dict("records"):
         name = row["curve"].removeprefix("asr ")
         curve = "clean accuracy" if row["curve"] == CLEAN else f"attack success under {name}"
         published = "none" if math.isnan(row["printed_last"]) else f"{_format_percent(row['printed_last'])}%"
