@@ -137,7 +137,7 @@ def _describe_run(run: str, trends: pd.DataFrame) -> str:
     """Return a sentence with the last value of each published curve of a run; without published curves, of all."""
     is_published = trends["printed_last"].notna()
     descriptions = []
-    for row in trends[is_published | ~is_published.any()].to_dict("records"):
+    for row in trends[is_published | (not is_published.any())].to_dict("records"):
         name = row["curve"].removeprefix("asr ")
         curve = "clean accuracy" if row["curve"] == CLEAN else f"attack success under {name}"
         published = "none" if math.isnan(row["printed_last"]) else f"{_format_percent(row['printed_last'])}%"
