@@ -1,4 +1,4 @@
-"""Build hook that compiles native.c when the package is built or installed.
+"""Build hook that compiles native.c to a library when the package is built or installed.
 
 If there is no C compiler, the package is built without the library. This command compiles native.c for a checkout that
 is on Python's path without being installed:

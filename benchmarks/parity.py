@@ -45,7 +45,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.context import Context, Request, to_float
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import perturb
-from tests.support.library_parity import compare, differing_bits, fused_images, library_images
+from tests.support.library_parity import compare, count_differing_bits, fused_images, library_images
 
 ATTACKS = tuple(key for key, task in TASKS.items() if task.kind == "attack")
 STRENGTHS: dict[str, dict[str, Any]] = {
@@ -115,7 +115,7 @@ class Case:
             classes = [model.logits(images).argmax(dim=1) for images in perturbed]
         return (torch.stack(classes) == self.labels).numpy()
 
-    def differing_bits(self, key: str, parameters: Parameters, n_images: int) -> list[int]:
+    def count_differing_bits(self, key: str, parameters: Parameters, n_images: int) -> list[int]:
         """Return, for each strength, in how many bits the library's and the fused attack's images and logits differ."""
         pixels, labels = self.pixels[:n_images], self.labels[:n_images]
         if TASKS[key].constraint is None:
@@ -123,7 +123,7 @@ class Case:
                 self.attack(engine, self.published, self.published, key, parameters)
                 for engine in ("reference", "fused")
             ]
-            return [differing_bits(*images) for images in zip(*images_by_engine, strict=True)]  # type: ignore[no-untyped-call]
+            return [count_differing_bits(*images) for images in zip(*images_by_engine, strict=True)]  # type: ignore[no-untyped-call]
         comparisons = compare(key, self.published, pixels, labels, parameters, seed=SEED).values()
         return [comparison.image_bits + comparison.logit_bits for comparison in comparisons]
 
@@ -175,7 +175,7 @@ def measure(case: Case, key: str, parameters: Parameters, n_bit_images: int) -> 
         is_correct.append(case.is_correct(model, perturbed))
     library, fused = is_correct[0], is_correct[2]
     n_correct_with_one = (library & ~fused).sum(axis=1), (~library & fused).sum(axis=1)
-    bits = case.differing_bits(key, parameters, n_bit_images)
+    bits = case.count_differing_bits(key, parameters, n_bit_images)
     lengths = ", ".join(f"{getattr(parameters, name)} {name}" for name in MIN_LENGTHS if hasattr(parameters, name))
     pairs = " ".join(f"{first}/{second}" for first, second in zip(*n_correct_with_one, strict=True))
     cells = [f"#{case.index}", f"`{key}`", lengths, join_numbers(library.sum(axis=1)), join_numbers(fused.sum(axis=1))]
@@ -224,7 +224,7 @@ def compare_on_digits(
         comparisons = compare(key, classifier, pixels, labels.to(device), parameters, seed=1).values()
         yield (
             key,
-            [comparison.correct for comparison in comparisons],
+            [comparison.n_correct for comparison in comparisons],
             [comparison.image_bits + comparison.logit_bits for comparison in comparisons],
         )
 

@@ -73,7 +73,7 @@ def print_row(comparison: TimeComparison, *, is_trained: bool, clock: str) -> No
         name += f" ({COST_LEVELS[int(comparison.subject.name)]})"
     seconds = [getattr(times.attacks, clock) for times in comparison.contenders]
     cells = [name, "trained" if is_trained else "random", *(f"{value:.1f}" for value in seconds)]
-    ratios = comparison.ratio("wall"), comparison.ratio(clock, start_up=True), comparison.largest_difference
+    ratios = comparison.ratio("wall"), comparison.ratio(clock, with_start_up=True), comparison.largest_difference
     cells += [f"**{comparison.ratio(clock):.2f}**", *(f"{ratio:.2f}" for ratio in ratios)]
     print(f"| {' | '.join(cells)} |", flush=True)
 

@@ -44,7 +44,7 @@ hypothesis.settings.load_profile("robust201")
 # If SIGINT is ignored here (nohup, trap '' INT), processes that tests start and interrupt would ignore it, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Without a token here, Ray would write one into the user's home folder, readable to all, when tests start a cluster.
+# Without a token here, Ray would write one to the home folder, readable by all users, when tests start a cluster.
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -79,7 +79,7 @@ def without_rebuilding_command_line() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Return the folder that ROBUST201_DATA names, or skip the test."""
+    """Return the data folder (ROBUST201_DATA, by default `shared` next to the repository), or skip the test."""
     folder = Path(os.environ.get("ROBUST201_DATA", REPOSITORY.parent / "shared"))
     if not (folder / "cifar10" / "test.parquet").exists():
         pytest.skip(f"no cifar10/test.parquet in {folder}; set ROBUST201_DATA to a data folder")

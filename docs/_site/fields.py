@@ -99,8 +99,8 @@ def _list_limits(schema: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(limits))
 
 
-def _describe_default(name: str, schema: Mapping[str, Any], required: bool) -> str:
-    if required:
+def _describe_default(name: str, schema: Mapping[str, Any], is_required: bool) -> str:
+    if is_required:
         return "required"
     if "default" not in schema:
         return "optional"

@@ -69,6 +69,7 @@ _MIN_TIMED_PASSES = 100_000
 """If an evaluation takes more passes than this, a pass is timed first, to estimate the remaining time."""
 
 _MEASUREMENTS = ("accuracy", "confidence_prediction", PREDICTIONS)
+"""Measurements of every key that has predictions."""
 
 
 def load_model(
@@ -82,7 +83,7 @@ def load_model(
     recipe: str | None = None,
     device: torch.device | str = "cpu",
 ) -> Classifier:
-    """Load a trained network with its normalisation inside.
+    """Load a trained network as a module that includes its normalisation.
 
     Args:
         architecture: index or cell string of NAS-Bench-201 (isomorphic cells share weights), or the name of a network
@@ -174,7 +175,7 @@ def evaluate(
     """Evaluate a network on clean, attacked and corrupted images.
 
     Without `keys`, the evaluation is a first look: clean images, FGSM, PGD, AutoAttack and three corruptions, on as
-    many images as a small network can process in about a minute.
+    many images as the network can process in about a minute, but at least 20.
 
     The module is not changed. Attacks work as in a sweep (docs/protocol.md); an image's random numbers depend on the
     seed, the key and the image's position. Corruptions are generated with the parameters of CIFAR-10-C, scaled to the
@@ -216,9 +217,9 @@ def evaluate(
         A DataFrame with one row per key and strength, in the order of `keys` and by ascending strength. Columns: `key`,
         `strength` (epsilon in units of 1/255 for Linf, in units of the pixel range for L2 and L1, as a number of values
         for L0; severity of a corruption; otherwise 0), `accuracy`, `low` and `high` (its 95% interval), `confidence`
-        (mean softmax of the predicted class), `n_images` and `seconds` (for strengths that are attacked together, only
-        their sum is meaningful). A measure (kind ``measure``) has no accuracy but columns of its own, such as
-        `squared_norm`, which are NaN in other rows.
+        (mean softmax of the predicted class), `n_images` and `seconds` (for strengths that are attacked together,
+        only the sum of the seconds is meaningful). A measure (kind ``measure``) has no accuracy but columns of its own,
+        such as `squared_norm`, which are NaN in other rows.
         Properties: `outcomes` (which images were classified correctly), `distances` (smallest perturbations found by
         attacks such as `fmn`), `steps` (the step at which an attack fooled the network, per image) and `summary`
         (a text on accuracy under all attacks together).
@@ -468,11 +469,13 @@ def _plan_first_look(
     (short_result,) = _evaluate_key(context, find_task("pgd"), short_parameters, timed_images, EvaluationProgress())
     robust_fraction = float(short_result.values["accuracy"])
     costs = dataclasses.replace(_measure_costs(context, timed_images), robust_fraction=robust_fraction)
-    chooses_count = count is None
+    is_limited_by_time = count is None
     count = choose_image_count(costs, parameters_by_key, len(images)) if count is None else count
     n_split = images.n_split or len(images)
     evaluation_progress.say(
-        describe_plan(count, n_split, context.seed, limited_by_time=chooses_count, costs=costs, keys=parameters_by_key)
+        describe_plan(
+            count, n_split, context.seed, limited_by_time=is_limited_by_time, costs=costs, keys=parameters_by_key
+        )
     )
     evaluation_progress.costs = {
         key: costs.estimate_seconds(key, parameters, count) for key, parameters in parameters_by_key.items()
@@ -485,8 +488,8 @@ def _measure_costs(context: Context, images: ImageSet) -> Costs:
     device = context.classifier.device
     batch = slice(0, min(_N_CHECK_IMAGES, context.batch_size))
     pixels, labels = torch.from_numpy(images.images[batch]), torch.from_numpy(images.labels[batch])
-    passes = measure_pass(context.attacked_model, to_float(pixels).to(device), labels.to(device))
-    return Costs(passes.seconds_per_batch, passes.seconds_per_image, context.batch_size, images.n_classes)
+    pass_time = measure_pass(context.attacked_model, to_float(pixels).to(device), labels.to(device))
+    return Costs(pass_time.seconds_per_batch, pass_time.seconds_per_image, context.batch_size, images.n_classes)
 
 
 def _estimate_time(
@@ -525,7 +528,7 @@ def compare(
 
     Args:
         networks: modules, or results of `evaluate`, in a mapping by name or in a list. In a list, they are named after
-            their classes, with numbers if these are equal. Alternatively, strings that name networks whose per-image
+            their classes, with numbers if classes repeat. Alternatively, strings that name networks whose per-image
             outcomes are in datasets: ``DATASET:ARCHITECTURE`` or ``DATASET:ARCHITECTURE@WEIGHTS``, where DATASET is a
             folder. Without WEIGHTS, all weights of the architecture are compared.
         images: see `evaluate`; only needed for modules.
@@ -538,9 +541,9 @@ def compare(
     Returns:
         A DataFrame with one row per pair, key and strength: `first` and `second` (names), `key`, `strength`,
         `first_accuracy`, `second_accuracy`, `difference` (second minus first), `low` and `high` (its paired 95%
-        interval), `only_first` and `only_second` (images that only this network classifies correctly), `p_value`
-        (McNemar's exact test, two-sided), `adjusted_p_value` (Holm's correction over all rows) and `n_images`. Its
-        property `summary` has a sentence about each pair.
+        interval), `only_first` and `only_second` (numbers of images that only this network classifies correctly),
+        `p_value` (McNemar's exact test, two-sided), `adjusted_p_value` (Holm's correction over all rows) and
+        `n_images`. Its property `summary` has a sentence about each pair.
 
     Raises:
         ConfigError: there are fewer than two networks; modules or tables are mixed with networks in datasets; two
@@ -686,7 +689,7 @@ def attack(
         DatasetError: see `evaluate`.
         EvaluationError: see `evaluate`.
     """
-    task = _find_key(key)
+    task = _find_task(key)
     if task.kind != "attack":
         attacks = ", ".join(name for name, task in TASKS.items() if task.kind == "attack")
         raise ConfigError(f"Attacking failed for {key!r}: it is not an attack. Use one of {attacks}.")
@@ -711,11 +714,11 @@ def attack(
     common_arguments = _CommonArguments(as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
     with common_arguments.open_context(model, image_set, key=task.key) as context:
         torch_device = context.classifier.device
-        pixels, classes = (
+        pixels, label_tensor = (
             torch.from_numpy(image_set.images).to(torch_device),
             torch.from_numpy(image_set.labels).to(torch_device),
         )
-        request = Request(strengths, pixels, classes, image_set.indices)
+        request = Request(strengths, pixels, label_tensor, image_set.indices)
         positions = [strengths.index(strength) for strength in (requested_radii or strengths)]
         attacked = torch.empty((len(strengths), *pixels.shape), device=torch_device)
         perturbed = perturb(task, context, attack_parameters, request)
@@ -738,8 +741,9 @@ def place(result: pd.DataFrame, dataset: "RobustnessDataset", *, data: str = "ci
 
     Returns:
         One row per row of `result` that has an accuracy: `key`, `strength`, `accuracy`, `rank` (1 if no architecture is
-        better; missing if the dataset has no accuracy at this key and strength), `architectures` (their number),
-        `percentile` (percentage of them that are worse; ties count half), `median`, `best` and `best_architecture`.
+        better; missing if the dataset has no accuracy at this key and strength), `architectures` (number of
+        architectures with such an accuracy), `percentile` (percentage of these that are worse; ties count half),
+        `median`, `best` and `best_architecture`.
 
     Raises:
         ConfigError: the DataFrame lacks columns of `evaluate`, or the dataset has no such image dataset.
@@ -753,7 +757,7 @@ def place(result: pd.DataFrame, dataset: "RobustnessDataset", *, data: str = "ci
         )
     if data not in dataset.data:
         raise ConfigError(
-            f"Ranking failed for data={data!r}: the results have no such image dataset."
+            f"Ranking failed for data={data!r}: the dataset has no results on such an image dataset."
             f"{did_you_mean(data, dataset.data)}"
         )
     rows = [
@@ -769,6 +773,7 @@ def place(result: pd.DataFrame, dataset: "RobustnessDataset", *, data: str = "ci
 def _rank_accuracy(
     key: str, strength: float, accuracy: float, dataset: "RobustnessDataset", data: str
 ) -> dict[str, Any]:
+    """Return one row of the result of `place`."""
     row: dict[str, Any] = {"key": key, "strength": strength, "accuracy": accuracy, "architectures": 0}
     if dataset.files.find(data, key, "accuracy") is None:
         return row
@@ -970,7 +975,7 @@ def parse_keys(keys: _Keys, engine: str, *, randomised: bool = False) -> list[tu
             members = [key for key in expand_keys([name]) if key not in listed_keys]
         for key in members:
             user_task = _parse_user_task(key, fields)
-            task = _find_key(key) if user_task is None else user_task[0]
+            task = _find_task(key) if user_task is None else user_task[0]
             if task.key in parsed:
                 raise ConfigError(
                     f"Reading keys failed for {task.key!r}: it is listed more than once. Evaluate it with other "
@@ -1008,7 +1013,8 @@ def _parse_user_task(key: object, fields: object) -> tuple[UserTask, Parameters]
     return parameters.to_task(key).located(parameters.file, hash_file(parameters.file)), parameters
 
 
-def _find_key(key: object) -> Task:
+def _find_task(key: object) -> Task:
+    """Return the task of a key, which must be a text."""
     if not isinstance(key, str):
         raise ConfigError(
             f"Reading keys failed for {key!r}: expected a name such as 'pgd', or {{'pgd': {{'steps': 80}}}}, got a "
@@ -1022,6 +1028,7 @@ _IMAGE_FIELDS = ("split", "images", "image_seed")
 
 
 def _parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
+    """Validate the fields of a key, and return the parameters of its task."""
     if not isinstance(fields, Mapping | None):
         raise ConfigError(
             f"Reading parameters failed for {task.key}: expected a mapping of names to values, got "
@@ -1122,6 +1129,6 @@ def _make_table_row(result: EvaluationResult) -> dict[str, Any]:
     }
     if not has_predictions(values):
         return row | {name: array.item() if array.ndim == 0 else array.tolist() for name, array in values.items()}
-    correct, confidence = summarise(values)
-    low, high = map(float, accuracy_intervals(correct / n_images, n_images))
-    return row | {"accuracy": correct / n_images, "low": low, "high": high, "confidence": confidence}
+    n_correct, confidence = summarise(values)
+    low, high = map(float, accuracy_intervals(n_correct / n_images, n_images))
+    return row | {"accuracy": n_correct / n_images, "low": low, "high": high, "confidence": confidence}

@@ -61,7 +61,7 @@ def show(
         A Matplotlib figure, which notebooks display; ``.savefig("attacked.png")`` saves it.
 
     Raises:
-        ConfigError: there are several radii or too many images; or see `attack`.
+        ConfigError: there are too many images or a wrong number of class names; or see `attack`.
         DatasetError, EvaluationError: see `attack`.
     """
     from robust201.figures.image_grid import Tile, change_to_image, draw_image_grid

@@ -51,8 +51,8 @@ def curves(
         `median_distance` over all images (0 for images that are misclassified without an attack), `median_low` and
         `median_high` (its 95% interval), `half_distance` (smallest epsilon that fools half of the correctly classified
         images), `never_fooled` (fraction of the images), `n_images`, `passes` (forward and backward passes per attacked
-        image in the attacks' steps; NaN with `aa_fab` and `bb`) and `seconds`. Distances have the units of strengths:
-        1/255 (Linf), the pixel range (L2, L1) or a number of values (L0).
+        image in the attacks' steps; NaN with `aa_fab` and `bb`) and `seconds`. Distances are in the unit of the
+        strengths: 1/255 (Linf), the pixel range (L2, L1) or a number of values (L0).
         Further members: `accuracy(epsilons)`, `distances` by image, `optimality` of the attacks, `summary` and
         `save("curves.pdf")`.
 
@@ -139,6 +139,7 @@ def _as_list(networks: Sequence[nn.Module] | nn.Module) -> Sequence[nn.Module]:
 
 
 def _strength_field(task: Task) -> str:
+    """Return the name of the parameter that sets the radii of an attack."""
     return next(name for name in STRENGTH_FIELDS if name in task.parameters.model_fields)
 
 

@@ -119,7 +119,7 @@ def test_evaluate_rejects_class_folders_that_do_not_match_the_network(folder: Pa
 # --- many classes
 
 
-def test_evaluate_supports_thousand_classes() -> None:
+def test_evaluate_supports_1000_classes() -> None:
     model = make_network(3, n_classes=1000)
     with torch.no_grad():
         labels = model(torch.from_numpy(PIXELS) / 255).argmax(dim=1).numpy()
@@ -132,7 +132,7 @@ def test_evaluate_supports_thousand_classes() -> None:
     assert ((table["confidence"] > 0) & (table["confidence"] < 1)).all()
 
 
-def test_evaluate_rejects_more_than_maximum_classes() -> None:
+def test_evaluate_rejects_too_many_classes() -> None:
     class NetworkWithManyClasses(nn.Module):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return images.flatten(1)[:, :1].expand(-1, 70_000)

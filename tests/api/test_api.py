@@ -74,7 +74,7 @@ def test_clean_results_match_the_logits() -> None:
 
 
 @pytest.mark.parametrize("engine", ["fused", "reference"])
-def test_evaluate_matches_accuracy_of_sweep(engine: str) -> None:
+def test_evaluate_matches_accuracy_of_evaluate_part(engine: str) -> None:
     task = find_task("pgd")
     parameters = task.parameters(epsilons_255=(1, 8), steps=4, rel_stepsize=0.25)
     images = tiny_images()
@@ -131,7 +131,7 @@ def test_evaluate_returns_measure_in_separate_columns() -> None:
     assert clean[["squared_norm", "squared_norm_sd"]].isna().all()
     assert jacobian[["accuracy", "low", "high", "confidence"]].isna().all()
     assert jacobian["squared_norm"] > 0
-    # A classifier from load_model contains its normalisation, so the Jacobian equals that of the sweep.
+    # A `Classifier` contains its normalisation, so the Jacobian equals that with the argument `normalisation`.
     classifier_frame = evaluate(
         tiny_classifier(), PIXELS, LABELS, [{"jacobian": {"projections": "exact"}}], progress=False
     )
@@ -235,7 +235,7 @@ def test_evaluate_accepts_module_created_in_inference_mode(make_model: type[nn.M
     assert model.training
 
 
-@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="a switch of PyTorch 2.9")
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="the setting needs PyTorch 2.9")
 def test_evaluate_uses_full_precision_despite_fp32_precision_setting() -> None:
     operations: list[Any] = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv]
     precisions_before = [operation.fp32_precision for operation in operations]
@@ -389,7 +389,7 @@ def test_load_model_rejects_wrong_arguments_in_one_line(tmp_path: Path, tiny_wei
 # --- place
 
 
-def test_place_names_networks_of_custom_spaces(tmp_path: Path) -> None:
+def test_place_names_networks_of_other_spaces(tmp_path: Path) -> None:
     plan = dataclasses.replace(make_plan(["resnet18", "resnet34"], ["clean"], ["digits"]), space_name="zoo")
     export(tmp_path / "dataset", plan)
     dataset = RobustnessDataset(tmp_path / "dataset")

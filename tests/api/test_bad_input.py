@@ -37,7 +37,7 @@ class NetworkWithChangedLogits(nn.Module):
         return self.change(self.network(pixels)[1])
 
 
-class WideNetwork(nn.Module):
+class LinearNetwork(nn.Module):
     """A linear network with any number of classes."""
 
     def __init__(self, n_classes: int) -> None:
@@ -128,7 +128,7 @@ def test_evaluate_rejects_network_that_blocks_gradients(
     assert clean_frame["accuracy"].notna().all()
 
 
-def test_evaluate_attacks_constant_logits_without_graph() -> None:
+def test_evaluate_accepts_attack_on_constant_logits_without_autograd_graph() -> None:
     constant_network = NetworkWithChangedLogits(lambda logits: torch.zeros_like(logits).detach())
     with pytest.warns(RobustWarning, match="the gradient of the loss is zero"):
         frame = evaluate(constant_network, PIXELS, LABELS, ["clean", {"fgsm": {"epsilons_255": [8]}}], progress=False)
@@ -142,7 +142,7 @@ def test_evaluate_warns_if_labels_use_only_the_first_half_of_the_classes(
     images, labels = np.repeat(PIXELS[:1], n_copies, axis=0), np.arange(n_copies) % n_labels
     with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
-        evaluate(WideNetwork(n_classes=10), images, labels, ["clean"], progress=False)
+        evaluate(LinearNetwork(n_classes=10), images, labels, ["clean"], progress=False)
     assert len(caught_warnings) == int(has_warning)
     for warning in caught_warnings:
         assert str(warning.message).startswith("The model has 10 classes, but all 50 labels are below 5. ")
@@ -219,7 +219,7 @@ def test_spatial_grids_reject_non_square_images(key: str) -> None:
         attack(key, TinyNetwork(), images, LABELS)
 
 
-def test_evaluate_reports_exit_of_network_as_error() -> None:
+def test_evaluate_reports_system_exit_in_network_as_error() -> None:
     def exit_process(_logits: torch.Tensor) -> None:
         raise SystemExit(0)
 
@@ -276,7 +276,7 @@ MALFORMED_LABELS = {
     "too few": (LABELS[:-1], r"expected 21 integers, one per image, got int64 of shape \(20,\)"),
     "one-hot": (np.eye(N_CLASSES, dtype=int)[LABELS], r"got int64 of shape \(21, 5\).*`labels.argmax\(axis=1\)`"),
     "floats": (LABELS / 1, r"expected 21 integers.*got float64"),
-    "truth values": (LABELS > 2, r"expected 21 integers.*got bool"),
+    "booleans": (LABELS > 2, r"expected 21 integers.*got bool"),
 }
 
 

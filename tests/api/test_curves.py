@@ -17,7 +17,7 @@ from tests.support.tiny_networks import NORMALISATION, Float64Network, TinyNetwo
 
 IMAGES = tiny_images(20)
 OPTIONS = {"normalisation": NORMALISATION, "progress": False}
-# Attacks have few steps to save time; their warnings are ignored.
+# To save time, attacks have few steps; the warnings that result are ignored.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*steps are few:robust201.core.errors.RobustWarning"),
     pytest.mark.filterwarnings("ignore:.*did not fool:robust201.core.errors.RobustWarning"),
@@ -126,7 +126,7 @@ def test_curves_reject_wrong_arguments(arguments, message):
         compute_curves({"tiny": LogitsNetwork()}, *arguments)
 
 
-def test_curves_warn_about_too_few_steps():
+def test_evaluate_warns_about_few_steps_of_minimum_norm_attack():
     with pytest.warns(RobustWarning, match=r"fmn\.steps: 4 steps are few.*Take 50 or more"):
         robust201.evaluate(LogitsNetwork(), IMAGES.images, IMAGES.labels, {"fmn": {"steps": 4}}, **OPTIONS)
 
@@ -174,7 +174,7 @@ def test_curves_summary_reports_zero_clean_accuracy():
     assert "fewer than half" not in table.summary
 
 
-def test_count_passes_returns_nan_for_attacks_with_further_passes():
+def test_count_passes_returns_nan_if_number_is_unknown_in_advance():
     assert _count_passes(TASKS["ddn_l2"], {"steps": 7}) == 14
     for key in ("aa_fab", "bb", "bb_l0"):
         assert np.isnan(_count_passes(TASKS[key], {"steps": 7}))

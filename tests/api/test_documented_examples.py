@@ -10,7 +10,7 @@ from robust201.analysis.first_look import choose_first_look_keys
 from tests.project.test_documents import examples
 
 
-@pytest.mark.filterwarnings("ignore:(single step|ensemble)")  # few steps
+@pytest.mark.filterwarnings("ignore:(single step|ensemble)")  # caused by few steps
 def test_api_page_examples_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 
 IMAGES = tiny_images(60)
 PIXELS, LABELS = IMAGES.images, IMAGES.labels
-pytestmark = pytest.mark.filterwarnings("ignore:(single step|ensemble)")  # few images and few steps
+pytestmark = pytest.mark.filterwarnings("ignore:(single step|ensemble)")  # caused by few images and steps
 OPTIONS = {"normalisation": NORMALISATION, "progress": False}
 
 
@@ -67,7 +67,7 @@ def select_indices(count: int, seed: int) -> np.ndarray:
     return select(IMAGES, count=count, seed=seed).indices
 
 
-def test_intervals_are_based_on_evaluated_images() -> None:
+def test_intervals_are_based_on_number_of_evaluated_images() -> None:
     table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, **OPTIONS)
     low, high = accuracy_intervals(table["accuracy"], 20)
     assert (table["low"].tolist(), table["high"].tolist()) == (low.tolist(), high.tolist())

@@ -1,4 +1,4 @@
-"""Figures of attacked images and their captions."""
+"""Figures of attacked images, corruptions and blends."""
 
 import warnings
 

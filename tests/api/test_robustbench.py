@@ -83,7 +83,7 @@ def test_benchmark_protocols_match_leaderboards() -> None:
 @pytest.mark.parametrize("name", ["robustbench-linf", "robustbench-l2"])
 def test_benchmark_row_of_attack_matches_evaluation(data_folder: Path, name: str) -> None:
     table = robust201.evaluate(build(), benchmark=name, count=6, progress=False)
-    assert table.outcomes.index.tolist() == [0, 1, 2, 3, 4, 5]  # the first images in their order
+    assert table.outcomes.index.tolist() == [0, 1, 2, 3, 4, 5]  # the first images, in the order of the test split
     row = table.model_info
     assert row.keys() == FIELDS | {"autoattack_acc", "n_examples"}
     assert (row["dataset"], row["eps"], row["n_examples"]) == ("cifar10", BENCHMARKS[name].eps, 6)

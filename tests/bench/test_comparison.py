@@ -52,7 +52,7 @@ def test_ratio_is_relative_to_best_loop() -> None:
     )
     assert comparison.best("wall").contender == fast_loop
     assert comparison.ratio("wall") == comparison.ratio("cpu") == pytest.approx(4 / 2)
-    assert comparison.ratio("wall", start_up=True) == pytest.approx(5 / 5)
+    assert comparison.ratio("wall", with_start_up=True) == pytest.approx(5 / 5)
     assert comparison.largest_difference == pytest.approx(0.25)
 
 
@@ -60,10 +60,10 @@ def test_ratio_is_nan_for_attacks_too_short_to_measure() -> None:
     subject = Subject("309", NO_FILE, NO_FILE, 4, 32, 10, Normalisation((0, 0, 0), (1, 1, 1)))
     comparison = TimeComparison(subject, (make_times(Loop("default", 4), 1, 11), make_times(Sweep(), 5, 4.9)))
     assert math.isnan(comparison.ratio("wall"))
-    assert comparison.ratio("wall", start_up=True) == pytest.approx(11 / 4.9)
+    assert comparison.ratio("wall", with_start_up=True) == pytest.approx(11 / 4.9)
 
 
-def test_loops_contain_equal_batch_sizes_once() -> None:
+def test_make_loops_lists_each_batch_size_once() -> None:
     assert [loop.batch for loop in make_loops(24) if loop.layout == "default"] == [24]
     assert [loop.batch for loop in make_loops(500) if loop.layout == "default"] == [50, 250, 500]
 
@@ -94,12 +94,12 @@ def test_loop_and_reference_engine_give_equal_accuracies(
 
     user_loop = import_module("robust201.bench.user_loop")
     assert user_loop.foolbox is foolbox
-    loop_command = Loop("channels_last", 3).command(subject, SHORT_ATTACKS, Machine(), tmp_path, attacks=True)
+    loop_command = Loop("channels_last", 3).command(subject, SHORT_ATTACKS, Machine(), tmp_path, with_attacks=True)
     monkeypatch.setattr(sys, "argv", loop_command[2:])
     user_loop.run_loop()
     accuracies = Loop("channels_last", 3).read(tmp_path, capsys.readouterr().out)
     sweep = Sweep(engine="reference")
-    command = sweep.command(subject, SHORT_ATTACKS, Machine(), tmp_path, attacks=True)
+    command = sweep.command(subject, SHORT_ATTACKS, Machine(), tmp_path, with_attacks=True)
     assert command[1:3] == ["-m", "robust201"]
     assert robust201(*command[3:]).code == 0
     sweep_accuracies = sweep.read(tmp_path, "")
@@ -118,6 +118,7 @@ def test_bench_prints_table_and_writes_times(
     def fake_run_timed(command: list[str], environment: dict[str, str], log: Path) -> tuple[RunTime, str]:
         commands.append(command)
         assert environment["OMP_NUM_THREADS"] == "2"
+        # The option without values means no attacks.
         has_attacks = "--attacks" in command and command[-1] != "--attacks"
         is_loop = "robust201.bench.user_loop" in command
         wall = 1.0 + has_attacks * (8.0 if "default" in command else 4.0) if is_loop else 2.0

@@ -25,6 +25,7 @@ POD_TEMPLATES = (
     "spec.rayClusterSpec.workerGroupSpecs[].template",
 )
 CONTAINERS = ("PodTemplate.spec.initContainers[]", "PodTemplate.spec.containers[]")
+# Beginnings of the paths of fields that are omitted.
 IGNORED = ("PodTemplate.spec.ephemeralContainers", "PodTemplate.spec.affinity.", "status", "metadata")
 
 

@@ -50,7 +50,7 @@ def test_fetch_resumes_an_interrupted_call(tmp_path: Path, cifar10c_server: Serv
 
 
 def test_fetch_restarts_without_range_support(tmp_path: Path, cifar10c_server: Server) -> None:
-    cifar10c_server.ranges, cifar10c_server.cuts = False, [5000]
+    cifar10c_server.supports_ranges, cifar10c_server.cuts = False, [5000]
     fetch("CIFAR-10-C", tmp_path)
     assert_complete(tmp_path)
     assert cifar10c_server.requested_ranges == ["", "bytes=5000-"]

@@ -41,7 +41,7 @@ class PeakMemory(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.live_bytes = {}
-        self.peak = 0
+        self.peak_bytes = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         output = func(*args, **(kwargs or {}))
@@ -49,7 +49,7 @@ class PeakMemory(TorchDispatchMode):
             storage = tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else None
             if storage is not None and storage.data_ptr() not in self.live_bytes:
                 self.live_bytes[storage.data_ptr()] = storage.nbytes()
-                self.peak = max(self.peak, sum(self.live_bytes.values()))
+                self.peak_bytes = max(self.peak_bytes, sum(self.live_bytes.values()))
                 weakref.finalize(storage, self.live_bytes.pop, storage.data_ptr(), None)
         return output
 
@@ -63,7 +63,7 @@ def peak_bytes(spec, channels, cells, size, *, gradient):
     network.loss_and_gradient(pixels, labels)  # allocates the memory that does not depend on the number of samples
     with PeakMemory() as memory:
         network.loss_and_gradient(pixels, labels) if gradient else network.logits(pixels)
-    return memory.peak / len(pixels)
+    return memory.peak_bytes / len(pixels)
 
 
 MOST_EXPENSIVE_OPERATIONS = ("nor_conv_3x3",) * 6
@@ -105,6 +105,7 @@ def test_sample_bytes_uses_the_skeleton_of_the_network(channels, cells):
 
 
 def choose_for_memory(free_gigabytes, total_gigabytes=None, memory_fraction=1.0, skeleton=PUBLISHED_SKELETON):
+    """Return the capacity that is chosen for a device with this memory."""
     total_gigabytes = free_gigabytes if total_gigabytes is None else total_gigabytes
     return choose_capacity(
         free_bytes=round(free_gigabytes * GIGABYTE),
@@ -149,7 +150,7 @@ def test_choose_capacity_fits_and_grows_with_memory(
 
 
 def test_choose_capacity_is_equal_on_equal_devices():
-    # A second worker has less free memory than the first, and other processes change it slightly.
+    # A second worker has less free memory than the first, and other processes change the free memory slightly.
     capacity = choose_for_memory(24, 24, memory_fraction=0.5)
     assert {choose_for_memory(free, 24, memory_fraction=0.5) for free in (24, 23, 17, 12)} == {capacity}
     assert choose_for_memory(24, 24) == choose_for_memory(23.2, 24)

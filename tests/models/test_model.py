@@ -70,6 +70,7 @@ def differentiate_by_autograd(classifier, pixels, objective):
 
 
 def evaluate(model, pixels, objective, *, is_inference):
+    """Return the outputs of `value_and_gradient`, after checking that it leaves torch's modes unchanged."""
     had_grad_enabled = torch.is_grad_enabled()
     with torch.inference_mode(is_inference):
         outputs = model.value_and_gradient(pixels, objective)

@@ -28,6 +28,7 @@ def _truncate(path: Path, _siblings: Sequence[Path], rng: Rng) -> None:
 
 
 def _zero(path: Path, _siblings: Sequence[Path], rng: Rng) -> None:
+    """Overwrite up to 511 bytes with zeros."""
     content = bytearray(path.read_bytes())
     start = int(rng.integers(len(content)))
     length = min(int(rng.integers(1, 512)), len(content) - start)
@@ -44,6 +45,7 @@ def _replace_with(make: Callable[[Path], object]) -> Damage:
 
 
 def _swap(path: Path, siblings: Sequence[Path], rng: Rng) -> None:
+    """Exchange the contents of two files."""
     sibling = siblings[int(rng.integers(len(siblings)))]
     content = path.read_bytes()
     path.write_bytes(sibling.read_bytes())
@@ -51,6 +53,7 @@ def _swap(path: Path, siblings: Sequence[Path], rng: Rng) -> None:
 
 
 def _damage_and_rename(path: Path, siblings: Sequence[Path], rng: Rng) -> None:
+    """Damage a shard, and put the hash of the damaged contents into its name."""
     (_flip_bit if rng.integers(2) else _zero)(path, siblings, rng)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     path.rename(path.with_name(re.sub(r"[0-9a-f]{16}\.parquet$", f"{digest}.parquet", path.name)))
@@ -66,7 +69,7 @@ def _set_wrong_type(path: Path, _siblings: Sequence[Path], rng: Rng) -> None:
     content = json.loads(lines[line_index])
     wrong_value = WRONG_VALUES[int(rng.integers(len(WRONG_VALUES)))]
     parent: Any = content
-    for _ in range(12):
+    for _ in range(12):  # the maximum depth
         keys = list(parent) if isinstance(parent, dict) else range(len(parent))
         key = keys[int(rng.integers(len(keys)))]
         child = parent[key]

@@ -13,10 +13,13 @@ from robust201.reader.dataset import RobustnessDataset
 from tests.mutations.workspace import CommandResult, run_command
 
 MAX_ERROR_CHARACTERS = 20_000
+"""Maximum length of a command's stderr."""
+
 MAX_BYTES = 400 << 20
 """Maximum additional memory of a command."""
 
 _WARNING = re.compile(r"warning:|damaged|set aside|not those of its|missing")
+"""Pattern of the texts that count as a warning."""
 
 
 class Probe(NamedTuple):
@@ -45,6 +48,7 @@ def _verify(root: Path, results: str) -> tuple[CommandResult, Any]:
 
 
 def _requeue(root: Path, results: str) -> tuple[CommandResult, Any]:
+    """Requeue damaged results, run the sweep again, and return the result and the hashes of an export."""
     run_command("verify", root / results, "--requeue")
     if results != "results":
         shutil.rmtree(root / "results")

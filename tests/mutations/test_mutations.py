@@ -29,7 +29,7 @@ def pick(options: Any, rng: np.random.Generator) -> Any:
     return options[int(rng.integers(len(options)))]
 
 
-def test_damaged_files_give_errors_or_correct_results(tmp_path: Path) -> None:
+def test_damaged_files_give_errors_warnings_or_correct_results(tmp_path: Path) -> None:
     n_mutations = int(os.environ.get("MUTATIONS", "16"))
     seed = int(os.environ.get("MUTATIONS_SEED", "2"))
     workspace = Workspace(tmp_path)

@@ -62,7 +62,7 @@ def find_commands(text: str) -> list[tuple[str, list[str]]]:
 
 
 def list_sources() -> list[str]:
-    """Return the documents and docstrings that mention benchmarks."""
+    """Return the paths of all documents and of the benchmark modules, whose docstrings contain commands."""
     return [*documents(), *(f"{name.replace('.', '/')}.py" for name in MODULES)]
 
 

@@ -10,7 +10,7 @@ from robust201.core.citation import PAPER_BIBTEX
 from tests.conftest import REPOSITORY
 
 
-def test_readme_citation_file_and_report_agree() -> None:
+def test_readme_and_citation_file_agree_with_bibtex_entry() -> None:
     fields = dict(re.findall(r"^  (\w+) += \{(.*)\}", PAPER_BIBTEX, re.M))
     assert PAPER_BIBTEX in (REPOSITORY / "README.md").read_text()
     (paper,) = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())["references"]

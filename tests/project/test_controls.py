@@ -45,7 +45,7 @@ def forget_scripts() -> Iterator[None]:
 
 
 def keras_arrays() -> dict[str, np.ndarray]:
-    """Return random weights by layer and array, with the axes in Keras's order."""
+    """Return random weights by the names of layer and array, with the axes in Keras's order."""
     rng = np.random.default_rng(0)
     channels = [3, 64, 64, 128, 128, 64, 64]
     arrays = {}
@@ -64,6 +64,7 @@ def keras_arrays() -> dict[str, np.ndarray]:
 
 
 def keras_file_bytes(arrays: dict[str, np.ndarray]) -> bytes:
+    """Return the bytes of a Keras file (HDF5) with these arrays."""
     stream = io.BytesIO()
     with h5py.File(stream, "w") as file:
         for name, array in arrays.items():
@@ -95,7 +96,7 @@ def keras_forward(arrays: dict[str, np.ndarray], pixels: np.ndarray) -> np.ndarr
     return features
 
 
-def test_converted_keras_weights_give_same_logits(tmp_path: Path) -> None:
+def test_converted_keras_weights_give_logits_of_numpy_implementation(tmp_path: Path) -> None:
     arrays = keras_arrays()
     prepare, networks = load_script("prepare"), load_script("networks")
     with zipfile.ZipFile(tmp_path / "cifar_10_model-7.4.0-py3-none-any.whl", "w") as wheel:
@@ -106,7 +107,7 @@ def test_converted_keras_weights_give_same_logits(tmp_path: Path) -> None:
     images = torch.from_numpy(pixels.transpose(0, 3, 1, 2)).float() / 255
     logits = network.eval()(images).detach().numpy()
     expected = keras_forward(arrays, pixels)
-    assert expected.max() > 0
+    assert expected.max() > 0  # the last layer also has a ReLU, so all logits could be 0
     np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-3 * expected.max())
 
 

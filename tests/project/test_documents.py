@@ -121,7 +121,7 @@ def test_reader_page_lists_frame_columns() -> None:
     )
 
 
-def test_duckdb_example_prints_same_sorted_keys_twice(demo: Path) -> None:
+def test_duckdb_example_prints_sorted_keys_and_is_deterministic(demo: Path) -> None:
     block = next(block for block in examples("docs/dataset.md", "python") if block.startswith("import duckdb"))
     command = [sys.executable, "-c", block]
     outputs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)]

@@ -14,6 +14,7 @@ STEP_NAMES = [step.name for step in steps_of(make_rehearsal_plan(Path("nowhere")
 
 
 def rehearse(folder: Path, name: str) -> list[str]:
+    """Run a step on the CPU, and return the lines of its table."""
     gpu.run_step("cpu", folder, name)
     return list(gpu.table_of(make_rehearsal_plan(folder), name))
 
@@ -49,7 +50,7 @@ def test_gpu_benchmark_skips_finished_steps_and_continues_after_failures(
         measured_steps.append(name)
         assert minutes <= 8
         if name == "memory":
-            return "no such luck"
+            return "out of memory"
         (folder / f"{name}.json").write_text(json.dumps({"machine": "an invented GPU", "rows": []}))
         return ""
 
@@ -59,14 +60,14 @@ def test_gpu_benchmark_skips_finished_steps_and_continues_after_failures(
     assert measured_steps == ["parity", "memory"]
     output = capsys.readouterr().out
     assert "an invented GPU" in output
-    assert "- memory: no such luck" in output
+    assert "- memory: out of memory" in output
     assert run_main(monkeypatch, *argv) == 1
     assert measured_steps == ["parity", "memory", "memory"]
     assert run_main(monkeypatch, *argv, "--tables") == 0
     assert measured_steps == ["parity", "memory", "memory"]
 
 
-def test_gpu_benchmark_does_not_start_without_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_benchmark_without_gpu_only_prints_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit, match="finds no GPU"):
         run_main(monkeypatch, "--out", tmp_path)

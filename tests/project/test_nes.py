@@ -30,7 +30,7 @@ def network() -> nn.Module:
     return network.requires_grad_(False)
 
 
-def test_nes_gradient_estimate_converges(nes, network):
+def test_nes_gradient_estimate_is_close_to_gradient(nes, network):
     torch.manual_seed(1)
     images, labels = torch.rand(4, 3, 2, 2), torch.tensor([0, 1, 2, 0])
     images_with_gradient = images.clone().requires_grad_()
@@ -42,7 +42,7 @@ def test_nes_gradient_estimate_converges(nes, network):
     torch.testing.assert_close(estimate, gradient, atol=0.02, rtol=0.1)
 
 
-def test_nes_stays_in_ball_and_skips_misclassified_images(nes, network):
+def test_nes_stays_in_ball_skips_misclassified_images_and_beats_random_corners(nes, network):
     torch.manual_seed(2)
     images = torch.rand(64, 3, 2, 2)
     predictions = network(images).argmax(dim=1)

@@ -51,7 +51,7 @@ def test_bundled_files_exist(path: str) -> None:
     assert bundled(path).exists()
 
 
-def test_paper_sweep_uses_folders_of_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paper_sweep_finds_files_in_folders_of_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     datasets = load_config(bundled("jobs/paper.yaml")).datasets
     assert list(datasets) == ["cifar10", "cifar100", "ImageNet16-120"]

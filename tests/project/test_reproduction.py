@@ -7,7 +7,7 @@ from collections import Counter
 from tests.project.test_documents import DOCS
 
 VERDICTS = ("real data", "needs the originals", "in part", "stand-in", "not done")
-WORKS = ("NAS-Bench-201", "robust features", "image distribution", "pipeline")
+WORK_NAMES = ("NAS-Bench-201", "robust features", "image distribution", "pipeline")
 
 
 def read_totals() -> dict[str, list[int]]:
@@ -23,7 +23,7 @@ def read_totals() -> dict[str, list[int]]:
 def test_reproduction_totals_equal_verdicts_in_table() -> None:
     with (DOCS / "tables/reproduction.csv").open(newline="") as file:
         items = [(row["work"], row["verdict"]) for row in csv.DictReader(file)]
-    verdicts = {work: Counter(verdict for name, verdict in items if name == work) for work in WORKS}
+    verdicts = {work: Counter(verdict for name, verdict in items if name == work) for work in WORK_NAMES}
     assert sum(counts.total() for counts in verdicts.values()) == len(items)
     expected = [[counts.total(), *(counts[verdict] for verdict in VERDICTS)] for counts in verdicts.values()]
     *totals, total_of_all = read_totals().values()

@@ -43,6 +43,6 @@ def test_rankings_are_compared_by_kendalls_tau_and_best_network():
         assert agreement[1, strength] == pytest.approx(
             kendalltau(truth[:, strength], simple_estimates[:, strength]).statistic
         )
-    assert agreement[2:, 1].tolist() == [1, 1]  # the estimated best network is the best, also by the intervals
-    reversed_ranking = compare_rankings(truth, -truth, simple_estimates, -truth - 0.01, -truth + 0.01)
-    assert reversed_ranking[2:].max() == 0
+    assert agreement[2:, 1].tolist() == [1, 1]  # the network estimated as best is the best; by its interval, too
+    reversed_agreement = compare_rankings(truth, -truth, simple_estimates, -truth - 0.01, -truth + 0.01)
+    assert reversed_agreement[2:].max() == 0

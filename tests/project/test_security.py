@@ -1,4 +1,4 @@
-"""Handling of untrusted data (SECURITY.md): rules for the source, and a sweep during which unpickling is recorded."""
+"""Handling of untrusted data (SECURITY.md): rules for the code, and a sweep during which unpickling is recorded."""
 
 import ast
 import pickle

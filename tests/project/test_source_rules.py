@@ -1,4 +1,4 @@
-"""Rules for the source: words and calls that only listed files may contain, and unique names."""
+"""Rules for the source code: words and calls that only listed files may contain, and unique names."""
 
 import ast
 import io
@@ -15,7 +15,7 @@ def module_path(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
-# --- The package is not specific to one experiment, so the words for its space and norm appear only in listed files --
+# --- The package is not specific to one experiment, so words for its space and norm appear only in listed files ------
 
 EXPERIMENT_WORDS = re.compile(r"nas-?bench-?201|15[,_]?625|6[,_]?466|@Linf", re.IGNORECASE)
 
@@ -34,12 +34,12 @@ def code_of(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
         return text
-    code, at_start = [], True
+    code, is_statement_start = [], True
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and at_start):
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and is_statement_start):
             continue
         if token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT):
-            at_start = token.type == tokenize.NEWLINE
+            is_statement_start = token.type == tokenize.NEWLINE
         code.append(token.string)
     return " ".join(code)
 
@@ -101,6 +101,7 @@ def test_public_names_are_unique_in_a_folder() -> None:
 # --- Only `core.files` opens files, so that the program never waits for a pipe or reads from an endless device -------
 
 OPENING_FUNCTIONS = {"open", "read_bytes", "read_text", "FileIO"}
+"""Names of functions that may open a path."""
 
 ALLOWED_CALLS: dict[str, set[str]] = {
     "core/files.py": {"open", "os.open", "temporary_path.open"},
@@ -156,7 +157,7 @@ def test_files_are_opened_only_through_core_files() -> None:
     assert {module: calls for module, calls in calls_by_module.items() if calls} == ALLOWED_CALLS
 
 
-# --- Code that generates images, random numbers and ids avoids functions whose last bit depends on the processor ----
+# --- Code that generates images, random numbers and ids avoids functions whose results depend on the processor ------
 #
 # Matrix products use a BLAS library, and NumPy's elementary functions have separate kernels for AVX-512.
 # tests/tasks/test_processors.py runs this code with several such kernels.
@@ -169,6 +170,7 @@ GUARDED_PATHS = (
     "training/draws.py",
     "training/augmentation.py",
 )
+"""Folders and files whose code must not call such functions."""
 
 MATRIX_PRODUCTS = {"dot", "vdot", "inner", "matmul", "einsum", "tensordot", "linalg"}
 ELEMENTARY_FUNCTIONS = {
@@ -180,9 +182,11 @@ ELEMENTARY_FUNCTIONS = {
 EXACT_PRODUCTS = {
     "images/upscaling.py": "sums of integers below 2^53 are exact in any order",
 }
+"""Files that may use matrix products, with reasons."""
 
 
 def find_processor_dependent_functions(source: str) -> list[str]:
+    """Return the matrix products and the elementary functions of NumPy in a module."""
     names = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.MatMult):

@@ -15,7 +15,13 @@ from robust201.shards.parquet import ShardFile, copy_row_values
 from robust201.shards.row_checks import find_suspects
 from robust201.tasks.measurements import check_values
 from tests.support.shard_support import ALL_MEASUREMENTS, DEFAULT_MEASUREMENTS, make_results, make_unit, whole_part
-from tests.support.wrong_shards import INVALID_FOOTERS, INVALID_TABLES, name_by_hash, rewrite_shard, with_column
+from tests.support.wrong_shards import (
+    INVALID_FOOTERS,
+    INVALID_TABLES,
+    rewrite_shard,
+    with_column,
+    write_with_hash_in_name,
+)
 
 DAMAGED_UNIT, INTACT_UNIT = make_unit(3), make_unit(5)
 
@@ -117,7 +123,7 @@ def test_damaged_footer_does_not_abort_process(tmp_path):
         content = bytearray(original)
         content[-8 - int(rng.integers(1, footer_bytes))] ^= 1 << int(rng.integers(8))
         path.unlink()
-        path = name_by_hash(path, bytes(content))
+        path = write_with_hash_in_name(path, bytes(content))
         try:
             file = ShardFile(store.folder.backend, f"digits/{path.name}")
             file.read(0)

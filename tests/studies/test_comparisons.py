@@ -22,7 +22,7 @@ def marker_check():
     return check_published_marks()
 
 
-def test_published_tables_are_eighteen_with_six_epochs():
+def test_there_are_18_published_tables_of_six_epochs():
     tables = published_tables()
     assert tables.groupby("table").size().tolist() == [6] * 18
     assert tables.groupby(["network", "group"]).ngroups == 3 * len(GROUPS)
@@ -70,7 +70,7 @@ def test_four_markers_are_lost_by_correction_for_126_tests(marker_check):
     assert (marker_check.comparisons["p_holm"].dropna() >= marker_check.comparisons["p"].dropna()).all()
 
 
-def test_payload_is_json_with_small_p_values(marker_check):
+def test_payload_can_be_written_as_json_and_keeps_small_p_values(marker_check):
     payload = json.loads(json.dumps(marker_check.to_payload(), allow_nan=False))
     assert len(payload["comparisons"]) == 126
     assert sum(row["p"] is None for row in payload["comparisons"]) == 2

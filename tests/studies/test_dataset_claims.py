@@ -20,9 +20,11 @@ NO_CORRELATIONS = pd.DataFrame()
 def robustness_effect(spec, sign):
     """Return a cell's effect on robustness: the one that the paper describes (sign 1), or its opposite (-1)."""
     edges = nasbench201.parse(spec)
-    convolved = ["conv" in operation for operation in edges]
-    pooled = edges[2] == "avg_pool_3x3"
-    return sign * (0.15 * convolved[0] - 0.03 * convolved[1] - 0.03 * convolved[3] + 0.03 * pooled)
+    has_convolution = ["conv" in operation for operation in edges]
+    has_pooling = edges[2] == "avg_pool_3x3"
+    return sign * (
+        0.15 * has_convolution[0] - 0.03 * has_convolution[1] - 0.03 * has_convolution[3] + 0.03 * has_pooling
+    )
 
 
 def write_results_of_all_cells(folder, sign=1):
@@ -160,7 +162,7 @@ def test_page_begins_with_claims_that_do_not_hold(tmp_path):
     folder = write_attack_results(tmp_path / "data", values)
     page, *files = write_pages(make_study(), Exports([folder]), tmp_path / "out")
     page_text = page.read_text()
-    assert page_text.splitlines()[2].startswith("For these 12 cells, evaluated on 10,000 images, ")
+    assert page_text.splitlines()[2].startswith("For the 12 cells of this study, evaluated on 10,000 images, ")
     assert "These claims do not hold: “At each epsilon, the median accuracies" in page_text.splitlines()[2]
     assert {path.name for path in files} >= {"claims.csv", "medians.csv", "attacks.svg", "rank-correlation-attacks.svg"}
     assert all(path.is_file() for path in files)

@@ -74,7 +74,7 @@ def test_r_above_one_is_counted_and_not_clipped(study_result):
     assert rows["rises"].all()
 
 
-def test_tables_show_published_numbers_of_the_named_epochs(study_result):
+def test_tables_show_published_numbers_of_the_printed_epochs(study_result):
     lenet = study_result.tables.query("network == 'LeNet' and group == 'mnist'")
     assert lenet["printed_epoch"].tolist() == [1, 50]
     assert lenet["printed_mean"].tolist() == [0.438451, 0.543602]

@@ -1,4 +1,4 @@
-"""Mixed models of R: effects for complete and incomplete groups, over architectures, and with too few seeds."""
+"""Mixed-effects models of the robustness R: effects by group, effects over architectures, and missing data."""
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,7 @@ from robust201.studies.mixed_effects import ALL_NETWORKS, FACTORS, fit_mixed_eff
 
 
 def make_r_values(seeds=range(5), networks=("LeNet", "ResNet50"), epochs=(1, 4)):
-    """Return R of networks in all groups, with a seed effect that all groups share."""
+    """Return simulated values of R for networks in all groups, with a seed effect that all groups share."""
     rng = np.random.default_rng(0)
     rows = []
     for network in networks:

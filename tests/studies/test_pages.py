@@ -10,7 +10,7 @@ from robust201.core.csv_files import write_csv
 from robust201.studies.comparisons import check_published_marks
 from robust201.studies.pages import write_pages
 from robust201.studies.pages.robust_features import _describe_trends
-from robust201.studies.pages.writer import MAX_ROWS, comparison_lines, table_lines, table_or_link
+from robust201.studies.pages.writer import MAX_ROWS, format_comparisons, format_table, table_or_link
 from tests.conftest import REPOSITORY
 from tests.support.planted_studies import STUDIES
 
@@ -18,7 +18,7 @@ from tests.support.planted_studies import STUDIES
 def test_docs_page_of_image_distributions_has_the_recomputed_tables(tmp_path):
     page = (REPOSITORY / "docs/image-distribution.md").read_text()
     comparisons = check_published_marks()
-    for table in (comparison_lines(comparisons.exceptions), comparison_lines(comparisons.borderline)):
+    for table in (format_comparisons(comparisons.exceptions), format_comparisons(comparisons.borderline)):
         assert table in page
     write_csv(tmp_path / "claims.csv", comparisons.claims)
     claims_path = REPOSITORY / "docs/tables/image-distribution-claims.csv"
@@ -95,7 +95,7 @@ def test_mixing_page_without_published_numbers_has_no_published_decreases(tmp_pa
 
 def test_table_or_link_replaces_long_tables_by_links():
     for n_rows, is_on_page in ((MAX_ROWS, True), (MAX_ROWS + 1, False)):
-        table = table_lines(["name", "value"], [["a", "1"]] * n_rows)
+        table = format_table(["name", "value"], [["a", "1"]] * n_rows)
         shown_text = table_or_link(table, "values", "names")
         assert (shown_text == table) == is_on_page
     assert shown_text == f"The table of names ({MAX_ROWS + 1} rows) is in [tables/values.csv](tables/values.csv).\n"

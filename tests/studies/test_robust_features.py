@@ -76,7 +76,7 @@ def test_networks_in_two_exports_are_counted_once_and_must_agree(dynamics, tmp_p
     pd.testing.assert_frame_equal(measure_dynamics(study, repeated_exports).curves, dynamics.curves)
 
     planned = {"cifar10": {"resnet32-narrow": make_weights("plain", (1,), (0,))}}
-    other_folder = write_study(tmp_path / "second", planned, {"clean": ()}, lambda *_: 0.5, outcomes=True)
+    other_folder = write_study(tmp_path / "second", planned, {"clean": ()}, lambda *_: 0.5, with_outcomes=True)
     contradictory_exports = Exports([folder, other_folder])
     message = "different results for resnet32-narrow, trained with the recipe plain and seed 0 up to epoch 1: "
     for read_results in (
@@ -107,7 +107,7 @@ def test_shorter_runs_are_compared_at_the_same_fraction_of_training(tmp_path):
     indexed_rows = measure_dynamics(shorter_study, exports).curves.set_index(["run", "curve", "iteration"]).sort_index()
     assert indexed_rows.loc[("std", "clean", 625), "printed"] == pytest.approx(0.706)
     assert indexed_rows.loc[("std", "clean"), "printed_iteration"].fillna(0).tolist() == [0, 3125, 6250]
-    # There is no published number after 500 iterations, which correspond to 100 of these iterations.
+    # The 100 iterations correspond to 500 published iterations, for which there is no published number.
     assert np.isnan(indexed_rows.loc[("std", "clean", 100), "printed"])
 
 
@@ -136,7 +136,10 @@ def test_mixing_trends_have_slopes_and_numbers_of_decreases(mixing):
     assert rising["low"] < 0.41 < rising["high"]
     assert (rising["steps"], rising["fall"], dipping["fall"]) == (2, 0, 0)  # the accuracy rises despite the dip of 0.1
     assert indexed_rows.loc[("ResNet-50", "clean"), "fall"] == 2
-    assert (rising["printed_steps"], rising["printed_fall"]) == (10, 1)  # from 0.1 to 0.2
+    assert (rising["printed_steps"], rising["printed_fall"]) == (
+        10,
+        1,
+    )  # the published decrease is from fraction 0.1 to 0.2
 
 
 # --- Equivariance

@@ -1,9 +1,9 @@
 """Tasks for tests that are parametrised by task.
 
-Every task is tested against the contract (shapes, range, ball, coverage) with both engines. The parity tests compare
-every attack with its library. All other properties (independence of batches, order, parts and random state) depend on
-the attack's loop. Each task in `VARIANTS` has the same loop as a fully tested task, and differs from it only in norm,
-loss or grid. A new task is tested fully unless it is added to `VARIANTS`.
+Every task is tested against the contract (shapes, range, ball, coverage) with each engine that supports it. The parity
+tests compare every attack with its library. All other properties (independence of batches, order, parts and random
+state) depend on the attack's loop. Each task in `VARIANTS` has the same loop as a fully tested task, and differs from
+it only in norm, loss or grid. A new task is tested fully unless it is added to `VARIANTS`.
 """
 
 import pytest

@@ -22,7 +22,7 @@ def fabricate(spec: DatasetSpec, count: int, seed: int = 0) -> tuple[Pixels, Lab
     """Return random images (count, C, H, W) and labels (count,) for a dataset."""
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (count, spec.channels, spec.image_size, spec.image_size), dtype=np.uint8)
-    if "folders" in spec.forms:  # images are read class by class, because each class has a folder
+    if "folders" in spec.forms:  # each class has a folder, so images are read in the order of their labels
         return images, np.sort(np.arange(count) % spec.n_classes)
     if "idx" in spec.forms and spec.channels == 3:
         # The reader enlarges grey images of 28x28 pixels. Every image is uniform, so enlargement keeps its values.
@@ -30,7 +30,7 @@ def fabricate(spec: DatasetSpec, count: int, seed: int = 0) -> tuple[Pixels, Lab
     return images, rng.integers(0, spec.n_classes, count)
 
 
-def cifar_names(spec: DatasetSpec, split: str) -> list[str]:
+def list_cifar_file_stems(spec: DatasetSpec, split: str) -> list[str]:
     if spec.name == "cifar100":
         return [split]
     return ["test_batch"] if split == "test" else [f"data_batch_{index}" for index in range(1, 6)]
@@ -40,11 +40,11 @@ def write_binary(root: Path, spec: DatasetSpec, split: str, images: Pixels, labe
     is_cifar100 = spec.name == "cifar100"
     folder = root / ("cifar-100-binary" if is_cifar100 else "cifar-10-batches-bin")
     folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / f"{name}.bin" for name in cifar_names(spec, split)]
+    files = [folder / f"{name}.bin" for name in list_cifar_file_stems(spec, split)]
     for file, indices in zip(files, np.array_split(np.arange(len(labels)), len(files)), strict=True):
         label_bytes = labels[indices].astype(np.uint8)[:, None]
         if is_cifar100:
-            # Coarse labels are out of range for the reader, which must use the fine labels.
+            # The coarse labels are out of range, so a reader that used them instead of the fine labels would fail.
             label_bytes = np.hstack([255 - label_bytes, label_bytes])
         file.write_bytes(np.hstack([label_bytes, images[indices].reshape(len(indices), -1)]).tobytes())
     return files
@@ -53,12 +53,14 @@ def write_binary(root: Path, spec: DatasetSpec, split: str, images: Pixels, labe
 def write_python(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
     is_cifar100 = spec.name == "cifar100"
     folder = root / ("cifar-100-python" if is_cifar100 else "cifar-10-batches-py")
-    return write_pickles(folder, cifar_names(spec, split), "fine_labels" if is_cifar100 else "labels", images, labels)
+    return write_pickles(
+        folder, list_cifar_file_stems(spec, split), "fine_labels" if is_cifar100 else "labels", images, labels
+    )
 
 
 def write_imagenet16(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
     file_names = ["val_data"] if split == "test" else [f"train_data_batch_{index}" for index in range(1, 11)]
-    # Every second image has a label beyond the first 120, which the reader must drop.
+    # Every second image has a label beyond the first 120, so the reader must drop the image.
     indices = np.repeat(np.arange(len(labels)), 2)
     imagenet_labels = np.where(np.arange(len(indices)) % 2, 121 + indices % 880, labels[indices] + 1)
     return write_pickles(root / "ImageNet16", file_names, "labels", images[indices], imagenet_labels)
@@ -135,3 +137,4 @@ WRITERS: dict[str, Callable[[Path, DatasetSpec, str, Pixels, Labels], list[Path]
 # scikit-learn's digits need no files, so a Parquet file with digits is read only if its format is given explicitly.
 REQUIRED_FORMS = {"digits": "parquet"}
 FILE_FORMS = [(name, form) for name, spec in DATASETS.items() for form in spec.forms if form != "digits"]
+"""Pairs of a dataset and a format in which its images can be stored in files."""

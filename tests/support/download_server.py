@@ -19,7 +19,7 @@ class Server(ThreadingHTTPServer):
     """Server of a single file, with the faults that a test configures."""
 
     content = b""
-    ranges = True  # whether the server supports Range requests
+    supports_ranges = True  # whether the server supports Range requests
     sends_length = True  # whether responses have a Content-Length
     statuses: list[int]  # status codes of the first responses; 0 for a normal response
     cuts: list[int]  # numbers of bytes after which the first normal responses end, one per response
@@ -31,6 +31,8 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
+    """Answers GET requests with the server's content and faults."""
+
     server: Server
 
     def do_GET(self) -> None:
@@ -39,7 +41,9 @@ class Handler(BaseHTTPRequestHandler):
         server.requested_ranges.append(requested_range)
         status = server.statuses.pop(0) if server.statuses else 0
         start = (
-            int(requested_range.removeprefix("bytes=").removesuffix("-")) if requested_range and server.ranges else 0
+            int(requested_range.removeprefix("bytes=").removesuffix("-"))
+            if requested_range and server.supports_ranges
+            else 0
         )
         if status or start >= len(server.content) > 0:
             self.send_error(status or 416)  # 416: the requested range is not satisfiable
@@ -71,6 +75,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 FILES = {"CIFAR-10-C/labels.npy": b"labels" * 50, "CIFAR-10-C/fog.npy": bytes(range(256)) * 3000}
+"""Contents of the files of a small CIFAR-10-C, by path in the archive."""
 
 
 def make_tar(files: dict[str, bytes], *members: tarfile.TarInfo) -> bytes:

@@ -29,10 +29,10 @@ N_IMAGES = 40
 LABELS = np.arange(N_IMAGES) % 3
 
 
-def make_images(dataset: str, first_row: int = 7) -> ImageSet:
-    """Return images for fabricated results; their indices are every second number from `first_row`."""
+def make_images(dataset: str, first_index: int = 7) -> ImageSet:
+    """Return images for fabricated results; their indices are every second number from `first_index`."""
     pixels = np.random.default_rng(0).integers(0, 256, (N_IMAGES, 3, 4, 4), dtype=np.uint8)
-    indices = first_row + 2 * np.arange(N_IMAGES)
+    indices = first_index + 2 * np.arange(N_IMAGES)
     return ImageSet(dataset, pixels, LABELS, indices, 3, Normalisation((0,) * 3, (1,) * 3), "0" * 64)
 
 
@@ -54,6 +54,8 @@ def make_unit(
 
 @dataclass(frozen=True)
 class FabricatedPlan:
+    """Substitute for a plan."""
+
     units: tuple[Unit, ...]
     measurements: tuple[str, ...] = ("accuracy", "confidence", "cm")
     name: str = "fabricated"
@@ -227,7 +229,7 @@ _CACHED_FILES: dict[str, dict[str, bytes]] = {}
 
 
 def export_copy(out: Path, plan: FabricatedPlan, store: FabricatedStore | None = None, **options: Any) -> None:
-    """Write the files of `export`, which are cached in the process, for tests that start from an export."""
+    """Write the files that `export` would write, cached in memory, for tests that only start from an export."""
     cache_key = repr((plan, type(store), vars(store or FabricatedStore()), sorted(options.items())))
     if cache_key not in _CACHED_FILES:
         export(out, plan, store, **options)

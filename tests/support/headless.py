@@ -105,7 +105,9 @@ class Browser:
                 raise TimeoutError(f"{page} did not satisfy this condition in {_TIMEOUT_SECONDS:g} s: {until}")
             time.sleep(_POLL_SECONDS)
         document = str(self._evaluate(session, "'<!DOCTYPE html>' + document.documentElement.outerHTML"))
-        log_lines = [line for event in self._events if event.get("sessionId") == session for line in _describe(event)]
+        log_lines = [
+            line for event in self._events if event.get("sessionId") == session for line in _format_log_lines(event)
+        ]
         self._call("Target.closeTarget", targetId=target)
         return document, log_lines
 
@@ -148,7 +150,7 @@ class Browser:
             self._unread += chunk
 
 
-def _describe(event: dict[str, Any]) -> list[str]:
+def _format_log_lines(event: dict[str, Any]) -> list[str]:
     """Return the log lines of an event: a console message, an exception or a log entry."""
     params = event.get("params", {})
     if event["method"] == "Runtime.consoleAPICalled":

@@ -34,7 +34,7 @@ def acquire(root, clock=None, **options):
 
 
 def write_stale_lease(root, host_id=THIS_HOST, **changes):
-    """Write a lease that looks as if its holder was killed; return the holder."""
+    """Write a lease that looks as if its holder had been killed; return the holder."""
     holder = dataclasses.replace(Holder.new(host_id, 5.0), **changes)
     (root / LEASE_NAME).write_bytes(holder.to_bytes())
     return holder

@@ -18,6 +18,8 @@ from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.foolbox_engine import foolbox
 
 FOOLBOX = ("fgsm", "pgd", "pgd_linf7", "pgd_l2")
+"""Keys of the attacks that are compared with Foolbox; all others are compared with pyautoattack."""
+
 LIBRARY_BATCHES = Batching(batch_size=1, pool_size=1, uses_library_batches=True)
 
 
@@ -27,14 +29,14 @@ class Difference(NamedTuple):
     Attributes:
         image_bits: number of differing bits in the attacked images.
         logit_bits: number of differing bits in the logits of the attacked images.
-        changed: number of images that the library changed.
-        correct: number of images that are classified correctly after the library's attack.
+        n_changed: number of images that the library changed.
+        n_correct: number of images that are classified correctly after the library's attack.
     """
 
     image_bits: int
     logit_bits: int
-    changed: int
-    correct: int
+    n_changed: int
+    n_correct: int
 
 
 class LargerBallRandomNumbers(ReplayedRandomNumbers):
@@ -175,7 +177,7 @@ def fused_images(key, classifier, images, labels, epsilons, seed, parameters, *,
     return adversarial
 
 
-def differing_bits(first, second):
+def count_differing_bits(first, second):
     first, second = (tensor.detach().cpu().contiguous().numpy().view(np.uint8) for tensor in (first, second))
     return int(np.unpackbits(first ^ second).sum())
 
@@ -223,8 +225,8 @@ def compare(
         with torch.inference_mode():
             logits = classifier.logits(fused_images_at_strength)
         differences[strength] = Difference(
-            differing_bits(fused_images_at_strength, expected),
-            differing_bits(logits, expected_logits),
+            count_differing_bits(fused_images_at_strength, expected),
+            count_differing_bits(logits, expected_logits),
             int((expected != to_float(images)).flatten(1).any(dim=1).sum()),
             int((expected_logits.argmax(dim=1) == labels).sum()),
         )

@@ -1,4 +1,4 @@
-"""Synthetic images with smooth areas, edges and grain, computed with integers, so all machines give equal images."""
+"""Synthetic images with smooth areas, edges and grain. They use only integers, so all machines give equal images."""
 
 import numpy as np
 from numpy.typing import NDArray

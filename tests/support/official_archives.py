@@ -15,14 +15,15 @@ from robust201.weights.published.formats import open_networks
 
 CHANNELS, CELLS = 2, 1
 CLASSES = {"cifar10-valid": 10, "cifar10": 10, "cifar100": 100, "ImageNet16-120": 120}
+"""Number of classes of each dataset."""
 
-# Trials are not sorted, as in the real records. Trials of 12 epochs have seed 111; cifar10-valid also has seed 777.
+# Trials are not sorted, as in the real records. Trials of 12 epochs have seed 111; on cifar10-valid, seed 777, too.
 LONG_TRIALS = tuple((dataset, seed) for seed in (999, 777, 888) for dataset in CLASSES)
 SHORT_TRIALS = (("cifar10-valid", 777), *((dataset, 111) for dataset in CLASSES))
 
 
 def random_weights(index: int, dataset: str, seed: int, epochs: int) -> dict[str, torch.Tensor]:
-    """Return a state_dict with non-trivial running statistics that depend on the arguments."""
+    """Return a random state_dict that depends on the arguments, with non-trivial running statistics."""
     torch.manual_seed(hash((index, CLASSES[dataset], len(dataset), seed, epochs)) % 2**31)
     network = build_network(
         nasbench201.architecture(index).spec, channels=CHANNELS, cells=CELLS, n_classes=CLASSES[dataset]
@@ -36,7 +37,7 @@ def make_records(
     api_utils: Any,
     *,
     trials: Mapping[str, Iterable[tuple[str, int]]] | None = None,
-    weights: bool = True,
+    has_weights: bool = True,
 ) -> dict[str, Any]:
     """Return one network's records by number of epochs, built with the official ArchResults and ResultsCount."""
     records = {}
@@ -46,7 +47,7 @@ def make_records(
         for dataset, seed in trial_ids:
             trial = api_utils.ResultsCount(
                 dataset,
-                random_weights(index, dataset, seed, int(n_epochs)) if weights else None,
+                random_weights(index, dataset, seed, int(n_epochs)) if has_weights else None,
                 dict.fromkeys(range(int(n_epochs)), 50.0),
                 dict.fromkeys(range(int(n_epochs)), 1.0),
                 np.float64(0.25),

@@ -25,6 +25,7 @@ ROBUSTNESS = np.array([0.000, 0.030, 0.020, -0.010, 0.025])
 """Effect of each operation on robustness, like `QUALITY`."""
 
 SMALL_KEYS: Mapping[str, Sequence[float]] = {"clean": (), "fgsm": (0.5, 1.0, 8.0), "pgd": (0.5, 1.0, 4.0)}
+"""Strengths of a few keys."""
 
 
 @cache

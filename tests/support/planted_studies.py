@@ -17,12 +17,14 @@ N_IMAGES = 400
 N_CLASSES = 10
 MEASUREMENTS = ("accuracy", "cm", "predictions")
 
-Accuracy = Callable[[str, str, Weights, str, float], float]
+AccuracyFunction = Callable[[str, str, Weights, str, float], float]
 """Function that returns the accuracy for (architecture, dataset, weights, key, strength)."""
 
 
 @dataclass(frozen=True)
 class _Plan(FabricatedPlan):
+    """Plan in which every dataset has `N_CLASSES` classes."""
+
     def n_classes(self, dataset: str) -> int | None:
         return N_CLASSES
 
@@ -48,13 +50,13 @@ def write_study(
     out: Path,
     networks: Mapping[str, Mapping[str, Sequence[Weights]]],
     strengths: Mapping[str, Sequence[float]],
-    accuracy: Accuracy,
+    accuracy: AccuracyFunction,
     *,
-    outcomes: bool = False,
+    with_outcomes: bool = False,
 ) -> Path:
     """Export results of networks, given as {dataset: {architecture: weights}}, for all keys and strengths.
 
-    With `outcomes`, the export has per-image outcomes.
+    With `with_outcomes`, the export has per-image outcomes.
     """
     units, weights_by_name = [], {}
     for dataset, weights_by_architecture in networks.items():
@@ -79,9 +81,11 @@ def write_study(
         return {"accuracy": np.array(is_correct.mean()), "cm": cm, "predictions": predictions.astype(np.uint8)}
 
     plan = _Plan(
-        tuple(units), MEASUREMENTS if outcomes else MEASUREMENTS[:2], weights=weights_by_name, space_name="zoo"
+        tuple(units), MEASUREMENTS if with_outcomes else MEASUREMENTS[:2], weights=weights_by_name, space_name="zoo"
     )
-    outcome_options = {"outcomes": "bits", "images_of": lambda _plan, dataset: _images(dataset)} if outcomes else {}
+    outcome_options = (
+        {"outcomes": "bits", "images_of": lambda _plan, dataset: _images(dataset)} if with_outcomes else {}
+    )
     export(out, plan, ChangedStore(N_CLASSES, change=change), formats=("parquet",), **outcome_options)
     return out
 
@@ -123,7 +127,7 @@ IMAGE_DISTRIBUTION = ImageDistributionStudy.model_validate(
 def falling_accuracy(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
     """Return an accuracy that decreases with the strength, except for one network that is more accurate under attack.
 
-    The seed shifts the accuracies of all groups by the same amount.
+    The accuracy of other networks increases with the seed; on clean images, by the same amount in all groups.
     """
     if (architecture, dataset, weights.epochs, weights.recipe) == ("resnet18", "fusion_object", 1, "plain"):
         return 0.3 if strength == 0 else 0.4
@@ -174,7 +178,7 @@ def plant_dynamics(folder: Path) -> tuple[DynamicsStudy, Exports]:
     other_weights = make_weights("other", (1,), (0,))
     networks = {"cifar10": {"resnet32-narrow": [*plain_weights, *other_weights]}}
     strengths = {"clean": (), "rot30": (), "pgd_linf7": (0.5, 1.0)}
-    out = write_study(folder, networks, strengths, accuracy_during_training, outcomes=True)
+    out = write_study(folder, networks, strengths, accuracy_during_training, with_outcomes=True)
     return DYNAMICS, Exports([out], iterations_per_epoch=625)
 
 
@@ -194,9 +198,10 @@ MIXING_FRACTIONS = {"mix-0": 0.0, "mix-5": 0.5, "mix-10": 1.0}
 
 
 def mixed_training_accuracy(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Return an accuracy that increases with the fraction of robust images under attack, and decreases on clean images.
+    """Return an accuracy that depends on the fraction of robust training images.
 
-    Under attack, VGG-16 is less accurate than the other network if half of the images are robust.
+    If the fraction is larger, the accuracy is higher under attack and lower on clean images. Under attack,
+    VGG-16 is less accurate than the other network if half of the images are robust.
     """
     alpha = MIXING_FRACTIONS[weights.recipe]
     if key == "clean":
@@ -241,7 +246,7 @@ def plant_equivariance(folder: Path) -> tuple[EquivarianceStudy, Exports]:
     recipes = [recipe for group in EQUIVARIANCE.settings.values() for recipe in group]
     weights = [network_weights for recipe in recipes for network_weights in make_weights(recipe, (3,), SEEDS)]
     networks = {"cifar10": dict.fromkeys(("resnet50", "stn-resnet18", "stn-resnet34"), weights)}
-    out = write_study(folder, networks, {"clean": (), "rot30": ()}, spatial_accuracy, outcomes=True)
+    out = write_study(folder, networks, {"clean": (), "rot30": ()}, spatial_accuracy, with_outcomes=True)
     return EQUIVARIANCE, Exports([out])
 
 

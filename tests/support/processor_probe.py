@@ -1,7 +1,7 @@
 """Print hashes of all data that robust201 generates: ``python -m tests.support.processor_probe SIZE…``.
 
-The output is JSON with the first 16 hex digits of a SHA-256 by name. Only the hashes whose names begin with ``control``
-may depend on the processor.
+The output is a JSON object with the first 16 hex digits of a SHA-256 hash for each name. Only the hashes whose names
+begin with ``control`` may depend on the processor.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ def digest(arrays: Iterable[NDArray[Any]]) -> str:
 
 
 def sample_images(size: int) -> NDArray[np.uint8]:
-    """Return two natural images, an image of four flat colours, and noise.
+    """Return two natural-looking images, an image of four flat colours, and noise.
 
     In flat colours, a change in the last bit of a sum can change the pixels, because sums are truncated to integers.
     """

@@ -1,4 +1,4 @@
-"""Small datasets in the published format, with values from the test."""
+"""Write and read small results datasets in the published format; the test supplies the values."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Networks, images and parameters that are so small that an attack takes milliseconds."""
+"""Networks and images that are so small, and parameters with so few steps, that an attack takes milliseconds."""
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ SIZE = 8
 BATCH_SIZE = 8
 SEED = 11
 NORMALISATION = Normalisation((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))
-SMALL = {
+SMALL_PARAMETERS = {
     "severities": (1, 5),
     "steps": 4,
     "restarts": 1,
@@ -32,7 +32,7 @@ SMALL_PARAMETERS_BY_KEY = {
     "aa_fab": {"steps": 2},
     "aa_fab-t": {"steps": 2},
 }
-"""Parameters of attacks that would be slow even with `SMALL`, by the key without its norm."""
+"""Parameters of attacks that would be slow even with `SMALL_PARAMETERS`, by the key without its norm."""
 SMALL_EPSILONS_255 = (1.0, 8.0)
 
 
@@ -140,7 +140,7 @@ def small_parameters(task: Task, **changes):
 
 def small_parameter_values(task: Task):
     """Return small values of the parameters that determine a task's run time."""
-    changes = SMALL | SMALL_PARAMETERS_BY_KEY.get(task.key.removesuffix("_l2").removesuffix("_l1"), {})
+    changes = SMALL_PARAMETERS | SMALL_PARAMETERS_BY_KEY.get(task.key.removesuffix("_l2").removesuffix("_l1"), {})
     return {name: value for name, value in changes.items() if name in task.parameters.model_fields}
 
 

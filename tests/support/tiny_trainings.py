@@ -1,4 +1,4 @@
-"""Training runs that take a fraction of a second: one cell is trained on twenty images of two brightnesses."""
+"""Training runs that take a fraction of a second: one cell is trained on twenty images of two brightness levels."""
 
 import hashlib
 from pathlib import Path
@@ -23,6 +23,7 @@ RECIPE: dict[str, Any] = {
 """Recipe with three steps per epoch, and with snapshots after 2, 3 and 6 steps."""
 
 STEPS = (2, 3, 6)
+"""Steps after which `RECIPE` takes snapshots."""
 
 
 def write_images(folder: Path, name: str = "bright", seed: int = 0) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def make_training_config(folder: Path, **changes: Any) -> TrainingConfig:
 
 
 def hash_weight_files(store: Path) -> dict[str, str]:
-    """Return the hashes of a store's weights files by relative path."""
+    """Return the hashes of a store's weights files by relative path, without the saved states of training runs."""
     return {
         str(path.relative_to(store)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(store.rglob("*.safetensors"))

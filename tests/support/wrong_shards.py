@@ -28,10 +28,10 @@ def rewrite_shard(path: Path, change: Change = lambda table: table, change_foote
         writer.write_table(table)
         writer.add_key_value_metadata({FOOTER_KEY: json.dumps(footer)})
     path.unlink()
-    return name_by_hash(path, bytes(sink.getvalue()))
+    return write_with_hash_in_name(path, bytes(sink.getvalue()))
 
 
-def name_by_hash(path: Path, content: bytes) -> Path:
+def write_with_hash_in_name(path: Path, content: bytes) -> Path:
     """Write a shard's bytes to a file whose name contains their hash."""
     target = path.with_name(f"{path.name[:-24]}{hashlib.sha256(content).hexdigest()[:16]}.parquet")
     target.write_bytes(content)
@@ -61,7 +61,7 @@ def _inflate_cm(table: pa.Table) -> pa.Table:
 
 def _shorten_cm(table: pa.Table) -> pa.Table:
     cm_type = table.schema.field("cm").type
-    return with_column("cm", lambda t: pa.array([cell[:-1] for cell in t["cm"].to_pylist()], cm_type))(table)
+    return with_column("cm", lambda t: pa.array([matrix[:-1] for matrix in t["cm"].to_pylist()], cm_type))(table)
 
 
 def _drop_column(name: str) -> Change:

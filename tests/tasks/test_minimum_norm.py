@@ -22,7 +22,7 @@ from robust201.tasks.measurements import merge_values
 from robust201.tasks.perturbations.contract import check_batches, perturb
 from robust201.tasks.perturbations.foolbox_engine import foolbox
 from robust201.tasks.perturbations.minimum_norm import replace_outside_ball
-from tests.support.library_parity import LIBRARY_BATCHES, differing_bits
+from tests.support.library_parity import LIBRARY_BATCHES, count_differing_bits
 from tests.support.tiny_networks import (
     SIZE,
     Float64Network,
@@ -90,7 +90,7 @@ def distances_of(key, images):
 def test_fused_attack_matches_foolbox_bitwise(key, steps):
     nearest = fused_minima(key, TASKS[key].parameters(steps=steps))
     expected = library_minima(LIBRARY_ATTACKS[key](steps=steps))
-    assert differing_bits(nearest, expected) == 0
+    assert count_differing_bits(nearest, expected) == 0
     if steps == 60:
         misclassified = CLASSIFIER(expected).argmax(dim=1) != LABELS
         # Some images are misclassified without an attack, and the attack fools most other images.
@@ -103,12 +103,12 @@ def test_fused_attack_matches_foolbox_bitwise(key, steps):
 @pytest.mark.parametrize("key", ["fmn", "fmn_l1"])
 def test_fmn_with_other_parameters_matches_foolbox(key, changes):
     nearest = fused_minima(key, TASKS[key].parameters(steps=12, **changes))
-    assert differing_bits(nearest, library_minima(LIBRARY_ATTACKS[key](steps=12, **changes))) == 0
+    assert count_differing_bits(nearest, library_minima(LIBRARY_ATTACKS[key](steps=12, **changes))) == 0
 
 
 def test_fmn_l2_without_projection_matches_foolbox():
     nearest = fused_minima("fmn_l2", TASKS["fmn_l2"].parameters(steps=30, projection="none"))
-    assert differing_bits(nearest, library_minima(foolbox.attacks.L2FMNAttack(steps=30))) == 0
+    assert count_differing_bits(nearest, library_minima(foolbox.attacks.L2FMNAttack(steps=30))) == 0
     projected = fused_minima("fmn_l2", TASKS["fmn_l2"].parameters(steps=30))
     assert distances_of("fmn_l2", projected).median() < 0.9 * distances_of("fmn_l2", nearest).median()
 
@@ -199,7 +199,7 @@ def test_sigma_zero_matches_adv_lib_bitwise(steps, changes):
         CLASSIFIER, CLEAN, LABELS, num_steps=steps, **{library_names[name]: value for name, value in changes.items()}
     )
     nearest = fused_minima("sigma_zero_l0", TASKS["sigma_zero_l0"].parameters(steps=steps, **changes))
-    assert differing_bits(nearest, expected) == 0
+    assert count_differing_bits(nearest, expected) == 0
     if steps == 60:
         fooled_by_attack = (CLASSIFIER(expected).argmax(dim=1) != LABELS) & (
             distances_of("sigma_zero_l0", expected) > 0

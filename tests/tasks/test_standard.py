@@ -57,7 +57,7 @@ def test_standard_matches_library_bitwise(key, strength_fields):
     differences = compare(key, classifier, pixels, labels, parameters, seed=SEED, separate_strengths=True)
     bits = {(difference.image_bits, difference.logit_bits) for difference in differences.values()}
     assert bits == {(0, 0)}
-    assert min(difference.changed for difference in differences.values()) > 0
+    assert min(difference.n_changed for difference in differences.values()) > 0
 
 
 def is_correct_by_strength(key, *, images=None, **changes):

@@ -1,4 +1,4 @@
-"""Adversarial training: images stay in the ball, strength 0 has no effect, and the network's state is restored."""
+"""Adversarial training: images stay in the ball, epsilon 0 and beta 0 have no effect, and the mode is restored."""
 
 import numpy as np
 import pytest
@@ -160,6 +160,7 @@ def test_attack_leaves_no_gradients():
 @pytest.mark.parametrize(("method", "start"), [("pgd", "uniform"), ("trades", "normal"), ("trades", "uniform")])
 def test_random_start_depends_only_on_image_epoch_and_seed(method, start):
     def start_images(ids, epoch=0, seed=1):
+        """Return the starting points of the attack on grey images."""
         network = make_network()
         adversarial = AdversarialTraining.model_validate({method: {"steps": 1, "start": start, "epsilon_255": 200}})
         step_loss(

@@ -1,4 +1,4 @@
-"""Checks of generated images by an independent network, which classifies by brightness in these tests."""
+"""Checks of generated images by an independent network, which in most of these tests classifies by brightness."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def training_images():
 def write_generated(folder: Path, images: ImageSet, offset, classes):
     """Write images that look like `classes` but have the labels of `images`.
 
-    Each image started from the image `offset` positions after its own.
+    The recorded starting image of each image is the one `offset` positions after the image's own original.
     """
     folder.mkdir()
     start_rows = np.roll(images.indices, -offset)
@@ -55,7 +55,7 @@ def write_generated(folder: Path, images: ImageSet, offset, classes):
     return folder
 
 
-def test_check_generated_labels_counts_labels_and_start_labels(tmp_path):
+def test_check_generated_labels_returns_fractions_of_labels_and_start_labels(tmp_path):
     images = training_images()
     start_labels = np.roll(images.labels, -1)
     classes = np.where(np.arange(12) < 9, images.labels, start_labels)

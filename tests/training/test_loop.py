@@ -89,7 +89,7 @@ def test_training_interrupted_at_every_step_yields_the_same_snapshots(tmp_path):
     assert resumed == hash_snapshots(uninterrupted)
 
 
-def test_training_of_a_published_network_resumes(tmp_path):
+def test_training_of_a_nasbench201_cell_resumes(tmp_path):
     recipe = make_recipe(augmentation={"flip": True, "crop_padding": 1})
     (uninterrupted,) = run_training(recipe, space=SPACE, architecture=ONE_CONVOLUTION)
     assert (
@@ -127,7 +127,7 @@ CHANGED_FIELDS = {
 
 
 @pytest.mark.parametrize("field_name", CHANGED_FIELDS)
-def test_every_recipe_field_changes_the_weights(field_name):
+def test_changed_recipe_field_changes_the_weights(field_name):
     (unchanged,), (changed,) = (
         run_training(make_recipe()),
         run_training(make_recipe(**{field_name: CHANGED_FIELDS[field_name]})),
@@ -180,7 +180,7 @@ def test_snapshots_do_not_affect_the_weights():
     assert snapshots[0].history[0] != without_snapshots.history[0]
 
 
-def test_training_starts_from_initial_weights():
+def test_training_starts_from_given_weights():
     (source,) = run_training(make_recipe(epochs=1))
     recipe = make_recipe(snapshots={"epochs": [0]})
     initial, final = run_training(recipe, images=make_images(seed=3), start=source.state_dict)

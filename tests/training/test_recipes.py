@@ -21,7 +21,7 @@ def make_recipe(**changes) -> Recipe:
 
 
 def test_step_schedule_drops_in_the_middle_of_an_epoch():
-    """In the study of image distributions, 125 epochs have 400 batches, and the rate is divided by 10 at epoch 62.5."""
+    """As in the study of image distributions, an epoch has 400 batches, and the rate drops to a tenth at epoch 62.5."""
     recipe = make_recipe(schedule={"steps": {"at_epochs": [62.5]}})
     assert [recipe.learning_rate_of(step, 400) for step in (0, 24_999)] == [0.1, 0.1]
     assert [recipe.learning_rate_of(step, 400) for step in (25_000, 49_999)] == pytest.approx([0.01, 0.01])

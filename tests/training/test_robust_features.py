@@ -225,10 +225,10 @@ def test_representation_is_the_input_of_the_last_linear_layer() -> None:
     with robust_features._representation(network) as represent:
         torch.testing.assert_close(represent(network, pixels), network(pixels)[0])
     assert not network.classifier._forward_pre_hooks
-    cells = SPACES[DEFAULT_SPACE].with_size(channels=4, cells=1).build(13714, n_classes=10).eval()
+    cell_network = SPACES[DEFAULT_SPACE].with_size(channels=4, cells=1).build(13714, n_classes=10).eval()
     pixels = torch.rand(2, 3, 32, 32)
-    with torch.no_grad(), robust_features._representation(cells) as represent:
-        torch.testing.assert_close(represent(cells, pixels), cells(pixels)[0])
+    with torch.no_grad(), robust_features._representation(cell_network) as represent:
+        torch.testing.assert_close(represent(cell_network, pixels), cell_network(pixels)[0])
 
 
 def test_networks_without_a_representation_are_rejected(tmp_path: Path) -> None:
@@ -237,6 +237,8 @@ def test_networks_without_a_representation_are_rejected(tmp_path: Path) -> None:
     layer = nn.Linear(3 * SIZE**2, N_CLASSES)
 
     class SharedLayer(nn.Module):
+        """A network that calls its linear layer twice per pass."""
+
         def __init__(self) -> None:
             super().__init__()
             self.layer = layer

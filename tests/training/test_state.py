@@ -1,4 +1,4 @@
-"""Training states: damaged states are renamed, the newest two kept, and states of another training run rejected."""
+"""Training states: damaged states are renamed, two states are kept, and states of another training run are rejected."""
 
 import os
 import stat
@@ -23,7 +23,9 @@ RECIPE = Recipe.model_validate(
 def make_state(step, value=1.5):
     network = {"weight": torch.full((2, 3), value), "count": torch.tensor(7)}
     history = (EpochRecord(1, 0.1, 1 / 3, 0.5),)
-    return TrainingState(step, network, {"weight": torch.full((2, 3), -value)}, 0.1 + 0.2, 3, 8, history)
+    momentum = {"weight": torch.full((2, 3), -value)}
+    # The sum of losses needs all 17 digits.
+    return TrainingState(step, network, momentum, loss_sum=0.1 + 0.2, n_correct=3, n_images=8, history=history)
 
 
 def is_equal(state, other):

@@ -25,6 +25,7 @@ from tests.support.official_archives import (
 
 
 def add_weights(store: CheckpointStore, index: int = 3, dataset: str = "cifar10", **changes: Any) -> CheckpointRecord:
+    """Add random weights of one trial to a store; keyword arguments replace arguments of `CheckpointStore.add`."""
     fields: dict[str, Any] = {
         "space": nasbench201.SPACE,
         "index": index,

@@ -49,6 +49,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def weights_by_trial(weights: list[SourceWeights]) -> dict[tuple[int, str, int, int], SourceWeights]:
+    """Return weights by (index, dataset, epochs, seed)."""
     trials = {
         (source_weights.index, source_weights.dataset, source_weights.epochs, source_weights.seed): source_weights
         for source_weights in weights
@@ -207,7 +208,7 @@ def test_readers_reject_merged_files_without_weights(tmp_path: Path, file_name: 
 # --- choice of trials
 
 
-def test_cifar10_valid_is_read_only_on_request(nats: Path) -> None:
+def test_cifar10_valid_is_skipped_unless_requested(nats: Path) -> None:
     assert {source_weights.dataset for source_weights in iter_weights(nats, indices=[3])} == {
         "cifar10",
         "cifar100",
@@ -302,6 +303,8 @@ def test_readers_reject_truncated_files(nats: Path, archive: Path, fraction: flo
 
 
 class Malicious:
+    """An object whose unpickling would run code, which fails the test."""
+
     def __reduce__(self) -> Any:
         return pytest.fail, ("a pickle ran code",)
 
@@ -352,7 +355,7 @@ def test_split_tar_errors_contain_the_missing_part(nats: Path, tmp_path: Path) -
 def test_split_tar_reader_returns_networks_before_a_missing_part(nats: Path, tmp_path: Path) -> None:
     parts = write_split_tar(tmp_path / "download", nats, 30_000)
     with tarfile.open(fileobj=io.BytesIO(b"".join(part.read_bytes() for part in parts))) as archive:
-        # #3 and #21, in the order of the archive
+        # the records of #3 and #21, in the order of the archive
         entries = [entry for entry in archive if entry.name.endswith("1.pickle.pbz2") or "00003." in entry.name]
     first_entry = entries[0]
     last_needed_part = (first_entry.offset_data + first_entry.size - 1) // 30_000

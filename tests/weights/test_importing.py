@@ -26,6 +26,7 @@ from tests.support.official_archives import (
 
 INDICES = (3, 309)
 TRIALS = {"12": [("cifar10", 111)], "200": [("cifar10", 888), ("cifar10", 777), ("cifar100", 888)]}
+"""Dataset and seed of each trial, by number of epochs."""
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +131,7 @@ def set_absurd_size(_state: Any, trial: Any) -> None:
     trial["arch_config"]["channel"] = 10**9
 
 
-EDITS = {
+MESSAGES_BY_EDIT = {
     replace_weights: r"#3 cifar10 seed 777 in .*expected [\d,]+ parameters, got [\d,]+\. .* another network",
     replace_cell: r"#3 cifar10 seed 777 in .*expected the cell \|avg.*, got \|nor.* another network",
     add_nan: r"#3 cifar10 seed 777 in .*stem\.0\.weight has 1 NaN or infinite values",
@@ -141,10 +142,10 @@ EDITS = {
 }
 
 
-@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
+@pytest.mark.parametrize("edit", MESSAGES_BY_EDIT, ids=lambda edit: edit.__name__)
 def test_import_rejects_edited_records(tmp_path: Path, edit: Any) -> None:
     write_edited_record(tmp_path / "source", 3, edit)
-    with pytest.raises(CheckpointError, match=EDITS[edit]):
+    with pytest.raises(CheckpointError, match=MESSAGES_BY_EDIT[edit]):
         import_to_store(tmp_path / "source", tmp_path / "store")
     assert not (tmp_path / "store").exists()
 

@@ -20,6 +20,8 @@ from tests.support.tiny_trainings import make_training_config, training_fields
 Edit = Callable[[dict[str, Any]], object]
 
 CANDIDATE_VALUES = [None, "text", -1, 2.5, True, [], {}, [None], 10**30, {"a": 1}]
+"""Values with which each field is replaced in turn."""
+
 VALID_VALUES: dict[str, list[Any]] = {
     "space": ["text"],  # the ids of a custom space cannot be computed from the manifest alone
     "index": [],
@@ -70,6 +72,8 @@ def edit_line(source: Path, target: Path, edit: Edit) -> Path:
 
 
 def set_field(name: str, value: Any) -> Edit:
+    """Return an edit that sets a field, such as ``training.inputs.recipe``."""
+
     def edit(fields: dict[str, Any]) -> None:
         *parents, key = name.split(".")
         parent_fields = fields

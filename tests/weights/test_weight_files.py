@@ -85,14 +85,16 @@ def test_read_weights_recognises_safetensors_files_with_other_names(tmp_path: Pa
     assert "the prefix 'module.' removed" in assert_weights(tmp_path / "wrapped")[0]
 
 
+# A safetensors file begins with the length of its header. 640 begins like a pickle, and 0x04034B50 like a ZIP archive.
 @pytest.mark.parametrize("length", [640, 0x04034B50])
-def test_is_torch_file_rejects_safetensors_with_a_similar_header_length(length: int) -> None:
+def test_is_torch_file_rejects_safetensors_that_begin_like_a_torch_file(length: int) -> None:
     beginning = length.to_bytes(8, "little")
     assert beginning.startswith((b"\x80\x02", b"PK\x03\x04"))
     assert not is_torch_file(beginning)
 
 
 def compress(raw: bytes) -> bytes:
+    """Return a ZIP archive with the same members, but compressed."""
     stream = io.BytesIO()
     with (
         zipfile.ZipFile(io.BytesIO(raw)) as source_archive,

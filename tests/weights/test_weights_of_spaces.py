@@ -1,4 +1,4 @@
-"""Weights of several spaces are stored together, imported by name and evaluated; datasets may have their own files."""
+"""Weights of several spaces are stored together, imported by name and evaluated; datasets may have separate files."""
 
 import json
 import shutil

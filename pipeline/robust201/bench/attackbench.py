@@ -24,6 +24,7 @@ from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
 from robust201.tasks.parameters import MinimumNorm
 
 AttackCallable = Callable[..., torch.Tensor]
+"""An attack as AttackBench calls it (see `attackbench_attack`)."""
 
 
 def attackbench_attack(key: str, *, seed: int = 0, **parameters: Any) -> AttackCallable:

@@ -55,6 +55,7 @@ class AttackBudget:
     queries: int = 5000
 
     def to_options(self) -> list[str]:
+        """Return these values as options of `user_loop`."""
         return [
             *("--epsilons", *map(str, self.epsilons), "--fgsm-epsilons", *map(str, self.fgsm_epsilons)),
             *("--pgd-steps", str(self.pgd_steps), "--apgd-steps", str(self.apgd_steps)),
@@ -133,8 +134,9 @@ class Loop:
         return "loop"
 
     def command(
-        self, subject: Subject, budget: AttackBudget, machine: Machine, folder: Path, *, attacks: bool
+        self, subject: Subject, budget: AttackBudget, machine: Machine, folder: Path, *, with_attacks: bool
     ) -> list[str]:
+        """Return the command line of the loop."""
         del folder  # The loop writes no files.
         return [
             *(sys.executable, "-m", "robust201.bench.user_loop", str(subject.images), str(subject.weights)),
@@ -144,7 +146,7 @@ class Loop:
             *("--layout", self.layout, "--batch", str(self.batch)),
             *("--threads", str(machine.threads), "--device", machine.device),
             *budget.to_options(),
-            *(["--attacks", *_KEYS] if attacks else ["--attacks"]),
+            *(["--attacks", *_KEYS] if with_attacks else ["--attacks"]),
         ]
 
     def read(self, folder: Path, output: str) -> dict[str, dict[float, float]]:
@@ -172,8 +174,9 @@ class Sweep:
         return self.label
 
     def command(
-        self, subject: Subject, budget: AttackBudget, machine: Machine, folder: Path, *, attacks: bool
+        self, subject: Subject, budget: AttackBudget, machine: Machine, folder: Path, *, with_attacks: bool
     ) -> list[str]:
+        """Write a sweep YAML to `folder`, and return the command line that runs it."""
         is_cell = subject.name.isdigit()
         sweep: dict[str, object] = {
             "name": "bench",
@@ -192,7 +195,7 @@ class Sweep:
                     },
                 }
             },
-            "keys": budget.keys() if attacks else {"clean": {}},
+            "keys": budget.keys() if with_attacks else {"clean": {}},
             "engine": self.engine,
             "execution": {
                 "executor": "inline",
@@ -206,6 +209,7 @@ class Sweep:
         return [sys.executable, "-m", "robust201", "run", str(path)]
 
     def read(self, folder: Path, output: str) -> dict[str, dict[float, float]]:
+        """Return accuracies by key and strength, read from the results folder of the sweep."""
         del output
         from robust201.planning.plan_file import load_plan
         from robust201.shards import ShardStore
@@ -224,10 +228,10 @@ class Sweep:
 Contender = Loop | Sweep
 
 
-def make_loops(n_images: int, batches: Sequence[int] = (50, 250)) -> list[Loop]:
+def make_loops(n_images: int, batch_sizes: Sequence[int] = (50, 250)) -> list[Loop]:
     """Return loops in both layouts with each distinct batch size; the largest batch contains all images."""
-    sizes = sorted({min(batch, n_images) for batch in (*batches, n_images)})
-    return [Loop(layout, batch) for layout in LAYOUTS for batch in sizes]
+    distinct_sizes = sorted({min(size, n_images) for size in (*batch_sizes, n_images)})
+    return [Loop(layout, batch) for layout in LAYOUTS for batch in distinct_sizes]
 
 
 def run_timed(command: Sequence[str], environment: Mapping[str, str], log: Path) -> tuple[RunTime, str]:
@@ -269,7 +273,7 @@ class ContenderTimes:
 
     Attributes:
         contender: the loop or sweep.
-        starts: start-up times, measured without attacks on this contender or another one in its `start_up_group`.
+        starts: start-up times: runs without attacks of this contender, or of another one in its `start_up_group`.
         totals: times with attacks, including the start-up.
         accuracies: results of the last process with attacks, by key and strength.
     """
@@ -304,12 +308,14 @@ class TimeComparison:
 
     @property
     def baselines(self) -> tuple[ContenderTimes, ...]:
+        """The times of the loops."""
         return tuple(
             contender_times for contender_times in self.contenders if isinstance(contender_times.contender, Loop)
         )
 
     @property
     def sweeps(self) -> tuple[ContenderTimes, ...]:
+        """The times of sweeps; the first one is compared with the loops."""
         return tuple(
             contender_times for contender_times in self.contenders if isinstance(contender_times.contender, Sweep)
         )
@@ -318,9 +324,9 @@ class TimeComparison:
         """Return the loop with the smallest attack time by a clock, ``cpu`` or ``wall``."""
         return min(self.baselines, key=lambda contender_times: getattr(contender_times.attacks, clock))
 
-    def ratio(self, clock: str, *, start_up: bool = False) -> float:
+    def ratio(self, clock: str, *, with_start_up: bool = False) -> float:
         """Return the sweep's speed relative to the best loop; NaN if the attacks are too short to measure."""
-        time_name = "total" if start_up else "attacks"
+        time_name = "total" if with_start_up else "attacks"
         best_loop_time = min(getattr(getattr(contender_times, time_name), clock) for contender_times in self.baselines)
         sweep_time = getattr(getattr(self.sweeps[0], time_name), clock)
         if min(best_loop_time, sweep_time) < MIN_START_UP_FRACTION * getattr(self.sweeps[0].start, clock):
@@ -352,7 +358,7 @@ class TimeComparison:
                 for contender_times in self.contenders
             },
             "ratio": {clock: self.ratio(clock) for clock in RunTime._fields},
-            "ratio_with_start": {clock: self.ratio(clock, start_up=True) for clock in RunTime._fields},
+            "ratio_with_start": {clock: self.ratio(clock, with_start_up=True) for clock in RunTime._fields},
             "largest_difference_of_accuracies": self.largest_difference,
         }
 
@@ -389,12 +395,14 @@ def compare(
             for candidate in all_times
             if candidate.contender.start_up_group == current_times.contender.start_up_group
         )
-        for attacks in (True,) if len(start_up_owner.starts) > round_index else (False, True):
-            run_folder = folder / f"{round_index}-{all_times.index(current_times)}-{'attacks' if attacks else 'start'}"
+        for with_attacks in (True,) if len(start_up_owner.starts) > round_index else (False, True):
+            run_folder = (
+                folder / f"{round_index}-{all_times.index(current_times)}-{'attacks' if with_attacks else 'start'}"
+            )
             run_folder.mkdir(parents=True)
-            command = current_times.contender.command(subject, budget, machine, run_folder, attacks=attacks)
+            command = current_times.contender.command(subject, budget, machine, run_folder, with_attacks=with_attacks)
             run_time, output = run_timed(command, machine.environment(), run_folder / "log")
-            (current_times.totals if attacks else start_up_owner.starts).append(run_time)
+            (current_times.totals if with_attacks else start_up_owner.starts).append(run_time)
         current_times.starts = start_up_owner.starts
         current_times.accuracies = current_times.contender.read(run_folder, output)
         seconds_text = f"{run_time.wall:.1f} s ({run_time.cpu:.1f} s of CPU time)"

@@ -84,7 +84,7 @@ def _show(comparisons: "list[TimeComparison]", threads: int, device: str) -> Non
                 *(f"{attack_seconds:.1f}" for attack_seconds in seconds_by_contender),
                 f"{comparison.ratio(clock.lower()):.2f}",
                 f"{comparison.ratio('wall'):.2f}",
-                f"{comparison.ratio('wall', start_up=True):.2f}",
+                f"{comparison.ratio('wall', with_start_up=True):.2f}",
             )
         )
     time_columns = ("network", "loop, default layout, s", "loop, channels_last, s", "robust201, s")

@@ -109,7 +109,7 @@ def evaluate(
         str | None,
         typer.Option(
             help=f"{KEYS_HELP} Default: a first look with clean images, FGSM, PGD, AutoAttack and three corruptions, "
-            "on as many images as a small network can process in about a minute."
+            "on as many images as the network can process in about a minute, but at least 20."
         ),
     ] = None,
     benchmark: Annotated[

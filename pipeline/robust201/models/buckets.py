@@ -138,6 +138,7 @@ class BucketedModel:
         return outputs[0] if len(outputs) == 1 else tuple(torch.cat(column) for column in zip(*outputs, strict=True))
 
     def _prepared_pass(self, shape: torch.Size, bucket: int, *, gradient: bool) -> PassFunction:
+        """Return the pass for a batch size and image shape; prepare it on its first use."""
         pass_key = (shape, bucket, gradient)
         if pass_key not in self._passes:
             # Tensors created in inference mode could not be modified outside inference mode.

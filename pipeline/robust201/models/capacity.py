@@ -87,6 +87,7 @@ class Batch(NamedTuple):
 
 
 _MIN_FILLED_FRACTION = 3 / 4
+"""Minimum fraction of a batch that samples fill, unless the batch has the smallest size."""
 
 
 def split_into_batches(n_samples: int, buckets: Sequence[int]) -> list[Batch]:

@@ -116,7 +116,7 @@ class WindowSearch(Protocol):
         """Accept the last window for some images.
 
         Args:
-            accepted: (B,) bool, whether each image accepts the window.
+            accepted: (B,) bool, whether the window is accepted for each image.
         """
         ...
 

@@ -57,7 +57,7 @@ def as_classifier(
             not repeatable.
 
     Warns:
-        RobustWarning: the module computes in half precision.
+        RobustWarning: the module computes in half precision or seems to end in a softmax.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(
@@ -154,6 +154,7 @@ def _operations_with_precision() -> list[Any]:
 def _wrap_as_classifier(
     model: nn.Module, normalisation: Normalisation | None, device: torch.device, channels: int
 ) -> Classifier:
+    """Return a classifier of the module; if the module is a `Classifier`, a copy that shares its tensors."""
     n_normalised_channels = len(normalisation.mean) if normalisation is not None else channels
     if isinstance(model, Classifier):
         n_normalised_channels = model.mean.shape[1]

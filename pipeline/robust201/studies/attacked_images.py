@@ -39,14 +39,14 @@ def attack_example_images(study: ImageDistributionStudy, sweeps: Sequence[SweepC
     return images_by_network
 
 
-def attack_strengths(study: ImageDistributionStudy, sweeps: Sequence[SweepConfig]) -> tuple[float, ...]:
+def find_attack_strengths(study: ImageDistributionStudy, sweeps: Sequence[SweepConfig]) -> tuple[float, ...]:
     """Return the strengths of the study's attack; empty if its sweeps have different strengths."""
     distinct_strengths = {sweep.parameters[study.key].strengths for sweep in sweeps if study.key in sweep.parameters}
     return distinct_strengths.pop() if len(distinct_strengths) == 1 else ()
 
 
 def _choose_weights(sweep: SweepConfig, network: StudyNetwork, group: StudyGroup) -> CheckpointRecord | None:
-    """Return the weights of a network and group in a sweep; None if the sweep has none."""
+    """Return the record of the weights to attack, for a network and group in a sweep; None if the sweep has none."""
     section, space = sweep.weights, sweep.make_space({})
     if group.dataset not in sweep.datasets or section is None or section.path is None:
         return None

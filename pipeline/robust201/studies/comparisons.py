@@ -36,21 +36,21 @@ class Comparison(NamedTuple):
     Attributes:
         experiment: the experiment's name in docs/image-distribution.md.
         marker: letter of the significance marker in `published/image_distribution.json`.
-        first: group that is more robust according to the claim.
+        first: group that is more robust according to the claim, if the claim has a direction.
         second: the other group.
-        two_sided: whether the second group gets the marker if that group is the more robust one.
+        is_two_sided: whether the second group gets the marker if that group is the more robust one.
     """
 
     experiment: str
     marker: str
     first: str
     second: str
-    two_sided: bool = False
+    is_two_sided: bool = False
 
     @property
     def claim(self) -> str:
         """The claim as text, such as ``MNIST > CIFAR-10``."""
-        relation = "against" if self.two_sided else ">"
+        relation = "against" if self.is_two_sided else ">"
         return f"{GROUPS[self.first]} {relation} {GROUPS[self.second]}"
 
 
@@ -69,8 +69,8 @@ COMPARISONS = (
     Comparison("E2a", "t", "fusion_digit", "fusion_object"),
     Comparison("E2b", "z", "mnist", "fusion_digit"),
     Comparison("E2b", "z", "cifar10", "fusion_object"),
-    Comparison("E3a", "d", "cifar10_to_mnist", "mnist", two_sided=True),
-    Comparison("E3b", "d", "mnist_to_cifar10", "cifar10", two_sided=True),
+    Comparison("E3a", "d", "cifar10_to_mnist", "mnist", is_two_sided=True),
+    Comparison("E3b", "d", "mnist_to_cifar10", "cifar10", is_two_sided=True),
     Comparison("E3c", "b", "cifar10_to_mnist", "mnist_to_cifar10"),
 )
 
@@ -85,7 +85,7 @@ def published_tables() -> pd.DataFrame:
     """Return tables 1 to 18 as published.
 
     Returns:
-        One row per cell: `table`, `network`, `group`, `epoch`, `mean` and `sd` of R (NaN if not published), `n`
+        One row per table cell: `table`, `network`, `group`, `epoch`, `mean` and `sd` of R (NaN if not published), `n`
         networks, `marks` (letters of its markers), and `certain` (whether the epoch of the number is certain).
     """
     content = _published_content()
@@ -112,10 +112,10 @@ def compare_groups(
 
     Returns:
         One row per comparison, network and epoch with both groups: `experiment`, `claim`, `first`, `second`, `network`,
-        `epoch`, `mean_first`, `mean_second`, `difference`, `t`, `degrees`, `p`, `p_holm` (over all rows; a row without
-        a test counts as p = 1), `g`, `g_low`, `g_high`, `higher` (the side, ``first`` or ``second``, with the
-        significantly higher mean, or ``""``; level 0.05 without correction) and `higher_holm` (the same after
-        correction). With `r_by_group`, also `p_paired`, `p_paired_holm` and `n_pairs`.
+        `epoch`, `mean_first`, `mean_second`, `difference`, `t`, `degrees` (of freedom), `p`, `p_holm` (over all rows;
+        a row without a test counts as p = 1), `g` (Hedges' g) with its interval `g_low` to `g_high`, `higher` (the
+        side, ``first`` or ``second``, with the significantly higher mean, or ``""``; level 0.05 without correction) and
+        `higher_holm` (the same after correction). With `r_by_group`, also `p_paired`, `p_paired_holm` and `n_pairs`.
     """
     indexed = summaries.set_index(["network", "group", "epoch"])[["mean", "sd", "n"]]
     rows = [
@@ -137,8 +137,8 @@ def compare_groups(
     frame["difference"], frame["t"], frame["degrees"] = test.difference, test.statistic, test.df
     frame["p"], frame["p_holm"] = test.p_value, _adjust_p_values(test.p_value)
     frame["g"], frame["g_low"], frame["g_high"] = effect
-    frame["higher"] = _more_robust_side(frame["difference"], frame["p"])
-    frame["higher_holm"] = _more_robust_side(frame["difference"], frame["p_holm"])
+    frame["higher"] = _find_more_robust_sides(frame["difference"], frame["p"])
+    frame["higher_holm"] = _find_more_robust_sides(frame["difference"], frame["p_holm"])
     if r_by_group is not None:
         pairs = [
             pd.concat(
@@ -154,11 +154,13 @@ def compare_groups(
 
 
 def _adjust_p_values(p_values: Any) -> Any:
+    """Return p-values after Holm's correction; NaN counts as 1 in the correction, and stays NaN."""
     is_missing = np.isnan(p_values)
     return np.where(is_missing, np.nan, holm_adjust(np.where(is_missing, 1.0, p_values)))
 
 
-def _more_robust_side(differences: "pd.Series[float]", p_values: "pd.Series[float]") -> list[str]:
+def _find_more_robust_sides(differences: "pd.Series[float]", p_values: "pd.Series[float]") -> list[str]:
+    """Return the side with the significantly higher mean in each row, or ``""`` if there is none."""
     return [
         "" if np.isnan(p) or p >= LEVEL else "first" if mean_difference > 0 else "second"
         for mean_difference, p in zip(differences, p_values, strict=True)
@@ -235,9 +237,9 @@ def check_published_marks() -> PublishedCheck:
         comparison = comparisons_by_groups[row.first, row.second]
         first, second = (cells[row.network, group, row.epoch] for group in (row.first, row.second))
         are_epochs_certain.append(bool(first.certain and second.certain))
-        second_side = "second" if comparison.two_sided and comparison.marker in second.marks else ""
+        second_side = "second" if comparison.is_two_sided and comparison.marker in second.marks else ""
         published_sides.append("first" if comparison.marker in first.marks else second_side)
-        computed_sides.append(row.higher if comparison.two_sided or row.higher == "first" else "")
+        computed_sides.append(row.higher if comparison.is_two_sided or row.higher == "first" else "")
     frame = frame.assign(certain=are_epochs_certain, printed=published_sides, marked=computed_sides)
     frame["agrees"] = frame["printed"] == frame["marked"]
     return PublishedCheck(frame, _count_markers(frame))

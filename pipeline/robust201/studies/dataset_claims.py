@@ -25,6 +25,7 @@ _PUBLISHED = Path(__file__).parent / "published" / "dataset.json"
 HOLDS, FAILS, UNTESTED = "holds", "does not hold", "cannot be tested"
 
 ATTACKS = ("aa_apgd-ce", "pgd", "fgsm", "aa_square")
+"""Keys of the attacks in the paper."""
 
 CLEAR_DIFFERENCE = 0.01
 """Minimum difference between published medians for their order to be checked.
@@ -293,16 +294,19 @@ def _check_search_claim(results: DatasetResults) -> Iterator[Claim]:
     if objective not in results.accuracies or CLEAN not in results.scores or len(results.architectures) < N_TOP_CELLS:
         yield Claim("Table 1", claim, "", f"{len(results.architectures)} cells evaluated", UNTESTED)
         return
-    by_clean = results.rank_architectures(results.scores[CLEAN])[0].architecture
-    by_attack = results.rank_architectures(results.column(*objective))[0].architecture
-    gains = [results.column(*column)[by_attack] - results.column(*column)[by_clean] for column in attacked_columns]
-    clean_change = results.column(CLEAN)[by_attack] - results.column(CLEAN)[by_clean]
+    best_clean_cell = results.rank_architectures(results.scores[CLEAN])[0].architecture
+    best_attacked_cell = results.rank_architectures(results.column(*objective))[0].architecture
+    gains = [
+        results.column(*column)[best_attacked_cell] - results.column(*column)[best_clean_cell]
+        for column in attacked_columns
+    ]
+    clean_change = results.column(CLEAN)[best_attacked_cell] - results.column(CLEAN)[best_clean_cell]
     gains_text = ", ".join(f"{key} {gain:+.3f}" for (key, _), gain in zip(attacked_columns, gains, strict=True))
     yield Claim(
         "Table 1",
         claim,
         "",
-        f"accuracy of #{by_attack} minus that of #{by_clean}: {gains_text}, clean {clean_change:+.3f}",
+        f"accuracy of #{best_attacked_cell} minus that of #{best_clean_cell}: {gains_text}, clean {clean_change:+.3f}",
         HOLDS if clean_change < 0 and all(gain > 0 for gain in gains) else FAILS,
     )
 
@@ -343,8 +347,8 @@ def _check_jacobian_correlations(correlations: pd.DataFrame) -> Iterator[Claim]:
         rows = correlations[is_norm].dropna(subset="kendall")
     if rows.empty:
         yield Claim("Figure 6", claim, "", "fewer than eight cells have Jacobian norms", UNTESTED)
-    for measure, taus in rows.groupby("measure", sort=False) if len(rows) else ():
-        by_strength = taus.set_index("strength")["kendall"].sort_index()
+    for measure, measure_rows in rows.groupby("measure", sort=False) if len(rows) else ():
+        by_strength = measure_rows.set_index("strength")["kendall"].sort_index()
         taus_text = ", ".join(f"{tau:.2f} at {strength:g}/255" for strength, tau in by_strength.items())
         verdict = UNTESTED
         if 1.0 in by_strength.index and len(by_strength) > 1:

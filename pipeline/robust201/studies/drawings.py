@@ -71,11 +71,11 @@ def _draw_published(axes: Axes, x: Any, values: Any, colour: str) -> None:
 
 
 def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normalised: bool) -> Figure | None:
-    """Draw accuracy against epsilon, one panel per network and epoch: means over networks ± one standard deviation.
+    """Draw accuracy against epsilon, one panel per architecture and epoch: means over seeds ± one standard deviation.
 
-    The figures correspond to the paper's figures 4 and 5 (normalised by the clean accuracy) or 6 and 7 (without
-    normalisation). In normalised figures, chance depends on the clean accuracy, so each group has a dotted line at its
-    chance level, in its colour. Return None if no group has curves.
+    The figures correspond to figures 4 and 5 (normalised by the clean accuracy) or 6 and 7 (without normalisation) of
+    Kunhardt, Deza and Poggio (2021). In normalised figures, chance depends on the clean accuracy, so each group has a
+    dotted line at its chance level, in its colour. Return None if no group has curves.
     """
     selected_curves = curves[curves["group"].isin(groups)]
     if selected_curves.empty:
@@ -105,7 +105,7 @@ def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normali
 
 
 def draw_areas(curves: pd.DataFrame, network: str) -> Figure:
-    """Draw accuracy against epsilon, raw and normalised, with the areas that define R, as in the paper's figure 1.
+    """Draw accuracy against epsilon, raw and normalised, and the areas that define R, like figure 1 of Kunhardt et al.
 
     `curves` is `ImageDistribution.curves`. Only the last epochs of the groups MNIST and CIFAR-10 are drawn.
     """
@@ -163,7 +163,7 @@ def _error_bounds(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[fl
     return rows["low"].where(~has_few_seeds, rows["min"]), rows["high"].where(~has_few_seeds, rows["max"])
 
 
-def draw_dynamics(curves: pd.DataFrame) -> Figure:
+def draw_dynamics_curves(curves: pd.DataFrame) -> Figure:
     """Draw accuracy and attack success against iterations, one panel per run; see `_error_bounds` for the bands."""
     runs = list(dict.fromkeys(curves["run"]))
     curve_names = list(dict.fromkeys(curves["curve"]))
@@ -185,7 +185,7 @@ def draw_dynamics(curves: pd.DataFrame) -> Figure:
     return figure
 
 
-def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Figure:
+def draw_mixing_curves(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Figure:
     """Draw accuracy against the fraction of robust images, one panel per network and group of attacks."""
     networks = list(dict.fromkeys(curves["network"]))
     panel_specs = [(title, keys, network) for title, keys in panels.items() for network in networks]
@@ -206,7 +206,10 @@ def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Fi
 
 
 def draw_equivariance(best: pd.DataFrame) -> Figure:
-    """Draw Table 1: accuracy by attack and setting, one panel per network; see `_error_bounds` for the bars."""
+    """Draw accuracies by attack and setting, one panel per network, as in table 1 of Wang and Horne (2020).
+
+    They are those of the selected candidates; see `_error_bounds` for the bars.
+    """
     networks, attacks = (list(dict.fromkeys(best[name])) for name in ("network", "attack"))
     settings = list(dict.fromkeys(best["setting"]))
     colours = dict(zip(settings, SERIES_COLOURS, strict=False))
@@ -226,7 +229,7 @@ def draw_equivariance(best: pd.DataFrame) -> Figure:
 
 
 def draw_attacked_images(images: Mapping[str, NDArray[np.float32]], epsilons: Sequence[float]) -> Figure:
-    """Draw attacked images, one column per epsilon, with their changes below, as in the paper's figures 8 and 9.
+    """Draw attacked images, one column per epsilon, with their changes below, as in figures 8 and 9 of Kunhardt et al.
 
     `images` has (E, 3, H, W) pixels in [0, 1] by group: one image per epsilon, starting with the clean image. Changes
     are drawn relative to grey, scaled by the largest change.

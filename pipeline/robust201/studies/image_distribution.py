@@ -70,7 +70,8 @@ def measure_image_distribution(study: ImageDistributionStudy, exports: Exports) 
     """Compute the study's numbers from its exports.
 
     Raises:
-        ResultsError: a network has no results on a group's dataset.
+        ResultsError: a network has no results on a group's dataset, or the sensitivity is needed but the exports do not
+            contain the numbers of classes and images.
     """
     network_frames, curve_frames, floors, distinct_strengths = [], [], set(), set()
     sizes = {group.dataset: exports.dataset_size(group.dataset) for group in study.groups.values()}

@@ -1,4 +1,4 @@
-"""Reads results of trained networks from exports with several weights, by recipe, training length and seed."""
+"""Results of trained networks, read from exports with several weights, by recipe, training length and seed."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -63,7 +63,7 @@ class Exports:
                 training length is measured in epochs, and snapshots within an epoch are omitted.
 
         Raises:
-            ResultsError: a folder is not an export, or has no named weights.
+            ResultsError: a folder is not an export.
         """
         self.readers = [RobustnessDataset(folder) for folder in folders]
         self._iterations_per_epoch = iterations_per_epoch
@@ -71,7 +71,11 @@ class Exports:
 
     @cached_property
     def trained_weights(self) -> tuple[TrainedWeights, ...]:
-        """All weights of the exports."""
+        """All weights of the exports.
+
+        Raises:
+            ResultsError: an export has no named weights.
+        """
         return tuple(weights for reader in self.readers for weights in self._read_weights(reader))
 
     def _read_weights(self, reader: RobustnessDataset) -> Iterator[TrainedWeights]:
@@ -87,6 +91,7 @@ class Exports:
                 yield TrainedWeights(reader, name, fields.get("recipe") or "", length, int(fields["seed"]))
 
     def _training_length(self, fields: dict[str, Any]) -> float | None:
+        """Return the length of training up to these weights (see `__init__`); None if the weights are omitted."""
         epochs, steps = fields.get("epochs"), fields.get("steps")
         if self._iterations_per_epoch is None:
             return None if epochs is None else float(epochs)
@@ -186,6 +191,7 @@ class Exports:
         return None, None
 
     def _select_weights(self, dataset: str, key: str, recipes: Sequence[str]) -> Iterator[TrainedWeights]:
+        """Yield the weights of the recipes from exports that have, or may have, results for the key on the dataset."""
         for weights in self.trained_weights:
             if weights.recipe in recipes and dataset in weights.reader.data:
                 planned = weights.reader.files.find_planned_strengths(dataset)

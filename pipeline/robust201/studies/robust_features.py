@@ -70,8 +70,8 @@ class Dynamics:
     Attributes:
         curves: one row per `run`, `curve` and `iteration`: `n` seeds, their `mean`, its interval `low` to `high`, their
             range `min` to `max`, the published number `printed` at `printed_iteration` (the same iteration, or the same
-            fraction of training), and the `difference` between the means.
-        trends: one row per run and curve: `first`, `last`, `lowest` and `highest` mean over the snapshots, and
+            fraction of training), and the `difference` `mean` - `printed`.
+        trends: one row per run and curve: the `first`, `last`, `lowest` and `highest` of the snapshots' means, and
             Kendall's `tau` between mean and iteration, for our curve and for the whole published curve (`printed_…`).
         n_images: number of attacked images.
     """
@@ -84,7 +84,8 @@ class Dynamics:
 def measure_dynamics(study: DynamicsStudy, exports: Exports) -> Dynamics:
     """Compute clean accuracy and attack success at the snapshots of each run.
 
-    Attack success is the fraction of the images correct without an attack that are misclassified under the attack.
+    Of the images that are classified correctly without an attack, attack success is the fraction that is
+    misclassified under the attack.
 
     Raises:
         ResultsError: a run has no results, or per-image outcomes are missing.
@@ -373,6 +374,7 @@ def measure_equivariance(study: EquivarianceStudy, exports: Exports) -> Equivari
 def _read_candidate(
     study: EquivarianceStudy, exports: Exports, attack: str, name: str, architecture: Any, recipe: str
 ) -> _Candidate:
+    """Read a candidate's outcomes after the last epoch, at the attack's first strength."""
     strengths = exports.strengths(study.dataset, attack) or (CLEAN_STRENGTH,)
     outcomes = exports.outcomes(study.dataset, attack, strengths[0], [recipe], architecture)
     is_final = (outcomes.networks["length"] == study.epochs).to_numpy()
@@ -385,6 +387,7 @@ def _read_candidate(
 
 
 def _choose_half(n_images: int, seed: int) -> NDArray[np.bool_]:
+    """Return a mask (N,) that is true for a random half of the images."""
     is_validation = np.zeros(n_images, bool)
     is_validation[np.random.default_rng(seed).permutation(n_images)[: n_images // 2]] = True
     return is_validation

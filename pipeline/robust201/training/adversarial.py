@@ -15,7 +15,7 @@ from robust201.training.augmentation import to_device
 from robust201.training.draws import image_random_words, uniform
 from robust201.training.recipes import AdversarialTraining, PgdTraining, TradesTraining
 
-Logits = Callable[[torch.Tensor], torch.Tensor]
+LogitsFunction = Callable[[torch.Tensor], torch.Tensor]
 """Maps pixels (B, 3, H, W) in [0, 1] to logits (B, C)."""
 
 _NORMAL_START_STD = 0.001
@@ -54,7 +54,7 @@ class RandomStarts(NamedTuple):
 
 def step_loss(
     network: nn.Module,
-    logits_of: Logits,
+    logits_of: LogitsFunction,
     pixels: torch.Tensor,
     labels: torch.Tensor,
     adversarial: AdversarialTraining | None,
@@ -75,7 +75,7 @@ def step_loss(
 
 def _perturb_with_pgd(
     network: nn.Module,
-    logits_of: Logits,
+    logits_of: LogitsFunction,
     pixels: torch.Tensor,
     labels: torch.Tensor,
     attack: PgdTraining,
@@ -88,7 +88,7 @@ def _perturb_with_pgd(
 
 def _trades_loss(
     network: nn.Module,
-    logits_of: Logits,
+    logits_of: LogitsFunction,
     pixels: torch.Tensor,
     labels: torch.Tensor,
     attack: TradesTraining,
@@ -135,9 +135,10 @@ def _divergence(logits: torch.Tensor, probabilities: torch.Tensor) -> torch.Tens
 
 @contextmanager
 def _attack_mode(network: nn.Module, attack: PgdTraining | TradesTraining) -> Iterator[None]:
-    """Set the network's mode for the attack. Afterwards, restore training mode and BatchNorm statistics.
+    """Set the network's mode for the attack. Afterwards, restore training mode.
 
-    The random state is also restored, so that dropout is the same with and without an attack.
+    Unless `update_statistics` is set, also restore the buffers. The random state is always restored, so that dropout is
+    the same with and without an attack.
     """
     devices = {parameter.device for parameter in network.parameters()}
     buffers = [] if attack.update_statistics else [(buffer, buffer.clone()) for buffer in network.buffers()]

@@ -50,7 +50,8 @@ def check_generated_labels(folder: Path, images: ImageSet, judge: Classifier) ->
         judge: the independent network, trained on natural images.
 
     Raises:
-        DatasetError: the folder's images were generated with another method, or from other images.
+        DatasetError: the folder's images were generated with another method, from other images, or all of them from
+            images with the same label.
     """
     with np.load(folder / "train.npz", allow_pickle=False) as arrays:
         if "start_rows" not in arrays:

@@ -306,6 +306,7 @@ class _Training:
         return EpochRecord(epoch + 1, rate, loss, accuracy)
 
     def _latest_record(self) -> EpochRecord | None:
+        """Return the record of the current epoch; before its first step, that of the previous epoch, or None."""
         if self._n_images:
             return self._make_record()
         return self._history[-1] if self._history else None
@@ -403,7 +404,7 @@ def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[
     restore_gc_thresholds()  # training can leave large unused objects
     is_on_cpu = device == "cpu"
     if not is_on_cpu:
-        # PyTorch requires this variable for deterministic matrix products; cuBLAS reads it when it is initialised.
+        # PyTorch requires this variable for deterministic matrix products; cuBLAS reads the variable on first use.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[] if is_on_cpu else [device]))

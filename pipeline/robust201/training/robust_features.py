@@ -60,8 +60,8 @@ class FeatureSettings:
         steps: number of gradient descent steps.
         step_size: L2 length of a step, for pixels in [0, 1].
         epsilon: radius of the L2 ball around each image; None for ``representation``, which has no ball.
-        seed: seed for the random starting images and target classes, which depend only on the seed and the
-            image's position in the full split.
+        seed: seed for the random starting images and target classes. An image's random number depends only on the
+            seed, the method and the image's position in the full split.
         batch_size: images per pass. It may affect the last bits of the network's outputs.
     """
 
@@ -101,7 +101,8 @@ class FeatureSettings:
         for name, number in asdict(settings).items():
             if name in {"steps", "step_size", "epsilon", "batch_size"} and number is not None and not 0 < number < 1e9:
                 raise ConfigError(
-                    f"Reading the settings failed for {name}: it must be above 0 and below 1e9, got {number}."
+                    f"Reading the settings failed for {name}: it must be above 0 and below 1e9, got {number}. "
+                    "Correct it."
                 )
         return settings
 
@@ -134,9 +135,9 @@ def write_feature_images(
         existing_digest = check_split(folder, "train", recipe)
         if existing_digest is not None:
             return existing_digest
-        blocks = folder / f"blocks-{content_digest(recipe)[:16]}"
+        blocks_folder = folder / f"blocks-{content_digest(recipe)[:16]}"
         feature_generator = _FeatureGenerator(images, classifier, settings)
-        store = AdversarialStore(blocks, np.arange(len(images)), settings.batch_size, settings.batch_size)
+        store = AdversarialStore(blocks_folder, np.arange(len(images)), settings.batch_size, settings.batch_size)
         missing_ranges = [(start, stop) for _, start, stop in store.find_missing_blocks([_ONLY_STRENGTH])]
         n_done = len(images) - sum(stop - start for start, stop in missing_ranges)
         progress(n_done, len(images))
@@ -156,7 +157,7 @@ def write_feature_images(
             fields={"outcome": feature_generator.measure(pixels)},
             **feature_generator.sources,
         )
-        shutil.rmtree(blocks)
+        shutil.rmtree(blocks_folder)
     return digest
 
 
@@ -263,7 +264,7 @@ class _FeatureGenerator:
         return pixels
 
     def measure(self, generated: NDArray[np.uint8]) -> dict[str, float]:
-        """Return mean representation distances of the generated images, or the success rate of the attack."""
+        """Return mean relative distances to the target representations, before and after, or the success rate."""
         totals: dict[str, float] = {}
         with torch.no_grad(), _representation(self._classifier.network) as represent:
             for rows in _row_batches(len(generated), self._settings.batch_size):
@@ -294,6 +295,7 @@ def _image_norms(batch: torch.Tensor) -> torch.Tensor:
 
 
 def _row_batches(count: int, size: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the positions of the images in each batch."""
     for start in range(0, count, size):
         yield np.arange(start, min(start + size, count))
 

@@ -1,7 +1,7 @@
 """Saved states of a training run, from which it resumes with the same result: safetensors files with JSON metadata.
 
 A file is named ``step-<number of steps>-<first 16 hex digits of its SHA-256>.safetensors``. It is written atomically,
-and used only if its hash matches. The newest two files are kept, in case the last one is damaged. A folder belongs to
+and used only if its hash matches. Two files are kept, in case one of them is damaged. A folder belongs to
 one training run, and only one process may use it at a time.
 """
 
@@ -70,7 +70,7 @@ class StateFolder:
         self._on_notice = on_notice
 
     def save(self, state: TrainingState) -> None:
-        """Save a state, and delete all others except the newest previous one."""
+        """Save a state, and delete all others except the one with the most steps."""
         raw = _encode(state, self._training_id)
         digest = hashlib.sha256(raw).hexdigest()
         name = f"step-{state.step:09d}-{digest[:16]}.safetensors"
@@ -82,7 +82,7 @@ class StateFolder:
             path.unlink()
 
     def load(self, max_step: int) -> TrainingState | None:
-        """Return the newest intact state after at most `max_step` steps, or None.
+        """Return the intact state with the most steps up to `max_step`, or None.
 
         Damaged states are renamed. Incomplete files of killed processes are deleted.
 
@@ -112,11 +112,13 @@ class StateFolder:
         return None
 
     def _paths(self) -> list[Path]:
+        """Return the paths of the states, the latest step first."""
         states = (path for path in self._folder.glob("step-*") if _FILE_NAME.fullmatch(path.name))
         return sorted(states, reverse=True)
 
     @staticmethod
     def _parse_name(path: Path) -> tuple[int, str]:
+        """Return the number of steps, and the first hex digits of the hash, from a file's name."""
         step, digest = path.name.removesuffix(".safetensors").split("-")[1:]
         return int(step), digest
 
@@ -161,4 +163,5 @@ def _encode(state: TrainingState, training_id: str) -> bytes:
 
 
 def _select_prefix(tensors: Mapping[str, torch.Tensor], prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors whose names begin with a prefix, and their names without the prefix."""
     return ((name.removeprefix(prefix), tensor) for name, tensor in tensors.items() if name.startswith(prefix))

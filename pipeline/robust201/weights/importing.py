@@ -81,7 +81,7 @@ def import_weights(
         progress: called with the number of finished networks and the total, which is an upper limit for tar archives.
 
     Raises:
-        CheckpointError: the format of the source is unknown, or it contains no selected network. Without `keep_going`,
+        CheckpointError: the source has an unknown format or contains no selected network. Without `keep_going`,
             also if requested weights are absent, damaged, not finite, or belong to another network.
         ArchitectureError: the source has a network that is not in the space (only without `keep_going`).
         ConfigError: the recipe is not a valid name. For spaces other than the default, also if the number of classes is

@@ -42,6 +42,7 @@ _OPTIONAL_DEFAULTS = {
 
 
 _MAX_INTEGER = 1 << 63
+"""Exclusive upper limit of integers, so that they fit into 64 bits."""
 
 
 def _is_text(value: Any) -> bool:
@@ -64,8 +65,9 @@ _Check = tuple[str, Callable[[Any], bool]]
 
 
 def _optional(check: _Check) -> _Check:
+    """Return a check that also accepts null."""
     expected, is_valid = check
-    return f"{expected} or nothing", lambda value: value is None or is_valid(value)
+    return f"{expected} or null", lambda value: value is None or is_valid(value)
 
 
 _TEXT_CHECK: _Check = "text", _is_text
@@ -254,6 +256,7 @@ class ManifestWriter:
 
 
 def _open_for_appending(path: Path) -> BinaryIO:
+    """Open a manifest, after creating it or removing an incomplete last line."""
     if not path.exists():
         with atomic_write(path) as stream:
             stream.write(json.dumps(_HEADER).encode() + b"\n")
@@ -426,6 +429,7 @@ def matches_training_id(record: CheckpointRecord, space: Space | None = None) ->
 
 
 def _space_of(record: CheckpointRecord) -> Space | None:
+    """Return the space of a record, with the size of the network; None for a custom space."""
     space = SPACES.get(record.space)
     if space is None or not space.is_sized or record.channels is None or record.cells is None:
         return space

@@ -182,7 +182,7 @@ class CheckpointStore:
 
     def records_of_network(self, index: ArchitectureId, dataset: str, space: str) -> tuple[CheckpointRecord, ...]:
         """Return the checkpoints of one network; empty if there are none, or if the store does not exist yet."""
-        trials = self._load_networks(create=True).get((space, dataset, index), {})
+        trials = self._load_networks(missing_ok=True).get((space, dataset, index), {})
         return tuple(trials[trial] for trial in sorted(trials, key=trial_sort_key))
 
     def check(self, record: CheckpointRecord) -> None:
@@ -237,7 +237,7 @@ class CheckpointStore:
 
     def add(self, **fields: Any) -> CheckpointRecord:
         """Store the weights of one network (see `write`). Adding equal weights again changes nothing."""
-        self._load_networks(create=True)
+        self._load_networks(missing_ok=True)
         record = self.write(**fields)
         self.add_to_manifest(record)
         return record
@@ -288,7 +288,7 @@ class CheckpointStore:
 
         It replaces an earlier record with the same architecture, dataset, recipe, length and seed.
         """
-        trials = self._load_networks(create=True).setdefault(record.network, {})
+        trials = self._load_networks(missing_ok=True).setdefault(record.network, {})
         if trials.get(record.trial) != record:
             self._writer.append(record)
             trials[record.trial] = record
@@ -297,9 +297,9 @@ class CheckpointStore:
         """Make the manifest durable, and close it. `add` opens it again."""
         self._writer.close()
 
-    def _load_networks(self, *, create: bool = False) -> dict[NetworkName, Trials]:
+    def _load_networks(self, *, missing_ok: bool = False) -> dict[NetworkName, Trials]:
         if self._networks is None:
-            self._networks = {} if create and not self.manifest.exists() else read_manifest(self.manifest)
+            self._networks = {} if missing_ok and not self.manifest.exists() else read_manifest(self.manifest)
         return self._networks
 
     def _path_of(self, record: CheckpointRecord) -> Path:
@@ -380,7 +380,7 @@ def _network_label(network: NetworkName) -> str:
 
 
 def _preference_sort_key(trial: Trial) -> tuple[bool, bool, int, int, bool, int]:
-    """Return the sort key of a trial by which `find` prefers trials of one recipe."""
+    """Return the sort key by which `find` ranks the trials of one recipe, the preferred trial first."""
     _, epochs, seed, steps = trial
     return steps is not None, epochs != DEFAULT_EPOCHS, -epochs, -(steps or 0), seed != DEFAULT_SEED, seed
 

@@ -26,7 +26,7 @@ from robust201.studies.dataset_claims import (
     compare_medians,
 )
 from robust201.studies.networks import Exports
-from robust201.studies.pages.writer import PageWriter, format_number, table_lines, table_or_link
+from robust201.studies.pages.writer import PageWriter, format_number, format_table, table_or_link
 
 _CELLS_AND_EDGES = (
     "Cells are named by their index, such as #13714. Edges are numbered as in the paper: 1 is 0→1, 2 is 0→2, 3 is 1→2, "
@@ -42,7 +42,7 @@ def write_dataset(study: DatasetStudy, exports: Exports, folder: Path) -> list[P
     claims = check_claims(results, correlations)
     page = PageWriter(study, folder, f"{study.name}: the dataset paper's claims on {results.label}")
     page.add_lead(_summarise(claims, results))
-    page.add_text(f"## Claims\n\n{_CELLS_AND_EDGES} {MEANS[results.mean]}\n\n{_claim_lines(claims)}")
+    page.add_text(f"## Claims\n\n{_CELLS_AND_EDGES} {MEANS[results.mean]}\n\n{_format_claims(claims)}")
     page.add_table("claims", pd.DataFrame(claims))
     medians = _add_comparison(page, "medians", compare_medians(results), "median accuracies over architectures")
     page.add_text(f"## Median accuracies over architectures\n\n{medians}")
@@ -83,17 +83,17 @@ def _summarise(claims: Sequence[Claim], results: DatasetResults) -> str:
     images = "" if results.n_images is None else f", evaluated on {results.n_images:,} images"
     failed_claims = [f"“{claim.claim}” ({claim.place})" for claim in claims if claim.verdict == FAILS]
     sentence = (
-        f"For these {len(results.architectures):,} cells{images}, {n_claims_by_verdict[HOLDS]} of the {len(claims)} "
-        "claims of the dataset paper (Jung, Lukasik and Keuper, ICLR 2023) hold, "
+        f"For the {len(results.architectures):,} cells of this study{images}, {n_claims_by_verdict[HOLDS]} of the "
+        f"{len(claims)} claims of the dataset paper (Jung, Lukasik and Keuper, ICLR 2023) hold, "
         f"{n_claims_by_verdict[FAILS]} do not hold, and {n_claims_by_verdict[UNTESTED]} cannot be tested."
     )
     return f"{sentence} These claims do not hold: {'; '.join(failed_claims)}." if failed_claims else sentence
 
 
-def _claim_lines(claims: Sequence[Claim]) -> str:
+def _format_claims(claims: Sequence[Claim]) -> str:
     columns = ["claim", "place in the paper", "published", "ours", "verdict"]
     rows = [[claim.claim, claim.place, claim.printed or "–", claim.ours, claim.verdict] for claim in claims]
-    return table_lines(columns, rows, n_text_columns=len(columns))
+    return format_table(columns, rows, n_text_columns=len(columns))
 
 
 def _add_comparison(page: PageWriter, name: str, frame: pd.DataFrame, contents: str) -> str:
@@ -107,4 +107,4 @@ def _add_comparison(page: PageWriter, name: str, frame: pd.DataFrame, contents: 
         evaluation = f"{row['architecture']}, {label}" if "architecture" in row else label
         cells = [format_number(row[column], 3) for column in ("ours", "printed")]
         rows.append([evaluation, *cells, format_number(row["difference"], 3, signed=True)])
-    return table_or_link(table_lines(["evaluation", "ours", "published", "difference"], rows), name, contents)
+    return table_or_link(format_table(["evaluation", "ours", "published", "difference"], rows), name, contents)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from robust201.planning.config import SweepConfig
 from robust201.studies import drawings
-from robust201.studies.attacked_images import attack_example_images, attack_strengths
+from robust201.studies.attacked_images import attack_example_images, find_attack_strengths
 from robust201.studies.comparisons import GROUPS, LEVEL, check_published_marks
 from robust201.studies.config import ImageDistributionStudy
 from robust201.studies.image_distribution import (
@@ -21,10 +21,10 @@ from robust201.studies.mixed_effects import MixedEffects, fit_mixed_effects
 from robust201.studies.networks import Exports
 from robust201.studies.pages.writer import (
     PageWriter,
-    comparison_lines,
+    format_comparisons,
     format_number,
     format_p_value,
-    table_lines,
+    format_table,
     table_or_link,
 )
 
@@ -54,7 +54,9 @@ def write_image_distribution(
     page.add_lead(_describe_decisions(comparisons, study_results.is_comparable))
     page.add_text(_explain_tables(study_results))
     for network, rows in study_results.tables.groupby("network", sort=False):
-        page.add_text(f"## {network}\n\n{table_or_link(_robustness_lines(rows), 'robustness', 'R by group and epoch')}")
+        page.add_text(
+            f"## {network}\n\n{table_or_link(_format_robustness(rows), 'robustness', 'R by group and epoch')}"
+        )
     page.add_figure(
         "robustness",
         drawings.draw_robustness(study_results.tables),
@@ -73,18 +75,18 @@ def write_image_distribution(
             figure_number = normalised_figure if normalised else normalised_figure + 2
             caption = f"Accuracy against epsilon, {scale} (figure {figure_number} of the paper)"
             page.add_figure(f"curves-{normalised_figure}-{scale}", figure, caption)
-    if strengths := attack_strengths(study, sweeps):
+    if strengths := find_attack_strengths(study, sweeps):
         for network, attacked in attack_example_images(study, sweeps).items():
             figure = drawings.draw_attacked_images(attacked, (0.0, *(strength / 255 for strength in strengths)))
             caption = f"{network}: one attacked image per group, and its change (figures 8 and 9 of the paper)"
             page.add_figure(f"attacked-{network.lower()}", figure, caption)
-    page.add_text(f"## Tests\n\n{table_or_link(comparison_lines(comparisons), 'comparisons', 'tests')}")
+    page.add_text(f"## Tests\n\n{table_or_link(format_comparisons(comparisons), 'comparisons', 'tests')}")
     if study.mixed_model:
         mixed = fit_mixed_effects(study_results.trained_networks)
         page.add_table("mixed-effects", mixed.effects)
         page.add_table("mixed-variances", mixed.variances)
-        page.add_text(f"## Mixed models\n\n{_explain_mixed_models(mixed)}\n\n{_variance_lines(mixed.variances)}")
-        effects = table_or_link(_effect_lines(mixed.effects), "mixed-effects", "effects")
+        page.add_text(f"## Mixed models\n\n{_explain_mixed_models(mixed)}\n\n{_format_variances(mixed.variances)}")
+        effects = table_or_link(_format_effects(mixed.effects), "mixed-effects", "effects")
         page.add_text(f"{_EFFECTS_EXPLANATION}\n\n{effects}")
     return page.finish()
 
@@ -140,7 +142,7 @@ def _describe_networks_at_chance(trained_networks: pd.DataFrame) -> str:
     )
 
 
-def _robustness_lines(rows: pd.DataFrame) -> str:
+def _format_robustness(rows: pd.DataFrame) -> str:
     columns = ["group", "epoch", "networks", "clean accuracy", "R", "SD", "95% interval", "networks with R > 1"]
     columns += ["published epoch", "published R", "published SD", "difference", "p"]
     table_rows = []
@@ -161,7 +163,7 @@ def _robustness_lines(rows: pd.DataFrame) -> str:
             format_p_value(row["p_printed"]),
         ]
         table_rows.append([GROUPS[row["group"]], str(row["epoch"]), str(row["n"]), *our_cells, *published_cells])
-    return table_lines(columns, table_rows)
+    return format_table(columns, table_rows)
 
 
 def _format_interval(row: Mapping[Any, Any], decimals: int = 4) -> str:
@@ -206,7 +208,7 @@ def _explain_mixed_models(mixed: MixedEffects) -> str:
     )
 
 
-def _variance_lines(variances: pd.DataFrame) -> str:
+def _format_variances(variances: pd.DataFrame) -> str:
     columns = ["architecture", "epoch", "trained networks", "seeds", "SD of seeds", "SD of residuals"]
     columns += ["seeds' fraction of variance"]
     rows = []
@@ -215,10 +217,10 @@ def _variance_lines(variances: pd.DataFrame) -> str:
         fraction = [format_number(row[name], 2) for name in ("seed_share", "share_low", "share_high")]
         deviations = [format_number(row[name]) for name in ("seed_sd", "residual_sd")]
         rows.append([*name_cells, *deviations, fraction[0], f"[{fraction[1]}, {fraction[2]}]"])
-    return table_lines([*columns, "95% interval"], rows)
+    return format_table([*columns, "95% interval"], rows)
 
 
-def _effect_lines(effects: pd.DataFrame) -> str:
+def _format_effects(effects: pd.DataFrame) -> str:
     """Return a table of effects at each architecture's last epoch and over architectures, ordered by comparison."""
     last_epoch = effects.groupby("network", sort=False)["epoch"].transform("max")
     last_effects = effects[effects["epoch"].isna() | (effects["epoch"] == last_epoch)]
@@ -233,4 +235,4 @@ def _effect_lines(effects: pd.DataFrame) -> str:
                 format_number(row["degrees"], 1),
             ]
             rows.append([*name_cells, *cells, format_p_value(row["p"]), format_p_value(row["p_holm"])])
-    return table_lines(columns, rows)
+    return format_table(columns, rows)

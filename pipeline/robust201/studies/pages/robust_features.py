@@ -12,7 +12,7 @@ from robust201.reader.value_checks import CLEAN
 from robust201.studies import drawings
 from robust201.studies.config import DynamicsStudy, EquivarianceStudy, MixingStudy
 from robust201.studies.networks import Exports
-from robust201.studies.pages.writer import PageWriter, format_number, table_lines, table_or_link
+from robust201.studies.pages.writer import PageWriter, format_number, format_table, table_or_link
 from robust201.studies.robust_features import (
     count_directions,
     measure_dynamics,
@@ -99,14 +99,14 @@ def write_dynamics(study: DynamicsStudy, exports: Exports, folder: Path) -> list
         "without an attack, it is the fraction that is misclassified under the attack. "
         f"{_CURVE_NAMES} {_SPATIAL_ATTACKS}"
     )
-    figure = drawings.draw_dynamics(results.curves)
+    figure = drawings.draw_dynamics_curves(results.curves)
     page.add_figure("dynamics", figure, f"Accuracy and attack success against iterations; bands {_ERROR_BARS}")
     rows = [[f"{row['run']}, {row['curve']}", *_trend_cells(row)] for row in results.trends.to_dict("records")]
     page.add_text(
         "## Summary of all snapshots\n\nEach cell shows ours / published / difference. Published values are taken from "
         "all published snapshots. Tau is Kendall's rank correlation between a curve's mean and the iteration."
     )
-    page.add_text(table_lines(["run, curve", "first", "last", "lowest", "highest", "tau"], rows))
+    page.add_text(format_table(["run, curve", "first", "last", "lowest", "highest", "tau"], rows))
     columns = ["run, curve", "iteration", "seeds", "ours", "95% interval"]
     columns += ["published iteration", "published", "difference"]
     rows = []
@@ -115,7 +115,7 @@ def write_dynamics(study: DynamicsStudy, exports: Exports, folder: Path) -> list
         published_iteration = "–" if pd.isna(row["printed_iteration"]) else str(row["printed_iteration"])
         name_cells = [f"{row['run']}, {row['curve']}", str(row["iteration"]), str(row["n"])]
         rows.append([*name_cells, our_mean, interval, published_iteration, *published_cells])
-    page.add_text(f"## Snapshots\n\n{table_or_link(table_lines(columns, rows), 'curves', 'snapshots')}")
+    page.add_text(f"## Snapshots\n\n{table_or_link(format_table(columns, rows), 'curves', 'snapshots')}")
     return page.finish()
 
 
@@ -137,7 +137,7 @@ def _describe_run(run: str, trends: pd.DataFrame) -> str:
     """Return a sentence with the last value of each published curve of a run; without published curves, of all."""
     is_published = trends["printed_last"].notna()
     descriptions = []
-    for row in trends[is_published | ~is_published.any()].to_dict("records"):
+    for row in trends[is_published | (not is_published.any())].to_dict("records"):
         name = row["curve"].removeprefix("asr ")
         curve = "clean accuracy" if row["curve"] == CLEAN else f"attack success under {name}"
         published = "none" if math.isnan(row["printed_last"]) else f"{_format_percent(row['printed_last'])}%"
@@ -161,10 +161,10 @@ def write_mixing(study: MixingStudy, exports: Exports, folder: Path) -> list[Pat
         "As the fraction of robust images in training rises from 0 to 1, accuracy rises in "
         f"{(results.trends['slope'] > 0).sum()} of {len(results.trends)} curves (published: "
         f"{(results.trends['printed_slope'] > 0).sum()} of {results.trends['printed_slope'].notna().sum()}). "
-        f"{_ROBUST_IMAGES}"
+        f"Each curve shows one network on clean images or under one attack. {_ROBUST_IMAGES}"
     )
     page.add_text(_explain_numbers(results.curves["n"]))
-    figure = drawings.draw_mixing(results.curves, study.panels)
+    figure = drawings.draw_mixing_curves(results.curves, study.panels)
     page.add_figure("mixing", figure, f"Accuracy against the fraction α of robust training images; bands {_ERROR_BARS}")
     columns = ["network, curve", "slope", "95% interval", "published slope", "difference"]
     columns += ["decreases", "published decreases"]
@@ -180,16 +180,16 @@ def write_mixing(study: MixingStudy, exports: Exports, folder: Path) -> list[Pat
         rows.append([f"{row['network']}, {row['curve']}", *slopes, *decreases])
     page.add_text(
         "## Is accuracy monotonic?\n\nA line is fitted to each curve. Its slope is the change of accuracy from the "
-        "fraction 0 to the fraction 1, in percentage points. Decreases are steps to the next larger fraction at which "
-        f"accuracy falls. {_CURVE_NAMES}"
+        "fraction 0 to the fraction 1, in percentage points. A step to the next larger fraction counts as a decrease "
+        f"if accuracy falls. {_CURVE_NAMES}"
     )
-    page.add_text(table_lines(columns, rows))
+    page.add_text(format_table(columns, rows))
     columns = ["network, curve", "α", "seeds", "ours", "95% interval", "published", "difference"]
     rows = [
         [f"{row['network']}, {row['curve']}", f"{row['alpha']:g}", str(row["n"]), *_comparison_cells(row)]
         for row in results.curves.to_dict("records")
     ]
-    page.add_text(f"## All fractions\n\n{table_or_link(table_lines(columns, rows), 'curves', 'all fractions')}")
+    page.add_text(f"## All fractions\n\n{table_or_link(format_table(columns, rows), 'curves', 'all fractions')}")
     return page.finish()
 
 
@@ -209,8 +209,8 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
         page.add_table(name, frame)
     page.add_lead(_describe_directions(results.best))
     page.add_text(
-        "D means training on the original images, and D_R training on robust images; * means that training adds "
-        "rotations. "
+        "D means training on the original images, and D_R training on robust images; * means that the "
+        "training images are rotated by larger random angles. "
         f"{_ROBUST_IMAGES} Of the networks with published numbers, G-ResNet is group-equivariant, and STN contains a "
         f"spatial transformer. {_SPATIAL_ATTACKS}"
     )
@@ -218,10 +218,10 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
         "A candidate is a network of one depth, trained with one learning rate. Of the "
         f"{results.n_images} images, {results.n_validation} (validation images) are used to select the best candidate, "
         "and the others (test images) to measure its accuracy. The original study selected candidates on the test "
-        "images, separately for each attack. Table 1 and the column “selected on test” show candidates that were "
-        "selected in the same way, and are compared with the published numbers. The effect of selection is the "
-        "accuracy of the candidate selected on the test images minus that of the candidate selected on the validation "
-        "images."
+        "images, separately for each attack. Table 1 and the column “selected on test” show the accuracies of "
+        "candidates selected in this way, which are compared with the published numbers. The effect of selection is "
+        "the accuracy of the candidate selected on the test images minus that of the candidate selected on the "
+        "validation images, both measured on the test images."
     )
     page.add_text(_describe_best(results.best))
     page.add_text(_explain_numbers(results.best["n"]))
@@ -233,10 +233,10 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
     page.add_text(
         "## Table 1\n\n"
         "Each cell shows ours / published / difference, for the candidate selected on the test images.\n\n"
-        f"{_table_1_lines(results.best)}"
+        f"{_format_table_1(results.best)}"
     )
-    best_table = table_or_link(_selection_lines(results.best, "network"), "table-1", "selected candidates")
-    depth_table = table_or_link(_selection_lines(results.depths, "architecture"), "depths", "candidates by depth")
+    best_table = table_or_link(_format_selections(results.best, "network"), "table-1", "selected candidates")
+    depth_table = table_or_link(_format_selections(results.depths, "architecture"), "depths", "candidates by depth")
     page.add_text(f"## Selected candidates\n\n{best_table}")
     page.add_text(f"## By depth\n\n{depth_table}")
     return page.finish()
@@ -271,7 +271,7 @@ def _describe_best(best: pd.DataFrame) -> str:
     )
 
 
-def _table_1_lines(best: pd.DataFrame) -> str:
+def _format_table_1(best: pd.DataFrame) -> str:
     """Return Table 1 in its published layout: one row per attack, one column per network and setting."""
     networks, settings, attacks = (list(dict.fromkeys(best[name])) for name in ("network", "setting", "attack"))
     indexed = best.set_index(["attack", "network", "setting"]).sort_index()
@@ -282,10 +282,10 @@ def _table_1_lines(best: pd.DataFrame) -> str:
         rows.append(
             [attack, *(_format_comparison(cell["on_test"], cell["printed"], _format_percent) for cell in cells)]
         )
-    return table_lines(columns, rows)
+    return format_table(columns, rows)
 
 
-def _selection_lines(frame: pd.DataFrame, name_column: str) -> str:
+def _format_selections(frame: pd.DataFrame, name_column: str) -> str:
     columns: Sequence[str] = [name_column, "setting", "attack", "seeds", "selected on validation", "95% interval"]
     columns = [*columns, "selected on test", "effect of selection", "published", "difference", "candidate"]
     rows = []
@@ -296,4 +296,4 @@ def _selection_lines(frame: pd.DataFrame, name_column: str) -> str:
         rows.append(
             [*name_cells, *our_cells, _format_percent(row["selection"], signed=True), *published_cells, row["chosen"]]
         )
-    return table_lines(columns, rows)
+    return format_table(columns, rows)

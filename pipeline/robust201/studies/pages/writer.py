@@ -14,6 +14,7 @@ from robust201.studies.comparisons import GROUPS
 from robust201.studies.config import Study
 
 PAGE = "study.md"
+"""Name of the page's file."""
 
 MAX_ROWS = 20
 """Maximum number of rows of a table on a page; longer tables are only written as files."""
@@ -65,7 +66,7 @@ class PageWriter:
         return [page, *self.files]
 
 
-def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]], *, n_text_columns: int = 1) -> str:
+def format_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, n_text_columns: int = 1) -> str:
     """Return a Markdown table that ends with a newline. Columns after the first `n_text_columns` are right-aligned."""
     alignments = ["---"] * n_text_columns + ["--:"] * (len(columns) - n_text_columns)
     all_rows = (columns, alignments, *rows)
@@ -102,7 +103,7 @@ def write_table(folder: Path, name: str, frame: pd.DataFrame) -> Path:
     return path
 
 
-def comparison_lines(frame: pd.DataFrame) -> str:
+def format_comparisons(frame: pd.DataFrame) -> str:
     """Return comparisons from `studies.comparisons.compare_groups` as a Markdown table."""
     columns = [
         "comparison",
@@ -133,4 +134,4 @@ def comparison_lines(frame: pd.DataFrame) -> str:
         rows.append(
             [*name_cells, format_number(row["mean_first"]), format_number(row["mean_second"]), *tests, *more_robust]
         )
-    return table_lines(columns, rows)
+    return format_table(columns, rows)

@@ -30,8 +30,10 @@ DEFAULT_HP = "200"
 """Default training length in epochs; published records call it ``hp``."""
 
 DEFAULT_SEED = 777
+"""Seed of the training runs that are preferred by default."""
 
 _BUFFER_KEY = re.compile(r"(?:^|\.)(?:running_mean|running_var|num_batches_tracked)$")
+"""Pattern of the names of BatchNorm's running statistics, which are not parameters."""
 
 MAX_WEIGHTS_BYTES = 8 << 30
 """Maximum size of one network's weights file, which is enough for two billion parameters."""
@@ -63,7 +65,7 @@ class SourceWeights:
         channels: channels of the first stage (C; 16 in published networks); None in spaces without sizes.
         cells: cells per stage (N; 5 in published networks); None like `channels`.
         state_dict: CPU tensors by name, without a ``module.`` prefix.
-        source_sha256: 64 hex digits of the file or archive member.
+        source_sha256: SHA-256 of the file or archive member, 64 hex digits.
         test_accuracy: accuracy on the whole test split according to the source, as a fraction; None if unknown.
     """
 
@@ -203,6 +205,7 @@ def wrapper_prefix(names: Iterable[str]) -> str:
 
 
 def _common_prefix_after(names: list[str], prefix: str) -> str:
+    """Return the wrapper prefix that follows `prefix` in all names; empty if there is none."""
     candidates = (wrapper for wrapper in _WRAPPER_PREFIXES if all(name.startswith(prefix + wrapper) for name in names))
     return next(candidates, "")
 

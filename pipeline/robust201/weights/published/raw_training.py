@@ -105,6 +105,7 @@ def _read_trial(
 
 
 def _epochs_of(trial: Mapping[str, Any], hp: str, name: str) -> int:
+    """Return the number of epochs of a trial, which must be the requested one."""
     config = trial.get("config")
     epochs = trial.get("total_epoch", config.get("epochs") if isinstance(config, Mapping) else None)
     if not isinstance(epochs, int) or str(epochs) != hp:

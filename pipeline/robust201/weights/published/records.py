@@ -129,7 +129,7 @@ def _read_trials(
         for seed in choose_seeds(usable_trials[dataset], selection.seed):
             trial = usable_trials[dataset][seed]
             name = f"{source} ({dataset}, seed {seed})"
-            epochs, config = _check_trial(trial, selection.hp, name)
+            epochs, config = _read_epochs_and_config(trial, selection.hp, name)
             yield SourceWeights(
                 index=index,
                 spec=_require_field(results, "arch_str", str, source),
@@ -160,6 +160,7 @@ def _require_field(mapping: Any, key: str, field_type: Any, name: str) -> Any:
 
 
 def _results_of_length(results_by_length: Any, hp: str, index: int, source: str) -> Any:
+    """Return the records of one training length, which must belong to the network of this index."""
     if not isinstance(results_by_length, Mapping) or hp not in results_by_length:
         available = (
             ", ".join(map(str, results_by_length))
@@ -176,6 +177,7 @@ def _results_of_length(results_by_length: Any, hp: str, index: int, source: str)
 
 
 def _trials_of(results: Any, source: str) -> dict[str, dict[int, Mapping[str, Any]]]:
+    """Return the trials in the records of one training length, by dataset and seed."""
     trials: dict[str, dict[int, Mapping[str, Any]]] = defaultdict(dict)
     for key, trial in _require_field(results, "all_results", Mapping, source).items():
         match key, trial:
@@ -189,6 +191,7 @@ def _trials_of(results: Any, source: str) -> dict[str, dict[int, Mapping[str, An
 def _choose_datasets(
     trials: Mapping[str, Any], usable: Mapping[str, Any], selection: Selection, source: str
 ) -> tuple[str, ...]:
+    """Return the selected datasets; each of them must have weights."""
     datasets = (
         tuple(name for name in DEFAULT_DATASETS if name in usable) if selection.datasets is None else selection.datasets
     )
@@ -212,7 +215,8 @@ def _choose_datasets(
     return datasets
 
 
-def _check_trial(trial: Mapping[str, Any], hp: str, name: str) -> tuple[int, Mapping[str, Any]]:
+def _read_epochs_and_config(trial: Mapping[str, Any], hp: str, name: str) -> tuple[int, Mapping[str, Any]]:
+    """Return the epochs and the configuration of a trial, which must have the requested length."""
     epochs = int(_require_field(trial, "epochs", int, name))
     if str(epochs) != hp:
         raise _invalid_records_error(name, f"a training run of {hp} epochs", str(epochs))
