@@ -44,7 +44,7 @@ FAULTS = (
     Fault("worker-killed", kills.kill_worker, repeats=4),
     Fault("driver-killed", kills.kill_driver, repeats=2),
     Fault("raylet-killed", kills.kill_raylet),
-    Fault("ray-killed", kills.kill_all_of_ray),
+    Fault("head-killed", kills.kill_all_of_ray),
     Fault("ray-killed-starting", kills.kill_while_starting, repeats=12),
     Fault("node-lost", machines.kill_node),
     Fault("network-cut", machines.disconnect_host, check=partial(check_sweep, allows_duplicate_rows=True)),

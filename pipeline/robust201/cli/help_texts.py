@@ -27,7 +27,7 @@ PANELS = {
 }
 """Commands by group, in the order in which `--help` lists them."""
 
-RESUMABLE_COMMANDS = ("fetch", "import-weights", "train", "corrupt", "robustify", "run", "submit", "audit")
+RESUMABLE_COMMANDS = ("fetch", "import-weights", "train", "corrupt", "robustify", "run", "submit", "audit", "study")
 """Commands that resume where they stopped if they are run again."""
 
 EXAMPLES = {

@@ -89,7 +89,7 @@ def _move_channels_first(path: Path, images: NDArray[Any], spec: DatasetSpec) ->
         side = spec.image_size or "H"
         remedy = (
             "Convert pixels in [0, 1] with (255 * images).round().astype(numpy.uint8)."
-            if images.dtype.kind == "f"
+            if images.dtype.kind == "f" and (has_channels_first or has_channels_last)
             else "Convert the images, or correct the image size and the number of channels of the dataset."
         )
         raise DatasetError(
