@@ -1,4 +1,4 @@
-"""Commands on results folders that are damaged, in use, on a full disk, or in the format of another version."""
+"""Commands on results folders that are damaged, in use, on a full disk or of another version; invalid output paths."""
 
 import errno
 import json

@@ -231,13 +231,13 @@ def test_exported_sweep_yaml_contains_all_defaults(make_sweep):
     "licence",
     ["", " ", "mit ", "a\nb", "mit\n", "café", "\U0001f600", 'a"b', "a: b", "# x", "a'b", "{}", "\0", "x" * 201],
 )
-def test_check_licence_rejects_characters_that_need_escaping(tmp_path, licence):
+def test_export_rejects_invalid_licence(tmp_path, licence):
     with pytest.raises(ConfigError, match="expected a licence of at most 200 letters"):
         export(tmp_path / "out", make_plan([0], ["clean"]), licence=licence)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("licence", ["mit", "CC-BY-4.0", "GPL-2.0+", "(MIT OR Apache-2.0) AND LicenseRef-x", "other"])
-def test_check_licence_accepts_spdx_expressions(tmp_path, licence):
+def test_export_accepts_spdx_expression_and_other_as_licence(tmp_path, licence):
     export(tmp_path, make_plan([0], ["clean"], measurements=("accuracy",)), licence=licence)
     assert f"\nlicense: {licence}\n" in (tmp_path / "README.md").read_text()

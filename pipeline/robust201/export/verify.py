@@ -66,9 +66,10 @@ class Verdict:
         n_planned: number of evaluations in the plan; None if the folder has no plan.
         n_missing: number of planned evaluations that are missing or incomplete.
         n_exported: number of files that the export lists; None if no export was checked.
-        weights: comparison of clean accuracies with those recorded with the weights; None if rows are damaged. Does not
-            affect `is_sound`.
-        flags: signs of weak attacks; None if these were not requested. Does not affect `is_sound`.
+        weights: comparison of clean accuracies with those recorded with the weights; None if there are findings or the
+            folder has no plan. Does not affect `is_sound`.
+        flags: signs of weak attacks; None if these were not requested, there are findings, or the folder has no plan.
+            Does not affect `is_sound`.
     """
 
     findings: tuple[ShardFinding, ...]

@@ -36,7 +36,8 @@ class DatasetVerdict:
         n_evaluations: number of evaluations whose values were checked.
         n_listed: number of files that `SHA256SUMS` lists; None if there is no such file.
         weights: comparison of clean accuracies with those recorded with the weights; None if there are problems.
-        flags: signs of weak attacks; None if they were not requested. Neither `weights` nor `flags` affects `is_sound`.
+        flags: signs of weak attacks; None if they were not requested or there are problems. Neither `weights` nor
+            `flags` affects `is_sound`.
     """
 
     problems: tuple[str, ...]

@@ -53,14 +53,14 @@ function fractions(column) {
 
 // Return the rank of a row's value, the number of rows that have this value, and the number of rows with any value.
 function rank(values, row, missing) {
-  let better = 0, tied = 0, total = 0;
+  let nBetter = 0, nTied = 0, nRanked = 0;
   for (const value of values) {
     if (value === missing || Number.isNaN(value)) continue;
-    total += 1;
-    if (value > values[row]) better += 1;
-    if (value === values[row]) tied += 1;
+    nRanked += 1;
+    if (value > values[row]) nBetter += 1;
+    if (value === values[row]) nTied += 1;
   }
-  return { rank: better + 1, tied, of: total };
+  return { rank: nBetter + 1, nTied, nRanked };
 }
 
 // Return the 95% interval of an accuracy in percent, as `statistics.intervals.accuracy_intervals` computes it: Wilson's
@@ -318,8 +318,8 @@ function scoreList(row, baseRow) {
     const item = element("div"), value = score.values[row];
     const standing = rank(score.values, row);
     item.append(element("dt", `${score.label} accuracy`), element("dd", Number.isNaN(value) ? "–" : formatPercent(value)));
-    const shared = standing.tied > 1 ? `, shared by ${formatCount(standing.tied)}` : "";
-    if (!Number.isNaN(value)) item.append(element("dd", `rank ${formatCount(standing.rank)} of ${formatCount(standing.of)}${shared}`));
+    const shared = standing.nTied > 1 ? `, shared by ${formatCount(standing.nTied)}` : "";
+    if (!Number.isNaN(value)) item.append(element("dd", `rank ${formatCount(standing.rank)} of ${formatCount(standing.nRanked)}${shared}`));
     if (score.name === "clean" && dataset.images && !Number.isNaN(value)) {
       item.append(element("dd", `95%: ${formatInterval(value, dataset)}`));
     }
@@ -351,7 +351,7 @@ function accuracyTable(axis, row, baseRow) {
         const standing = rank(column.values, row, page.missing);
         const value = column.values[row] / page.resolution;
         if (dataset.images) field.append(element("small", formatInterval(value, dataset), { class: "interval" }));
-        field.append(element("small", `${standing.tied > 1 ? "=" : ""}${formatCount(standing.rank)}`, { class: "rank" }));
+        field.append(element("small", `${standing.nTied > 1 ? "=" : ""}${formatCount(standing.rank)}`, { class: "rank" }));
         if (baseRow !== undefined && column.values[baseRow] !== page.missing) {
           field.append(element("small", formatChange(100 * (value - column.values[baseRow] / page.resolution))));
         }

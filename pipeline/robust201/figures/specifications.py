@@ -148,7 +148,7 @@ def specify_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             "y": fraction_axis(layout, "accuracy", limits),
             "color": named_colours(colours, symbolType="stroke"),
         }
-        layers += chance_layers(results.chance_level, limits, right=True)
+        layers += chance_layers(results.chance_level, limits, is_label_right=True)
         return {"width": layout.width, "height": 88, "encoding": encoding, "layer": layers}
 
     min_panel_width = 90 if kind_of(keys[0]) == "corruption" else 150
@@ -183,7 +183,7 @@ def specify_step_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         layers = band_layers(rows, {"field": "step"}, ("low", "accuracy", "high"), {"field": "network"})
         for layer, mark_type in zip(layers[0]["layer"], ("area", "line"), strict=True):
             layer["mark"] = {"type": mark_type, "interpolate": "step-after"}  # no image is fooled between two points
-        layers += chance_layers(results.chance_level, limits, right=True)
+        layers += chance_layers(results.chance_level, limits, is_label_right=True)
         return {"width": layout.width, "height": 88, "encoding": encoding, "layer": layers}
 
     panels = [
@@ -237,7 +237,7 @@ def _size_colours(space: CellSpace, *, legend: bool) -> Spec:
 
 
 def specify_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw Kendall's tau between the rankings under every two keys, one heat map per view (see `key_correlations`)."""
+    """Draw Kendall's tau between the rankings under each pair of keys, a heat map per view (see `key_correlations`)."""
     del results
     panels = []
     labels_by_view = [list(rows.index.get_level_values("key")) for _, rows in frame.groupby("view", sort=False)]
@@ -247,9 +247,9 @@ def specify_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Fi
         texts = palette.correlation_texts(tau.to_numpy())
 
         def draw(layout: PanelLayout, tau: pd.DataFrame = tau, texts: list[list[str]] = texts) -> Spec:
-            # Larger fields would not be more legible.
-            field_width = min(34, layout.width / len(tau))
-            chart = heat_map(tau, texts, layout, colour=_tau_colours(), titles=_TAU_TITLES, field_width=field_width)
+            # Larger tiles would not be more legible.
+            tile_width = min(34, layout.width / len(tau))
+            chart = heat_map(tau, texts, layout, colour=_tau_colours(), titles=_TAU_TITLES, tile_width=tile_width)
             return label_outer_axes(chart, layout) if have_same_labels else chart
 
         is_initial = view == strength_label("fog", REFERENCE_SEVERITY)  # the label is the same for all corruptions
@@ -276,14 +276,14 @@ def specify_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) ->
     boundaries = [index for index in range(1, len(columns)) if columns[index][0] != columns[index - 1][0]]
 
     def draw(layout: PanelLayout) -> Spec:
-        field_width = min(34, layout.width / len(tau))
+        tile_width = min(34, layout.width / len(tau))
         boundary_lines = [
             {"data": {"values": [{}]}, "mark": {"type": "rule", "strokeWidth": 1}}
             | {
                 "encoding": {
-                    axis: {"value": field_width * boundary},
+                    axis: {"value": tile_width * boundary},
                     other_axis: {"value": 0},
-                    f"{other_axis}2": {"value": field_width * len(tau)},
+                    f"{other_axis}2": {"value": tile_width * len(tau)},
                 }
             }
             for boundary in boundaries
@@ -295,16 +295,16 @@ def specify_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) ->
             layout,
             colour=_tau_colours(),
             titles=_TAU_TITLES,
-            field_width=field_width,
+            tile_width=tile_width,
             extra_layers=boundary_lines,
         )
-        if field_width < SMALL_SIZE:
-            # There is no room for a label on every field, so each dataset and key has one label in the middle of its
-            # fields, whose strengths ascend. Groups that are too narrow for a label have none.
+        if tile_width < SMALL_SIZE:
+            # There is no room for a label on every tile, so each dataset and key has one label in the middle of its
+            # tiles, whose strengths ascend. Groups that are too narrow for a label have none.
             starts_by_middle = {
                 start + (size - 1) // 2: start
                 for start, size in zip(group_starts, group_sizes, strict=True)
-                if size * field_width >= 4.5
+                if size * tile_width >= 4.5
             }
             labels = {column_names[middle]: groups[group_start] for middle, group_start in starts_by_middle.items()}
             for axis in ("x", "y"):
@@ -439,7 +439,7 @@ def specify_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             "titles": titles,
             "decimals": 4,
             "number_format": ".2%",
-            "field_width": map_size / n_classes,
+            "tile_width": map_size / n_classes,
         }
         chart = heat_map(fractions, texts, layout, **options)
         has_labels = n_classes <= palette.MAX_WRITTEN_CLASSES or layout.is_on_page
@@ -547,7 +547,7 @@ def specify_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResult
         spec: Spec = {"width": layout.width, "height": height, "encoding": {"x": x, "y": y}, "layer": layers}
         if layout.is_on_page:
             y["scale"]["domain"] = ["@low", "@high"]
-        layers += chance_layers(results.chance_level, limits, right=True)
+        layers += chance_layers(results.chance_level, limits, is_label_right=True)
         return spec
 
     panels = []
@@ -618,7 +618,7 @@ def specify_measures_and_accuracies(frame: pd.DataFrame, results: DatasetResults
             panel_size = (layout.width, height)
             layers = [
                 *point_layers(data, ("value", "accuracy"), [value_limits, limits], encoding, size, panel_size),
-                *chance_layers(results.chance_level, limits, right=True),
+                *chance_layers(results.chance_level, limits, is_label_right=True),
             ]
             return {"width": layout.width, "height": height, "encoding": {"x": x, "y": y}, "layer": layers}
 
@@ -635,10 +635,8 @@ def specify_measure_correlations(frame: pd.DataFrame, results: DatasetResults) -
     texts = palette.correlation_texts(tau.to_numpy())
 
     def draw(layout: PanelLayout) -> Spec:
-        field_width = min(43, layout.width / tau.shape[1])
-        return heat_map(
-            tau, texts, layout, colour=_tau_colours(), titles=_TAU_TITLES, field_width=field_width, height=16
-        )
+        tile_width = min(43, layout.width / tau.shape[1])
+        return heat_map(tau, texts, layout, colour=_tau_colours(), titles=_TAU_TITLES, tile_width=tile_width, height=16)
 
     return Figure([Panel("", draw)], _ONE_PANEL_PER_ROW)
 
@@ -714,7 +712,7 @@ def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             tooltip = [{"field": name} for name in ("column", "accuracy", "rank", "row", "operation")]
             tooltip[0] |= {"title": "cell"}
             tooltip[3] |= {"title": "edge"}
-            field_width = layout.width / figure_data.TOP_CELLS
+            tile_width = layout.width / figure_data.MAX_TOP_CELLS
             rank_labels = [{"text": rank, "column": cell} for rank, cell in zip(ranks, ids, strict=True)]
             text = {"type": "text", "baseline": "bottom", "dy": -2}
             color = named_colours(colours, symbolType="square") | {"field": "operation"}
@@ -726,13 +724,13 @@ def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
                 {"data": {"values": [{"text": "rank"}]}, "mark": text | {"align": "right", "dx": -3}}
                 | {"encoding": position | {"x": {"value": 0}}},
             ]
-            x = category_axis(layout._replace(width=field_width * len(ids)), ids, None) | {"field": "column"}
+            x = category_axis(layout._replace(width=tile_width * len(ids)), ids, None) | {"field": "column"}
             y = {"type": "nominal", "scale": {"domain": list(space.edge_labels)}, "axis": {"title": None}}
             x["axis"] |= {
                 "ticks": False,
                 "title": palette.omitted_note(n_omitted) if n_omitted and layout.is_on_page else None,
             }
-            return {"width": field_width * len(ids), "height": 72, "encoding": {"x": x, "y": y}, "layer": layers}
+            return {"width": tile_width * len(ids), "height": 72, "encoding": {"x": x, "y": y}, "layer": layers}
 
         panels.append(Panel(label, draw, title=(title, "")))
     return Figure(panels, _ONE_PANEL_PER_ROW, has_menu=True, page_width=480)
@@ -747,9 +745,9 @@ def specify_best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     titles = {"row": "from", "column": "to", "value": "edges that differ"}
 
     def draw(layout: PanelLayout) -> Spec:
-        field_width = min(22, layout.width / len(frame))
+        tile_width = min(22, layout.width / len(frame))
         return heat_map(
-            distances, texts, layout, colour=colour, titles=titles, field_width=field_width, number_format="d"
+            distances, texts, layout, colour=colour, titles=titles, tile_width=tile_width, number_format="d"
         )
 
     cells = []
@@ -851,7 +849,7 @@ def change_map(
         (-largest_change, largest_change), palette.CHANGE_SCHEME, "change of accuracy in percentage points"
     )
     texts = palette.change_texts(changes.to_numpy(), operations, 2 if layout.is_on_page else 1)
-    field_width = layout.width / changes.shape[1]
+    tile_width = layout.width / changes.shape[1]
     titles = {"row": "edge", "column": "operation", "value": "percentage points"}
     chart = heat_map(
         changes,
@@ -859,7 +857,7 @@ def change_map(
         layout,
         colour=colour,
         titles=titles,
-        field_width=field_width,
+        tile_width=tile_width,
         height=16,
         tooltip_texts=tooltip_texts,
     )

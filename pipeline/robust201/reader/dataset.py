@@ -2,8 +2,8 @@
 
 Scripts for the helper class that the authors published with the dataset (github.com/steffen-jung/robustness-dataset,
 robustness_dataset.py) also work with this class: it has the same interface and the same nesting of results. In
-addition, it accepts both spellings of a key (``pgd``, ``pgd@Linf``), looks up any architecture of the space, requests
-measures and other spaces, and returns results as a pandas DataFrame.
+addition, it accepts both spellings of a key (``pgd``, ``pgd@Linf``), looks up any architecture of the space, reads
+measures and results of other spaces, and returns results as a pandas DataFrame.
 """
 
 import copy

@@ -107,7 +107,7 @@ class DerivedMetrics:
     Attributes:
         rankings: rankings with their uncertainty.
         metrics: the metrics.
-        needs: requirements of the metrics that could not be computed, by their comma-separated names.
+        needs: what the metrics that could not be computed require, by the comma-separated names of these metrics.
         agreements: agreement of robustness R with mean accuracies.
     """
 
@@ -211,16 +211,16 @@ def _compare_ranks(results: StoredResults, metric_row: MetricRow) -> RankAgreeme
     )
 
 
-def worst_case_accuracies(outcomes_of_attacks: Sequence[Outcomes]) -> "pd.Series[float]":
-    """Return the fraction of images that each architecture classifies correctly under every attack."""
-    first_outcomes, *other_outcomes = outcomes_of_attacks
+def worst_case_accuracies(outcomes_of_tasks: Sequence[Outcomes]) -> "pd.Series[float]":
+    """Return the fraction of images that each architecture classifies correctly under every one of several tasks."""
+    first_outcomes, *other_outcomes = outcomes_of_tasks
     common_architectures = [
         architecture
         for architecture in first_outcomes.architectures
         if all(architecture in other.architectures for other in other_outcomes)
     ]
-    packed = worst_case([outcomes.of(common_architectures).packed for outcomes in outcomes_of_attacks])
-    return pd.Series(count_correct(packed) / outcomes_of_attacks[0].n_images, index=common_architectures)
+    packed = worst_case([outcomes.of(common_architectures).packed for outcomes in outcomes_of_tasks])
+    return pd.Series(count_correct(packed) / first_outcomes.n_images, index=common_architectures)
 
 
 def _derive_robustness(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
@@ -380,7 +380,8 @@ _DERIVATIONS: tuple[Callable[[StoredResults, dict[str, str]], Iterator[MetricRow
     _derive_binned_calibration,
     _derive_steps,
 )
-"""Functions that yield metrics of a dataset, and add the requirements of metrics that they cannot compute to a dict."""
+"""Functions that yield metrics of a dataset. They add what is required for metrics that they cannot compute to the
+dict."""
 
 
 def _derive_corruption_errors(

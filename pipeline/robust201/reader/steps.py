@@ -1,4 +1,4 @@
-"""Per-image steps (the measurement `steps`): the step or query at which an attack fooled each image."""
+"""Per-image steps (the measurement `steps`): the step or query at which an attack first succeeded on each image."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,8 +19,8 @@ class NetworkSteps(NamedTuple):
     Attributes:
         architecture: id of the architecture.
         strength: the strength.
-        steps: (N,) float64; 0 for images that are misclassified without an attack, infinity for images that were never
-            fooled.
+        steps: (N,) float64, the step at which the attack first succeeded on each image; 0 for images that are
+            misclassified without an attack, infinity for images on which it never succeeded.
     """
 
     architecture: ArchitectureId
