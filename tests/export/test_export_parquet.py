@@ -1,4 +1,4 @@
-"""Parquet files of exports. Other libraries can read them, and the card and metadata describe them correctly."""
+"""Parquet files of exports, which other libraries can read; the card and metadata that describe them; sweep.yaml."""
 
 import hashlib
 import json
@@ -177,7 +177,9 @@ def test_parquet_export_is_reproducible_with_several_processes(tmp_path):
     assert not (tmp_path / "two/parquet").exists()
 
 
-def test_exported_sweep_yaml_plans_same_sweep(tmp_path, write_sweep, make_sweep, robust201):
+def test_exported_sweep_yaml_gives_same_configuration_and_no_json_requires_parquet(
+    tmp_path, write_sweep, make_sweep, robust201
+):
     sweep = write_sweep()
     assert robust201("run", sweep).code == 0
     result = robust201(

@@ -43,7 +43,7 @@ def convert_dataset(
     Keys are converted one by one, with one row group in memory. Each Parquet file is complete or does not exist. If a
     conversion is interrupted, the next call resumes it. A repeated conversion only rewrites Parquet files whose JSON
     files have changed. If the folder has a listing, the new files are added to it. `progress` is called with the number
-    of converted keys and the total number of keys.
+    of keys that are up to date and the total number of keys.
 
     Raises:
         ResultsError: the folder has no JSON results, a file is damaged, or the files of a key have different
@@ -170,11 +170,11 @@ class _JsonKey:
             key=rows.key,
             measurements=tuple(rows.sources),
             space=rows.files.space_name,
-            strength=describe_strength(task_of(rows.key)),
+            strength_description=describe_strength(task_of(rows.key)),
             is_measure=rows.is_measure,
             n_classes=DATASETS[rows.dataset].n_classes if rows.dataset in DATASETS else None,
             units=rows.units,
-            rows=self,
+            row_source=self,
             metadata={JSON_SOURCES: json.dumps(sources).encode()},
         )
 

@@ -64,7 +64,7 @@ class Verdict:
         n_shards: number of checked shards.
         n_evaluations: number of checked evaluations.
         n_planned: number of evaluations in the plan; None if the folder has no plan.
-        n_missing: number of planned evaluations that are missing or incomplete.
+        n_missing: number of planned evaluations that are missing or incomplete; 0 if the folder has no plan.
         n_exported: number of files that the export lists; None if no export was checked.
         weights: comparison of clean accuracies with those recorded with the weights; None if there are findings or the
             folder has no plan. Does not affect `is_sound`.

@@ -417,7 +417,7 @@ def make_files(
             "dataset": group.dataset,
             "key": file_format.spell_key(group),
             "units": group.complete_units,
-            "rows": selections[dataset_key],
+            "row_source": selections[dataset_key],
         }
         if content == PARQUET_FOLDER:
             yield ParquetFile(
@@ -429,7 +429,7 @@ def make_files(
                 ),
                 labels=None if group.is_measure else file_format.labels.get(group.dataset),
                 space=plan.space_name,
-                strength=describe_strength(group.task),
+                strength_description=describe_strength(group.task),
                 is_measure=group.is_measure,
                 n_classes=plan.n_classes(group.dataset),
                 weights=weights,

@@ -347,14 +347,14 @@ def _dataset_section(results: "DatasetResults", board: "Leaderboard", images: "I
             blocks.append(_figure_block(figure, frame, results, identifier))
             links.append(f'<a href="#{identifier}">{html.escape(figure.title)}</a>')
     name = html.escape(results.name)
-    networks_count = f"<p>{results.extent}.</p>"
+    extent_paragraph = f"<p>{results.extent}.</p>"
     omission_note = (
         html.escape(f"Figures left out because the results they need are missing: {'; '.join(omitted_figures)}.")
         if omitted_figures
         else ""
     )
     return (
-        f'<section data-dataset="{name}"><h2>{name}</h2>{networks_count}{_attack_flags_warning(results)}'
+        f'<section data-dataset="{name}"><h2>{name}</h2>{extent_paragraph}{_attack_flags_warning(results)}'
         f'{_leaderboard_table(board)}<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
         f'{"".join(blocks)}<p class="muted">{omission_note}</p>'
         f"{_accuracy_table(_summarise(results))}{_measure_table(results)}"

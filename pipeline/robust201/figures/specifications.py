@@ -591,8 +591,8 @@ def specify_measures_and_accuracies(frame: pd.DataFrame, results: DatasetResults
             layout: PanelLayout, rows: pd.DataFrame = rows, measure: str = measure, key: str = key, label: str = label
         ) -> Spec:
             limits = _add_margin(figure_data.bulk_range(rows["accuracy"])) if layout.is_on_page else shared_limits
-            logarithmic = palette.spans_magnitudes(rows["value"])
-            value_limits = figure_data.bulk_range(rows["value"], logarithmic=logarithmic)
+            is_logarithmic = palette.spans_magnitudes(rows["value"])
+            value_limits = figure_data.bulk_range(rows["value"], logarithmic=is_logarithmic)
             size = (3.0 if len(rows) > MAX_LARGE_POINTS else 14.0) * (3 if layout.is_on_page else 1)
             height = 260.0 if layout.is_on_page else 84.0
             points = rows[["architecture", "value", "accuracy"]]
@@ -605,7 +605,7 @@ def specify_measures_and_accuracies(frame: pd.DataFrame, results: DatasetResults
             data = {"values": spec_rows(points.assign(value=[float(f"{value:.6g}") for value in points["value"]]), 9)}
             y = fraction_axis(layout, f"accuracy, {label}" if layout.is_on_page else "accuracy", limits)
             scale = {
-                "type": "log" if logarithmic else "linear",
+                "type": "log" if is_logarithmic else "linear",
                 "domain": list(value_limits),
                 "clamp": True,
                 "nice": False,
@@ -613,7 +613,7 @@ def specify_measures_and_accuracies(frame: pd.DataFrame, results: DatasetResults
             agreement = palette.agreement_text(rows)
             title = f"{measure} ({agreement})" if layout.is_on_page and agreement else measure
             axis = {"title": title, "titleFontSize": SMALL_SIZE, "grid": True, "tickCount": 4, "labelOverlap": True}
-            x = {"type": "quantitative", "scale": scale | ({} if logarithmic else {"zero": False}), "axis": axis}
+            x = {"type": "quantitative", "scale": scale | ({} if is_logarithmic else {"zero": False}), "axis": axis}
             y["scale"]["clamp"] = True
             panel_size = (layout.width, height)
             layers = [

@@ -233,8 +233,8 @@ class RobustnessDataset:
     def measurements(self, dataset: str, key: str) -> list[str]:
         """Return the names of a key's measurements.
 
-        Clean images, attacks and corruptions have the measurements `measures`. A measure has its columns. An unknown
-        key has the measurements in its files.
+        Clean images, attacks and corruptions have the measurements `measures`. The measurements of a measure are its
+        columns, and those of an unknown key are the ones in its files.
         """
         return self.files.measurements_of(as_name(dataset, "dataset"), as_name(key, "key"))
 
@@ -315,7 +315,7 @@ class RobustnessDataset:
     def estimates(self, dataset: str | None = None, key: str | None = None) -> "pd.DataFrame":
         """Return accuracies that were estimated from samples of the images; the result is empty if there are none.
 
-        No other method returns estimates: accuracies, ranks and figures are based on counts of all images.
+        No other method returns estimates: accuracies, ranks and figures are based on evaluations of all images.
 
         Returns:
             One row per network, key and strength: `dataset`, `key`, `architecture`, `strength`, `value`,
@@ -507,7 +507,7 @@ class RobustnessDataset:
             warnings.warn(
                 "Networks are compared by accuracy alone, because per-image outcomes are not stored: "
                 "differences that a paired test would detect may be missed. Measure `predictions`, and export with "
-                "--outcomes",
+                "--parquet --outcomes bits",
                 UnpairedTestWarning,
                 stacklevel=2,
             )

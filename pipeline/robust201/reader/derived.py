@@ -342,10 +342,9 @@ def _derive_steps(results: StoredResults, requirements: dict[str, str]) -> Itera
             requirements["mean_steps_of_success, median_steps_of_success"] = f"the measurement `{STEPS}`"
             continue
         metrics_by_strength: dict[float, dict[ArchitectureId, tuple[float, float]]] = {}
-        for network in iter_steps(results.files, results.name, key):
-            metrics_by_strength.setdefault(network.strength, {})[network.architecture] = summarise_steps_of_success(
-                network.steps
-            )
+        for network_steps in iter_steps(results.files, results.name, key):
+            metrics_at_strength = metrics_by_strength.setdefault(network_steps.strength, {})
+            metrics_at_strength[network_steps.architecture] = summarise_steps_of_success(network_steps.steps)
         for strength, metrics_by_network in sorted(metrics_by_strength.items()):
             names = "mean_steps_of_success", "median_steps_of_success"
             yield from _make_metric_rows(results.name, names, key, strength, metrics_by_network)

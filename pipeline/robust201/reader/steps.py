@@ -69,9 +69,9 @@ def read_steps(
         ResultsError: there are no steps at this strength, or they are damaged.
     """
     steps_by_architecture = {
-        network.architecture: network.steps
-        for network in iter_steps(files, dataset, key)
-        if network.strength == strength
+        network_steps.architecture: network_steps.steps
+        for network_steps in iter_steps(files, dataset, key)
+        if network_steps.strength == strength
     }
     if not steps_by_architecture:
         raise ResultsError(
