@@ -9,7 +9,7 @@ from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.files import MAX_EXPORTED_FILE_BYTES, IrregularFileError, format_bytes, sha256_of, write_text
 from robust201.export.key_rows import KeyRows, json_files_of
 from robust201.export.listing import add_to_listing, remove_from_listing
-from robust201.export.parquet_files import ParquetFile
+from robust201.export.parquet_files import ParquetResultFile
 from robust201.export.published_layout import describe_strength
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
@@ -157,13 +157,13 @@ class _JsonKey:
             )
         )
 
-    def parquet_file(self) -> ParquetFile:
+    def parquet_file(self) -> ParquetResultFile:
         rows = self.rows
         sources = {
             measurement: {"size": source.stat().st_size, "sha256": _hash_source(source)}
             for measurement, source in rows.sources.items()
         }
-        return ParquetFile(
+        return ParquetResultFile(
             folder=rows.files.path,
             name=self.name,
             dataset=rows.dataset,

@@ -17,7 +17,7 @@ from robust201.tasks.columns import COLUMNS, fields_of
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class JsonFile(ResultFile):
+class JsonResultFile(ResultFile):
     """A JSON file with one measurement (see `export.writing.export_dataset` for rounding and empty means)."""
 
     measurement: str

@@ -30,7 +30,7 @@ _COLUMNS_WITH_STATISTICS = ("architecture", "strength", "accuracy")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ParquetFile(ResultFile):
+class ParquetResultFile(ResultFile):
     """A Parquet file with all measurements under one key on one dataset.
 
     Attributes:

@@ -38,10 +38,10 @@ from robust201.export.groups import (
     missing_evaluations_message,
     weights_names,
 )
-from robust201.export.json_files import JsonFile
+from robust201.export.json_files import JsonResultFile
 from robust201.export.number_text import Empty
 from robust201.export.outcome_files import ImageLoader, OutcomeEncoding, evaluated_images, image_table_bytes
-from robust201.export.parquet_files import ParquetFile
+from robust201.export.parquet_files import ParquetResultFile
 from robust201.export.pool import POOL_CACHE_BYTES, write_files
 from robust201.export.published_layout import ParquetColumn, describe_strength, layout_of, parquet_columns
 from robust201.export.side_files import side_file_texts, weight_hashes
@@ -355,11 +355,11 @@ def _columns_of_image_keys(plan: Plan, groups: Sequence[Group], file_format: Fil
 
 
 def _record_measure_columns(
-    files: Iterable[JsonFile | ParquetFile], measure_columns: dict[str, dict[str, ParquetColumn]]
-) -> Iterator[JsonFile | ParquetFile]:
+    files: Iterable[JsonResultFile | ParquetResultFile], measure_columns: dict[str, dict[str, ParquetColumn]]
+) -> Iterator[JsonResultFile | ParquetResultFile]:
     """Yield the given files, and store the columns of each measure's Parquet file in `measure_columns`."""
     for file in files:
-        if isinstance(file, ParquetFile) and file.is_measure:
+        if isinstance(file, ParquetResultFile) and file.is_measure:
             measure_columns[file.key] = file.columns
         yield file
 
@@ -399,8 +399,8 @@ def make_files(
     plan: Plan,
     store: ShardStore,
     inventory: Inventory,
-) -> Iterator[JsonFile | ParquetFile]:
-    """Yield a `JsonFile` or `ParquetFile` for each pair that `list_files` returns."""
+) -> Iterator[JsonResultFile | ParquetResultFile]:
+    """Yield a `JsonResultFile` or `ParquetResultFile` for each pair that `list_files` returns."""
     selections: dict[tuple[str, str], RowSelection] = {}
     result_files = list(result_files)
     weights_of_files = weights_names(unit for group, _ in result_files for unit in group.units)
@@ -420,7 +420,7 @@ def make_files(
             "row_source": selections[dataset_key],
         }
         if content == PARQUET_FOLDER:
-            yield ParquetFile(
+            yield ParquetResultFile(
                 **common_fields,
                 measurements=tuple(
                     name
@@ -435,7 +435,7 @@ def make_files(
                 weights=weights,
             )
         else:
-            yield JsonFile(
+            yield JsonResultFile(
                 **common_fields,
                 compression=file_format.compression,
                 measurement=content,
