@@ -667,7 +667,7 @@ class RobustnessDataset:
             wide: whether to return one row per architecture and dataset, with columns (key, strength).
             isomorphs: whether to include all architectures of an evaluated isomorphism class.
             weights: name of the weights.
-            intervals: whether to add the bounds `low` and `high` of each accuracy's 95% interval for sampling of images
+            intervals: whether to add the bounds `low` and `high` of each accuracy's 95% interval over samples of images
                 (see `statistics.intervals.accuracy_intervals`); not with `wide`.
 
         Returns:

@@ -78,7 +78,7 @@ class RankAgreement(NamedTuple):
         key: the attack.
         n: number of architectures with both metrics.
         kendall: Kendall's tau-b; NaN if either metric is the same for all architectures.
-        low: lower bound of the 95% interval of `kendall` for sampling of architectures.
+        low: lower bound of the 95% interval of `kendall` over samples of architectures.
         high: upper bound of this interval.
         top: number of best architectures by each metric whose overlap is counted; of tied architectures, those with
             lower ids come first.
