@@ -215,7 +215,7 @@ def test_bulk_range_leaves_out_few_far_points():
     assert figure_data.bulk_range([0.5] * 10) == (0.5, 0.5)
     # Few images give few distinct numbers.
     assert figure_data.bulk_range([*[0.97] * 8, *[0.98] * 2, *[0.99] * 2, 0.1]) == (0.97, 0.99)
-    assert figure_data.bulk_range([1, 2, 4, 8, 16, 32, 64], logarithmic=True) == (1, 64)
+    assert figure_data.bulk_range([1, 2, 4, 8, 16, 32, 64], is_logarithmic=True) == (1, 64)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4) | st.none()), min_size=1, max_size=12))

@@ -66,7 +66,7 @@ class ParquetResultFile(ResultFile):
             self.strength_description,
             example_values=example_values,
             weights=self.weights.values(),
-            outcomes=self.labels is not None,
+            has_outcomes=self.labels is not None,
             n_classes=self.n_classes or 0,
         )
 

@@ -349,7 +349,7 @@ def _columns_of_image_keys(plan: Plan, groups: Sequence[Group], file_format: Fil
         layout_of(plan.space_name).columns,
         " ".join(strengths),
         weights=[plan.weights[name] for name in names] if len(names) > 1 else (),
-        outcomes=file_format.outcomes is not None,
+        has_outcomes=file_format.outcomes is not None,
         n_classes=max(plan.n_classes(group.dataset) or 0 for group in groups),
     )
 

@@ -206,14 +206,14 @@ def has_far_strength(strengths: Sequence[float]) -> bool:
     return len(strengths) > 2 and strengths[-1] > FAR_STRENGTH * strengths[-2]
 
 
-def bulk_range(values: ArrayLike, *, logarithmic: bool = False) -> tuple[float, float]:
+def bulk_range(values: ArrayLike, *, is_logarithmic: bool = False) -> tuple[float, float]:
     """Return the axis limits of points: the range of all points, or of all near points.
 
     Far points are left out if there are only a few and the axis becomes much shorter (see `FAR_POINT_FENCE`,
     `MAX_FAR_FRACTION` and `MIN_SHORTENING`).
     """
     points = np.asarray(values, np.float64)
-    scaled = np.log(points) if logarithmic else points
+    scaled = np.log(points) if is_logarithmic else points
     q1, _, q3 = quartiles(scaled)
     if q1 == q3:  # more than half of the numbers are equal
         q1, q3 = np.quantile(scaled, (0.1, 0.9))
@@ -593,10 +593,10 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
                 if neighbour in evaluated_architectures:
                     neighbour_columns = (criterion, top.n_tied, top.architecture, edge, operation, neighbour)
                     for score, values in scores.items():
-                        pair = float(values[top.architecture]), float(values[neighbour])
-                        if not np.isnan(change := pair[1] - pair[0]):
+                        accuracy_pair = float(values[top.architecture]), float(values[neighbour])
+                        if not np.isnan(change := accuracy_pair[1] - accuracy_pair[0]):
                             half_width = NORMAL_QUANTILE * math.sqrt(
-                                sum(p * (1 - p) for p in pair) / (results.n_images or math.nan)
+                                sum(p * (1 - p) for p in accuracy_pair) / (results.n_images or math.nan)
                             )
                             rows.append((*neighbour_columns, score, change, change - half_width, change + half_width))
     return pd.DataFrame(rows, columns=names)

@@ -333,12 +333,12 @@ def colour_bar(limits: tuple[float, float], colours: Sequence[str] | str, title:
 
 
 def named_colours(
-    colours: Mapping[str, str], *, title: Sequence[str] = (), legend: bool = True, **options: Any
+    colours: Mapping[str, str], *, title: Sequence[str] = (), has_legend: bool = True, **options: Any
 ) -> Spec:
     """Return the colour channel of a field of names, with its legend above all panels."""
     scale = {"domain": list(colours), "range": list(colours.values())}
     legend_spec = {"orient": "top", "direction": "horizontal", "title": list(title) or None, **options}
-    return {"type": "nominal", "scale": scale, "legend": legend_spec if legend else None}
+    return {"type": "nominal", "scale": scale, "legend": legend_spec if has_legend else None}
 
 
 def interval_layers(rows: Iterable[dict[str, Any]], x: Spec, columns: tuple[str, str], cap: float) -> list[Spec]:

@@ -83,7 +83,7 @@ def specify_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     shared_title = axis_titles.pop() if len(axis_titles) == 1 else ""
     colours = {"clean": palette.CLEAN_COLOUR} | {palette.key_group(key): palette.key_colour(key) for key in keys}
     groups = [group for group in palette.CORRUPTION_GROUPS if group in colours]
-    legend = {"values": groups, "symbolType": "square"} if are_corruptions and groups else {"legend": False}
+    legend_options = {"values": groups, "symbolType": "square"} if are_corruptions and groups else {"has_legend": False}
 
     def draw(layout: PanelLayout, key: str) -> Spec:
         boxes = frame[frame["key"] == key]
@@ -95,7 +95,7 @@ def specify_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         encoding = {
             "x": category_axis(layout, tick_labels, axis_title, type="band", paddingOuter=0.1),
             "y": fraction_axis(layout, "accuracy", limits),
-            "color": named_colours(colours, **legend),
+            "color": named_colours(colours, **legend_options),
         }
         layers = [*box_layers(boxes, tick_labels, limits), *chance_layers(results.chance_level, limits)]
         return {"width": layout.width, "height": 62 if are_corruptions else 88, "encoding": encoding, "layer": layers}
@@ -198,7 +198,9 @@ def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> F
     limits = figure_data.box_range(frame)
     tick_labels = [str(size) for size in frame["kernel_parameters"]]
     # The layers set the field of the colour channel, so it is removed here.
-    colour = {name: value for name, value in _size_colours(results.cell_space, legend=False).items() if name != "field"}
+    colour = {
+        name: value for name, value in _size_colours(results.cell_space, has_legend=False).items() if name != "field"
+    }
     means = frame.assign(tick_label=tick_labels)[["tick_label", "mean", "mean_low", "mean_high"]]
 
     def draw(layout: PanelLayout) -> Spec:
@@ -231,9 +233,9 @@ def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> F
     return Figure([Panel("", draw)], _ONE_PANEL_PER_ROW)
 
 
-def _size_colours(space: CellSpace, *, legend: bool) -> Spec:
+def _size_colours(space: CellSpace, *, has_legend: bool) -> Spec:
     colour = colour_bar((0, space.max_kernel_parameters), palette.SIZE_COLOURS, "kernel parameters of the cell")
-    return colour if legend else colour | {"legend": None}
+    return colour if has_legend else colour | {"legend": None}
 
 
 def specify_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Figure:
@@ -496,7 +498,7 @@ def specify_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResult
         points_data = {"name": "points"} if layout.is_on_page else {"values": spec_rows(groups[evaluation][columns])}
         colour = {"value": palette.OTHER_COLOUR if layout.is_on_page else palette.key_colour(evaluation[0])}
         if space is not None:
-            colour = _size_colours(space, legend=True) | {"field": "kernel_parameters"}
+            colour = _size_colours(space, has_legend=True) | {"field": "kernel_parameters"}
         tooltip = [
             {"field": "architecture", "type": "nominal"},
             {"field": "clean_text", "type": "nominal", "title": "clean"},
@@ -592,7 +594,7 @@ def specify_measures_and_accuracies(frame: pd.DataFrame, results: DatasetResults
         ) -> Spec:
             limits = _add_margin(figure_data.bulk_range(rows["accuracy"])) if layout.is_on_page else shared_limits
             is_logarithmic = palette.spans_magnitudes(rows["value"])
-            value_limits = figure_data.bulk_range(rows["value"], logarithmic=is_logarithmic)
+            value_limits = figure_data.bulk_range(rows["value"], is_logarithmic=is_logarithmic)
             size = (3.0 if len(rows) > MAX_LARGE_POINTS else 14.0) * (3 if layout.is_on_page else 1)
             height = 260.0 if layout.is_on_page else 84.0
             points = rows[["architecture", "value", "accuracy"]]

@@ -218,7 +218,7 @@ class RobustnessDataset:
         result: dict[str, dict[str, dict[str, dict[str, Any]]]] = {dataset: {} for dataset in datasets}
         for dataset, key_name, measurements in requests:
             values_by_measurement: dict[str, dict[str, Any]] = {}
-            is_absent = self._is_intentionally_absent(dataset, key_name, measurements, explicit=key is not None)
+            is_absent = self._is_intentionally_absent(dataset, key_name, measurements, is_explicit=key is not None)
             for measurement in () if is_absent else measurements:
                 if not (missing_ok and files.find(dataset, key_name, measurement) is None):
                     values_by_measurement[measurement] = files.read(dataset, key_name, measurement)
@@ -725,11 +725,13 @@ class RobustnessDataset:
             "got neither. Use a number or a string of this form."
         )
 
-    def _is_intentionally_absent(self, dataset: str, key: str, measurements: Sequence[str], *, explicit: bool) -> bool:
+    def _is_intentionally_absent(
+        self, dataset: str, key: str, measurements: Sequence[str], *, is_explicit: bool
+    ) -> bool:
         """Return whether a key has no files because it is not in the sweep, or because it was never published.
 
-        `explicit` is true if the caller named the key. A named key that is not in the sweep counts as missing, unless
-        it was never published.
+        `is_explicit` is true if the caller named the key. A named key that is not in the sweep counts as missing,
+        unless it was never published.
         """
         if any(self.files.find(dataset, key, measurement) is not None for measurement in measurements):
             return False
@@ -737,6 +739,6 @@ class RobustnessDataset:
         if planned_strengths is not None:
             if any(spelling in planned_strengths for spelling in spellings(key)):
                 return False
-            if not explicit:
+            if not is_explicit:
                 return True
         return dataset == self.data_imagenet16 and kind_of(key) == "corruption"
