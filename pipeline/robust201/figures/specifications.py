@@ -72,6 +72,7 @@ _QUARTILE_TOOLTIP: list[Spec] = [
 ]
 
 _TAU_TITLES = {"row": "of", "column": "and", "value": "τ"}
+"""Titles in the tooltips of heat maps of rank correlations."""
 
 
 def specify_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
@@ -703,7 +704,7 @@ def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             cells = rows.drop_duplicates("architecture")
             ranks = palette.rank_texts(cells)
             ids = [f"#{index}" for index in codes.columns]
-            fields = [
+            tiles = [
                 {"column": cell, "row": edge, "operation": operation_names[code], "architecture": architecture}
                 | {"accuracy": f"{accuracy:.2%}", "rank": rank}
                 for edge, codes_of_edge in zip(space.edge_labels, codes.to_numpy(), strict=True)
@@ -720,7 +721,7 @@ def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             color = named_colours(colours, symbolType="square") | {"field": "operation"}
             position = {"x": {"field": "column"}, "y": {"value": 0}, "text": {"field": "text"}}
             layers: list[Spec] = [
-                {"data": {"values": fields}, "mark": {"type": "rect", "stroke": "white", "strokeWidth": 1}}
+                {"data": {"values": tiles}, "mark": {"type": "rect", "stroke": "white", "strokeWidth": 1}}
                 | {"encoding": {"color": color, "tooltip": tooltip, "y": {"field": "row"}}},
                 {"data": {"values": rank_labels}, "mark": text, "encoding": position},
                 {"data": {"values": [{"text": "rank"}]}, "mark": text | {"align": "right", "dx": -3}}
