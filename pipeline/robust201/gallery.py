@@ -109,7 +109,7 @@ def show(
         )
     attack_label = key_label(key) if radius is None else column_label(key, float(radius))
     row_labels = [display_names[label] for label in image_set.labels]
-    return draw_image_grid(rows, columns=["clean", "change", attack_label], row_labels=row_labels, width=WIDTH)
+    return draw_image_grid(rows, column_labels=["clean", "change", attack_label], row_labels=row_labels, width=WIDTH)
 
 
 def _largest_radius(key: str) -> tuple[float | None, str | None]:

@@ -1,4 +1,4 @@
-"""Commands on results folders that are damaged, in use, on a full disk, or in the format of another version."""
+"""Commands on results folders that are damaged, in use, on a full disk or of another version; invalid output paths."""
 
 import errno
 import json
@@ -148,12 +148,12 @@ def test_second_driver_is_rejected(robust201, write_sweep, finished_results, tmp
 
 
 def test_full_disk_stops_run_without_losing_results(robust201, write_sweep, finished_results, tmp_path, monkeypatch):
-    original_fsync, results, shards_written = os.fsync, tmp_path / "fresh", []
+    original_fsync, results, synced_descriptors = os.fsync, tmp_path / "fresh", []
 
     def fsync_until_full(descriptor: int) -> None:
         if ".parquet" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
-            shards_written.append(descriptor)
-            if len(shards_written) > 3:
+            synced_descriptors.append(descriptor)
+            if len(synced_descriptors) > 3:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         original_fsync(descriptor)
 

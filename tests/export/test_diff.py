@@ -15,7 +15,7 @@ ARCHITECTURES = (0, 2, 10, 309, 991)
 
 
 def change_accuracy(unit, strength, values):
-    """Change the accuracy of architecture 10 under PGD at epsilon 8."""
+    """Return a changed accuracy for architecture 10 under PGD at epsilon 8, and no changes for other evaluations."""
     is_changed_evaluation = (unit.key, unit.architecture, strength) == ("pgd", 10, 8.0)
     return {"accuracy": values["accuracy"] + 0.125} if is_changed_evaluation else {}
 

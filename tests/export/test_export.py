@@ -253,7 +253,7 @@ def test_listing_contains_hash_of_every_file(tmp_path):
 
 
 class InconsistentStore(FabricatedStore):
-    """A store that returns fewer or more rows than its inventory lists."""
+    """A store that returns fewer, more or reordered rows, compared with its inventory."""
 
     def __init__(self, fault: str) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ def test_export_warns_if_processes_may_exceed_memory_limit(tmp_path, write_sweep
     assert "may use" not in robust201("export", tmp_path / "results", "--out", tmp_path / "out").err
 
 
-def test_default_processes_depends_on_cpus_and_memory(monkeypatch):
+def test_default_processes_is_number_of_cpus_and_max_processes_depends_on_memory(monkeypatch):
     monkeypatch.setattr(pool, "MEMORY_BYTES", 10**15)
     assert pool.default_processes(parquet=True) == len(os.sched_getaffinity(0))
     process_bytes = psutil.Process().memory_info().rss
@@ -97,7 +97,7 @@ def test_round_array_equals_python_round(numbers, decimals):
     assert round_array(np.array(numbers, dtype=np.float64), decimals).tolist() == expected
 
 
-def test_export_keeps_folder_if_process_fails(tmp_path):
+def test_export_keeps_earlier_export_if_process_fails(tmp_path):
     plan = make_plan((0, 2, 10))
     export(tmp_path / "out", plan, round_to=3)
     tree_before = read_tree(tmp_path / "out")
@@ -145,16 +145,16 @@ def test_killed_export_leaves_no_process_and_keeps_earlier_export(tmp_path):
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY / "pipeline", REPOSITORY))),
     }  # Python adds a script's folder to sys.path, not the working directory
-    driver = subprocess.Popen([sys.executable, str(script), str(folder)], env=environment)
+    export_process = subprocess.Popen([sys.executable, str(script), str(folder)], env=environment)
     try:
         staging = folder / STAGING_FOLDER
         while not (staging / "cifar10/fgsm_confidence.json").exists() or not list(staging.glob("cifar10/.pgd*.tmp")):
-            assert driver.poll() is None
+            assert export_process.poll() is None
             time.sleep(0.05)
-        processes = psutil.Process(driver.pid).children(recursive=True)
+        processes = psutil.Process(export_process.pid).children(recursive=True)
     finally:
-        driver.send_signal(signal.SIGKILL)
-        driver.wait()
+        export_process.send_signal(signal.SIGKILL)
+        export_process.wait()
     _, alive_processes = psutil.wait_procs(processes, timeout=200)  # returns immediately, unless the machine is busy
     assert alive_processes == []
     tree_after = read_tree(folder)

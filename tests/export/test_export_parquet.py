@@ -1,4 +1,4 @@
-"""Parquet files of exports. Other libraries can read them, and the card and metadata describe them correctly."""
+"""Parquet files of exports, which other libraries can read; the card and metadata that describe them; sweep.yaml."""
 
 import hashlib
 import json
@@ -177,7 +177,9 @@ def test_parquet_export_is_reproducible_with_several_processes(tmp_path):
     assert not (tmp_path / "two/parquet").exists()
 
 
-def test_exported_sweep_yaml_plans_same_sweep(tmp_path, write_sweep, make_sweep, robust201):
+def test_exported_sweep_yaml_gives_same_configuration_and_no_json_requires_parquet(
+    tmp_path, write_sweep, make_sweep, robust201
+):
     sweep = write_sweep()
     assert robust201("run", sweep).code == 0
     result = robust201(
@@ -231,13 +233,13 @@ def test_exported_sweep_yaml_contains_all_defaults(make_sweep):
     "licence",
     ["", " ", "mit ", "a\nb", "mit\n", "café", "\U0001f600", 'a"b', "a: b", "# x", "a'b", "{}", "\0", "x" * 201],
 )
-def test_check_licence_rejects_characters_that_need_escaping(tmp_path, licence):
+def test_export_rejects_invalid_licence(tmp_path, licence):
     with pytest.raises(ConfigError, match="expected a licence of at most 200 letters"):
         export(tmp_path / "out", make_plan([0], ["clean"]), licence=licence)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("licence", ["mit", "CC-BY-4.0", "GPL-2.0+", "(MIT OR Apache-2.0) AND LicenseRef-x", "other"])
-def test_check_licence_accepts_spdx_expressions(tmp_path, licence):
+def test_export_accepts_spdx_expression_and_other_as_licence(tmp_path, licence):
     export(tmp_path, make_plan([0], ["clean"], measurements=("accuracy",)), licence=licence)
     assert f"\nlicense: {licence}\n" in (tmp_path / "README.md").read_text()

@@ -71,7 +71,7 @@ def change_true_class(values):
     cm[other_class, target] += 1
 
 
-INVALID_CHANGES = {"invalid": change_accuracy, "unlike others": change_true_class}
+CHANGES_BY_FINDING_KIND = {"invalid": change_accuracy, "unlike others": change_true_class}
 
 
 def test_verify_reports_deleted_protocol_and_run_rewrites_it(finished_results, robust201, write_sweep):
@@ -85,13 +85,13 @@ def test_verify_reports_deleted_protocol_and_run_rewrites_it(finished_results, r
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-@pytest.mark.parametrize("finding_kind", INVALID_CHANGES)
+@pytest.mark.parametrize("finding_kind", CHANGES_BY_FINDING_KIND)
 def test_requeue_removes_only_invalid_results(tmp_path, monkeypatch, finding_kind, is_compacted):
     store = ShardStore.create(tmp_path)
     units = [make_unit(architecture) for architecture in (0, 2, 10, 21)]
     for unit in (units[0], *units[2:]):
         store.commit(make_results(unit, measurements=ACCURACY_AND_CM))
-    commit_invalid(store, monkeypatch, units[1], INVALID_CHANGES[finding_kind])
+    commit_invalid(store, monkeypatch, units[1], CHANGES_BY_FINDING_KIND[finding_kind])
     if is_compacted:
         store.compact(grace_seconds=0)
     inventory = store.inventory(verify="all")
@@ -192,7 +192,7 @@ def test_verify_detects_export_of_other_results_with_valid_listing(finished_resu
 DIGITS = {"digits": {"corruptions": None}}
 
 
-def test_verify_rejects_export_of_another_sweep_in_one_line(finished_results, tmp_path, write_sweep, robust201):
+def test_verify_reports_export_of_another_sweep_in_one_line(finished_results, tmp_path, write_sweep, robust201):
     robust201("export", finished_results, "--out", tmp_path / "out", "--processes", 1)
     other_sweep = write_sweep(
         results=str(tmp_path / "other"), name="mine", keys={"clean": {}}, images={"count": 20}, datasets=DIGITS
@@ -349,7 +349,7 @@ def test_verify_reports_value_that_cannot_be_exported(finished_results, tmp_path
     inventory = store.inventory(verify="all")
     plan = load_plan(finished_results)
     export_dataset(plan, store, inventory, tmp_path / "out")
-    monkeypatch.setattr("robust201.export.json_files.row_texts", raise_storage_error)
+    monkeypatch.setattr("robust201.export.json_files.iter_unit_texts", raise_storage_error)
     error_messages = list(check_export(plan, store, inventory, tmp_path / "out"))
     assert len(error_messages) == len({(unit.dataset, unit.key) for unit in plan.units})
     assert all("expected an accuracy, got NaN" in error_message for error_message in error_messages)

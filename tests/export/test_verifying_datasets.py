@@ -223,7 +223,7 @@ def test_verify_dataset_rejects_rows_that_are_neither_counts_nor_fractions(tmp_p
 
 def test_verify_dataset_rejects_fractions_if_class_sizes_differ(tmp_path):
     write_fractions(write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"])) / "cifar10/clean_cm.json", 3)
-    assert any("equally many images per class" in problem for problem in verify_dataset(tmp_path).problems)
+    assert any("all classes have the same number of images" in problem for problem in verify_dataset(tmp_path).problems)
 
 
 @pytest.mark.parametrize("without_cm", [False, True])
@@ -244,8 +244,8 @@ def test_verify_dataset_accepts_zero_for_empty_means(tmp_path, without_cm):
         path.name.removesuffix("_confidence.json") for path, content in contents.items() if "null" in content
     }
     assert verdict.problems == ()
-    assert {remark for remark in verdict.remarks if "zeros in" in remark} == {
-        f"cifar10 {key}: zeros in confidences over zero images were read as null" for key in changed_keys
+    assert {remark for remark in verdict.remarks if "over zero images" in remark} == {
+        f"cifar10 {key}: mean confidences of 0 over zero images were read as null" for key in changed_keys
     }
 
 

@@ -23,7 +23,7 @@ from robust201.tasks import TASKS
 from tests.support.fabricated import N_IMAGES, export, make_plan
 from tests.support.small_results import results_of, write_results
 
-ARCHITECTURES = st.integers(0, nasbench201.N_ARCHITECTURES - 1).map(lambda index: nasbench201.specs()[index])
+SPECS = st.integers(0, nasbench201.N_ARCHITECTURES - 1).map(lambda index: nasbench201.specs()[index])
 
 
 def make_cell(*operations: str) -> str:
@@ -59,7 +59,7 @@ def test_robustness_correlations_compare_clean_mean_and_r(tmp_path):
     assert FIGURES["rank-correlation-robustness"].compute(results_without_attack).empty
 
 
-@given(ARCHITECTURES)
+@given(SPECS)
 def test_neighbours_are_the_24_cells_one_edge_away(spec):
     neighbour_cells = neighbours(spec)
     assert len({neighbour.spec for neighbour in neighbour_cells}) == 24
@@ -68,14 +68,14 @@ def test_neighbours_are_the_24_cells_one_edge_away(spec):
         assert nasbench201.parse(neighbour_spec)[edge] == operation
 
 
-@given(ARCHITECTURES, ARCHITECTURES, ARCHITECTURES)
+@given(SPECS, SPECS, SPECS)
 def test_edit_distance_is_a_metric(a, b, c):
     assert edit_distance(a, a) == 0
     assert edit_distance(a, b) == edit_distance(b, a) <= 6
     assert edit_distance(a, c) <= edit_distance(a, b) + edit_distance(b, c)
 
 
-def test_accuracy_boxes_follow_tukey(tmp_path):
+def test_accuracy_boxes_have_tukeys_whiskers_and_outliers(tmp_path):
     clean = {str(index): value for index, value in zip((0, 1, 2, 3, 4), (0.5, 0.52, 0.54, 0.56, 0.9), strict=True)}
     pgd = {str(index): [0.1 * index, 0.0] for index in range(5)}
     boxes = FIGURES["attacks"].compute(results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd})))
@@ -215,7 +215,7 @@ def test_bulk_range_leaves_out_few_far_points():
     assert figure_data.bulk_range([0.5] * 10) == (0.5, 0.5)
     # Few images give few distinct numbers.
     assert figure_data.bulk_range([*[0.97] * 8, *[0.98] * 2, *[0.99] * 2, 0.1]) == (0.97, 0.99)
-    assert figure_data.bulk_range([1, 2, 4, 8, 16, 32, 64], logarithmic=True) == (1, 64)
+    assert figure_data.bulk_range([1, 2, 4, 8, 16, 32, 64], is_logarithmic=True) == (1, 64)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4) | st.none()), min_size=1, max_size=12))
@@ -445,7 +445,7 @@ def test_count_omitted_ties_counts_cells_tied_with_the_last(tmp_path):
     assert figure_data.count_omitted_ties(all_cells[all_cells["rank"] == 1]) == 0
 
 
-def test_neighbour_changes_are_differences_to_the_best_cell(tmp_path):
+def test_neighbour_changes_are_differences_from_the_best_cell(tmp_path):
     # Cell 3456 differs from cell 9930 on one edge, and from cell 1462 on two edges.
     accuracies_by_key = {"clean": {"1462": 0.9, "3456": 0.6, "9930": 0.8}}
     changes = figure_data.neighbour_changes(results_of(write_results(tmp_path, accuracies_by_key)))

@@ -65,7 +65,7 @@ def check_schema(spec) -> None:
 
 
 def find_heat_maps(spec) -> list[pd.DataFrame]:
-    """Return the fields of each heat map in a specification, one row per field."""
+    """Return the tiles of each heat map in a specification, one row per tile."""
     tables = [part["values"] for part in find_objects(spec) if isinstance(part.get("values"), str)]
     return [pd.read_csv(io.StringIO(table), keep_default_na=False) for table in tables]
 
@@ -257,9 +257,9 @@ def test_points_in_files_match_the_frame(frames, results):
 def test_heat_maps_show_the_frame_with_missing_values_as_dashes(frames, results):
     frame = frames["rank-correlation"].copy()
     frame.iloc[0, 1] = frame.iloc[1, 0] = np.nan
-    (fields,) = find_heat_maps(page_views(FIGURES["rank-correlation"].specify(frame, results), results)["figures"])
-    assert fields["value"].tolist()[:3] == ["1.0", "", str(round(frame.iloc[0, 2], 3))]
-    assert fields["text"][1] == "–"
+    (tiles,) = find_heat_maps(page_views(FIGURES["rank-correlation"].specify(frame, results), results)["figures"])
+    assert tiles["value"].tolist()[:3] == ["1.0", "", str(round(frame.iloc[0, 2], 3))]
+    assert tiles["text"][1] == "–"
     texts = read_drawn_texts("rank-correlation", frame, results)
     assert texts.count("–") == 2
     assert texts.count("1.00") >= 20
@@ -344,7 +344,7 @@ def test_one_class_confidence_names_the_selected_class(tmp_path):
     assert csv_by_class[3] != csv_by_class[4]
 
 
-def test_class_confidences_have_a_field_per_class(tmp_path):
+def test_class_confidences_have_a_position_per_class(tmp_path):
     export(tmp_path / "dataset", make_plan([0, 2], ("clean", "pgd"), ["cifar10"]), FabricatedStore(n_classes=10))
     (results,) = read_results(RobustnessDataset(tmp_path / "dataset"))
     panels = find_panels("class-confidence", FIGURES["class-confidence"].compute(results), results)
@@ -370,7 +370,7 @@ def test_save_plots_draws_figures_with_enough_results(tmp_path, keys, names):
 
 
 @pytest.mark.parametrize("name", [pytest.param("tiny-images", marks=pytest.mark.slow), "$a_{$ <b>&"])
-def test_save_plots_accepts_one_architecture_and_any_dataset(tmp_path, name):
+def test_save_plots_accepts_one_architecture_and_any_dataset_name(tmp_path, name):
     export(tmp_path / "dataset", make_plan([0], ("clean", "pgd", "fog"), [name]))
     paths = save_plots(RobustnessDataset(tmp_path / "dataset"), tmp_path)
     assert [path.name for path in paths] == [
@@ -390,7 +390,7 @@ def test_save_plot_states_missing_and_available_results(tmp_path):
         save_plot(RobustnessDataset(tmp_path / "dataset"), "rank-correlation", tmp_path / "figure.png")
 
 
-# These figures contain generated ids, dates and bitmaps.
+# These figures contain generated ids, dates and bitmaps, which could differ between runs.
 @pytest.mark.parametrize(
     "figure_names", [("clean-vs-robust",), pytest.param(("best-cells", "top-cells"), marks=pytest.mark.slow)]
 )
@@ -503,7 +503,7 @@ def test_figures_of_means_state_their_weighting(tied_results, all_cells_results,
     assert MEANS[mean] in FIGURES[name].describe(results)
 
 
-def test_points_beyond_the_axes_become_arrows_with_their_number(tmp_path):
+def test_points_beyond_the_axes_are_drawn_as_arrows_with_a_count(tmp_path):
     clean = {str(index): 0.9 + index / 1000 for index in range(20)} | {"20": 0.1}
     pgd = {name: [accuracy - 0.05, accuracy - 0.1] for name, accuracy in clean.items()}
     results = results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd}))

@@ -268,8 +268,8 @@ def test_page_controls_have_names(page):
     body = page[page.index("<main>") : page.index("<template")]
     for control in re.findall(r"<(?:select|input)\b[^>]*>", body):
         preceding_html = body[: body.index(control)]
-        in_label = preceding_html.rfind("<label") > preceding_html.rfind("</label>")
-        assert in_label or "aria-label=" in control, control
+        is_in_label = preceding_html.rfind("<label") > preceding_html.rfind("</label>")
+        assert is_in_label or "aria-label=" in control, control
 
 
 def test_cell_drawing_has_every_operation_on_every_edge_and_one_id(page):

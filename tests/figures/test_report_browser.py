@@ -542,7 +542,7 @@ def test_two_cells_are_shown_side_by_side(dataset, page, tmp_path):
 
 
 @pytest.mark.slow
-def test_points_beyond_the_axes_become_arrows_with_their_number(tmp_path):
+def test_points_beyond_the_axes_are_drawn_as_arrows_with_a_count(tmp_path):
     clean = {str(index): 0.9 + index / 1000 for index in range(20)} | {"20": 0.1}
     pgd = {name: [accuracy - 0.05, accuracy - 0.1] for name, accuracy in clean.items()}
     reported = open_page_with_script(

@@ -31,7 +31,7 @@ def test_to_frame_adds_intervals_on_request(tmp_path: Path, formats: tuple[str, 
             dataset.to_frame(intervals=True, **options)
 
 
-def test_evaluated_image_count_uses_first_known_source(tmp_path: Path) -> None:
+def test_count_evaluated_images_uses_first_known_source(tmp_path: Path) -> None:
     accuracies = {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.25]}}
     published_folder = write_results(tmp_path / "published", accuracies)
     # Without sweep.json, the accuracies are assumed to be on the whole test split.

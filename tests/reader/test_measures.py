@@ -68,7 +68,7 @@ def test_value_rejects_measure_value_that_is_not_a_number(tmp_path):
         RobustnessDataset(folder).value(0, "cifar10", "jacobian", "squared_norm")
 
 
-def test_measure_figure_correlates_ranks_with_accuracies(tmp_path):
+def test_measures_and_accuracies_returns_points_and_rank_correlations(tmp_path):
     accuracies = {"clean": {"0": 0.9, "2": 0.8, "10": 0.7}, "pgd": {"0": [0.1, 0], "2": [0.2, 0], "10": [0.3, 0.1]}}
     write_results(tmp_path, accuracies)
     norms = {"0": 5.0, "2": 7.0, "10": 6.0}

@@ -206,7 +206,7 @@ def test_rank_finds_architectures_tied_with_best(folder: Path) -> None:
     )
 
 
-def test_rank_compares_isomorphs_once(folder: Path) -> None:
+def test_rank_gives_isomorphs_the_p_value_of_their_representative(folder: Path) -> None:
     dataset = RobustnessDataset(folder)
     ranks, ranks_of_isomorphs = (
         dataset.rank("cifar10", "pgd", 1.0, ties=0.05, isomorphs=isomorphs) for isomorphs in (False, True)

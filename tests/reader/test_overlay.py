@@ -176,7 +176,7 @@ def test_overlay_equals_single_folder_for_all_formats(tmp_path):
     assert page.count("<figure") == write_report(expected, tmp_path / "other.html").read_text().count("<figure")
 
 
-def test_overlay_rejects_different_spaces_or_classes_with_one_line_error(tmp_path, published_folder):
+def test_overlay_rejects_different_spaces_or_numbers_of_classes(tmp_path, published_folder):
     folder_of_other_space = write_results(tmp_path / "other", {"clean": {"0": 0.5}})
     meta = json.loads((folder_of_other_space / "meta.json").read_text())
     del meta["ids"]["15624"]

@@ -48,8 +48,8 @@ def published_folder(tmp_path_factory) -> Path:
             n_strengths = len(task.parameters().strengths)
             for measure in ("accuracy", "confidence", "cm"):
                 matrix = [[len(dataset_name), len(task.key)], [n_strengths, 1]]
-                fractions = [[1 / n_images for n_images in matrix_row] for matrix_row in matrix]
-                confidence = {"label": fractions, "argmax": fractions, "prediction": [0.5, None]}
+                confidences = [[1 / count for count in matrix_row] for matrix_row in matrix]
+                confidence = {"label": confidences, "argmax": confidences, "prediction": [0.5, None]}
                 value = matrix if measure == "cm" else confidence
                 values = {
                     identifier: value if task.kind == "clean" else [value] * n_strengths for identifier in ("0", "309")

@@ -1,4 +1,4 @@
-"""Drawing of cells, as by the published helper class."""
+"""Drawing of cells, with the interface of the published helper class."""
 
 import pytest
 

@@ -10,7 +10,7 @@ import torch
 from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.records import Unit, Weights
 from robust201.export import export_dataset
-from robust201.export.json_files import row_texts
+from robust201.export.json_files import iter_unit_texts
 from robust201.export.published_layout import describe_strength, layout_of, parquet_columns
 from robust201.export.verify_dataset import verify_dataset
 from robust201.reader.dataset import RobustnessDataset
@@ -68,7 +68,7 @@ def test_column_has_declared_type_and_shape(name):
 @every_measurement
 def test_json_round_trip_preserves_bytes(measurement):
     values = measure(measurement)
-    json_value = json.loads(next(row_texts(measurement, RowBatch.of_unit(UNIT, {0.0: values}))))
+    json_value = json.loads(next(iter_unit_texts(measurement, RowBatch.of_unit(UNIT, {0.0: values}))))
     check_json_values(Path("file"), "clean", measurement, {"0": json_value})
     check_json_values(Path("file"), "fog", measurement, {"0": [json_value, json_value]})
     restored = columns_of_json(measurement, json_value)
@@ -102,7 +102,9 @@ def test_check_json_values_rejects_wrong_number(name, wrong_number):
         pytest.skip("0.5 is a valid fraction")
     if wrong_number == 1.5 and column.is_exact:
         pytest.skip("0.5 also tests a number that is not whole")
-    json_value = json.loads(next(row_texts(column.measurement, RowBatch.of_unit(UNIT, {0.0: measure_column(name)}))))
+    json_value = json.loads(
+        next(iter_unit_texts(column.measurement, RowBatch.of_unit(UNIT, {0.0: measure_column(name)})))
+    )
     values_by_strength = [json_value]
     parent, key = (json_value, column.field) if column.field else (values_by_strength, 0)
     for _ in column.dimensions:

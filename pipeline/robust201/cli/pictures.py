@@ -135,5 +135,7 @@ def draw_blend_sheet(blends: Path, sources: "Sequence[ImageSet]", out: Path) -> 
     originals = [images.images[indices] for images, indices in zip(sources, source_indices, strict=True)]
     tiles = [[Tile(image.astype(np.float32) / 255) for image in row] for row in (*originals, blended_images)]
     labels = [*(images.dataset for images in sources), "blend"]
-    save_figure(draw_image_grid(tiles, columns=[""] * len(blended_images), row_labels=labels, width=FIGURE_WIDTH), out)
+    save_figure(
+        draw_image_grid(tiles, column_labels=[""] * len(blended_images), row_labels=labels, width=FIGURE_WIDTH), out
+    )
     console.say(f"Wrote {out}.")

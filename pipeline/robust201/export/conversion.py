@@ -9,7 +9,7 @@ from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.files import MAX_EXPORTED_FILE_BYTES, IrregularFileError, format_bytes, sha256_of, write_text
 from robust201.export.key_rows import KeyRows, json_files_of
 from robust201.export.listing import add_to_listing, remove_from_listing
-from robust201.export.parquet_files import ParquetFile
+from robust201.export.parquet_files import ParquetResultFile
 from robust201.export.published_layout import describe_strength
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
@@ -43,7 +43,7 @@ def convert_dataset(
     Keys are converted one by one, with one row group in memory. Each Parquet file is complete or does not exist. If a
     conversion is interrupted, the next call resumes it. A repeated conversion only rewrites Parquet files whose JSON
     files have changed. If the folder has a listing, the new files are added to it. `progress` is called with the number
-    of converted keys and the total number of keys.
+    of keys that are up to date and the total number of keys.
 
     Raises:
         ResultsError: the folder has no JSON results, a file is damaged, or the files of a key have different
@@ -157,24 +157,24 @@ class _JsonKey:
             )
         )
 
-    def parquet_file(self) -> ParquetFile:
+    def parquet_file(self) -> ParquetResultFile:
         rows = self.rows
         sources = {
             measurement: {"size": source.stat().st_size, "sha256": _hash_source(source)}
             for measurement, source in rows.sources.items()
         }
-        return ParquetFile(
+        return ParquetResultFile(
             folder=rows.files.path,
             name=self.name,
             dataset=rows.dataset,
             key=rows.key,
             measurements=tuple(rows.sources),
             space=rows.files.space_name,
-            strength=describe_strength(task_of(rows.key)),
+            strength_description=describe_strength(task_of(rows.key)),
             is_measure=rows.is_measure,
             n_classes=DATASETS[rows.dataset].n_classes if rows.dataset in DATASETS else None,
             units=rows.units,
-            rows=self,
+            row_source=self,
             metadata={JSON_SOURCES: json.dumps(sources).encode()},
         )
 

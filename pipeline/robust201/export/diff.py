@@ -231,7 +231,7 @@ def _match_weights(
 
 
 def _merge_weights(numbers_by_weights: Mapping[str, ResultNumbers], names: Sequence[str]) -> ResultNumbers:
-    """Merge the numbers for the given names of weights; if there are several, they are added to the architectures."""
+    """Merge the numbers for the given names of weights; if there are several, the architectures' names include them."""
     merged_results: dict[EvaluationKey, dict[ArchitectureId, float]] = {}
     for weights in names:
         for evaluation, numbers_by_architecture in numbers_by_weights[weights].items():

@@ -59,7 +59,8 @@ class SampledResults:
 
     Attributes:
         networks: the estimates.
-        missing: number of accuracies that cannot be estimated yet, because a sample is incomplete, by dataset and key.
+        missing: number of accuracies, by dataset and key, that cannot be estimated yet because results on which the
+            estimates depend are missing.
         record: description of the samples for sweep.json.
     """
 
@@ -74,7 +75,7 @@ class SampledResults:
 
 
 def estimate_accuracies(plan: Plan, store: ShardStore, inventory: Inventory, images_of: ImageLoader) -> SampledResults:
-    """Estimate the accuracies of all networks whose samples are complete."""
+    """Estimate the accuracies of all networks for which all results that the estimates depend on are stored."""
     networks: list[NetworkEstimates] = []
     n_missing: Counter[tuple[str, str]] = Counter()
     samples = {} if plan.facts.samples is None else plan.facts.samples.key_samples

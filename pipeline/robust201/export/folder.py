@@ -83,7 +83,7 @@ def reject_unfinished_export(path: Path) -> None:
 
 
 def _is_committed(staging: Path) -> bool:
-    """Return whether a staging folder contains a listing, so that its files are complete."""
+    """Return whether a staging folder contains a listing, which means that all its files are complete."""
     return not staging.is_symlink() and bool(read_checksums(staging))
 
 
@@ -108,7 +108,7 @@ def _reject_different_sweep(path: Path, sweep_record: Mapping[str, Any], weights
         earlier_description = f"an export of {earlier_name}"
     elif all(protocols) and protocols[0].isdisjoint(protocols[1]):
         earlier_description = "an export with the same name but different protocols"
-    elif (has_common_weights := _compare_weights(path, weights)) and not any(has_common_weights):
+    elif (have_common_weights := _compare_weights(path, weights)) and not any(have_common_weights):
         earlier_description = "an export with the same name and protocols but different weights"
     else:
         return

@@ -38,7 +38,8 @@ def counts_from_fractions(matrix: Any, n_images: int) -> NDArray[np.float64]:
     n_per_class, remainder = divmod(n_images, len(fractions))
     if remainder:
         raise ValueError(
-            f"{COUNTS} contains fractions, which can only be converted to counts with equally many images per class"
+            f"{COUNTS} contains fractions, which can only be converted to counts if all classes have the "
+            "same number of images"
         )
     counts: NDArray[np.float64] = np.rint(fractions * n_per_class)
     are_whole_numbers = np.abs(fractions * n_per_class - counts).max() <= n_per_class * max_rounding_error(fractions)

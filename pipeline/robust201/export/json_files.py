@@ -17,7 +17,7 @@ from robust201.tasks.columns import COLUMNS, fields_of
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class JsonFile(ResultFile):
+class JsonResultFile(ResultFile):
     """A JSON file with one measurement (see `export.writing.export_dataset` for rounding and empty means)."""
 
     measurement: str
@@ -41,7 +41,7 @@ class JsonFile(ResultFile):
         for batch in self.read_batches(self.measurement):
             unit_texts = []
             for unit, value_text in zip(
-                batch.units, row_texts(self.measurement, batch, self.round_to, self.empty), strict=True
+                batch.units, iter_unit_texts(self.measurement, batch, self.round_to, self.empty), strict=True
             ):
                 unit_texts.append(b'%s"%s": %s' % (separator, str(unit.architecture).encode(), value_text))
                 separator = b", "
@@ -49,7 +49,9 @@ class JsonFile(ResultFile):
         yield (), [b"}}}}"]
 
 
-def row_texts(measurement: str, batch: RowBatch, round_to: int | None = None, empty: Empty = "null") -> Iterator[bytes]:
+def iter_unit_texts(
+    measurement: str, batch: RowBatch, round_to: int | None = None, empty: Empty = "null"
+) -> Iterator[bytes]:
     """Yield each unit's JSON text: one value for ``clean`` and measures, or a list with one value per strength.
 
     Raises:
@@ -75,7 +77,7 @@ def row_texts(measurement: str, batch: RowBatch, round_to: int | None = None, em
 
 
 def _column_texts(measurement: str, batch: RowBatch, name: str, round_to: int | None, empty: Empty) -> list[bytes]:
-    """Return the JSON texts of a column, one per evaluation. Raises the same errors as `row_texts`."""
+    """Return the JSON texts of a column, one per evaluation. Raises the same errors as `iter_unit_texts`."""
     column = batch.columns[name]
     try:
         if isinstance(column, list):

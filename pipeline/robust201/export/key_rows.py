@@ -158,7 +158,7 @@ class KeyRows:
         fractions = (
             f"{label}: rows of {COUNTS} contain fractions, which were read as counts of {self.n_images:,} images"
         )
-        zeros = f"{label}: zeros in confidences over zero images were read as null"
+        zeros = f"{label}: mean confidences of 0 over zero images were read as null"
         return (*([fractions] if self._has_fractions else []), *([zeros] if self.has_replaced_zeros else []))
 
     @property

@@ -83,13 +83,13 @@ def _rewrite_listing(out: Path, digests: Mapping[str, str]) -> None:
 
 
 def describe_changes(folder: Path, digests: Mapping[Path, str]) -> Iterator[str]:
-    """Yield messages about JSON files that were changed or deleted after the export.
+    """Yield messages about files that were changed or deleted after the export, or a missing or invalid listing.
 
     There are no messages for a folder with neither a listing nor `sweep.json`, such as the published dataset.
 
     Args:
         folder: the folder.
-        digests: SHA-256 of the files that were read.
+        digests: SHA-256 of each JSON result file that was read.
     """
     path = folder / CHECKSUM_FILE
     if not os.path.lexists(path):

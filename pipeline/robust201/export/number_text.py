@@ -18,7 +18,8 @@ _MIN_WITHOUT_EXPONENT = 1e-4
 """Python writes smaller numbers with an exponent; orjson does so only below a tenth of this number."""
 
 _HALF_MARGIN = 1e-2
-"""Numbers that are at most this far from a half are rounded by their exact value."""
+"""Scaled numbers whose fraction is closer than this to a half are rounded by their exact value."""
+
 _ZERO, _NINE, _E, _DOT = (np.uint8(code) for code in b"09e.")
 _FIXED_PREFIX = b"0.0000"
 # Placeholders that do not occur in JSON numbers: for "-0", for characters to delete, and an offset that marks a

@@ -51,9 +51,9 @@ def evaluated_images(plan: Plan, dataset: str) -> ImageSet:
         source_images = Inputs(plan.config).images(dataset)
         if source_images.sha256 != sha256:
             raise DatasetError(
-                f"Exporting outcomes failed for {dataset}: expected the evaluated images {sha256[:16]}, got "
-                f"{source_images.sha256[:16]}. Run `robust201 plan SWEEP.yaml --save` on a machine "
-                "that has the evaluated images."
+                f"Exporting outcomes failed for {dataset}: expected the evaluated images, whose SHA-256 begins "
+                f"with {sha256[:16]}, got images with {source_images.sha256[:16]}. Run "
+                "`robust201 plan SWEEP.yaml --save` on a machine that has the evaluated images."
             ) from error
         return source_images
 

@@ -25,18 +25,18 @@ from robust201.tasks.columns import CORRECT_BITS, count_classes
 MIN_ROW_GROUP_BYTES = 16 << 20
 """Minimum size of all row groups except the last, in memory before compression."""
 
-_STATISTICS = ("architecture", "strength", "accuracy")
+_COLUMNS_WITH_STATISTICS = ("architecture", "strength", "accuracy")
 """Columns with statistics, such as minimum and maximum, of each row group."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ParquetFile(ResultFile):
+class ParquetResultFile(ResultFile):
     """A Parquet file with all measurements under one key on one dataset.
 
     Attributes:
         measurements: names of the measurements, or a measure's columns.
         space: name of the search space.
-        strength: description of the strength column.
+        strength_description: description of the column `strength`.
         is_measure: whether the key is a measure.
         n_classes: number of classes, for rows whose values do not determine it; None if unknown.
         weights: weights by name, if architectures have rows for several weights.
@@ -46,7 +46,7 @@ class ParquetFile(ResultFile):
 
     measurements: tuple[str, ...]
     space: str
-    strength: str
+    strength_description: str
     is_measure: bool = False
     n_classes: int | None = None
     weights: Mapping[str, Weights] = field(default_factory=dict)
@@ -63,10 +63,10 @@ class ParquetFile(ResultFile):
         return parquet_columns(
             self.measurements,
             layout_of(self.space).columns,
-            self.strength,
+            self.strength_description,
             example_values=example_values,
             weights=self.weights.values(),
-            outcomes=self.labels is not None,
+            has_outcomes=self.labels is not None,
             n_classes=self.n_classes or 0,
         )
 
@@ -89,7 +89,7 @@ class ParquetFile(ResultFile):
             compression="zstd",
             use_dictionary=[name for name, column in columns.items() if column.dtype == CATEGORICAL],
             column_encoding=dict.fromkeys(matrix_columns, "BYTE_STREAM_SPLIT"),
-            write_statistics=[name for name in _STATISTICS if name in columns],
+            write_statistics=[name for name in _COLUMNS_WITH_STATISTICS if name in columns],
             write_page_checksum=True,
         ) as writer:
             for table in self.tables(on_units):

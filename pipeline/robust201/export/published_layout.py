@@ -135,7 +135,7 @@ def parquet_columns(
     *,
     example_values: Values | None = None,
     weights: Collection[Weights] = (),
-    outcomes: bool = False,
+    has_outcomes: bool = False,
     n_classes: int = 0,
 ) -> dict[str, ParquetColumn]:
     """Return the columns of a Parquet file, in order.
@@ -147,7 +147,7 @@ def parquet_columns(
         example_values: for a measure, the values of one evaluation. They determine whether a column has numbers or
             lists.
         weights: the sets of weights, if architectures have several.
-        outcomes: whether there is a column of packed outcomes.
+        has_outcomes: whether there is a column of packed outcomes.
         n_classes: number of classes, which determines the integer type of predicted classes.
     """
     key_columns = dict(_KEY_COLUMNS)
@@ -162,7 +162,7 @@ def parquet_columns(
         "strength": ParquetColumn(pa.float64(), strength_description),
         **_SIZE_COLUMNS,
         **_measurement_columns(measurements, example_values or {}, n_classes),
-        **(_OUTCOME_COLUMNS if outcomes and example_values is None else {}),
+        **(_OUTCOME_COLUMNS if has_outcomes and example_values is None else {}),
         **_ORIGIN_COLUMNS,
     }
 

@@ -20,11 +20,11 @@ from robust201.core.records import ArchitectureId, EvaluationProtocol, ImageSet,
 from robust201.export.diff import ResultSet, read_result_set
 from robust201.export.estimates import estimate_accuracies, estimates_bytes
 from robust201.export.groups import FileFormat, KeyStyle, group_units
-from robust201.export.json_files import JsonFile
+from robust201.export.json_files import JsonResultFile
 from robust201.export.listing import check_listing, read_listing
 from robust201.export.number_text import Empty
 from robust201.export.outcome_files import OutcomeEncoding, evaluated_images, image_table
-from robust201.export.parquet_files import ParquetFile
+from robust201.export.parquet_files import ParquetResultFile
 from robust201.export.side_files import spell_epsilons, strengths_of_keys, swept_strengths
 from robust201.export.writing import Format, images_of_outcomes, list_files, make_files
 from robust201.export.written_file import Compression
@@ -64,11 +64,12 @@ class Verdict:
         n_shards: number of checked shards.
         n_evaluations: number of checked evaluations.
         n_planned: number of evaluations in the plan; None if the folder has no plan.
-        n_missing: number of planned evaluations that are missing or incomplete.
+        n_missing: number of planned evaluations that are missing or incomplete; 0 if the folder has no plan.
         n_exported: number of files that the export lists; None if no export was checked.
-        weights: comparison of clean accuracies with those recorded with the weights; None if rows are damaged. Does not
-            affect `is_sound`.
-        flags: signs of weak attacks; None if these were not requested. Does not affect `is_sound`.
+        weights: comparison of clean accuracies with those recorded with the weights; None if there are findings or the
+            folder has no plan. Does not affect `is_sound`.
+        flags: signs of weak attacks; None if these were not requested, there are findings, or the folder has no plan.
+            Does not affect `is_sound`.
     """
 
     findings: tuple[ShardFinding, ...]
@@ -418,9 +419,9 @@ def _check_images(path: Path, images: ImageSet) -> Iterator[str]:
         yield f"Verifying failed for {path}: the images differ from the evaluated images. {REEXPORT}"
 
 
-def _check_file(out: Path, file: JsonFile | ParquetFile) -> Iterator[str]:
+def _check_file(out: Path, file: JsonResultFile | ParquetResultFile) -> Iterator[str]:
     try:
-        difference = _find_text_difference(file) if isinstance(file, JsonFile) else _find_table_difference(file)
+        difference = _find_text_difference(file) if isinstance(file, JsonResultFile) else _find_table_difference(file)
     except (OSError, EOFError, zlib.error, pa.ArrowException, ResultsError, UnicodeDecodeError) as error:
         yield f"Verifying failed for {out / file.name}: reading it failed ({error.__cause__ or error}). {REEXPORT}"
         return
@@ -428,7 +429,7 @@ def _check_file(out: Path, file: JsonFile | ParquetFile) -> Iterator[str]:
         yield f"Verifying failed for {out / file.name}: the values differ from the results, {difference}. {REEXPORT}"
 
 
-def _find_text_difference(file: JsonFile) -> str | None:
+def _find_text_difference(file: JsonResultFile) -> str | None:
     """Return a description of the first difference between a JSON file and the results; None if they are equal."""
     with open_decompressed(file.folder / file.name) as stream:
         for units, expected_texts in file.iter_texts():
@@ -444,7 +445,7 @@ def _find_text_difference(file: JsonFile) -> str | None:
         return "after the last network" if stream.read(1) else None
 
 
-def _find_table_difference(file: ParquetFile) -> str | None:
+def _find_table_difference(file: ParquetResultFile) -> str | None:
     """Return a description of the first difference between a Parquet file and the results; None if they are equal."""
     path = file.folder / file.name
     check_file(path, MAX_EXPORTED_FILE_BYTES)

@@ -36,7 +36,8 @@ class DatasetVerdict:
         n_evaluations: number of evaluations whose values were checked.
         n_listed: number of files that `SHA256SUMS` lists; None if there is no such file.
         weights: comparison of clean accuracies with those recorded with the weights; None if there are problems.
-        flags: signs of weak attacks; None if they were not requested. Neither `weights` nor `flags` affects `is_sound`.
+        flags: signs of weak attacks; None if they were not requested or there are problems. Neither `weights` nor
+            `flags` affects `is_sound`.
     """
 
     problems: tuple[str, ...]
@@ -93,7 +94,7 @@ def verify_dataset(
         remarks.append(f"{folder} has no {CHECKSUM_FILE}, which exports contain, so the export may be incomplete")
     try:
         dataset = RobustnessDataset(folder)
-        all_key_rows = list(_find_keys(dataset, is_listed=n_listed is not None))
+        all_key_rows = list(_iter_key_rows(dataset, has_listing=n_listed is not None))
     except ResultsError as error:
         return DatasetVerdict((*problems, str(error)), tuple(remarks), 0, n_listed, None, None)
     if not all_key_rows:
@@ -128,7 +129,7 @@ def verify_dataset(
     )
 
 
-def _find_keys(dataset: RobustnessDataset, *, is_listed: bool) -> Iterator[KeyRows]:
+def _iter_key_rows(dataset: RobustnessDataset, *, has_listing: bool) -> Iterator[KeyRows]:
     """Yield each key's JSON files, and also its Parquet files if it has no JSON files or the folder has no listing."""
     for weights in dataset.weights if len(dataset.weights) > 1 else [None]:
         files = dataset.files.restrict_to_weights(weights)
@@ -137,7 +138,7 @@ def _find_keys(dataset: RobustnessDataset, *, is_listed: bool) -> Iterator[KeyRo
                 json_files = json_files_of(files, image_dataset, key)
                 if json_files:
                     yield KeyRows(files, image_dataset, key, json_files)
-                if not (json_files and is_listed) and (parquet_files := _parquet_files_of(files, image_dataset, key)):
+                if not (json_files and has_listing) and (parquet_files := _parquet_files_of(files, image_dataset, key)):
                     yield KeyRows(files, image_dataset, key, parquet_files)
 
 

@@ -38,10 +38,10 @@ from robust201.export.groups import (
     missing_evaluations_message,
     weights_names,
 )
-from robust201.export.json_files import JsonFile
+from robust201.export.json_files import JsonResultFile
 from robust201.export.number_text import Empty
 from robust201.export.outcome_files import ImageLoader, OutcomeEncoding, evaluated_images, image_table_bytes
-from robust201.export.parquet_files import ParquetFile
+from robust201.export.parquet_files import ParquetResultFile
 from robust201.export.pool import POOL_CACHE_BYTES, write_files
 from robust201.export.published_layout import ParquetColumn, describe_strength, layout_of, parquet_columns
 from robust201.export.side_files import side_file_texts, weight_hashes
@@ -349,17 +349,17 @@ def _columns_of_image_keys(plan: Plan, groups: Sequence[Group], file_format: Fil
         layout_of(plan.space_name).columns,
         " ".join(strengths),
         weights=[plan.weights[name] for name in names] if len(names) > 1 else (),
-        outcomes=file_format.outcomes is not None,
+        has_outcomes=file_format.outcomes is not None,
         n_classes=max(plan.n_classes(group.dataset) or 0 for group in groups),
     )
 
 
 def _record_measure_columns(
-    files: Iterable[JsonFile | ParquetFile], measure_columns: dict[str, dict[str, ParquetColumn]]
-) -> Iterator[JsonFile | ParquetFile]:
+    files: Iterable[JsonResultFile | ParquetResultFile], measure_columns: dict[str, dict[str, ParquetColumn]]
+) -> Iterator[JsonResultFile | ParquetResultFile]:
     """Yield the given files, and store the columns of each measure's Parquet file in `measure_columns`."""
     for file in files:
-        if isinstance(file, ParquetFile) and file.is_measure:
+        if isinstance(file, ParquetResultFile) and file.is_measure:
             measure_columns[file.key] = file.columns
         yield file
 
@@ -399,8 +399,8 @@ def make_files(
     plan: Plan,
     store: ShardStore,
     inventory: Inventory,
-) -> Iterator[JsonFile | ParquetFile]:
-    """Yield a `JsonFile` or `ParquetFile` for each pair that `list_files` returns."""
+) -> Iterator[JsonResultFile | ParquetResultFile]:
+    """Yield a `JsonResultFile` or `ParquetResultFile` for each pair that `list_files` returns."""
     selections: dict[tuple[str, str], RowSelection] = {}
     result_files = list(result_files)
     weights_of_files = weights_names(unit for group, _ in result_files for unit in group.units)
@@ -417,10 +417,10 @@ def make_files(
             "dataset": group.dataset,
             "key": file_format.spell_key(group),
             "units": group.complete_units,
-            "rows": selections[dataset_key],
+            "row_source": selections[dataset_key],
         }
         if content == PARQUET_FOLDER:
-            yield ParquetFile(
+            yield ParquetResultFile(
                 **common_fields,
                 measurements=tuple(
                     name
@@ -429,13 +429,13 @@ def make_files(
                 ),
                 labels=None if group.is_measure else file_format.labels.get(group.dataset),
                 space=plan.space_name,
-                strength=describe_strength(group.task),
+                strength_description=describe_strength(group.task),
                 is_measure=group.is_measure,
                 n_classes=plan.n_classes(group.dataset),
                 weights=weights,
             )
         else:
-            yield JsonFile(
+            yield JsonResultFile(
                 **common_fields,
                 compression=file_format.compression,
                 measurement=content,

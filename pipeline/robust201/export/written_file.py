@@ -103,7 +103,7 @@ class ResultFile(ABC):
         dataset: name of the dataset.
         key: the key as it is spelled in the file.
         units: the units, in the order of the rows.
-        rows: source of the rows.
+        row_source: source of the rows.
         compression: compression of the file.
     """
 
@@ -112,7 +112,7 @@ class ResultFile(ABC):
     dataset: str
     key: str
     units: Sequence[Unit]
-    rows: RowSource
+    row_source: RowSource
     compression: Compression | None = None
 
     @abstractmethod
@@ -135,7 +135,7 @@ class ResultFile(ABC):
     def read_batches(self, measurement: str | None) -> Iterator[RowBatch]:
         """Yield the columns of one or all measurements, after checking that the rows belong to the units."""
         n_done = 0
-        for batch in self.rows.iter_batches(measurement):
+        for batch in self.row_source.iter_batches(measurement):
             for unit, expected in zip_longest(batch.units, self.units[n_done : n_done + len(batch.units)]):
                 if expected is None or unit.id != expected.id:
                     expected_text = "no further network" if expected is None else expected.label

@@ -48,7 +48,7 @@ MIN_SHORTENING = 1.25
 AXIS_STEP = 0.05
 """Axes of box plots begin and end at multiples of this accuracy."""
 
-TOP_CELLS = 20
+MAX_TOP_CELLS = 20
 """Maximum number of cells that `top_cells` returns for a score."""
 
 FAR_STRENGTH = 4.0
@@ -79,7 +79,7 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
 
 
 def accuracy_curves(results: DatasetResults, kind: str) -> pd.DataFrame:
-    """Return the accuracies of a few networks at the strengths of each key.
+    """Return the accuracies of all networks at the strengths of each key.
 
     Returns:
         One row per point: `network` (see `DatasetResults.network_label`), `key`, `strength` (0 means clean images; a
@@ -110,7 +110,7 @@ def accuracy_curves(results: DatasetResults, kind: str) -> pd.DataFrame:
 
 
 def step_curves(results: DatasetResults) -> pd.DataFrame:
-    """Return the accuracies of a few networks after each step (or query) of each attack that records its steps.
+    """Return the accuracies of all networks after each step (or query) of each attack that records its steps.
 
     Every attack is shown at one strength: the nearest to 1/255, or for norms other than Linf the nearest to 1. All
     points of an attack come from a single run with all steps.
@@ -174,7 +174,9 @@ def effects_by_score(results: DatasetResults) -> pd.DataFrame:
 
 
 def box_range(boxes: pd.DataFrame) -> tuple[float, float]:
-    """Return axis limits that include all whiskers of `boxes` (see `accuracy_boxes`), and outliers if all are near.
+    """Return axis limits that include all whiskers of `boxes` (see `accuracy_boxes`).
+
+    They also include all outliers if that makes the axis little longer.
 
     Returns:
         (low, high) in [0, 1], multiples of `AXIS_STEP`.
@@ -204,14 +206,14 @@ def has_far_strength(strengths: Sequence[float]) -> bool:
     return len(strengths) > 2 and strengths[-1] > FAR_STRENGTH * strengths[-2]
 
 
-def bulk_range(values: ArrayLike, *, logarithmic: bool = False) -> tuple[float, float]:
+def bulk_range(values: ArrayLike, *, is_logarithmic: bool = False) -> tuple[float, float]:
     """Return the axis limits of points: the range of all points, or of all near points.
 
     Far points are left out if there are only a few and the axis becomes much shorter (see `FAR_POINT_FENCE`,
     `MAX_FAR_FRACTION` and `MIN_SHORTENING`).
     """
     points = np.asarray(values, np.float64)
-    scaled = np.log(points) if logarithmic else points
+    scaled = np.log(points) if is_logarithmic else points
     q1, _, q3 = quartiles(scaled)
     if q1 == q3:  # more than half of the numbers are equal
         q1, q3 = np.quantile(scaled, (0.1, 0.9))
@@ -234,7 +236,7 @@ def pareto_front(first_scores: pd.Series, second_scores: pd.Series) -> NDArray[n
 
 
 def rank_correlations(accuracies: pd.DataFrame) -> pd.DataFrame:
-    """Compute Kendall's tau-b between every two columns.
+    """Compute Kendall's tau-b between each pair of columns.
 
     Returns:
         (K, K) float64 in [-1, 1]; NaN if a column is constant.
@@ -344,8 +346,8 @@ def confidence_curves(results: DatasetResults) -> pd.DataFrame:
 
     Returns:
         One row per point: `key`, `strength`, `confidence` (a name in `CONFIDENCES`), `q1`, `median`, `q3` and `n`
-        (number of architectures with such images). The confidence in the true class is computed for the images of each
-        class and then averaged over classes.
+        (number of architectures that have images to average over). The confidence in the true class is computed for the
+        images of each class and then averaged over classes.
     """
     rows = results.confidences
     return rows[rows["confidence"].isin(CONFIDENCES)].drop(columns="class").reset_index(drop=True)
@@ -356,8 +358,8 @@ def class_confidences(results: DatasetResults) -> pd.DataFrame:
 
     Returns:
         One row per point: `key`, `strength` (see `reference_columns`), `confidence` (a name in
-        `CLASS_CONFIDENCES`), `class` (its number), `q1`, `median`, `q3` and `n` (number of architectures with such
-        images).
+        `CLASS_CONFIDENCES`), `class` (its number), `q1`, `median`, `q3` and `n` (number of architectures
+        that have images to average over).
     """
     rows = results.confidences
     rows = rows[rows["confidence"].isin(CLASS_CONFIDENCES)]
@@ -422,8 +424,9 @@ def clean_and_key_accuracies(results: DatasetResults, kind: str) -> pd.DataFrame
     Returns:
         One row per architecture, key and strength: `architecture`, `clean`, `key`, `strength`, `accuracy`, `front` and,
         if architectures are cells, `kernel_parameters` (see `CellSpace`). Rows of the mean come first; their key is the
-        mean's label in `SCORES`, and their strength is 0. `front` is whether the architecture is on the Pareto front of
-        the mean and the clean accuracy; it is False in all other rows. Rows that lack a number are left out.
+        mean's label in `SCORES`, and their strength is 0. In these rows, `front` is whether the architecture is on the
+        Pareto front of the mean and the clean accuracy; in all other rows, it is False. Rows that lack a number are
+        left out.
     """
     names = ["architecture", "clean", "key", "strength", "accuracy", "front"]
     frames = []
@@ -528,7 +531,7 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
             (ALL_CELLS, scores_of_cells),
             (f"cells with {size} kernel parameters", scores_of_cells[scores_of_cells.index.isin(reference_cells)]),
         ):
-            for top in results.rank_architectures(scores_of_group)[:TOP_CELLS]:
+            for top in results.rank_architectures(scores_of_group)[:MAX_TOP_CELLS]:
                 interval = accuracy_interval(results, top.accuracy)
                 cell_columns = (score, among, top.rank, top.n_tied, top.architecture, top.accuracy, *interval)
                 rows += [(*cell_columns, *edge) for edge in enumerate(space.parse(results.spec(top.architecture)))]
@@ -583,17 +586,17 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
     rows: list[tuple[object, ...]] = []
     scores = results.scores
     evaluated_architectures = set(results.architectures)
-    for best in scores:
-        for top in results.rank_architectures(scores[best])[:1]:
+    for criterion in scores:
+        for top in results.rank_architectures(scores[criterion])[:1]:
             for edge, operation, spec in space.neighbours(results.spec(top.architecture)):
                 neighbour = int(results.reader.get_uid(spec))
                 if neighbour in evaluated_architectures:
-                    neighbour_columns = (best, top.n_tied, top.architecture, edge, operation, neighbour)
+                    neighbour_columns = (criterion, top.n_tied, top.architecture, edge, operation, neighbour)
                     for score, values in scores.items():
-                        pair = float(values[top.architecture]), float(values[neighbour])
-                        if not np.isnan(change := pair[1] - pair[0]):
+                        accuracy_pair = float(values[top.architecture]), float(values[neighbour])
+                        if not np.isnan(change := accuracy_pair[1] - accuracy_pair[0]):
                             half_width = NORMAL_QUANTILE * math.sqrt(
-                                sum(p * (1 - p) for p in pair) / (results.n_images or math.nan)
+                                sum(p * (1 - p) for p in accuracy_pair) / (results.n_images or math.nan)
                             )
                             rows.append((*neighbour_columns, score, change, change - half_width, change + half_width))
     return pd.DataFrame(rows, columns=names)
@@ -618,8 +621,9 @@ def operation_codes(rows: pd.DataFrame, space: CellSpace) -> pd.DataFrame:
 
 def count_omitted_ties(rows: pd.DataFrame) -> int:
     """Return the number of architectures that are tied with the last one in `rows` of `top_cells` but left out."""
-    last_cell = rows[["rank", "tied"]].to_numpy(np.int64)[-1]
-    return int(last_cell.sum()) - 1 - rows["architecture"].nunique()
+    last_rank, n_tied = rows[["rank", "tied"]].to_numpy(np.int64)[-1]
+    n_with_all_ties = int(last_rank + n_tied) - 1
+    return n_with_all_ties - rows["architecture"].nunique()
 
 
 def change_matrix(rows: pd.DataFrame, space: CellSpace) -> pd.DataFrame:

@@ -118,8 +118,9 @@ def _thumbnail(images: "ImageSet", row: int, sha256: str, label: str) -> str:
     pixels = images.images[matches[0]] if len(matches) else None
     if pixels is None or hashlib.sha256(np.ascontiguousarray(pixels).tobytes()).hexdigest() != sha256:
         raise DatasetError(
-            f"Showing images failed for row {row:,}: its pixels differ from the evaluated image ({sha256[:16]}…). "
-            "Use the images of the dataset's test split."
+            f"Showing images failed for row {row:,}: expected the evaluated image, whose SHA-256 begins with "
+            f"{sha256[:16]}, got {'other pixels' if len(matches) else 'no image'}. Use the images of the "
+            "dataset's test split."
         )
     factor = -(-MIN_THUMBNAIL_SIZE // max(pixels.shape[1:]))
     # Pillow expects grey images without a channel axis.

@@ -28,17 +28,17 @@ class Tile(NamedTuple):
 
 
 def draw_image_grid(
-    rows: Sequence[Sequence[Tile]], *, columns: Sequence[str], row_labels: Sequence[str], width: float
+    rows: Sequence[Sequence[Tile]], *, column_labels: Sequence[str], row_labels: Sequence[str], width: float
 ) -> Figure:
     """Draw rows of images.
 
     Args:
         rows: rows of images, all of the same length.
-        columns: text above each column.
+        column_labels: text above each column.
         row_labels: text to the left of each row; an empty text means that the row belongs to the row above.
         width: width of the figure, in inches.
     """
-    n_columns = len(columns)
+    n_columns = len(column_labels)
     has_captions = any(tile.caption for row in rows for tile in row)
     tile_size = width / (n_columns + 1)
     height = len(rows) * (tile_size + (2 * _LINE_HEIGHT if has_captions else 0)) + 2 * _LINE_HEIGHT
@@ -53,7 +53,7 @@ def draw_image_grid(
             parts.style_axes(axes)
             axes.set_xlabel(tile.caption, fontsize=SMALL_SIZE, color=INK)
             if row_number == 0:
-                axes.set_title(columns[column_number], fontsize=SMALL_SIZE, color=INK)
+                axes.set_title(column_labels[column_number], fontsize=SMALL_SIZE, color=INK)
             if column_number == 0:
                 axes.set_ylabel(label, fontsize=SMALL_SIZE, color=INK)
     return figure
@@ -63,10 +63,10 @@ def _as_picture(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
     return pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
 
 
-def change_to_image(change: NDArray[np.float32], largest: float) -> NDArray[np.float32]:
+def change_to_image(change: NDArray[np.float32], max_change: float) -> NDArray[np.float32]:
     """Convert the change of an image's pixels to an image in which grey means no change.
 
-    A change of ±`largest` becomes white or black.
+    A change of ±`max_change` becomes white or black.
     """
-    scaled_change: NDArray[np.float32] = np.clip(0.5 + change / (2 * max(largest, 1e-9)), 0, 1)
+    scaled_change: NDArray[np.float32] = np.clip(0.5 + change / (2 * max(max_change, 1e-9)), 0, 1)
     return scaled_change

@@ -33,8 +33,8 @@ def fraction_axis(layout: PanelLayout, label: str, limits: tuple[float, float] =
 
 def category_axis(layout: PanelLayout, names: Sequence[str], title: str | None, **scale: Any) -> Spec:
     """Return a horizontal axis of names in the given order; names are rotated if they do not fit."""
-    name_width = layout.width / max(1, len(names))
-    is_rotated = max(text_width(len(name), SMALL_SIZE) for name in names) > name_width
+    width_per_name = layout.width / max(1, len(names))
+    is_rotated = max(text_width(len(name), SMALL_SIZE) for name in names) > width_per_name
     angle: Spec = {"labelAngle": -90 if is_rotated else 0}
     if is_rotated:
         angle |= {"labelAlign": "right", "labelBaseline": "middle"}
@@ -52,7 +52,7 @@ def strength_axis(strengths: Sequence[float], tick_labels: Sequence[str], title:
     return {"type": "quantitative", "scale": scale, "axis": axis | {"labelOverlap": "greedy", "labelSeparation": 2}}
 
 
-def chance_layers(chance: float | None, limits: tuple[float, float], *, right: bool = False) -> list[Spec]:
+def chance_layers(chance: float | None, limits: tuple[float, float], *, is_label_right: bool = False) -> list[Spec]:
     """Return a labelled line at the accuracy of guessing; empty if this accuracy is unknown or outside the limits."""
     low, high = limits
     if chance is None or not low <= chance <= high:
@@ -60,14 +60,18 @@ def chance_layers(chance: float | None, limits: tuple[float, float], *, right: b
     # Put the label on the side of the line that has more space.
     is_above = chance < (low + high) / 2
     position: Spec = {"y": {"datum": chance}}
-    text_position = {"x": {"value": "width" if right else 0}, **position}
+    text_position = {"x": {"value": "width" if is_label_right else 0}, **position}
     label_mark: Spec = {
         "type": "text",
         "text": "chance",
         "color": palette.CHANCE_COLOUR,
-        "align": "right" if right else "left",
+        "align": "right" if is_label_right else "left",
     }
-    label_mark |= {"baseline": "bottom" if is_above else "top", "dx": -2 if right else 2, "dy": -1 if is_above else 1}
+    label_mark |= {
+        "baseline": "bottom" if is_above else "top",
+        "dx": -2 if is_label_right else 2,
+        "dy": -1 if is_above else 1,
+    }
     rule_mark = {"type": "rule", "color": palette.CHANCE_COLOUR, "strokeDash": [3, 2], "strokeWidth": 0.9}
     single_row: Spec = {"values": [{}]}
     return [
@@ -116,11 +120,13 @@ def box_layers(boxes: pd.DataFrame, tick_labels: Sequence[str], limits: tuple[fl
         }
         layers.append({"data": {"values": spec_rows(outliers_in_range)}} | dot | {"encoding": dot["encoding"] | hover})
     for column, arrow, y, baseline in (("n_below", "▼", "height", "bottom"), ("n_above", "▲", 0, "top")):
-        boxes_beyond = box_columns[box_columns[column] > 0]
-        if len(boxes_beyond):
+        boxes_with_hidden_values = box_columns[box_columns[column] > 0]
+        if len(boxes_with_hidden_values):
             labels = [
                 {"tick_label": name, "text": f"{arrow}{n:,}"}
-                for name, n in zip(boxes_beyond["tick_label"], boxes_beyond[column], strict=True)
+                for name, n in zip(
+                    boxes_with_hidden_values["tick_label"], boxes_with_hidden_values[column], strict=True
+                )
             ]
             label_encoding = {"x": position, "y": {"value": y}, "text": {"field": "text"}}
             mark = {"type": "text", "baseline": baseline}
@@ -172,7 +178,7 @@ def point_layers(
     size: float,
     panel_size: tuple[float, float],
 ) -> list[Spec]:
-    """Return the points of a scatter plot. Points outside the limits become arrows at the border, with their number.
+    """Return the points of a scatter plot. Points outside the limits are drawn as arrows at the border, with a count.
 
     Args:
         data: the points.
@@ -228,25 +234,25 @@ def heat_map(
     *,
     colour: Spec,
     titles: Mapping[str, str],
-    field_width: float,
+    tile_width: float,
     height: float | None = None,
     decimals: int = 3,
     number_format: str = ".3f",
     tooltip_texts: Sequence[Sequence[str]] | None = None,
     extra_layers: Sequence[Spec] = (),
 ) -> Spec:
-    """Draw a frame as a heat map, with one field (a coloured rectangle) per number and the first row on top.
+    """Draw a frame as a heat map, with one tile (a coloured rectangle) per number and the first row on top.
 
-    The fields of NaN are empty.
+    Tiles are empty where the number is NaN.
 
     Args:
         matrix: the numbers.
-        labels: texts in the fields, by row and column, which are drawn if they fit; None for no texts.
+        labels: texts in the tiles, by row and column, which are drawn if they fit; None for no texts.
         layout: layout of the panel.
         colour: colour channel of the numbers (see `colour_bar`).
         titles: titles of `row`, `column` and `value` in tooltips.
-        field_width: width of a field, in points.
-        height: height of a field; equal to its width by default.
+        tile_width: width of a tile, in points.
+        height: height of a tile; equal to its width by default.
         decimals: number of decimals to which the numbers are rounded.
         number_format: format of the numbers in tooltips.
         tooltip_texts: texts in tooltips, which replace the numbers.
@@ -254,9 +260,9 @@ def heat_map(
     """
     shape = matrix.shape
     names = {"row": [str(name) for name in matrix.index], "column": [str(name) for name in matrix.columns]}
-    height = field_width if height is None else height
+    height = tile_width if height is None else height
     longest_text = max((len(label) for row in labels or () for label in row), default=0)
-    size = min(NUMBER_SIZE, 0.95 * field_width / text_width(max(1, longest_text), 1))
+    size = min(NUMBER_SIZE, 0.95 * tile_width / text_width(max(1, longest_text), 1))
     has_texts = labels is not None and size >= MIN_NUMBER_SIZE
     rows, columns = np.indices(shape)
     table = {"r": rows.ravel(), "c": columns.ravel(), "value": np.round(matrix.to_numpy(np.float64).ravel(), decimals)}
@@ -286,19 +292,19 @@ def heat_map(
         is_dark = "isValid(datum.value) && luminance(scale('color', datum.value)) < 0.179"
         ink = {"condition": {"test": is_dark, "value": "#fefefe"}, "value": "#1c2128"}
         mark = {"type": "text", "fontSize": size}
-        has_text = [{"filter": "isValid(datum.text)"}]
-        layers.append({"transform": has_text, "mark": mark, "encoding": {"text": {"field": "text"}, "color": ink}})
+        text_filter = [{"filter": "isValid(datum.text)"}]
+        layers.append({"transform": text_filter, "mark": mark, "encoding": {"text": {"field": "text"}, "color": ink}})
     x: Spec = {"field": "column"} | category_axis(layout, names["column"], None)
     widest_name = max(text_width(len(name), SMALL_SIZE) for name in names["column"])
-    if widest_name > field_width:
-        is_vertical = field_width < 2 * SMALL_SIZE
+    if widest_name > tile_width:
+        is_vertical = tile_width < 2 * SMALL_SIZE
         x["axis"] |= {"labelAngle": -90 if is_vertical else -45, "labelAlign": "right"}
         x["axis"] |= {"labelBaseline": "middle" if is_vertical else "top"}
     y: Spec = {"field": "row", "type": "nominal", "scale": {"domain": names["row"]}, "axis": {"title": None}}
     for axis in (x, y):
-        axis["axis"] |= {"ticks": False, "labelFontSize": min(SMALL_SIZE, field_width), "labelOverlap": False}
+        axis["axis"] |= {"ticks": False, "labelFontSize": min(SMALL_SIZE, tile_width), "labelOverlap": False}
     return {
-        "width": field_width * shape[1],
+        "width": tile_width * shape[1],
         "height": height * shape[0],
         "data": data,
         "transform": name_transforms,
@@ -327,12 +333,12 @@ def colour_bar(limits: tuple[float, float], colours: Sequence[str] | str, title:
 
 
 def named_colours(
-    colours: Mapping[str, str], *, title: Sequence[str] = (), legend: bool = True, **options: Any
+    colours: Mapping[str, str], *, title: Sequence[str] = (), has_legend: bool = True, **options: Any
 ) -> Spec:
     """Return the colour channel of a field of names, with its legend above all panels."""
     scale = {"domain": list(colours), "range": list(colours.values())}
     legend_spec = {"orient": "top", "direction": "horizontal", "title": list(title) or None, **options}
-    return {"type": "nominal", "scale": scale, "legend": legend_spec if legend else None}
+    return {"type": "nominal", "scale": scale, "legend": legend_spec if has_legend else None}
 
 
 def interval_layers(rows: Iterable[dict[str, Any]], x: Spec, columns: tuple[str, str], cap: float) -> list[Spec]:

@@ -68,8 +68,8 @@ def make_panels(figure: FigureBase, n: int, n_columns: int, *, sharey: bool = Fa
 
 def draw_legend(figure: Figure, handles: Sequence[Any]) -> Any:
     """Draw a legend above all panels, in as many columns as fit."""
-    widest = max(len(handle.get_label()) for handle in handles)
-    n_columns = count_columns(len(handles), figure.get_figwidth(), text_width_in_inches(widest, SMALL_SIZE) + 0.55)
+    max_letters = max(len(handle.get_label()) for handle in handles)
+    n_columns = count_columns(len(handles), figure.get_figwidth(), text_width_in_inches(max_letters, SMALL_SIZE) + 0.55)
     return figure.legend(
         handles=list(handles),
         loc="outside upper center",

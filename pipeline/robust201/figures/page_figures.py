@@ -67,7 +67,7 @@ def _specify(figure: Figure, panels: list[Panel]) -> Spec:
     return spec
 
 
-def empty_changes(space: CellSpace) -> Spec:
+def empty_change_map(space: CellSpace) -> Spec:
     """Return an empty map of changes for the explorer, with the dataset ``changes`` and placeholder colour limits."""
     zero_changes = pd.DataFrame(0.0, space.edge_labels, operation_names(space))
     tooltip_texts = [[""] * zero_changes.shape[1]] * len(zero_changes)

@@ -72,11 +72,11 @@ FRACTION_SCHEME = "viridis"
 """Colour scheme of the fractions in confusion matrices."""
 
 
-CURRENT_OPERATION = "•"
+CURRENT_OPERATION_SYMBOL = "•"
 """Symbol that marks a cell's own operation in a figure of changes."""
 
 MAX_WRITTEN_CLASSES = 12
-"""Maximum number of classes for which the fields of a confusion matrix show numbers."""
+"""Maximum number of classes for which the tiles of a confusion matrix show numbers."""
 
 
 def key_colour(key: str) -> str:
@@ -110,7 +110,7 @@ def strength_axis_title(key: str) -> str:
 
 
 def agreement_text(rows: "pd.DataFrame") -> str:
-    """Return the rank correlations of a measure and key as text (`rows` are from `measures_and_accuracies`).
+    """Return the rank correlations of a measure with accuracies as text (`rows` are from `measures_and_accuracies`).
 
     The text is empty for up to `MAX_NAMED_NETWORKS` networks.
     """
@@ -136,17 +136,17 @@ def correlation_texts(tau: NDArray[np.float64]) -> list[list[str]]:
     return [[short_number(correlation) for correlation in row] for row in tau]
 
 
-def change_texts(changes: NDArray[np.float64], operations: list[int], digits: int) -> list[list[str]]:
+def change_texts(changes: NDArray[np.float64], operations: list[int], decimals: int) -> list[list[str]]:
     """Return changes as texts: signed unless they round to zero, with a dot at each row's current operation."""
     # The format option z turns -0.00 into +0.00; the plus sign of a zero is removed below.
-    zero = f"{0:+.{digits}f}"
-    signed_texts = [["" if np.isnan(value) else f"{value:+z.{digits}f}" for value in row] for row in changes]
+    zero = f"{0:+.{decimals}f}"
+    signed_texts = [["" if np.isnan(value) else f"{value:+z.{decimals}f}" for value in row] for row in changes]
     texts = [
         [signed_text.removeprefix("+") if signed_text == zero else signed_text for signed_text in row]
         for row in signed_texts
     ]
     for row, column in zip(texts, operations, strict=True):
-        row[column] = CURRENT_OPERATION
+        row[column] = CURRENT_OPERATION_SYMBOL
     return texts
 
 

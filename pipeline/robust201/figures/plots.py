@@ -134,8 +134,8 @@ def save_plot(
         )
     if out.suffix.lstrip(".") not in FIGURE_FORMATS:
         raise ConfigError(
-            f"Drawing {name} failed for {out}: the file name must end in .{', .'.join(FIGURE_FORMATS)}. Rename the "
-            "file."
+            f"Drawing {name} failed for {out}: the file name must end in .{', .'.join(FIGURE_FORMATS)}. Choose "
+            "another file name."
         )
     inches = parse_width(width)
     check_output_file(out)
@@ -178,18 +178,18 @@ def _suggest_remedy(figure: FigureDefinition, results: DatasetResults) -> str:
 
 
 def _list_drawings(
-    selected_results: Sequence[DatasetResults], definitions: Sequence[FigureDefinition], all_datasets: bool
+    selected_results: Sequence[DatasetResults], definitions: Sequence[FigureDefinition], has_all_datasets: bool
 ) -> Iterator[tuple[DatasetResults, FigureDefinition, str]]:
     """Yield the results, the figure and the file name (without its suffix) of each drawing.
 
-    Figures across datasets are only drawn if `all_datasets` is true.
+    Figures across datasets are only drawn if `has_all_datasets` is true.
     """
     for results in selected_results:
         for figure in definitions:
             if not figure.is_across_datasets:
                 yield results, figure, f"{results.name}-{figure.name}"
     for figure in definitions:
-        if figure.is_across_datasets and all_datasets and selected_results:
+        if figure.is_across_datasets and has_all_datasets and selected_results:
             yield selected_results[0], figure, figure.name
 
 

@@ -30,7 +30,8 @@ def check_figure_file(out: Path) -> None:
     """Check that a figure can be written to a file, before anything is computed."""
     if out.suffix.lstrip(".") not in METADATA:
         raise ConfigError(
-            f"Drawing regret failed for {out}: the file name must end in .{', .'.join(METADATA)}. Choose another name."
+            f"Drawing regret failed for {out}: the file name must end in .{', .'.join(METADATA)}. Choose another "
+            "file name."
         )
     check_output_file(out)
 

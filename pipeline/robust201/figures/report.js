@@ -53,14 +53,14 @@ function fractions(column) {
 
 // Return the rank of a row's value, the number of rows that have this value, and the number of rows with any value.
 function rank(values, row, missing) {
-  let better = 0, tied = 0, total = 0;
+  let nBetter = 0, nTied = 0, nRanked = 0;
   for (const value of values) {
     if (value === missing || Number.isNaN(value)) continue;
-    total += 1;
-    if (value > values[row]) better += 1;
-    if (value === values[row]) tied += 1;
+    nRanked += 1;
+    if (value > values[row]) nBetter += 1;
+    if (value === values[row]) nTied += 1;
   }
-  return { rank: better + 1, tied, of: total };
+  return { rank: nBetter + 1, nTied, nRanked };
 }
 
 // Return the 95% interval of an accuracy in percent, as `statistics.intervals.accuracy_intervals` computes it: Wilson's
@@ -318,8 +318,8 @@ function scoreList(row, baseRow) {
     const item = element("div"), value = score.values[row];
     const standing = rank(score.values, row);
     item.append(element("dt", `${score.label} accuracy`), element("dd", Number.isNaN(value) ? "–" : formatPercent(value)));
-    const shared = standing.tied > 1 ? `, shared by ${formatCount(standing.tied)}` : "";
-    if (!Number.isNaN(value)) item.append(element("dd", `rank ${formatCount(standing.rank)} of ${formatCount(standing.of)}${shared}`));
+    const shared = standing.nTied > 1 ? `, shared by ${formatCount(standing.nTied)}` : "";
+    if (!Number.isNaN(value)) item.append(element("dd", `rank ${formatCount(standing.rank)} of ${formatCount(standing.nRanked)}${shared}`));
     if (score.name === "clean" && dataset.images && !Number.isNaN(value)) {
       item.append(element("dd", `95%: ${formatInterval(value, dataset)}`));
     }
@@ -351,7 +351,7 @@ function accuracyTable(axis, row, baseRow) {
         const standing = rank(column.values, row, page.missing);
         const value = column.values[row] / page.resolution;
         if (dataset.images) field.append(element("small", formatInterval(value, dataset), { class: "interval" }));
-        field.append(element("small", `${standing.tied > 1 ? "=" : ""}${formatCount(standing.rank)}`, { class: "rank" }));
+        field.append(element("small", `${standing.nTied > 1 ? "=" : ""}${formatCount(standing.rank)}`, { class: "rank" }));
         if (baseRow !== undefined && column.values[baseRow] !== page.missing) {
           field.append(element("small", formatChange(100 * (value - column.values[baseRow] / page.resolution))));
         }
@@ -391,7 +391,7 @@ function showNeighbours() {
 // ---- table of architectures ----------------------------------------------------------------------------------------
 
 const ROWS_PER_PAGE = 50;
-const tableState = { sortColumn: null, descending: true, page: 0, rows: [] };
+const tableState = { sortColumn: null, isDescending: true, page: 0, rows: [] };
 
 // Return the ranks of all rows by a score; they are computed once and then stored in the score.
 function allRanks(score) {
@@ -408,7 +408,8 @@ function allRanks(score) {
 }
 
 // Return the columns of the table and of its CSV file. `value` returns the value of a row, or null if it is missing, and
-// `text` formats a value for the table.
+// `text` formats a value for the table. The first click on a column of numbers sorts them in descending order, unless
+// `isAscendingFirst` is true.
 function tableColumns() {
   const rounded = (value) => (Number.isNaN(value) ? null : Number(value.toPrecision(7)));
   const asText = (value) => String(value);
@@ -416,7 +417,7 @@ function tableColumns() {
     { name: "architecture", value: (row) => dataset.ids[row], text: (id) => (space ? `#${id}` : id) },
     ...dataset.scores.flatMap((score) => [
       { name: score.label, value: (row) => rounded(score.values[row]), text: formatPercent },
-      { name: `rank by ${score.label}`, value: (row) => allRanks(score)[row], text: formatCount, ascendingFirst: true },
+      { name: `rank by ${score.label}`, value: (row) => allRanks(score)[row], text: formatCount, isAscendingFirst: true },
     ]),
     ...(space ? [{ name: "kernel parameters", value: (row) => dataset.kernelParameters[row], text: asText }] : []),
     ...(dataset.front ? [{ name: "Pareto front", value: (row) => dataset.front[row], text: (isOnFront) => (isOnFront ? "yes" : "") }] : []),
@@ -443,7 +444,7 @@ function listRows() {
   const columns = tableColumns(), column = columns.find(({ name }) => name === tableState.sortColumn);
   if (column) {
     const values = new Map(rows.map((row) => [row, column.value(row)]));
-    const sign = tableState.descending ? -1 : 1;
+    const sign = tableState.isDescending ? -1 : 1;
     rows.sort((a, b) => {
       const first = values.get(a), second = values.get(b);
       if (first === null || second === null) return (first === null) - (second === null) || a - b;
@@ -461,10 +462,10 @@ function showTable() {
   const head = element("tr");
   for (const column of columns) {
     const isSorted = column.name === tableState.sortColumn;
-    const headerCell = element("th", "", { scope: "col", "aria-sort": isSorted ? (tableState.descending ? "descending" : "ascending") : "none" });
-    const button = element("button", `${column.name}${isSorted ? (tableState.descending ? " ▼" : " ▲") : ""}`, { type: "button" });
+    const headerCell = element("th", "", { scope: "col", "aria-sort": isSorted ? (tableState.isDescending ? "descending" : "ascending") : "none" });
+    const button = element("button", `${column.name}${isSorted ? (tableState.isDescending ? " ▼" : " ▲") : ""}`, { type: "button" });
     button.addEventListener("click", () => {
-      tableState.descending = isSorted ? !tableState.descending : !column.ascendingFirst && typeof column.value(0) === "number" && column.name !== "architecture";
+      tableState.isDescending = isSorted ? !tableState.isDescending : !column.isAscendingFirst && typeof column.value(0) === "number" && column.name !== "architecture";
       tableState.sortColumn = column.name;
       listRows();
       tableElement.querySelectorAll("thead button")[columns.indexOf(column)].focus();
@@ -521,7 +522,7 @@ function startTable() {
   $("page-next").addEventListener("click", () => { tableState.page += 1; showTable(); });
 }
 
-// Keep the sort column if the dataset has it; otherwise sort by mean adversarial accuracy or, without it, by a score.
+// Keep the sort column if the dataset has it; otherwise sort by mean adversarial accuracy or, without it, by the first score.
 function sortTable() {
   const names = dataset.scores.map((score) => score.name);
   const score = dataset.scores[Math.max(0, names.indexOf("adversarial"))];

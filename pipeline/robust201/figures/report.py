@@ -179,7 +179,7 @@ def _embedded_figures(value: Any) -> str:
 
 def _page_data(all_results: "Sequence[DatasetResults]", space: CellSpace | None) -> dict[str, Any]:
     from robust201.figures.packed_accuracies import MISSING, RESOLUTION, pack_results, pack_space
-    from robust201.figures.page_figures import empty_changes, page_config
+    from robust201.figures.page_figures import empty_change_map, page_config
 
     return {
         "space": None if space is None else pack_space(space),
@@ -187,7 +187,7 @@ def _page_data(all_results: "Sequence[DatasetResults]", space: CellSpace | None)
         "missing": MISSING,
         "resolution": RESOLUTION,
         "config": page_config(),
-        "neighbours": None if space is None else empty_changes(space),
+        "neighbours": None if space is None else empty_change_map(space),
     }
 
 
@@ -259,7 +259,7 @@ def _weights_check_text(dataset: RobustnessDataset) -> str:
 
 
 def _attack_flags_warning(results: "DatasetResults") -> str:
-    """Return the warning signs of weak attacks; empty if the number of images or classes is unknown."""
+    """Return a warning that lists signs of weak attacks; empty without signs, or numbers of images and classes."""
     from robust201.statistics.attack_flags import ZERO_GRADIENTS, find_flags, find_transfers
 
     n_classes = results.reader.files.count_classes(results.name)
@@ -347,14 +347,14 @@ def _dataset_section(results: "DatasetResults", board: "Leaderboard", images: "I
             blocks.append(_figure_block(figure, frame, results, identifier))
             links.append(f'<a href="#{identifier}">{html.escape(figure.title)}</a>')
     name = html.escape(results.name)
-    networks_count = f"<p>{results.extent}.</p>"
+    extent_paragraph = f"<p>{results.extent}.</p>"
     omission_note = (
         html.escape(f"Figures left out because the results they need are missing: {'; '.join(omitted_figures)}.")
         if omitted_figures
         else ""
     )
     return (
-        f'<section data-dataset="{name}"><h2>{name}</h2>{networks_count}{_attack_flags_warning(results)}'
+        f'<section data-dataset="{name}"><h2>{name}</h2>{extent_paragraph}{_attack_flags_warning(results)}'
         f'{_leaderboard_table(board)}<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
         f'{"".join(blocks)}<p class="muted">{omission_note}</p>'
         f"{_accuracy_table(_summarise(results))}{_measure_table(results)}"

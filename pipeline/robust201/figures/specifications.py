@@ -72,6 +72,7 @@ _QUARTILE_TOOLTIP: list[Spec] = [
 ]
 
 _TAU_TITLES = {"row": "of", "column": "and", "value": "τ"}
+"""Titles in the tooltips of heat maps of rank correlations."""
 
 
 def specify_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
@@ -83,7 +84,7 @@ def specify_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     shared_title = axis_titles.pop() if len(axis_titles) == 1 else ""
     colours = {"clean": palette.CLEAN_COLOUR} | {palette.key_group(key): palette.key_colour(key) for key in keys}
     groups = [group for group in palette.CORRUPTION_GROUPS if group in colours]
-    legend = {"values": groups, "symbolType": "square"} if are_corruptions and groups else {"legend": False}
+    legend_options = {"values": groups, "symbolType": "square"} if are_corruptions and groups else {"has_legend": False}
 
     def draw(layout: PanelLayout, key: str) -> Spec:
         boxes = frame[frame["key"] == key]
@@ -95,7 +96,7 @@ def specify_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         encoding = {
             "x": category_axis(layout, tick_labels, axis_title, type="band", paddingOuter=0.1),
             "y": fraction_axis(layout, "accuracy", limits),
-            "color": named_colours(colours, **legend),
+            "color": named_colours(colours, **legend_options),
         }
         layers = [*box_layers(boxes, tick_labels, limits), *chance_layers(results.chance_level, limits)]
         return {"width": layout.width, "height": 62 if are_corruptions else 88, "encoding": encoding, "layer": layers}
@@ -148,7 +149,7 @@ def specify_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             "y": fraction_axis(layout, "accuracy", limits),
             "color": named_colours(colours, symbolType="stroke"),
         }
-        layers += chance_layers(results.chance_level, limits, right=True)
+        layers += chance_layers(results.chance_level, limits, is_label_right=True)
         return {"width": layout.width, "height": 88, "encoding": encoding, "layer": layers}
 
     min_panel_width = 90 if kind_of(keys[0]) == "corruption" else 150
@@ -183,7 +184,7 @@ def specify_step_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         layers = band_layers(rows, {"field": "step"}, ("low", "accuracy", "high"), {"field": "network"})
         for layer, mark_type in zip(layers[0]["layer"], ("area", "line"), strict=True):
             layer["mark"] = {"type": mark_type, "interpolate": "step-after"}  # no image is fooled between two points
-        layers += chance_layers(results.chance_level, limits, right=True)
+        layers += chance_layers(results.chance_level, limits, is_label_right=True)
         return {"width": layout.width, "height": 88, "encoding": encoding, "layer": layers}
 
     panels = [
@@ -198,7 +199,9 @@ def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> F
     limits = figure_data.box_range(frame)
     tick_labels = [str(size) for size in frame["kernel_parameters"]]
     # The layers set the field of the colour channel, so it is removed here.
-    colour = {name: value for name, value in _size_colours(results.cell_space, legend=False).items() if name != "field"}
+    colour = {
+        name: value for name, value in _size_colours(results.cell_space, has_legend=False).items() if name != "field"
+    }
     means = frame.assign(tick_label=tick_labels)[["tick_label", "mean", "mean_low", "mean_high"]]
 
     def draw(layout: PanelLayout) -> Spec:
@@ -231,13 +234,13 @@ def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> F
     return Figure([Panel("", draw)], _ONE_PANEL_PER_ROW)
 
 
-def _size_colours(space: CellSpace, *, legend: bool) -> Spec:
+def _size_colours(space: CellSpace, *, has_legend: bool) -> Spec:
     colour = colour_bar((0, space.max_kernel_parameters), palette.SIZE_COLOURS, "kernel parameters of the cell")
-    return colour if legend else colour | {"legend": None}
+    return colour if has_legend else colour | {"legend": None}
 
 
 def specify_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw Kendall's tau between the rankings under every two keys, one heat map per view (see `key_correlations`)."""
+    """Draw Kendall's tau between the rankings under each pair of keys, a heat map per view (see `key_correlations`)."""
     del results
     panels = []
     labels_by_view = [list(rows.index.get_level_values("key")) for _, rows in frame.groupby("view", sort=False)]
@@ -247,9 +250,9 @@ def specify_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Fi
         texts = palette.correlation_texts(tau.to_numpy())
 
         def draw(layout: PanelLayout, tau: pd.DataFrame = tau, texts: list[list[str]] = texts) -> Spec:
-            # Larger fields would not be more legible.
-            field_width = min(34, layout.width / len(tau))
-            chart = heat_map(tau, texts, layout, colour=_tau_colours(), titles=_TAU_TITLES, field_width=field_width)
+            # Larger tiles would not be more legible.
+            tile_width = min(34, layout.width / len(tau))
+            chart = heat_map(tau, texts, layout, colour=_tau_colours(), titles=_TAU_TITLES, tile_width=tile_width)
             return label_outer_axes(chart, layout) if have_same_labels else chart
 
         is_initial = view == strength_label("fog", REFERENCE_SEVERITY)  # the label is the same for all corruptions
@@ -276,14 +279,14 @@ def specify_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) ->
     boundaries = [index for index in range(1, len(columns)) if columns[index][0] != columns[index - 1][0]]
 
     def draw(layout: PanelLayout) -> Spec:
-        field_width = min(34, layout.width / len(tau))
+        tile_width = min(34, layout.width / len(tau))
         boundary_lines = [
             {"data": {"values": [{}]}, "mark": {"type": "rule", "strokeWidth": 1}}
             | {
                 "encoding": {
-                    axis: {"value": field_width * boundary},
+                    axis: {"value": tile_width * boundary},
                     other_axis: {"value": 0},
-                    f"{other_axis}2": {"value": field_width * len(tau)},
+                    f"{other_axis}2": {"value": tile_width * len(tau)},
                 }
             }
             for boundary in boundaries
@@ -295,16 +298,16 @@ def specify_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) ->
             layout,
             colour=_tau_colours(),
             titles=_TAU_TITLES,
-            field_width=field_width,
+            tile_width=tile_width,
             extra_layers=boundary_lines,
         )
-        if field_width < SMALL_SIZE:
-            # There is no room for a label on every field, so each dataset and key has one label in the middle of its
-            # fields, whose strengths ascend. Groups that are too narrow for a label have none.
+        if tile_width < SMALL_SIZE:
+            # There is no room for a label on every tile, so each dataset and key has one label in the middle of its
+            # tiles, whose strengths ascend. Groups that are too narrow for a label have none.
             starts_by_middle = {
                 start + (size - 1) // 2: start
                 for start, size in zip(group_starts, group_sizes, strict=True)
-                if size * field_width >= 4.5
+                if size * tile_width >= 4.5
             }
             labels = {column_names[middle]: groups[group_start] for middle, group_start in starts_by_middle.items()}
             for axis in ("x", "y"):
@@ -439,7 +442,7 @@ def specify_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             "titles": titles,
             "decimals": 4,
             "number_format": ".2%",
-            "field_width": map_size / n_classes,
+            "tile_width": map_size / n_classes,
         }
         chart = heat_map(fractions, texts, layout, **options)
         has_labels = n_classes <= palette.MAX_WRITTEN_CLASSES or layout.is_on_page
@@ -496,7 +499,7 @@ def specify_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResult
         points_data = {"name": "points"} if layout.is_on_page else {"values": spec_rows(groups[evaluation][columns])}
         colour = {"value": palette.OTHER_COLOUR if layout.is_on_page else palette.key_colour(evaluation[0])}
         if space is not None:
-            colour = _size_colours(space, legend=True) | {"field": "kernel_parameters"}
+            colour = _size_colours(space, has_legend=True) | {"field": "kernel_parameters"}
         tooltip = [
             {"field": "architecture", "type": "nominal"},
             {"field": "clean_text", "type": "nominal", "title": "clean"},
@@ -547,7 +550,7 @@ def specify_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResult
         spec: Spec = {"width": layout.width, "height": height, "encoding": {"x": x, "y": y}, "layer": layers}
         if layout.is_on_page:
             y["scale"]["domain"] = ["@low", "@high"]
-        layers += chance_layers(results.chance_level, limits, right=True)
+        layers += chance_layers(results.chance_level, limits, is_label_right=True)
         return spec
 
     panels = []
@@ -591,8 +594,8 @@ def specify_measures_and_accuracies(frame: pd.DataFrame, results: DatasetResults
             layout: PanelLayout, rows: pd.DataFrame = rows, measure: str = measure, key: str = key, label: str = label
         ) -> Spec:
             limits = _add_margin(figure_data.bulk_range(rows["accuracy"])) if layout.is_on_page else shared_limits
-            logarithmic = palette.spans_magnitudes(rows["value"])
-            value_limits = figure_data.bulk_range(rows["value"], logarithmic=logarithmic)
+            is_logarithmic = palette.spans_magnitudes(rows["value"])
+            value_limits = figure_data.bulk_range(rows["value"], is_logarithmic=is_logarithmic)
             size = (3.0 if len(rows) > MAX_LARGE_POINTS else 14.0) * (3 if layout.is_on_page else 1)
             height = 260.0 if layout.is_on_page else 84.0
             points = rows[["architecture", "value", "accuracy"]]
@@ -605,7 +608,7 @@ def specify_measures_and_accuracies(frame: pd.DataFrame, results: DatasetResults
             data = {"values": spec_rows(points.assign(value=[float(f"{value:.6g}") for value in points["value"]]), 9)}
             y = fraction_axis(layout, f"accuracy, {label}" if layout.is_on_page else "accuracy", limits)
             scale = {
-                "type": "log" if logarithmic else "linear",
+                "type": "log" if is_logarithmic else "linear",
                 "domain": list(value_limits),
                 "clamp": True,
                 "nice": False,
@@ -613,12 +616,12 @@ def specify_measures_and_accuracies(frame: pd.DataFrame, results: DatasetResults
             agreement = palette.agreement_text(rows)
             title = f"{measure} ({agreement})" if layout.is_on_page and agreement else measure
             axis = {"title": title, "titleFontSize": SMALL_SIZE, "grid": True, "tickCount": 4, "labelOverlap": True}
-            x = {"type": "quantitative", "scale": scale | ({} if logarithmic else {"zero": False}), "axis": axis}
+            x = {"type": "quantitative", "scale": scale | ({} if is_logarithmic else {"zero": False}), "axis": axis}
             y["scale"]["clamp"] = True
             panel_size = (layout.width, height)
             layers = [
                 *point_layers(data, ("value", "accuracy"), [value_limits, limits], encoding, size, panel_size),
-                *chance_layers(results.chance_level, limits, right=True),
+                *chance_layers(results.chance_level, limits, is_label_right=True),
             ]
             return {"width": layout.width, "height": height, "encoding": {"x": x, "y": y}, "layer": layers}
 
@@ -635,10 +638,8 @@ def specify_measure_correlations(frame: pd.DataFrame, results: DatasetResults) -
     texts = palette.correlation_texts(tau.to_numpy())
 
     def draw(layout: PanelLayout) -> Spec:
-        field_width = min(43, layout.width / tau.shape[1])
-        return heat_map(
-            tau, texts, layout, colour=_tau_colours(), titles=_TAU_TITLES, field_width=field_width, height=16
-        )
+        tile_width = min(43, layout.width / tau.shape[1])
+        return heat_map(tau, texts, layout, colour=_tau_colours(), titles=_TAU_TITLES, tile_width=tile_width, height=16)
 
     return Figure([Panel("", draw)], _ONE_PANEL_PER_ROW)
 
@@ -703,7 +704,7 @@ def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             cells = rows.drop_duplicates("architecture")
             ranks = palette.rank_texts(cells)
             ids = [f"#{index}" for index in codes.columns]
-            fields = [
+            tiles = [
                 {"column": cell, "row": edge, "operation": operation_names[code], "architecture": architecture}
                 | {"accuracy": f"{accuracy:.2%}", "rank": rank}
                 for edge, codes_of_edge in zip(space.edge_labels, codes.to_numpy(), strict=True)
@@ -714,25 +715,25 @@ def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             tooltip = [{"field": name} for name in ("column", "accuracy", "rank", "row", "operation")]
             tooltip[0] |= {"title": "cell"}
             tooltip[3] |= {"title": "edge"}
-            field_width = layout.width / figure_data.TOP_CELLS
+            tile_width = layout.width / figure_data.MAX_TOP_CELLS
             rank_labels = [{"text": rank, "column": cell} for rank, cell in zip(ranks, ids, strict=True)]
             text = {"type": "text", "baseline": "bottom", "dy": -2}
             color = named_colours(colours, symbolType="square") | {"field": "operation"}
             position = {"x": {"field": "column"}, "y": {"value": 0}, "text": {"field": "text"}}
             layers: list[Spec] = [
-                {"data": {"values": fields}, "mark": {"type": "rect", "stroke": "white", "strokeWidth": 1}}
+                {"data": {"values": tiles}, "mark": {"type": "rect", "stroke": "white", "strokeWidth": 1}}
                 | {"encoding": {"color": color, "tooltip": tooltip, "y": {"field": "row"}}},
                 {"data": {"values": rank_labels}, "mark": text, "encoding": position},
                 {"data": {"values": [{"text": "rank"}]}, "mark": text | {"align": "right", "dx": -3}}
                 | {"encoding": position | {"x": {"value": 0}}},
             ]
-            x = category_axis(layout._replace(width=field_width * len(ids)), ids, None) | {"field": "column"}
+            x = category_axis(layout._replace(width=tile_width * len(ids)), ids, None) | {"field": "column"}
             y = {"type": "nominal", "scale": {"domain": list(space.edge_labels)}, "axis": {"title": None}}
             x["axis"] |= {
                 "ticks": False,
                 "title": palette.omitted_note(n_omitted) if n_omitted and layout.is_on_page else None,
             }
-            return {"width": field_width * len(ids), "height": 72, "encoding": {"x": x, "y": y}, "layer": layers}
+            return {"width": tile_width * len(ids), "height": 72, "encoding": {"x": x, "y": y}, "layer": layers}
 
         panels.append(Panel(label, draw, title=(title, "")))
     return Figure(panels, _ONE_PANEL_PER_ROW, has_menu=True, page_width=480)
@@ -747,9 +748,9 @@ def specify_best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     titles = {"row": "from", "column": "to", "value": "edges that differ"}
 
     def draw(layout: PanelLayout) -> Spec:
-        field_width = min(22, layout.width / len(frame))
+        tile_width = min(22, layout.width / len(frame))
         return heat_map(
-            distances, texts, layout, colour=colour, titles=titles, field_width=field_width, number_format="d"
+            distances, texts, layout, colour=colour, titles=titles, tile_width=tile_width, number_format="d"
         )
 
     cells = []
@@ -851,7 +852,7 @@ def change_map(
         (-largest_change, largest_change), palette.CHANGE_SCHEME, "change of accuracy in percentage points"
     )
     texts = palette.change_texts(changes.to_numpy(), operations, 2 if layout.is_on_page else 1)
-    field_width = layout.width / changes.shape[1]
+    tile_width = layout.width / changes.shape[1]
     titles = {"row": "edge", "column": "operation", "value": "percentage points"}
     chart = heat_map(
         changes,
@@ -859,7 +860,7 @@ def change_map(
         layout,
         colour=colour,
         titles=titles,
-        field_width=field_width,
+        tile_width=tile_width,
         height=16,
         tooltip_texts=tooltip_texts,
     )

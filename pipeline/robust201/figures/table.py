@@ -142,8 +142,8 @@ FIGURES: dict[str, FigureDefinition] = {
         FigureDefinition(
             "rank-correlation",
             "Rank correlation between keys",
-            "Kendall's tau-b between the accuracies of the evaluated architectures under every two keys. Attacks are "
-            "at the epsilon nearest to 1/255 (for norms other than Linf, nearest to 1), and corruptions at the "
+            "Kendall's tau-b between the accuracies of the evaluated architectures under each pair of keys. Attacks "
+            "are at the epsilon nearest to 1/255 (for norms other than Linf, nearest to 1), and corruptions at the "
             "severity nearest to 3. “–” means that all accuracies under one of the keys are equal.",
             "",
             "two keys",
@@ -237,7 +237,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "confusion",
             "Confusion matrices",
             "Confusion matrices, summed over the evaluated architectures. Each row contains the images of a true class "
-            "and sums to 100%. Fields below half a percent have no number.",
+            "and sums to 100%. Entries below half a percent have no number.",
             "Fig. 16",
             "the measurement `cm`",
             figure_data.confusion_sums,

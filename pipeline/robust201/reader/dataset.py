@@ -2,8 +2,8 @@
 
 Scripts for the helper class that the authors published with the dataset (github.com/steffen-jung/robustness-dataset,
 robustness_dataset.py) also work with this class: it has the same interface and the same nesting of results. In
-addition, it accepts both spellings of a key (``pgd``, ``pgd@Linf``), looks up any architecture of the space, requests
-measures and other spaces, and returns results as a pandas DataFrame.
+addition, it accepts both spellings of a key (``pgd``, ``pgd@Linf``), looks up any architecture of the space, reads
+measures and results of other spaces, and returns results as a pandas DataFrame.
 """
 
 import copy
@@ -218,7 +218,7 @@ class RobustnessDataset:
         result: dict[str, dict[str, dict[str, dict[str, Any]]]] = {dataset: {} for dataset in datasets}
         for dataset, key_name, measurements in requests:
             values_by_measurement: dict[str, dict[str, Any]] = {}
-            is_absent = self._is_intentionally_absent(dataset, key_name, measurements, explicit=key is not None)
+            is_absent = self._is_intentionally_absent(dataset, key_name, measurements, is_explicit=key is not None)
             for measurement in () if is_absent else measurements:
                 if not (missing_ok and files.find(dataset, key_name, measurement) is None):
                     values_by_measurement[measurement] = files.read(dataset, key_name, measurement)
@@ -233,8 +233,8 @@ class RobustnessDataset:
     def measurements(self, dataset: str, key: str) -> list[str]:
         """Return the names of a key's measurements.
 
-        Clean images, attacks and corruptions have the measurements `measures`. A measure has its columns. An unknown
-        key has the measurements in its files.
+        Clean images, attacks and corruptions have the measurements `measures`. The measurements of a measure are its
+        columns, and those of an unknown key are the ones in its files.
         """
         return self.files.measurements_of(as_name(dataset, "dataset"), as_name(key, "key"))
 
@@ -315,7 +315,7 @@ class RobustnessDataset:
     def estimates(self, dataset: str | None = None, key: str | None = None) -> "pd.DataFrame":
         """Return accuracies that were estimated from samples of the images; the result is empty if there are none.
 
-        No other method returns estimates: accuracies, ranks and figures are based on counts of all images.
+        No other method returns estimates: accuracies, ranks and figures are based on evaluations of all images.
 
         Returns:
             One row per network, key and strength: `dataset`, `key`, `architecture`, `strength`, `value`,
@@ -507,7 +507,7 @@ class RobustnessDataset:
             warnings.warn(
                 "Networks are compared by accuracy alone, because per-image outcomes are not stored: "
                 "differences that a paired test would detect may be missed. Measure `predictions`, and export with "
-                "--outcomes",
+                "--parquet --outcomes bits",
                 UnpairedTestWarning,
                 stacklevel=2,
             )
@@ -667,7 +667,7 @@ class RobustnessDataset:
             wide: whether to return one row per architecture and dataset, with columns (key, strength).
             isomorphs: whether to include all architectures of an evaluated isomorphism class.
             weights: name of the weights.
-            intervals: whether to add the bounds `low` and `high` of each accuracy's 95% interval for sampling of images
+            intervals: whether to add the bounds `low` and `high` of each accuracy's 95% interval over samples of images
                 (see `statistics.intervals.accuracy_intervals`); not with `wide`.
 
         Returns:
@@ -725,11 +725,13 @@ class RobustnessDataset:
             "got neither. Use a number or a string of this form."
         )
 
-    def _is_intentionally_absent(self, dataset: str, key: str, measurements: Sequence[str], *, explicit: bool) -> bool:
+    def _is_intentionally_absent(
+        self, dataset: str, key: str, measurements: Sequence[str], *, is_explicit: bool
+    ) -> bool:
         """Return whether a key has no files because it is not in the sweep, or because it was never published.
 
-        `explicit` is true if the caller named the key. A named key that is not in the sweep counts as missing, unless
-        it was never published.
+        `is_explicit` is true if the caller named the key. A named key that is not in the sweep counts as missing,
+        unless it was never published.
         """
         if any(self.files.find(dataset, key, measurement) is not None for measurement in measurements):
             return False
@@ -737,6 +739,6 @@ class RobustnessDataset:
         if planned_strengths is not None:
             if any(spelling in planned_strengths for spelling in spellings(key)):
                 return False
-            if not explicit:
+            if not is_explicit:
                 return True
         return dataset == self.data_imagenet16 and kind_of(key) == "corruption"

@@ -78,7 +78,7 @@ class RankAgreement(NamedTuple):
         key: the attack.
         n: number of architectures with both metrics.
         kendall: Kendall's tau-b; NaN if either metric is the same for all architectures.
-        low: lower bound of the 95% interval of `kendall` for sampling of architectures.
+        low: lower bound of the 95% interval of `kendall` over samples of architectures.
         high: upper bound of this interval.
         top: number of best architectures by each metric whose overlap is counted; of tied architectures, those with
             lower ids come first.
@@ -107,7 +107,7 @@ class DerivedMetrics:
     Attributes:
         rankings: rankings with their uncertainty.
         metrics: the metrics.
-        needs: requirements of the metrics that could not be computed, by their comma-separated names.
+        needs: what the metrics that could not be computed require, by the comma-separated names of these metrics.
         agreements: agreement of robustness R with mean accuracies.
     """
 
@@ -211,16 +211,16 @@ def _compare_ranks(results: StoredResults, metric_row: MetricRow) -> RankAgreeme
     )
 
 
-def worst_case_accuracies(outcomes_of_attacks: Sequence[Outcomes]) -> "pd.Series[float]":
-    """Return the fraction of images that each architecture classifies correctly under every attack."""
-    first_outcomes, *other_outcomes = outcomes_of_attacks
+def worst_case_accuracies(outcomes_of_tasks: Sequence[Outcomes]) -> "pd.Series[float]":
+    """Return the fraction of images that each architecture classifies correctly under every one of several tasks."""
+    first_outcomes, *other_outcomes = outcomes_of_tasks
     common_architectures = [
         architecture
         for architecture in first_outcomes.architectures
         if all(architecture in other.architectures for other in other_outcomes)
     ]
-    packed = worst_case([outcomes.of(common_architectures).packed for outcomes in outcomes_of_attacks])
-    return pd.Series(count_correct(packed) / outcomes_of_attacks[0].n_images, index=common_architectures)
+    packed = worst_case([outcomes.of(common_architectures).packed for outcomes in outcomes_of_tasks])
+    return pd.Series(count_correct(packed) / first_outcomes.n_images, index=common_architectures)
 
 
 def _derive_robustness(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
@@ -342,10 +342,9 @@ def _derive_steps(results: StoredResults, requirements: dict[str, str]) -> Itera
             requirements["mean_steps_of_success, median_steps_of_success"] = f"the measurement `{STEPS}`"
             continue
         metrics_by_strength: dict[float, dict[ArchitectureId, tuple[float, float]]] = {}
-        for network in iter_steps(results.files, results.name, key):
-            metrics_by_strength.setdefault(network.strength, {})[network.architecture] = summarise_steps_of_success(
-                network.steps
-            )
+        for network_steps in iter_steps(results.files, results.name, key):
+            metrics_at_strength = metrics_by_strength.setdefault(network_steps.strength, {})
+            metrics_at_strength[network_steps.architecture] = summarise_steps_of_success(network_steps.steps)
         for strength, metrics_by_network in sorted(metrics_by_strength.items()):
             names = "mean_steps_of_success", "median_steps_of_success"
             yield from _make_metric_rows(results.name, names, key, strength, metrics_by_network)
@@ -380,7 +379,8 @@ _DERIVATIONS: tuple[Callable[[StoredResults, dict[str, str]], Iterator[MetricRow
     _derive_binned_calibration,
     _derive_steps,
 )
-"""Functions that yield metrics of a dataset, and add the requirements of metrics that they cannot compute to a dict."""
+"""Functions that yield metrics of a dataset. They add what is required for metrics that they cannot compute to the
+dict."""
 
 
 def _derive_corruption_errors(

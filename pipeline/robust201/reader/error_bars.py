@@ -59,7 +59,7 @@ def count_evaluated_images(files: ResultFiles, dataset: str, key: str) -> int | 
 
 
 def add_intervals(frame: pd.DataFrame, files: ResultFiles, level: float = 0.95) -> pd.DataFrame:
-    """Add columns `low` and `high` with the bounds of each accuracy's confidence interval for sampling of images.
+    """Add columns `low` and `high` with the bounds of each accuracy's confidence interval over samples of images.
 
     The bounds are NaN if the number of images is unknown. See `accuracy_intervals`.
     """

@@ -233,7 +233,7 @@ def _check_size(path: Path, n_bytes: int) -> None:
     if n_bytes > MAX_TABLE_BYTES:
         raise ConfigError(
             f"Joining failed for {path}: expected at most {MAX_TABLE_BYTES:,} bytes after decompression, got "
-            f"{n_bytes:,}. Write only the columns that you need to a smaller file."
+            f"{n_bytes:,}. Write a smaller file that has only the columns you need."
         )
 
 

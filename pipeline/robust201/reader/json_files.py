@@ -123,7 +123,7 @@ def iter_json_values(file: Path, dataset: str, keys: tuple[str, ...], measuremen
     buffer = b""
     while len(buffer) < HEAD_BYTES and (chunk := next(chunks, b"")):
         buffer += chunk
-    buffer = buffer[_match_head(buffer, file, dataset, keys, measurement) :]
+    buffer = buffer[_find_end_of_head(buffer, file, dataset, keys, measurement) :]
     seen_ids: set[str] = set()
     identifier: str | None = None
     while True:
@@ -156,7 +156,7 @@ def iter_json_values(file: Path, dataset: str, keys: tuple[str, ...], measuremen
         raise _malformed_error(file, f"{buffer.strip()[:40].decode(errors='replace')!r} instead of ids")
 
 
-def _match_head(text: bytes, path: Path, dataset: str, keys: tuple[str, ...], measurement: str) -> int:
+def _find_end_of_head(text: bytes, path: Path, dataset: str, keys: tuple[str, ...], measurement: str) -> int:
     """Return the position of the first byte after the names and brackets that precede the values."""
     head_match = _HEAD.match(text)
     try:

@@ -29,7 +29,7 @@ PARQUET_FILES = "parquet_files.json"
 """Listing of the Parquet files, with names relative to the folder ``parquet``."""
 
 MAX_LISTING_BYTES = 64 << 20
-REEXPORT = "Export it again."
+REEXPORT = "Export the dataset again."
 
 _LINE_PATTERN = re.compile(r"([0-9a-f]{64})  ([^\r]+)")
 _MAX_MESSAGES = 10

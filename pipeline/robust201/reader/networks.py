@@ -38,7 +38,7 @@ class NetworkFiles(ResultFiles):
     """The files of one folder, restricted to some networks and keys.
 
     Attributes:
-        network_weights: names of the sets of weights, each of which is a separate network of its architecture.
+        network_weights: names of the sets of weights, each of which makes a separate network of an architecture.
             ``(None,)`` if architectures have a single set of weights.
     """
 

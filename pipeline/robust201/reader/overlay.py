@@ -33,8 +33,8 @@ class OverlaidRows(NamedTuple):
 class OverlaidFiles(ResultFiles):
     """The files of several folders, which are read like the files of one folder.
 
-    A key has the strengths of all folders (see `strengths`). `sweep` is None, because each folder has its own
-    sweep.json.
+    The strengths of a key are those of all folders that have it, ascending. `sweep` is None, because each folder
+    has its own sweep.json.
 
     Attributes:
         layers: the files of each folder, in order of precedence.
@@ -245,7 +245,7 @@ class OverlaidFiles(ResultFiles):
     def _merge(
         self, dataset: str, key: str, measurement: str, values_of_layers: Sequence[tuple[int, Mapping[str, Any]]]
     ) -> OverlaidRows:
-        """Merge the values of several layers, for each evaluation separately."""
+        """Merge the values of several layers; each evaluation's value is from the first layer that has one."""
         values_by_id_and_strength: dict[str, dict[float, tuple[int, Any]]] = {}
         for layer_number, values_by_id in values_of_layers:
             layer = self.layers[layer_number]

@@ -251,7 +251,7 @@ def read_parquet_values(
         architecture: id of an architecture; None for all architectures.
         is_single: whether architectures have a single value instead of one value per strength.
         weights: name of the weights.
-        ids_are_text: whether ids are text.
+        ids_are_text: whether the dataset identifies architectures by names instead of indices.
 
     Returns:
         A value for each id, or a list of values in ascending order of strengths.

@@ -40,8 +40,8 @@ class Ranking:
         n_images: number of images.
         tied: the best architecture, and the architectures that are tied with it.
         paired: whether architectures were compared on the same images (McNemar's test).
-        bootstrap: estimates of ``median`` and, except for clean images, of ``kendall_tau_to_clean``; empty without
-            bootstrap.
+        bootstrap: estimates of ``median`` (the median accuracy) and, except for clean images, of
+            ``kendall_tau_to_clean``; empty without bootstrap.
         ranks: the interval of each architecture's rank, and the fraction of bootstrap resamples in which it was best;
             None without bootstrap.
     """

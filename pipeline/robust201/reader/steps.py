@@ -1,4 +1,4 @@
-"""Per-image steps (the measurement `steps`): the step or query at which an attack fooled each image."""
+"""Per-image steps (the measurement `steps`): the step or query at which an attack first succeeded on each image."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,8 +19,8 @@ class NetworkSteps(NamedTuple):
     Attributes:
         architecture: id of the architecture.
         strength: the strength.
-        steps: (N,) float64; 0 for images that are misclassified without an attack, infinity for images that were never
-            fooled.
+        steps: (N,) float64, the step at which the attack first succeeded on each image; 0 for images that are
+            misclassified without an attack, infinity for images on which it never succeeded.
     """
 
     architecture: ArchitectureId
@@ -69,9 +69,9 @@ def read_steps(
         ResultsError: there are no steps at this strength, or they are damaged.
     """
     steps_by_architecture = {
-        network.architecture: network.steps
-        for network in iter_steps(files, dataset, key)
-        if network.strength == strength
+        network_steps.architecture: network_steps.steps
+        for network_steps in iter_steps(files, dataset, key)
+        if network_steps.strength == strength
     }
     if not steps_by_architecture:
         raise ResultsError(

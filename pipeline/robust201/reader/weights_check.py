@@ -93,8 +93,9 @@ def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
                     yield dataset, n_test, identifier, weights, float(fraction)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ResultsError(
-            f"Reading the accuracies recorded with weights failed for {path}: expected test images and fractions by "
-            f"dataset and id, got other content ({describe_read_error(error)}). Export or download the dataset again."
+            f"Reading the accuracies recorded with weights failed for {path}: expected numbers of test images and "
+            f"accuracies by dataset and id, got other content ({describe_read_error(error)}). Export or download "
+            "the dataset again."
         ) from error
 
 

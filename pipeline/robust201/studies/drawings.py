@@ -241,7 +241,7 @@ def draw_attacked_images(images: Mapping[str, NDArray[np.float32]], epsilons: Se
         rows.append([Tile(image) for image in change_to_image(changes, float(np.abs(changes).max()))])
     labels = [label for group in images for label in (GROUPS[group], "")]
     return draw_image_grid(
-        rows, columns=[f"ε {epsilon:g}" for epsilon in epsilons], row_labels=labels, width=FIGURE_WIDTH
+        rows, column_labels=[f"ε {epsilon:g}" for epsilon in epsilons], row_labels=labels, width=FIGURE_WIDTH
     )
 
 
@@ -254,4 +254,6 @@ def draw_corruptions(clean: NDArray[np.float32], corrupted: Mapping[str, NDArray
     """
     rows = [[Tile(image) for image in (clean, *severities)] for severities in corrupted.values()]
     columns = ["clean", *(f"severity {severity}" for severity in range(1, 6))]
-    return draw_image_grid(rows, columns=columns, row_labels=[key_label(key) for key in corrupted], width=FIGURE_WIDTH)
+    return draw_image_grid(
+        rows, column_labels=columns, row_labels=[key_label(key) for key in corrupted], width=FIGURE_WIDTH
+    )
