@@ -482,7 +482,8 @@ def list_living_processes(session: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("command", "is_resumable"), [("run", True), ("study", True), ("export", False), ("bench", False), ("report", False)]
+    ("command", "is_resumable"),
+    [("run", True), ("study", True), ("export", False), ("bench", False), ("report", False)],
 )
 def test_interruption_mentions_resuming_only_for_resumable_commands(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, is_resumable: bool

@@ -31,7 +31,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
         folder: Path, images: ImageSet, *, n_images: int, verify: str, keys: Sequence[str]
     ) -> CorruptedStore:
         requests.append((verify, tuple(keys)))
-        store = CorruptedStore(folder, images, rows=images.indices, n_rows=n_images)
+        store = CorruptedStore(folder, images, rows=images.indices, n_images=n_images)
         for key in keys:
             store.check(key)
         return store
