@@ -55,7 +55,7 @@ class Plan:
         folder: folder with one JSON file per step.
         networks: indices of the architectures to measure.
         images: number of images per network.
-        batches: the libraries' usual and largest batch sizes.
+        batches: usual and largest batch size for the attack libraries (Foolbox and AutoAttack).
         rounds: repetitions of speed measurements.
         size: the networks' channels in the first stage, and cells per stage.
         capacity: samples per batch of the fused engine; None to derive it from the device's memory.
@@ -185,7 +185,8 @@ class Setup(NamedTuple):
 
     Attributes:
         variant: ``usual`` (libraries, default layout), ``reference`` (the same with cuDNN's fastest algorithms) or
-            ``channels_last`` for the libraries; ``graphs`` or ``calls`` for the fused engine.
+            ``channels_last`` for the libraries; for the fused engine, ``graphs`` (captured CUDA graphs) or ``calls``
+            (ordinary calls of the kernels).
         batch: images per batch; None for the fused engine, which chooses the batch size itself.
     """
 
@@ -207,7 +208,11 @@ GRAPHS = Setup("graphs")
 
 
 def setups_of(plan: Plan) -> list[Setup]:
-    """Return all set-ups. Only one has the usual batch size, because cuDNN caches its choice of algorithm by shape."""
+    """Return all set-ups.
+
+    cuDNN's choices of algorithms are cached by shape. Therefore no other set-up has the batch size of ``usual``, the
+    only one without a search for the fastest algorithms.
+    """
     usual, largest = plan.batches
     return [
         Setup("usual", usual),
@@ -272,7 +277,7 @@ def make_bucketed_model(case: Case, capacity: Capacity, variant: str) -> Buckete
 
 
 def passes_of(case: Case, model: Any, capacity: Capacity) -> dict[str, tuple[Callable[[], object], int]]:
-    """Return, for a forward and a gradient pass, the function that computes a full batch and its number of samples."""
+    """Return, for a forward and a gradient pass, a function that computes a full batch, and the number of samples in it."""
 
     def repeat_images(n_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
         positions = torch.arange(n_samples, device=case.device) % len(case.images)
@@ -306,7 +311,7 @@ def _run_attack(case: Case, key: str, parameters: Parameters) -> None:
 
 
 def measure_memory(plan: Plan) -> Values:
-    """Measure the memory of passes, to check its estimate, and of whole attacks, which must fit on the device."""
+    """Measure the memory of passes, to check the estimate, and of whole attacks, to check that they fit on the device."""
     configure_torch(1, "fp32")
     device, capacity = plan.torch_device, capacity_of(plan)
     passes, attacks = [], []
@@ -409,9 +414,9 @@ def show_speed(values: Values) -> Iterator[str]:
     library_labels = [label for label in suite if not label.startswith("fused")]
     usual, best = library_labels[0], min(library_labels, key=suite.__getitem__)
     yield (
-        f"#{values['index']}, {values['precision']}, {values['images']:,} images; **"
+        f"#{values['index']}, {values['precision']}, {values['images']:,} images; **the fused engine is "
         f"{suite[usual] / fused_suite:.2f} times as fast as the usual loop and {suite[best] / fused_suite:.2f} times "
-        "as fast as the best one**"
+        "as fast as the fastest loop over the libraries**"
     )
     columns = list(seconds[usual])
     yield ""

@@ -139,7 +139,7 @@ def failing_fgsm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def covered_values(case: pytest.Function) -> set[tuple[object, ...]]:
-    """Return the parameter values of a case, each as a tuple of its argument names and the ids of its objects."""
+    """Return a case's parameter values, each as a tuple of its argument names and the `id()` of each argument's value."""
     argument_names = [
         str(marker.args[0]) if isinstance(marker.args[0], str) else ",".join(marker.args[0])
         for marker in case.iter_markers("parametrize")
@@ -227,7 +227,7 @@ def tiny_sweep_fields(folder: Path, weights: Path, /, **changes: Any) -> dict[st
 def sweep_fields(tiny_weights: Path, tmp_path: Path) -> MakeFields:
     """Return a function that makes the fields of a tiny sweep: two architectures, seven keys and ten images.
 
-    Its arguments replace top-level fields.
+    Its arguments replace top-level fields, except that `execution` is merged with the default.
     """
     return lambda **changes: tiny_sweep_fields(tmp_path, tiny_weights, **changes)
 

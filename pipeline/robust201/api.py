@@ -43,7 +43,7 @@ from robust201.spaces import find_architecture
 from robust201.statistics.attack_flags import ZERO_GRADIENTS, Accuracies, AttackFlag, KeyAndStrength, find_flags
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import CORRUPTIONS, KEY_GROUPS, RANDOMISED_GROUPS, TASKS, Task, expand_keys, find_task
-from robust201.tasks.attack_kit.context import Context, CorruptedImages, Request, to_float
+from robust201.tasks.attack_kit.context import Context, CorruptedImageSource, Request, to_float
 from robust201.tasks.columns import DISTANCES, PREDICTIONS, STEPS, distances_of, steps_of
 from robust201.tasks.corruptions.generator import MIN_IMAGE_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
@@ -875,7 +875,7 @@ def _check_class_folders(images: ImageSet, classifier: Classifier) -> None:
         )
 
 
-def _generate_corruptions(images: ImageSet, seed: int) -> CorruptedImages:
+def _generate_corruptions(images: ImageSet, seed: int) -> CorruptedImageSource:
     """Return a source of generated corrupted images."""
 
     def corrupted(key: str, severity: int, rows: NDArray[np.int64]) -> NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""Expected precision of `plan --like`, compared with the replays in docs/sampling.md, which sample known outcomes."""
+"""Precision that `plan --like` predicts for estimates, compared with the simulated sampling in docs/sampling.md."""
 
 from pathlib import Path
 

@@ -14,7 +14,12 @@ OUTCOMES = {
     ("fog", 3.0): [1, 0, 1, 1, 1, 0, 1, 1, 1, 0],
 }
 EVALUATION = Evaluation.build(
-    [], [], {column: np.array(outcomes, bool) for column, outcomes in OUTCOMES.items()}, np.arange(10) * 2, "", {}
+    [],
+    [],
+    {evaluation: np.array(outcomes, bool) for evaluation, outcomes in OUTCOMES.items()},
+    np.arange(10) * 2,
+    "",
+    {},
 )
 
 

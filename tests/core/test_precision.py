@@ -237,7 +237,7 @@ def test_bf16_network_without_a_path_has_constant_logits(name):
 
 
 def test_bf16_constant_maps_are_rounded():
-    """Constant feature maps are outputs of convolutions, so they are bfloat16 where they affect the logits."""
+    """Constant feature maps are rounded to bfloat16, like outputs of convolutions, so the logits change slightly."""
     spec = CELLS["no path, constant"]
     network = network_of(spec)
     pixels, labels = images_of(16)

@@ -81,6 +81,7 @@ def test_export_writes_one_file_per_measure_column(tmp_path, space):
     assert table["n_classes"].to_pylist() == [10, 10]
     changed_export = shutil.copytree(out, tmp_path / "other", ignore=shutil.ignore_patterns("parquet"))
     changed_path = changed_export / "cifar10/spectrum_list_of_norms.json"
+    # Add a fifth element to every list, and change the second element of the first list.
     changed_path.write_text(changed_path.read_text().replace("]", ", 1.0]").replace(", ", ", 1", 1))
     comparison = compare_results(out, changed_export)
     keys = ["squared_norm", *(f"list_of_norms[{index}]" for index in range(4))]
@@ -132,7 +133,8 @@ def test_parquet_export_contains_all_weights(tmp_path):
     plan = make_plan_with_weights()
     incomplete_store = FabricatedStore(missing={("wide", "pgd", 8.0)})
     report = export(tmp_path, plan, incomplete_store, formats=("parquet",), partial=True)
-    assert report.missing == {("cifar10", "pgd"): 4}  # both sets of weights lack one of two strengths
+    # A unit of each set of weights lacks a strength, so both units count (2 x 2 evaluations).
+    assert report.missing == {("cifar10", "pgd"): 4}
     table = pq.read_table(tmp_path / "parquet/dataset=cifar10/key=pgd/part-0.parquet").select(
         ["architecture", "weights", "weights_recipe", "weights_epochs", "weights_seed", "strength"]
     )

@@ -26,7 +26,8 @@ SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)
 """Severities that the reader assumes for a dataset without sweep.json."""
 
 N_EVALUATIONS = len(ARCHITECTURES) * 2 * (1 + 3 + 3 + len(SEVERITIES))
-"""Evaluations of `write_dataset`: two datasets with clean images, two attacks at three epsilons, and a corruption."""
+"""Number of evaluations that `write_dataset` exports: two datasets with clean images, two attacks at three epsilons, and
+a corruption."""
 
 ALL_MEASUREMENTS = ("accuracy", "confidence", "cm", "predictions")
 
@@ -41,6 +42,7 @@ def make_consistent_values(unit, strength, _values):
 
 def write_dataset(out: Path, plan=None, change_values=make_consistent_values, **options) -> Path:
     plan = plan or make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100"), severities=SEVERITIES)
+    # `export_copy` caches the exports that many tests share.
     (export_copy if change_values is make_consistent_values else export)(
         out, plan, ChangedStore(change=change_values), **options
     )
@@ -208,7 +210,7 @@ def test_verify_dataset_accepts_fractions_in_cm(tmp_path, monkeypatch, decimals)
 
 
 @pytest.mark.parametrize("matrix", [[[0.1001] * 10] * 10, [[0.3, 0.7], [0.5, 0.5]]])
-def test_verify_dataset_rejects_rows_that_are_neither_counts_nor_fractions(tmp_path, robust201, matrix):
+def test_verify_dataset_rejects_cm_rows_that_are_neither_counts_nor_valid_fractions(tmp_path, robust201, matrix):
     # The second matrix has fractions, but they are not multiples of one divided by the number of images per class.
     dataset_folder = write_results(tmp_path, {"clean": {"0": matrix}}, measure="cm")
     if len(matrix) == 2:
@@ -227,7 +229,7 @@ def test_verify_dataset_rejects_fractions_if_class_sizes_differ(tmp_path):
 
 
 @pytest.mark.parametrize("without_cm", [False, True])
-def test_verify_dataset_accepts_zero_for_empty_means(tmp_path, without_cm):
+def test_verify_dataset_accepts_zero_for_means_over_zero_images(tmp_path, without_cm):
     measurements = ("accuracy", "confidence") if without_cm else ("accuracy", "confidence", "cm")
     (
         write_dataset(
@@ -252,7 +254,7 @@ def test_verify_dataset_accepts_zero_for_empty_means(tmp_path, without_cm):
 @pytest.mark.parametrize(
     ("empty", "expected_text"), [("null", "null"), ("nan", "NaN"), pytest.param("zero", "0.0", marks=pytest.mark.slow)]
 )
-def test_export_writes_requested_value_for_empty_means(tmp_path, empty, expected_text):
+def test_export_writes_requested_value_for_means_over_zero_images(tmp_path, empty, expected_text):
     write_dataset(tmp_path, make_plan(ARCHITECTURES), make_values_without_last_class, empty=empty)
     (confidences,) = json.loads((tmp_path / "cifar10/clean_confidence.json").read_text())["cifar10"]["clean"].values()
     means_of_unpredicted_class = next(iter(confidences.values()))["argmax"][2]
@@ -267,7 +269,7 @@ def test_export_writes_requested_value_for_empty_means(tmp_path, empty, expected
     ]
 
 
-def test_verify_dataset_uses_recorded_decimals_of_earlier_versions(tmp_path):
+def test_verify_dataset_uses_decimals_recorded_by_earlier_versions(tmp_path):
     dataset_folder = write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"]))
     (dataset_folder / "SHA256SUMS").unlink()
     edit_rows(dataset_folder / "cifar10/clean_accuracy.json", lambda rows: rows.update({"309": rows["309"] + 0.004}))
@@ -330,7 +332,7 @@ def test_verify_dataset_lists_keys_without_files_unless_partial(tmp_path):
     assert verify_dataset(partial_export).remarks == ()
 
 
-def test_verify_command_reports_counts_and_rejects_options_for_results(tmp_path, robust201):
+def test_verify_command_reports_counts_and_rejects_options_for_results_folders(tmp_path, robust201):
     dataset_folder = write_dataset(tmp_path / "source", make_plan(ARCHITECTURES))
     result = robust201("verify", dataset_folder)
     assert (result.code, result.err) == (0, "")
@@ -345,7 +347,7 @@ def test_verify_command_reports_counts_and_rejects_options_for_results(tmp_path,
     assert (payload["sound"], len(payload["problems"])) == (False, 2)
 
 
-def test_count_decimals_returns_none_for_exact_doubles():
+def test_count_decimals_returns_none_for_unrounded_values():
     assert count_decimals([0.5, 0.125]) == 3
     assert count_decimals([1 / 3]) is None
     assert count_decimals([1.5e-05]) == 6

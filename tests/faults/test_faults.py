@@ -58,7 +58,7 @@ FAULTS = (
     ),
     Fault("unit-poisonous", interruptions.poison_unit),
     Fault("disk-full", results.fill_disk, is_short=True),
-    Fault("disk-full-for-workers", results.fill_disk_of_workers, repeats=2),
+    Fault("disk-full-for-workers", results.fill_disk_in_run_with_worker_processes, repeats=2),
     Fault("shards-damaged", results.damage_shards),
     Fault("drain-too-slow", interruptions.drain_past_deadline),
     Fault("drain-too-slow-inline", interruptions.drain_past_deadline_inline),

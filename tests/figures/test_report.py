@@ -180,13 +180,13 @@ def test_report_reads_nested_measurements_row_by_row(tmp_path, monkeypatch, file
 
 
 class PageParser(HTMLParser):
-    """Parser that collects a page's tags, ids and addresses."""
+    """Parser that collects a page's tags, ids and URLs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tags: list[str] = []
         self.ids: list[str] = []
-        self.addresses: list[str] = []
+        self.urls: list[str] = []
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
@@ -194,7 +194,7 @@ class PageParser(HTMLParser):
             if name == "id":
                 self.ids.append(value)
             if name in ("href", "src", "xlink:href", "srcset", "action"):
-                self.addresses.append(value)
+                self.urls.append(value)
 
 
 def test_page_is_self_contained(page):
@@ -202,10 +202,10 @@ def test_page_is_self_contained(page):
     parser.feed(page)
     assert not {"link", "iframe", "img", "base"} & set(parser.tags)
     assert "default-src 'none'" in page
-    assert all(address.startswith("#") for address in parser.addresses)
-    # Ids are unique, and every address points to an id, except #cell=…, which the page's script handles.
+    assert all(url.startswith("#") for url in parser.urls)
+    # Ids are unique, and every URL points to an id, except #cell=…, which the page's script handles.
     assert len(set(parser.ids)) == len(parser.ids)
-    assert {address[1:] for address in parser.addresses if not address.startswith("#cell=")} <= set(parser.ids)
+    assert {url[1:] for url in parser.urls if not url.startswith("#cell=")} <= set(parser.ids)
 
 
 def test_page_contains_vega_once(page):

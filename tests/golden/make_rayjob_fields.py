@@ -4,7 +4,7 @@
 
 CRD.yaml is helm-chart/kuberay-operator/crds/ray.io_rayjobs.yaml of the KubeRay release VERSION
 (https://github.com/ray-project/kuberay). Each line has the path and the type of a field and, if the CRD lists them, its
-values. The status and unused parts of a pod template (affinity, ephemeral containers) are omitted.
+values. The status, the metadata and unused parts of a pod template (affinity, ephemeral containers) are omitted.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ import yaml
 API_VERSION = "v1"
 FIELDS = Path(__file__).with_name("rayjob_fields.txt")
 # The CRD contains Kubernetes' pod template three times, and each pod template contains the fields of a container twice.
-# The list contains the fields of the pod template and of the container only once.
+# rayjob_fields.txt contains the fields of the pod template and of the container only once.
 POD_TEMPLATES = (
     "spec.submitterPodTemplate",
     "spec.rayClusterSpec.headGroupSpec.template",

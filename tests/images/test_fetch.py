@@ -39,6 +39,7 @@ def test_fetch_resumes_broken_connections(tmp_path: Path, cifar10c_server: Serve
 
 
 def test_fetch_resumes_an_interrupted_call(tmp_path: Path, cifar10c_server: Server) -> None:
+    # Status 0 is a normal response; it is cut after 5000 bytes, and all further attempts fail.
     cifar10c_server.cuts, cifar10c_server.statuses = [5000], [0, 503, 503, 503]
     with pytest.raises(DatasetError, match=r"HTTP status 503.*; 5,000 bytes are kept in CIFAR-10-C.tar.part"):
         fetch("CIFAR-10-C", tmp_path)

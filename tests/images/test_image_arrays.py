@@ -1,4 +1,4 @@
-"""The image arrays that workers read equal the planned images, and are replaced if damaged."""
+"""Workers read image arrays that equal the planned images; damaged arrays are replaced."""
 
 from pathlib import Path
 

@@ -101,7 +101,7 @@ def test_write_fusion_records_the_blended_rows(tmp_path: Path) -> None:
     assert batch.pixels.shape == (40, 3, 4, 4)
 
 
-def test_fuse_writes_a_folder_and_prints_its_datasets_section(robust201: RunCommand, tmp_path: Path) -> None:
+def test_fuse_writes_a_folder_and_prints_its_entry_for_a_sweep_yaml(robust201: RunCommand, tmp_path: Path) -> None:
     output_folder = tmp_path / "fused"
     blend_options = ("--first", "digits", "--second", "digits", "--alpha", "0.25")
     result = robust201("fuse", *blend_options, "--label", "second", "--out", output_folder)

@@ -37,8 +37,8 @@ def read_values_by_id(folder: Path, key: str, measure: str) -> dict:
     return json.loads((folder / f"cifar10/{key}_{measure}.json").read_text())["cifar10"][key][measure]
 
 
-def replace_by_file_with_swapped_ids(path: Path) -> None:
-    """Replace a file by another file of equal size, in which the ids 0 and 2 are swapped."""
+def swap_ids_in_new_file(path: Path) -> None:
+    """Replace a file with another file of equal size, in which the ids 0 and 2 are swapped."""
     content = path.read_text()
     swapped_content = content.replace('"2":', '"X":').replace('"0":', '"2":').replace('"X":', '"0":')
     assert len(swapped_content) == len(content)
@@ -52,7 +52,7 @@ def test_reader_notices_replaced_file(folder):
     dataset, path = RobustnessDataset(folder), folder / "cifar10/pgd_cm.json"
     original = {architecture: dataset.value(architecture, "cifar10", "pgd", "cm") for architecture in (0, 2)}
     assert original[0] != original[2]
-    replace_by_file_with_swapped_ids(path)
+    swap_ids_in_new_file(path)
     assert dataset.value(0, "cifar10", "pgd", "cm") == read_values_by_id(folder, "pgd", "cm")["0"] == original[2]
     assert dataset.value(2, "cifar10", "pgd", "cm") == read_values_by_id(folder, "pgd", "cm")["2"] == original[0]
 

@@ -105,8 +105,8 @@ def test_counter_random_numbers_match_cpu(device, key):
     """The logits are constant, so no attack succeeds, and the model receives all starting points and proposals."""
     images_by_device = []
     image_set = tiny_images(8, labels=[0] * 8)
-    length = {"queries": 50} if key == "aa_square" else {"steps": 3}
-    parameters = TASKS[key].parameters(epsilons_255=(1.0, 8.0), **length)
+    attack_length = {"queries": 50} if key == "aa_square" else {"steps": 3}
+    parameters = TASKS[key].parameters(epsilons_255=(1.0, 8.0), **attack_length)
     for target in (torch.device("cpu"), device):
         model = RecordingModel(tiny_classifier(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0])).to(target))
         images, labels = move_to(target, torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels))

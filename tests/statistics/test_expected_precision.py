@@ -41,14 +41,16 @@ def test_sampled_precision_matches_simulated_samples():
 
 def test_sampled_precision_has_shorter_intervals_with_cheap_outcomes():
     outcomes, cheap = simulate_outcomes(10, 600, seed=9, offsets=(0.0, -1.0))
-    half_width_with_cheap, tau = sampled_precision(leave_out_folds(outcomes, cheap), 100, 600, n_strata=4, name="pgd")
-    folds_without_cheap = leave_out_folds(outcomes, cheap[:, :0])
-    half_width_without_cheap, tau_without_cheap = sampled_precision(
-        folds_without_cheap, 100, 600, n_strata=4, name="pgd"
+    half_width_with_cheap_outcomes, tau = sampled_precision(
+        leave_out_folds(outcomes, cheap), 100, 600, n_strata=4, name="pgd"
+    )
+    folds_without_cheap_outcomes = leave_out_folds(outcomes, cheap[:, :0])
+    half_width_without_cheap_outcomes, tau_without_cheap_outcomes = sampled_precision(
+        folds_without_cheap_outcomes, 100, 600, n_strata=4, name="pgd"
     )
     half_width_of_simple_sample, _ = simple_precision(outcomes, 100, 600)
-    assert half_width_with_cheap < half_width_without_cheap < half_width_of_simple_sample
-    assert tau > tau_without_cheap
+    assert half_width_with_cheap_outcomes < half_width_without_cheap_outcomes < half_width_of_simple_sample
+    assert tau > tau_without_cheap_outcomes
     assert sampled_precision(leave_out_folds(outcomes, cheap), 600, 600, n_strata=4, name="pgd") == (0.0, 1.0)
     assert simple_precision(outcomes, 600, 600) == (0.0, 1.0)
 

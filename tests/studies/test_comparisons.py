@@ -33,7 +33,7 @@ def test_there_are_18_published_tables_of_six_epochs():
     assert set("".join(tables["marks"])) == {comparison.marker for comparison in COMPARISONS}
 
 
-def test_all_published_decisions_but_one_follow_from_published_numbers(marker_check):
+def test_all_published_markers_but_one_follow_from_published_numbers(marker_check):
     # There are 7 pairs of groups, 3 networks and 6 epochs; the epochs of 8 comparisons are uncertain.
     assert (
         len(marker_check.comparisons),

@@ -134,12 +134,11 @@ def test_mixing_trends_have_slopes_and_numbers_of_decreases(mixing):
     rising, dipping = indexed_rows.loc[("ResNet-50", "pgd_l2:0.25")], indexed_rows.loc[("VGG-16", "pgd_l2:0.25")]
     assert rising["slope"] == pytest.approx(0.41)
     assert rising["low"] < 0.41 < rising["high"]
-    assert (rising["steps"], rising["fall"], dipping["fall"]) == (2, 0, 0)  # the accuracy rises despite the dip of 0.1
+    # The planted accuracies of VGG-16 are lower by 0.1 at alpha 0.5, but they still rise from each alpha to the next.
+    assert (rising["steps"], rising["fall"], dipping["fall"]) == (2, 0, 0)
     assert indexed_rows.loc[("ResNet-50", "clean"), "fall"] == 2
-    assert (rising["printed_steps"], rising["printed_fall"]) == (
-        10,
-        1,
-    )  # the published decrease is from fraction 0.1 to 0.2
+    # The published accuracy decreases once, from alpha 0.1 to 0.2.
+    assert (rising["printed_steps"], rising["printed_fall"]) == (10, 1)
 
 
 # --- Equivariance

@@ -91,7 +91,7 @@ def test_cluster_file_is_valid_and_has_no_problems(name: str) -> None:
 
 
 def read_crd_fields() -> dict[str, list[str]]:
-    """Return type and permitted values by field path, as written by tests/golden/make_rayjob_fields.py."""
+    """Return each field's type and permitted values, by path, as written by tests/golden/make_rayjob_fields.py."""
     lines = (REPOSITORY / "tests/golden/rayjob_fields.txt").read_text().splitlines()
     assert re.match(r"# Fields of the RayJob CRD ray\.io/v1, KubeRay v\d+\.\d+\.\d+ ", lines[0])
     return {path: type_and_values for path, *type_and_values in (line.split() for line in lines[1:])}

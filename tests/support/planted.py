@@ -24,7 +24,7 @@ by 1, 1.1, 1.2 and so on."""
 ROBUSTNESS = np.array([0.000, 0.030, 0.020, -0.010, 0.025])
 """Effect of each operation on robustness, like `QUALITY`."""
 
-SMALL_KEYS: Mapping[str, Sequence[float]] = {"clean": (), "fgsm": (0.5, 1.0, 8.0), "pgd": (0.5, 1.0, 4.0)}
+FEW_KEYS: Mapping[str, Sequence[float]] = {"clean": (), "fgsm": (0.5, 1.0, 8.0), "pgd": (0.5, 1.0, 4.0)}
 """Strengths of a few keys."""
 
 
@@ -46,6 +46,7 @@ def planted_accuracy(key: str, strength: float, dataset: str = "cifar10") -> NDA
     clean = 0.65 + planted_effects(QUALITY) - 0.1 * (dataset != "cifar10")
     if key == "clean":
         return clean
+    # The last factor gives keys of the same kind different accuracies.
     rate = {"attack": 0.4, "corruption": 0.05}[TASKS[key].kind] * (1 + 0.02 * (len(key) % 5))
     return clean * np.exp(-rate * strength * (1 - 2 * planted_effects(ROBUSTNESS)))
 
@@ -57,7 +58,7 @@ def best_cell(key: str = "clean", strength: float = 0.0) -> int:
 
 def write_planted(
     folder: Path,
-    strengths: Mapping[str, Sequence[float]] = SMALL_KEYS,
+    strengths: Mapping[str, Sequence[float]] = FEW_KEYS,
     *,
     datasets: Sequence[str] = ("cifar10",),
     cells: Sequence[int] | None = None,

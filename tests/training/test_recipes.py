@@ -45,7 +45,7 @@ def test_cosine_schedule_falls_to_zero():
     assert rates == pytest.approx([0.1, 0.05 * (1 + math.sqrt(0.5)), 0.05, 0.0])
 
 
-def test_snapshot_at_a_drop_is_taken_before_the_lower_rate():
+def test_snapshot_at_a_learning_rate_drop_is_taken_before_the_drop():
     recipe = make_recipe(epochs=4, schedule={"steps": {"at_epochs": [2]}}, snapshots={"epochs": [2]})
     assert recipe.snapshot_steps(10) == (20, 40)
     assert (recipe.learning_rate_of(19, 10), recipe.learning_rate_of(20, 10)) == (0.1, pytest.approx(0.01))
@@ -185,7 +185,7 @@ def test_training_id_depends_on_all_inputs_of_training():
     assert len(ids) == 16
 
 
-def test_training_id_does_not_depend_on_names_and_snapshots():
+def test_training_id_does_not_depend_on_names_or_snapshots():
     base_id = training_id(**TRAINING_FIELDS, recipe=make_recipe(augmentation="std"))
     equivalent_recipe = make_recipe(
         augmentation=AUGMENTATIONS["std"].model_dump(),

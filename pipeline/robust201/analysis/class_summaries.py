@@ -94,9 +94,9 @@ def confidence_quartiles(files: ResultFiles, dataset: str, keys: Sequence[str]) 
     """Summarise confidences over the architectures.
 
     Returns:
-        One row per key, strength, confidence and class: `key`, `strength`, `confidence` (a name of `CONFIDENCES` with
-        `class` -1, or of `CLASS_CONFIDENCES`), `class`, `q1`, `median`, `q3`, `n` (number of architectures that have
-        images of this kind).
+        One row per key, strength, confidence and class: `key`, `strength`, `confidence` (one of
+        `CONFIDENCES` or `CLASS_CONFIDENCES`), `class` (-1 for `CONFIDENCES`), `q1`, `median`, `q3`, `n` (number of
+        architectures that have images of this kind).
         Rows with `n` 0 are left out.
     """
     frames = []
@@ -148,7 +148,7 @@ def _split_value(
         [architecture_value] if key == "clean" else list_values_per_strength(architecture_value, strengths, source)
     )
     for strength, value in zip(strengths, values_of_strengths, strict=True):
-        if value is None:  # no overlaid folder has this value
+        if value is None:  # none of the combined folders has this value
             continue
         if measure == "cm":
             matrix = np.array(value, dtype=np.float64)
@@ -164,8 +164,8 @@ def _iter_parquet_blocks(files: ResultFiles, file: Path, dataset: str, key: str,
     from robust201.reader.parquet_results import iter_matrices
 
     source = f"{dataset} {key} {measure}"
-    plan = files.find_planned_strengths(dataset)
-    planned_strengths = None if plan is None else {*files.strengths(dataset, key)}
+    has_plan = files.find_planned_strengths(dataset) is not None
+    planned_strengths = {*files.strengths(dataset, key)} if has_plan else None
     columns = MEASUREMENTS[measure]
     matrix_columns = [columns[name].name for name in ([""] if measure == "cm" else ["label", "argmax"])]
     prediction_columns = [] if measure == "cm" else [*columns["prediction"].parquet]

@@ -113,7 +113,8 @@ class Machine:
     device: str = "cpu"
 
     def environment(self) -> dict[str, str]:
-        """Return environment variables for a process, which limit the thread pools of all libraries to `threads`."""
+        """Return this process's environment, with the libraries' thread pools limited to `threads`."""
+        # Without GIT_PYTHON_REFRESH, Foolbox cannot be imported if git is not installed.
         return os.environ | {"OMP_NUM_THREADS": str(self.threads), "GIT_PYTHON_REFRESH": "quiet"}
 
 
@@ -273,7 +274,7 @@ class ContenderTimes:
 
     Attributes:
         contender: the loop or sweep.
-        starts: start-up times: runs without attacks of this contender, or of another one in its `start_up_group`.
+        starts: start-up times, from runs without attacks of any contender in the same `start_up_group`.
         totals: times with attacks, including the start-up.
         accuracies: results of the last process with attacks, by key and strength.
     """
@@ -301,7 +302,7 @@ class ContenderTimes:
 
 @dataclass(frozen=True)
 class TimeComparison:
-    """The times of all contenders on a subject; the sweep comes last."""
+    """The times of all contenders on a subject: first the loops, then the sweeps."""
 
     subject: Subject
     contenders: tuple[ContenderTimes, ...]

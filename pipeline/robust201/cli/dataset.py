@@ -40,7 +40,11 @@ def export(
         typer.Option("--round", min=1, max=17, help="Decimals in JSON (published files: 3). Default: full precision."),
     ] = None,
     empty: Annotated[
-        str, typer.Option(help="JSON value of a mean over no images: null, nan (for float arrays in Python) or zero.")
+        str,
+        typer.Option(
+            help="JSON value of a mean over no images: null, nan (not valid JSON, but Python reads it as a float) or "
+            "zero."
+        ),
     ] = "null",
     compress: Annotated[str | None, typer.Option(help="Compress the JSON files: gz or zst.")] = None,
     parquet: Annotated[
@@ -67,7 +71,8 @@ def export(
         bool,
         typer.Option(
             "--estimates",
-            help="For a sweep with a budget: also write JSON with exact and estimated accuracies, in estimated/.",
+            help="For a sweep with a compute budget: also write JSON with exact and estimated accuracies, in "
+            "estimated/.",
         ),
     ] = False,
     partial: Annotated[

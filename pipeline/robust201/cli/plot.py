@@ -24,7 +24,7 @@ ShownNetworks = Annotated[
     typer.Option(
         "--architectures",
         help="Show only these networks, separated by commas: ARCHITECTURE, or ARCHITECTURE@WEIGHTS if it has several "
-        "weights.",
+        "sets of weights.",
     ),
 ]
 
@@ -34,10 +34,10 @@ def plot(
     dataset: Annotated[Path | None, DATASET_ARGUMENT] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="File to write: .png, .svg or .pdf, or .csv for the numbers; for all, a folder."),
+        typer.Option("--out", help="File to write: .png, .svg, .pdf, or .csv for numbers. If NAME is all: a folder."),
     ] = None,
     image_dataset: ImageDataset = None,
-    file_format: Annotated[str, typer.Option("--format", help="With all: png, svg, pdf or csv.")] = "png",
+    file_format: Annotated[str, typer.Option("--format", help="If NAME is all: png, svg, pdf or csv.")] = "png",
     width: Annotated[
         str,
         typer.Option(

@@ -84,7 +84,7 @@ def ray(
         job = _read_job(sweep, architectures, datasets, keys, recipes, limit, None, allow_code)
         if job.trainings is not None:
             require_explicit_device(job.trainings)
-        # The head node checks all other files, because they may lie in data folders that this machine cannot read.
+        # Consent to other Python files is checked on the head node, which can read the data folders that may hold them.
         consent = consent_arguments(path.absolute() for path in allow_code or ())
         shipment = prepare_shipment(job.config, sweep, os.environ, (*job.filter_options, *consent))
         with tempfile.TemporaryDirectory() as folder:
@@ -208,7 +208,7 @@ def slurm(
         return
     submission = slurm_jobs.submit_array(job, options, say=console.say)
     if submission is not None and trainings is not None:
-        # Until the task starts, the store has no run, so `status` must be given the YAML.
+        # Until the task starts, only the YAML shows the runs. With --out, it names another store, so show the store.
         _show_submission(submission, "snapshot", str(sweep if out is None else trainings.store))
     elif submission is not None:
         _show_submission(submission, "evaluation", str(config.results))

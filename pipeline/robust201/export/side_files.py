@@ -22,13 +22,13 @@ from robust201.tasks import TASKS, Task
 SWEEP_YAML_FILE = "sweep.yaml"
 VERSIONS_FILE = "versions.json"
 WEIGHTS_FILE = "weights.json"
-"""File with the SHA-256 of each network's weights, which protocols do not contain."""
+"""File with the SHA-256 of each network's weights; protocols do not contain these hashes."""
 
 WeightHashes: TypeAlias = Mapping[str, Mapping[str, str | Mapping[str, str]]]
 """Content of weights.json, by dataset and id: a SHA-256, or hashes by name of the weights."""
 
 _MACHINE_FIELDS = {"host", "micro_batch"}
-"""Fields of a shard's provenance that do not describe software, so that versions.json omits them."""
+"""Fields of a shard's provenance that do not describe software; versions.json omits them."""
 _WRITER_LIBRARIES = ("numpy", "orjson", "pyarrow")
 
 _SWEEP_YAML_HEAD = (

@@ -26,7 +26,7 @@ from robust201.export.number_text import Empty
 from robust201.export.outcome_files import OutcomeEncoding, evaluated_images, image_table
 from robust201.export.parquet_files import ParquetResultFile
 from robust201.export.side_files import spell_epsilons, strengths_of_keys, swept_strengths
-from robust201.export.writing import Format, images_of_outcomes, list_files, make_files
+from robust201.export.writing import Format, load_images_of_outcomes, list_files, make_files
 from robust201.export.written_file import Compression
 from robust201.planning.plan import Plan, plan_on_all_images
 from robust201.planning.plan_file import PLAN_FILE, load_plan
@@ -206,6 +206,7 @@ def find_attack_flags(
 
 
 def _find_attack_flags_of_plan(results: Path, plan: Plan) -> tuple[AttackFlag, ...]:
+    # Units of measures have columns instead of accuracies.
     n_images = {unit.dataset: unit.n_images for unit in plan_on_all_images(plan).units if not unit.columns}
     return find_attack_flags(
         read_result_set(results),
@@ -300,7 +301,9 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
     expected_names: set[str] = set()
     if file_format.outcomes is not None:
         try:
-            images = images_of_outcomes((group for group in groups if group.complete_units), plan, evaluated_images)
+            images = load_images_of_outcomes(
+                (group for group in groups if group.complete_units), plan, evaluated_images
+            )
         except InputError as error:
             yield f"Verifying failed for {out}: {error}"
             return
@@ -358,7 +361,7 @@ def _read_file_format(out: Path, sweep_record: Mapping[str, Any], names: Iterabl
     compression = next(
         (suffix for name in names for suffix in get_args(Compression) if name.endswith(f".{suffix}")), None
     )
-    round_to = sweep_record.get("round_to", "none")
+    round_to = sweep_record.get("round_to", "missing")  # null is valid; text is rejected below
     style, outcomes = read_choice("key_style", KeyStyle), read_choice("outcomes", OutcomeEncoding)
     empty = read_choice("empty", Empty, "null")
     if style is None or empty is None or not (round_to is None or isinstance(round_to, int)):

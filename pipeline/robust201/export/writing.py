@@ -140,9 +140,9 @@ def export_dataset(
 
     Raises:
         IncompleteError: evaluations are missing, and `partial` is false. No file is written.
-        ConfigError: the licence is invalid; JSON files would contain results of several weights; no weights have the
-            name `weights`; two files would have the same name; or outcomes were requested without predictions or
-            Parquet files.
+        ConfigError: the licence is invalid; JSON files would contain results of several weights; there are no
+            weights with the name given by `weights`; two files would have the same name; or outcomes were requested
+            without predictions or Parquet files.
         DatasetError: outcomes were requested, but the evaluated images are not available.
         InputError: the folder contains files that no export listed, or an export of another sweep.
         StorageError: a row of the store is invalid (see `ShardStore.check_rows`) or missing, the disk is full, or
@@ -172,7 +172,7 @@ def export_dataset(
     )
     exported_groups = [group for group in groups if group.complete_units]
     result_files = list_files(exported_groups, formats, file_format.omitted_measurements)
-    images = images_of_outcomes(exported_groups, plan, images_of) if outcomes is not None else {}
+    images = load_images_of_outcomes(exported_groups, plan, images_of) if outcomes is not None else {}
     file_format = replace(file_format, labels={dataset: image_set.labels for dataset, image_set in images.items()})
     result_names = [file_format.file_name(*file) for file in result_files]
     _check_distinct_names(out, result_names)
@@ -295,7 +295,7 @@ def _describe_missing_samples(out: Path, plan: Plan, sampled_results: SampledRes
     )
 
 
-def images_of_outcomes(groups: Iterable[Group], plan: Plan, images_of: ImageLoader) -> dict[str, ImageSet]:
+def load_images_of_outcomes(groups: Iterable[Group], plan: Plan, images_of: ImageLoader) -> dict[str, ImageSet]:
     """Load the evaluated images of each dataset that has per-image outcomes."""
     return {
         dataset: images_of(plan, dataset)
@@ -445,7 +445,7 @@ def make_files(
 
 
 def _find_unevaluated_keys(plan: Plan, groups: Sequence[Group]) -> dict[str, list[str]]:
-    """Return the sweep's keys that were not evaluated, by dataset; datasets with all keys are absent."""
+    """Return the sweep's keys that were not evaluated, by dataset; fully evaluated datasets are omitted."""
     evaluated_keys = {(group.dataset, group.key) for group in groups}
     datasets = dict.fromkeys(group.dataset for group in groups)
     missing_keys = {name: [key for key in plan.tasks if (name, key) not in evaluated_keys] for name in datasets}

@@ -34,8 +34,9 @@ def page_views(figure: Figure, results: DatasetResults) -> dict[str, Any]:
 
     Returns:
         `figures` (specifications without a configuration) and `views`. Each view has its `label` and the index of its
-        `figure`. If the page reads the points from the data of the explorer, it also has their `column` (an index into
-        `DatasetResults.columns`, or the name of a score) and the `limits` of the vertical axis; None otherwise.
+        `figure`. `column` and `limits` are None unless the page takes the view's points from the explorer's data:
+        `column` is then an index into `DatasetResults.columns` or the name of a score, and `limits` are those of the
+        vertical axis.
     """
     groups = [[panel] for panel in figure.panels] if figure.has_menu else [list(figure.panels)]
     columns = {column: index for index, column in enumerate(results.columns)}
@@ -68,7 +69,7 @@ def _specify(figure: Figure, panels: list[Panel]) -> Spec:
 
 
 def empty_change_map(space: CellSpace) -> Spec:
-    """Return an empty map of changes for the explorer, with the dataset ``changes`` and placeholder colour limits."""
+    """Return the explorer's heat map of accuracy changes without data: the page fills in ``changes`` and the limits."""
     zero_changes = pd.DataFrame(0.0, space.edge_labels, operation_names(space))
     tooltip_texts = [[""] * zero_changes.shape[1]] * len(zero_changes)
     spec = change_map(PanelLayout(300.0, is_on_page=True), zero_changes, [0] * len(zero_changes), tooltip_texts, 1.0)

@@ -21,7 +21,7 @@ from robust201.core.noise import generator
 from robust201.core.records import ImageSet, Split, image_hash
 from robust201.images import cifar
 from robust201.images.checks import LabelledImages
-from robust201.images.class_folders import ImageFiles, find_folders, load_folders
+from robust201.images.class_folders import ImageFiles, find_split_folder, load_folders
 from robust201.images.digits import find_digits, load_digits
 from robust201.images.downloads.registry import DATA_VARIABLE, data_folder, downloads
 from robust201.images.image_parquet import find_parquet, load_parquet
@@ -89,7 +89,7 @@ FORMS: dict[str, Form] = {
         Form("idx", lambda _spec: "the IDX files (train-images-idx3-ubyte.gz, …)", find_idx, load_idx),
         Form("npz", lambda _spec: "test.npz or train.npz", find_npz, load_npz),
         Form("parquet", lambda _spec: "test.parquet or train.parquet", find_parquet, load_parquet),
-        Form("folders", lambda _spec: "a folder of JPEG or PNG files per class", find_folders, load_folders),
+        Form("folders", lambda _spec: "a folder of JPEG or PNG files per class", find_split_folder, load_folders),
     )
 }
 """Table of file formats, by name."""

@@ -1,4 +1,4 @@
-"""The return value of loaders that decode whole splits, and checks that all loaders share."""
+"""The return type of loaders that decode whole splits, and checks shared by all loaders."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path

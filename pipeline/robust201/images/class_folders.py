@@ -56,7 +56,7 @@ class ImageFiles:
         return self.decoder.decode_all(((str(file), partial(_read_image, file)) for file in files), len(files))
 
 
-def find_folders(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
+def find_split_folder(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
     """Return the folder that contains the class folders, or None.
 
     For the test split, it is `test` or `val` in `root`, or `root` itself. For the training split, it is `train` in

@@ -19,7 +19,7 @@ LabelFrom: TypeAlias = Literal["first", "second"]
 
 
 def exact_fraction(alpha: float) -> Fraction:
-    """Convert a float from 0 to 1 to the decimal number that Python prints for it: 0.1 becomes exactly 1/10.
+    """Return exactly the decimal number that Python prints for a float in [0, 1]: 1/10 for 0.1.
 
     Raises:
         ConfigError: alpha is out of range.

@@ -39,7 +39,7 @@ def load_parquet(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -
     decoder = ImageDecoder(spec)
     encoded = ((f"{path}, row {row}", cell.as_py) for row, cell in enumerate(table["image"]))
     images = decoder.decode_all(encoded, len(labels))
-    # Without a resize rule, the libraries are omitted from the protocol, so that ids of older results stay valid.
+    # Without a resize rule, the protocol omits the decoder libraries, so that the ids of older results stay valid.
     return LabelledImages(images, labels, {} if spec.resize is None else decoder.libraries)
 
 

@@ -22,7 +22,7 @@ from robust201.shards import Inventory
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRate:
-    """Rates of a run, measured until its last part finished; a rate is None if it is not known yet.
+    """Rates of a run, measured up to its most recently finished part; a rate is None if it is not known yet.
 
     Attributes:
         span_seconds: period over which the rates were measured.
@@ -34,7 +34,7 @@ class MeasuredRate:
     span_seconds: float
     age_seconds: float
 
-    def compute_fade_factor(self, productive_fraction: float = 0.0) -> float:
+    def compute_rate_fraction(self, productive_fraction: float = 0.0) -> float:
         """Return the average rate up to now, as a fraction of the measured rate.
 
         `productive_fraction` is the fraction of `age_seconds` in which work is assumed to have proceeded at this rate;
@@ -63,15 +63,15 @@ def estimate_rate(rates: Sequence[MeasuredRate], *, work_left: float, work_in_fl
     credited_macs = min(expected_macs, work_in_flight, work_left)
     productive_fraction = credited_macs / expected_macs if expected_macs else 1.0
     evaluation_rates = [
-        rate.evaluations_per_second * rate.compute_fade_factor()
+        rate.evaluations_per_second * rate.compute_rate_fraction()
         for rate in rates
         if rate.evaluations_per_second is not None
     ]
-    evaluations_rate = float(sum(evaluation_rates)) if evaluation_rates else None
+    total_evaluation_rate = float(sum(evaluation_rates)) if evaluation_rates else None
     if not work_left:
-        return RateEstimate(evaluations_rate, 0.0)
-    macs_rate = sum(macs * rate.compute_fade_factor(productive_fraction) for rate, macs in known_rates)
-    return RateEstimate(evaluations_rate, (work_left - credited_macs) / macs_rate if macs_rate else None)
+        return RateEstimate(total_evaluation_rate, 0.0)
+    macs_rate = sum(macs * rate.compute_rate_fraction(productive_fraction) for rate, macs in known_rates)
+    return RateEstimate(total_evaluation_rate, (work_left - credited_macs) / macs_rate if macs_rate else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Activity:
     """Processes that compute a sweep; `monitoring.status.SweepStatus` describes attributes that are not listed.
 
     Attributes:
-        runs: the progress of the last driver's run, followed by that of the last run of every job share.
+        runs: the progress of the last run with a driver, then of the last run of each share (`run --share I/N`).
         rates: the rates of the active runs.
         parts: the parts in flight, including parts of silent workers that no other worker has taken over.
     """
@@ -116,7 +116,8 @@ def read_activity(plan: Plan, inventory: Inventory, host_id: HostId, now: float)
     state = runs[results].get("state")
     driver, lease_age, has_died = find_driver(results, state, host_id, now)
     shares = tuple(dict.fromkeys(beat.share for beat in beats if beat.share and not beat.is_silent))
-    active_folders = [folder for folder in runs if (driver if folder == results else folder.name in shares)]
+    active_folders = [results] if driver else []
+    active_folders += [folder for folder in runs if folder != results and folder.name in shares]
     ages = [lease_age, *(_file_age(folder / PROGRESS_FILE, now) for folder in runs), *(beat.age for beat in beats)]
     return Activity(
         driver=driver,

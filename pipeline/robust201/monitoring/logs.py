@@ -75,7 +75,7 @@ def find_units(unit_name: str, units: Sequence[Unit], results: Path, space: str 
 def _find_by_label(
     architecture: str, dataset: str, key: str, weights: str | None, units: Sequence[Unit], space: str
 ) -> dict[str, str]:
-    has_text_names = isinstance(units[0].architecture, str)  # in spaces without indices
+    has_text_names = isinstance(units[0].architecture, str)  # in spaces whose architectures are not numbered
     architecture_id = architecture if has_text_names else SPACES[space].resolve(architecture)
     datasets = dict.fromkeys(unit.dataset for unit in units)
     keys = dict.fromkeys(unit.key for unit in units if unit.dataset == dataset)

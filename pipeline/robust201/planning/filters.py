@@ -21,7 +21,7 @@ class Filters:
         """Check that the filters have only known names and select something.
 
         Raises:
-            ConfigError: the sweep lacks a name, or nothing is selected.
+            ConfigError: a selected name is not in the sweep, or nothing is selected.
         """
         datasets = self.datasets or tuple(config.datasets)
         for selected_names, sweep_names, all_known_names, noun in (

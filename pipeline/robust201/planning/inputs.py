@@ -101,13 +101,13 @@ class Inputs:
         return f"set `split: test` for {', '.join(keys)}"
 
     def copy_images(self) -> None:
-        """Copy every dataset's selected images to the results folder (see `save_copy`)."""
+        """Copy every dataset's selected images to the results folder (see `save_image_copy`)."""
         for dataset in self._config.datasets:
             for own_selection in (None, *self._config.own_images):
-                save_copy(self._config, dataset, self.images(dataset, own_selection))
+                save_image_copy(self._config, dataset, self.images(dataset, own_selection))
 
     def copy_sample_images(self, samples: Samples | None) -> None:
-        """Copy the images of every increment of samples to the results folder (see `save_copy`)."""
+        """Copy the images of every increment of samples to the results folder (see `save_image_copy`)."""
         for (dataset, key), sample in {} if samples is None else samples.key_samples.items():
             images = self.images(dataset)
             if images.sha256 != sample.images_sha256:
@@ -117,18 +117,18 @@ class Inputs:
                     "the original images, or choose another results folder."
                 )
             for increment in sample.increments:
-                save_copy(self._config, dataset, choose_images(images, increment.positions))
+                save_image_copy(self._config, dataset, choose_images(images, increment.positions))
 
     def sampled_images(self, dataset: str, sha256: str) -> ImageSet:
         """Read images that `copy_sample_images` has copied (cached)."""
         if sha256 not in self._sample_images:
-            self._sample_images[sha256] = read_copy(self._config, dataset, sha256)
+            self._sample_images[sha256] = read_image_copy(self._config, dataset, sha256)
         return self._sample_images[sha256]
 
     def read_copied_images(self, dataset: str, sha256: str, own_selection: ImageSelection | None = None) -> ImageSet:
         """Read images that `copy_images` has copied (cached); their hash must be `sha256`."""
         if (dataset, own_selection) not in self._images:
-            self._images[dataset, own_selection] = read_copy(self._config, dataset, sha256)
+            self._images[dataset, own_selection] = read_image_copy(self._config, dataset, sha256)
         return self._images[dataset, own_selection]
 
     def save_code_copies(self) -> None:
@@ -152,7 +152,10 @@ class Inputs:
         return self._config.results / "corruptions"
 
     def _has_no_generated_images(self, section: CorruptionsSection) -> bool:
-        """Return whether no images have been generated, without creating frost textures, which takes half a second."""
+        """Return whether the sweep generates corrupted images but the folder for them does not exist yet.
+
+        This needs no frost textures, whose creation takes half a second.
+        """
         return section.path is None and not self._generated_folder.exists()
 
     def _frost_textures(self, section: CorruptionsSection) -> FrostTextures:
@@ -192,7 +195,7 @@ class Inputs:
         return frozenset(find_unfinished_keys(self._corruptions_folder(dataset, section), versions))
 
     def generate_missing_corruptions(self, dataset: str, selected_keys: Collection[str] | None = None) -> None:
-        """Generate the missing corruptions of a dataset; generate only `selected_keys` if they are not None."""
+        """Generate the missing corruptions of a dataset, or only those in `selected_keys` if it is given."""
         section = self._config.datasets[dataset].corruptions
         missing = self.missing_corruptions(dataset)
         keys = [
@@ -217,9 +220,10 @@ class Inputs:
         return AdversarialStore(folder, indices, self._config.batch_size)
 
     def missing_adversarial_blocks(self, plan: Plan, parts: Iterable[Part]) -> tuple[Part, ...]:
-        """Return the missing adversarial images of `parts`, as parts of the units that generate them on the sources.
+        """Return the blocks of adversarial images that `parts` need and that do not exist yet.
 
-        A source (the network on which a transfer attack is computed) generates and stores images in blocks.
+        A transfer attack is computed on its source network, which generates and stores images in blocks. Each block is
+        returned as a part of the unit of the source network.
         """
         transfers = self._config.transfers
         needed_strengths: defaultdict[tuple[str, str], set[float]] = defaultdict(set)
@@ -234,7 +238,7 @@ class Inputs:
         return tuple(blocks)
 
     def _progress_reporter(self, step: str) -> Callable[[int, int], None]:
-        """Return a callback that reports a step's first progress, progress every 30 seconds, and the step's end."""
+        """Return a callback that reports a step's progress at the first call, then every 30 seconds, and at the end."""
         last_report = -_REPORT_SECONDS
 
         def report(n_done: int, n_total: int) -> None:
@@ -280,7 +284,8 @@ class Inputs:
         """Hash all inputs of the sweep that exist.
 
         If corrupted images do not exist yet, or are published and not selected, their hash is taken from
-        `earlier_facts`, provided that the generator's version and settings are the same. Otherwise the hash is unknown.
+        `earlier_facts`, provided that the clean images are the same and, for generated images, also the generator's
+        version and settings. Otherwise the hash is unknown.
         """
         datasets: dict[str, DatasetFacts] = {}
         for dataset in self._config.datasets:
@@ -357,16 +362,16 @@ class Inputs:
         return {key: identities[key] for key in keys if key in identities}
 
 
-def save_copy(config: SweepConfig | TrainingConfig, dataset: str, images: ImageSet) -> None:
+def save_image_copy(config: SweepConfig | TrainingConfig, dataset: str, images: ImageSet) -> None:
     """Copy images to the results folder for workers; a damaged copy is replaced."""
     try:
-        read_copy(config, dataset, images.sha256)
+        read_image_copy(config, dataset, images.sha256)
     except DatasetError:
         write_image_arrays(_folder_of_copy(config, dataset, images.sha256), images)
 
 
-def read_copy(config: SweepConfig | TrainingConfig, dataset: str, sha256: str) -> ImageSet:
-    """Read images that `save_copy` wrote; they must have the planned hash."""
+def read_image_copy(config: SweepConfig | TrainingConfig, dataset: str, sha256: str) -> ImageSet:
+    """Read images that `save_image_copy` wrote; they must have the planned hash."""
     return read_image_arrays(_folder_of_copy(config, dataset, sha256), config.dataset_spec(dataset), sha256)
 
 
@@ -387,8 +392,8 @@ def copy_code(path: Path, results: Path, sha256: str) -> None:
             stream.write(read_code(path))
 
 
-def locate_tasks(config: SweepConfig, code: Mapping[str, str]) -> dict[str, Task]:
-    """Return the tasks for a worker by key; custom tasks use the copies of their files in the results folder."""
+def make_worker_tasks(config: SweepConfig, code: Mapping[str, str]) -> dict[str, Task]:
+    """Return the tasks that a worker executes, by key; custom tasks use the copies of their files in the results folder."""
     return {
         key: task.located(code_copy_path(config.results, code[f"keys.{key}"]), code[f"keys.{key}"])
         if isinstance(task, UserTask)
@@ -397,7 +402,7 @@ def locate_tasks(config: SweepConfig, code: Mapping[str, str]) -> dict[str, Task
     }
 
 
-def locate_space(config: SweepConfig | TrainingConfig, code: Mapping[str, str]) -> Space:
+def make_worker_space(config: SweepConfig | TrainingConfig, code: Mapping[str, str]) -> Space:
     """Return the space for a worker; the space of a user's file uses the copy of the file in the results folder."""
     space = config.make_space(code)
     if isinstance(space, UserFileSpace):

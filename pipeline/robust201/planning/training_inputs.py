@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.records import ImageSet, Split
 from robust201.images import load_images, select
-from robust201.planning.inputs import copy_code, read_copy, save_copy
+from robust201.planning.inputs import copy_code, read_image_copy, save_image_copy
 from robust201.planning.training_config import Training, TrainingConfig
 from robust201.training.data import Fusion, Mixture, OneSource, TrainingData
 
@@ -74,7 +74,7 @@ class TrainingInputs:
         if selection not in self._images:
             spec, section = self._config.dataset_spec(dataset), self._config.datasets[dataset]
             if self._copy_hashes is not None:
-                self._images[selection] = read_copy(self._config, dataset, self._copy_hashes[selection])
+                self._images[selection] = read_image_copy(self._config, dataset, self._copy_hashes[selection])
                 return self._images[selection]
             if split == "test" and section.path is not None and section.path.is_file():
                 raise DatasetError(
@@ -92,7 +92,7 @@ class TrainingInputs:
     def save_copies(self) -> Hashes:
         """Copy all opened images to the run's folder for workers, replacing damaged copies; return their hashes."""
         for (dataset, _), images in self._images.items():
-            save_copy(self._config, dataset, images)
+            save_image_copy(self._config, dataset, images)
         return {selection: images.sha256 for selection, images in self._images.items()}
 
     def save_code_copies(self, hashes: Mapping[str, str]) -> None:

@@ -57,7 +57,7 @@ class RobustnessDataset:
     there are several.
 
     Raises:
-        ArchitectureError: the architecture does not exist (also a KeyError), or was not evaluated.
+        ArchitectureError: the architecture does not exist, or was not evaluated. This error is also a KeyError.
         ConfigError: a name is not text, the key was not evaluated at the strength, `weights` is missing although there
             are several, or folders have results of a measure under different protocols.
         ResultsError: a required file is missing or damaged.
@@ -233,8 +233,8 @@ class RobustnessDataset:
     def measurements(self, dataset: str, key: str) -> list[str]:
         """Return the names of a key's measurements.
 
-        Clean images, attacks and corruptions have the measurements `measures`. The measurements of a measure are its
-        columns, and those of an unknown key are the ones in its files.
+        The attribute `measures` lists the measurements of clean images, attacks and corruptions. A measure's measurements
+        are its columns. An unknown key's measurements are those in its files.
         """
         return self.files.measurements_of(as_name(dataset, "dataset"), as_name(key, "key"))
 
@@ -671,9 +671,9 @@ class RobustnessDataset:
                 (see `statistics.intervals.accuracy_intervals`); not with `wide`.
 
         Returns:
-            Columns `architecture` (int64, or text in spaces without indices), `isomorph` (the evaluated architecture,
-            with the same type), `spec` (the cell string, or the id), `dataset`, `key` (categories), `strength`
-            (float64; 0 for ``clean``) and `value`. If the folder has clean values, attacks start with the clean value
+            Columns `architecture` (int64, or text in spaces whose architectures are not numbered), `isomorph` (the
+            evaluated architecture, with the same type), `spec` (the cell string, or the id), `dataset`, `key`
+            (categories), `strength` (float64; 0 for ``clean``) and `value`. If the folder has clean values, attacks start with the clean value
             at epsilon 0. A clean evaluation therefore has one row under ``clean`` and one under every attack, except
             attacks that were evaluated at 0, such as grids of rotations. For overlaid folders, there is also `source`,
             the folder from which a value was read, unless `wide` is true.

@@ -7,7 +7,7 @@ import torch
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import Part, Receipt
-from robust201.planning.inputs import locate_space
+from robust201.planning.inputs import make_worker_space
 from robust201.planning.training_inputs import TrainingInputs
 from robust201.planning.training_plan import PlannedTraining, TrainingWork, finished_snapshots
 from robust201.runtime.heartbeat import Heartbeat, TrainingSteps
@@ -39,7 +39,7 @@ class TrainingWorker(PartWorker):
             )
         self._config, self._work = config, work
         self._inputs = TrainingInputs(config, copy_hashes=work.images)
-        self._space = locate_space(config, work.code)
+        self._space = make_worker_space(config, work.code)
         self._store = CheckpointStore(config.store)  # workers write only weights files; the driver writes the manifest
         self._finished = finished_snapshots(config)
 

@@ -19,7 +19,7 @@ from robust201.images.corrupted import CorruptedStore
 from robust201.models.arithmetic import configure_torch
 from robust201.planning.config import SweepConfig
 from robust201.planning.input_facts import InputFacts
-from robust201.planning.inputs import Inputs, locate_space, locate_tasks
+from robust201.planning.inputs import Inputs, make_worker_space, make_worker_tasks
 from robust201.planning.transfers import TransferParameters
 from robust201.planning.weights import WeightsSource
 from robust201.runtime.heartbeat import Heartbeat
@@ -44,12 +44,12 @@ class Worker(PartWorker):
         self._metrics = metrics or Metrics()
         self._facts = facts
         self._inputs = Inputs(config, keys=())  # published corrupted images are opened when a unit needs them
-        self._tasks = locate_tasks(config, facts.code)
+        self._tasks = make_worker_tasks(config, facts.code)
         self._store = ShardStore.open(config.results)
         self._corrupted: dict[str, CorruptedStore] = {}
         self._adversarial: dict[str, AdversarialStore] = {}
         self._resident_images: dict[str, ResidentImages] = {}
-        space = locate_space(config, facts.code)
+        space = make_worker_space(config, facts.code)
         self._networks = NetworkLoader(config, space, WeightsSource(config, space), self.device)
         self._micro_batch = config.execution.micro_batch
         configure_torch(config.execution.threads, config.precision)

@@ -256,7 +256,7 @@ class ObjectBackend:
 
     @contextmanager
     def open_new_shard(self, dataset: str) -> Iterator[NewFile]:
-        """Open a new shard as a local temporary file, because its name depends on its content."""
+        """Open a new shard as a local temporary file; the caller's block sets its name, which depends on the bytes."""
         with tempfile.NamedTemporaryFile(prefix="robust201-", suffix=".parquet") as stream:
             new_file = NewFile(cast(BinaryIO, stream), "")
             yield new_file

@@ -70,7 +70,7 @@ def _flatten_column(table: pa.Table, name: str) -> NDArray[Any]:
     return to_numpy(column.flatten() if isinstance(column, pa.ListArray) else column)
 
 
-def _find_out_of_range(means: NDArray[Any], has_images: RowMask) -> RowMask:
+def _find_out_of_range(means: NDArray[Any], has_images: NDArray[np.bool_]) -> RowMask:
     """Return a mask of the rows with an invalid mean.
 
     A mean over images must be in [0, 1], and a mean over zero images must be NaN.

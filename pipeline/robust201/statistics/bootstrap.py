@@ -31,11 +31,11 @@ class Estimate(NamedTuple):
     Attributes:
         value: the estimate on the original images.
         low: lower end of the interval: the value minus a multiple of the standard deviation over bootstrap samples.
-        high: upper end: the value plus the same multiple. The interval refers to the mean result over other image sets
-            of the same size.
+        high: upper end: the value plus the same multiple. The interval is for the expected result on image sets of
+            this size, not on infinitely many images.
         bias: mean over bootstrap samples minus the value, which estimates the effect of sampling noise in the
             accuracies. With infinitely many images, the result would be about the value minus the bias. The bias is
-            mostly underestimated, so the difference may be even larger.
+            mostly underestimated, so that result may be even farther from the value.
     """
 
     value: float

@@ -16,7 +16,7 @@ _SET_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(a
 """Number of set bits of each byte."""
 
 _BLOCK_ROWS = 256
-"""Number of rows to unpack at once, which takes 10 MB for 10,000 images as float32."""
+"""Number of rows in a block; as float32, a block takes 10 MB for 10,000 images."""
 
 
 def pack_outcomes(correct: ArrayLike) -> Packed:

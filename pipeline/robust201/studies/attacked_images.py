@@ -19,8 +19,8 @@ AttackedImages = dict[str, NDArray[np.float32]]
 def attack_example_images(study: ImageDistributionStudy, sweeps: Sequence[SweepConfig]) -> dict[str, AttackedImages]:
     """For each network of the study, attack the first image of each group's dataset. Omit groups without weights.
 
-    If there are several weights, those of the longest training run are used; among equally long runs, those with the
-    lowest seed.
+    If a store has several snapshots, the one after the most epochs is used; among equals, the one with the lowest
+    seed.
 
     Raises:
         CheckpointError: weights are damaged.

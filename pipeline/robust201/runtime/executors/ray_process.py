@@ -2,9 +2,9 @@
 
 If Ray's raylet or head dies, Ray ends the connected process or blocks it in calls that no signal can interrupt.
 Therefore a child process connects to Ray in place of the driver, and answers the driver's calls over a socket. The
-child is the leader of a session to which all processes of a local Ray belong. If the driver or the child notices that
-the other process is gone, it kills this session, because the agents of a partly killed Ray search for its head for
-minutes.
+child is the leader of a session to which all processes of a local Ray instance belong. If the driver or the child
+notices that the other process is gone, it kills this session, because the agents of a partly killed Ray instance search
+for its head for minutes.
 """
 
 import os
@@ -88,7 +88,7 @@ class RayProcess:
 
     Raises:
         ConfigError: the Ray cluster cannot be reached, or lacks resources for a worker.
-        RayLostError: Ray died while starting (a local Ray: twice).
+        RayLostError: Ray died while starting; if it is local, the second start failed as well.
     """
 
     def __init__(self, config: WorkSettings, start_worker: StartWorker) -> None:
@@ -334,7 +334,7 @@ def _start_executor(messages: "SimpleQueue[tuple[Any, ...]]", folder: Path) -> E
     from robust201.runtime.executors.ray import RayExecutor
 
     _, config, start_worker = messages.get()
-    return RayExecutor(config, start_worker, folder / "r")
+    return RayExecutor(config, start_worker, folder / "r")  # a short name, because socket paths have a maximum length
 
 
 def _serve(executor: Executor, connection: "Connection[Any, Any]", messages: "SimpleQueue[tuple[Any, ...]]") -> None:

@@ -46,7 +46,7 @@ class NasBench201(CellSpace):
     format_spec = staticmethod(cells.format_spec)
     kernel_parameters = staticmethod(cells.kernel_parameters)
     max_kernel_parameters = 54
-    # There are 408 cells of this size (Jung, Lukasik and Keuper, ICLR 2023, section 4.3).
+    # There are 408 cells with this number of kernel parameters (Jung, Lukasik and Keuper, ICLR 2023, section 4.3).
     reference_kernel_parameters = 18
     edit_distance = staticmethod(cells.edit_distance)
     neighbours = staticmethod(cells.neighbours)

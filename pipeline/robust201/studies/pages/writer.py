@@ -104,7 +104,7 @@ def write_table(folder: Path, name: str, frame: pd.DataFrame) -> Path:
 
 
 def format_comparisons(frame: pd.DataFrame) -> str:
-    """Return comparisons from `studies.comparisons.compare_groups` as a Markdown table."""
+    """Return comparisons of the robustness R (from `studies.comparisons.compare_groups`) as a Markdown table."""
     columns = [
         "comparison",
         "network",
@@ -122,6 +122,7 @@ def format_comparisons(frame: pd.DataFrame) -> str:
         columns[7:7] = ["p, paired test", "p, paired test (Holm)"]
     rows = []
     for row in frame.to_dict("records"):
+        # `higher` is "first", "second" or ""; the columns "first" and "second" contain the compared groups.
         more_robust = [GROUPS[row[row[name]]] if row[name] else "–" for name in ("higher", "higher_holm")]
         paired_tests = (
             [format_p_value(row["p_paired"]), format_p_value(row["p_paired_holm"])] if has_paired_tests else []

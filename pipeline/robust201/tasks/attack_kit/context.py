@@ -52,10 +52,10 @@ class Perturbed(NamedTuple):
     stage: int = 0
 
 
-AdversarialImages = Callable[[float, NDArray[np.int64]], NDArray[np.float32]]
+AdversarialImageSource = Callable[[float, NDArray[np.int64]], NDArray[np.float32]]
 """Source of adversarial images: (strength, (n,) positions in the full test split) → (n, 3, H, W) float32 in [0, 1]."""
 
-CorruptedImages = Callable[[str, int, NDArray[np.int64]], NDArray[np.uint8]]
+CorruptedImageSource = Callable[[str, int, NDArray[np.int64]], NDArray[np.uint8]]
 """Source of corrupted images: (corruption, severity 1 to 5, (n,) positions in the full test split) → (n, 3, H, W)
 uint8."""
 
@@ -67,7 +67,8 @@ class Context:
     Attributes:
         classifier: the network under test, which maps pixels in [0, 1] to logits.
         seed: the sweep's seed.
-        batch_size: number of images that share random numbers in the reference engine; part of the protocol.
+        batch_size: number of images whose random numbers come from one seed in the reference engine; part of the
+            protocol.
         corrupted_images: source of corrupted images; None if the sweep has no corruptions.
         adversarial_images: source of a transfer attack's images; None for every other key.
         first_batch: number of the request's first batch in the whole image set, so that an image has the same random
@@ -83,8 +84,8 @@ class Context:
     classifier: Classifier
     seed: int
     batch_size: int
-    corrupted_images: CorruptedImages | None = None
-    adversarial_images: AdversarialImages | None = None
+    corrupted_images: CorruptedImageSource | None = None
+    adversarial_images: AdversarialImageSource | None = None
     first_batch: int = 0
     key: str = ""
     engine: str = "reference"
@@ -101,7 +102,7 @@ class Context:
         return self.attacked_model.logits(pixels)
 
     def batches(self, n_images: int) -> Iterator[tuple[int, slice]]:
-        """Split images into batches of `batch_size` images that share random numbers.
+        """Split images into batches of `batch_size` images, each with its own seed.
 
         Yields:
             The batch's number in the whole image set, and its slice of these images.

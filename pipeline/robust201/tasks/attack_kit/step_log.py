@@ -1,4 +1,4 @@
-"""The step, or query, at which an attack first fools each image.
+"""The step, or query, at which an attack first fools the network on each image.
 
 An image's step is the smallest number of steps (queries, for Square) with which the attack would have fooled it,
 everything else being equal. It is 0 if the network misclassifies the clean image. An attack that returns its last
@@ -135,9 +135,9 @@ class BallLog:
         self._positions = torch.from_numpy(positions).to(device)
         self._first_steps = torch.full((len(radii), len(positions)), NOT_FOOLED_STEP, dtype=torch.int64, device=device)
 
-    def record(self, step: int, misclassified: torch.Tensor, lengths: torch.Tensor) -> None:
-        """Record after a step whether images (B,) are misclassified, and the lengths (B,) of their perturbations."""
-        steps = torch.where(misclassified & (lengths.double() <= self._radii), max(step, 1), NOT_FOOLED_STEP)
+    def record(self, step: int, misclassified: torch.Tensor, norms: torch.Tensor) -> None:
+        """Record after a step whether images (B,) are misclassified, and the norms (B,) of their perturbations."""
+        steps = torch.where(misclassified & (norms.double() <= self._radii), max(step, 1), NOT_FOOLED_STEP)
         self._first_steps = torch.minimum(self._first_steps, steps)
 
     def write(self) -> None:

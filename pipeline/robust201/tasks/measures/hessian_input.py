@@ -81,7 +81,8 @@ def _largest(
         return product.reshape(n_blocks, -1)
 
     n_values = pixels[0].numel()
-    start = CounterRandomNumbers(context.seed, context.key).normals(0, request.indices[batch], n_values)
+    random_numbers = CounterRandomNumbers(context.seed, context.key)
+    start = random_numbers.normals(restart=0, dataset_indices=request.indices[batch], n_values=n_values)
     return largest_eigenvalues(
         apply,
         start.reshape(n_blocks, -1).double().to(pixels.device),

@@ -152,7 +152,7 @@ def run_apgd(
         log.write(state.fooled)
         return state.adversarial, state.fooled
     state = _evaluate_start(job, samples, random_start(job, samples, run_number, parameters.norm), loss)
-    log.record_fooled(1, state.fooled)
+    log.record_fooled(1, state.fooled)  # a start that is already misclassified counts as step 1
     steps: Steps
     if parameters.norm == "L1":
         steps = L1Steps(samples, n_steps, job.epsilons, None)

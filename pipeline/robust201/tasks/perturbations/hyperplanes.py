@@ -1,4 +1,4 @@
-"""Projection to the intersection of a hyperplane with the cube [0, 1]^D, along the shortest path in a norm.
+"""Projection onto the intersection of a hyperplane with the cube [0, 1]^D, along the shortest path in a norm.
 
 Source: Croce and Hein, "Minimally distorted adversarial examples with a fast adaptive boundary attack", ICML 2020,
 section 2.1; `pyautoattack.fab_projections`, whose order of operations this module follows. The library distinguishes
@@ -22,7 +22,7 @@ _INFINITE_RATIO = 1e12
 """Number that stands for an infinite ratio."""
 
 _MIN_WEIGHT = 1e-8
-"""Minimum absolute value of an entry of w. Projections in L2 and L1 do not move entries of t with smaller weights."""
+"""Projections in L2 and L1 do not move the entries of t whose entries of w have a smaller absolute value."""
 
 
 def project_linf(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -33,16 +33,16 @@ def project_linf(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Ten
     distances_to_end = ends - t * (2 * ends - 1)
     order = torch.argsort(distances_to_end, dim=1)
     offset = b - (w * t).sum(1)
-    at_end = (w * to_end).sum(1)
+    height_at_end = (w * to_end).sum(1)
     # If all entries move by a length L, w · x changes by heights[i] - slopes[i] * L, where the i + 1 entries with the
     # longest distances still move, and the other entries have reached 0 or 1.
     backwards = order.flip((1,))
     weights = w.gather(1, backwards)
     slopes = torch.cumsum(weights.abs(), dim=1)
-    heights = torch.cumsum(-weights * to_end.gather(1, backwards), dim=1) + at_end.unsqueeze(1)
-    at_first_end = heights[:, -1] - slopes[:, -1] * distances_to_end.gather(1, order[:, 0:1]).squeeze(1)
-    is_near = offset - at_first_end > 0
-    is_between = (offset - at_end > 0) & ~is_near
+    heights = torch.cumsum(-weights * to_end.gather(1, backwards), dim=1) + height_at_end.unsqueeze(1)
+    height_at_first_end = heights[:, -1] - slopes[:, -1] * distances_to_end.gather(1, order[:, 0:1]).squeeze(1)
+    is_near = offset - height_at_first_end > 0
+    is_between = (offset - height_at_end > 0) & ~is_near
 
     def is_below(index: torch.Tensor) -> torch.Tensor:
         current = order.gather(1, order.shape[1] - 1 - index)

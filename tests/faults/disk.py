@@ -44,7 +44,7 @@ def fill_disk(trial: Trial) -> None:
     _fill_disk(trial, *INLINE)
 
 
-def fill_disk_of_workers(trial: Trial) -> None:
+def fill_disk_in_run_with_worker_processes(trial: Trial) -> None:
     """Fill the disk like `fill_disk`, in a run whose workers are separate processes."""
     _fill_disk(trial)
 
