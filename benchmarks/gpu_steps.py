@@ -277,7 +277,7 @@ def make_bucketed_model(case: Case, capacity: Capacity, variant: str) -> Buckete
 
 
 def passes_of(case: Case, model: Any, capacity: Capacity) -> dict[str, tuple[Callable[[], object], int]]:
-    """Return, for a forward and a gradient pass, a function that computes a full batch, and the number of samples in it."""
+    """Return, for a forward and a gradient pass, a function that computes a full batch, and the size of this batch."""
 
     def repeat_images(n_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
         positions = torch.arange(n_samples, device=case.device) % len(case.images)
@@ -311,7 +311,7 @@ def _run_attack(case: Case, key: str, parameters: Parameters) -> None:
 
 
 def measure_memory(plan: Plan) -> Values:
-    """Measure the memory of passes, to check the estimate, and of whole attacks, to check that they fit on the device."""
+    """Measure the memory of passes, to check the estimate, and of whole attacks, to check that they fit the device."""
     configure_torch(1, "fp32")
     device, capacity = plan.torch_device, capacity_of(plan)
     passes, attacks = [], []

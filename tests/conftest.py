@@ -139,7 +139,7 @@ def failing_fgsm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def covered_values(case: pytest.Function) -> set[tuple[object, ...]]:
-    """Return a case's parameter values, each as a tuple of its argument names and the `id()` of each argument's value."""
+    """Return a case's parameter values, each as a tuple of its argument names and the `id()` of each argument."""
     argument_names = [
         str(marker.args[0]) if isinstance(marker.args[0], str) else ",".join(marker.args[0])
         for marker in case.iter_markers("parametrize")

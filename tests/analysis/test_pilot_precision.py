@@ -1,4 +1,4 @@
-"""Precision that `plan --like` predicts for estimates, compared with the simulated sampling in docs/sampling.md."""
+"""Precision that `plan --like` predicts for estimates, compared with the replays of sampling in docs/sampling.md."""
 
 from pathlib import Path
 

@@ -246,7 +246,7 @@ def test_reading_a_manifest_does_not_import_torch(tmp_path: Path) -> None:
 
 
 def add_snapshots(root: Path) -> CheckpointStore:
-    """Add snapshots after steps 4, 6 and 8 of a run (4 steps per epoch), and weights of recipe old with unknown steps."""
+    """Add snapshots after steps 4, 6 and 8 of a run (4 steps per epoch), and weights of recipe old without steps."""
     with CheckpointStore(root) as store:
         for epochs, steps, total_steps in ((1, None, 4), (1, 6, 6), (2, None, 8)):
             state = random_weights(3, "cifar10", total_steps, 1)

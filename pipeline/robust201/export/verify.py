@@ -26,7 +26,7 @@ from robust201.export.number_text import Empty
 from robust201.export.outcome_files import OutcomeEncoding, evaluated_images, image_table
 from robust201.export.parquet_files import ParquetResultFile
 from robust201.export.side_files import spell_epsilons, strengths_of_keys, swept_strengths
-from robust201.export.writing import Format, load_images_of_outcomes, list_files, make_files
+from robust201.export.writing import Format, list_files, load_images_of_outcomes, make_files
 from robust201.export.written_file import Compression
 from robust201.planning.plan import Plan, plan_on_all_images
 from robust201.planning.plan_file import PLAN_FILE, load_plan

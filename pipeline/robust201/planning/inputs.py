@@ -393,7 +393,7 @@ def copy_code(path: Path, results: Path, sha256: str) -> None:
 
 
 def make_worker_tasks(config: SweepConfig, code: Mapping[str, str]) -> dict[str, Task]:
-    """Return the tasks that a worker executes, by key; custom tasks use the copies of their files in the results folder."""
+    """Return a worker's tasks by key; custom tasks use the copies of their files in the results folder."""
     return {
         key: task.located(code_copy_path(config.results, code[f"keys.{key}"]), code[f"keys.{key}"])
         if isinstance(task, UserTask)

@@ -233,8 +233,8 @@ class RobustnessDataset:
     def measurements(self, dataset: str, key: str) -> list[str]:
         """Return the names of a key's measurements.
 
-        The attribute `measures` lists the measurements of clean images, attacks and corruptions. A measure's measurements
-        are its columns. An unknown key's measurements are those in its files.
+        The attribute `measures` lists the measurements of clean images, attacks and corruptions. A measure's
+        measurements are its columns. An unknown key's measurements are those in its files.
         """
         return self.files.measurements_of(as_name(dataset, "dataset"), as_name(key, "key"))
 
@@ -673,10 +673,10 @@ class RobustnessDataset:
         Returns:
             Columns `architecture` (int64, or text in spaces whose architectures are not numbered), `isomorph` (the
             evaluated architecture, with the same type), `spec` (the cell string, or the id), `dataset`, `key`
-            (categories), `strength` (float64; 0 for ``clean``) and `value`. If the folder has clean values, attacks start with the clean value
-            at epsilon 0. A clean evaluation therefore has one row under ``clean`` and one under every attack, except
-            attacks that were evaluated at 0, such as grids of rotations. For overlaid folders, there is also `source`,
-            the folder from which a value was read, unless `wide` is true.
+            (categories), `strength` (float64; 0 for ``clean``) and `value`. If the folder has clean values,
+            attacks start with the clean value at epsilon 0. A clean evaluation therefore has one row under ``clean``
+            and one under every attack, except attacks that were evaluated at 0, such as grids of rotations. For
+            overlaid folders, there is also `source`, the folder from which a value was read, unless `wide` is true.
         """
         from robust201.reader.frames import read_frame
 

@@ -142,20 +142,20 @@ class _NodeSum:
 def _build_program(spec: str, inlined_skips: frozenset[int]) -> CellProgram:
     """Return a cell's program, with each skip connection in `inlined_skips` replaced by the terms of its source."""
     operations = parse(spec)
-    constant_sources = constant_nodes(spec)
-    zero_sources = _zero_nodes(operations, constant_sources)
+    constant_indices = constant_nodes(spec)
+    zero_indices = _zero_nodes(operations, constant_indices)
     nodes: dict[int, Node] = {}
     node_of = {0: 0}  # for each of the cell's nodes, the program's node with the same value
     for target in range(1, N_NODES):
-        if target in constant_sources:
+        if target in constant_indices:
             continue
         total = _NodeSum()
         for edge, (source, edge_target) in enumerate(EDGES):
             operation = operations[edge]
             if edge_target != target or operation == "none":
                 continue
-            if source in constant_sources:
-                if operation.startswith("nor_conv") or source not in zero_sources:
+            if source in constant_indices:
+                if operation.startswith("nor_conv") or source not in zero_indices:
                     total.constants.append(edge)
                 continue
             program_source = node_of[source]
