@@ -26,8 +26,8 @@ SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)
 """Severities that the reader assumes for a dataset without sweep.json."""
 
 N_EVALUATIONS = len(ARCHITECTURES) * 2 * (1 + 3 + 3 + len(SEVERITIES))
-"""Number of evaluations in `write_dataset`'s exports: two datasets with clean images, two attacks at three epsilons, and
-a corruption."""
+"""Number of evaluations that `write_dataset` exports: two datasets with clean images, two attacks at three epsilons,
+and a corruption."""
 
 ALL_MEASUREMENTS = ("accuracy", "confidence", "cm", "predictions")
 

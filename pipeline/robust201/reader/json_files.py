@@ -88,7 +88,7 @@ def read_json(file: Path, missing: Any = _NO_DEFAULT) -> Any:
         return parse_json(b"".join(chunks))
     except ValueError as error:
         raise ResultsError(
-            f"Reading failed for {file}: the file is not JSON that can be read ({error}). "
+            f"Reading failed for {file}: expected a readable JSON file, got the error '{error}'. "
             "Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
         ) from error
 
