@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from tests.faults import interruptions, kills, machines, results, trainings
+from tests.faults import disk, interruptions, kills, machines, trainings
 from tests.faults.processes import kill
 from tests.faults.trial import INLINE, Trial
 from tests.faults.verdict import check_sweep, export
@@ -57,9 +57,9 @@ FAULTS = (
         is_short=True,
     ),
     Fault("unit-poisonous", interruptions.poison_unit),
-    Fault("disk-full", results.fill_disk, is_short=True),
-    Fault("disk-full-for-workers", results.fill_disk_in_run_with_worker_processes, repeats=2),
-    Fault("shards-damaged", results.damage_shards),
+    Fault("disk-full", disk.fill_disk, is_short=True),
+    Fault("disk-full-for-workers", disk.fill_disk_in_run_with_worker_processes, repeats=2),
+    Fault("shards-damaged", disk.damage_shards),
     Fault("drain-too-slow", interruptions.drain_past_deadline),
     Fault("drain-too-slow-inline", interruptions.drain_past_deadline_inline),
     Fault("interrupted-twice", interruptions.interrupt_twice),
