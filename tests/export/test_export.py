@@ -87,7 +87,7 @@ def make_constant_store(accuracy=0.5):
     return ChangedStore(change=lambda *_arguments: constant_values)
 
 
-def test_export_writes_null_for_empty_means(tmp_path):
+def test_export_writes_null_for_means_over_zero_images(tmp_path):
     export(tmp_path, make_plan([10], ["pgd"]), make_constant_store())
     content = (tmp_path / "cifar10/pgd_confidence.json").read_text()
     assert "NaN" not in content
