@@ -129,6 +129,7 @@ def test_short_dynamics_job_has_snapshots_at_the_published_fractions_of_training
     steps = list(sweep.weights.steps)
     assert {*steps} <= {round(iteration * study.iterations_per_printed) for iteration in published}
     assert steps[-1] == round(published[-1] * study.iterations_per_printed)
+    assert len(steps) == 8
 
 
 IMAGE_DISTRIBUTION = """study: image-distribution

@@ -74,8 +74,7 @@ def require_evaluations(results: DatasetResults, name: str) -> list[tuple[str, f
     if strengths:
         raise ConfigError(
             f"Looking up {name} failed for {results.name}: it has no results under {key} at strength {strength}. "
-            f"Choose one of "
-            f"{', '.join(f'{known_strength:g}' for known_strength in strengths)}."
+            f"Choose one of {', '.join(f'{known_strength:g}' for known_strength in strengths)}."
         )
     raise _unknown_error(results, name, "a score, a key, or a key at a strength", _evaluation_names(results))
 

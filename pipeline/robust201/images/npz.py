@@ -99,7 +99,8 @@ def _move_channels_first(path: Path, images: NDArray[Any], spec: DatasetSpec) ->
     if images.max(initial=0) == 1:
         raise DatasetError(
             f"Reading images failed for {path}: the images are uint8, whose pixels range from 0 to 255, but no pixel "
-            "is above 1, so all images are nearly black. If pixels were divided by 255, multiply them by 255."
+            "is above 1, so all images are nearly black. If pixels were divided by 255, multiply them by 255 before "
+            "they are converted to uint8."
         )
     if has_channels_first and has_channels_last and n_channels > 1:
         raise DatasetError(

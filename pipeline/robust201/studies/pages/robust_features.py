@@ -120,7 +120,7 @@ def write_dynamics(study: DynamicsStudy, exports: Exports, folder: Path) -> list
 
 
 def _describe_trends(trends: pd.DataFrame) -> list[str]:
-    """Return a sentence on the curves that rise or fall as published; no sentence if no published tau is comparable."""
+    """Return a sentence that counts curves whose tau has the published sign; none if no published tau is comparable."""
     comparable = trends[trends["tau"].notna() & trends["printed_tau"].notna()]
     if comparable.empty:
         return []

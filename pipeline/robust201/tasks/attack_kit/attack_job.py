@@ -28,8 +28,8 @@ _POOL_BYTES = {"cpu": 2**26, "cuda": 2**30}
 fills its batches."""
 
 _POOL_BATCHES = {"cpu": 128, "cuda": 16}
-"""Maximum number of batches in Square's pool, by device type. This limit applies if batches are small. Even on CUDA, a
-full pool has sixteen batches, so the one that may be only partly filled costs little."""
+"""Maximum number of batches in Square's pool, by device type. This limit applies if batches are small. At this
+limit, even on CUDA, a full pool has sixteen batches, so the one that may be only partly filled costs little."""
 
 _POOL_COPIES = 6
 """Number of float32 tensors of the size of Square's pool that are in memory at once."""
