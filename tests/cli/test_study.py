@@ -66,7 +66,7 @@ def test_study_trains_evaluates_and_writes_page(robust201, tmp_path):
     assert f"$ robust201 train {tmp_path / 'train.yaml'}" in result.err
     page = (out / "study.md").read_text()
     assert page.startswith("# tiny: ")
-    assert "other strengths than the paper's" in page
+    assert "over strengths other than the paper's" in page
     networks = pd.read_csv(out / "tables/networks.csv")
     assert len(networks) == 2
     (row,) = pd.read_csv(out / "tables/robustness.csv").to_dict("records")

@@ -266,7 +266,7 @@ def break_deflate(path: Path) -> None:
 
 DAMAGED_EXPORTS = {
     "no sweep.json": ("sweep.json", Path.unlink, "is missing or invalid"),
-    "invalid JSON in sweep.json": ("sweep.json", lambda path: path.write_text("{"), "expected JSON"),
+    "invalid JSON in sweep.json": ("sweep.json", lambda path: path.write_text("{"), "expected a readable JSON file"),
     "invalid fields in sweep.json": (
         "sweep.json",
         lambda path: path.write_text('{"key_style": 1}'),

@@ -133,7 +133,7 @@ def test_duckdb_example_prints_sorted_keys_and_is_deterministic(demo: Path) -> N
 
 def commands_on_demo(page: str) -> list[list[str]]:
     """Return the arguments of a page's commands that use the demo's output."""
-    lines = [line for block in examples(page, "sh") for line in block.splitlines()]
+    lines = [line for block in examples(page, "sh") for line in block.replace("\\\n", "").splitlines()]
     commands = [shlex.split(line, comments=True) for line in lines if line.startswith("robust201 ")]
     return [command[1:] for command in commands if any(word.startswith(str(DEMO)) for word in command)]
 
@@ -183,7 +183,7 @@ def test_use_case_commands_run(
     Path("DATASET").symlink_to("dataset")
     export(Path("ours"), fabricate_plan(range(8), ("clean", "jacobian")))
     write_external_tables()
-    lines = [line for block in examples(page, "sh") for line in block.splitlines()]
+    lines = [line for block in examples(page, "sh") for line in block.replace("\\\n", "").splitlines()]
     commands = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("robust201 ")]
     assert len(commands) >= min_commands
     for command in commands:
