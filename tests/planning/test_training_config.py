@@ -79,6 +79,7 @@ INVALID_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "no dataset to train on": ({"trains_on_bright": False}, "at least one dataset to train on"),
     "duplicate seeds": ({"seeds": [1, 1]}, "distinct numbers"),
     "negative seed": ({"seeds": [-1]}, "at least 0"),
+    "seed beyond 64 bits": ({"seeds": [2**63]}, r"at most 9\.22"),
     "unknown architecture": ({"architectures": [99999]}, "Looking up an architecture failed|expected"),
     "unknown field": ({"recipe": {}}, r"expected a known field, got 'recipe'\. Did you mean 'recipes'\?"),
     "unknown precision": ({"precision": "bf16"}, "precision: expected 'fp32' or 'tf32', got 'bf16'"),

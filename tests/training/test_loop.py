@@ -1,9 +1,12 @@
 """The training loop: equal weights after any interruption, snapshots, initial weights, and one-line errors."""
 
 import itertools
+import random
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from robust201.core.errors import (
     ArchitectureError,
@@ -254,6 +257,56 @@ def test_last_batch_of_one_image_is_an_error_if_batch_norm_rejects_it():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+class LinearSpace(SmallSpace):
+    """A space whose network is a linear layer, returned by a function."""
+
+    def __init__(self, build_network):
+        self._build_network = build_network
+
+    def build(self, architecture, *, n_classes):
+        return self._build_network(n_classes)
+
+
+def linear_network(n_outputs: int, n_inputs: int = 192) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(n_inputs, n_outputs))
+
+
+SHARED_NETWORK = linear_network(2)
+
+INVALID_NETWORKS = {
+    "too many outputs": (lambda n_classes: linear_network(n_classes + 2), r"shape \(8, 2\), got shape \(8, 4\)"),
+    "another image size": (lambda n_classes: linear_network(n_classes, 100), "it raised RuntimeError: mat1 and mat2"),
+    "float16": (lambda n_classes: linear_network(n_classes).half(), "it raised RuntimeError"),
+    "no parameters": (lambda n_classes: nn.Flatten(), "it has no parameters that can be trained"),
+    "one module": (lambda n_classes: SHARED_NETWORK, "two calls of the function returned the same"),
+}
+
+
+@pytest.mark.parametrize("fault", INVALID_NETWORKS)
+def test_invalid_network_is_rejected_before_the_first_step(fault):
+    build_network, message = INVALID_NETWORKS[fault]
+    steps = []
+    with pytest.raises(NetworkError, match=message) as error:
+        run_training(make_recipe(), space=LinearSpace(build_network), on_steps=lambda step, _record: steps.append(step))
+    assert "\n" not in str(error.value)
+    assert steps == []
+
+
+def test_initial_weights_from_numpy_and_python_generators_depend_on_the_seed():
+    def build_network(n_classes):
+        network = linear_network(n_classes)
+        with torch.no_grad():
+            network[1].bias.copy_(torch.tensor(np.random.rand(n_classes) + random.random()))  # noqa: NPY002
+        return network
+
+    recipe = make_recipe(snapshots=SNAPSHOTS_AT_EVERY_STEP)
+    biases = [
+        run_training(recipe, space=LinearSpace(build_network), seed=seed)[0].state_dict["1.bias"].tolist()
+        for seed in (1, 1, 2)
+    ]
+    assert biases[0] == biases[1] != biases[2]
+
+
 def test_missing_device_is_rejected():
     with pytest.raises(ConfigError, match="has no CUDA device"):
         run_training(make_recipe(), device="cuda")

@@ -29,7 +29,8 @@ from robust201.training.recipes import Recipe
 
 _RECIPE_NAME = rf"[A-Za-z][\w.-]{{,{MAX_NAME_LENGTH - 1}}}"
 
-Seed = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+"""Training seed, which the manifest of a checkpoint store holds as a 64-bit integer."""
 
 
 class Training(NamedTuple):

@@ -4,8 +4,10 @@ On a CPU, equal arguments give byte-identical weights, even after interruptions.
 arguments, because it affects the order of float additions.
 """
 
+import copy
 import math
 import os
+import random
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -15,15 +17,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from robust201.core.errors import CheckpointError, ConfigError, EvaluationError, one_line
+from robust201.core.errors import CheckpointError, ConfigError, EvaluationError, NetworkError, one_line
 from robust201.core.memory import restore_gc_thresholds
 from robust201.core.noise import derived_seed
 from robust201.core.precision import Precision, check_precision, has_avx512
 from robust201.core.records import ArchitectureId, ImageSet, Normalisation, format_architecture
-from robust201.models.classifier import network_logits
+from robust201.models.classifier import Classifier, network_logits
+from robust201.models.network_check import check_network
 from robust201.spaces.base import Space
 from robust201.training.adversarial import RandomStarts, step_loss
 from robust201.training.augmentation import Augmenter, to_device
@@ -40,6 +44,9 @@ REPORT_SECONDS = 2.0
 """Minimum number of seconds between two progress reports."""
 
 _EVALUATION_BATCH_SIZE = 256
+
+_N_CHECKED_IMAGES = 8
+"""Number of images on which the untrained network's logits are checked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +112,8 @@ def train(
         CheckpointError: `start` does not fit the network.
         ConfigError: this machine lacks the device or precision, or a snapshot is due after the end of training.
         EvaluationError: the loss or weights are not finite, or the network rejects a batch of one image.
+        NetworkError: the logits of the untrained network are invalid, it has nothing to train, or building it twice
+            returns the same module.
         StorageError: a state cannot be written, or belongs to another training run.
     """
     _check_device(device, precision)
@@ -171,10 +180,29 @@ class _Training:
         self._optimiser = _make_optimiser(self._network, recipe)
         self._augment = Augmenter(recipe.augmentation, n_ids=data.n_ids, seed=seed, device=device)
         self._normalise = _Normaliser(data.normalisation, device)
+        self._check_network()
         self.step = 0
         self._history: tuple[EpochRecord, ...] = ()
         self._batches: Iterator[Batch] | None = None
         self._begin_epoch()
+
+    def _check_network(self) -> None:
+        """Check the logits of a copy of the network on a few images, so that mistakes are found before training."""
+        if not any(parameter.requires_grad for parameter in self._network.parameters()):
+            raise NetworkError(
+                f"Checking the network failed for {self._label}: it has no parameters that can be trained. Return a "
+                "network with parameters."
+            )
+        batch = next(iter(self._data.batches(self._recipe.batch_size, self._seed, 0)))
+        pixels = to_device(batch.pixels[:_N_CHECKED_IMAGES], self._device).float() / 255
+        classifier = Classifier(
+            copy.deepcopy(self._network),
+            self._data.normalisation,
+            n_classes=self._data.n_classes,
+            device=self._device,
+            channels_last=self._layout == torch.channels_last,
+        )
+        check_network(classifier, pixels, name=self._label, n_classes=self._data.n_classes, randomised=True)
 
     def _begin_epoch(self) -> None:
         # The sums stay on the device, because reading them after each step would synchronise with it.
@@ -348,6 +376,21 @@ class _Normaliser:
         return (pixels - self._mean) / self._std
 
 
+def _build(space: Space, architecture: ArchitectureId, n_classes: int, seed: int) -> nn.Module:
+    """Build a network with all global random generators seeded; Python's and NumPy's are restored."""
+    # PyTorch's initialisation uses the global generator, which `_deterministic` restores.
+    initial_seed = derived_seed(seed, "training", "initial weights")
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - for users' code
+    torch.manual_seed(initial_seed)
+    random.seed(initial_seed)
+    np.random.seed(initial_seed % 2**32)  # noqa: NPY002
+    try:
+        return space.build(architecture, n_classes=n_classes)
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
+
+
 def _initialise(
     space: Space,
     architecture: ArchitectureId,
@@ -356,9 +399,12 @@ def _initialise(
     start: Mapping[str, torch.Tensor] | None,
     label: str,
 ) -> nn.Module:
-    # PyTorch's initialisation uses the global generator, which `_deterministic` restores.
-    torch.manual_seed(derived_seed(seed, "training", "initial weights"))
-    network = space.build(architecture, n_classes=n_classes)
+    network = _build(space, architecture, n_classes, seed)
+    if _build(space, architecture, n_classes, seed) is network:
+        raise NetworkError(
+            f"Building the network failed for {label}: two calls of the function returned the same module, so training "
+            "would not start from new weights. Build a new network in each call."
+        )
     if start is not None:
         try:
             network.load_state_dict(start, strict=True)
