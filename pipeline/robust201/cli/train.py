@@ -34,6 +34,7 @@ def train(
     After an interruption, run the same command again: each training run resumes from its last saved state. The weights
     are the same as without an interruption.
     """
+    from robust201.core.user_code import hash_files
     from robust201.planning.code_consent import announce_code
     from robust201.planning.loading import load_training
     from robust201.planning.sweep_warnings import find_default_normalisations
@@ -56,6 +57,7 @@ def train(
     check_device(config)
     announce_code(config, trainings, allowed=allow_code or (), say=console.say)
     check_code(config)
+    space = config.make_space(hash_files(config.code_files()))
     planned_runs: list[Training] = []
 
     def show_preview(plan: TrainingPlan) -> None:
@@ -75,7 +77,7 @@ def train(
             on_progress=display.update,
             say=console.say,
         )
-    console.say_each(_describe_accuracies(config.store, planned_runs))
+    console.say_each(_describe_accuracies(config.store, space.weights_name, planned_runs))
     completion_message = f"Complete. Evaluate the networks in a sweep with weights: {{path: {config.store}, recipe: …}}"
     code = console.show_tally(tally, "snapshot", completion_message)
     if slurm_task is not None:
@@ -83,8 +85,8 @@ def train(
     raise typer.Exit(code)
 
 
-def _describe_accuracies(store: Path, trainings: Sequence[Training]) -> list[str]:
-    """Return a line with the test accuracy of each finished run of `trainings`."""
+def _describe_accuracies(store: Path, space: str, trainings: Sequence[Training]) -> list[str]:
+    """Return a line with the test accuracy of each finished run of `trainings` in a space."""
     from robust201.weights.store import CheckpointStore
 
     requested_runs = set(trainings)
@@ -94,7 +96,10 @@ def _describe_accuracies(store: Path, trainings: Sequence[Training]) -> list[str
     return [
         f"{record.label}: test accuracy {record.recorded_accuracy:.4f}"
         for record in checkpoints.records()
-        if record.is_final and record.recorded_accuracy is not None and _training_of(record) in requested_runs
+        if record.space == space
+        and record.is_final
+        and record.recorded_accuracy is not None
+        and _training_of(record) in requested_runs
     ]
 
 
