@@ -292,6 +292,15 @@ def test_invalid_network_is_rejected_before_the_first_step(fault):
     assert steps == []
 
 
+def test_network_that_cannot_be_copied_can_be_trained():
+    def build_network(n_classes):
+        network = linear_network(n_classes)
+        network.last_norm = network[1].weight.norm()  # deepcopy rejects tensors that have a gradient function
+        return network
+
+    assert run_training(make_recipe(), space=LinearSpace(build_network))[-1].step == N_STEPS
+
+
 def test_initial_weights_from_numpy_and_python_generators_depend_on_the_seed():
     def build_network(n_classes):
         network = linear_network(n_classes)

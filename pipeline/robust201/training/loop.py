@@ -4,7 +4,6 @@ On a CPU, equal arguments give byte-identical weights, even after interruptions.
 arguments, because it affects the order of float additions.
 """
 
-import copy
 import math
 import os
 import random
@@ -180,14 +179,19 @@ class _Training:
         self._optimiser = _make_optimiser(self._network, recipe)
         self._augment = Augmenter(recipe.augmentation, n_ids=data.n_ids, seed=seed, device=device)
         self._normalise = _Normaliser(data.normalisation, device)
-        self._check_network()
+        self._check_network(_build(space, architecture, data.n_classes, seed))
         self.step = 0
         self._history: tuple[EpochRecord, ...] = ()
         self._batches: Iterator[Batch] | None = None
         self._begin_epoch()
 
-    def _check_network(self) -> None:
-        """Check the logits of a copy of the network on a few images, so that mistakes are found before training."""
+    def _check_network(self, second_network: nn.Module) -> None:
+        """Check logits on a few images, given a second network of the same kind, because `Classifier` freezes it."""
+        if second_network is self._network:
+            raise NetworkError(
+                f"Building the network failed for {self._label}: two calls of the function returned the same module, "
+                "so training would not start from new weights. Build a new network in each call."
+            )
         if not any(parameter.requires_grad for parameter in self._network.parameters()):
             raise NetworkError(
                 f"Checking the network failed for {self._label}: it has no parameters that can be trained. Return a "
@@ -196,7 +200,7 @@ class _Training:
         batch = next(iter(self._data.batches(self._recipe.batch_size, self._seed, 0)))
         pixels = to_device(batch.pixels[:_N_CHECKED_IMAGES], self._device).float() / 255
         classifier = Classifier(
-            copy.deepcopy(self._network),
+            second_network.to(self._device),
             self._data.normalisation,
             n_classes=self._data.n_classes,
             device=self._device,
@@ -400,11 +404,6 @@ def _initialise(
     label: str,
 ) -> nn.Module:
     network = _build(space, architecture, n_classes, seed)
-    if _build(space, architecture, n_classes, seed) is network:
-        raise NetworkError(
-            f"Building the network failed for {label}: two calls of the function returned the same module, so training "
-            "would not start from new weights. Build a new network in each call."
-        )
     if start is not None:
         try:
             network.load_state_dict(start, strict=True)
