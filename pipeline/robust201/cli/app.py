@@ -11,7 +11,7 @@ import typer
 
 from robust201 import __version__
 from robust201.cli import console, plan_costs
-from robust201.cli.analyse import correlate, design
+from robust201.cli.analyse import analyse_app
 from robust201.cli.audit import audit
 from robust201.cli.bench import bench
 from robust201.cli.compare import compare
@@ -21,7 +21,7 @@ from robust201.cli.demo import demo
 from robust201.cli.estimates import say_unused_estimates
 from robust201.cli.evaluate import ImageSize, ResizeRule, choose_size, evaluate, load_data, read_resize
 from robust201.cli.exits import run_to_exit_code
-from robust201.cli.help_texts import ABOUT, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
+from robust201.cli.help_texts import ABOUT, DATASET_PANEL, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
 from robust201.cli.images import fuse, import_images, robustify
 from robust201.cli.metrics import metrics
 from robust201.cli.monitoring import AsJson, doctor, logs, print_json, status
@@ -520,8 +520,9 @@ add_commands(
     *(demo, bench, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),
     *(verify, audit, export, diff, convert, push, meta),
-    *(report, plot, rank, metrics, search, predict, correlate, design),
+    *(report, plot, rank, metrics, search, predict),
     *(study, fuse, import_images, robustify),
     *(evaluate, compare, curves, show),
 )
 app.add_typer(submit_app, rich_help_panel=RUN_PANEL)
+app.add_typer(analyse_app, rich_help_panel=DATASET_PANEL)
