@@ -56,7 +56,6 @@ COMMANDS = (
     "design",
     "audit",
     "search",
-    "predict",
     "study",
     "fuse",
     "import-images",

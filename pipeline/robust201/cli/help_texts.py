@@ -22,7 +22,7 @@ PANELS = {
     "Set up": ("demo", "bench", "doctor", "fetch", "import-weights", "train", "corrupt"),
     RUN_PANEL: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
     "Check and export results": ("verify", "audit", "export", "diff", "convert", "push"),
-    DATASET_PANEL: ("report", "rank", "plot", "metrics", "analyse", "search", "predict"),
+    DATASET_PANEL: ("report", "rank", "plot", "metrics", "analyse", "search"),
     "Run a study": ("study", "fuse", "import-images", "robustify"),
     "Evaluate your own networks": ("evaluate", "compare", "curves", "show"),
 }
@@ -48,8 +48,6 @@ EXAMPLES = {
     ),
     "plan": (
         "robust201 plan jobs/paper.yaml --keys clean,pgd",
-        "robust201 plan jobs/paper.yaml --budget 500h --like dataset",
-        "robust201 plan jobs/paper.yaml --like dataset --next 200",
         "robust201 plan jobs/paper.yaml --save",
         "robust201 plan jobs/train-digits.yaml",
     ),
@@ -102,7 +100,6 @@ EXAMPLES = {
         "robust201 search dataset --objective pgd:1 --methods local,evolution --figure regret.svg",
         "robust201 search dataset --objective clean --distinct",
     ),
-    "predict": ("robust201 predict dataset --keys clean,pgd:1 --out predictions.parquet",),
     "study": (
         "robust201 study --published image-distribution",
         "robust201 study jobs/image-distribution-small.yaml --out runs/image-distribution-small/study",
