@@ -17,7 +17,7 @@ from robust201.planning.loading import parse_config
 from robust201.planning.plan import assumed_facts, make_plan
 from robust201.reader.frames import FRAME_COLUMNS
 from robust201.spaces.nasbench201 import evaluated_indices
-from tests.cli.test_cli import COMMANDS
+from tests.cli.test_cli import COMMAND_GROUPS, COMMANDS
 from tests.conftest import REPOSITORY, RunCommand
 from tests.support.fabricated import export
 from tests.support.fabricated import make_plan as fabricate_plan
@@ -215,7 +215,7 @@ def test_page_options_exist(page: str) -> None:
 @pytest.mark.parametrize("page", documents())
 def test_page_commands_and_links_exist(page: str) -> None:
     text, commands = (REPOSITORY / page).read_text(), commands_of(page)
-    assert set(re.findall(r"(?:^|&& |bin/)robust201 ([a-z]\S*)", commands, re.M)) <= {*COMMANDS, "submit"}
+    assert set(re.findall(r"(?:^|&& |bin/)robust201 ([a-z]\S*)", commands, re.M)) <= {*COMMANDS, *COMMAND_GROUPS}
     for link in re.findall(r"\]\(([^)\s:]+)\)", text):
         file, _, anchor = link.partition("#")
         target = (REPOSITORY / page).parent / file if file else REPOSITORY / page
