@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.outcomes import Outcomes, read_images
-from robust201.reader.rankings import StoredResults
+from robust201.reader.stored_results import StoredResults
 from robust201.reader.value_checks import CLEAN
 from robust201.statistics.outcomes import count_by_image
 

@@ -501,11 +501,8 @@ class RobustnessDataset:
         keys: NameOrNames | None = None,
         *,
         reference: int | str | None = None,
-        ties: float = 0.05,
-        n_draws: int = 0,
-        seed: int = 0,
     ) -> "DerivedMetrics":
-        """Compute rankings with their uncertainty, and derived metrics.
+        """Compute derived metrics.
 
         If architectures have several sets of weights, each set is a separate network (see `select`).
 
@@ -513,14 +510,9 @@ class RobustnessDataset:
             datasets: names of datasets.
             keys: names of keys.
             reference: network to which corruption errors are relative.
-            ties: significance level for ties with the best network.
-            n_draws: number of bootstrap resamples for intervals of medians, ranks and rank correlations, at least 2, or
-                0 for no intervals.
-            seed: seed of the bootstrap resamples.
 
         Raises:
-            ConfigError: a dataset, key or the reference does not exist, the level is not between 0 and 1, or `n_draws`
-                is 1.
+            ConfigError: a dataset, key or the reference does not exist.
             ResultsError: per-image outcomes contradict the accuracies.
         """
         from robust201.reader.derived import derive_metrics
@@ -531,7 +523,7 @@ class RobustnessDataset:
         )
         reference_id = None if reference is None else parse_architecture_id(self.get_uid(reference))
         files = self.select().files
-        return derive_metrics(files, *datasets_and_keys, reference=reference_id, level=ties, n_draws=n_draws, seed=seed)
+        return derive_metrics(files, *datasets_and_keys, reference=reference_id)
 
     @overload
     def worst_case(
