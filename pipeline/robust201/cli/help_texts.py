@@ -105,9 +105,6 @@ EXAMPLES = {
         "robust201 search dataset --objective pgd:1 --methods local,evolution --figure regret.svg",
         "robust201 search dataset --objective clean,pgd:1 --distinct",
     ),
-    "robust201 predict dataset --keys clean,pgd:1 --out predictions.parquet",
-        "robust201 search dataset --objective pgd:1 --predictions predictions.parquet",
-    ),
     "study": (
         "robust201 study --published image-distribution",
         "robust201 study jobs/image-distribution-small.yaml --out runs/image-distribution-small/study",
