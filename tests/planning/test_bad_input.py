@@ -77,7 +77,7 @@ INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|n
             {"keys": {"pgd_l2": {"epsilons": [0.5, 1e30]}}},
             "keys.pgd_l2 on digits: expected strengths up to 55.4256, the largest L2 distance of images of 32 x 32",
         ),
-        ({"keys": {"aa_fab_l1": {"epsilons": [3073]}}}, "expected strengths up to 3072, the largest L1 distance"),
+        ({"keys": {"aa_fab-t_l1": {"epsilons": [3073]}}}, "expected strengths up to 3072, the largest L1 distance"),
         (
             {"keys": {"aa_apgd-t": {"targets": 99}}},
             "keys.aa_apgd-t on digits: expected `targets` up to 9, the number of classes other than the label",
