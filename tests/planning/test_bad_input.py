@@ -70,7 +70,7 @@ INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|n
             {"keys": {"hessian_input": {"tolerance": 0}}},
             "keys.hessian_input.tolerance: expected at least 1e-06, got 0.",
         ),
-        ({"keys": {"proxies": {"images": 1}}}, "keys.proxies.images: expected at least 2, got 1."),
+        ({"keys": {"jacobian": {"images": 0}}}, "keys.jacobian.images: expected at least 1, got 0."),
         ({"keys": {"jacobian": {"projections": 0}}}, "expected at least 1 or 'exact', got 0."),
         ({"keys": {"fog": {"severities": [0]}}}, "keys.fog.severities.0: expected at least 1, got 0."),
         (

@@ -16,13 +16,10 @@ from typing import Any, Literal
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.tasks.constraints import CONSTRAINTS, L2, LINF, Constraint
 from robust201.tasks.measures.parameters import (
-    PROXIES,
-    CrozeParameters,
     HessianWeightsParameters,
     InputGradientParameters,
     InputHessianParameters,
     JacobianParameters,
-    ProxyParameters,
 )
 from robust201.tasks.parameters import (
     NORMS,
@@ -338,8 +335,6 @@ TASKS: dict[str, Task] = {
         _measure_task(
             "hessian_input", InputHessianParameters, _hessian_input_passes, InputHessianParameters.default_columns
         ),
-        _measure_task("proxies", ProxyParameters, lambda _p, _c: 15.0, PROXIES),
-        _measure_task("croze", CrozeParameters, lambda _p, _c: 24.0, ("score",)),
     )
 }
 """Tasks by key, in the order in which results are listed."""
