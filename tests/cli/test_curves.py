@@ -16,7 +16,7 @@ from torch import nn
 
 def build(seed=0):
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 3))
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 16), nn.Tanh(), nn.Linear(16, 3))
 
 def other():
     return build(1)
@@ -28,7 +28,9 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "net.py").write_text(NETWORK)
     pixels = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
     torch.manual_seed(0)
-    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 3))
+    network = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3)
+    )
     with torch.no_grad():
         labels = network(torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255).argmax(1).numpy()
     np.savez(tmp_path / "test.npz", images=pixels, labels=labels)

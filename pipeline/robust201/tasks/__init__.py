@@ -58,7 +58,7 @@ Kind = Literal["clean", "attack", "corruption", "measure"]
 Passes = Callable[[Any, int], float]
 """(parameters, number of classes) → forward-pass equivalents per image and strength."""
 
-_COST_FACTORS = ("steps", "queries", "restarts", "targets", "projections")
+_COST_FACTORS = ("steps", "queries", "restarts", "targets", "projections", "passes")
 """Names of parameters that multiply the number of passes."""
 
 
