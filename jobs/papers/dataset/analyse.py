@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -110,13 +110,17 @@ class Results:
         """Attacks whose parameters are the paper's."""
         return [key for key in ATTACKS if key in self.accuracies and (self.has_full_square or key != "aa_square")]
 
+    @property
+    def columns(self) -> list[Column]:
+        return cast("list[Column]", self.accuracies.columns.tolist())
+
     @cached_property
     def adversarial_columns(self) -> list[Column]:
-        return [column for column in self.accuracies.columns.tolist() if column[0] in ATTACKS]
+        return [column for column in self.columns if column[0] in ATTACKS]
 
     @cached_property
     def corruption_columns(self) -> list[Column]:
-        return [column for column in self.accuracies.columns.tolist() if column[0] not in {*ATTACKS, "clean"}]
+        return [column for column in self.columns if column[0] not in {*ATTACKS, "clean"}]
 
     def mean(self, columns: Sequence[Column]) -> "pd.Series[float]":
         """Return each cell's mean accuracy over (key, strength) pairs, for cells that have all of them."""
