@@ -38,13 +38,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_curves_writes_figure_and_distances(folder: Path, robust201: RunCommand) -> None:
-    options = ("--data", folder / "test.npz", "--image-size", 8, "--norm", "L2", "--quiet")
+    options = ("--data", folder / "test.npz", "--image-size", 8, "--norm", "Linf", "--quiet")
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
     result = robust201("curves", *networks, *options, "--out", folder / "curves.svg")
     assert result.code == 0, result.err
     assert result.out.splitlines()[0].startswith(f"{networks[0]}: accuracy 100.0%")
     assert "median distance" in result.out
-    assert "epsilon (L2)" in (folder / "curves.svg").read_text()
+    assert "epsilon in 1/255" in (folder / "curves.svg").read_text()
     payload = json.loads(robust201("curves", *networks, *options, "--out", folder / "distances.csv", "--json").out)
     distances = pd.read_csv(folder / "distances.csv")
     assert [row["median_distance"] for row in payload["networks"]] == pytest.approx(

@@ -26,7 +26,6 @@ from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.intervals import NORMAL_QUANTILE, accuracy_intervals, mean_intervals
 from robust201.statistics.pareto import non_dominated_mask
 from robust201.statistics.rank_correlation import kendall_taus
-from robust201.statistics.robustness import robustness_r
 
 FENCE = 1.5
 """Whiskers end at the most extreme accuracy within this many interquartile ranges of the box (Tukey)."""
