@@ -1,7 +1,4 @@
-"""Bit-for-bit parity of the fused attacks with the libraries on tiny networks, with many and with few iterations.
-
-`benchmarks/parity.py` does the same on whole networks.
-"""
+"""Bit-for-bit parity of the fused attacks with the libraries on tiny networks, with many and with few iterations."""
 
 import numpy as np
 import pytest

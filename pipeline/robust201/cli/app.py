@@ -13,7 +13,6 @@ from robust201 import __version__
 from robust201.cli import console, plan_costs
 from robust201.cli.analyse import correlate, design
 from robust201.cli.audit import audit
-from robust201.cli.bench import bench
 from robust201.cli.compare import compare
 from robust201.cli.curves import curves
 from robust201.cli.dataset import KeyStyleText, convert, diff, export, read_key_style, verify
@@ -517,7 +516,7 @@ def corrupt(
 
 add_commands(
     app,
-    *(demo, bench, doctor, fetch, import_weights, train, corrupt),
+    *(demo, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),
     *(verify, audit, export, diff, convert, push, meta),
     *(report, plot, rank, metrics, search, predict, correlate, design),

@@ -18,10 +18,12 @@ from robust201.analysis.leaderboard import REFERENCE_SEVERITY, nearest_strength
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.figures import figure_data, palette
 from robust201.figures.marks import (
+    SHOWN_POSITION,
     band_layers,
     box_layers,
     category_axis,
     chance_layers,
+    clamp_to_axes,
     colour_bar,
     fraction_axis,
     heat_map,
@@ -525,20 +527,19 @@ def specify_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResult
         if evaluation[0] in scores_by_label and len(front):
             hover = {"tooltip": [{"field": "architecture", "title": "Pareto front"}]}
             position = {"x": {"field": "clean"}, "y": {"field": "accuracy"}}
-            ring = {"type": "point", "filled": False, "size": 4 * size, "color": INK}
+            ring = {"type": "point", "filled": False, "size": 4 * size, "color": INK, "clip": True}
             path = position | {"stroke": name_channel}
-            mark = {"type": "line", "strokeWidth": 0.8}
+            mark = {"type": "line", "strokeWidth": 0.8, "clip": True}
             front_layers = [{"mark": mark, "encoding": path}, {"mark": ring, "encoding": position | hover}]
             layers.append({"data": {"values": spec_rows(front.assign(name="Pareto front"))}, "layer": front_layers})
         if layout.is_on_page:
             ring = {"type": "point", "filled": False, "size": 90, "strokeWidth": 1.5, "color": INK}
-            position = {"x": {"field": "clean"}, "y": {"field": "accuracy"}}
-            select_chosen = [{"filter": "datum.architecture === chosen"}]
-            layers.append({"data": points_data, "transform": select_chosen, "mark": ring, "encoding": position})
+            chosen = [{"filter": "datum.architecture === chosen"}, *clamp_to_axes(axes, axis_limits)]
+            layers.append({"data": points_data, "transform": chosen, "mark": ring, "encoding": SHOWN_POSITION})
         y = fraction_axis(layout, "@title" if layout.is_on_page else "accuracy", limits)
         x = {
             "type": "quantitative",
-            "scale": {"domain": list(clean_limits), "nice": False, "zero": False, "clamp": True},
+            "scale": {"domain": list(clean_limits), "nice": False, "zero": False},
         }
         x["axis"] = {
             "title": "clean accuracy" if layout.is_on_page else None,
@@ -546,7 +547,6 @@ def specify_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResult
             "grid": True,
             "tickCount": 4,
         }
-        y["scale"]["clamp"] = True
         spec: Spec = {"width": layout.width, "height": height, "encoding": {"x": x, "y": y}, "layer": layers}
         if layout.is_on_page:
             y["scale"]["domain"] = ["@low", "@high"]
@@ -610,14 +610,12 @@ def specify_measures_and_accuracies(frame: pd.DataFrame, results: DatasetResults
             scale = {
                 "type": "log" if is_logarithmic else "linear",
                 "domain": list(value_limits),
-                "clamp": True,
                 "nice": False,
             }
             agreement = palette.agreement_text(rows)
             title = f"{measure} ({agreement})" if layout.is_on_page and agreement else measure
             axis = {"title": title, "titleFontSize": SMALL_SIZE, "grid": True, "tickCount": 4, "labelOverlap": True}
             x = {"type": "quantitative", "scale": scale | ({} if is_logarithmic else {"zero": False}), "axis": axis}
-            y["scale"]["clamp"] = True
             panel_size = (layout.width, height)
             layers = [
                 *point_layers(data, ("value", "accuracy"), [value_limits, limits], encoding, size, panel_size),

@@ -1,6 +1,5 @@
-"""`robust201 bench`: a user's loop and `run` give equal results, and their times are measured and compared."""
+"""Benchmark against a user's loop: the loop and `run` give equal results, and times are compared."""
 
-import json
 import math
 import os
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from robust201.bench.comparison import (
+from benchmarks.comparison import (
     AttackBudget,
     ContenderTimes,
     Loop,
@@ -21,10 +20,10 @@ from robust201.bench.comparison import (
     make_loops,
     run_timed,
 )
-from robust201.bench.generated import random_subjects
-from robust201.cli import bench as bench_command
+from benchmarks.generated import random_network, write_subject
 from robust201.core.errors import EvaluationError
 from robust201.core.records import Normalisation
+from robust201.images import load_images
 from tests.conftest import RunCommand
 
 SHORT_ATTACKS = AttackBudget((1.0, 8.0), (1.0, 8.0), pgd_steps=2, apgd_steps=2, queries=3)
@@ -40,8 +39,9 @@ def make_times(contender: Loop | Sweep, start: float, total: float, accuracy: fl
 @pytest.fixture
 def subject(tmp_path: Path) -> Subject:
     """Return a tiny network with random weights, and four digits, written to files."""
-    (subject,) = random_subjects(["309"], 4, tmp_path, channels=4, cells=1)
-    return subject
+    size = {"channels": 4, "cells": 1}
+    network, images = random_network("309", load_images("digits", count=4), **size)
+    return write_subject("309", network, images, tmp_path, **size)
 
 
 def test_ratio_is_relative_to_best_loop() -> None:
@@ -92,11 +92,11 @@ def test_loop_and_reference_engine_give_equal_accuracies(
     """Accuracies of attacks without random numbers are compared exactly."""
     from robust201.tasks.perturbations.foolbox_engine import foolbox  # This import suppresses Foolbox's warning.
 
-    user_loop = import_module("robust201.bench.user_loop")
-    assert user_loop.foolbox is foolbox
+    plain_loop = import_module("benchmarks.plain_loop")
+    assert plain_loop.foolbox is foolbox
     loop_command = Loop("channels_last", 3).command(subject, SHORT_ATTACKS, Machine(), tmp_path, with_attacks=True)
     monkeypatch.setattr(sys, "argv", loop_command[2:])
-    user_loop.run_loop()
+    plain_loop.main()
     accuracies = Loop("channels_last", 3).read(tmp_path, capsys.readouterr().out)
     sweep = Sweep(engine="reference")
     command = sweep.command(subject, SHORT_ATTACKS, Machine(), tmp_path, with_attacks=True)
@@ -108,43 +108,3 @@ def test_loop_and_reference_engine_give_equal_accuracies(
     }
     assert accuracies["clean"] == sweep_accuracies["clean"] == {0.0: 1.0}
     assert accuracies["fgsm"] == sweep_accuracies["fgsm"]
-
-
-def test_bench_prints_table_and_writes_times(
-    robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    commands = []
-
-    def fake_run_timed(command: list[str], environment: dict[str, str], log: Path) -> tuple[RunTime, str]:
-        commands.append(command)
-        assert environment["OMP_NUM_THREADS"] == "2"
-        # The option without values means no attacks.
-        has_attacks = "--attacks" in command and command[-1] != "--attacks"
-        is_loop = "robust201.bench.user_loop" in command
-        wall = 1.0 + has_attacks * (8.0 if "default" in command else 4.0) if is_loop else 2.0
-        return RunTime(wall, 1.0), '{"clean": {"0": 1}}'
-
-    monkeypatch.setattr("robust201.bench.comparison.run_timed", fake_run_timed)
-    monkeypatch.setattr(Sweep, "read", lambda *_: {"clean": {0.0: 1.0}})
-    json_file = tmp_path / "bench.json"
-    repeated_architecture = "309,0309"
-    result = robust201(
-        "bench", "--architectures", repeated_architecture, "--count", 4, "--threads", 2, "--out", json_file
-    )
-    assert result.code == 0, result.err
-    assert "#309" in result.out
-    assert result.err.startswith("Timing 1 network, ")
-    assert "random" in result.out
-    (comparison,) = json.loads(json_file.read_text())
-    assert {label.split(",")[0] for label in comparison["seconds"]} == {"loop", "robust201"}
-    assert comparison["images"] == 4
-    # The first loop runs without attacks, to measure the start-up, and with attacks; the second loop only with attacks,
-    # because its start-up is the same; the sweep runs without and with attacks.
-    assert len(commands) == 2 + 1 + 2
-    queries = commands[1][commands[1].index("--queries") + 1]
-    assert int(queries) * bench_command.PAPER_BUDGET_DIVISOR == 5000
-
-
-def test_bench_rejects_unknown_devices_and_architectures(robust201: RunCommand) -> None:
-    assert "--device" in robust201("bench", "--device", "tpu").error_line(2)
-    assert "309x" in robust201("bench", "--architectures", "309x").error_line(2)

@@ -1,7 +1,6 @@
-"""A user's loop that attacks a network with Foolbox and AutoAttack at each epsilon: the baseline of `robust201 bench`.
+"""A user's loop that attacks a network with Foolbox and AutoAttack at each epsilon: the baseline of `user_loop`.
 
-    python -m robust201.bench.user_loop images.npz weights.safetensors --architecture 309 --mean .49 .48 .45 \
-        --std .25 .24 .26
+    python -m benchmarks.plain_loop images.npz weights.safetensors --mean .49 .48 .45 --std .25 .24 .26
 
 The loop follows the examples in the libraries' documentation. From robust201 it uses only the definition of the
 network, whose outputs equal those of the published module bit for bit. The loop prints accuracies as JSON.
@@ -109,7 +108,7 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run_loop() -> None:
+def main() -> None:
     """Evaluate the network under each attack and epsilon, and print the accuracies."""
     options = parse_arguments()
     torch.set_num_threads(options.threads)
@@ -141,4 +140,4 @@ def run_loop() -> None:
 
 
 if __name__ == "__main__":
-    run_loop()
+    main()

@@ -1,6 +1,5 @@
 """Benchmark subjects (networks with images) that need no download: random weights, and scikit-learn's digits."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +8,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from robust201.bench.comparison import Subject
+from benchmarks.comparison import Subject
 from robust201.core.records import ImageSet
-from robust201.images import load_images, select
 from robust201.models.classifier import Classifier
 from robust201.spaces import find_architecture
 from robust201.tasks.attack_kit.context import to_float
@@ -61,27 +59,3 @@ def random_network(name: str, images: ImageSet, *, channels: int = 16, cells: in
     classifier = Classifier(network, images.normalisation, images.n_classes)
     labels = classifier.logits(pixels).argmax(dim=1).numpy()
     return network, replace(images, labels=labels)
-
-
-def random_subjects(
-    names: Sequence[str], n_images: int, folder: Path, *, channels: int = 16, cells: int = 5
-) -> list[Subject]:
-    """Write networks with random weights, and `n_images` digits; repeated architectures are written once.
-
-    Raises:
-        ArchitectureError: no architecture has one of the names.
-    """
-    architecture_names = dict.fromkeys(
-        str(find_architecture(int(name) if name.isdigit() else name)[1]) for name in names
-    )
-    images = select(load_images("digits"), count=n_images, seed=0)
-    return [
-        write_subject(
-            name,
-            *random_network(name, images, channels=channels, cells=cells),
-            folder,
-            channels=channels,
-            cells=cells,
-        )
-        for name in architecture_names
-    ]

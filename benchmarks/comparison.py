@@ -1,4 +1,4 @@
-"""Comparison of the times that a user's loop (`user_loop`) and `robust201 run` take for the same images and weights.
+"""Comparison of the times that a user's loop (`plain_loop`) and `robust201 run` take for the same images and weights.
 
 If other programs run on the machine, CPU time is more reliable than wall time. The same commands without attacks
 measure the start-up time, which is subtracted from the times with attacks.
@@ -55,7 +55,7 @@ class AttackBudget:
     queries: int = 5000
 
     def to_options(self) -> list[str]:
-        """Return these values as options of `user_loop`."""
+        """Return these values as options of `plain_loop`."""
         return [
             *("--epsilons", *map(str, self.epsilons), "--fgsm-epsilons", *map(str, self.fgsm_epsilons)),
             *("--pgd-steps", str(self.pgd_steps), "--apgd-steps", str(self.apgd_steps)),
@@ -140,7 +140,7 @@ class Loop:
         """Return the command line of the loop."""
         del folder  # The loop writes no files.
         return [
-            *(sys.executable, "-m", "robust201.bench.user_loop", str(subject.images), str(subject.weights)),
+            *(sys.executable, "-m", "benchmarks.plain_loop", str(subject.images), str(subject.weights)),
             *("--architecture", subject.name, "--classes", str(subject.n_classes)),
             *("--channels", str(subject.channels), "--cells", str(subject.cells)),
             *("--mean", *map(str, subject.normalisation.mean), "--std", *map(str, subject.normalisation.std)),
@@ -253,7 +253,7 @@ def run_timed(command: Sequence[str], environment: Mapping[str, str], log: Path)
     with log.open("wb") as error_log:
         start = time.perf_counter()
         process = subprocess.Popen(command, env=dict(environment), stdout=subprocess.PIPE, stderr=error_log)
-        assert process.stdout is not None  # noqa: S101 - set by stdout=PIPE
+        assert process.stdout is not None
         with process.stdout:
             output = process.stdout.read()
         _, status, resource_usage = os.wait4(process.pid, 0)
@@ -346,22 +346,6 @@ class TimeComparison:
             for key in loop_accuracies
             for strength, accuracy in loop_accuracies[key].items()
         )
-
-    def to_payload(self) -> dict[str, object]:
-        return {
-            "network": self.subject.name,
-            "images": self.subject.n_images,
-            "seconds": {
-                contender_times.contender.label: {
-                    "start": contender_times.start._asdict(),
-                    "whole": contender_times.total._asdict(),
-                }
-                for contender_times in self.contenders
-            },
-            "ratio": {clock: self.ratio(clock) for clock in RunTime._fields},
-            "ratio_with_start": {clock: self.ratio(clock, with_start_up=True) for clock in RunTime._fields},
-            "largest_difference_of_accuracies": self.largest_difference,
-        }
 
 
 def compare(
