@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,6 +29,7 @@ from robust201.tasks.evaluate import evaluate_part
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
 from tests.support.fabricated import export, make_plan
+from tests.support.precision_settings import FP32_SETTINGS, effective_settings, raw_settings, tf32_everywhere
 from tests.support.small_results import write_results
 from tests.support.tiny_networks import (
     BATCH_SIZE,

@@ -11,7 +11,8 @@ from robust201.planning.loading import load_config, load_training
 from robust201.planning.sweep_yaml import dump_fields, read_fields
 
 SWEEP = "name: x\nresults: r\ndatasets: {{digits: {{}}}}\ncheckpoints: {{path: x}}\n{}\n"
-TRAINING = "name: x\nstore: s\ndatasets: {{digits: {{}}}}\nrecipes: {{a: {{epochs: 1}}}}\n{}\n"
+RECIPE = "{{epochs: 1, batch_size: 8, learning_rate: .1, weight_decay: 0, schedule: {{cosine: {{}}}}}}"
+TRAINING = f"name: x\nstore: s\ndatasets: {{{{digits: {{{{}}}}}}}}\nrecipes: {{{{a: {RECIPE}}}}}\n{{}}\n"
 
 
 @pytest.fixture

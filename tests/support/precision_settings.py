@@ -8,8 +8,8 @@ import torch
 
 from robust201.models.device import set_precision
 
-_GET: Any = getattr(torch._C, "_get_fp32_precision_getter", None)  # noqa: SLF001
-_SET: Any = getattr(torch._C, "_set_fp32_precision_setter", None)  # noqa: SLF001
+_GET: Any = getattr(torch._C, "_get_fp32_precision_getter", None)
+_SET: Any = getattr(torch._C, "_set_fp32_precision_setter", None)
 
 OPERATIONS = [(backend, name) for backend in ("cuda", "mkldnn") for name in ("conv", "rnn", "matmul")] if _GET else []
 SETTINGS = [("generic", "all"), ("cuda", "all"), ("mkldnn", "all"), *OPERATIONS] if _GET else []

@@ -21,8 +21,8 @@ _SETTINGS: Final = (
 
 # The public attributes are not enough: in PyTorch 2.13, setting `torch.backends.mkldnn.fp32_precision` sets the generic
 # setting. Before 2.9, both functions are missing.
-_get_setting: Any = getattr(torch._C, "_get_fp32_precision_getter", None)  # noqa: SLF001
-_change_setting: Any = getattr(torch._C, "_set_fp32_precision_setter", None)  # noqa: SLF001
+_get_setting: Any = getattr(torch._C, "_get_fp32_precision_getter", None)
+_change_setting: Any = getattr(torch._C, "_set_fp32_precision_setter", None)
 
 
 def set_precision(precision: Precision) -> Callable[[], None]:
