@@ -581,54 +581,6 @@ def _add_margin(limits: tuple[float, float]) -> tuple[float, float]:
     return round(max(0.0, limits[0] - margin), 5), round(min(1.0, limits[1] + margin), 5)
 
 
-def specify_measures_and_accuracies(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw accuracies against the values of measures, with one panel per measure and key."""
-    groups: Any = list(frame.groupby(["measure", "key"], sort=False))
-    ranges = [figure_data.bulk_range(rows["accuracy"]) for _, rows in groups]
-    shared_limits = _add_margin((min(low for low, _ in ranges), max(high for _, high in ranges)))
-    panels = []
-    for (measure, key), rows in groups:
-        label = column_label(key, rows["strength"].iloc[0], results.strengths(key))
-
-        def draw(
-            layout: PanelLayout, rows: pd.DataFrame = rows, measure: str = measure, key: str = key, label: str = label
-        ) -> Spec:
-            limits = _add_margin(figure_data.bulk_range(rows["accuracy"])) if layout.is_on_page else shared_limits
-            is_logarithmic = palette.spans_magnitudes(rows["value"])
-            value_limits = figure_data.bulk_range(rows["value"], is_logarithmic=is_logarithmic)
-            size = (3.0 if len(rows) > MAX_LARGE_POINTS else 14.0) * (3 if layout.is_on_page else 1)
-            height = 260.0 if layout.is_on_page else 84.0
-            points = rows[["architecture", "value", "accuracy"]]
-            tooltip = [
-                {"field": "architecture", "type": "nominal"},
-                {"field": "value", "title": measure, "format": ".4"},
-            ]
-            tooltip += [{"field": "accuracy", "title": label, "format": ".2%"}]
-            encoding = {"color": {"value": palette.key_colour(key)}, "tooltip": tooltip}
-            data = {"values": spec_rows(points.assign(value=[float(f"{value:.6g}") for value in points["value"]]), 9)}
-            y = fraction_axis(layout, f"accuracy, {label}" if layout.is_on_page else "accuracy", limits)
-            scale = {
-                "type": "log" if is_logarithmic else "linear",
-                "domain": list(value_limits),
-                "nice": False,
-            }
-            agreement = palette.agreement_text(rows)
-            title = f"{measure} ({agreement})" if layout.is_on_page and agreement else measure
-            axis = {"title": title, "titleFontSize": SMALL_SIZE, "grid": True, "tickCount": 4, "labelOverlap": True}
-            x = {"type": "quantitative", "scale": scale | ({} if is_logarithmic else {"zero": False}), "axis": axis}
-            panel_size = (layout.width, height)
-            layers = [
-                *point_layers(data, ("value", "accuracy"), [value_limits, limits], encoding, size, panel_size),
-                *chance_layers(results.chance_level, limits, is_label_right=True),
-            ]
-            return {"width": layout.width, "height": height, "encoding": {"x": x, "y": y}, "layer": layers}
-
-        panels.append(
-            Panel(f"{measure}, {label}", draw, title=tuple(filter(None, (label, palette.agreement_text(rows)))))
-        )
-    return Figure(panels, 115, has_menu=True, page_width=400)
-
-
 def specify_measure_correlations(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw Kendall's tau between measures (rows) and accuracies (columns); see `measure_correlations`."""
     del results

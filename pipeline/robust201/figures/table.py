@@ -185,18 +185,6 @@ FIGURES: dict[str, FigureDefinition] = {
             min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
         FigureDefinition(
-            "rank-correlation-robustness",
-            "Does robustness R rank architectures differently?",
-            "Kendall's tau-b between clean accuracy, mean accuracy under an attack, and robustness R under this "
-            "attack: the area under the curve of accuracies from strength 0 to the largest strength, divided by the "
-            "area that a constant clean accuracy would have. R does not reward a high clean accuracy.",
-            "",
-            "clean accuracies, and an attack at two epsilons",
-            figure_data.robustness_correlations,
-            specifications.specify_rank_correlation,
-            min_networks=_MIN_SUMMARISED_NETWORKS,
-        ),
-        FigureDefinition(
             "confidence",
             "Confidence",
             "Mean confidence (softmax probability) of an architecture in its prediction, where the prediction is right "
@@ -280,18 +268,6 @@ FIGURES: dict[str, FigureDefinition] = {
             specifications.specify_kernel_parameters,
             shows_means=True,
             min_networks=_MIN_SUMMARISED_NETWORKS,
-        ),
-        FigureDefinition(
-            "measures",
-            "Measures against accuracy",
-            "One point per architecture: a measure of the network against its clean accuracy, and against its accuracy "
-            "under every attack at the epsilon nearest to 1/255 (for norms other than Linf, nearest to 1). With 12 "
-            "networks or more, titles show Spearman's rank correlation and Kendall's tau-b. Arrows at the border show "
-            "how many points lie outside the axes.",
-            "",
-            "a measure, such as `jacobian`, and a clean accuracy or an attack",
-            figure_data.measures_and_accuracies,
-            specifications.specify_measures_and_accuracies,
         ),
         FigureDefinition(
             "measure-correlations",
