@@ -11,6 +11,8 @@ from robust201.models.device import set_precision
 _GET: Any = getattr(torch._C, "_get_fp32_precision_getter", None)
 _SET: Any = getattr(torch._C, "_set_fp32_precision_setter", None)
 
+_BACKENDS: Any = torch.backends
+
 OPERATIONS = [(backend, name) for backend in ("cuda", "mkldnn") for name in ("conv", "rnn", "matmul")] if _GET else []
 SETTINGS = [("generic", "all"), ("cuda", "all"), ("mkldnn", "all"), *OPERATIONS] if _GET else []
 
@@ -58,5 +60,5 @@ def tf32_everywhere() -> Iterator[None]:
     """Request TF32 as a user would, through PyTorch's global settings."""
     with settings_restored():
         torch.set_float32_matmul_precision("high")
-        torch.backends.fp32_precision = "tf32"
+        _BACKENDS.fp32_precision = "tf32"
         yield
