@@ -73,24 +73,6 @@ def test_show_rejects_too_many_images_and_wrong_names():
         robust201.show(TinyNetwork(), IMAGES.images[0] * np.nan, IMAGES.labels[0])
 
 
-def test_show_command_writes_figure(robust201: RunCommand, tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "import torch\nfrom torch import nn\ndef build():\n    torch.manual_seed(0)\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\n"
-    )
-    figure_file = tmp_path / "attacked.svg"
-    result = robust201(
-        "show", f"{file}:build", "--data", "digits", "--key", "fgsm", "--images", "5", "--out", figure_file
-    )
-    assert result.code == 0
-    assert figure_file.read_text().count("<image") == 3
-    for wrong_options in (("--images", "x"), ("--images", "99999"), ("--key", "fog"), ("--key", "nope")):
-        arguments = ("--key", "fgsm", *wrong_options, "--out", tmp_path / "b.png")
-        assert robust201("show", f"{file}:build", "--data", "digits", *arguments).code == 2
-    assert robust201("show", f"{file}:build", "--data", "digits", "--out", tmp_path / "b.gif").code == 2
-
-
 def test_corrupt_command_draws_sheet_of_severities(robust201: RunCommand, tmp_path):
     arguments = ("--count", "2", "--keys", "fog,contrast", "--out", tmp_path / "made", "--sheet", tmp_path / "s.svg")
     assert robust201("corrupt", *arguments).code == 0

@@ -37,7 +37,7 @@ def options_of(command: Any) -> set[str]:
 def test_output_and_format_options_have_consistent_names() -> None:
     options = {name: options_of(command) for name, command in list_commands().items()}
     assert not {"--to", "--into", "--results", "--form", "--json/--no-json"} & set().union(*options.values())
-    writing_commands = {"demo", "export", "merge", "fetch", "import-weights", "train", "corrupt", "meta", "run"}
+    writing_commands = {"demo", "export", "merge", "fetch", "import-weights", "train", "corrupt", "run"}
     assert {name for name in writing_commands if "--out" not in options[name]} == set()
     assert [name for name in options if "--requeue" in options[name]] == ["verify"]
     for name in ("plan", "run", "submit slurm", "submit ray"):
@@ -110,14 +110,6 @@ def test_make_filters_iterates_over_architectures_once() -> None:
 def test_commands_reject_repeated_names(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     for option, value in (("--keys", "clean,fgsm,clean"), ("--datasets", "digits,digits")):
         assert "is listed more than once" in robust201("plan", write_sweep(), option, value).error_line(2)
-
-
-def test_meta_needs_file_or_pipe(robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    piped_output = robust201("meta").out
-    assert robust201("meta", "--out", tmp_path / "meta.json").code == 0
-    assert (tmp_path / "meta.json").read_text() == piped_output
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    assert "the command would print 1 MB of JSON to the terminal" in robust201("meta").error_line(2)
 
 
 def test_run_of_results_folder_with_code_needs_consent(

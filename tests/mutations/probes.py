@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from robust201.core.errors import RobustError
+from robust201.export.conversion import convert_dataset
 from robust201.reader.dataset import RobustnessDataset
 from tests.mutations.workspace import CommandResult, run_command
 
@@ -115,7 +116,7 @@ _JSON_PROBES = {
     "report": _command("report", "@json", "--out", "@page.html"),
     "diff": _command("diff", "@json", "@results", is_compared=True),
     "verify export": _command("verify", "@results", "--export", "@json", is_compared=True),
-    "convert": _command("convert", "@json"),
+    "convert": Probe(lambda root: convert_dataset(root / "json"), is_compared=False),
     "verify": _command("verify", "@json"),
 }
 _PARQUET_PROBES = {

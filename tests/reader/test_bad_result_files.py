@@ -212,7 +212,7 @@ SWEEP: dict[str, Any] = {"format": 1, "strengths": {"cifar10": {"pgd": [1, 8]}},
 def test_reader_rejects_invalid_record_in_sweep_json(tmp_path: Path, fields: dict[str, Any], robust201: RunCommand):
     folder = write_valid_results(tmp_path / "dataset")
     (folder / "sweep.json").write_text(json.dumps(SWEEP | fields))
-    for command in (("diff", folder, folder), ("report", folder, "--out", tmp_path / "page.html"), ("convert", folder)):
+    for command in (("diff", folder, folder), ("report", folder, "--out", tmp_path / "page.html")):
         assert "sweep.json: expected strengths by dataset and key" in robust201(*command).error_line(2)
 
 
@@ -220,5 +220,5 @@ def test_reader_rejects_invalid_record_in_sweep_json(tmp_path: Path, fields: dic
 def test_reader_accepts_sweep_json_without_protocols(tmp_path: Path, fields: dict[str, Any], robust201: RunCommand):
     folder = write_valid_results(tmp_path / "dataset")
     (folder / "sweep.json").write_text(json.dumps(SWEEP | fields))
-    for command in (("diff", folder, folder), ("report", folder, "--out", tmp_path / "page.html"), ("convert", folder)):
+    for command in (("diff", folder, folder), ("report", folder, "--out", tmp_path / "page.html")):
         assert robust201(*command).code == 0

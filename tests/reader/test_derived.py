@@ -19,7 +19,6 @@ from robust201.tasks import TASKS
 from tests.conftest import RunCommand
 from tests.reader.test_outcomes import ARCHITECTURES, make_expected_outcomes
 from tests.support.fabricated import (
-    N_IMAGES,
     ChangedStore,
     FabricatedPlan,
     export,
@@ -235,7 +234,9 @@ def test_rank_command_prints_metrics(robust201: RunCommand, folder: Path, tmp_pa
         "class_calibration_gap",
     }
     assert robust201("rank", folder, "--metrics", "--keys", "nothing").code == 2
-    assert "clean is listed more than once" in robust201("rank", folder, "--metrics", "--keys", "clean,clean").error_line(2)
+    assert "clean is listed more than once" in robust201(
+        "rank", folder, "--metrics", "--keys", "clean,clean"
+    ).error_line(2)
 
 
 @pytest.mark.parametrize("option", [("--epsilon", "1/255"), ("--by", "clean"), ("--rows", 3), ("--out", "table.tex")])

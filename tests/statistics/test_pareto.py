@@ -16,5 +16,3 @@ def test_front_matches_brute_force(m: int, seed: int) -> None:
     expected = {tuple(point) for point, is_worse in zip(points, is_dominated, strict=True) if not is_worse}
     assert {tuple(point) for point in front} == expected
     assert len(np.unique(front, axis=0)) == len(front)
-
-

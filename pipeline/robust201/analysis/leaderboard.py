@@ -16,8 +16,8 @@ from robust201.analysis.terms import require_evaluations
 from robust201.core.records import ArchitectureId
 from robust201.reader.error_bars import count_evaluated_images, find_ties
 from robust201.reader.outcomes import Outcomes
-from robust201.reader.stored_results import StoredResults
 from robust201.reader.result_files import kind_of
+from robust201.reader.stored_results import StoredResults
 from robust201.reader.value_checks import CLEAN
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import unpack_outcomes

@@ -15,13 +15,12 @@ from robust201.cli.analyse import analyse_app
 from robust201.cli.audit import audit
 from robust201.cli.compare import compare
 from robust201.cli.curves import curves
-from robust201.cli.dataset import KeyStyleText, convert, diff, export, read_key_style, verify
+from robust201.cli.dataset import diff, export, verify
 from robust201.cli.demo import demo
-from robust201.cli.evaluate import ImageSize, ResizeRule, choose_size, evaluate, load_data, read_resize
+from robust201.cli.evaluate import ImageSize, ResizeRule, choose_size, evaluate, read_resize
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DATASET_PANEL, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
 from robust201.cli.images import fuse, import_images, robustify
-from robust201.cli.metrics import metrics
 from robust201.cli.monitoring import AsJson, doctor, logs, print_json, status
 from robust201.cli.options import (
     AllowCode,
@@ -43,17 +42,14 @@ from robust201.cli.options import (
     results_of,
     split_names,
 )
-from robust201.cli.pictures import check_drawing, draw_corruption_sheet, show
+from robust201.cli.pictures import check_drawing, draw_corruption_sheet
 from robust201.cli.plot import MEAN_HELP, ShownKeys, ShownNetworks, plot
-from robust201.cli.push import push
 from robust201.cli.rank import Epsilon, rank
 from robust201.cli.search import search
 from robust201.cli.study import study
 from robust201.cli.submit import submit_app
 from robust201.cli.train import plan_training_runs, train
 from robust201.cli.user_file import parse_space
-from robust201.core.errors import ConfigError
-from robust201.core.files import write_text
 from robust201.spaces import DEFAULT_SPACE, SPACES
 
 app = typer.Typer(
@@ -83,28 +79,6 @@ def _read_global_options(
     ] = False,
 ) -> None:
     del version
-
-
-def meta(
-    out: Annotated[Path | None, typer.Option("--out", help="File to write. Default: standard output.")] = None,
-    key_style: KeyStyleText = "plain",
-) -> None:
-    """Write meta.json: all 15,625 architectures, their isomorphs and the paper's epsilons."""
-    if out is None and sys.stdout.isatty():
-        raise ConfigError(
-            "Reading the command line failed for robust201 meta: the command would print 1 MB of JSON to the terminal. "
-            "Write it to a file with --out, or use a pipe."
-        )
-    from robust201.export import meta_file_text
-    from robust201.tasks import PAPER_KEYS, TASKS
-
-    strengths = {key: TASKS[key].parameters().strengths for key in PAPER_KEYS}
-    meta_text = meta_file_text(strengths, read_key_style(key_style))
-    if out is None:
-        typer.echo(meta_text, nl=False)
-    else:
-        write_text(out, meta_text)
-        typer.echo(out)
 
 
 def plan(
@@ -288,15 +262,6 @@ def report(
     epsilon: Epsilon = None,
     keys: ShownKeys = None,
     architectures: ShownNetworks = None,
-    images: Annotated[
-        str | None,
-        typer.Option(
-            "--images",
-            help="Images for a gallery of individual images, if DATASET has per-image outcomes: the image dataset's "
-            "name, or a file or folder with its test images.",
-        ),
-    ] = None,
-    image_size: ImageSize = None,
 ) -> None:
     """Write a report on a dataset as one HTML file that works offline: best networks, figures, tables, an explorer."""
     from robust201.figures.report import write_report
@@ -305,8 +270,7 @@ def report(
     folder = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # `.` and `..` do not name the folder
     page = out or folder.parent / f"{folder.name}-report.html"
     reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
-    gallery = None if images is None else load_data(images, image_size=image_size)
-    typer.echo(write_report(reader, page, mean=mean, epsilon=epsilon, images=gallery))
+    typer.echo(write_report(reader, page, mean=mean, epsilon=epsilon))
 
 
 def fetch(
@@ -455,10 +419,10 @@ add_commands(
     app,
     *(demo, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),
-    *(verify, audit, export, diff, convert, push, meta),
-    *(report, plot, rank, metrics, search),
+    *(verify, audit, export, diff),
+    *(report, plot, rank, search),
     *(study, fuse, import_images, robustify),
-    *(evaluate, compare, curves, show),
+    *(evaluate, compare, curves),
 )
 app.add_typer(submit_app, rich_help_panel=RUN_PANEL)
 app.add_typer(analyse_app, rich_help_panel=DATASET_PANEL)

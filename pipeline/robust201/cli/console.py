@@ -491,31 +491,7 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
 
 
 def show_metrics(metrics: DerivedMetrics) -> None:
-    """Print rankings with intervals, metrics of the architectures, and what is missing for metrics not computed."""
-    rankings = [
-        (
-            f"{row.dataset} {row.key} {row.strength:g}",
-            format_architecture(row.best),
-            f"{row.accuracies.iloc[0]:.4f}",
-            f"[{row.low[0]:.4f}, {row.high[0]:.4f}]",
-            f"{len(row.tied):,} of {len(row.accuracies):,}",
-            "same images" if row.paired else "accuracies",
-            *(f"{estimate.value:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]" for estimate in row.bootstrap.values()),
-        )
-        for row in metrics.rankings
-    ]
-    if rankings:
-        display_names = {name: name.replace("_", " ") for row in metrics.rankings for name in row.bootstrap}
-        columns = (
-            "",
-            "best",
-            "accuracy",
-            "95% interval",
-            "tied with the best",
-            "ties tested on",
-            *display_names.values(),
-        )
-        show_table("Rankings", columns, [(*row, *[""] * (len(columns) - len(row))) for row in rankings])
+    """Print metrics of the architectures, and what is missing for metrics that were not computed."""
     rows = []
     for metric in metrics.metrics:
         keys = metric.key if len(metric.key) <= _MAX_KEY_LIST_LENGTH else f"{metric.key.count('+') + 1} keys"

@@ -1,5 +1,6 @@
-"""Commands on finished results: export, verify, diff, convert."""
+"""Commands on finished results: export, verify, diff."""
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -9,6 +10,7 @@ from robust201.cli import console
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import Results, results_of
 from robust201.core.errors import ConfigError
+from robust201.core.files import format_bytes
 
 if TYPE_CHECKING:
     from robust201.export.groups import KeyStyle
@@ -70,6 +72,14 @@ def export(
     partial: Annotated[
         bool, typer.Option("--partial", help="Export an incomplete sweep, and report what is missing.")
     ] = False,
+    push: Annotated[
+        str | None,
+        typer.Option(
+            metavar="hf://USER/NAME",
+            help="Then upload the dataset and its report to this repository of the Hugging Face Hub; a new repository "
+            "is private. Needs the extra `hub` and a login (`hf auth login`).",
+        ),
+    ] = None,
     processes: Annotated[
         int | None,
         typer.Option(
@@ -80,6 +90,7 @@ def export(
 ) -> None:
     """Write the dataset of a complete sweep: JSON in the published layout, optional Parquet, a card and checksums."""
     from robust201.export import export_dataset
+    from robust201.export.hub import parse_target
     from robust201.export.number_text import Empty
     from robust201.export.outcome_files import OutcomeEncoding
     from robust201.export.pool import default_processes, max_processes
@@ -87,6 +98,8 @@ def export(
     from robust201.planning.plan_file import load_plan
     from robust201.shards import ShardStore
 
+    if push is not None:
+        parse_target(push)
     style = read_key_style(key_style)
     compression = None if compress is None else parse_choice("compression", compress, get_args(Compression))
     formats = _choose_formats(not no_json, parquet)
@@ -118,7 +131,24 @@ def export(
             processes=processes or default_processes(parquet=parquet),
             progress=progress,
         )
-    raise typer.Exit(console.show_export(written_export))
+    code = console.show_export(written_export)
+    if push is not None:
+        _push(out, push)
+    raise typer.Exit(code)
+
+
+def _push(dataset: Path, target: str) -> None:
+    """Upload an export and its report, in one commit."""
+    from robust201.export.hub import PAGE_FILE, prepare_upload, push
+    from robust201.figures.report import write_report
+    from robust201.reader.dataset import RobustnessDataset
+
+    with tempfile.TemporaryDirectory(prefix="robust201-push-") as folder:
+        page = Path(folder) / PAGE_FILE
+        upload = prepare_upload(dataset, target, page)
+        write_report(RobustnessDataset(dataset), page)
+        url = push(upload, say=console.say)
+    typer.echo(f"Uploaded {console.format_count(len(upload.files), 'file')}, {format_bytes(upload.n_bytes)}, to {url}")
 
 
 def _choose_formats(has_json: bool, has_parquet: bool) -> "tuple[Format, ...]":
@@ -200,20 +230,3 @@ def diff(
     else:
         console.show_comparison(report, all_rows=all_rows)
     raise typer.Exit(0 if report.is_within_tolerance else 3)
-
-
-def convert(
-    dataset: Annotated[
-        Path, typer.Argument(metavar="DATASET", help="Folder of the published dataset, or an export with JSON files.")
-    ],
-) -> None:
-    """Convert a dataset's JSON files to Parquet in its subfolder parquet/, so that single values are read quickly."""
-    from robust201.export.conversion import convert_dataset
-
-    with console.showing_progress("Converting keys") as progress:
-        report = convert_dataset(dataset, progress=progress)
-    existing_note = f"; {len(report.unchanged_files):,} already existed" if report.unchanged_files else ""
-    written_note = console.format_count(len(report.written_files), "Parquet file")
-    typer.echo(f"Wrote {written_note} into {dataset / 'parquet'}{existing_note}.")
-    for line in report.remarks:
-        console.say(f"warning: {line}.")

@@ -21,10 +21,10 @@ DATASET_PANEL = "Look at a dataset"
 PANELS = {
     "Set up": ("demo", "doctor", "fetch", "import-weights", "train", "corrupt"),
     RUN_PANEL: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
-    "Check and export results": ("verify", "audit", "export", "diff", "convert", "push"),
-    DATASET_PANEL: ("report", "rank", "plot", "metrics", "analyse", "search"),
+    "Check and export results": ("verify", "audit", "export", "diff"),
+    DATASET_PANEL: ("report", "rank", "plot", "analyse", "search"),
     "Run a study": ("study", "fuse", "import-images", "robustify"),
-    "Evaluate your own networks": ("evaluate", "compare", "curves", "show"),
+    "Evaluate your own networks": ("evaluate", "compare", "curves"),
 }
 """Commands by group, in the order in which `--help` lists them."""
 
@@ -69,14 +69,10 @@ EXAMPLES = {
     "verify": ("robust201 verify runs/paper", "robust201 verify runs/paper --export dataset --requeue"),
     "export": (
         "robust201 export runs/paper --out dataset --parquet",
+        "robust201 export runs/paper --out dataset --push hf://me/my-robustness",
         "robust201 export runs/paper --out dataset --round 3 --key-style with-norm --compress zst",
     ),
     "diff": ("robust201 diff runs/paper published --tolerance 0.0005",),
-    "convert": ("robust201 convert published",),
-    "push": (
-        "robust201 push dataset hf://me/my-robustness --dry-run",
-        "robust201 push dataset hf://me/my-robustness --public",
-    ),
     "report": ("robust201 report dataset --out report.html",),
     "plot": (
         "robust201 plot --list",
@@ -87,10 +83,7 @@ EXAMPLES = {
     "rank": (
         "robust201 rank dataset --epsilon 8/255",
         "robust201 rank dataset --keys clean,pgd:1,corruption --architectures 21,13714 --out table.tex",
-    ),
-    "metrics": (
-        "robust201 metrics dataset --keys clean,pgd",
-        "robust201 metrics dataset --reference 13714 --bootstrap 1000 --json",
+        "robust201 rank dataset --metrics --keys clean,pgd",
     ),
     "analyse measures": ("robust201 analyse measures dataset --keys clean,pgd",),
     "analyse design": ("robust201 analyse design dataset --score pgd:1 --out tables",),
@@ -103,7 +96,6 @@ EXAMPLES = {
         "robust201 study --published image-distribution",
         "robust201 study jobs/image-distribution-small.yaml --out runs/image-distribution-small/study",
     ),
-    "meta": ("robust201 meta --key-style with-norm --out meta.json",),
     "fuse": ("robust201 fuse --first mnist --second cifar10 --label second --out data/fusion-object",),
     "import-images": ("robust201 import-images datasets/robust_CIFAR --out data/robust-cifar",),
     "robustify": (
@@ -124,7 +116,6 @@ EXAMPLES = {
         "robust201 compare net.py:build --weights plain.pth --weights robust.pth --data images.npz",
         "robust201 compare dataset:13714 dataset:9930 --keys clean,pgd:8",
     ),
-    "show": ("robust201 show my_model.py:build --data cifar10 --key pgd --set pgd.epsilons_255=8 --out attacked.png",),
 }
 """Example command lines by command."""
 

@@ -325,7 +325,7 @@ class RobustnessDataset:
 
         The value is the same as in `query`: a single value, or a list in the order of `strengths`. A JSON file is read
         completely and cached (see `reader.file_cache`), whereas only a part of a Parquet file is read. Convert large
-        JSON files with ``robust201 convert`` first. Threads and forked processes may share a dataset.
+        JSON files with `export.conversion.convert_dataset` first. Threads and forked processes may share a dataset.
         """
         identifier, uid = self._find_id(architecture), self.get_uid(architecture)
         for argument_name, name in (("dataset", dataset), ("key", key), ("measurement", measure)):

@@ -18,9 +18,8 @@ from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, format_architecture
 from robust201.reader.frames import read_frame
 from robust201.reader.outcomes import Outcomes
-from robust201.reader.stored_results import StoredResults
 from robust201.reader.result_files import ResultFiles
-from robust201.reader.steps import has_steps, iter_steps
+from robust201.reader.stored_results import StoredResults
 from robust201.reader.value_checks import CLEAN, parse_architecture_id
 from robust201.statistics.calibration import stored_calibration
 from robust201.statistics.outcomes import attack_success_rates, count_correct, worst_case
@@ -31,9 +30,7 @@ from robust201.statistics.robustness import (
     relative_corruption_errors,
     robustness_r,
 )
-from robust201.statistics.steps import summarise_steps_of_success
 from robust201.tasks import expand_keys
-from robust201.tasks.columns import STEPS
 
 MIN_RANKED_ARCHITECTURES = 8
 """Minimum number of architectures for computing the agreement of two rankings."""
@@ -302,20 +299,6 @@ def _derive_calibration(results: StoredResults, requirements: dict[str, str]) ->
             yield from _make_metric_rows(results.name, names, key, strength, metrics_by_network)
 
 
-def _derive_steps(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
-    for key in results.keys("attack"):
-        if not has_steps(results.files, results.name, key):
-            requirements["mean_steps_of_success, median_steps_of_success"] = f"the measurement `{STEPS}`"
-            continue
-        metrics_by_strength: dict[float, dict[ArchitectureId, tuple[float, float]]] = {}
-        for network_steps in iter_steps(results.files, results.name, key):
-            metrics_at_strength = metrics_by_strength.setdefault(network_steps.strength, {})
-            metrics_at_strength[network_steps.architecture] = summarise_steps_of_success(network_steps.steps)
-        for strength, metrics_by_network in sorted(metrics_by_strength.items()):
-            names = "mean_steps_of_success", "median_steps_of_success"
-            yield from _make_metric_rows(results.name, names, key, strength, metrics_by_network)
-
-
 def _make_metric_rows(
     dataset: str,
     names: Sequence[str],
@@ -342,7 +325,6 @@ _DERIVATIONS: tuple[Callable[[StoredResults, dict[str, str]], Iterator[MetricRow
     _derive_success_rates,
     _derive_worst_cases,
     _derive_calibration,
-    _derive_steps,
 )
 """Functions that yield metrics of a dataset. They add what is required for metrics that they cannot compute to the
 dict."""
@@ -354,7 +336,7 @@ def _derive_corruption_errors(
     keys = results.keys("corruption")
     if reference is None:
         if keys:
-            requirements["corruption_error, mean_corruption_error"] = "a reference network: RobustnessDataset.metrics(reference=…)"
+            requirements["corruption_error, mean_corruption_error"] = "a reference network (metrics(reference=…))"
         return
     if not keys:
         requirements["corruption_error, mean_corruption_error"] = "results of a corruption"
