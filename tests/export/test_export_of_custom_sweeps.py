@@ -93,9 +93,8 @@ def test_export_writes_one_file_per_measure_column(tmp_path, space):
     assert comparison.names_only_second == ("cifar10 spectrum list_of_norms[4]",)
     assert load_json(out, "sweep.json")["strengths"]["cifar10"] == {"clean": [0.0], "spectrum": [0.0]}
     assert load_json(out, "meta.json")["epsilons"] == {}
-    card, croissant = (out / "README.md").read_text(), load_json(out, "croissant.json")
+    card = (out / "README.md").read_text()
     assert "| `list_of_norms` | `list<double>` | Measure list_of_norms of the network. |" in card
-    assert {record_set["name"] for record_set in croissant["recordSet"]} == {"evaluations", "measure-spectrum"}
     configurations = yaml.safe_load(card.split("---\n")[1])["configs"]
     assert [configuration["config_name"] for configuration in configurations] == ["cifar10", "cifar10-spectrum"]
 

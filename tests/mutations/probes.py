@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from robust201.core.errors import RobustError
-from robust201.export.conversion import convert_dataset
 from robust201.reader.dataset import RobustnessDataset
 from tests.mutations.workspace import CommandResult, run_command
 
@@ -116,7 +115,6 @@ _JSON_PROBES = {
     "report": _command("report", "@json", "--out", "@page.html"),
     "diff": _command("diff", "@json", "@results", is_compared=True),
     "verify export": _command("verify", "@results", "--export", "@json", is_compared=True),
-    "convert": Probe(lambda root: convert_dataset(root / "json"), is_compared=False),
     "verify": _command("verify", "@json"),
 }
 _PARQUET_PROBES = {

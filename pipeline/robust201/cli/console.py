@@ -504,8 +504,7 @@ def show_metrics(metrics: DerivedMetrics) -> None:
         label = f"{metric.dataset} {keys}" + ("" if metric.strength is None else f" {metric.strength:g}")
         rows.append((label, metric.metric, *lowest_median_highest, f"{len(metric_values):,}", metric.note))
     if rows:
-        columns = ("", "metric", "lowest", "median", "highest", "networks", "")
-        show_table("Metrics", columns, rows)
+        show_table("Metrics", ("", "metric", "lowest", "median", "highest", "networks", ""), rows)
     if metrics.agreements:
         agreement_rows = [
             (
@@ -516,8 +515,11 @@ def show_metrics(metrics: DerivedMetrics) -> None:
             )
             for agreement in metrics.agreements
         ]
-        columns = ("", "Kendall's tau, 95% interval", "best in both rankings", "networks")
-        show_table("Agreement of ranks by robustness R and mean accuracy under the attack", columns, agreement_rows)
+        show_table(
+            "Agreement of ranks by robustness R and mean accuracy under the attack",
+            ("", "Kendall's tau, 95% interval", "best in both rankings", "networks"),
+            agreement_rows,
+        )
     for name, required_results in metrics.needs.items():
         say(f"{name}: not computed; requires {required_results}.")
 
