@@ -75,9 +75,9 @@ def enable_device() -> Iterator[None]:
 
 
 class _DeviceTensor(torch.Tensor):
-    """A tensor of the device, which holds the CPU tensor `values` with its data."""
+    """A tensor of the device, which holds the CPU tensor `on_host` with its data."""
 
-    values: torch.Tensor
+    on_host: torch.Tensor
 
     @staticmethod
     def __new__(cls, values: torch.Tensor) -> "_DeviceTensor":
@@ -87,14 +87,14 @@ class _DeviceTensor(torch.Tensor):
             strides=values.stride(),
             storage_offset=values.storage_offset(),
             dtype=values.dtype,
-            device=f"{NAME}:0",
+            device=torch.device(NAME, 0),
             requires_grad=False,
         )
-        tensor.values = values
+        tensor.on_host = values
         return tensor
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[override] # PyTorch's stub lacks `func`
         return _run(func, args, kwargs or {})
 
 
@@ -136,7 +136,7 @@ def _has_mask(name, args):
 
 def _to_host(value):
     if isinstance(value, _DeviceTensor):
-        return value.values
+        return value.on_host
     return torch.device("cpu") if isinstance(value, torch.device) else value
 
 
