@@ -252,11 +252,13 @@ def test_commands_reject_file_that_is_not_a_sweep(
         (("meta", "--key-style", "with-nrom"), "Did you mean 'with-norm'?"),
         (("status", "nowhere"), "expected a results folder"),
         (("verify", "nowhere"), "expected a results folder"),
-        (("compact", "nowhere"), "expected a results folder"),
+        (("merge", "nowhere", "--compact"), "expected a results folder"),
+        (("merge", "nowhere"), "expected --out or --compact"),
+        (("merge", "nowhere", "--compact", "--out", "out"), "applies to one results folder"),
         (("export", "nowhere", "--out", "out"), "expected a results folder"),
         (("merge", "nowhere", "--out", "out"), "expected a results folder"),
         (("report", "nowhere"), "there is no such folder"),
-        (("import-weights", "nowhere", "--out", "out"), "no such file or folder"),
+        (("import", "nowhere", "--out", "out"), "no such file or folder"),
     ],
 )
 def test_other_commands_reject_invalid_names(
