@@ -7,10 +7,9 @@ come from a new forward pass on the images that an attack returned. Zero gradien
 `input_gradient` was evaluated.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,33 +47,31 @@ class _NormAttacks(NamedTuple):
 
     Attributes:
         white_box: attacks that use gradients.
-        black_box: attacks without gradients.
-        standard: AutoAttack's standard version, if it exists for the norm.
-        other_attacks: FAB and the Brendel-Bethge attack, which no check compares with black-box attacks.
+        black_box: the attack without gradients.
+        standard: AutoAttack's standard version.
+        fab: targeted FAB, which no check compares with black-box attacks.
     """
 
     white_box: tuple[str, ...]
-    black_box: tuple[str, ...]
-    standard: tuple[str, ...]
-    other_attacks: tuple[str, ...]
+    black_box: str
+    standard: str
+    fab: str
 
     @property
     def iterative(self) -> tuple[str, ...]:
         """Keys of all iterative attacks; each attack should fool more images in a larger ball."""
-        return (*self.white_box, *self.black_box, *self.standard, *self.other_attacks)
+        return (*self.white_box, self.black_box, self.standard, self.fab)
 
 
 def _make_norm_attacks(suffix: str, *first_white_box: str) -> _NormAttacks:
-    white_box = *first_white_box, *(f"aa_{name}{suffix}" for name in ("apgd-ce", "apgd-dlr", "apgd-t")), f"fmn{suffix}"
-    other_attacks = f"aa_fab{suffix}", f"aa_fab-t{suffix}", f"bb{suffix}"
-    return _NormAttacks(white_box, (f"aa_square{suffix}",), (f"aa_standard{suffix}",), other_attacks)
+    white_box = *first_white_box, *(f"aa_{name}{suffix}" for name in ("apgd-ce", "apgd-t")), f"fmn{suffix}"
+    return _NormAttacks(white_box, f"aa_square{suffix}", f"aa_standard{suffix}", f"aa_fab-t{suffix}")
 
 
 _ATTACKS_BY_NORM = (
-    _make_norm_attacks("", "pgd", "pgd_linf7", "aa_rand"),
-    _make_norm_attacks("_l2", "pgd_l2", "aa_rand_l2", "ddn_l2"),
+    _make_norm_attacks("", "pgd", "pgd_linf7"),
+    _make_norm_attacks("_l2", "pgd_l2"),
     _make_norm_attacks("_l1"),
-    _NormAttacks(("fmn_l0", "sigma_zero_l0"), (), (), ("bb_l0",)),
 )
 """All attacks of the task table except FGSM, one entry per norm; a test checks that none is missing."""
 
@@ -133,34 +130,12 @@ class AttackFlag:
         }
 
 
-class Transfer(NamedTuple):
-    """Origin of the images of a transfer key: the attack, and the network that it attacked."""
-
-    attack: str
-    source: ArchitectureId
-
-
-def find_transfers(protocols: Iterable[Any]) -> dict[str, Transfer]:
-    """Return the transfer attacks among the protocols of a sweep, by key."""
-    transfers = {}
-    for protocol in protocols:
-        match protocol:
-            case {
-                "key": str(key),
-                "source": {"architecture": int() | str() as source},
-                "parameters": {"attack": str(attack)},
-            }:
-                transfers[key] = Transfer(attack, source)
-    return transfers
-
-
 def find_flags(
     dataset: str,
     results: Mapping[KeyAndStrength, Accuracies],
     *,
     n_images: int,
     n_classes: int,
-    transfers: Mapping[str, Transfer] = MappingProxyType({}),
     flag_any_difference: bool = False,
 ) -> list[AttackFlag]:
     """Run all checks on the results of a dataset, which must come from the same `n_images` images.
@@ -172,17 +147,10 @@ def find_flags(
     because it proves that only the weaker attack fools some of these images.
     """
     n_images_for_margin = None if flag_any_difference else n_images  # None: no margin for chance
-    # On its source network, a transfer attack equals the original attack, so this network is not compared.
-    results_without_sources: dict[KeyAndStrength, Accuracies] = {
-        (key, strength): {name: accuracy for name, accuracy in accuracies.items() if name != transfers[key].source}
-        if key in transfers
-        else accuracies
-        for (key, strength), accuracies in results.items()
-    }
     flags = [
         flag
-        for check, (reason, pairs) in _list_attack_pairs(transfers).items()
-        for flag in _compare_attacks(check, reason, results_without_sources, pairs, n_images_for_margin)
+        for check, (reason, pairs) in _list_attack_pairs().items()
+        for flag in _compare_attacks(check, reason, results, pairs, n_images_for_margin)
     ]
     flags += _check_monotonicity(results, n_images)
     flags += _check_large_epsilons(results, n_classes)
@@ -195,35 +163,22 @@ _Flag = tuple[str, str, str, tuple[tuple[ArchitectureId, float, float], ...], in
 """The fields of an `AttackFlag` except the dataset."""
 
 
-def _list_attack_pairs(transfers: Mapping[str, Transfer]) -> dict[str, tuple[str, list[tuple[str, str]]]]:
+def _list_attack_pairs() -> dict[str, tuple[str, list[tuple[str, str]]]]:
     """Return the reason and the pairs (weaker attack, stronger attack) of each check, by name of the check."""
-    transfer_pairs = [
-        (key, stronger)
-        for key, transfer in transfers.items()
-        for norm_attacks in _ATTACKS_BY_NORM
-        if transfer.attack in norm_attacks.iterative or (transfer.attack == _FGSM and norm_attacks is _LINF_ATTACKS)
-        for stronger in norm_attacks.white_box
-    ]
     ensemble_pairs = [
-        (attack, standard)
+        (attack, norm_attacks.standard)
         for norm_attacks in _ATTACKS_BY_NORM
-        for standard in norm_attacks.standard
         for attack in ((_FGSM,) if norm_attacks is _LINF_ATTACKS else ()) + norm_attacks.iterative
-        if attack != standard
+        if attack != norm_attacks.standard
     ]
     return {
         "black-box stronger": (
             "an attack without gradients should not beat one with them: gradients may be masked",
             [
-                (weaker, stronger)
+                (norm_attacks.black_box, stronger)
                 for norm_attacks in _ATTACKS_BY_NORM
-                for weaker in norm_attacks.black_box
                 for stronger in norm_attacks.white_box
             ],
-        ),
-        "transfer stronger": (
-            "images made on another network should not beat an attack with gradients: gradients may be masked",
-            transfer_pairs,
         ),
         "single step stronger": (
             "one step should not beat many: the iterative attack may be stuck, or its step too small",

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from robust201.core.noise import derived_seed
 from robust201.models.classifier import Classifier
 from robust201.models.model import Model
-from robust201.tasks.attack_kit.step_log import StepLog
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +23,6 @@ class Request:
         images: (N, C, H, W), on the classifier's device; uint8, or float32 in [0, 1] if the user passed such images.
         labels: (N,) int64, on the classifier's device.
         indices: (N,) int64 positions of the images in the dataset's full split, which identify their random numbers.
-        step_log: records the step at which the attack fools each image; None if not requested.
         on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
     """
 
@@ -32,7 +30,6 @@ class Request:
     images: torch.Tensor
     labels: torch.Tensor
     indices: NDArray[np.int64]
-    step_log: StepLog | None = None
     on_stage: Callable[[int, str], None] | None = None
 
 
@@ -43,17 +40,12 @@ class Perturbed(NamedTuple):
         strength_index: index of the strength in the request's strengths.
         positions: (B,) int64, positions of the images in the request.
         images: (B, 3, H, W) float32 in [0, 1].
-        stage: number of the stage (one attack of an ensemble, from 1) that fooled these images; otherwise 0.
     """
 
     strength_index: int
     positions: torch.Tensor
     images: torch.Tensor
-    stage: int = 0
 
-
-AdversarialImageSource = Callable[[float, NDArray[np.int64]], NDArray[np.float32]]
-"""Source of adversarial images: (strength, (n,) positions in the full test split) → (n, 3, H, W) float32 in [0, 1]."""
 
 CorruptedImageSource = Callable[[str, int, NDArray[np.int64]], NDArray[np.uint8]]
 """Source of corrupted images: (corruption, severity 1 to 5, (n,) positions in the full test split) → (n, 3, H, W)
@@ -70,7 +62,6 @@ class Context:
         batch_size: number of images whose random numbers come from one seed in the reference engine; part of the
             protocol.
         corrupted_images: source of corrupted images; None if the sweep has no corruptions.
-        adversarial_images: source of a transfer attack's images; None for every other key.
         first_batch: number of the request's first batch in the whole image set, so that an image has the same random
             numbers if the images are evaluated in several parts.
         key: the evaluated key, which identifies random numbers and the corruption. `tasks.evaluate.evaluate_part` sets
@@ -85,7 +76,6 @@ class Context:
     seed: int
     batch_size: int
     corrupted_images: CorruptedImageSource | None = None
-    adversarial_images: AdversarialImageSource | None = None
     first_batch: int = 0
     key: str = ""
     engine: str = "reference"
