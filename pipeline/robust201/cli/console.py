@@ -137,7 +137,7 @@ def show_preview(preview: RunPreview) -> None:
     total = preview.plan.n_evaluations
     say(
         f"Planned {format_count(total, 'evaluation')} of "
-        f"{format_count(preview.plan.n_network_keys, 'network-key pair')}: "
+        f"{format_count(preview.plan.n_units, 'network-key pair')}: "
         f"{preview.done:,} done, {total - preview.done:,} missing."
     )
     say_each([f"Damaged result file set aside; its evaluations are recomputed: {shard}" for shard in preview.damaged])
