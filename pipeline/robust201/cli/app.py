@@ -49,6 +49,7 @@ from robust201.cli.study import study
 from robust201.cli.submit import submit_app
 from robust201.cli.train import plan_training_runs, train
 from robust201.cli.user_file import parse_space
+from robust201.core.errors import ConfigError
 from robust201.spaces import DEFAULT_SPACE, SPACES
 
 app = typer.Typer(
