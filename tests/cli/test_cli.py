@@ -53,7 +53,6 @@ COMMANDS = (
     "design",
     "audit",
     "search",
-    "predict",
     "study",
     "fuse",
     "import-images",
