@@ -6,13 +6,16 @@ Anyone who reaches a head without token authentication can run code on it.
 import ipaddress
 import os
 import re
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from robust201.core.errors import ConfigError
 from robust201.core.files import MAX_STATE_BYTES, read_text
 
+_CONNECT_TIMEOUT_SECONDS = 10.0
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -39,6 +42,21 @@ class Access:
 
     def headers(self) -> dict[str, str]:
         return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+
+    def check_reachable(self) -> None:
+        """Check that a server listens at the address; Ray's client would wait for minutes."""
+        url = urlsplit(self.address)
+        host, scheme = url.hostname or "", url.scheme
+        if scheme in getproxies() and not proxy_bypass(host):
+            return  # only the proxy can be reached from here, and it accepts any connection
+        try:
+            with socket.create_connection((host, url.port or _PORTS[scheme]), timeout=_CONNECT_TIMEOUT_SECONDS):
+                pass
+        except OSError as error:
+            raise ConfigError(
+                f"Connecting failed for {self.address}: no server responds ({error.strerror or error}). Start the "
+                "cluster, open the tunnel (ray dashboard CLUSTER.yaml), or set --address to the head's address."
+            ) from error
 
 
 def token_file() -> Path:
