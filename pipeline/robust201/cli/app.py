@@ -17,12 +17,12 @@ from robust201.cli.compare import compare
 from robust201.cli.curves import curves
 from robust201.cli.dataset import KeyStyleText, convert, diff, export, read_key_style, verify
 from robust201.cli.demo import demo
-from robust201.cli.evaluate import ImageSize, ResizeRule, choose_size, evaluate, load_data, read_resize
+from robust201.cli.evaluate import ClassOrderName, ImageSize, ResizeRule, choose_size, evaluate, read_resize
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DATASET_PANEL, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
 from robust201.cli.images import fuse, import_images, robustify
 from robust201.cli.metrics import metrics
-from robust201.cli.monitoring import AsJson, doctor, logs, print_json, status
+from robust201.cli.monitoring import AsJson, doctor, print_json, status
 from robust201.cli.options import (
     AllowCode,
     Architectures,
@@ -31,7 +31,6 @@ from robust201.cli.options import (
     Executor,
     Keys,
     Limit,
-    Results,
     SlurmRequeue,
     Sweep,
     WeightsName,
@@ -241,34 +240,38 @@ def run(
     raise typer.Exit(code)
 
 
-def compact(
-    results: Results,
-    grace_hours: Annotated[
-        float, typer.Option(min=0, help="Hours for which merged files are kept before they are deleted.")
-    ] = 24.0,
-) -> None:
-    """Merge small result files into large ones; this is safe while the sweep is running."""
-    from robust201.shards import ShardStore
-
-    report = ShardStore.open(results_of(results)).compact(grace_seconds=3600 * grace_hours)
-    merged_files = console.format_count(report.inputs, "file")
-    typer.echo(f"Merged {merged_files} into {report.outputs:,}; deleted {report.deleted:,} that were merged earlier.")
-    console.say_each([f"damaged: {shard}" for shard in report.damaged])
-    if report.damaged:
-        console.say("Damaged files were not changed; robust201 run sets them aside and recomputes their evaluations.")
-        raise typer.Exit(4)
-
-
 def merge(
     sources: Annotated[
-        list[Path], typer.Argument(metavar="RESULTS", help="Results folders to join, or sweep YAMLs that name them.")
+        list[Path],
+        typer.Argument(metavar="RESULTS...", help="Results folders to join, or sweep YAMLs that name them."),
     ],
-    out: Annotated[Path, typer.Option("--out", help="Results folder to write; created if absent.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Results folder to write; created if absent.")] = None,
+    compact: Annotated[
+        bool,
+        typer.Option(
+            "--compact",
+            help="Instead merge the small result files of one folder into large ones; this is safe while the sweep is "
+            "running. The small files are deleted by a later call, after 24 hours.",
+        ),
+    ] = False,
 ) -> None:
     """Join results folders, such as those of several clusters, into one."""
+    sources = [results_of(source) for source in sources]
+    if compact:
+        if out is not None or len(sources) > 1:
+            raise ConfigError(
+                "Reading the command line failed for --compact: it applies to one results folder, without --out. Join "
+                "folders first."
+            )
+        _compact(sources[0])
+        return
+    if out is None:
+        raise ConfigError(
+            "Reading the command line failed for robust201 merge: expected --out or --compact, got neither. Add --out "
+            "FOLDER to join folders, or --compact to merge the small files of one folder."
+        )
     from robust201.runtime.sweep import merge_results
 
-    sources = [results_of(source) for source in sources]
     report, sources_with_other_plans = merge_results(sources, out)
     was_or_were = "was" if report.present == 1 else "were"
     typer.echo(
@@ -280,6 +283,18 @@ def merge(
     raise typer.Exit(4 if report.findings else 0)
 
 
+def _compact(results: Path) -> None:
+    from robust201.shards import ShardStore
+
+    report = ShardStore.open(results).compact()
+    merged_files = console.format_count(report.inputs, "file")
+    typer.echo(f"Merged {merged_files} into {report.outputs:,}; deleted {report.deleted:,} that were merged earlier.")
+    console.say_each([f"damaged: {shard}" for shard in report.damaged])
+    if report.damaged:
+        console.say("Damaged files were not changed; robust201 run sets them aside and recomputes their evaluations.")
+        raise typer.Exit(4)
+
+
 def report(
     dataset: Dataset,
     out: Annotated[Path | None, typer.Option("--out", help="HTML file to write. Default: DATASET-report.html.")] = None,
@@ -288,15 +303,6 @@ def report(
     epsilon: Epsilon = None,
     keys: ShownKeys = None,
     architectures: ShownNetworks = None,
-    images: Annotated[
-        str | None,
-        typer.Option(
-            "--images",
-            help="Images for a gallery of individual images, if DATASET has per-image outcomes: the image dataset's "
-            "name, or a file or folder with its test images.",
-        ),
-    ] = None,
-    image_size: ImageSize = None,
 ) -> None:
     """Write a report on a dataset as one HTML file that works offline: best networks, figures, tables, an explorer."""
     from robust201.figures.report import write_report
@@ -305,8 +311,7 @@ def report(
     folder = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # `.` and `..` do not name the folder
     page = out or folder.parent / f"{folder.name}-report.html"
     reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
-    gallery = None if images is None else load_data(images, image_size=image_size)
-    typer.echo(write_report(reader, page, mean=mean, epsilon=epsilon, images=gallery))
+    typer.echo(write_report(reader, page, mean=mean, epsilon=epsilon))
 
 
 def fetch(
@@ -315,15 +320,13 @@ def fetch(
         Path, typer.Option("--out", envvar="ROBUST201_DATA", help="Data folder; the dataset is written to a subfolder.")
     ] = Path("data"),
 ) -> None:
-    """Download and verify an image dataset, or print where to get it; resumes after an interruption."""
+    """Download and verify an image dataset, or print where to get it."""
     from robust201.images.downloads.fetch import fetch as fetch_dataset
 
-    with console.showing_download(f"Downloading {name}") as progress:
-        folder = fetch_dataset(name, out, progress=progress)
-    typer.echo(folder)
+    typer.echo(fetch_dataset(name, out, progress=console.DownloadProgress(f"Downloading {name}")))
 
 
-def import_weights(
+def import_(
     source: Annotated[
         Path, typer.Argument(metavar="SOURCE", help="Archive of weights, its split parts, or a folder of state_dicts.")
     ],
@@ -356,13 +359,13 @@ def import_weights(
     ] = False,
 ) -> None:
     """Convert published weights to safetensors in a checkpoint store; the only command that unpickles weights."""
-    from robust201.weights.importing import import_weights as import_from
+    from robust201.weights.importing import import_weights
     from robust201.weights.store import CheckpointStore
 
     selected_space = parse_space(space)
     indices = None if architectures is None else selected_space.select(architectures)
     with CheckpointStore(out) as store, console.showing_progress("Importing networks") as progress:
-        report = import_from(
+        report = import_weights(
             source,
             store,
             space=selected_space,
@@ -390,6 +393,7 @@ def corrupt(
     ] = None,
     image_size: ImageSize = None,
     resize: ResizeRule = None,
+    class_order: ClassOrderName = None,
     keys: Annotated[
         str | None, typer.Option(help="Only these corruptions, separated by commas, such as fog,frost.")
     ] = None,
@@ -433,6 +437,7 @@ def corrupt(
             form=image_format,
             image_size=size,
             resize=rule,
+            class_order=class_order,
             keys=None if key_names is None else expand_keys(key_names),
             count=count,
             image_seed=image_seed,
@@ -444,7 +449,14 @@ def corrupt(
         )
     if sheet is not None and not check_published:
         images = load_images(
-            dataset, path=path, form=image_format, count=count, seed=image_seed, image_size=size, resize=rule
+            dataset,
+            path=path,
+            form=image_format,
+            count=count,
+            seed=image_seed,
+            image_size=size,
+            resize=rule,
+            class_order=class_order,
         )
         draw_corruption_sheet(out, images, sheet)
     typer.echo("\n".join(lines))
@@ -453,8 +465,8 @@ def corrupt(
 
 add_commands(
     app,
-    *(demo, doctor, fetch, import_weights, train, corrupt),
-    *(plan, run, status, logs, compact, merge),
+    *(demo, doctor, fetch, import_, train, corrupt),
+    *(plan, run, status, merge),
     *(verify, audit, export, diff, convert, push, meta),
     *(report, plot, rank, metrics, search),
     *(study, fuse, import_images, robustify),

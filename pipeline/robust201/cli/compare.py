@@ -13,13 +13,13 @@ from robust201.cli.evaluate import (
     KEYS_HELP,
     BatchSize,
     Channels,
+    ClassOrderName,
     Count,
     Device,
     Engine,
     ImageSize,
     Mean,
     Quiet,
-    Randomised,
     ResizeRule,
     Seed,
     Settings,
@@ -77,12 +77,12 @@ def compare(
     count: Count = None,
     image_size: ImageSize = None,
     resize: ResizeRule = None,
-    channels: Channels = 3,
+    channels: Channels = None,
+    class_order: ClassOrderName = None,
     seed: Seed = 0,
     engine: Engine = "fused",
     batch_size: BatchSize = 250,
     device: Device = "cpu",
-    randomised: Randomised = False,
     quiet: Quiet = False,
     out: TableFile = None,
     as_json: AsJson = False,
@@ -115,8 +115,10 @@ def compare(
     files_by_name = name_networks(networks, weights or [], command="compare")
     normalisation = read_normalisation(mean, std)
     parsed_keys = read_keys(keys or "clean,fgsm,pgd", settings or []) or {}
-    parse_keys(parsed_keys, engine, randomised=randomised)  # before the user's files are executed
-    images = load_data(data, image_size=image_size, resize=resize, channels=channels, count=count, seed=seed)
+    parse_keys(parsed_keys, engine)  # before the user's files are executed
+    images = load_data(
+        data, image_size=image_size, resize=resize, channels=channels, class_order=class_order, count=count, seed=seed
+    )
     modules = {name: build_module(network, file) for name, (network, file) in files_by_name.items()}
     restore_gc_thresholds()
     with calling_user_code(", ".join(files_by_name)):
@@ -131,7 +133,6 @@ def compare(
             engine=engine,
             device=device,
             batch_size=batch_size,
-            randomised=randomised,
             progress=not quiet,
         )
     n_images = len(images) if count is None else count

@@ -1,4 +1,4 @@
-"""Settings of torch that make results reproducible: equal inputs give equal bytes on equal device types."""
+"""Settings and operations of torch that make results reproducible: equal inputs give equal bytes on equal devices."""
 
 import os
 
@@ -8,6 +8,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.host import MAX_THREADS
 from robust201.core.memory import restore_gc_thresholds
 from robust201.core.precision import Precision, check_precision
+from robust201.models.device import set_precision
 
 
 def configure_torch(threads: int, precision: Precision = "fp32") -> None:
@@ -33,9 +34,7 @@ def configure_torch(threads: int, precision: Precision = "fp32") -> None:
     if not 1 <= threads <= MAX_THREADS:
         raise ConfigError(f"Setting up torch failed for threads: expected 1 to {MAX_THREADS}, got {threads}.")
     torch.set_num_threads(threads)
-    is_tf32 = precision == "tf32"
-    torch.set_float32_matmul_precision("high" if is_tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = is_tf32
+    set_precision(precision)
     # By default, cuBLAS may accumulate bfloat16 products in bfloat16, also in 1x1 convolutions.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cudnn.benchmark = False
@@ -66,3 +65,18 @@ def _reject_overrides(precision: Precision) -> None:
                 f"Setting up torch failed for the environment variable {name}: its value {value!r} overrides the "
                 "precision. Unset it; the `precision` of the sweep must determine the arithmetic."
             )
+
+
+def cumulative_sum(values: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return the cumulative sum along a dimension, like `torch.cumsum`, which is not deterministic on CUDA.
+
+    Both compute in float64 and round each sum once, so almost all values have the same bits as on a CPU.
+    """
+    if values.device.type == "cpu":
+        return values.cumsum(dim)
+    sums, length, shift = values.double(), values.shape[dim], 1
+    while shift < length:
+        first, others = sums.narrow(dim, 0, shift), sums.narrow(dim, shift, length - shift)
+        sums = torch.cat((first, others + sums.narrow(dim, 0, length - shift)), dim)
+        shift *= 2
+    return sums.to(values.dtype)

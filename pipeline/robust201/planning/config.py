@@ -37,7 +37,7 @@ from robust201.core.records import (
 from robust201.core.strict_model import MAX_COUNT, Cells, Channels, PositiveFloat, PositiveInt, StrictModel
 from robust201.core.user_code import UserFunction
 from robust201.images import DATASETS
-from robust201.images.specs import DatasetSpec, Resize, custom_dataset
+from robust201.images.specs import ClassOrder, DatasetSpec, Resize, custom_dataset
 from robust201.planning.field_errors import describe_problem
 from robust201.planning.plugins import (
     SPACES_GROUP,
@@ -59,7 +59,6 @@ from robust201.tasks.columns import (
     MAX_MATRIX_CLASSES,
     MEASUREMENTS,
     PUBLISHED,
-    STEPS,
     requested_columns,
 )
 from robust201.tasks.parameters import Parameters
@@ -143,7 +142,7 @@ class CheckpointsSection(Section):
     """Checkpoint store, and the filters that select one training run per network."""
 
     path: ConfigPath
-    """A checkpoint store, written by `robust201 import-weights` or `robust201 train`."""
+    """A checkpoint store, written by `robust201 import` or `robust201 train`."""
     epochs: PositiveInt | None = None
     """Training length of the weights in epochs; by default 200 if available, else the longest."""
     seed: int | None = None
@@ -309,6 +308,9 @@ class DatasetSection(Section):
     resize: ResizeSection | None = None
     """For custom JPEG and PNG files of other sizes: resize the shorter side, then crop the central square of
     `image_size` pixels, as torchvision does (protocol)."""
+    class_order: ClassOrder | None = None
+    """For custom images in class folders: number the classes in the order of the folders' names as `text` (the default,
+    as torchvision does) or as numbers (`numeric`)."""
     normalisation: NormalisationSection | None = None
     """Mean and standard deviation; by default those of the dataset; `mnist` and custom images have none (protocol)."""
 
@@ -460,8 +462,8 @@ def check_datasets(sections: Mapping[str, DatasetSection]) -> None:
 
 
 def _check_image_fields(name: str, section: DatasetSection) -> None:
-    if name in DATASETS and (section.channels, section.resize) != (None, None):
-        raise ValueError(f"{name}: `channels` and `resize` are for custom datasets only. Remove them.")
+    if name in DATASETS and (section.channels, section.resize, section.class_order) != (None, None, None):
+        raise ValueError(f"{name}: `channels`, `resize` and `class_order` are for custom datasets only. Remove them.")
     try:
         spec = make_dataset_spec(name, section)
     except ConfigError as error:
@@ -485,6 +487,7 @@ def make_dataset_spec(name: str, section: DatasetSection) -> DatasetSpec:
             image_size=section.image_size,
             channels=section.channels or 3,
             resize=None if section.resize is None else Resize(**section.resize.model_dump()),
+            class_order=section.class_order,
         )
     if section.normalisation is not None:
         spec = replace(spec, normalisation=Normalisation(section.normalisation.mean, section.normalisation.std))
@@ -590,7 +593,7 @@ class SweepConfig(BaseConfig):
     measurements: tuple[str, ...] = PUBLISHED
     """Quantities to record (docs/protocol/measures.md); with more than 256 classes, only accuracy by default.
     `predictions` adds one byte per image and strength and is needed for per-image outcomes; `distances` adds eight
-    bytes, and `steps` four."""
+    bytes."""
     engine: Literal["fused", "reference"] = "fused"
     """`fused`: robust201's own attacks on a network compiled for inference, all epsilons together. `reference`: Foolbox
     and AutoAttack on the published network, one call per epsilon (protocol)."""
@@ -701,14 +704,6 @@ class SweepConfig(BaseConfig):
                     f"`corruptions: {{source: generated}}` under datasets.{name}, or `corruptions: null` to exclude "
                     f"corruptions on {name}."
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _check_steps(self) -> Self:
-        if STEPS in self.measurements:
-            reasons = (self.tasks[key].unsupported_steps_reason(self.engine) for key in self.parameters)
-            if problem := next((reason for reason in reasons if reason is not None), None):
-                raise ValueError(f"measurements: {problem}")
         return self
 
     @model_validator(mode="after")
