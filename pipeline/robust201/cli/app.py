@@ -320,12 +320,10 @@ def fetch(
         Path, typer.Option("--out", envvar="ROBUST201_DATA", help="Data folder; the dataset is written to a subfolder.")
     ] = Path("data"),
 ) -> None:
-    """Download and verify an image dataset, or print where to get it; resumes after an interruption."""
+    """Download and verify an image dataset, or print where to get it."""
     from robust201.images.downloads.fetch import fetch as fetch_dataset
 
-    with console.showing_download(f"Downloading {name}") as progress:
-        folder = fetch_dataset(name, out, progress=progress)
-    typer.echo(folder)
+    typer.echo(fetch_dataset(name, out, progress=console.DownloadProgress(f"Downloading {name}")))
 
 
 def import_(
