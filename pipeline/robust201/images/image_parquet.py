@@ -86,7 +86,7 @@ def _check_columns(path: Path, arrow_types: dict[str, Any]) -> None:
     import pyarrow as pa
 
     def is_binary(arrow_type: Any) -> bool:
-        return pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type)
+        return bool(pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type))
 
     def bytes_type(arrow_type: Any) -> Any:
         has_bytes = pa.types.is_struct(arrow_type) and arrow_type.get_field_index("bytes") >= 0
