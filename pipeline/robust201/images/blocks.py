@@ -1,7 +1,7 @@
 """On-disk store of computed images, in blocks of one batch each.
 
-`<folder>/<start>-<stop>-<16 hex digits of the SHA-256>.npy` has the images [start, stop), (n, 3, H, W) float32 in [0, 1].
-Files are immutable, so an interrupted computation resumes with the missing blocks.
+`<folder>/<start>-<stop>-<16 hex digits of the SHA-256>.npy` has the images [start, stop), (n, 3, H, W) float32 in
+[0, 1]. Files are immutable, so an interrupted computation resumes with the missing blocks.
 """
 
 import hashlib
