@@ -78,7 +78,7 @@ def search(
     ] = None,
     fidelity: Annotated[
         str | None,
-        typer.Option(help="With --blackbox: use images or steps as the fidelity of the evaluations. Default: none."),
+        typer.Option(help="With --blackbox: use images as the fidelity of the evaluations. Default: none."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
