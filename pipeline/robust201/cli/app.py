@@ -22,7 +22,7 @@ from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
 from robust201.cli.images import fuse, import_images, robustify
 from robust201.cli.metrics import metrics
-from robust201.cli.monitoring import AsJson, doctor, logs, print_json, status
+from robust201.cli.monitoring import AsJson, doctor, print_json, status
 from robust201.cli.options import (
     AllowCode,
     Architectures,
@@ -31,7 +31,6 @@ from robust201.cli.options import (
     Executor,
     Keys,
     Limit,
-    Results,
     SlurmRequeue,
     Sweep,
     WeightsName,
@@ -237,34 +236,38 @@ def run(
     raise typer.Exit(code)
 
 
-def compact(
-    results: Results,
-    grace_hours: Annotated[
-        float, typer.Option(min=0, help="Hours for which merged files are kept before they are deleted.")
-    ] = 24.0,
-) -> None:
-    """Merge small result files into large ones; this is safe while the sweep is running."""
-    from robust201.shards import ShardStore
-
-    report = ShardStore.open(results_of(results)).compact(grace_seconds=3600 * grace_hours)
-    merged_files = console.format_count(report.inputs, "file")
-    typer.echo(f"Merged {merged_files} into {report.outputs:,}; deleted {report.deleted:,} that were merged earlier.")
-    console.say_each([f"damaged: {shard}" for shard in report.damaged])
-    if report.damaged:
-        console.say("Damaged files were not changed; robust201 run sets them aside and recomputes their evaluations.")
-        raise typer.Exit(4)
-
-
 def merge(
     sources: Annotated[
-        list[Path], typer.Argument(metavar="RESULTS", help="Results folders to join, or sweep YAMLs that name them.")
+        list[Path],
+        typer.Argument(metavar="RESULTS...", help="Results folders to join, or sweep YAMLs that name them."),
     ],
-    out: Annotated[Path, typer.Option("--out", help="Results folder to write; created if absent.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Results folder to write; created if absent.")] = None,
+    compact: Annotated[
+        bool,
+        typer.Option(
+            "--compact",
+            help="Instead merge the small result files of one folder into large ones; this is safe while the sweep is "
+            "running. The small files are deleted by a later call, after 24 hours.",
+        ),
+    ] = False,
 ) -> None:
     """Join results folders, such as those of several clusters, into one."""
+    sources = [results_of(source) for source in sources]
+    if compact:
+        if out is not None or len(sources) > 1:
+            raise ConfigError(
+                "Reading the command line failed for --compact: it applies to one results folder, without --out. Join "
+                "folders first."
+            )
+        _compact(sources[0])
+        return
+    if out is None:
+        raise ConfigError(
+            "Reading the command line failed for robust201 merge: expected --out or --compact, got neither. Add --out "
+            "FOLDER to join folders, or --compact to merge the small files of one folder."
+        )
     from robust201.runtime.sweep import merge_results
 
-    sources = [results_of(source) for source in sources]
     report, sources_with_other_plans = merge_results(sources, out)
     was_or_were = "was" if report.present == 1 else "were"
     typer.echo(
@@ -274,6 +277,18 @@ def merge(
         console.say(f"{source} has a different plan: its evaluations were added, and the plan of {sources[0]} is kept.")
     console.say_each([f"conflict: {finding.message}" for finding in report.findings])
     raise typer.Exit(4 if report.findings else 0)
+
+
+def _compact(results: Path) -> None:
+    from robust201.shards import ShardStore
+
+    report = ShardStore.open(results).compact()
+    merged_files = console.format_count(report.inputs, "file")
+    typer.echo(f"Merged {merged_files} into {report.outputs:,}; deleted {report.deleted:,} that were merged earlier.")
+    console.say_each([f"damaged: {shard}" for shard in report.damaged])
+    if report.damaged:
+        console.say("Damaged files were not changed; robust201 run sets them aside and recomputes their evaluations.")
+        raise typer.Exit(4)
 
 
 def report(
@@ -309,7 +324,7 @@ def fetch(
     typer.echo(folder)
 
 
-def import_weights(
+def import_(
     source: Annotated[
         Path, typer.Argument(metavar="SOURCE", help="Archive of weights, its split parts, or a folder of state_dicts.")
     ],
@@ -342,13 +357,13 @@ def import_weights(
     ] = False,
 ) -> None:
     """Convert published weights to safetensors in a checkpoint store; the only command that unpickles weights."""
-    from robust201.weights.importing import import_weights as import_from
+    from robust201.weights.importing import import_weights
     from robust201.weights.store import CheckpointStore
 
     selected_space = parse_space(space)
     indices = None if architectures is None else selected_space.select(architectures)
     with CheckpointStore(out) as store, console.showing_progress("Importing networks") as progress:
-        report = import_from(
+        report = import_weights(
             source,
             store,
             space=selected_space,
@@ -439,8 +454,8 @@ def corrupt(
 
 add_commands(
     app,
-    *(demo, doctor, fetch, import_weights, train, corrupt),
-    *(plan, run, status, logs, compact, merge),
+    *(demo, doctor, fetch, import_, train, corrupt),
+    *(plan, run, status, merge),
     *(verify, audit, export, diff, convert, push, meta),
     *(report, plot, rank, metrics, search, correlate, design),
     *(study, fuse, import_images, robustify),
