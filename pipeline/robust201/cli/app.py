@@ -17,7 +17,7 @@ from robust201.cli.compare import compare
 from robust201.cli.curves import curves
 from robust201.cli.dataset import KeyStyleText, convert, diff, export, read_key_style, verify
 from robust201.cli.demo import demo
-from robust201.cli.evaluate import ImageSize, ResizeRule, choose_size, evaluate, read_resize
+from robust201.cli.evaluate import ClassOrderName, ImageSize, ResizeRule, choose_size, evaluate, read_resize
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
 from robust201.cli.images import fuse, import_images, robustify
@@ -316,12 +316,10 @@ def fetch(
         Path, typer.Option("--out", envvar="ROBUST201_DATA", help="Data folder; the dataset is written to a subfolder.")
     ] = Path("data"),
 ) -> None:
-    """Download and verify an image dataset, or print where to get it; resumes after an interruption."""
+    """Download and verify an image dataset, or print where to get it."""
     from robust201.images.downloads.fetch import fetch as fetch_dataset
 
-    with console.showing_download(f"Downloading {name}") as progress:
-        folder = fetch_dataset(name, out, progress=progress)
-    typer.echo(folder)
+    typer.echo(fetch_dataset(name, out, progress=console.DownloadProgress(f"Downloading {name}")))
 
 
 def import_(
@@ -391,6 +389,7 @@ def corrupt(
     ] = None,
     image_size: ImageSize = None,
     resize: ResizeRule = None,
+    class_order: ClassOrderName = None,
     keys: Annotated[
         str | None, typer.Option(help="Only these corruptions, separated by commas, such as fog,frost.")
     ] = None,
@@ -434,6 +433,7 @@ def corrupt(
             form=image_format,
             image_size=size,
             resize=rule,
+            class_order=class_order,
             keys=None if key_names is None else expand_keys(key_names),
             count=count,
             image_seed=image_seed,
@@ -445,7 +445,14 @@ def corrupt(
         )
     if sheet is not None and not check_published:
         images = load_images(
-            dataset, path=path, form=image_format, count=count, seed=image_seed, image_size=size, resize=rule
+            dataset,
+            path=path,
+            form=image_format,
+            count=count,
+            seed=image_seed,
+            image_size=size,
+            resize=rule,
+            class_order=class_order,
         )
         draw_corruption_sheet(out, images, sheet)
     typer.echo("\n".join(lines))
