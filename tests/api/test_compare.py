@@ -14,6 +14,9 @@ import robust201
 from robust201.analysis.evaluation import Evaluation
 from robust201.core.errors import ConfigError, RobustWarning
 
+# Networks with random weights classify images by chance.
+pytestmark = pytest.mark.filterwarnings("ignore:.* by chance")
+
 KEYS = ["clean", {"fgsm": {"epsilons_255": [8, 32]}}]
 
 

@@ -45,7 +45,7 @@ class NoisyNetwork(nn.Module):
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         self.n_passes += 1
         self.n_gradients += pixels.requires_grad
-        logits = self.network(pixels)[1]
+        logits = self.network(pixels)
         return logits + self.deviation * torch.randn_like(logits)
 
 

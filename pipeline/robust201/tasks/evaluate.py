@@ -173,7 +173,10 @@ def _measure_batches(
     """Yield each strength's index, columns and seconds as soon as all of its images have been measured."""
     classifier, labels, strengths = context.classifier, request.labels, request.strengths
     accumulators = [
-        Accumulator(measurements, classifier.n_classes, classifier.device, len(labels), name=name) for _ in strengths
+        Accumulator(
+            measurements, classifier.n_classes, classifier.device, len(labels), name=name, indices=request.indices
+        )
+        for _ in strengths
     ]
     n_measured = [0] * len(strengths)
     seconds = [0.0] * len(strengths)
