@@ -26,17 +26,20 @@ from benchmarks.engine_case import (
     measurements_of,
     suite_seconds,
 )
-from benchmarks.parity import compare_on_digits
+from benchmarks.generated import random_network
 from robust201.core.precision import Precision
+from robust201.images import load_images, select
 from robust201.models.arithmetic import configure_torch
 from robust201.models.buckets import BucketedModel
 from robust201.models.capacity import USED_FRACTION, Capacity, choose_capacity
+from robust201.models.classifier import Classifier
 from robust201.models.graphs import GraphCapture
 from robust201.spaces.nasbench201.compiled.network import max_bytes_per_image
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import MAX_IMAGES_PER_SAMPLE
 from robust201.tasks.attack_kit.context import to_float
 from robust201.tasks.parameters import Parameters
+from tests.support.library_parity import compare
 
 USUAL_BATCH = 250
 EPSILONS_255 = tuple(HARMLESS_EPSILON_255 * factor for factor in range(1, N_PAPER_EPSILONS + 1))
@@ -149,6 +152,41 @@ def describe_machine(device: str) -> str:
         return f"CPU, PyTorch {torch.__version__}"
     memory = torch.cuda.get_device_properties(0).total_memory / 2**30
     return f"{torch.cuda.get_device_name()}, {memory:.0f} GiB, PyTorch {torch.__version__}, CUDA {torch.version.cuda}"
+
+
+def compare_on_digits(
+    index: int, device: torch.device, *, n_images: int, attack_parameters: dict[str, int], size: tuple[int, int]
+) -> Iterator[tuple[str, list[int], list[int]]]:
+    """Compare bits on digits with random weights; this needs no data folder.
+
+    Args:
+        index: index of the network.
+        device: device to compute on.
+        n_images: number of images in the batch.
+        attack_parameters: values of parameters such as steps and queries, for the attacks that have them.
+        size: channels and cells of the network.
+
+    Yields:
+        Attack key, and the numbers of correct images and of differing bits at each epsilon.
+    """
+    digits = select(load_images("digits"), count=n_images, seed=0)
+    network, images = random_network(str(index), digits, channels=size[0], cells=size[1])
+    classifier = Classifier(network, images.normalisation, images.n_classes, device=device)
+    pixels, labels = torch.from_numpy(images.images).to(device), torch.from_numpy(images.labels.copy())
+    # Every fourth label is made wrong, because the attacks treat misclassified images differently.
+    labels[3::4] = (labels[3::4] + 1) % images.n_classes
+    for key in ("fgsm", "pgd", "pgd_l2", "aa_apgd-ce", "aa_square"):
+        fields = TASKS[key].parameters.model_fields
+        supported_parameters: dict[str, Any] = {
+            name: value for name, value in attack_parameters.items() if name in fields
+        }
+        parameters = TASKS[key].parameters(**supported_parameters)
+        comparisons = compare(key, classifier, pixels, labels.to(device), parameters, seed=1).values()
+        yield (
+            key,
+            [comparison.n_correct for comparison in comparisons],
+            [comparison.image_bits + comparison.logit_bits for comparison in comparisons],
+        )
 
 
 def measure_parity(plan: Plan) -> Values:

@@ -3,7 +3,7 @@
     ROBUST201_DATA=FOLDER python -m benchmarks.user_loop --networks 13714 1462 21 991 309 0 --images 24 --queries 200
     python -m benchmarks.user_loop --sample 24 --images 12 --queries 200
 
-The loop is `robust201.bench.user_loop`: Foolbox and AutoAttack attack the network as a user would, once per epsilon,
+The loop is `benchmarks.plain_loop`: Foolbox and AutoAttack attack the network as a user would, once per epsilon,
 in PyTorch's default layout and in channels_last, with batches of 50, 250 and all images. Speed-ups are relative to the
 fastest of these variants. A network has trained weights if the data folder contains them. Otherwise its weights are
 random, and its predictions are used as labels. The images are CIFAR-10 test images if the data folder contains them,
@@ -21,8 +21,7 @@ from collections.abc import Sequence
 from math import exp, log
 from pathlib import Path
 
-from benchmarks.engine_case import ARCHIVE, COST_LEVELS, load_trained, stratified_sample
-from robust201.bench.comparison import (
+from benchmarks.comparison import (
     AttackBudget,
     Contender,
     Machine,
@@ -32,7 +31,8 @@ from robust201.bench.comparison import (
     compare,
     make_loops,
 )
-from robust201.bench.generated import random_network, write_subject
+from benchmarks.engine_case import ARCHIVE, COST_LEVELS, load_trained, stratified_sample
+from benchmarks.generated import random_network, write_subject
 from robust201.core.records import ImageSet
 from robust201.images import load_images, select
 

@@ -25,7 +25,6 @@ GRADIENT_ATTACKS: dict[str, dict[str, Any]] = {
     "pgd_l2": {"epsilons": [0.5], "steps": 3, "step_size": 0.5, "random_start": False},
     "aa_apgd-ce": {"epsilons_255": [EPSILON_255], "steps": 3},
     "aa_apgd-t": {"epsilons_255": [EPSILON_255], "steps": 3, "targets": 1},
-    "aa_fab": {"epsilons_255": [EPSILON_255], "steps": 2},
     "aa_fab-t": {"epsilons_255": [EPSILON_255], "steps": 2, "targets": 1},
     "aa_standard": {"epsilons_255": [EPSILON_255], "steps": 3, "queries": 3},
     "fmn": {"epsilons_255": [EPSILON_255], "steps": 50},

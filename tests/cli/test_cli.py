@@ -29,7 +29,6 @@ from tests.conftest import REPOSITORY, FinishedCommand, MakeFields, RunCommand, 
 
 COMMANDS = (
     "demo",
-    "bench",
     "meta",
     "plan",
     "run",
@@ -483,7 +482,7 @@ def list_living_processes(session: int) -> list[str]:
 
 @pytest.mark.parametrize(
     ("command", "is_resumable"),
-    [("run", True), ("study", True), ("export", False), ("bench", False), ("report", False)],
+    [("run", True), ("study", True), ("export", False), ("report", False)],
 )
 def test_interruption_mentions_resuming_only_for_resumable_commands(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, is_resumable: bool

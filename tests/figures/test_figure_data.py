@@ -46,19 +46,6 @@ def test_number_of_cells_with_18_kernel_parameters_matches_the_paper():
     assert (min(sizes), max(sizes)) == (0, 54)
 
 
-def test_robustness_correlations_compare_clean_mean_and_r(tmp_path):
-    clean = {"0": 0.9, "1": 0.6, "2": 0.3}
-    pgd = {"0": [0.5, 0.3], "1": [0.4, 0.25], "2": [0.27, 0.24]}  # as clean accuracy falls, the means fall and R rises
-    correlations = FIGURES["rank-correlation-robustness"].compute(
-        results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd}))
-    )
-    tau = figure_data.correlation_view(correlations, "")
-    assert list(tau) == ["Clean", "PGD, mean", "PGD, R"]
-    assert tau.to_numpy().tolist() == [[1, 1, -1], [1, 1, -1], [-1, -1, 1]]
-    results_without_attack = results_of(write_results(tmp_path / "alone", {"clean": clean}))
-    assert FIGURES["rank-correlation-robustness"].compute(results_without_attack).empty
-
-
 @given(SPECS)
 def test_neighbours_are_the_24_cells_one_edge_away(spec):
     neighbour_cells = neighbours(spec)

@@ -592,7 +592,6 @@ def test_report_without_cells_has_figures_and_no_explorer(tmp_path):
         page,
         tmp_path,
         """
-        await drawFigure(figure("measures"));
         await drawFigure(figure("clean-vs-robust"));
         report("points", (await rows(chart("clean-vs-robust"), "points")).map((row) => row.architecture));
         change($("theme"), 2);

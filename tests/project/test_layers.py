@@ -32,7 +32,6 @@ LAYERS = (
     "studies",
     "submission",
     "monitoring",
-    "bench",
     "cli",
 )
 """Folders of the package from the bottom up. Each folder may import the folders before it."""

@@ -7,11 +7,10 @@ import pytest
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.export.conversion import convert_dataset
-from robust201.figures.figure_data import measures_and_accuracies
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset
 from tests.support.fabricated import export, make_plan
-from tests.support.small_results import results_of, write_results, write_sweep_json
+from tests.support.small_results import write_results, write_sweep_json
 
 ARCHITECTURES = (0, 2, 10, 309)
 COLUMNS = ["squared_norm", "squared_norm_sd"]
@@ -68,30 +67,8 @@ def test_value_rejects_measure_value_that_is_not_a_number(tmp_path):
         RobustnessDataset(folder).value(0, "cifar10", "jacobian", "squared_norm")
 
 
-def test_measures_and_accuracies_returns_points_and_rank_correlations(tmp_path):
-    accuracies = {"clean": {"0": 0.9, "2": 0.8, "10": 0.7}, "pgd": {"0": [0.1, 0], "2": [0.2, 0], "10": [0.3, 0.1]}}
-    write_results(tmp_path, accuracies)
-    norms = {"0": 5.0, "2": 7.0, "10": 6.0}
-    write_results(tmp_path, {"jacobian": norms}, measure="squared_norm")
-    write_sweep_json(tmp_path, {"cifar10": {"clean": [0], "pgd": [1, 8], "jacobian": [0]}})
-    points = measures_and_accuracies(results_of(tmp_path))
-    assert set(points["measure"]) == {"Jacobian squared norm"}
-    points_under_pgd = points[points["key"] == "pgd"]
-    assert points_under_pgd["strength"].unique().tolist() == [1.0]
-    assert dict(zip(points_under_pgd["architecture"], points_under_pgd["value"], strict=True)) == {
-        0: 5.0,
-        2: 7.0,
-        10: 6.0,
-    }
-    # Two of the three pairs are in the same order; the squared rank differences are 0, 1 and 1.
-    assert points_under_pgd["kendall"].iloc[0] == pytest.approx(1 / 3)
-    assert points_under_pgd["spearman"].iloc[0] == pytest.approx(1 / 2)
-    assert points[points["key"] == "clean"]["kendall"].iloc[0] == pytest.approx(-1 / 3)
-
-
-def test_report_contains_figure_and_table_of_measures(folder, tmp_path):
+def test_report_contains_a_table_of_measures(folder, tmp_path):
     page = write_report(RobustnessDataset(folder), tmp_path / "page.html").read_text()
-    assert 'data-figure="measures"' in page
     assert "<th>Jacobian squared norm</th>" in page
     (results,) = read_results(RobustnessDataset(folder))
     assert [column[:2] for column in results.measures] == [("jacobian", name) for name in COLUMNS]

@@ -116,6 +116,22 @@ def test_curves_are_means_over_networks(study_result):
     assert (curve["n"] == 4).all()
 
 
+@pytest.mark.parametrize("normalised", [False, True])
+def test_chance_lines_are_at_one_over_each_groups_number_of_classes(exports, monkeypatch, normalised):
+    sizes = {"mnist": (100, N_IMAGES)}
+    monkeypatch.setattr(Exports, "dataset_size", lambda _self, dataset: sizes.get(dataset, (10, N_IMAGES)))
+    study_result = measure_image_distribution(IMAGE_DISTRIBUTION, exports)
+    groups, chances = drawings.FROM_SCRATCH_GROUPS, study_result.chances
+    assert (chances["mnist"], chances["cifar10"]) == (0.01, 0.1)
+    figure = drawings.draw_accuracy_curves(study_result.curves, groups, chances, normalised=normalised)
+    panels = study_result.curves[study_result.curves["group"].isin(groups)].groupby(["network", "epoch"], sort=False)
+    for axes, (_, rows) in zip(figure.axes, panels, strict=True):
+        drawn = sorted(line.get_ydata()[0] for line in axes.lines if line.get_linestyle() in (":", "--"))
+        clean = rows[rows["strength"] == 0].set_index("group")["accuracy"]
+        normalised_chances = [chances[group] / accuracy for group, accuracy in clean.items()]
+        assert drawn == pytest.approx(sorted(normalised_chances if normalised else {*map(chances.get, clean.index)}))
+
+
 def test_measure_image_distribution_rejects_unknown_recipe(exports):
     groups = {"mnist": {"dataset": "mnist", "recipes": ["plane"]}}
     misspelled_study = IMAGE_DISTRIBUTION.model_validate(IMAGE_DISTRIBUTION.model_dump() | {"groups": groups})

@@ -13,13 +13,12 @@ from robust201 import __version__
 from robust201.cli import console, plan_costs
 from robust201.cli.analyse import correlate, design
 from robust201.cli.audit import audit
-from robust201.cli.bench import bench
 from robust201.cli.compare import compare
 from robust201.cli.curves import curves
 from robust201.cli.dataset import KeyStyleText, convert, diff, export, read_key_style, verify
 from robust201.cli.demo import demo
 from robust201.cli.estimates import say_unused_estimates
-from robust201.cli.evaluate import ImageSize, ResizeRule, choose_size, evaluate, load_data, read_resize
+from robust201.cli.evaluate import ImageSize, ResizeRule, choose_size, evaluate, read_resize
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
 from robust201.cli.images import fuse, import_images, robustify
@@ -351,15 +350,6 @@ def report(
     epsilon: Epsilon = None,
     keys: ShownKeys = None,
     architectures: ShownNetworks = None,
-    images: Annotated[
-        str | None,
-        typer.Option(
-            "--images",
-            help="Images for a gallery of individual images, if DATASET has per-image outcomes: the image dataset's "
-            "name, or a file or folder with its test images.",
-        ),
-    ] = None,
-    image_size: ImageSize = None,
 ) -> None:
     """Write a report on a dataset as one HTML file that works offline: best networks, figures, tables, an explorer."""
     from robust201.figures.report import write_report
@@ -369,8 +359,7 @@ def report(
     page = out or folder.parent / f"{folder.name}-report.html"
     reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
     say_unused_estimates(reader.files, "figures show")
-    gallery = None if images is None else load_data(images, image_size=image_size)
-    typer.echo(write_report(reader, page, mean=mean, epsilon=epsilon, images=gallery))
+    typer.echo(write_report(reader, page, mean=mean, epsilon=epsilon))
 
 
 def fetch(
@@ -517,7 +506,7 @@ def corrupt(
 
 add_commands(
     app,
-    *(demo, bench, doctor, fetch, import_weights, train, corrupt),
+    *(demo, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),
     *(verify, audit, export, diff, convert, push, meta),
     *(report, plot, rank, metrics, search, predict, correlate, design),

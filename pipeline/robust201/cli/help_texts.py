@@ -18,7 +18,7 @@ DOWNLOADS_HELP = "One of cifar10, cifar100, ImageNet16-120, CIFAR-10-C, CIFAR-10
 
 RUN_PANEL = "Run a sweep"
 PANELS = {
-    "Set up": ("demo", "bench", "doctor", "fetch", "import-weights", "train", "corrupt"),
+    "Set up": ("demo", "doctor", "fetch", "import-weights", "train", "corrupt"),
     RUN_PANEL: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
     "Check and export results": ("verify", "audit", "export", "diff", "convert", "push"),
     "Look at a dataset": ("report", "rank", "plot", "metrics", "search", "predict", "correlate", "design"),
@@ -31,7 +31,6 @@ RESUMABLE_COMMANDS = ("fetch", "import-weights", "train", "corrupt", "robustify"
 """Commands that resume where they stopped if they are run again."""
 
 EXAMPLES = {
-    "bench": ("robust201 bench", "robust201 bench --architectures 309 --count 64 --out bench.json"),
     "doctor": (
         "robust201 doctor",
         "robust201 doctor jobs/paper.yaml --address http://127.0.0.1:8265",

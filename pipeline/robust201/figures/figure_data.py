@@ -21,14 +21,11 @@ from robust201.analysis.measure_folders import read_measure_folders
 from robust201.analysis.network_costs import MACS
 from robust201.analysis.terms import measure_name
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.reader.steps import has_steps, read_steps
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.intervals import NORMAL_QUANTILE, accuracy_intervals, mean_intervals
 from robust201.statistics.pareto import non_dominated_mask
 from robust201.statistics.rank_correlation import kendall_taus
-from robust201.statistics.robustness import robustness_r
-from robust201.statistics.steps import accuracies_after, choose_curve_steps
 
 FENCE = 1.5
 """Whiskers end at the most extreme accuracy within this many interquartile ranges of the box (Tukey)."""
@@ -107,34 +104,6 @@ def accuracy_curves(results: DatasetResults, kind: str) -> pd.DataFrame:
         return frame.assign(low=np.nan, high=np.nan)
     low, high = accuracy_intervals(frame["accuracy"], results.n_images)
     return frame.assign(low=low, high=high)
-
-
-def step_curves(results: DatasetResults) -> pd.DataFrame:
-    """Return the accuracies of all networks after each step (or query) of each attack that records its steps.
-
-    Every attack is shown at one strength: the nearest to 1/255, or for norms other than Linf the nearest to 1. All
-    points of an attack come from a single run with all steps.
-
-    Returns:
-        One row per point: `network`, `key`, `strength`, `step` (0 means clean images), `accuracy`, and the ends `low`
-        and `high` of its 95% interval.
-    """
-    files = results.reader.files
-    frames = []
-    for key in results.keys("attack"):
-        if not has_steps(files, results.name, key):
-            continue
-        strength = nearest_strength(key, results.strengths(key))
-        steps_by_network = read_steps(files, results.name, key, strength)
-        curve_steps = choose_curve_steps(np.concatenate(list(steps_by_network.values())))
-        for architecture, steps in steps_by_network.items():
-            accuracies = accuracies_after(steps, curve_steps)
-            low, high = accuracy_intervals(accuracies, len(steps))
-            columns = {"step": curve_steps, "accuracy": accuracies, "low": low, "high": high}
-            identification = {"network": results.network_label(architecture), "key": key, "strength": strength}
-            frames.append(pd.DataFrame(identification | columns))
-    names = ["network", "key", "strength", "step", "accuracy", "low", "high"]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=names)
 
 
 def accuracy_by_kernel_parameters(results: DatasetResults) -> pd.DataFrame:
@@ -309,32 +278,6 @@ def corruption_correlations(results: DatasetResults) -> pd.DataFrame:
     return _correlate(results, groups)
 
 
-def robustness_correlations(results: DatasetResults) -> pd.DataFrame:
-    """Correlate the rankings by clean accuracy, and by the mean accuracy and the robustness R under each attack.
-
-    R is the area under the accuracy curve relative to the clean accuracy (see `statistics.robustness.robustness_r`).
-    Attacks with fewer than two strengths and architectures that lack a strength are left out.
-
-    Returns:
-        Frame as from `key_correlations`.
-    """
-    if not results.keys("clean"):
-        return pd.DataFrame()
-    clean = results.column(CLEAN)
-    columns = {key_label(CLEAN): clean}
-    for key in results.keys("attack"):
-        strengths = [strength for strength in results.strengths(key) if strength > CLEAN_STRENGTH]
-        if len(strengths) > 1:
-            attacked_accuracies = results.accuracies[[(key, strength) for strength in strengths]].to_numpy()
-            r = robustness_r([CLEAN_STRENGTH, *strengths], np.column_stack([clean, attacked_accuracies])).value
-            columns[f"{key_label(key)}, mean"] = pd.Series(attacked_accuracies.mean(axis=1), clean.index)
-            columns[f"{key_label(key)}, R"] = pd.Series(r, clean.index)
-    if len(columns) == 1 or len(clean) < 2:
-        return pd.DataFrame()
-    tau = rank_correlations(pd.DataFrame(columns))
-    return pd.DataFrame() if tau.isna().to_numpy().all() else pd.concat({"": tau}, names=["view", "key"])
-
-
 def correlation_view(correlations: pd.DataFrame, view: str) -> pd.DataFrame:
     """Return the square matrix of one view from a frame of several views (see `corruption_correlations`)."""
     rows = correlations[correlations.index.get_level_values("view") == view].droplevel("view")
@@ -454,35 +397,6 @@ def clean_and_key_accuracies(results: DatasetResults, kind: str) -> pd.DataFrame
             for key, strength, values, is_on_front in columns
         ]
     return pd.concat(frames, ignore_index=True).dropna() if frames else pd.DataFrame(columns=names)
-
-
-def measures_and_accuracies(results: DatasetResults) -> pd.DataFrame:
-    """Pair the values of measures with clean accuracies, and with accuracies under every attack at one strength.
-
-    Returns:
-        One row per architecture, measure and key: `architecture`, `measure` (see `labels.measure_label`), `value`,
-        `key`, `strength` (see `nearest_strength`), `accuracy`, and the measure's rank correlations with the accuracy,
-        `spearman` and `kendall` (tau-b), NaN if the measure or the accuracy is constant.
-    """
-    columns = ["architecture", "measure", "value", "key", "strength", "accuracy", "spearman", "kendall"]
-    keys = [key for kind in ("clean", "attack") for key in results.keys(kind)]
-    frames = []
-    for measure, values in results.measures.items():
-        for key in keys:
-            strength = nearest_strength(key, results.strengths(key))
-            pairs = pd.concat({"value": values, "accuracy": results.column(key, strength)}, axis=1).dropna()
-            if pairs.empty:
-                continue
-            tau = rho = np.nan
-            if (pairs.min() < pairs.max()).all():
-                from scipy.stats import spearmanr  # the import is slow, and most folders have no measures
-
-                tau = kendall_taus(pairs)[0, 1]
-                rho = spearmanr(pairs["value"], pairs["accuracy"]).statistic
-            pairs = pairs.rename_axis("architecture").reset_index()
-            label = measure_label(*measure)  # type: ignore[misc]
-            frames.append(pairs.assign(measure=label, key=key, strength=strength, spearman=rho, kendall=tau)[columns])
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
 
 def measure_correlations(results: DatasetResults) -> pd.DataFrame:

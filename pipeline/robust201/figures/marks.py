@@ -170,6 +170,21 @@ _SIDES = {
 that states their number."""
 
 
+def clamp_to_axes(fields: tuple[str, str], limits: Sequence[tuple[Any, Any]]) -> list[Spec]:
+    """Return transforms that add `shown_x` and `shown_y`: a point's position, or the nearest position on the border.
+
+    Clamping scales instead would also bend lines that leave the panel.
+    """
+    return [
+        {"calculate": f"clamp(datum.{field}, {low}, {high})", "as": f"shown_{axis}"}
+        for axis, field, (low, high) in zip("xy", fields, limits, strict=True)
+    ]
+
+
+SHOWN_POSITION: Spec = {"x": {"field": "shown_x"}, "y": {"field": "shown_y"}}
+"""Position channels for the fields of `clamp_to_axes`."""
+
+
 def point_layers(
     data: Spec,
     fields: tuple[str, str],
@@ -182,7 +197,7 @@ def point_layers(
 
     Args:
         data: the points.
-        fields: fields of the horizontal and the vertical axis; the scales of both axes must clamp.
+        fields: fields of the horizontal and the vertical axis.
         limits: limits of the axes, as numbers or names of parameters.
         encoding: additional channels.
         size: area of a point.
@@ -195,13 +210,12 @@ def point_layers(
         side = f"{test.format(**names)} ? '{name}' : {side}"
     shape: Spec = {"field": "side", "type": "nominal", "legend": None}
     shape["scale"] = {"domain": ["", *_SIDES], "range": ["circle", *(row[1] for row in _SIDES.values())]}
-    position = {"x": {"field": fields[0]}, "y": {"field": fields[1]}}
     valid = f"isValid(datum.{fields[0]}) && isValid(datum.{fields[1]})"
-    side_transforms = [{"filter": valid}, {"calculate": side, "as": "side"}]
+    side_transforms = [{"filter": valid}, {"calculate": side, "as": "side"}, *clamp_to_axes(fields, limits)]
     area = {"condition": {"test": "datum.side !== ''", "value": max(12, size)}, "value": size}
     points = {
         "mark": {"type": "point", "strokeWidth": 0},
-        "encoding": position | {"shape": shape, "size": area} | encoding,
+        "encoding": SHOWN_POSITION | {"shape": shape, "size": area} | encoding,
     }
     layers: list[Spec] = [points]
     coordinates = {

@@ -109,21 +109,6 @@ def strength_axis_title(key: str) -> str:
     return {"corruption": "severity", "clean": ""}.get(kind_of(key), "strength")
 
 
-def agreement_text(rows: "pd.DataFrame") -> str:
-    """Return the rank correlations of a measure with accuracies as text (`rows` are from `measures_and_accuracies`).
-
-    The text is empty for up to `MAX_NAMED_NETWORKS` networks.
-    """
-    if len(rows) <= MAX_NAMED_NETWORKS:
-        return ""
-    return f"Spearman {short_number(rows['spearman'].iloc[0])}, Kendall {short_number(rows['kendall'].iloc[0])}"
-
-
-def spans_magnitudes(values: "pd.Series") -> bool:
-    """Return whether a logarithmic axis suits `values`: they are positive and span two orders of magnitude."""
-    return bool(values.min() > 0 and values.max() > 100 * values.min())
-
-
 def fraction_texts(fractions: NDArray[np.float64]) -> list[list[str]] | None:
     """Return fractions in percent as texts, blank below half a percent; None for more than `MAX_WRITTEN_CLASSES`."""
     if len(fractions) > MAX_WRITTEN_CLASSES:

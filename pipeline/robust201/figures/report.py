@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from robust201 import __version__
 from robust201.core.citation import PAPER_BIBTEX, software_bibtex
-from robust201.core.errors import DatasetError, ResultsError
+from robust201.core.errors import ResultsError
 from robust201.core.files import check_output_file, read_file, write_text
 from robust201.figures.palette import GRID
 from robust201.reader.dataset import RobustnessDataset
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from robust201.analysis.dataset_results import DatasetResults
     from robust201.analysis.leaderboard import Leaderboard
-    from robust201.core.records import ImageSet
     from robust201.figures.table import FigureDefinition
 
 
@@ -72,7 +71,6 @@ def write_report(
     *,
     mean: str = "over-evaluations",
     epsilon: str | None = None,
-    images: "ImageSet | None" = None,
 ) -> Path:
     """Write one HTML file with the figures of every dataset and a cell explorer. The page works offline.
 
@@ -81,10 +79,6 @@ def write_report(
         out: file to write.
         mean: weighting of keys and strengths in means, a key of `dataset_results.MEANS`.
         epsilon: epsilon of the attacks in the summary and the leaderboard (see `choose_evaluations_at_epsilon`).
-        images: test images of the folder's only dataset, for thumbnails in the gallery of individual images.
-
-    Raises:
-        DatasetError: the images differ from the evaluated images, or the folder has several datasets.
     """
     check_output_file(out)
     import vl_convert
@@ -103,16 +97,11 @@ def write_report(
     space = dataset.files.space
     networks_noun = "networks" if space is None else space.title
     title = f"Robustness of {networks_noun}: {', '.join(results.name for results in all_results)}"
-    if images is not None and len(all_results) > 1:
-        raise DatasetError(
-            f"Writing a report failed for {dataset.path}: a gallery of images needs a single dataset, but the folder "
-            f"has {', '.join(results.name for results in all_results)}. Remove --images."
-        )
     boards = [
         make_leaderboard(results, choose_evaluations_at_epsilon(results, epsilon), max_networks=_MAX_LEADERBOARD_ROWS)
         for results in all_results
     ]
-    sections = [_dataset_section(results, board, images) for results, board in zip(all_results, boards, strict=True)]
+    sections = [_dataset_section(results, board) for results, board in zip(all_results, boards, strict=True)]
     write_text(
         out,
         _fill_template(
@@ -329,8 +318,7 @@ def _leaderboard_cell(accuracy: float, low: float, high: float, is_tied: bool, i
     return text if math.isnan(low) else f"{text} <small>[{100 * low:.1f}, {100 * high:.1f}]</small>"
 
 
-def _dataset_section(results: "DatasetResults", board: "Leaderboard", images: "ImageSet | None") -> str:
-    from robust201.figures.image_cards import image_section
+def _dataset_section(results: "DatasetResults", board: "Leaderboard") -> str:
     from robust201.figures.table import FIGURES
 
     blocks, links, omitted_figures = [], [], []
@@ -357,8 +345,7 @@ def _dataset_section(results: "DatasetResults", board: "Leaderboard", images: "I
         f'<section data-dataset="{name}"><h2>{name}</h2>{extent_paragraph}{_attack_flags_warning(results)}'
         f'{_leaderboard_table(board)}<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
         f'{"".join(blocks)}<p class="muted">{omission_note}</p>'
-        f"{_accuracy_table(_summarise(results))}{_measure_table(results)}"
-        f"{image_section(results, images)}</section>"
+        f"{_accuracy_table(_summarise(results))}{_measure_table(results)}</section>"
     )
 
 

@@ -18,10 +18,12 @@ from robust201.analysis.leaderboard import REFERENCE_SEVERITY, nearest_strength
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.figures import figure_data, palette
 from robust201.figures.marks import (
+    SHOWN_POSITION,
     band_layers,
     box_layers,
     category_axis,
     chance_layers,
+    clamp_to_axes,
     colour_bar,
     fraction_axis,
     heat_map,
@@ -53,9 +55,6 @@ MAX_CLASSES_WITH_ALL_STRENGTHS = 50
 
 MAX_LARGE_POINTS = 500
 """Maximum number of networks for which scatter plots have large points."""
-
-_MAX_LINEAR_STEPS = 200
-"""Maximum number of steps for a linear axis; with more steps, the axis is a square-root scale."""
 
 PAGE_MAP_WIDTH = 560.0
 """Width of large heat maps on the page, in points."""
@@ -154,44 +153,6 @@ def specify_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
     min_panel_width = 90 if kind_of(keys[0]) == "corruption" else 150
     return Figure([Panel(key_label(key), partial(draw, key=key)) for key in keys], min_panel_width, label=shared_title)
-
-
-def specify_step_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw accuracies against steps (see `step_curves`), with one panel per attack and one curve per network.
-
-    With many steps, the axis is a square-root scale, because most images are fooled in the first steps.
-    """
-    keys = palette.sort_by_group(list(frame["key"].unique()))
-    colours = dict(zip(frame["network"].unique(), palette.NETWORK_COLOURS, strict=False))
-    limits = figure_data.curve_range(frame)
-
-    def draw(layout: PanelLayout, key: str) -> Spec:
-        rows = frame[frame["key"] == key].drop(columns=["key", "strength"])
-        n_steps = int(rows["step"].max())
-        scale: Spec = {"domain": [0, n_steps], "nice": False}
-        if n_steps > _MAX_LINEAR_STEPS:
-            scale |= {"type": "sqrt"}
-        axis_title = "queries" if "square" in key else "steps"
-        encoding = {
-            "x": {
-                "type": "quantitative",
-                "scale": scale,
-                "axis": {"title": axis_title, "format": "~s", "tickCount": 5},
-            },
-            "y": fraction_axis(layout, "accuracy", limits),
-            "color": named_colours(colours, symbolType="stroke"),
-        }
-        layers = band_layers(rows, {"field": "step"}, ("low", "accuracy", "high"), {"field": "network"})
-        for layer, mark_type in zip(layers[0]["layer"], ("area", "line"), strict=True):
-            layer["mark"] = {"type": mark_type, "interpolate": "step-after"}  # no image is fooled between two points
-        layers += chance_layers(results.chance_level, limits, is_label_right=True)
-        return {"width": layout.width, "height": 88, "encoding": encoding, "layer": layers}
-
-    panels = [
-        Panel(column_label(key, frame[frame["key"] == key]["strength"].iloc[0], [1.0, 2.0]), partial(draw, key=key))
-        for key in keys
-    ]
-    return Figure(panels, 150)
 
 
 def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> Figure:
@@ -525,20 +486,19 @@ def specify_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResult
         if evaluation[0] in scores_by_label and len(front):
             hover = {"tooltip": [{"field": "architecture", "title": "Pareto front"}]}
             position = {"x": {"field": "clean"}, "y": {"field": "accuracy"}}
-            ring = {"type": "point", "filled": False, "size": 4 * size, "color": INK}
+            ring = {"type": "point", "filled": False, "size": 4 * size, "color": INK, "clip": True}
             path = position | {"stroke": name_channel}
-            mark = {"type": "line", "strokeWidth": 0.8}
+            mark = {"type": "line", "strokeWidth": 0.8, "clip": True}
             front_layers = [{"mark": mark, "encoding": path}, {"mark": ring, "encoding": position | hover}]
             layers.append({"data": {"values": spec_rows(front.assign(name="Pareto front"))}, "layer": front_layers})
         if layout.is_on_page:
             ring = {"type": "point", "filled": False, "size": 90, "strokeWidth": 1.5, "color": INK}
-            position = {"x": {"field": "clean"}, "y": {"field": "accuracy"}}
-            select_chosen = [{"filter": "datum.architecture === chosen"}]
-            layers.append({"data": points_data, "transform": select_chosen, "mark": ring, "encoding": position})
+            chosen = [{"filter": "datum.architecture === chosen"}, *clamp_to_axes(axes, axis_limits)]
+            layers.append({"data": points_data, "transform": chosen, "mark": ring, "encoding": SHOWN_POSITION})
         y = fraction_axis(layout, "@title" if layout.is_on_page else "accuracy", limits)
         x = {
             "type": "quantitative",
-            "scale": {"domain": list(clean_limits), "nice": False, "zero": False, "clamp": True},
+            "scale": {"domain": list(clean_limits), "nice": False, "zero": False},
         }
         x["axis"] = {
             "title": "clean accuracy" if layout.is_on_page else None,
@@ -546,7 +506,6 @@ def specify_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResult
             "grid": True,
             "tickCount": 4,
         }
-        y["scale"]["clamp"] = True
         spec: Spec = {"width": layout.width, "height": height, "encoding": {"x": x, "y": y}, "layer": layers}
         if layout.is_on_page:
             y["scale"]["domain"] = ["@low", "@high"]
@@ -579,56 +538,6 @@ def _dash_channel(line_legend: Spec) -> Spec:
 def _add_margin(limits: tuple[float, float]) -> tuple[float, float]:
     margin = max(0.01, 0.05 * (limits[1] - limits[0]))
     return round(max(0.0, limits[0] - margin), 5), round(min(1.0, limits[1] + margin), 5)
-
-
-def specify_measures_and_accuracies(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw accuracies against the values of measures, with one panel per measure and key."""
-    groups: Any = list(frame.groupby(["measure", "key"], sort=False))
-    ranges = [figure_data.bulk_range(rows["accuracy"]) for _, rows in groups]
-    shared_limits = _add_margin((min(low for low, _ in ranges), max(high for _, high in ranges)))
-    panels = []
-    for (measure, key), rows in groups:
-        label = column_label(key, rows["strength"].iloc[0], results.strengths(key))
-
-        def draw(
-            layout: PanelLayout, rows: pd.DataFrame = rows, measure: str = measure, key: str = key, label: str = label
-        ) -> Spec:
-            limits = _add_margin(figure_data.bulk_range(rows["accuracy"])) if layout.is_on_page else shared_limits
-            is_logarithmic = palette.spans_magnitudes(rows["value"])
-            value_limits = figure_data.bulk_range(rows["value"], is_logarithmic=is_logarithmic)
-            size = (3.0 if len(rows) > MAX_LARGE_POINTS else 14.0) * (3 if layout.is_on_page else 1)
-            height = 260.0 if layout.is_on_page else 84.0
-            points = rows[["architecture", "value", "accuracy"]]
-            tooltip = [
-                {"field": "architecture", "type": "nominal"},
-                {"field": "value", "title": measure, "format": ".4"},
-            ]
-            tooltip += [{"field": "accuracy", "title": label, "format": ".2%"}]
-            encoding = {"color": {"value": palette.key_colour(key)}, "tooltip": tooltip}
-            data = {"values": spec_rows(points.assign(value=[float(f"{value:.6g}") for value in points["value"]]), 9)}
-            y = fraction_axis(layout, f"accuracy, {label}" if layout.is_on_page else "accuracy", limits)
-            scale = {
-                "type": "log" if is_logarithmic else "linear",
-                "domain": list(value_limits),
-                "clamp": True,
-                "nice": False,
-            }
-            agreement = palette.agreement_text(rows)
-            title = f"{measure} ({agreement})" if layout.is_on_page and agreement else measure
-            axis = {"title": title, "titleFontSize": SMALL_SIZE, "grid": True, "tickCount": 4, "labelOverlap": True}
-            x = {"type": "quantitative", "scale": scale | ({} if is_logarithmic else {"zero": False}), "axis": axis}
-            y["scale"]["clamp"] = True
-            panel_size = (layout.width, height)
-            layers = [
-                *point_layers(data, ("value", "accuracy"), [value_limits, limits], encoding, size, panel_size),
-                *chance_layers(results.chance_level, limits, is_label_right=True),
-            ]
-            return {"width": layout.width, "height": height, "encoding": {"x": x, "y": y}, "layer": layers}
-
-        panels.append(
-            Panel(f"{measure}, {label}", draw, title=tuple(filter(None, (label, palette.agreement_text(rows)))))
-        )
-    return Figure(panels, 115, has_menu=True, page_width=400)
 
 
 def specify_measure_correlations(frame: pd.DataFrame, results: DatasetResults) -> Figure:

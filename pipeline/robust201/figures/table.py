@@ -102,19 +102,6 @@ FIGURES: dict[str, FigureDefinition] = {
             max_networks=MAX_NAMED_NETWORKS,
         ),
         FigureDefinition(
-            "step-curves",
-            "Accuracy over the attack's steps, network by network",
-            "Accuracy of each network by the number of steps of each attack (Square: queries), starting with clean "
-            "images, at the epsilon nearest to 1/255 (for norms other than Linf, nearest to 1). Bands are 95% "
-            "intervals over images. A curve comes from a single run with all steps: an image counts as fooled from the "
-            "first step that fools it.",
-            "",
-            "an attack with the measurement `steps`",
-            figure_data.step_curves,
-            specifications.specify_step_curves,
-            max_networks=MAX_NAMED_NETWORKS,
-        ),
-        FigureDefinition(
             "attacks",
             "Accuracy under attack",
             "Accuracies of the evaluated architectures by attack and epsilon. Boxes span the quartiles. Whiskers end "
@@ -181,18 +168,6 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 5",
             "two corruptions, or one and a clean accuracy",
             figure_data.corruption_correlations,
-            specifications.specify_rank_correlation,
-            min_networks=_MIN_SUMMARISED_NETWORKS,
-        ),
-        FigureDefinition(
-            "rank-correlation-robustness",
-            "Does robustness R rank architectures differently?",
-            "Kendall's tau-b between clean accuracy, mean accuracy under an attack, and robustness R under this "
-            "attack: the area under the curve of accuracies from strength 0 to the largest strength, divided by the "
-            "area that a constant clean accuracy would have. R does not reward a high clean accuracy.",
-            "",
-            "clean accuracies, and an attack at two epsilons",
-            figure_data.robustness_correlations,
             specifications.specify_rank_correlation,
             min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
@@ -280,18 +255,6 @@ FIGURES: dict[str, FigureDefinition] = {
             specifications.specify_kernel_parameters,
             shows_means=True,
             min_networks=_MIN_SUMMARISED_NETWORKS,
-        ),
-        FigureDefinition(
-            "measures",
-            "Measures against accuracy",
-            "One point per architecture: a measure of the network against its clean accuracy, and against its accuracy "
-            "under every attack at the epsilon nearest to 1/255 (for norms other than Linf, nearest to 1). With 12 "
-            "networks or more, titles show Spearman's rank correlation and Kendall's tau-b. Arrows at the border show "
-            "how many points lie outside the axes.",
-            "",
-            "a measure, such as `jacobian`, and a clean accuracy or an attack",
-            figure_data.measures_and_accuracies,
-            specifications.specify_measures_and_accuracies,
         ),
         FigureDefinition(
             "measure-correlations",

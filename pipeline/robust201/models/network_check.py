@@ -125,8 +125,7 @@ def check_network(
             # Failures are grouped by message, so the message does not contain the difference.
             raise NetworkError(
                 f"{message_start}: a second pass with the same images returned different logits. Disable dropout and "
-                "other randomness in evaluation mode. If randomness is the network's defence, evaluate it with "
-                "randomised=True (--randomised)."
+                "other randomness in evaluation mode. Networks whose defence is randomness cannot be evaluated."
             )
         _check_independence(classifier, pixels, logits, message_start)
     _check_buffers(classifier.network, buffers, message_start)

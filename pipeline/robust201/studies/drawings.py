@@ -25,9 +25,6 @@ from robust201.studies.comparisons import GROUPS
 FIGURE_WIDTH = 7.2
 """Width of every figure, in inches."""
 
-CHANCE = 0.1
-"""Accuracy of random guessing among ten classes."""
-
 SERIES_COLOURS = ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#b9770e", "#4a6fd8", "#6e7781", "#8b949e")
 
 GROUP_COLOURS = dict(zip(GROUPS, ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#6e7781", "#4a6fd8"), strict=True))
@@ -70,12 +67,15 @@ def _draw_published(axes: Axes, x: Any, values: Any, colour: str) -> None:
     axes.plot(x, values, color=colour, marker="o", markersize=3.2, linestyle="", markerfacecolor="none", linewidth=0.8)
 
 
-def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normalised: bool) -> Figure | None:
+def draw_accuracy_curves(
+    curves: pd.DataFrame, groups: Sequence[str], chances: Mapping[str, float], *, normalised: bool
+) -> Figure | None:
     """Draw accuracy against epsilon, one panel per architecture and epoch: means over seeds ± one standard deviation.
 
     The figures correspond to figures 4 and 5 (normalised by the clean accuracy) or 6 and 7 (without normalisation) of
     Kunhardt, Deza and Poggio (2021). In normalised figures, chance depends on the clean accuracy, so each group has a
-    dotted line at its chance level, in its colour. Return None if no group has curves.
+    dotted line at its chance level, in its colour. `chances` are accuracies of guessing by group; a group without one
+    has no line. Return None if no group has curves.
     """
     selected_curves = curves[curves["group"].isin(groups)]
     if selected_curves.empty:
@@ -92,10 +92,13 @@ def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normali
             colour = GROUP_COLOURS[str(group)]
             mean, deviation = curve[column], curve[f"{column}_sd"].fillna(0)
             _draw_line_with_band(axes, curve["strength"] / 255, mean, mean - deviation, mean + deviation, colour)
-            if normalised and curve["accuracy"].iloc[0] > 0:
-                axes.axhline(CHANCE / curve["accuracy"].iloc[0], color=colour, linewidth=0.7, linestyle=":")
+            if normalised and group in chances and curve["accuracy"].iloc[0] > 0:
+                axes.axhline(
+                    chances[str(group)] / curve["accuracy"].iloc[0], color=colour, linewidth=0.7, linestyle=":"
+                )
         if not normalised:
-            axes.axhline(CHANCE, color=CHANCE_COLOUR, linewidth=0.9, linestyle="--")
+            for chance in sorted({chances[group] for group in rows["group"].unique() if group in chances}):
+                axes.axhline(chance, color=CHANCE_COLOUR, linewidth=0.9, linestyle="--")
         axes.set_title(f"{network}, epoch {epoch}", color=INK, fontsize=TITLE_SIZE)
         axes.set_xlim(0, float(selected_curves["strength"].max()) / 255)
     figure.supxlabel("FGSM ε, pixels in [0, 1]", fontsize=TEXT_SIZE, color=INK)

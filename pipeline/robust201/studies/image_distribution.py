@@ -55,6 +55,7 @@ class ImageDistribution:
             paper's strengths.
         uses_sensitivity: whether R is computed from the sensitivity d' instead of the accuracy, because groups have
             different numbers of classes.
+        chances: accuracy of guessing by group; groups whose number of classes is unknown are left out.
     """
 
     trained_networks: pd.DataFrame
@@ -64,6 +65,7 @@ class ImageDistribution:
     floor: float
     is_comparable: bool
     uses_sensitivity: bool
+    chances: dict[str, float]
 
 
 def measure_image_distribution(study: ImageDistributionStudy, exports: Exports) -> ImageDistribution:
@@ -108,8 +110,10 @@ def measure_image_distribution(study: ImageDistributionStudy, exports: Exports) 
     )
     all_curves = pd.concat(curve_frames, ignore_index=True)
     is_comparable = has_published_strengths and not uses_sensitivity
+    classes_by_group = {group: sizes[study_group.dataset][0] for group, study_group in study.groups.items()}
+    chances = {group: 1 / n_classes for group, n_classes in classes_by_group.items() if n_classes is not None}
     return ImageDistribution(
-        all_networks, tables, all_curves, comparisons, max(floors), is_comparable, uses_sensitivity
+        all_networks, tables, all_curves, comparisons, max(floors), is_comparable, uses_sensitivity, chances
     )
 
 

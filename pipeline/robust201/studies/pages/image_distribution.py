@@ -70,7 +70,9 @@ def write_image_distribution(
     page.add_figure("areas", drawings.draw_areas(study_results.curves, first_network), caption)
     for normalised_figure, groups in ((4, drawings.FROM_SCRATCH_GROUPS), (5, drawings.FINE_TUNED_GROUPS)):
         for normalised in (True, False):
-            figure = drawings.draw_accuracy_curves(study_results.curves, groups, normalised=normalised)
+            figure = drawings.draw_accuracy_curves(
+                study_results.curves, groups, study_results.chances, normalised=normalised
+            )
             scale = "normalised" if normalised else "unnormalised"
             figure_number = normalised_figure if normalised else normalised_figure + 2
             caption = f"Accuracy against epsilon, {scale} (figure {figure_number} of the paper)"

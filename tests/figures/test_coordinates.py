@@ -1,0 +1,310 @@
+"""Lines, bands, points and labels of the drawn figures are where their numbers say, read from the axes of SVG files."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from robust201.analysis.dataset_results import DatasetResults, read_results
+from robust201.analysis.labels import column_label, key_label
+from robust201.figures import figure_data
+from robust201.figures.palette import CHANCE_COLOUR, short_number
+from robust201.figures.plots import save_plot
+from robust201.figures.security_curves import SecurityCurves
+from robust201.figures.table import FIGURES
+from robust201.reader.dataset import RobustnessDataset
+from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.tasks.constraints import CONSTRAINTS
+from tests.support.fabricated import FabricatedStore, export, make_plan
+from tests.support.planted import planted_accuracy
+from tests.support.small_results import results_of, write_results
+from tests.support.svg_figures import DrawnPanel, read_panels
+
+N_CLASSES = {"cifar10": 10, "cifar100": 100, "ImageNet16-120": 120}
+CELLS = (0, 1, 2, 3, 4, 9, 21, 309, 1462, 3456, 9930, 13714)
+
+
+def draw(name: str, results: DatasetResults, folder) -> dict[str, DrawnPanel]:
+    """Draw a figure as a file, and return its panels by title."""
+    panels = read_panels(save_plot(results.reader, name, folder / f"{name}.svg", data=results.name).read_text())
+    return {panel.title: panel for panel in panels}
+
+
+def write_accuracies(folder, dataset="cifar10", *, cells=CELLS, clean=(0.78, 0.9), robust=(0.002, 0.6)):
+    """Write results in which accuracies are spread evenly over a range, and return them."""
+    spread = {str(cell): index / (len(cells) - 1) for index, cell in enumerate(cells)}
+    keys = {
+        "clean": {cell: clean[0] + share * (clean[1] - clean[0]) for cell, share in spread.items()},
+        "pgd": {cell: [robust[0] + share * (robust[1] - robust[0]), robust[0]] for cell, share in spread.items()},
+        "fog": {cell: [robust[1] * (1 - 0.2 * step * share) for step in range(5)] for cell, share in spread.items()},
+    }
+    return results_of(write_results(folder / dataset, keys, dataset=dataset))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> DatasetResults:
+    folder = tmp_path_factory.mktemp("dataset")
+    keys = ("clean", "pgd", "fgsm", "aa_square", "fog", "snow", "jacobian")
+    export(folder, make_plan(CELLS, keys, ("digits",), severities=(1, 3, 5)), FabricatedStore(n_classes=10))
+    return read_results(RobustnessDataset(folder))[0]
+
+
+@pytest.fixture(scope="module")
+def few_results(tmp_path_factory) -> DatasetResults:
+    folder = tmp_path_factory.mktemp("few")
+    export(folder, make_plan(CELLS[:3], ("clean", "pgd", "fog"), ("digits",), severities=(1, 3, 5)))
+    return read_results(RobustnessDataset(folder))[0]
+
+
+@pytest.fixture(scope="module")
+def all_cells_results(tmp_path_factory) -> DatasetResults:
+    accuracies = {key: planted_accuracy(key, strength) for key, strength in (("clean", 0.0), ("pgd", 1.0))}
+    cells = list(nasbench201.evaluated_indices())
+    values = {key: {str(cell): float(column[cell]) for cell in cells} for key, column in accuracies.items()}
+    values["pgd"] = {cell: [value, value] for cell, value in values["pgd"].items()}
+    return results_of(write_results(tmp_path_factory.mktemp("all"), values))
+
+
+@pytest.mark.parametrize("dataset", N_CLASSES)
+@pytest.mark.parametrize(
+    "name", ["attacks", "corruptions", "attack-curves", "clean-vs-robust", "clean-vs-corrupted", "kernel-parameters"]
+)
+def test_chance_is_one_over_the_number_of_classes(tmp_path, name, dataset):
+    cells = CELLS[:11] if name == "attack-curves" else CELLS
+    panels = draw(name, write_accuracies(tmp_path, dataset, cells=cells, clean=(0.001, 0.9)), tmp_path)
+    lines = [(panel, line) for panel in panels.values() for line in panel.find("rule", stroke=CHANCE_COLOUR)]
+    assert lines or name == "clean-vs-corrupted"
+    for panel, line in lines:
+        assert panel.heights(line) == pytest.approx([1 / N_CLASSES[dataset]] * 2, abs=1e-6)
+        assert sorted(line.points[:, 0] - panel.left) == pytest.approx([0, panel.width])
+        (label,) = [text for text in panel.find("text") if text.text == "chance"]
+        assert abs(label.points[0, 1] - line.points[0, 1]) <= 8
+        assert panel.is_inside(*label.points[0])
+
+
+@pytest.mark.parametrize(
+    ("clean", "robust"), [((0.78, 0.9), (0.1, 0.3)), ((0.3, 0.9), (0.1, 0.8)), ((0.5, 0.9), (0.55, 0.6))]
+)
+@pytest.mark.parametrize("name", ["clean-vs-robust", "clean-vs-corrupted"])
+def test_equal_accuracies_lie_on_the_line_as_accurate_as_clean(tmp_path, name, clean, robust):
+    panels = draw(name, write_accuracies(tmp_path, clean=clean, robust=robust), tmp_path)
+    for panel in panels.values():
+        (line,) = panel.find("rule", stroke_dasharray="1,2")
+        (x1, y1), (x2, y2) = panel.to_data(line)
+        assert (x1, x2) == pytest.approx((y1, y2), abs=1e-6)
+        assert abs(x2 - x1) > 0.1
+        assert all(x > y for points in panel.find("symbol") for x, y in panel.to_data(points)) or robust[1] > clean[0]
+
+
+@pytest.mark.parametrize("name", ["clean-vs-robust", "clean-vs-corrupted"])
+def test_points_are_at_their_accuracies(results, tmp_path, name):
+    frame = FIGURES[name].compute(results)
+    panels = draw(name, results, tmp_path)
+    for (key, strength), rows in frame.groupby(["key", "strength"], sort=False):
+        panel = panels.get(column_label(key, strength, results.strengths(key)) if strength else key)
+        if panel is None:  # files show one strength per key
+            continue
+        shown = [points for mark in panel.find("symbol", stroke_width="0") for points in panel.to_data(mark)]
+        # Points beyond an axis are drawn as arrows at the border.
+        left, right = (panel.x.to_data(panel.left + side * panel.width) for side in (0, 1))
+        bottom, top = (panel.y.to_data(panel.top + side * panel.height) for side in (1, 0))
+        expected = np.column_stack([rows["clean"].clip(left, right), rows["accuracy"].clip(bottom, top)])
+        np.testing.assert_allclose(np.sort(np.round(shown, 4), axis=0), np.sort(expected, axis=0), atol=1e-4)
+        assert len(shown) == len(rows)
+
+
+@pytest.mark.parametrize("name", ["attacks", "corruptions", "kernel-parameters"])
+def test_boxes_span_the_quartiles_and_whiskers_the_rest(results, tmp_path, name):
+    frame = FIGURES[name].compute(results)
+    groups = {"": frame} if name == "kernel-parameters" else dict(list(frame.groupby("key", sort=False)))
+    panels = draw(name, results, tmp_path)
+    for key, rows in groups.items():
+        panel = panels[key_label(key) if key else ""]
+        rects = [rect for rect in panel.find("rect") if np.ptp(rect.points[:, 0]) > 4]  # others end an interval
+        boxes = {panel.x.nearest_label(rect.points[:, 0].mean()): panel.heights(rect) for rect in rects}
+        ticks = [str(size) for size in rows.get("kernel_parameters", [])] or [
+            f"{strength:g}" if strength else "clean" for strength in rows["strength"]
+        ]
+        assert list(panel.x.pixels) == ticks
+        horizontal = Counter(
+            (panel.x.nearest_label(line.points[:, 0].mean()), round(panel.heights(line)[0], 4))
+            for line in panel.find("rule")
+            if np.ptp(line.points[:, 1]) == 0
+        )
+        for tick, row in zip(ticks, rows.itertuples(), strict=True):
+            assert (min(boxes[tick]), max(boxes[tick])) == pytest.approx((row.q1, row.q3), abs=2e-5)
+            expected = Counter((tick, round(value, 4)) for value in (row.low, row.median, row.high))
+            assert not expected - horizontal
+
+
+@pytest.mark.parametrize("name", ["attack-curves", "corruption-curves"])
+def test_curves_and_bands_are_at_their_accuracies(few_results, tmp_path, name):
+    frame = FIGURES[name].compute_numbers(few_results)
+    panels = draw(name, few_results, tmp_path)
+    for key, rows in frame.groupby("key", sort=False):
+        panel = panels[key_label(key)]
+        lines = sorted(tuple(np.round(panel.heights(line), 4)) for line in panel.find("line"))
+        by_network = [network_rows for _, network_rows in rows.groupby("network", sort=False)]
+        assert lines == [
+            pytest.approx(sorted_row, abs=2e-4) for sorted_row in sorted(tuple(r["accuracy"]) for r in by_network)
+        ]
+        bands = sorted(tuple(np.round(sorted(panel.heights(band)), 4)) for band in panel.find("area"))
+        expected = sorted(tuple(sorted([*network_rows["low"], *network_rows["high"]])) for network_rows in by_network)
+        assert bands == [pytest.approx(row, abs=2e-4) for row in expected]
+        strengths = [f"{strength:g}" if strength else "clean" for strength in by_network[0]["strength"]]
+        for line in panel.find("line"):
+            assert [panel.x.nearest_label(x) for x, _ in line.points] == strengths
+
+
+@pytest.mark.parametrize("name", ["confidence", "one-class-confidence"])
+def test_median_confidences_are_at_their_values(results, tmp_path, name):
+    frame = FIGURES[name].compute(results)
+    panels = draw(name, results, tmp_path)
+    for key in (key for key in frame["key"].unique() if key != "clean"):
+        panel, rows = panels[key_label(key)], figure_data.curves_of_key(frame, key, results)
+        by_kind = [kind_rows for _, kind_rows in rows.groupby("confidence", sort=False)]
+        lines = sorted(tuple(panel.heights(line)) for line in panel.find("line"))
+        expected = sorted(tuple(kind_rows["median"]) for kind_rows in by_kind)
+        assert lines == [pytest.approx(row, abs=1e-4) for row in expected]
+        bands = sorted(tuple(sorted(panel.heights(band))) for band in panel.find("area"))
+        expected = sorted(tuple(sorted([*kind_rows["q1"], *kind_rows["q3"]])) for kind_rows in by_kind)
+        assert bands == [pytest.approx(row, abs=1e-4) for row in expected]
+
+
+def test_class_confidences_are_beside_their_class(results, tmp_path):
+    frame = FIGURES["class-confidence"].compute(results)
+    panels = draw("class-confidence", results, tmp_path)
+    for (key, strength), rows in frame.groupby(["key", "strength"], sort=False):
+        panel = panels[column_label(key, strength, results.strengths(key))]
+        medians = sorted(
+            (panel.x.nearest_label(x), panel.y.to_data(y)) for dot in panel.find("symbol") for x, y in dot.points
+        )
+        ranges = sorted(
+            (panel.x.nearest_label(line.points[0, 0]), *sorted(panel.heights(line))) for line in panel.find("rule")
+        )
+        classes = rows["class"].astype(str)
+        for drawn, columns in ((medians, ["median"]), (ranges, ["q1", "q3"])):
+            expected = sorted(zip(classes, *(rows[column] for column in columns), strict=True))
+            assert [row[0] for row in drawn] == [row[0] for row in expected]
+            np.testing.assert_allclose([row[1:] for row in drawn], [row[1:] for row in expected], atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["rank-correlation", "rank-correlation-attacks", "rank-correlation-corruptions", "measure-correlations"],
+)
+def test_heat_maps_state_each_number_in_its_row_and_column(results, tmp_path, name):
+    frame = FIGURES[name].compute(results)
+    if name == "measure-correlations":
+        views = {"": figure_data.correlation_matrix(frame)}
+    else:
+        views = {str(view): figure_data.correlation_view(frame, view) for view in frame.index.unique("view")}
+    panels = draw(name, results, tmp_path)
+    assert list(panels) == list(views)
+    # All panels of a row share the names of rows, and all panels of a column the names of columns.
+    bottom = {panel.left: panel.x for panel in panels.values() if panel.x.pixels}
+    for view, matrix in views.items():
+        panel = panels[view]
+        texts = {
+            (panel.y.nearest_label(y), bottom[panel.left].nearest_label(x)): text.text
+            for text in panel.find("text")
+            for x, y in text.points
+        }
+        expected = {(row, column): short_number(matrix.loc[row, column]) for row in matrix.index for column in matrix}
+        assert texts == expected
+
+
+def test_confusion_matrices_have_true_classes_in_rows(results, tmp_path):
+    frame = FIGURES["confusion"].compute(results)
+    panels = draw("confusion", results, tmp_path)
+    panel = panels["Clean"]
+    columns = next(other.x for other in panels.values() if other.x.pixels and other.left == panel.left)
+    fractions = figure_data.confusion_fractions(frame, "clean", 0.0)
+    for text in panel.find("text"):
+        ((x, y),) = text.points
+        row, column = int(panel.y.nearest_label(y)), int(columns.nearest_label(x))
+        assert text.text == f"{100 * fractions.iloc[row, column]:.0f}"
+
+
+def test_effects_are_measured_from_a_line_at_zero(all_cells_results, tmp_path):
+    frame = FIGURES["operation-effects"].compute(all_cells_results)
+    panels = draw("operation-effects", all_cells_results, tmp_path)
+    for (_, rows), panel in zip(frame.groupby("score", sort=False), panels.values(), strict=True):
+        (zero,) = [line for line in panel.find("rule") if np.ptp(line.points[:, 0]) == pytest.approx(panel.width)]
+        assert panel.heights(zero) == pytest.approx([0, 0], abs=1e-6)
+        drawn = sorted(
+            (panel.x.nearest_label(x), round(panel.y.to_data(y), 2))
+            for dot in panel.find("symbol")
+            for x, y in dot.points
+        )
+        assert drawn == [
+            (edge, pytest.approx(effect, abs=0.011))
+            for edge, effect in sorted(zip(rows["edge"], 100 * rows["effect"], strict=True))
+        ]
+        intervals = sorted(
+            tuple(sorted(panel.heights(line))) for line in panel.find("rule") if np.ptp(line.points[:, 1])
+        )
+        expected = sorted(zip(100 * rows["low"], 100 * rows["high"], strict=True))
+        assert intervals == [pytest.approx(row, abs=2e-3) for row in expected]
+
+
+def test_top_cells_have_the_colour_of_each_operation(results, tmp_path):
+    frame = FIGURES["top-cells"].compute(results)
+    space = results.cell_space
+    panel = next(iter(draw("top-cells", results, tmp_path).values()))
+    first = frame[(frame["score"] == frame["score"].iloc[0]) & (frame["among"] == frame["among"].iloc[0])]
+    drawn = {
+        (panel.x.nearest_label(box.points[:, 0].mean()), panel.y.nearest_label(box.points[:, 1].mean())): box.style[
+            "fill"
+        ]
+        for box in panel.find("rect")
+    }
+    assert drawn == {
+        (f"#{row.architecture}", space.edge_labels[row.edge]): space.operation_colours[row.operation]
+        for row in first.itertuples()
+    }
+
+
+def test_neighbour_changes_are_in_the_row_of_their_edge(tmp_path):
+    spec = nasbench201.specs()[3456]
+    cells = {3456: 0.9} | {
+        int(nasbench201.isomorphs()[nasbench201.specs().index(neighbour.spec)]): 0.9 - 0.01 * (index + 1)
+        for index, neighbour in enumerate(nasbench201.neighbours(spec))
+    }
+    results = results_of(write_results(tmp_path, {"clean": {str(cell): value for cell, value in cells.items()}}))
+    panel = next(iter(draw("neighbours", results, tmp_path).values()))
+    matrix = figure_data.change_matrix(FIGURES["neighbours"].compute(results), results.cell_space)
+    texts = {
+        (panel.y.nearest_label(y), panel.x.nearest_label(x)): text.text
+        for text in panel.find("text")
+        for x, y in text.points
+    }
+    changes = {position: float(text) for position, text in texts.items() if text != "•"}
+    assert changes == {
+        (row, column): pytest.approx(matrix.loc[row, column], abs=0.051)
+        for row in matrix.index
+        for column in matrix
+        if not math.isnan(matrix.loc[row, column])
+    }
+    own = {position for position, text in texts.items() if text == "•"}
+    labels = results.cell_space.operation_labels
+    assert own == {
+        (edge, labels[operation])
+        for edge, operation in zip(results.cell_space.edge_labels, nasbench201.parse(spec), strict=True)
+    }
+
+
+def test_security_curves_are_at_their_accuracies(tmp_path):
+    distances = np.concatenate([np.zeros(20), np.linspace(0.1, 6, 80)])
+    frame = pd.DataFrame({"fmn": distances})
+    curves = SecurityCurves.of({"plain": frame, "hard": 2 * frame}, CONSTRAINTS["Linf"], {})
+    (panel,) = read_panels(curves.save(tmp_path / "curves.svg", largest=8.0).read_text())
+    lines = {round(panel.heights(line)[-1], 3): line for line in panel.find("line")}
+    for _, rows in curves.accuracy([0, 2, 8]).groupby("network"):
+        expected = rows["accuracy"].tolist()
+        line = lines[round(expected[-1], 3)]
+        data = np.array(panel.to_data(line))
+        assert np.interp([0, 2], data[:, 0], data[:, 1]) == pytest.approx(expected[:2], abs=0.02)
+        assert (data[0, 0], data[-1, 0]) == pytest.approx((0, 8), abs=1e-6)
