@@ -715,8 +715,8 @@ def attack(
         request = Request(strengths, pixels, label_tensor, image_set.indices)
         positions = [strengths.index(strength) for strength in (requested_radii or strengths)]
         attacked = torch.empty((len(strengths), *pixels.shape), device=torch_device)
-        perturbed = perturb(task, context, attack_parameters, request)
         name = f"{type(model).__name__} images {task.key}"
+        perturbed = perturb(task, context, attack_parameters, request, name=name)
         for batch in check_batches(perturbed, name=name, request=request, constraint=task.constraint):
             attacked[positions.index(batch.strength_index), batch.positions] = batch.images
     return attacked

@@ -273,6 +273,36 @@ def test_evaluate_rejects_malformed_images(case: str) -> None:
     assert_evaluate_raises(DatasetError, rf"^Reading arguments failed for `images`.*{message}", images=images)
 
 
+def test_evaluate_accepts_labels_with_an_axis_of_length_one() -> None:
+    columns = [
+        evaluate(TinyNetwork(), PIXELS, labels, ["clean"], progress=False)["accuracy"].item()
+        for labels in (LABELS, LABELS[:, None])
+    ]
+    assert columns[0] == columns[1]
+
+
+def test_evaluate_clips_rounding_errors_of_floats_and_says_so() -> None:
+    floats = FLOATS.copy()
+    floats[0, 0, 0, 0] = 1 + 2e-7
+    with pytest.warns(RobustWarning, match=r"to 1\.00000024 were clipped to \[0, 1\]") as caught_warnings:
+        table = evaluate(TinyNetwork(), floats, LABELS, ["clean"], progress=False)
+    assert caught_warnings[-1].filename == __file__
+    clipped = evaluate(TinyNetwork(), floats.clip(0, 1), LABELS, ["clean"], progress=False)
+    assert table["confidence"].tolist() == clipped["confidence"].tolist()
+    floats[0, 0, 0, 0] = 1.0002
+    assert_evaluate_raises(DatasetError, r"got 0 to 1\.00020003\. Pass pixels divided by 255", images=floats)
+
+
+@pytest.mark.parametrize("key", ["aa_square_l2", "aa_square_l1", "aa_standard_l2", "aa_standard_l1"])
+@pytest.mark.parametrize("engine", ["fused", "reference"])
+def test_square_rejects_images_below_five_pixels_in_l2_and_l1(key: str, engine: str) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 5))
+    message = rf"'{key}': expected images of 5 pixels or more, .* got 4x4\."
+    options = {"model": model, "images": PIXELS[:, :, :4, :4], "keys": [key], "engine": engine}
+    assert_evaluate_raises(DatasetError, message, **options)
+    evaluate(**options | {"labels": LABELS, "keys": {"aa_square": {"queries": 2}}, "progress": False})
+
+
 MALFORMED_LABELS = {
     "too large": (np.where(np.arange(21) == 4, N_CLASSES, LABELS), r"image 4: expected 0 to 4, .*got 5 \(1 such"),
     "negative": (LABELS - 9, r"image 0: expected 0 to 4"),

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from robust201.models.buckets import BucketedModel
 from robust201.models.capacity import Capacity
+from robust201.models.watch import Watch, WatchedModel
 from robust201.spaces.nasbench201.cells import specs
 from robust201.spaces.nasbench201.compiled import compile_network
 from robust201.tasks import TASKS
@@ -102,6 +103,7 @@ def compiled_model(device):
 MODELS = {
     "reference": lambda device: tiny_classifier(TinyNetwork()).to(device),
     "compiled": compiled_model,
+    "watched": lambda device: WatchedModel(compiled_model(device), Watch(torch.device(device))),
     "bucketed": lambda device: BucketedModel(compiled_model(device), Capacity(32, 16), device=device),
 }
 
@@ -199,14 +201,20 @@ ATTACK_LOOPS = {
 def loop_cases():
     """Yield every attack loop with each model and device.
 
-    By default, the tests run the reference model on the CPU. On the meta device, they run the reference and the
-    compiled model, and for four attacks also the bucketed model. All other cases are slow tests.
+    By default, the tests run the reference model on the CPU. On the meta device, they run the reference and the watched
+    compiled model, and for four attacks also the compiled model without a watch and the bucketed model. All other cases
+    are slow tests.
     """
     for key, model_name, device in itertools.product(ATTACK_LOOPS, MODELS, ("cpu", "meta")):
         if device == "cpu":
             is_default = model_name == "reference"
         else:
-            is_default = model_name != "bucketed" or key in ("pgd", "aa_apgd-t_l1", "aa_fab-t_l2", "aa_square")
+            is_default = model_name not in {"bucketed", "compiled"} or key in (
+                "pgd",
+                "aa_apgd-t_l1",
+                "aa_fab-t_l2",
+                "aa_square",
+            )
         yield pytest.param(key, model_name, device, marks=() if is_default else pytest.mark.slow)
 
 

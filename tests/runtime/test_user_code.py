@@ -161,8 +161,8 @@ FAULTY_PASSES = {
     "batch": ("return self.head(features - features.mean(dim=0))", "depends on how images are divided into batches"),
     "squeeze": ("return self.head(features).squeeze()", r"for a batch of 1.*replace squeeze\(\)"),
     "gradients": (
-        "return self.head(features + images.std(dim=1).mean(dim=(1, 2))[:, None])",
-        r"Attacking images failed for fgsm: the network's gradient is NaN or infinite for image",
+        "return self.head(features + images.var(dim=1).sqrt().mean(dim=(1, 2))[:, None])",
+        r"Attacking images failed for .*fgsm: the network's gradient is NaN or infinite for image",
     ),
 }
 
@@ -511,7 +511,7 @@ def test_check_code_ignores_output_of_file(write_custom_sweep: WriteSweep) -> No
             MODELS.replace("Conv2d(3,", "Conv2d(1,"),
             "for float32 images of shape (10, 3, 32, 32), it raised RuntimeError",
         ),
-        (MODELS.replace("return self.head(self", "return len(self"), "expected logits of shape (10, 10), got int"),
+        (MODELS.replace("return self.head(self", "return len(self"), "an object of type int"),
     ],
 )
 def test_parts_of_unusable_user_networks_fail(
@@ -566,7 +566,7 @@ PERTURB_HEAD = "def perturb(model, images, labels, strength, **parameters): "
         (PERTURB_HEAD + "return images[:1]", {}, "expected float32 images of shape"),
         (PERTURB_HEAD + "return images.double()", {}, "expected float32 images of shape"),
         (PERTURB_HEAD + "return images + 1", {}, "which must clamp pixels to [0, 1]"),
-        (PERTURB_HEAD + "return images * float('nan')", {}, "or NaN in the network's weights"),
+        (PERTURB_HEAD + "return images * float('nan')", {}, "must not divide by zero"),
         (PERTURB_HEAD + "return 1 - images", {}, "expected Linf distances up to epsilon"),
         (
             PERTURB_HEAD + "return (images + .1).clamp(0, 1)",

@@ -99,7 +99,7 @@ def check_network(
         images: the images.
         name: name of the network in messages.
         n_classes: number of classes C; None for the network's number of outputs.
-        randomised: whether outputs may differ between passes.
+        randomised: whether outputs may differ between passes; they are then not compared or judged.
 
     Raises:
         NetworkError: the network fails on these images, or its outputs are not (B, C), not finite, not repeatable or
@@ -129,7 +129,8 @@ def check_network(
             )
         _check_independence(classifier, pixels, logits, message_start)
     _check_buffers(classifier.network, buffers, message_start)
-    notices = _find_notices(logits, images.labels, name)
+    # The outputs of an untrained network, which may be random, are not judged.
+    notices = () if randomised else _find_notices(logits, images.labels, name)
     for notice in notices:
         warnings.warn(notice, RobustWarning, stacklevel=2)
     return NetworkSummary(logits.shape[1], notices)

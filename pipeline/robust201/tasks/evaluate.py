@@ -83,7 +83,10 @@ def evaluate_part(
         return
     request = dataclasses.replace(request, on_stage=on_stage)
     batches = check_batches(
-        perturb(task, context, parameters, request), name=part.label, request=request, constraint=task.constraint
+        perturb(task, context, parameters, request, name=part.label),
+        name=part.label,
+        request=request,
+        constraint=task.constraint,
     )
     if on_images is not None:
         batches = _report_images(batches, on_images)
@@ -110,7 +113,7 @@ def perturb_part(
         PerturbationError: the perturbation breaks its contract.
     """
     context, request = _prepare(context, task, part, images, resident_images)
-    batches = perturb(task, context, parameters, request)
+    batches = perturb(task, context, parameters, request, name=part.label)
     perturbed = np.empty((len(part.strengths), *request.images.shape), np.float32)
     for batch in check_batches(batches, name=part.label, request=request, constraint=task.constraint):
         perturbed[batch.strength_index, batch.positions.cpu().numpy()] = batch.images.cpu().numpy()

@@ -20,8 +20,17 @@ from robust201.tasks.constraints import Constraint
 from robust201.tasks.parameters import Parameters
 
 
-def perturb(task: Task, context: Context, parameters: Parameters, request: Request) -> Iterator[Perturbed]:
-    """Perturb images with the context's engine, without checks.
+def perturb(
+    task: Task, context: Context, parameters: Parameters, request: Request, *, name: str = ""
+) -> Iterator[Perturbed]:
+    """Perturb images with the context's engine, without checks of the images.
+
+    Args:
+        task: the task.
+        context: the network, and the sources of random numbers and of images.
+        parameters: the task's parameters.
+        request: images and strengths.
+        name: name of the evaluation, for messages; empty for the key.
 
     Raises:
         ConfigError: the task has no function for the engine, the engine does not support the parameters, the network
@@ -50,11 +59,11 @@ def perturb(task: Task, context: Context, parameters: Parameters, request: Reque
     else:
         watched_context = dataclasses.replace(context, classifier=context.classifier.watched(watch))
         adversarial = function(watched_context, parameters, request)
-    return _check_results(adversarial, watch, context, request, task.key)
+    return _check_results(adversarial, watch, context, request, name or task.key)
 
 
 def _check_results(
-    perturbed: Iterator[Perturbed], watch: Watch, context: Context, request: Request, key: str
+    perturbed: Iterator[Perturbed], watch: Watch, context: Context, request: Request, name: str
 ) -> Iterator[Perturbed]:
     """Yield the batches of an attack, after checking that the network returned only finite results to it."""
 
@@ -63,7 +72,7 @@ def _check_results(
             faults = watch.describe_faults(
                 context.attacked_model, to_float(request.images), request.labels, request.indices
             )
-            raise NetworkError(f"Attacking images failed for {key}: {faults}")
+            raise NetworkError(f"Attacking images failed for {name}: {faults}")
 
     for batch in perturbed:
         check()
