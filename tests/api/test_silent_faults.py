@@ -272,7 +272,7 @@ class Quantised(nn.Module):
             head[0].weight.copy_(torch.eye(10))
             head[0].bias.zero_()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.simplefilter("ignore")  # PyTorch moves quantisation to another package
             self.head = torch.ao.quantization.quantize_dynamic(head, {nn.Linear}, dtype=torch.qint8)
         self.hidden = [nn.Parameter(torch.zeros(10))]  # not registered, so it still requires gradients
 

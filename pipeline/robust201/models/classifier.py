@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -87,21 +88,6 @@ def _wrapping_advice(output: object) -> str:
     )
 
 
-def _is_connected(source: torch.Tensor, result: torch.Tensor) -> bool:
-    """Return whether autograd's graph of a result contains a tensor that requires a gradient."""
-    with torch.inference_mode(mode=False), torch.enable_grad():
-        node = source.grad_fn or source.view_as(source).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
-    pending, visited = [result.grad_fn], set()
-    while pending:
-        current = pending.pop()
-        if current is node:
-            return True
-        if current is not None and current not in visited:
-            visited.add(current)
-            pending += [earlier for earlier, _ in current.next_functions]
-    return False
-
-
 class Classifier(nn.Module):
     """`Model` that computes gradients by autograd: a frozen network in evaluation mode, and its normalisation.
 
@@ -168,7 +154,7 @@ class Classifier(nn.Module):
         self.last_batch_size = 0
         self.notices: tuple[str, ...] = ()
         self._watch: Watch | None = None
-        self._is_differentiable = False
+        self._is_differentiable: bool | None = None
         self._is_constant: bool | None = None
         self.register_buffer("mean", torch.tensor(normalisation.mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(normalisation.std).view(1, -1, 1, 1))
@@ -180,26 +166,31 @@ class Classifier(nn.Module):
     def device(self) -> torch.device:
         return self.mean.device
 
-    def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
+    def _network_logits(self, pixels: torch.Tensor) -> torch.Tensor:
         normalised = (pixels - self.mean) / self.std
         logits = network_logits(self.network, normalised.to(self._feature_map_dtype, memory_format=self._layout))
-        if self.dtype is not torch.float32:
-            logits = logits.float()
-        if torch.is_grad_enabled() and pixels.requires_grad and not self._has_gradient(pixels, logits):
+        return logits if self.dtype is torch.float32 else logits.float()
+
+    def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
+        logits = self._network_logits(pixels)
+        if torch.is_grad_enabled() and pixels.requires_grad and not self._is_differentiable:
             # The logits of a network without a path from input to output do not depend on the pixels. Attacks then need
             # a zero gradient instead of an error. Pixels are finite, so the added term is exactly 0.
             self._reject_hidden_gradient(pixels, logits)
-            logits = logits + 0.0 * pixels.flatten(1).sum(dim=1, keepdim=True)
+            logits = logits.detach() + 0.0 * pixels.flatten(1).sum(dim=1, keepdim=True)
         return logits
 
-    def _has_gradient(self, pixels: torch.Tensor, logits: torch.Tensor) -> bool:
-        """Return whether the logits can be differentiated with respect to the pixels.
+    def _has_gradient(self, pixels: torch.Tensor) -> bool:
+        """Return whether the logits have a gradient with respect to the pixels, from a pass of one image.
 
-        Parameters outside of the module's parameters may require gradients, so `requires_grad` of the logits is not
-        enough.
+        Only computing the gradient tells: `requires_grad` may stem from hidden parameters, and operations without a
+        derivative, such as quantised ones, are nodes of autograd's graph.
         """
-        self._is_differentiable = self._is_differentiable or _is_connected(pixels, logits)
-        return self._is_differentiable and logits.requires_grad
+        image = pixels[:1].detach().clone().requires_grad_()
+        logits = self._network_logits(image)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch warns about operations without a derivative
+            return logits.requires_grad and torch.autograd.grad(logits.sum(), [image], allow_unused=True)[0] is not None
 
     def _reject_hidden_gradient(self, pixels: torch.Tensor, logits: torch.Tensor) -> None:
         """Reject a network whose logits depend on the image but have no gradient, because it would seem robust."""
@@ -233,6 +224,8 @@ class Classifier(nn.Module):
         return self._logits_in_chunks(pixels)
 
     def _logits_in_chunks(self, pixels: torch.Tensor) -> torch.Tensor:
+        if self._is_differentiable is None and torch.is_grad_enabled() and pixels.requires_grad:
+            self._is_differentiable = self._has_gradient(pixels)
         self.last_batch_size = min(len(pixels), self.micro_batch or len(pixels))
         if self.micro_batch is None or len(pixels) <= self.micro_batch:
             return self._logits(pixels)
