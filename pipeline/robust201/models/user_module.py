@@ -69,6 +69,7 @@ def as_classifier(
             f"Reading the model failed: expected a torch.nn.Module, got {type(model).__name__}. Pass the network "
             "itself, not a function or class that creates it, or wrap it in a module."
         )
+    _reject_fixed_mode(model)
     _reject_tensors_without_values(model)
     module_device = _device_of(model)
     device = module_device if device is None else available_device(device)
@@ -104,6 +105,17 @@ def available_device(device: torch.device | str) -> torch.device:
         ) from error
     # The name `cuda` means the current CUDA device; a tensor on it has the index.
     return torch.empty(0, device=chosen_device).device
+
+
+def _reject_fixed_mode(model: nn.Module) -> None:
+    """Reject a module without evaluation mode: `torch.jit.freeze` removes modes, `torch.export` replaces `train`."""
+    for module in model.modules():
+        if not hasattr(module, "training") or "train" in vars(module):
+            origin = "torch.export" if hasattr(module, "training") else "torch.jit.freeze"
+            raise NetworkError(
+                f"Reading the model failed for {type(model).__name__}: {origin} fixed its mode, so it cannot be set to "
+                f"evaluation mode. Pass the module that you gave to {origin}."
+            )
 
 
 def _reject_tensors_without_values(model: nn.Module) -> None:
