@@ -11,7 +11,7 @@ import typer
 
 from robust201 import __version__
 from robust201.cli import console, plan_costs
-from robust201.cli.analyse import correlate, design
+from robust201.cli.analyse import analyse_app
 from robust201.cli.audit import audit
 from robust201.cli.compare import compare
 from robust201.cli.curves import curves
@@ -19,7 +19,7 @@ from robust201.cli.dataset import KeyStyleText, convert, diff, export, read_key_
 from robust201.cli.demo import demo
 from robust201.cli.evaluate import ClassOrderName, ImageSize, ResizeRule, choose_size, evaluate, read_resize
 from robust201.cli.exits import run_to_exit_code
-from robust201.cli.help_texts import ABOUT, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
+from robust201.cli.help_texts import ABOUT, DATASET_PANEL, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
 from robust201.cli.images import fuse, import_images, robustify
 from robust201.cli.metrics import metrics
 from robust201.cli.monitoring import AsJson, doctor, print_json, status
@@ -464,8 +464,9 @@ add_commands(
     *(demo, doctor, fetch, import_, train, corrupt),
     *(plan, run, status, merge),
     *(verify, audit, export, diff, convert, push, meta),
-    *(report, plot, rank, metrics, search, correlate, design),
+    *(report, plot, rank, metrics, search),
     *(study, fuse, import_images, robustify),
     *(evaluate, compare, curves, show),
 )
 app.add_typer(submit_app, rich_help_panel=RUN_PANEL)
+app.add_typer(analyse_app, rich_help_panel=DATASET_PANEL)

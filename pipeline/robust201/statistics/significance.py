@@ -241,7 +241,8 @@ def paired_difference_intervals(
         Lower and upper ends of the interval of the second accuracy minus the first accuracy, in [-1, 1].
 
     Source: Newcombe, "Improved confidence intervals for the difference between binomial proportions based on paired
-    data", Statistics in Medicine 17 (1998), method 10, with this module's intervals for single accuracies.
+    data", Statistics in Medicine 17 (1998), method 10. Limits of single accuracies are those of `accuracy_intervals`:
+    Wilson's as in the article, but Clopper and Pearson's if fewer than `FEW_IMAGES` images are correct or wrong.
     """
     # The cells of the 2 x 2 table of outcomes have the names of Newcombe's article.
     a, b, c = (np.asarray(argument, np.float64) for argument in (both_correct, only_second, only_first))
