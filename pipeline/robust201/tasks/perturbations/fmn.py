@@ -86,8 +86,8 @@ def _replace_outside_ball(
 def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn) -> torch.Tensor:
     """Return the nearest misclassified iterate of each image, over the runs that the parameters request."""
     functions = _NORM_FUNCTIONS[parameters.norm]
-    projections = {"ball": (functions.project,), "none": (_skip_projection,)}
-    projections["both"] = projections["ball"] + projections["none"]
+    project = functions.project
+    projections = {"ball": [project], "none": [_skip_projection], "both": [project, _skip_projection]}
     requested = parameters.projection if isinstance(parameters, FmnL2) else "ball"
     results = [_run_once(job, samples, parameters, project) for project in projections[requested]]
     return _select_nearest(samples.clean, results, functions.norms)
