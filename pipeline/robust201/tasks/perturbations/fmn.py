@@ -29,6 +29,9 @@ _MIN_NORM = 1e-12
 _ComputeNorms = Callable[[torch.Tensor], torch.Tensor]
 """Images or gradients (B, 3, H, W) → their norms (B,)."""
 
+_Project = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""(perturbations (B, 3, H, W), epsilons (B,)) → projections of the perturbations to balls around 0."""
+
 
 def reference(context: Context, parameters: Fmn, request: Request) -> Iterator[Perturbed]:
     """Run Foolbox's attack once on every batch, for all strengths."""
@@ -87,7 +90,11 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn) -> torch.Tensor:
     """Return the nearest misclassified iterate of each image, over the runs that the parameters request."""
     functions = _NORM_FUNCTIONS[parameters.norm]
     project = functions.project
-    projections = {"ball": [project], "none": [_skip_projection], "both": [project, _skip_projection]}
+    projections: dict[str, list[_Project]] = {
+        "ball": [project],
+        "none": [_skip_projection],
+        "both": [project, _skip_projection],
+    }
     requested = parameters.projection if isinstance(parameters, FmnL2) else "ball"
     results = [_run_once(job, samples, parameters, project) for project in projections[requested]]
     return _select_nearest(samples.clean, results, functions.norms)
@@ -107,7 +114,7 @@ def _run_once(
     job: AttackJob,
     samples: Samples,
     parameters: Fmn,
-    project: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    project: _Project,
 ) -> torch.Tensor:
     """Return the nearest misclassified iterate of each image, computed in Foolbox's order of operations."""
     clean, labels, functions = samples.clean, samples.labels, _NORM_FUNCTIONS[parameters.norm]
@@ -222,12 +229,12 @@ class _NormFunctions(NamedTuple):
     Attributes:
         norms: norms (B,) of perturbations.
         dual_norms: dual norms (B,) of gradients.
-        project: (perturbations (B, 3, H, W), epsilons (B,)) → projections of the perturbations to balls around 0.
+        project: projects perturbations.
     """
 
     norms: _ComputeNorms
     dual_norms: _ComputeNorms
-    project: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    project: _Project
 
 
 def _linf_norms(images: torch.Tensor) -> torch.Tensor:
