@@ -21,20 +21,18 @@ from pydantic import ValidationError
 from torch import nn
 
 from robust201.analysis.evaluation import Comparison, Evaluation, compare_evaluations
-from robust201.analysis.first_look import Costs, choose_first_look_keys, choose_image_count, describe_plan
-from robust201.analysis.robustbench import DATASET, N_CLASSES, N_IMAGES, Benchmark, find_benchmark
+from robust201.analysis.robustbench import DATASET, LEADERBOARDS, N_CLASSES, check_images
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning, did_you_mean
 from robust201.core.files import bundled
 from robust201.core.records import ArchitectureId, EvaluationResult, ImageSet, Normalisation, Part, Unit
 from robust201.core.user_code import hash_file
-from robust201.images import check_selection, data_folder, load_images, select
+from robust201.images import check_selection, data_folder, select
 from robust201.images import dataset as dataset_spec
 from robust201.images.corrupted import open_published
 from robust201.images.user_arrays import as_image_set, check_label_range
 from robust201.models.classifier import Classifier
 from robust201.models.model import CompiledNetwork
 from robust201.models.network_check import CheckedImages, check_compiled
-from robust201.models.pass_time import measure_pass
 from robust201.models.user_module import as_classifier, available_device
 from robust201.monitoring.evaluation_progress import EvaluationProgress, ProgressOption, shown_progress
 from robust201.planning.config import parse_custom_task
@@ -49,7 +47,17 @@ from robust201.statistics.attack_flags import (
     find_flags,
 )
 from robust201.statistics.intervals import accuracy_intervals
-from robust201.tasks import CORRUPTIONS, KEY_GROUPS, TASKS, Task, expand_keys, find_task
+from robust201.tasks import (
+    CORRUPTIONS,
+    FEW_CLASSES,
+    KEY_GROUPS,
+    PRESETS,
+    QUICK_IMAGES,
+    TASKS,
+    Task,
+    expand_keys,
+    find_task,
+)
 from robust201.tasks.attack_kit.context import Context, CorruptedImageSource, Request, to_float
 from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
 from robust201.tasks.corruptions.generator import MIN_IMAGE_SIZE, corrupt, synthetic_frost
@@ -68,12 +76,6 @@ if TYPE_CHECKING:
 _Keys = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
 
 NetworkT = TypeVar("NetworkT")
-
-_N_CHECK_IMAGES = 64
-"""Number of images on which a network is timed."""
-
-_MIN_TIMED_PASSES = 100_000
-"""If an evaluation takes more passes than this, a pass is timed first, to estimate the remaining time."""
 
 _MEASUREMENTS = ("accuracy", "confidence_prediction", PREDICTIONS)
 """Measurements of every key that has predictions."""
@@ -165,10 +167,8 @@ def evaluate(
     model: nn.Module,
     images: Any = None,
     labels: Any = None,
-    keys: _Keys | None = None,
+    keys: _Keys = "quick",
     *,
-    benchmark: str | None = None,
-    epsilon: str | float | None = None,
     count: int | None = None,
     normalisation: Normalisation | tuple[Sequence[float], Sequence[float]] | None = None,
     n_classes: int | None = None,
@@ -179,9 +179,6 @@ def evaluate(
     progress: ProgressOption = True,
 ) -> Evaluation:
     """Evaluate a network on clean, attacked and corrupted images.
-
-    Without `keys`, the evaluation is a first look: clean images, FGSM, PGD, AutoAttack and three corruptions, on as
-    many images as the network can process in about a minute, but at least 20.
 
     The module is not changed. Attacks work as in a sweep (docs/protocol.md); an image's random numbers depend on the
     seed, the key and the image's position. Corruptions are generated with the parameters of CIFAR-10-C, scaled to the
@@ -196,16 +193,16 @@ def evaluate(
             result of `robust201.images.load_images` is accepted, too; `labels` must then be None.
         labels: (N,) or (N, 1) integers in [0, C).
         keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"epsilons_255": [8]}}]``;
-            ``"corruptions"`` means all corruptions, ``"autoattack"`` AutoAttack, ``"all"`` the dataset paper's keys. A
-            custom task has the fields of a sweep (docs/your-own.md), such as ``{"mine": {"file": "my_attack.py",
-            "norm": "Linf", "strengths": [8]}}``. None means a first look.
-        benchmark: protocol of a RobustBench leaderboard on CIFAR-10, instead of keys: ``"robustbench-linf"``,
-            ``"robustbench-l2"`` or ``"robustbench-corruptions"``. If images and labels are omitted, CIFAR-10's test
-            images are loaded from the data folder. `count` selects the first images instead of a random subset. The
-            result's `model_info` contains the results in the format of RobustBench's `model_info` files.
-        epsilon: radius of the Linf ball of a first look, as a fraction of the pixel range; by default ``"8/255"``.
-        count: size of a class-stratified random subset to evaluate; None evaluates all images, or in a first look as
-            many as the time allows.
+            ``"corruptions"`` means all corruptions, ``"autoattack"`` AutoAttack, ``"paper"`` the dataset paper's keys.
+            A custom task has the fields of a sweep (docs/your-own.md), such as ``{"mine": {"file": "my_attack.py",
+            "norm": "Linf", "strengths": [8]}}``.
+
+            Alternatively, a preset: ``"quick"`` means clean images, FGSM, PGD and AutoAttack at 8/255, and three
+            corruptions at severity 5; ``"robustbench-linf"``, ``"robustbench-l2"`` and ``"robustbench-corruptions"``
+            follow a RobustBench leaderboard on CIFAR-10, and the result's `model_info` has the format of RobustBench's
+            `model_info` files.
+        count: size of a class-stratified random subset to evaluate; None evaluates all images, or up to 200 with the
+            preset ``"quick"``. For a leaderboard, the first images are evaluated instead.
         normalisation: mean and standard deviation per channel, if the module takes normalised images.
         n_classes: number of classes C; None takes it from the module's output.
         seed: seed of the subset and of all random numbers.
@@ -226,7 +223,7 @@ def evaluate(
         text on accuracy under all attacks together).
 
     Raises:
-        ConfigError: a key, parameter, engine, device or benchmark is unknown, or `epsilon` is combined with keys.
+        ConfigError: a key, parameter, engine or device is unknown, or a preset is combined with keys or parameters.
         DatasetError: images or labels have a wrong shape, type or range, images cannot be corrupted, or there are fewer
             images than `count`.
         EvaluationError: the module fails, or its output is not logits, is NaN, differs for equal images, or depends on
@@ -237,43 +234,44 @@ def evaluate(
             accurate than chance; an attack's steps are too short to reach its epsilon, a weaker attack beats a stronger
             one, or there is another sign of a weak attack (docs/trust.md).
     """
-    leaderboard = None if benchmark is None else find_benchmark(benchmark)
-    if leaderboard is not None:
-        _check_no_keys(leaderboard, keys)
-        keys = leaderboard.keys
-    parsed_keys = None if keys is None else parse_keys(keys, engine)
-    if keys is not None and epsilon is not None:
-        raise ConfigError(
-            "Reading arguments failed for `epsilon`: it is combined with `keys` or `benchmark`. Set the epsilons of "
-            "each key in `keys`, such as {'pgd': {'epsilons': ['8/255']}}."
-        )
-    user_images = _read_images(leaderboard, images, labels)
+    preset = _find_preset(keys)
+    parsed_keys = parse_keys(keys, engine)
+    user_images = as_image_set(images, labels)
+    leaderboard = None if preset is None else LEADERBOARDS.get(preset)
+    if preset is not None and leaderboard is not None:
+        check_images(preset, user_images)
+        n_classes = N_CLASSES
+    if preset == "quick":
+        if _uncorruptible_reason(user_images) is not None:
+            parsed_keys = [(task, parameters) for task, parameters in parsed_keys if task.kind != "corruption"]
+        if count is None and len(user_images) > QUICK_IMAGES:
+            count = QUICK_IMAGES
     if count is not None:
         check_selection(count, len(user_images.labels), "the given images")
-    for task, parameters in parsed_keys or ():
+    for task, parameters in parsed_keys:
         _check_shape(user_images, task, parameters)
         _warn_of_parameters(task, parameters)
     network_name = type(model).__name__
     common_arguments = _CommonArguments(as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
     with shown_progress(progress) as evaluation_progress, common_arguments.open_context(model, user_images) as context:
         image_set = _adapt_images(user_images, context.classifier)
-        if parsed_keys is None:
-            first_look_keys = choose_first_look_keys(
-                image_set.n_classes,
-                corruptions=_uncorruptible_reason(user_images) is None,
-                epsilon=epsilon,
-            )
-            parsed_keys = parse_keys(first_look_keys, engine)
-            count = _plan_first_look(context, image_set, parsed_keys, count, evaluation_progress)
+        if preset == "quick" and image_set.n_classes < TASKS["aa_standard"].parameters.min_classes:
+            parsed_keys = [
+                pair
+                for task, parameters in parsed_keys
+                for pair in (parse_keys(FEW_CLASSES, engine) if task.key == "aa_standard" else [(task, parameters)])
+            ]
+        corrupted = context.corrupted_images
         if leaderboard is not None:
-            image_set = _first_images(leaderboard, image_set, count)
+            image_set = _first_images(image_set, count)
+            if leaderboard.eps is None:
+                corrupted = open_published(data_folder(), image_set, n_images=len(user_images.labels), keys=CORRUPTIONS)
         elif count is not None:
             image_set = select(image_set, count=count, seed=seed)
-        if keys is not None:
-            _estimate_time(context, image_set, parsed_keys, evaluation_progress)
-        corrupted = context.corrupted_images
-        if leaderboard is not None and leaderboard.uses_corrupted_images:
-            corrupted = open_published(data_folder(), image_set, n_images=len(user_images.labels), keys=CORRUPTIONS)
+        evaluation_progress.costs = {
+            task.key: len(image_set) * len(parameters.strengths) * task.passes(parameters, image_set.n_classes)
+            for task, parameters in parsed_keys
+        }
         key_results = _evaluate_keys(
             dataclasses.replace(context, corrupted_images=corrupted),
             parsed_keys,
@@ -290,7 +288,7 @@ def evaluate(
     if count is not None:
         subset = "class-stratified subset" if leaderboard is None else "first images"
         shared_protocol["images"] = f"{subset}, {count} of {user_images.n_split or len(user_images)}"
-    if leaderboard is not None and leaderboard.uses_corrupted_images:
+    if leaderboard is not None and leaderboard.eps is None:
         shared_protocol["corruptions"] = "published"
     protocols = {
         task.key: shared_protocol | parameters.identity() | _code_identity(task) for task, parameters in parsed_keys
@@ -302,7 +300,7 @@ def evaluate(
         image_set.indices,
         _hash_images(image_set),
         protocols,
-        leaderboard,
+        preset,
         key_results.distances,
         context.classifier.notices,
     )
@@ -327,48 +325,8 @@ class _KeyResults(NamedTuple):
     distances: dict[str, NDArray[np.float64]]
 
 
-def _check_no_keys(leaderboard: Benchmark, keys: _Keys | None) -> None:
-    if keys is not None:
-        raise ConfigError(
-            f"Reading arguments failed for `benchmark` {leaderboard.name}: the benchmark defines the keys, but `keys` "
-            "is set, too. Remove `keys` or `benchmark`."
-        )
-
-
-def _read_images(leaderboard: Benchmark | None, images: Any, labels: Any) -> ImageSet:
-    """Read the images; for a benchmark, check their size, or load the test images if there are none."""
-    if leaderboard is None:
-        return as_image_set(images, labels)
-    image_set = as_image_set(load_images(DATASET) if images is None and labels is None else images, labels)
-    _check_benchmark_images(leaderboard, image_set)
-    return image_set
-
-
-def _check_benchmark_images(leaderboard: Benchmark, images: ImageSet) -> None:
-    """Check that images can be the leaderboard's test images, by their size and the number of images per class."""
-    size = dataset_spec(DATASET).image_size
-    if images.images.shape[2:] != (size, size):
-        raise DatasetError(
-            f"Reading images failed for {leaderboard.name}: the images have {images.images.shape[2]}x"
-            f"{images.images.shape[3]} pixels, but the test images of {DATASET} have {size}x{size}. Leave `images` "
-            "and `labels` out to load them from the data folder."
-        )
-    class_counts = np.bincount(images.labels)
-    if len(images.labels) >= N_IMAGES and set(class_counts) != {N_IMAGES // N_CLASSES}:
-        raise DatasetError(
-            f"Reading images failed for {leaderboard.name}: classes have {min(class_counts):,} to "
-            f"{max(class_counts):,} images, but the test images of {DATASET} have {N_IMAGES // N_CLASSES:,} of each "
-            "class. Leave `images` and `labels` out to load them from the data folder."
-        )
-
-
-def _first_images(leaderboard: Benchmark, images: ImageSet, count: int | None) -> ImageSet:
-    """Return the first `count` images, or all; check that the network has the benchmark's number of classes."""
-    if images.n_classes != N_CLASSES:
-        raise ConfigError(
-            f"Evaluating failed for {leaderboard.name}: the network has {images.n_classes} classes, but the benchmark "
-            f"has {N_CLASSES}. Use a network that was trained on {DATASET}."
-        )
+def _first_images(images: ImageSet, count: int | None) -> ImageSet:
+    """Return the first `count` of the test images of CIFAR-10, or all."""
     return dataclasses.replace(
         images,
         dataset=DATASET,
@@ -442,70 +400,6 @@ def _evaluate_key(
         on_images=evaluation_progress.add_images,
         on_stage=evaluation_progress.begin_stage,
     )
-
-
-def _plan_first_look(
-    context: Context,
-    images: ImageSet,
-    parsed_keys: Sequence[tuple[Task, Parameters]],
-    count: int | None,
-    evaluation_progress: EvaluationProgress,
-) -> int:
-    """Choose the number of images of a first look, and announce the plan.
-
-    Returns:
-        `count`, or if it is None, as many images as the time allows.
-    """
-    parameters_by_key = {task.key: parameters for task, parameters in parsed_keys}
-    timed_images = select(images, count=min(len(images), _N_CHECK_IMAGES, context.batch_size), seed=context.seed)
-    short_parameters = parameters_by_key["pgd"].model_copy(update={"steps": 10, "rel_stepsize": 0.25})
-    (short_result,) = _evaluate_key(context, find_task("pgd"), short_parameters, timed_images, EvaluationProgress())
-    robust_fraction = float(short_result.values["accuracy"])
-    costs = dataclasses.replace(_measure_costs(context, timed_images), robust_fraction=robust_fraction)
-    is_limited_by_time = count is None
-    count = choose_image_count(costs, parameters_by_key, len(images)) if count is None else count
-    n_split = images.n_split or len(images)
-    evaluation_progress.say(
-        describe_plan(
-            count, n_split, context.seed, limited_by_time=is_limited_by_time, costs=costs, keys=parameters_by_key
-        )
-    )
-    evaluation_progress.costs = {
-        key: costs.estimate_seconds(key, parameters, count) for key, parameters in parameters_by_key.items()
-    }
-    evaluation_progress.seconds_per_cost = 1.0
-    return count
-
-
-def _measure_costs(context: Context, images: ImageSet) -> Costs:
-    device = context.classifier.device
-    batch = slice(0, min(_N_CHECK_IMAGES, context.batch_size))
-    pixels, labels = torch.from_numpy(images.images[batch]), torch.from_numpy(images.labels[batch])
-    pass_time = measure_pass(context.attacked_model, to_float(pixels).to(device), labels.to(device))
-    return Costs(pass_time.seconds_per_batch, pass_time.seconds_per_image, context.batch_size, images.n_classes)
-
-
-def _estimate_time(
-    context: Context,
-    images: ImageSet,
-    parsed_keys: Sequence[tuple[Task, Parameters]],
-    evaluation_progress: EvaluationProgress,
-) -> None:
-    """Estimate the cost of each key, in forward passes of single images.
-
-    If there are many passes and progress is shown, a pass is timed, and the costs are in seconds.
-    """
-    evaluation_progress.costs = {
-        task.key: len(images) * len(parameters.strengths) * task.passes(parameters, images.n_classes)
-        for task, parameters in parsed_keys
-    }
-    has_attack = any(task.kind == "attack" for task, _ in parsed_keys)
-    if evaluation_progress.is_shown and has_attack and sum(evaluation_progress.costs.values()) > _MIN_TIMED_PASSES:
-        costs = _measure_costs(context, images)
-        evaluation_progress.costs = {
-            task.key: costs.estimate_seconds(task.key, parameters, len(images)) for task, parameters in parsed_keys
-        }
-        evaluation_progress.seconds_per_cost = 1.0
 
 
 def compare(
@@ -944,12 +838,8 @@ def as_normalisation(value: Normalisation | tuple[Sequence[float], Sequence[floa
 def parse_keys(keys: _Keys, engine: str) -> list[tuple[Task, Parameters]]:
     """Parse the keys of `evaluate` and their parameters."""
     parsed: dict[str, tuple[Task, Parameters]] = {}
-    keys_or_mappings = [keys] if isinstance(keys, str | Mapping) else list(keys)
-    keys_with_fields = [
-        pair
-        for key_or_mapping in keys_or_mappings
-        for pair in (key_or_mapping.items() if isinstance(key_or_mapping, Mapping) else [(key_or_mapping, {})])
-    ]
+    preset = _find_preset(keys)
+    keys_with_fields = _pair_with_fields(keys if preset is None else PRESETS[preset])
     listed_keys = [key for key, _ in keys_with_fields]
     for name, fields in keys_with_fields:
         # A member of a group that is also listed on its own has the parameters listed there, as in a sweep.
@@ -969,6 +859,29 @@ def parse_keys(keys: _Keys, engine: str) -> list[tuple[Task, Parameters]]:
     if not parsed:
         raise ConfigError("Reading keys failed: the list is empty. Pass one or more keys, such as clean.")
     return list(parsed.values())
+
+
+def _pair_with_fields(keys: _Keys) -> list[tuple[str, Any]]:
+    """Return the keys, each with the fields that are set."""
+    return [
+        pair
+        for key_or_mapping in ([keys] if isinstance(keys, str | Mapping) else keys)
+        for pair in (key_or_mapping.items() if isinstance(key_or_mapping, Mapping) else [(key_or_mapping, {})])
+    ]
+
+
+def _find_preset(keys: _Keys) -> str | None:
+    """Return the preset that `keys` consists of; None if it lists keys."""
+    keys_with_fields = _pair_with_fields(keys)
+    presets = [name for name, _ in keys_with_fields if isinstance(name, str) and name in PRESETS]
+    if not presets:
+        return None
+    if len(keys_with_fields) > 1 or keys_with_fields[0][1]:
+        raise ConfigError(
+            f"Reading keys failed for {presets[0]!r}: expected a preset alone, got further keys or parameters. List "
+            f"keys instead: {', '.join(PRESETS[presets[0]])}."
+        )
+    return presets[0]
 
 
 def _parse_user_task(key: object, fields: object) -> tuple[UserTask, Parameters] | None:

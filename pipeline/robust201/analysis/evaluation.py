@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.analysis.latex_tables import comparison_latex, evaluation_latex
-from robust201.analysis.robustbench import BENCHMARKS, Benchmark
+from robust201.analysis.robustbench import LEADERBOARDS, model_info
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import pack_outcomes
@@ -59,13 +59,13 @@ class Evaluation(pd.DataFrame):
     """
 
     _metadata = [  # noqa: RUF012 - pandas requires a list
-        *("_outcomes", "_positions", "_images_sha256", "_protocols", "_benchmark", "_distances", "_notices"),
+        *("_outcomes", "_positions", "_images_sha256", "_protocols", "_preset", "_distances", "_notices"),
     ]
     _outcomes: dict[tuple[str, float], NDArray[np.bool_]]
     _positions: NDArray[np.int64]
     _images_sha256: str
     _protocols: dict[str, Mapping[str, Any]]
-    _benchmark: Benchmark | None
+    _preset: str | None
     _distances: dict[str, NDArray[np.float64]]
     _notices: tuple[str, ...]
 
@@ -78,7 +78,7 @@ class Evaluation(pd.DataFrame):
         positions: NDArray[np.int64],
         images_sha256: str,
         protocols: Mapping[str, Mapping[str, Any]],
-        benchmark: Benchmark | None = None,
+        preset: str | None = None,
         distances: Mapping[str, NDArray[np.float64]] | None = None,
         notices: Sequence[str] = (),
     ) -> "Evaluation":
@@ -91,14 +91,14 @@ class Evaluation(pd.DataFrame):
             positions: (N,) positions of the evaluated images in the input.
             images_sha256: digest of images and labels; comparisons require equal digests.
             protocols: by key, the parameters and all other fields that affect the numbers.
-            benchmark: the leaderboard's benchmark whose protocol was followed, if any.
+            preset: the preset of keys that was evaluated, if any.
             distances: (N,) minimum perturbation sizes for pixels in [0, 1], by key of a minimum-norm attack.
             notices: warnings that the network's accuracies are doubtful.
         """
         table = cls(rows, columns=list(columns))
         table._outcomes, table._positions = dict(outcomes), positions
         table._images_sha256, table._protocols = images_sha256, dict(protocols)
-        table._benchmark, table._distances, table._notices = benchmark, dict(distances or {}), tuple(notices)
+        table._preset, table._distances, table._notices = preset, dict(distances or {}), tuple(notices)
         return table
 
     @property
@@ -187,17 +187,17 @@ class Evaluation(pd.DataFrame):
 
     @property
     def model_info(self) -> dict[str, Any]:
-        """The results of a benchmark in the format of RobustBench's `model_info` files (see `Benchmark.model_info`).
+        """The results in the format of RobustBench's `model_info` files (see `robustbench.model_info`).
 
         Raises:
-            ConfigError: the evaluation did not follow a benchmark.
+            ConfigError: the keys were not the preset of a leaderboard.
         """
-        if self._benchmark is None:
+        if self._preset not in LEADERBOARDS:
             raise ConfigError(
-                "Writing a leaderboard entry failed: this evaluation did not follow a benchmark. Evaluate with "
-                f"benchmark={next(iter(BENCHMARKS))!r} (or {', '.join([*BENCHMARKS][1:])})."
+                "Writing a leaderboard entry failed: the keys were not the preset of a leaderboard. Evaluate with keys="
+                f"{next(iter(LEADERBOARDS))!r} (or {', '.join([*LEADERBOARDS][1:])})."
             )
-        return self._benchmark.model_info(self, len(self._positions))
+        return model_info(self._preset, self, len(self._positions))
 
     @property
     def summary(self) -> str:

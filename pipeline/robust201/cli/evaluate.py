@@ -109,29 +109,15 @@ Device = Annotated[
 
 def evaluate(
     network: Annotated[str, NETWORK_ARGUMENT],
-    data: Annotated[str | None, DATA_OPTION] = None,
+    data: Annotated[str, DATA_OPTION],
     weights: WeightsFile = None,
     keys: Annotated[
-        str | None,
+        str,
         typer.Option(
-            help=f"{KEYS_HELP} Default: a first look with clean images, FGSM, PGD, AutoAttack and three corruptions, "
-            "on as many images as the network can process in about a minute, but at least 20."
+            help=f"{KEYS_HELP} A preset: quick (FGSM, PGD, AutoAttack, three corruptions, 200 images), or for an entry "
+            "as JSON robustbench-linf, robustbench-l2, robustbench-corruptions (the first images)."
         ),
-    ] = None,
-    benchmark: Annotated[
-        str | None,
-        typer.Option(
-            help="Follow the protocol of a RobustBench leaderboard on CIFAR-10, instead of --keys: "
-            "robustbench-linf, robustbench-l2 or robustbench-corruptions. Prints an entry for the leaderboard as JSON; "
-            "--count selects the first images."
-        ),
-    ] = None,
-    epsilon: Annotated[
-        str | None,
-        typer.Option(
-            help="Epsilon of the first look (without --keys), as a fraction of the pixel range. Default: 8/255."
-        ),
-    ] = None,
+    ] = "quick",
     settings: Settings = None,
     mean: Mean = None,
     std: Std = None,
@@ -160,31 +146,18 @@ def evaluate(
 
     The network takes pixels in [0, 1], or normalised pixels with --mean and --std, and returns logits.
     """
-    from robust201.analysis.robustbench import DATASET, find_benchmark
+    from robust201.analysis.robustbench import LEADERBOARDS
     from robust201.api import evaluate as evaluate_model
     from robust201.api import parse_keys
-    from robust201.images import DATASETS
+    from robust201.tasks import PRESETS
 
     if out is not None:
         check_table_file(out)
     normalisation = read_normalisation(mean, std)
-    parsed_keys = read_keys(keys, settings or [])
-    if parsed_keys is not None:
-        parse_keys(parsed_keys, engine)  # before the user's file is executed
-    if benchmark is not None:
-        find_benchmark(benchmark)
-    if benchmark is not None and data in DATASETS and data != DATASET:
-        raise ConfigError(
-            f"Reading the command line failed for --data: {benchmark} is a leaderboard on {DATASET}, not {data}. "
-            "Remove --data."
-        )
-    if data is None and benchmark is None:
-        raise ConfigError(
-            "Reading the command line failed for --data: the option is missing. Add it, such as --data cifar10."
-        )
-    data = data or DATASET
-    # A benchmark uses the first images, so all images are loaded in their order.
-    n_loaded = count if benchmark is None else None
+    parsed_keys = read_keys(keys, settings or []) or {}
+    parse_keys(parsed_keys, engine)  # before the user's file is executed
+    # A leaderboard uses the first images, so all images are loaded in their order.
+    n_loaded = None if keys in LEADERBOARDS else count
     images = load_data(
         data,
         image_size=image_size,
@@ -202,8 +175,6 @@ def evaluate(
             images,
             None,
             parsed_keys,
-            benchmark=benchmark,
-            epsilon=epsilon,
             count=count,
             normalisation=normalisation,
             seed=seed,
@@ -214,15 +185,15 @@ def evaluate(
         )
     if out is not None:
         write_table(out, frame)
-    if benchmark is not None:
+    if keys in LEADERBOARDS:
         console.say(frame.summary)
         print_json(frame.model_info)
         return
     if as_json:
-        _print_json(frame, with_summary=parsed_keys is None, worst_case=worst_case)
+        _print_json(frame, with_summary=keys in PRESETS, worst_case=worst_case)
         return
     _show(frame, f"{network} on {console.format_count(len(frame.outcomes), 'image')} of {data}")
-    if parsed_keys is None:
+    if keys in PRESETS:
         typer.echo(frame.summary)
     if worst_case:
         typer.echo(frame.worst_case().summary)

@@ -16,7 +16,7 @@ LINE_SECONDS = 10.0
 
 _BAR_SECONDS = 0.5
 
-_SIGNIFICANT_FRACTION = 0.1
+_SIGNIFICANT_FRACTION = 0.01
 """Minimum fraction of the total cost that a key must account for, so that its measured time corrects other keys'
 estimates."""
 

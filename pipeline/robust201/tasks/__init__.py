@@ -254,22 +254,12 @@ def _square_passes(parameters: Any, _n_classes: int) -> float:
     return float(0.39 * parameters.queries * parameters.restarts + 6)
 
 
-def standard_passes(parameters: Any, n_classes: int, resisting_fraction: float | None = None) -> float:
-    """Estimate the cost per image of AutoAttack's standard version, in forward-pass equivalents.
-
-    Args:
-        parameters: parameters of `aa_standard`.
-        n_classes: number of classes.
-        resisting_fraction: fraction of the images that APGD on the cross-entropy does not fool; None for a typical one.
-    """
+def _standard_passes(parameters: Any, n_classes: int) -> float:
     # APGD-CE attacks all images. Most images that it does not fool resist all targets and all queries.
     targets = min(9, n_classes - 1)
     passes_per_target = 3.0 * (parameters.steps + 1) + 1 + 4 * parameters.steps + 3
-    targeted_fraction, query_fraction = (
-        (_RESISTING_FRACTION, 0.39) if resisting_fraction is None else (resisting_fraction, resisting_fraction)
-    )
     apgd_ce_passes = 3.0 * (parameters.steps + 1) + 10
-    return float(apgd_ce_passes + targeted_fraction * targets * passes_per_target + query_fraction * parameters.queries)
+    return float(apgd_ce_passes + _RESISTING_FRACTION * targets * passes_per_target + 0.39 * parameters.queries)
 
 
 def _minimum_norm_passes(parameters: Any, _n_classes: int) -> float:
@@ -306,7 +296,7 @@ TASKS: dict[str, Task] = {
         *_attacks_in_balls("aa_apgd-t", "apgd_targeted", ApgdTargeted, _apgd_targeted_passes, "APGD-T"),
         *_attacks_in_balls("aa_fab-t", "fab", FabTargeted, _fab_targeted_passes, "FAB-T"),
         *_attacks_in_balls("aa_square", "square", Square, _square_passes, "Square", module_of_other_norms="square_lp"),
-        *_attacks_in_balls("aa_standard", "standard", Standard, standard_passes, "AutoAttack"),
+        *_attacks_in_balls("aa_standard", "standard", Standard, _standard_passes, "AutoAttack"),
         _attack_task("fgsm", "fgsm", FgsmParameters, lambda _p, _c: 5.0, name="FGSM"),
         _attack_task("pgd", "pgd", PgdParameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD"),
         _attack_task("pgd_linf7", "pgd_linf7", PgdLinf7Parameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD-7"),
@@ -351,12 +341,33 @@ CORRUPTION_GROUP = "corruptions"
 
 KEY_GROUPS = {
     CORRUPTION_GROUP: CORRUPTIONS,
-    "all": PAPER_KEYS,
+    "paper": PAPER_KEYS,
     "autoattack": ("aa_standard",),
     "autoattack_l2": ("aa_standard_l2",),
     "autoattack_l1": ("aa_standard_l1",),
 }
 """Group → keys that replace it in lists of keys."""
+
+_LINF_BALL = {"epsilons": ["8/255"]}
+
+_QUICK_CORRUPTIONS = ("gaussian_noise", "defocus_blur", "jpeg_compression")
+"""One corruption from each of the groups noise, blur and digital."""
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "quick": {"clean": {}}
+    | dict.fromkeys(("fgsm", "pgd", "aa_standard"), _LINF_BALL)
+    | {key: {"severities": [5]} for key in _QUICK_CORRUPTIONS},
+    "robustbench-linf": {"clean": {}, "aa_standard": _LINF_BALL},
+    "robustbench-l2": {"clean": {}, "aa_standard_l2": {"epsilons": [0.5]}},
+    "robustbench-corruptions": {key: {} for key in ("clean", *CORRUPTIONS)},
+}
+"""Preset → its keys with their parameters, for evaluations of single networks. A preset is not combined with keys."""
+
+QUICK_IMAGES = 200
+"""Number of images that the preset `quick` evaluates by default."""
+
+FEW_CLASSES = dict.fromkeys(("aa_apgd-ce", "aa_fab-t", "aa_square"), _LINF_BALL)
+"""Keys that replace AutoAttack in the preset `quick` for networks with two or three classes."""
 
 
 def expand_keys(names: Iterable[str], known: Collection[str] = TASKS) -> tuple[str, ...]:
@@ -393,7 +404,7 @@ def _advise_key(key: str) -> str:
         return " In Python, pass several keys as a list."
     if key.endswith(".py"):
         return " Custom attacks and measures have the fields of docs/your-own.md, such as `file`."
-    return suggest_key(key, [*TASKS, *KEY_GROUPS])
+    return suggest_key(key, [*TASKS, *KEY_GROUPS, *PRESETS])
 
 
 def _normalise(text: str) -> str:
