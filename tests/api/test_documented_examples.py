@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from robust201 import api
-from robust201.analysis.first_look import choose_first_look_keys
+from robust201.tasks import PRESETS
 from tests.project.test_documents import examples
 
 
@@ -14,11 +14,9 @@ from tests.project.test_documents import examples
 def test_api_page_examples_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def choose_keys_with_few_steps(*arguments: Any, **options: Any) -> dict[str, dict[str, Any]]:
-        keys = choose_first_look_keys(*arguments, **options)
-        return keys | {"aa_standard": keys["aa_standard"] | {"steps": 3, "queries": 10}}
-
-    monkeypatch.setattr(api, "choose_first_look_keys", choose_keys_with_few_steps)
+    quick_keys = PRESETS["quick"]
+    monkeypatch.setitem(quick_keys, "aa_standard", quick_keys["aa_standard"] | {"steps": 3, "queries": 10})
+    monkeypatch.setattr(api, "QUICK_IMAGES", 20)
     monkeypatch.chdir(tmp_path)
     for page in ("docs/api.md", "docs/compare.md"):
         namespace: dict[str, Any] = {}

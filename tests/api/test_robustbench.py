@@ -1,4 +1,4 @@
-"""RobustBench's protocols on a small CIFAR-10, and their JSON rows."""
+"""Presets of RobustBench's leaderboards on a small CIFAR-10, and their JSON entries."""
 
 import json
 from pathlib import Path
@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import robust201
-from robust201.analysis.robustbench import BENCHMARKS, N_IMAGES
-from robust201.core.errors import ConfigError, DatasetError
+from robust201.analysis.robustbench import LEADERBOARDS, N_IMAGES, model_info
+from robust201.core.errors import ConfigError, DatasetError, EvaluationError
 from robust201.images import dataset, load_images
-from robust201.tasks import CORRUPTIONS, find_task
+from robust201.tasks import CORRUPTIONS, PRESETS
 from tests.conftest import RunCommand
 from tests.support.dataset_files import fabricate, write_parquet
 
@@ -65,41 +65,26 @@ def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_benchmark_protocols_match_leaderboards() -> None:
-    attack_keys = {
-        name: next(key for key in benchmark.keys if key != "clean") for name, benchmark in BENCHMARKS.items()
-    }
-    linf_parameters = find_task(attack_keys["robustbench-linf"]).parameters(
-        **BENCHMARKS["robustbench-linf"].keys["aa_standard"]
-    )
-    assert linf_parameters.strengths == (8.0,)
-    l2_parameters = find_task(attack_keys["robustbench-l2"]).parameters(
-        **BENCHMARKS["robustbench-l2"].keys["aa_standard_l2"]
-    )
-    assert l2_parameters.strengths == (0.5,)
-    assert [*BENCHMARKS["robustbench-corruptions"].keys] == ["clean", *CORRUPTIONS]
-
-
 @pytest.mark.parametrize("name", ["robustbench-linf", "robustbench-l2"])
-def test_benchmark_row_of_attack_matches_evaluation(data_folder: Path, name: str) -> None:
-    table = robust201.evaluate(build(), benchmark=name, count=6, progress=False)
+def test_entry_of_attack_matches_evaluation(data_folder: Path, name: str) -> None:
+    table = robust201.evaluate(build(), load_images("cifar10"), keys=name, count=6, progress=False)
     assert table.outcomes.index.tolist() == [0, 1, 2, 3, 4, 5]  # the first images, in the order of the test split
     row = table.model_info
     assert row.keys() == FIELDS | {"autoattack_acc", "n_examples"}
-    assert (row["dataset"], row["eps"], row["n_examples"]) == ("cifar10", BENCHMARKS[name].eps, 6)
+    assert (row["dataset"], row["eps"], row["n_examples"]) == ("cifar10", LEADERBOARDS[name].eps, 6)
     clean, attacked = table["accuracy"]
     assert (row["clean_acc"], row["autoattack_acc"]) == (f"{100 * clean:.2f}", f"{100 * attacked:.2f}")
     assert attacked < clean
     images = load_images("cifar10")
     key = table["key"].iloc[1]
     table_from_keys = robust201.evaluate(
-        build(), images.images[:6], images.labels[:6], ["clean", {key: BENCHMARKS[name].keys[key]}], progress=False
+        build(), images.images[:6], images.labels[:6], ["clean", {key: PRESETS[name][key]}], progress=False
     )
     assert table_from_keys["accuracy"].tolist() == [clean, attacked]
 
 
-def test_benchmark_row_of_corruptions_is_mean_over_published_images(data_folder: Path) -> None:
-    table = robust201.evaluate(build(), benchmark="robustbench-corruptions", progress=False)
+def test_entry_of_corruptions_is_mean_over_published_images(data_folder: Path) -> None:
+    table = robust201.evaluate(build(), load_images("cifar10"), keys="robustbench-corruptions", progress=False)
     assert len(table) == 1 + 15 * 5
     row = table.model_info
     assert row.keys() == FIELDS | {"corruptions_acc", "n_examples"}
@@ -114,13 +99,15 @@ def test_benchmark_row_of_corruptions_is_mean_over_published_images(data_folder:
     assert row["corruptions_acc"] != row["clean_acc"]
 
 
-def test_benchmark_row_of_all_images_has_only_leaderboard_fields(data_folder: Path) -> None:
-    table = robust201.evaluate(build(), benchmark="robustbench-corruptions", progress=False)
-    assert BENCHMARKS["robustbench-corruptions"].model_info(table, N_IMAGES).keys() == FIELDS | {"corruptions_acc"}
+def test_entry_of_all_images_has_only_leaderboard_fields(data_folder: Path) -> None:
+    table = robust201.evaluate(build(), load_images("cifar10"), keys="robustbench-corruptions", progress=False)
+    assert model_info("robustbench-corruptions", table, N_IMAGES).keys() == FIELDS | {"corruptions_acc"}
 
 
-def test_evaluate_command_prints_benchmark_row(data_folder: Path, robust201: RunCommand) -> None:
-    result = robust201("evaluate", "my_model.py:build", "--benchmark", "robustbench-corruptions", "--count", 10)
+def test_evaluate_command_prints_entry(data_folder: Path, robust201: RunCommand) -> None:
+    result = robust201(
+        "evaluate", "my_model.py:build", "--data", "cifar10", "--keys", "robustbench-corruptions", "--count", 10
+    )
     assert result.code == 0, result.err
     row = json.loads(result.out)
     assert (row["dataset"], row["n_examples"]) == ("cifar10", 10)
@@ -130,12 +117,11 @@ def test_evaluate_command_prints_benchmark_row(data_folder: Path, robust201: Run
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"benchmark": "robustbench"}, ConfigError, "Did you mean 'robustbench-l"),
-        ({"keys": ["clean"]}, ConfigError, "the benchmark defines the keys"),
-        ({"epsilon": "4/255"}, ConfigError, "combined with `keys` or `benchmark`"),
+        ({"keys": "robustbench"}, ConfigError, "Did you mean 'robustbench-l"),
+        ({"keys": ["clean", "robustbench-l2"]}, ConfigError, "'robustbench-l2': expected a preset alone"),
         ({"count": N_TEST_IMAGES + 1}, DatasetError, "expected a count from 1 to 30, got 31"),
-        ({"model": build(7)}, DatasetError, "expected 0 to 6"),
-        ({"model": build(11)}, ConfigError, "the network has 11 classes, but the benchmark has 10"),
+        ({"model": build(7)}, EvaluationError, r"expected logits of shape \(30, 10\), got shape \(30, 7\)"),
+        ({"model": build(11)}, EvaluationError, r"got shape \(30, 11\)"),
         ({"images": np.full((2, 3, 8, 8), 128, np.uint8), "labels": [0, 1]}, DatasetError, "8x8 pixels, but"),
         ({"images": np.full((2, 32, 32), 128, np.uint8), "labels": [0, 1]}, DatasetError, r"got \(2, 32, 32\)"),
         (
@@ -148,30 +134,25 @@ def test_evaluate_command_prints_benchmark_row(data_folder: Path, robust201: Run
 def test_evaluate_rejects_wrong_arguments(
     data_folder: Path, changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    options = {"model": build(), "benchmark": "robustbench-linf", "progress": False}
+    options = {"model": build(), "images": load_images("cifar10"), "keys": "robustbench-linf", "progress": False}
     with pytest.raises(error, match=message):
         robust201.evaluate(**(options | changes))
 
 
-def test_evaluate_command_rejects_missing_files_and_wrong_benchmark_options(
-    data_folder: Path, robust201: RunCommand
-) -> None:
+def test_evaluate_command_rejects_missing_files_and_unknown_presets(data_folder: Path, robust201: RunCommand) -> None:
     (data_folder / "CIFAR-10-C" / "fog.npy").unlink()
-    argv = ("evaluate", "my_model.py:build", "--benchmark")
+    argv = ("evaluate", "my_model.py:build", "--data", "cifar10", "--keys")
     assert "fog.npy" in robust201(*argv, "robustbench-corruptions").error_line(2)
     (data_folder / "cifar10" / "test.parquet").unlink()
     assert "robust201 fetch cifar10" in robust201(*argv, "robustbench-linf").error_line(2)
-    unknown_benchmark = robust201(*argv, "robustbench-inf")
-    assert "Did you mean 'robustbench-linf'?" in unknown_benchmark.error_line(2)
-    assert "Executing" not in unknown_benchmark.err
-    assert "--data: the option is missing" in robust201("evaluate", "my_model.py:build").error_line(2)
-    assert "is a leaderboard on cifar10, not mnist" in robust201(
-        *argv, "robustbench-linf", "--data", "mnist"
-    ).error_line(2)
+    unknown_preset = robust201(*argv, "robustbench-inf")
+    assert "Did you mean 'robustbench-linf'?" in unknown_preset.error_line(2)
+    assert "Executing" not in unknown_preset.err
+    assert "--data" in robust201("evaluate", "my_model.py:build").error_line(2)
 
 
-def test_model_info_needs_benchmark() -> None:
+def test_model_info_needs_preset_of_leaderboard() -> None:
     images = np.full((2, 3, 32, 32), 128, np.uint8)
     table = robust201.evaluate(build(), images, [0, 1], ["clean"], progress=False)
-    with pytest.raises(ConfigError, match="this evaluation did not follow a benchmark"):
+    with pytest.raises(ConfigError, match="the keys were not the preset of a leaderboard"):
         _ = table.model_info

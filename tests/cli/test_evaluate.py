@@ -16,6 +16,7 @@ from robust201.api import evaluate
 from robust201.cli.evaluate import choose_device
 from robust201.core.errors import ConfigError, RobustWarning
 from robust201.images.specs import custom_dataset
+from robust201.tasks import PRESETS
 from robust201.tasks.parameters import PgdParameters
 from tests.conftest import RunCommand
 from tests.support.dataset_files import write_parquet
@@ -204,20 +205,17 @@ def test_custom_task_has_constraint_and_code_hash(files: Path) -> None:
         )
 
 
-def test_evaluate_without_keys_runs_first_look(
+def test_evaluate_without_keys_runs_preset_quick(
     files: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick_keys = {"clean": {}, "fgsm": {"epsilons_255": [8]}, "pgd": {"epsilons_255": [8]}}
-    monkeypatch.setattr("robust201.api.choose_first_look_keys", lambda *_arguments, **_options: quick_keys)
+    monkeypatch.setitem(PRESETS, "quick", quick_keys)
     result = robust201(*make_arguments(keys=None, count=12))
     assert result.code == 0, result.err
-    assert "First look: clean, fgsm, pgd on 12 of 21 images (class-stratified, seed 0), about " in result.err
+    assert "on 12 images of images.npz" in result.out
     assert "withstand fgsm, pgd at epsilon 8/255 (Linf), each image under its worst attack. AutoAttack may" in " ".join(
         result.out.split()
     )
-    quiet_result = robust201(*make_arguments(keys=None, count=12), "--quiet")
-    assert quiet_result.out == result.out
-    assert "First look" not in quiet_result.err
 
 
 @pytest.mark.parametrize("command", ["evaluate", "compare"])
@@ -344,9 +342,8 @@ INVALID_INPUTS: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, s
         "because it is on the meta device",
     ),
     "lazy layer": (change_nothing, {"network": "my_model.py:lazy"}, 2, "because it belongs to a lazy layer"),
-    "parameters without keys": (change_nothing, {"keys": None, "set": "pgd.steps=3"}, 2, "--set needs --keys"),
-    "epsilon with keys": (change_nothing, {"epsilon": "8/255"}, 2, "it is combined with `keys` or `benchmark`"),
-    "epsilon of 8": (change_nothing, {"keys": None, "epsilon": 8}, 2, "Write 8/255"),
+    "parameters without keys": (change_nothing, {"keys": None, "set": "pgd.steps=3"}, 2, "pgd is not among --keys"),
+    "parameters of preset": (change_nothing, {"keys": None, "set": "quick.steps=3"}, 2, "expected a preset alone"),
     "repeated key": (change_nothing, {"keys": "clean,fgsm,clean"}, 2, "a key is listed more than once"),
     "two custom tasks with the same name": (
         change_nothing,

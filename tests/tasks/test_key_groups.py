@@ -28,7 +28,7 @@ def test_suggest_key_recognises_figure_labels(task) -> None:
 
 def test_expand_keys_knows_autoattack_and_paper_keys() -> None:
     assert expand_keys(["autoattack", "autoattack_l2", "clean"]) == ("aa_standard", "aa_standard_l2", "clean")
-    assert expand_keys(["all"]) == PAPER_KEYS
+    assert expand_keys(["paper"]) == PAPER_KEYS
 
 
 @pytest.mark.parametrize("keys", [{"autoattack": {"steps": 7}}, {"aa_standard": {"steps": 7}}])

@@ -1,4 +1,4 @@
-"""`robust201.evaluate` without keys: a reproducible subset of images, AutoAttack, and a summary."""
+"""Presets of keys in `robust201.evaluate`: keys, parameters, a reproducible subset of images, and a summary."""
 
 import re
 from typing import Any
@@ -11,10 +11,10 @@ from torch import nn
 
 import robust201
 from robust201 import api
-from robust201.analysis.first_look import choose_first_look_keys
 from robust201.core.errors import ConfigError, DatasetError, EvaluationError
 from robust201.images import select
 from robust201.statistics.intervals import accuracy_intervals
+from robust201.tasks import CORRUPTIONS, FEW_CLASSES, PRESETS, TASKS
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 
 IMAGES = tiny_images(60)
@@ -26,42 +26,63 @@ OPTIONS = {"normalisation": NORMALISATION, "progress": False}
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reduce AutoAttack's steps, since its defaults take seconds even on tiny networks."""
-
-    def choose_keys_with_few_steps(*arguments: Any, **options: Any) -> dict[str, dict[str, Any]]:
-        keys = choose_first_look_keys(*arguments, **options)
-        reduced_fields = {
-            "aa_standard": {"steps": 5, "queries": 20},
-            "aa_fab-t": {"steps": 3},
-            "aa_square": {"queries": 20},
-        }
-        return {key: fields | reduced_fields.get(key, {}) for key, fields in keys.items()}
-
-    monkeypatch.setattr(api, "choose_first_look_keys", choose_keys_with_few_steps)
-    monkeypatch.setattr("robust201.analysis.first_look.TARGET_SECONDS", 0.0)  # chooses the minimum count on any machine
+    """Reduce images and AutoAttack's steps, since the defaults take seconds even on tiny networks."""
+    reduced_fields = {
+        "aa_standard": {"steps": 5, "queries": 20},
+        "aa_fab-t": {"steps": 3},
+        "aa_square": {"queries": 20},
+    }
+    for keys in (PRESETS["quick"], FEW_CLASSES):
+        for key in keys.keys() & reduced_fields.keys():
+            monkeypatch.setitem(keys, key, keys[key] | reduced_fields[key])
+    monkeypatch.setattr(api, "QUICK_IMAGES", 20)
 
 
 def without_seconds(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.drop(columns="seconds")
 
 
-def test_first_look_is_reproducible_from_count_and_seed(capsys: pytest.CaptureFixture[str]) -> None:
-    table_without_count = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, normalisation=NORMALISATION, seed=4)
-    captured = capsys.readouterr()
-    assert "on 20 of 60 images (class-stratified, seed 4, as many as the time allows)" in captured.err
-    assert captured.out == ""
-    assert (table_without_count["n_images"] == 20).all()
+def test_presets_have_the_parameters_of_the_protocol() -> None:
+    strengths = {
+        preset: {key: TASKS[key].parameters(**fields).strengths for key, fields in keys.items()}
+        for preset, keys in PRESETS.items()
+    }
+    attacks = {"fgsm": (8.0,), "pgd": (8.0,), "aa_standard": (8.0,)}
+    corruptions = dict.fromkeys(("gaussian_noise", "defocus_blur", "jpeg_compression"), (5.0,))
+    assert strengths["quick"] == {"clean": (0.0,)} | attacks | corruptions
+    assert strengths["robustbench-linf"] == {"clean": (0.0,), "aa_standard": (8.0,)}
+    assert strengths["robustbench-l2"] == {"clean": (0.0,), "aa_standard_l2": (0.5,)}
+    assert [*strengths["robustbench-corruptions"]] == ["clean", *CORRUPTIONS]
+    assert {strengths["robustbench-corruptions"][key] for key in CORRUPTIONS} == {(1.0, 2.0, 3.0, 4.0, 5.0)}
+
+
+def test_quick_is_the_default_and_evaluates_a_reproducible_subset() -> None:
+    default_table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, seed=4, **OPTIONS)
+    assert [*dict.fromkeys(default_table["key"])] == [*PRESETS["quick"]]
+    assert (default_table["n_images"] == 20).all()
     assert (
-        table_without_count.outcomes.index.tolist()
-        == np.flatnonzero(np.isin(IMAGES.indices, select_indices(20, 4))).tolist()
+        default_table.outcomes.index.tolist() == np.flatnonzero(np.isin(IMAGES.indices, select_indices(20, 4))).tolist()
     )
-    assert {protocol["images"] for protocol in table_without_count.protocols.values()} == {
+    assert {protocol["images"] for protocol in default_table.protocols.values()} == {
         "class-stratified subset, 20 of 60"
     }
-    table_with_count = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, count=20, seed=4, **OPTIONS)
-    pd.testing.assert_frame_equal(without_seconds(table_with_count), without_seconds(table_without_count))
-    assert table_with_count.images_sha256 == table_without_count.images_sha256
-    assert table_with_count.protocols == table_without_count.protocols
+    for keys in ("quick", ["quick"], {"quick": {}}, [{key: fields} for key, fields in PRESETS["quick"].items()]):
+        table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, count=20, seed=4, **OPTIONS)
+        pd.testing.assert_frame_equal(without_seconds(table), without_seconds(default_table))
+        assert table.images_sha256 == default_table.images_sha256
+        assert table.protocols == default_table.protocols
+
+
+def test_quick_evaluates_all_images_if_there_are_few() -> None:
+    table = robust201.evaluate(TinyNetwork(), PIXELS[:7], LABELS[:7], **OPTIONS)
+    assert (table["n_images"] == 7).all()
+    assert "images" not in table.protocols["clean"]
+
+
+def test_quick_leaves_out_corruptions_of_images_that_cannot_be_corrupted() -> None:
+    floats = PIXELS[:4].astype(np.float32) / 255 * np.float32(0.999)
+    table = robust201.evaluate(TinyNetwork(), floats, LABELS[:4], **OPTIONS)
+    assert [*table["key"]] == ["clean", "fgsm", "pgd", "aa_standard"]
 
 
 def select_indices(count: int, seed: int) -> np.ndarray:
@@ -75,14 +96,14 @@ def test_intervals_are_based_on_number_of_evaluated_images() -> None:
 
 
 def test_summary_is_per_image_worst_case_over_attacks() -> None:
-    table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, epsilon="2/255", **OPTIONS)
+    table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, **OPTIONS)
     clean, attacked = table.summary.splitlines()
     assert clean.startswith(f"{table.outcomes['clean', 0.0].mean():.1%} (")
     keys = ["fgsm", "pgd", "aa_standard"]
-    worst_case_accuracy = table.outcomes[[(key, 2.0) for key in keys]].all(axis=1).mean()
+    worst_case_accuracy = table.outcomes[[(key, 8.0) for key in keys]].all(axis=1).mean()
     assert attacked.startswith(f"{worst_case_accuracy:.1%} (")
     assert attacked.endswith(
-        "withstand fgsm, pgd, aa_standard at epsilon 2/255 (Linf), each image under its worst attack."
+        "withstand fgsm, pgd, aa_standard at epsilon 8/255 (Linf), each image under its worst attack."
     )
     assert worst_case_accuracy <= table.set_index("key").loc[keys, "accuracy"].min()
 
@@ -128,12 +149,12 @@ class LinearNetwork(nn.Module):
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_first_look_supports_few_classes(n_classes: int) -> None:
+def test_quick_supports_few_classes(n_classes: int) -> None:
     table = robust201.evaluate(LinearNetwork(n_classes), PIXELS, LABELS % n_classes, progress=False)
     assert {"aa_apgd-ce", "aa_square"} <= {*table["key"]}
 
 
-def test_first_look_supports_images_of_one_class() -> None:
+def test_quick_supports_images_of_one_class() -> None:
     table = robust201.evaluate(TinyNetwork(), PIXELS, np.full(60, 3), **OPTIONS)
     assert (table["n_images"] == 20).all()
 
@@ -146,8 +167,9 @@ def test_first_look_supports_images_of_one_class() -> None:
         ({"model": LinearNetwork(5, is_broken=True)}, EvaluationError, "contain NaN or infinity"),
         ({"count": 61}, DatasetError, "expected a count from 1 to 60, got 61"),
         ({"count": 0}, DatasetError, "expected a count from 1 to 60, got 0"),
-        ({"epsilon": "8"}, ConfigError, "Write 8/255"),
-        ({"epsilon": "8/255", "keys": ["clean"]}, ConfigError, "combined with `keys` or `benchmark`"),
+        ({"keys": ["quick", "fog"]}, ConfigError, "'quick': expected a preset alone"),
+        ({"keys": {"quick": {"epsilons": ["4/255"]}}}, ConfigError, "'quick': expected a preset alone"),
+        ({"keys": "quik"}, ConfigError, "Did you mean 'quick'"),
     ],
 )
 def test_evaluate_rejects_wrong_arguments(changes: dict[str, Any], error: type[Exception], message: str) -> None:
