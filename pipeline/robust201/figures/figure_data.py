@@ -21,13 +21,11 @@ from robust201.analysis.measure_folders import read_measure_folders
 from robust201.analysis.network_costs import MACS
 from robust201.analysis.terms import measure_name
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.reader.steps import has_steps, read_steps
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.intervals import NORMAL_QUANTILE, accuracy_intervals, mean_intervals
 from robust201.statistics.pareto import non_dominated_mask
 from robust201.statistics.rank_correlation import kendall_taus
-from robust201.statistics.steps import accuracies_after, choose_curve_steps
 
 FENCE = 1.5
 """Whiskers end at the most extreme accuracy within this many interquartile ranges of the box (Tukey)."""
@@ -106,34 +104,6 @@ def accuracy_curves(results: DatasetResults, kind: str) -> pd.DataFrame:
         return frame.assign(low=np.nan, high=np.nan)
     low, high = accuracy_intervals(frame["accuracy"], results.n_images)
     return frame.assign(low=low, high=high)
-
-
-def step_curves(results: DatasetResults) -> pd.DataFrame:
-    """Return the accuracies of all networks after each step (or query) of each attack that records its steps.
-
-    Every attack is shown at one strength: the nearest to 1/255, or for norms other than Linf the nearest to 1. All
-    points of an attack come from a single run with all steps.
-
-    Returns:
-        One row per point: `network`, `key`, `strength`, `step` (0 means clean images), `accuracy`, and the ends `low`
-        and `high` of its 95% interval.
-    """
-    files = results.reader.files
-    frames = []
-    for key in results.keys("attack"):
-        if not has_steps(files, results.name, key):
-            continue
-        strength = nearest_strength(key, results.strengths(key))
-        steps_by_network = read_steps(files, results.name, key, strength)
-        curve_steps = choose_curve_steps(np.concatenate(list(steps_by_network.values())))
-        for architecture, steps in steps_by_network.items():
-            accuracies = accuracies_after(steps, curve_steps)
-            low, high = accuracy_intervals(accuracies, len(steps))
-            columns = {"step": curve_steps, "accuracy": accuracies, "low": low, "high": high}
-            identification = {"network": results.network_label(architecture), "key": key, "strength": strength}
-            frames.append(pd.DataFrame(identification | columns))
-    names = ["network", "key", "strength", "step", "accuracy", "low", "high"]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=names)
 
 
 def accuracy_by_kernel_parameters(results: DatasetResults) -> pd.DataFrame:
@@ -223,6 +193,46 @@ def bulk_range(values: ArrayLike, *, is_logarithmic: bool = False) -> tuple[floa
     ) > 0
     points_in_range = points[is_near] if omits_far_points else points
     return float(points_in_range.min()), float(points_in_range.max())
+
+
+def scatter_limits(frame: pd.DataFrame) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the axis limits of clean accuracies and of other accuracies for rows of `clean_and_key_accuracies`.
+
+    All keys share the limits, at the strength that figures show. Few far points are left out (see `bulk_range`).
+    """
+    clean_range = bulk_range(frame["clean"])
+    # Points beyond the limits of the axis of clean accuracies must not extend the vertical axis.
+    near = frame[frame["clean"].between(*clean_range)]
+    shown = set(reference_columns(list(dict.fromkeys(zip(frame["key"], frame["strength"], strict=True)))))
+    ranges = [
+        bulk_range(rows["accuracy"])
+        for column, rows in near.groupby(["key", "strength"], sort=False)
+        if column in shown
+    ]
+    lows, highs = zip(*ranges, strict=True)
+    return _add_margin(*clean_range), _add_margin(min(lows), max(highs))
+
+
+def _add_margin(low: float, high: float) -> tuple[float, float]:
+    margin = max(0.01, 0.05 * (high - low))
+    return round(max(0.0, low - margin), 5), round(min(1.0, high + margin), 5)
+
+
+def move_to_axes(points: pd.DataFrame, x_limits: tuple[float, float], y_limits: tuple[float, float]) -> pd.DataFrame:
+    """Move points beyond the axes to the border.
+
+    Args:
+        points: points with the coordinates `x` and `y`.
+        x_limits: limits of the horizontal axis.
+        y_limits: limits of the vertical axis.
+
+    Returns:
+        The points inside the limits, and `side`: ◀, ▶, ▼ or ▲ for points that were moved, an empty text for others.
+    """
+    x, y = points["x"], points["y"]
+    beyond = [x < x_limits[0], x > x_limits[1], y < y_limits[0], y > y_limits[1]]
+    side = np.select(beyond, list("◀▶▼▲"), "")
+    return points.assign(x=x.clip(*x_limits), y=y.clip(*y_limits), side=side)
 
 
 def pareto_front(first_scores: pd.Series, second_scores: pd.Series) -> NDArray[np.bool_]:
