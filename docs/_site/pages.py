@@ -45,7 +45,7 @@ CONTENTS = {
     "studies": [
         *(
             "reproduction",
-            "studies/cells-cifar10/study",
+            "papers/dataset",
             "image-distribution",
             "studies/image-distribution-lenet/study",
             "image-spectra",
@@ -77,7 +77,6 @@ SHORT_TITLES = {
     "training-data": "Training data",
     "image-distribution": "Image distribution and task",
     "robust-features": "Robust features",
-    "studies/cells-cifar10/study": "The dataset paper's claims on CIFAR-10",
     "studies/image-distribution-lenet/study": "Image distribution: LeNet",
     "studies/robust-features-dynamics-cifar10/study": "Robust features: dynamics on CIFAR-10",
     "studies/robust-features-mixing-cifar10/study": "Robust features: mixing on CIFAR-10",
@@ -91,8 +90,9 @@ PROJECT_FILES = {
     "SECURITY.md": "docs/project/security.md",
     "CHANGELOG.md": "docs/project/changelog.md",
     "README.md": "docs/index.md",
+    "jobs/papers/dataset/README.md": "docs/papers/dataset.md",
 }
-"""Page of the site that shows each file at the root of the repository; for README.md, the start page."""
+"""Page of the site that shows each file outside docs/; for README.md, the start page."""
 
 FILE_BY_PAGE = {page: file for file, page in PROJECT_FILES.items() if file != "README.md"}
 
@@ -126,12 +126,12 @@ def rewrite_links(text: str, file: Path, page: Path) -> str:
         if site_page is not None:
             target = Path(site_page)
             hash_sign, anchor = ("", "") if site_page == "docs/index.md" else (hash_sign, anchor)
-        # A path of the site begins with a slash; files elsewhere are offered as downloads.
+        # A path of the site begins with a slash; files elsewhere are shown (images) or offered as downloads.
         if target.is_relative_to("docs"):
             return f"{label}(/{target.relative_to('docs')}{hash_sign}{anchor})"
-        return f"{label}(path:{'../' * len(page.parent.parts)}{target})"
+        return f"{label}({'' if label[0] == '!' else 'path:'}{'../' * len(page.parent.parts)}{target})"
 
-    return re.sub(r"(\[[^\]]*\])\(([^)\s]+)\)", rewrite, text)
+    return re.sub(r"(!?\[[^\]]*\])\(([^)\s]+)\)", rewrite, text)
 
 
 def generate_text(match: re.Match[str]) -> str:

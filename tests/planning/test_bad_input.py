@@ -70,14 +70,14 @@ INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|n
             {"keys": {"hessian_input": {"tolerance": 0}}},
             "keys.hessian_input.tolerance: expected at least 1e-06, got 0.",
         ),
-        ({"keys": {"proxies": {"images": 1}}}, "keys.proxies.images: expected at least 2, got 1."),
+        ({"keys": {"jacobian": {"images": 0}}}, "keys.jacobian.images: expected at least 1, got 0."),
         ({"keys": {"jacobian": {"projections": 0}}}, "expected at least 1 or 'exact', got 0."),
         ({"keys": {"fog": {"severities": [0]}}}, "keys.fog.severities.0: expected at least 1, got 0."),
         (
             {"keys": {"pgd_l2": {"epsilons": [0.5, 1e30]}}},
             "keys.pgd_l2 on digits: expected strengths up to 55.4256, the largest L2 distance of images of 32 x 32",
         ),
-        ({"keys": {"aa_fab_l1": {"epsilons": [3073]}}}, "expected strengths up to 3072, the largest L1 distance"),
+        ({"keys": {"aa_fab-t_l1": {"epsilons": [3073]}}}, "expected strengths up to 3072, the largest L1 distance"),
         (
             {"keys": {"aa_apgd-t": {"targets": 99}}},
             "keys.aa_apgd-t on digits: expected `targets` up to 9, the number of classes other than the label",

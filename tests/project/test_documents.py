@@ -212,7 +212,8 @@ def test_configuration_example_sweep_is_valid() -> None:
 
 def documents() -> list[str]:
     """Return the paths of all pages."""
-    return sorted(str(path.relative_to(REPOSITORY)) for path in (*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md")))
+    paths = (*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md"), *(REPOSITORY / "jobs").rglob("*.md"))
+    return sorted(str(path.relative_to(REPOSITORY)) for path in paths)
 
 
 def commands_of(page: str) -> str:

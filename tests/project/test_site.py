@@ -111,10 +111,14 @@ def test_key_reference_describes_every_key() -> None:
 
 
 def test_rewrite_links_converts_links_to_site_pages() -> None:
-    text = "[a](../ARCHITECTURE.md#words) [b](../jobs/paper.yaml) [c](../jobs) [d](trust.md#x) [e](#f) [g](https://h.i)"
+    text = (
+        "[a](../ARCHITECTURE.md#words) [b](../jobs/paper.yaml) [c](../jobs) [d](trust.md#x) [e](#f) [g](https://h.i) "
+        "![i](../jobs/x.svg)"
+    )
     page = Path("docs/api.md")
     assert rewrite_links(text, page, page) == (
-        "[a](/project/architecture.md#words) [b](path:../jobs/paper.yaml) c [d](/trust.md#x) [e](#f) [g](https://h.i)"
+        "[a](/project/architecture.md#words) [b](path:../jobs/paper.yaml) c [d](/trust.md#x) [e](#f) [g](https://h.i) "
+        "![i](../jobs/x.svg)"
     )
 
 

@@ -1,4 +1,4 @@
-"""The nine drawings of which all figures are variants. They draw frames of `figures.figure_data` and compute no results.
+"""The drawings of which all figures are variants. They draw frames of `figures.figure_data` and compute no results.
 
 Sizes are in points.
 """

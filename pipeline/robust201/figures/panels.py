@@ -1,7 +1,7 @@
 """Figures as panels in rows, and the style of text and lines. Sizes are in points.
 
-Panels are Altair charts (https://altair-viz.github.io). Files and the report's page draw the same panels; only the width
-of a panel and the number of columns differ.
+Panels are Altair charts (https://altair-viz.github.io). Files and the report's page draw the same panels; only the
+width of a panel and the number of columns differ.
 """
 
 import textwrap
@@ -24,8 +24,8 @@ TEXT_SIZE = 7.5
 SMALL_SIZE = 6.5
 NUMBER_SIZE = 6.0
 MIN_NUMBER_SIZE = 5.0
-"""Text sizes, in this order: titles of panels, titles of axes, tick labels, numbers in heat maps, and the minimum size of
-these numbers."""
+"""Text sizes, in this order: titles of panels, titles of axes, tick labels, numbers in heat maps, and the minimum size
+of these numbers."""
 
 POINTS_PER_INCH = 72.0
 

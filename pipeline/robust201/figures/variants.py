@@ -462,6 +462,28 @@ def _describe_changes(
     return descriptions
 
 
+def security_curves(rows: pd.DataFrame, ends: drawings.Limits, axis_title: str, note: str) -> Figure:
+    """Draw one curve of accuracies over epsilon per network, with a band of 95% intervals.
+
+    Args:
+        rows: see `SecurityCurves.accuracy`.
+        ends: limits of the horizontal axis.
+        axis_title: its title.
+        note: text below the figure.
+    """
+    colours = dict(zip(map(str, rows["network"].unique()), itertools.cycle(palette.NETWORK_COLOURS), strict=False))
+    colour = drawings.named_colours("network", colours, symbolType="stroke")
+
+    def draw(layout: Layout) -> Chart:
+        scale = alt.Scale(domain=list(ends), nice=False)
+        x = alt.X("epsilon:Q", axis=alt.Axis(title=axis_title, tickCount=6), scale=scale)
+        y = drawings.fraction_axis(layout, "accuracy", "accuracy")
+        layers = drawings.curves(rows, x, y, ("low", "accuracy", "high"), colour, {})
+        return alt.layer(*layers).properties(height=120)
+
+    return Figure([Panel((), draw)], 150, notes=(note,))
+
+
 def _key_panels(keys: Sequence[str], draw: Any) -> list[Panel]:
     return [Panel((key_label(key),), partial(draw, key=key)) for key in keys]
 

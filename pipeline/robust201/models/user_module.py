@@ -27,7 +27,6 @@ def as_classifier(
     n_classes: int | None = None,
     device: torch.device | str | None = None,
     batch_size: int | None = None,
-    randomised: bool = False,
 ) -> Iterator[Classifier]:
     """Freeze a module in evaluation mode, check its outputs for some images, and yield it as a classifier.
 
@@ -45,7 +44,6 @@ def as_classifier(
         device: device to compute on, to which the module is copied if necessary; None uses the module's device. A
             module with tensors created in inference mode is also copied, because such tensors have no gradients.
         batch_size: maximum number of images per pass.
-        randomised: whether outputs may differ between passes.
 
     Yields:
         The classifier.
@@ -76,7 +74,7 @@ def as_classifier(
         classifier.eval().requires_grad_(requires_grad=False)
         classifier.micro_batch = classifier.micro_batch or batch_size
         classifier.n_classes = check_network(
-            classifier, pixels.to(device), name=type(model).__name__, n_classes=n_classes, randomised=randomised
+            classifier, pixels.to(device), name=type(model).__name__, n_classes=n_classes
         )
         yield classifier
 

@@ -194,25 +194,13 @@ class EquivarianceStudy(_Study):
     selection_seed: Annotated[int, Field(ge=0)] = 0
 
 
-class DatasetStudy(_Study):
-    """Claims, medians and figures of the dataset paper, compared with other results.
-
-    Attributes:
-        dataset: dataset whose results are compared.
-    """
-
-    study: Literal["dataset"]
-    dataset: str
-
-
-Study = ImageDistributionStudy | DynamicsStudy | MixingStudy | EquivarianceStudy | DatasetStudy
+Study = ImageDistributionStudy | DynamicsStudy | MixingStudy | EquivarianceStudy
 
 STUDIES: dict[str, type[Any]] = {
     "image-distribution": ImageDistributionStudy,
     "robust-features-dynamics": DynamicsStudy,
     "robust-features-mixing": MixingStudy,
     "robust-features-equivariance": EquivarianceStudy,
-    "dataset": DatasetStudy,
 }
 """Model of the YAML for each value of the field `study`."""
 

@@ -8,7 +8,6 @@ from typing import Any
 from robust201.core.files import make_folder
 from robust201.planning.config import SweepConfig
 from robust201.studies.config import (
-    DatasetStudy,
     DynamicsStudy,
     EquivarianceStudy,
     ImageDistributionStudy,
@@ -16,7 +15,6 @@ from robust201.studies.config import (
     Study,
 )
 from robust201.studies.networks import Exports
-from robust201.studies.pages.dataset import write_dataset
 from robust201.studies.pages.image_distribution import write_image_distribution
 from robust201.studies.pages.robust_features import write_dynamics, write_equivariance, write_mixing
 
@@ -33,7 +31,6 @@ def write_pages(study: Study, exports: Exports, out: Path, sweeps: Sequence[Swee
         make_folder(out / name)
     writers: Mapping[type[Study], Callable[[Any, Exports, Path], list[Path]]] = {
         ImageDistributionStudy: partial(write_image_distribution, sweeps=sweeps),
-        DatasetStudy: write_dataset,
         DynamicsStudy: write_dynamics,
         MixingStudy: write_mixing,
         EquivarianceStudy: write_equivariance,

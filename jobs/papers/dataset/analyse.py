@@ -1,0 +1,548 @@
+"""Tests the dataset paper's claims on exported results, and fills the tables of README.md.
+
+    python -m jobs.papers.dataset.analyse EXPORT [EXPORT …]
+
+Exports of CIFAR-10 are read as one dataset; exports of measures (Jacobians) may be among them. `--folder` writes tables
+and page elsewhere, `--merged` also writes the Parquet exports of accuracies as one export, for `robust201 plot`.
+
+Source: Jung, Lukasik, Keuper, "Neural Architecture Design and Robustness: A Dataset" (ICLR 2023). Edges are numbered as
+in the paper: 1 is 0→1, 2 is 0→2, 3 is 1→2, 4 is 0→3, 5 is 1→3, 6 is 2→3.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from scipy.stats import kendalltau
+
+from jobs.papers.page import claims_table, fill, number, table, write_table
+from jobs.papers.verdicts import (
+    FAILS,
+    HOLDS,
+    UNDECIDED,
+    Claim,
+    Estimate,
+    bootstrap_estimate,
+    describe_units,
+    judge,
+    mean_estimate,
+    normal_estimate,
+)
+from robust201 import RobustnessDataset
+
+FOLDER = Path(__file__).parent
+PUBLISHED = json.loads((FOLDER / "published.json").read_text())
+
+Column = tuple[str, float]
+CLEAN: Column = ("clean", 0.0)
+
+ATTACKS = {"aa_apgd-ce": "APGD-CE", "pgd": "PGD", "fgsm": "FGSM", "aa_square": "Square"}
+
+CLEAR_DIFFERENCE = 0.01
+"""Smallest difference between printed medians whose order is tested: the medians were read from box plots, ± 0.004."""
+
+SMALL_EPSILONS = (0.1, 0.5, 1.0)
+WEAK_TAU = 0.2
+"""Rank correlations between -0.2 and 0.2 contradict the claim that a measure "correlates well"."""
+
+MIN_DISTINCT = 10
+"""Smallest number of distinct accuracies among the cells for which a rank correlation is computed."""
+
+N_TOP, ALMOST_NONE = 20, 2
+"""The paper's claims concern the 20 best cells; up to two of them count as "almost none"."""
+
+PRINTED_NETWORK = {"channels": 16, "cells": 5}
+
+BEST_CLEAN, BEST_CORRUPTION = 13714, 3456
+N_NEIGHBOURS = 24
+REPLICATES = 2000
+
+
+@dataclass(frozen=True)
+class Results:
+    """Accuracies of cells on one dataset.
+
+    Attributes:
+        reader: the exports.
+        sweep: the fields of the first export's sweep; empty for published files.
+        accuracies: fractions by architecture (index) and (key, strength).
+        classes: index of the evaluated cell of each isomorphism class, by each of the 15,625 cell strings.
+        cells: cell strings of the evaluated cells by their indices.
+        jacobian: mean norm of the Jacobian by architecture; empty if it was not measured.
+    """
+
+    reader: RobustnessDataset
+    sweep: dict[str, Any]
+    accuracies: pd.DataFrame
+    classes: dict[str, int]
+    cells: dict[int, str]
+    jacobian: "pd.Series[float]"
+
+    @property
+    def has_full_square(self) -> bool:
+        """Whether Square makes 5,000 queries, as in the paper."""
+        parameters = [row["parameters"] for row in self.sweep.get("protocols", ()) if row["key"] == "aa_square"]
+        return all(row["queries"] == 5000 for row in parameters)
+
+    @property
+    def has_printed_size(self) -> bool:
+        """Whether the networks have the paper's size, so that they may be those of the claims.
+
+        A claim that names cells then concerns these networks. Otherwise, it concerns what training makes of the cells,
+        and one training run per cell cannot decide it.
+        """
+        return bool(self.sweep.get("network", PRINTED_NETWORK) == PRINTED_NETWORK)
+
+    @property
+    def attacks(self) -> list[str]:
+        """Attacks whose parameters are the paper's."""
+        return [key for key in ATTACKS if key in self.accuracies and (self.has_full_square or key != "aa_square")]
+
+    @property
+    def columns(self) -> list[Column]:
+        return cast("list[Column]", self.accuracies.columns.tolist())
+
+    @cached_property
+    def adversarial_columns(self) -> list[Column]:
+        return [column for column in self.columns if column[0] in ATTACKS]
+
+    @cached_property
+    def corruption_columns(self) -> list[Column]:
+        return [column for column in self.columns if column[0] not in {*ATTACKS, "clean"}]
+
+    def mean(self, columns: Sequence[Column]) -> "pd.Series[float]":
+        """Return each cell's mean accuracy over (key, strength) pairs, for cells that have all of them."""
+        return self.accuracies[[*columns]].dropna().mean(axis=1)
+
+    @cached_property
+    def n_images(self) -> int:
+        return (self.sweep.get("images") or {}).get("count") or 10_000
+
+    @property
+    def data(self) -> str:
+        return f"{len(self.accuracies):,} cells, {self.n_images:,} images"
+
+    def compare(self, first: int, second: int, columns: Sequence[Column], parts: int = 1) -> Estimate:
+        """Return one cell's mean accuracy minus another's, with an interval over images.
+
+        The difference is taken image by image. Without outcomes of single images (published files), the interval is
+        that of a difference between the accuracies on independent images, which is wider.
+        """
+        if "predictions" in self.sweep.get("measurements", ()):
+            outcomes = [self.reader.outcomes("cifar10", *column).of((first, second)).correct for column in columns]
+            scores = np.mean(outcomes, axis=0)
+            return mean_estimate(scores[0] - scores[1], parts)
+        accuracies = self.mean(columns)[[first, second]].to_numpy()
+        error = math.sqrt(float((accuracies * (1 - accuracies)).sum()) / self.n_images)
+        return normal_estimate(float(accuracies @ [1, -1]), error, self.n_images, parts)
+
+
+def read_results(exports: Sequence[Path]) -> Results:
+    """Read exports as one dataset."""
+    readers = [RobustnessDataset(path) for path in exports]
+    with_accuracies = [path for path, reader in zip(exports, readers, strict=True) if reader.keys_clean]
+    reader = RobustnessDataset(*with_accuracies)
+    frame = reader.to_frame("cifar10")
+    frame = frame[(frame["key"] == "clean") | (frame["strength"] > 0)]  # attacks begin with the clean accuracy
+    frame = frame.assign(key=frame["key"].astype(str).str.removesuffix("@Linf"))
+    accuracies = frame.pivot_table(index="architecture", columns=["key", "strength"], values="value")
+    measured = [other for other in readers if "jacobian" in other.keys_measure]
+    norms = [other.to_frame("cifar10", "jacobian", "norm").set_index("architecture")["value"] for other in measured]
+    ids = json.loads((with_accuracies[0] / "meta.json").read_text())["ids"]
+    sweep = readers[exports.index(with_accuracies[0])].sweep
+    return Results(
+        reader,
+        (sweep or {}).get("sweep", {}),
+        accuracies,
+        {fields["nb201-string"]: int(fields["isomorph"]) for fields in ids.values()},
+        {int(index): fields["nb201-string"] for index, fields in ids.items() if fields["isomorph"] == index},
+        pd.concat(norms) if norms else pd.Series(dtype=float),
+    )
+
+
+def operations(cell: str) -> list[str]:
+    """Return the operations on edges 1 to 6 of a cell string."""
+    return re.findall(r"\|?([a-z_0-9]+)~\d", cell)
+
+
+def kernel_parameters(cell: str) -> int:
+    """Return the number of kernel parameters for one channel, 0 to 54, on edges that reach the output."""
+    on_edges = dict(zip([(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)], operations(cell), strict=True))
+    live_nodes, total = {3}, 0
+    for (source, target), operation in sorted(on_edges.items(), key=lambda item: -item[0][1]):
+        if target in live_nodes and operation != "none":
+            live_nodes.add(source)
+            total += {"nor_conv_3x3": 9, "nor_conv_1x1": 1}.get(operation, 0)
+    return total
+
+
+def test_claims(results: Results) -> list[Claim]:
+    """Test every claim of the paper."""
+    return [
+        claim_cell_counts(results),
+        claim_order_of_attacks(results),
+        claim_pgd_against_apgd(results),
+        claim_range_at_same_size(results),
+        claim_top_cells(results),
+        claim_best_cell(results, BEST_CLEAN, "clean", [CLEAN]),
+        claim_best_cell(results, BEST_CORRUPTION, "mean corruption", results.corruption_columns),
+        claim_search(results),
+        *claims_about_neighbours(results),
+        claim_jacobian(results),
+    ]
+
+
+def claim_cell_counts(results: Results) -> Claim:
+    size = PUBLISHED["same_size"]
+    counts = (
+        len(results.cells),
+        sum(kernel_parameters(cell) == size["kernel_parameters"] for cell in results.cells.values()),
+    )
+    return Claim(
+        "The space has 6,466 non-isomorphic cells, of which 408 have 18 kernel parameters.",
+        "Sections 3.1, 4.3",
+        "6,466; 408",
+        f"{counts[0]:,}; {counts[1]:,}",
+        "all 15,625 cells",
+        HOLDS if counts == (PUBLISHED["classes"], size["cells"]) else FAILS,
+    )
+
+
+def claim_order_of_attacks(results: Results) -> Claim:
+    medians = PUBLISHED["medians"]["cifar10"]
+    pairs = []
+    for first, second in itertools.combinations(results.attacks, 2):
+        for strength in sorted({*medians[first]} & {*medians[second]}, key=float):
+            printed = medians[first][strength] - medians[second][strength]
+            columns = [(first, float(strength)), (second, float(strength))]
+            if abs(printed) > CLEAR_DIFFERENCE and {*columns} <= {*results.accuracies}:
+                pairs.append((columns if printed > 0 else columns[::-1], float(strength)))
+    estimates = {
+        f"{ATTACKS[high[0]]} above {ATTACKS[low[0]]} at {strength:g}/255": median_difference(
+            results.accuracies[[high, low]].dropna(), len(pairs)
+        )
+        for (high, low), strength in pairs
+    }
+    verdicts = {name: judge([estimate]) for name, estimate in estimates.items()}
+    n_holding = [*verdicts.values()].count(HOLDS)
+    others = [f"{name} ({verdict}: {estimates[name]})" for name, verdict in verdicts.items() if verdict != HOLDS]
+    ours = f"{n_holding} of these pairs have this order" + (f"; others: {', '.join(others)}" if others else "")
+    left_out = "" if results.has_full_square else " (pairs with Square are left out: it made fewer queries)"
+    verdict = judge(estimates.values())
+    return Claim(
+        "At each epsilon, the median accuracies under the attacks have the printed order.",
+        "Figure 2",
+        f"{len(pairs)} pairs of attacks differ by more than {CLEAR_DIFFERENCE:g}{left_out}",
+        ours,
+        results.data,
+        verdict,
+        describe_units(estimates.values(), "cells", len(results.cells)) if pairs and verdict == UNDECIDED else "",
+    )
+
+
+def median_difference(accuracies: pd.DataFrame, parts: int) -> Estimate:
+    """Return the difference of two columns' medians over cells, with a bootstrap interval over cells."""
+    values = accuracies.to_numpy()
+    samples = np.random.default_rng(0).integers(len(values), size=(REPLICATES, len(values)))
+    difference = np.median(values, axis=0) @ [1, -1]
+    return bootstrap_estimate(float(difference), np.median(values[samples], axis=1) @ [1, -1], len(values), parts)
+
+
+def claim_pgd_against_apgd(results: Results) -> Claim:
+    columns: list[Column] = [("pgd", 1.0), ("aa_apgd-ce", 1.0)]
+    claim = "At epsilon 1/255, the accuracy under APGD-CE is lower than under PGD."
+    medians = PUBLISHED["medians"]["cifar10"]
+    printed = ", ".join(f"{ATTACKS[key]} {medians[key]['1']:.3f}" for key, _ in columns)
+    if not {*columns} <= {*results.accuracies}:
+        return Claim(claim, "Figure 2", printed, "no results", results.data, UNDECIDED, "results under both attacks")
+    accuracies = results.accuracies[columns].dropna()
+    difference = mean_estimate((accuracies[columns[0]] - accuracies[columns[1]]).to_numpy())
+    ours = ", ".join(f"{ATTACKS[column[0]]} {accuracies[column].median():.3f}" for column in columns)
+    verdict = judge([difference])
+    return Claim(
+        claim,
+        "Figure 2",
+        printed,
+        f"{ours}; mean difference {difference}",
+        results.data,
+        verdict,
+        describe_units([difference], "cells", len(results.cells)) if verdict == UNDECIDED else "",
+    )
+
+
+def same_size_accuracies(results: Results) -> "pd.Series[float]":
+    """Return the mean adversarial accuracies of the cells with 18 kernel parameters."""
+    accuracies = results.mean(results.adversarial_columns)
+    n_parameters = PUBLISHED["same_size"]["kernel_parameters"]
+    return accuracies[[kernel_parameters(results.cells[index]) == n_parameters for index in accuracies.index]]
+
+
+def claim_range_at_same_size(results: Results) -> Claim:
+    size = PUBLISHED["same_size"]
+    accuracies = same_size_accuracies(results)
+    ours = f"{len(accuracies)} of {size['cells']} cells evaluated"
+    verdict = UNDECIDED
+    if len(accuracies) > 1:
+        ratio = size["highest"] / size["lowest"]
+        lowest, highest = accuracies.min(), accuracies.max()
+        # The error of a mean over keys is at most that of a single accuracy.
+        errors = [math.sqrt(value * (1 - value) / results.n_images) for value in (lowest, highest)]
+        error = math.hypot(errors[1], ratio * errors[0])
+        ours += f": {lowest:.2f} to {highest:.2f}"
+        verdict = judge([normal_estimate(highest - ratio * lowest, error, results.n_images)])
+        if verdict == FAILS and len(accuracies) < size["cells"]:
+            verdict = UNDECIDED  # other cells may extend the range
+    return Claim(
+        "Cells with 18 kernel parameters differ by a factor of 1.9 in mean adversarial accuracy.",
+        "Abstract, section 4.3",
+        f"{size['lowest']:.2f} to {size['highest']:.2f}",
+        ours,
+        results.data,
+        verdict,
+        missing_cells(size["cells"] - len(accuracies)) if verdict == UNDECIDED else "",
+    )
+
+
+def missing_cells(n_missing: int) -> str:
+    return f"results of the other {n_missing} cells" if n_missing else "more images"
+
+
+def claim_top_cells(results: Results) -> Claim:
+    accuracies = same_size_accuracies(results)
+    claim = (
+        "Of the 20 most robust of these cells, almost none has a convolution on edge 2 or on edge 4, and none has "
+        "“none” or a skip connection on edge 1."
+    )
+    n_cells = PUBLISHED["same_size"]["cells"]
+    if len(accuracies) < n_cells:
+        ours = f"{len(accuracies)} of {n_cells} cells evaluated"
+        return Claim(claim, "Figure 7", "", ours, results.data, UNDECIDED, missing_cells(n_cells - len(accuracies)))
+    top = [operations(results.cells[index]) for index in accuracies.sort_values(ascending=False).index[:N_TOP]]
+    convolved = [sum("conv" in cell[edge] for cell in top) for edge in (1, 3)]
+    unchanged = sum(cell[0] in {"none", "skip_connect"} for cell in top)
+    return Claim(
+        claim,
+        "Figure 7",
+        "",
+        f"convolution on edge 2: {convolved[0]} cells, on edge 4: {convolved[1]}; “none” or skip connection on edge 1: "
+        f"{unchanged}",
+        results.data,
+        HOLDS if max(convolved) <= ALMOST_NONE and not unchanged else FAILS,
+    )
+
+
+def best_cell(accuracies: "pd.Series[float]") -> int:
+    return int(accuracies.index[int(accuracies.argmax())])
+
+
+def claim_best_cell(results: Results, cell: int, score: str, columns: Sequence[Column]) -> Claim:
+    claim = f"Architecture #{cell} has the highest {score} accuracy of all cells."
+    accuracies = results.mean(columns) if columns else pd.Series(dtype=float)
+    if cell not in accuracies or len(accuracies) < 2:
+        return Claim(claim, "Figure 26", "", "not evaluated", results.data, UNDECIDED, "results of this cell")
+    rank = int((accuracies > accuracies[cell]).sum()) + 1
+    other = best_cell(accuracies.drop(cell))
+    # The best of the other cells is known only afterwards, so the interval must hold for all of them.
+    difference = results.compare(cell, other, columns, parts=len(accuracies) - 1)
+    verdict, would_decide = judge_cells(results, [difference])
+    if verdict == HOLDS and len(accuracies) < len(results.cells):
+        verdict, would_decide = UNDECIDED, "results of the other cells"
+    return Claim(
+        claim,
+        "Figure 26",
+        "",
+        f"rank {rank} of {len(accuracies)}; difference from #{other}: {difference}",
+        results.data,
+        verdict,
+        would_decide,
+    )
+
+
+def claim_search(results: Results) -> Claim:
+    claim = (
+        "The best cell under FGSM at 1/255 is more robust to the attacks, and less accurate on clean images, than the "
+        "best cell on clean images."
+    )
+    objective: Column = ("fgsm", 1.0)
+    if not {CLEAN, objective} <= {*results.accuracies} or len(results.accuracies) < 2:
+        return Claim(claim, "Table 1", "", "no results", results.data, UNDECIDED, "results of cells under FGSM")
+    robust, accurate = (best_cell(results.accuracies[column]) for column in (objective, CLEAN))
+    columns = [column for column in ((key, 1.0) for key in results.attacks) if column in results.accuracies]
+    parts = {ATTACKS[column[0]]: results.compare(robust, accurate, [column], len(columns) + 1) for column in columns}
+    parts["loss of clean accuracy"] = results.compare(accurate, robust, [CLEAN], len(columns) + 1)
+    verdict, would_decide = judge_cells(results, [*parts.values()])
+    differences = ", ".join(f"{name} {estimate}" for name, estimate in parts.items())
+    return Claim(
+        claim,
+        "Table 1",
+        "",
+        f"accuracy of #{robust} minus that of #{accurate}: {differences}",
+        results.data,
+        verdict,
+        would_decide,
+    )
+
+
+def judge_cells(results: Results, differences: Sequence[Estimate]) -> tuple[str, str]:
+    """Return the verdict on a claim about differences between named cells, and what would decide it."""
+    verdict = judge(differences)
+    needs = describe_units(differences, "images") if verdict == UNDECIDED else ""
+    if not results.has_printed_size:
+        verdict, needs = UNDECIDED, "two or more training runs per cell" + (f", {needs}" if needs else "")
+    return verdict, needs
+
+
+def claims_about_neighbours(results: Results) -> Iterator[Claim]:
+    """Test the claims about the cells that differ from #13714, the best one on clean images, on one edge."""
+    index_by_cell = {tuple(operations(cell)): index for cell, index in results.classes.items()}
+    best = operations(results.cells[BEST_CLEAN])
+    choices = sorted({operation for cell in index_by_cell for operation in cell})
+    changes = [
+        (edge, operation, index_by_cell[*best[:edge], operation, *best[edge + 1 :]])
+        for edge in range(len(best))
+        for operation in choices
+        if operation != best[edge]
+    ]
+    for score, columns, sentence in (
+        ("adversarial", results.adversarial_columns, "Average pooling on edge 3 raises the"),
+        ("corruption", results.corruption_columns, "Every change of one edge lowers the"),
+    ):
+        claim = f"{sentence} mean {score} accuracy of #{BEST_CLEAN}."
+        accuracies = results.mean(columns) if columns else pd.Series(dtype=float)
+        tested = [
+            change
+            for change in changes
+            if change[2] in accuracies and (score == "corruption" or change[:2] == (2, "avg_pool_3x3"))
+        ]
+        n_expected = N_NEIGHBOURS if score == "corruption" else 1
+        if len(tested) < n_expected or BEST_CLEAN not in accuracies:
+            ours = f"{sum(change[2] in accuracies for change in changes)} of the {N_NEIGHBOURS} neighbours evaluated"
+            needed = f"the other {n_expected - len(tested)} neighbours" if n_expected > 1 else "that neighbour"
+            yield Claim(claim, "B.3, figure 30", "", ours, results.data, UNDECIDED, f"results of {needed}")
+            continue
+        pairs = [(BEST_CLEAN, index) if score == "corruption" else (index, BEST_CLEAN) for *_, index in tested]
+        estimates = [results.compare(*pair, columns, len(pairs)) for pair in pairs]
+        verdict, would_decide = judge_cells(results, estimates)
+        n_holding = [judge([estimate]) for estimate in estimates].count(HOLDS)
+        ours = f"{n_holding} of {len(estimates)} changes do so; smallest effect {min(estimates)}"
+        yield Claim(claim, "B.3, figure 30", "", ours, results.data, verdict, would_decide)
+
+
+def claim_jacobian(results: Results) -> Claim:
+    """Test whether the correlations at all small epsilons differ from 0, with the same sign, and none is weak."""
+    claim = "At small epsilons, the norm of the Jacobian correlates well with the accuracy under PGD."
+    taus = {
+        strength: tau_estimate(results.jacobian, results.accuracies["pgd", strength], len(SMALL_EPSILONS))
+        for strength in SMALL_EPSILONS
+        if ("pgd", strength) in results.accuracies and len(results.jacobian)
+    }
+    known = {strength: tau for strength, tau in taus.items() if tau is not None}
+    if len(known) < len(SMALL_EPSILONS):
+        return Claim(claim, "Figure 6", "", "no results", results.data, UNDECIDED, "Jacobians of at least eight cells")
+    sign = math.copysign(1, known[1.0].value)
+    towards = [tau if sign > 0 else Estimate(-tau.value, -tau.high, -tau.low, tau.n) for tau in known.values()]
+    is_weak = any(tau.low > -WEAK_TAU and tau.high < WEAK_TAU for tau in known.values())
+    verdict = FAILS if is_weak else judge(towards)
+    return Claim(
+        claim,
+        "Figure 6",
+        "",
+        "Kendall's tau: " + ", ".join(f"{tau} at {strength:g}/255" for strength, tau in known.items()),
+        f"{known[1.0].n} cells, training images",
+        verdict,
+        describe_units(known.values(), "cells", len(results.cells)) if verdict == UNDECIDED else "",
+    )
+
+
+def tau_estimate(measure: "pd.Series[float]", accuracies: "pd.Series[float]", parts: int) -> Estimate | None:
+    """Return Kendall's tau with an interval over cells; None for too few cells or distinct accuracies.
+
+    The standard error is that of independent rankings, which is larger than that of correlated ones.
+    """
+    both = pd.concat([measure, accuracies], axis=1, join="inner").dropna().to_numpy()
+    n = len(both)
+    if n < 8 or len({*both[:, 1]}) < min(MIN_DISTINCT, n):
+        return None
+    error = math.sqrt(2 * (2 * n + 5) / (9 * n * (n - 1)))
+    return normal_estimate(float(kendalltau(*both.T).statistic), error, n, parts)
+
+
+def compare_medians(results: Results) -> pd.DataFrame:
+    """Return the medians over cells beside the printed ones, by key and strength."""
+    rows = [
+        (key, float(strength), results.accuracies[key, float(strength)].median(), printed)
+        for key, by_strength in PUBLISHED["medians"]["cifar10"].items()
+        for strength, printed in by_strength.items()
+        if (key, float(strength)) in results.accuracies
+    ]
+    frame = pd.DataFrame(rows, columns=["key", "strength", "ours", "printed"])
+    return frame.assign(difference=frame["ours"] - frame["printed"])
+
+
+def compare_curves(results: Results) -> pd.DataFrame:
+    """Return accuracies of single cells beside the printed ones (figure 11); no rows if they were not evaluated."""
+    rows = [
+        (int(cell), key, float(strength), results.accuracies[key, float(strength)][int(cell)], printed)
+        for cell, curves in PUBLISHED["curves"].items()
+        for key, by_strength in curves.items()
+        for strength, printed in by_strength.items()
+        if (key, float(strength)) in results.accuracies and int(cell) in results.accuracies.index
+    ]
+    return pd.DataFrame(rows, columns=["architecture", "key", "strength", "ours", "printed"])
+
+
+def merge_exports(exports: Sequence[Path], out: Path) -> None:
+    """Write several Parquet exports of disjoint cells, under the same keys, as one export."""
+    tables: dict[Path, list[pa.Table]] = {}
+    for export in exports:
+        for path in export.glob("parquet/dataset=cifar10/*/*.parquet"):
+            tables.setdefault(path.relative_to(export), []).append(pq.read_table(path, partitioning=None))
+    for path, parts in tables.items():
+        (out / path).parent.mkdir(parents=True, exist_ok=True)
+        order = [("strength", "ascending"), ("architecture", "ascending")]
+        pq.write_table(pa.concat_tables(parts).sort_by(order), out / path)
+    for name in ("meta.json", "sweep.json"):
+        shutil.copy(exports[0] / name, out)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("exports", nargs="+", type=Path)
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--merged", type=Path)
+    arguments = parser.parse_args()
+    results = read_results(arguments.exports)
+    if arguments.merged:
+        merge_exports([path for path in arguments.exports if RobustnessDataset(path).keys_clean], arguments.merged)
+    claims = test_claims(results)
+    write_table(arguments.folder / "tables/claims.csv", pd.DataFrame(claims))
+    medians = compare_medians(results)
+    write_table(arguments.folder / "tables/medians.csv", medians)
+    if len(curves := compare_curves(results)):
+        write_table(arguments.folder / "tables/figure-11.csv", curves)
+    rows = [
+        [
+            f"{row['key']} {row['strength']:g}",
+            *(number(row[name]) for name in ("ours", "printed")),
+            number(row["difference"], signed=True),
+        ]
+        for row in medians.to_dict("records")
+    ]
+    medians_table = table(["key, epsilon", "ours", "printed", "difference"], rows)
+    fill(arguments.folder / "README.md", {"claims": claims_table(claims), "medians": medians_table})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+#!/bin/sh
+# Trains, evaluates and analyses cells on CIFAR-10. An interrupted call resumes: each command skips what is finished.
+#   sh jobs/papers/dataset/run.sh             all 144 cells: about 15 minutes per cell on one core
+#   sh jobs/papers/dataset/run.sh 21,13714    only these cells
+#   sh jobs/papers/dataset/run.sh --shipped   only the analysis of the shipped results: two minutes
+# ROBUST201_DATA names a folder with cifar10/ and imagecorruptions-frost/ (robust201 fetch).
+set -eu
+jobs=jobs/papers/dataset
+runs=runs/cells-cifar10
+exports="benchmark_data/cells-cifar10 benchmark_data/cells-cifar10-more benchmark_data/cells-cifar10-measures"
+if [ "${1:-}" != --shipped ]; then
+  cells=${1:+--architectures $1}
+  robust201 plan $jobs/cells.yaml $cells
+  robust201 train $jobs/train.yaml $cells
+  for sweep in cells measures; do
+    robust201 run $jobs/$sweep.yaml $cells
+  done
+  robust201 export $runs/results --parquet --outcomes bits --out $runs/dataset
+  robust201 export $runs/measures --parquet --out $runs/measures-dataset
+  exports="$runs/dataset $runs/measures-dataset"
+fi
+python -m jobs.papers.dataset.analyse $exports --merged $runs/merged
+robust201 plot all $runs/merged --format svg --out $runs/figures
+for figure in $jobs/figures/*.svg; do
+  name=$(basename "$figure")
+  [ "$name" = measure-correlations.svg ] || cp "$runs/figures/cifar10-$name" "$figure"
+done
+robust201 plot measure-correlations $runs/merged --measures "${exports##* }" --out $jobs/figures/measure-correlations.svg

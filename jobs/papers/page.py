@@ -1,0 +1,62 @@
+"""The generated parts of a paper's page: tables and sentences between comments such as `<!-- claims -->`."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from jobs.papers.verdicts import FAILS, HOLDS, UNDECIDED, Claim
+
+
+def fill(page: Path, parts: Mapping[str, str]) -> None:
+    """Replace the text between `<!-- NAME -->` and `<!-- end -->` for each part of a page.
+
+    Raises:
+        ValueError: the page does not have exactly these parts.
+    """
+    text = page.read_text()
+    pattern = re.compile(r"<!-- (\w+) -->\n.*?<!-- end -->\n", re.S)
+    if {*pattern.findall(text)} != {*parts}:
+        raise ValueError(f"Filling {page} failed: it has the parts {pattern.findall(text)}, expected {[*parts]}.")
+    page.write_text(
+        pattern.sub(
+            lambda match: f"<!-- {match[1]} -->\n\n{parts[match[1]].strip()}\n\n<!-- end -->\n",
+            text,
+        )
+    )
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:
+    """Return a Markdown table; columns after the first `text_columns` are right-aligned."""
+    alignments = ["---"] * text_columns + ["--:"] * (len(columns) - text_columns)
+    lines = (columns, alignments, *rows)
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def number(value: float, decimals: int = 3, *, signed: bool = False) -> str:
+    """Return a number without a negative zero; a dash for NaN."""
+    return "–" if math.isnan(value) else f"{value:{'+' if signed else ''}z.{decimals}f}"
+
+
+def p_value(value: float) -> str:
+    return "–" if math.isnan(value) else "< 1e-12" if value < 1e-12 else f"{value:.2g}"
+
+
+def claims_table(claims: Sequence[Claim]) -> str:
+    """Return a table of claims, with the number of claims of each verdict above it."""
+    counts = Counter(claim.verdict for claim in claims)
+    sentence = (
+        f"Of {len(claims)} claims, {counts[HOLDS]} hold, {counts[FAILS]} do not hold, and {counts[UNDECIDED]} are "
+        "undecided on these data."
+    )
+    columns = ["claim", "place", "printed", "ours", "data", "verdict", "would decide"]
+    return f"{sentence}\n\n{table(columns, [[cell or '–' for cell in claim] for claim in claims], len(columns))}"
+
+
+def write_table(path: Path, frame: pd.DataFrame) -> None:
+    """Write a table as CSV, with twelve significant digits."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(path, index=False, float_format="%.12g", lineterminator="\n")

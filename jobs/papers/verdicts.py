@@ -1,0 +1,129 @@
+"""Verdicts on a work's claims: each follows from an interval, and says how many units would decide an open claim."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
+
+LEVEL = 0.95
+"""Coverage of intervals. If a claim has several parts, this is their joint coverage (Bonferroni)."""
+
+
+class Claim(NamedTuple):
+    """A claim of a work, with the verdict on our results.
+
+    Attributes:
+        claim: the claim, as a sentence.
+        place: section, figure or table in the work.
+        printed: the work's numbers.
+        ours: our numbers, with intervals.
+        data: what ours was computed from.
+        verdict: `HOLDS`, `FAILS` or `UNDECIDED`.
+        would_decide: for an undecided claim, what would decide it.
+    """
+
+    claim: str
+    place: str
+    printed: str
+    ours: str
+    data: str
+    verdict: str
+    would_decide: str = ""
+
+
+class Estimate(NamedTuple):
+    """An estimate with its interval, from `n` units (cells, images or seeds) in each of `groups` groups."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    groups: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+
+
+def judge(estimates: Iterable[Estimate]) -> str:
+    """Return the verdict on a claim that all estimated quantities are positive.
+
+    It holds if all intervals are above 0, does not hold if one is below 0, and is otherwise undecided.
+    """
+    parts = list(estimates)
+    if any(part.high < 0 for part in parts):
+        return FAILS
+    return HOLDS if parts and all(part.low > 0 for part in parts) else UNDECIDED
+
+
+def units_to_decide(estimate: Estimate) -> float:
+    """Return the number of units per group at which the interval would exclude 0, if estimate and spread stay the same.
+
+    Returns:
+        At least `n` and 2; infinite if the estimate is 0 or the interval is unknown (a single unit).
+    """
+    half_width = (estimate.high - estimate.low) / 2
+    if not half_width < math.inf or estimate.value == 0:
+        return math.inf
+    # The interval is ± quantile × spread / sqrt(n). Joint intervals are wider, by a larger spread.
+    spread = half_width * math.sqrt(estimate.n) / _quantile(estimate.n, estimate.groups)
+    n = max(2, math.ceil((_quantile(10**9, 1) * spread / estimate.value) ** 2))
+    while _quantile(n, estimate.groups) * spread / math.sqrt(n) >= abs(estimate.value):
+        n += 1
+    return max(n, estimate.n)
+
+
+def describe_units(estimates: Iterable[Estimate], unit: str, available: float = math.inf) -> str:
+    """Return how many units would decide a claim about these estimates: the number that the least certain one needs."""
+    n = max(units_to_decide(estimate) for estimate in estimates if estimate.low <= 0 <= estimate.high)
+    if n > available:
+        return f"not even all {available:,.0f} {unit}, if the estimates stay the same"
+    return f"about {n:,.0f} {unit}"
+
+
+def mean_estimate(values: ArrayLike, parts: int = 1) -> Estimate:
+    """Return the mean of independent values with Student's interval; it is unknown (NaN) for a single value.
+
+    `parts` is the number of estimates whose intervals shall have the joint coverage `LEVEL`.
+    """
+    sample = np.asarray(values, np.float64)
+    mean, n = float(sample.mean()), len(sample)
+    half_width = _quantile(n, 1, parts) * sample.std(ddof=1) / math.sqrt(n) if n > 1 else math.nan
+    return Estimate(mean, mean - half_width, mean + half_width, n)
+
+
+def normal_estimate(value: float, error: float, n: int, parts: int = 1) -> Estimate:
+    """Return an estimate with the interval of a normal distribution, from its standard error."""
+    half_width = _quantile(10**9, 1, parts) * error
+    return Estimate(value, value - half_width, value + half_width, n)
+
+
+def bootstrap_estimate(value: float, replicates: ArrayLike, n: int, parts: int = 1) -> Estimate:
+    """Return an estimate with the percentile interval of its bootstrap replicates (NaN is left out)."""
+    tail = (1 - LEVEL) / 2 / parts
+    low, high = np.nanquantile(np.asarray(replicates, np.float64), [tail, 1 - tail])
+    return Estimate(value, float(low), float(high), n)
+
+
+def welch_estimate(mean: Sequence[float], sd: Sequence[float], n: Sequence[int], parts: int = 1) -> Estimate:
+    """Return the difference of the means of two groups, first minus second, with Welch's interval.
+
+    Args:
+        mean: mean of each group.
+        sd: standard deviation of each group (divisor n - 1).
+        n: size of each group, at least 2.
+        parts: see `mean_estimate`.
+    """
+    variances = np.square(sd) / n
+    degrees = variances.sum() ** 2 / np.sum(variances**2 / (np.array(n) - 1))
+    half_width = stats.t.ppf(1 - (1 - LEVEL) / 2 / parts, degrees) * math.sqrt(variances.sum())
+    difference = mean[0] - mean[1]
+    return Estimate(difference, difference - half_width, difference + half_width, min(n), groups=2)
+
+
+def _quantile(n: float, groups: int, parts: int = 1) -> float:
+    return float(stats.t.ppf(1 - (1 - LEVEL) / 2 / parts, groups * (n - 1)))

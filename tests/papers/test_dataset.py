@@ -1,0 +1,201 @@
+"""Claims of the dataset paper: verdicts on constructed results, and on the shipped results as on the page."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from jobs.papers.dataset import analyse
+from jobs.papers.dataset.analyse import Results, operations
+from jobs.papers.verdicts import FAILS, HOLDS, UNDECIDED
+from robust201.spaces.nasbench201 import cells as nasbench201
+from tests.conftest import REPOSITORY
+
+SPECS = nasbench201.specs()
+CELLS = {index: SPECS[index] for index in nasbench201.evaluated_indices()}
+CLASSES = dict(zip(SPECS, nasbench201.isomorphs(), strict=True))
+SMALL_NETWORK = {"network": {"channels": 8, "cells": 1}}
+
+
+def make_results(accuracies, *, sweep=None, jacobian=None):
+    """Return results with the accuracies {(key, strength): {cell: accuracy}}; without a sweep, published files."""
+    return Results(None, sweep or {}, pd.DataFrame(accuracies), CLASSES, CELLS, pd.Series(jacobian or {}, dtype=float))
+
+
+def plant_all_cells(sign):
+    """Return results of all cells in which the claims about operations hold (sign 1) or their opposites (-1)."""
+    edges = {index: operations(cell) for index, cell in CELLS.items()}
+    robust = {
+        index: 0.3
+        + sign
+        * (
+            0.15 * ("conv" in operation[0])
+            - 0.03 * ("conv" in operation[1])
+            - 0.03 * ("conv" in operation[3])
+            + 0.06 * (operation[2] == "avg_pool_3x3")
+        )
+        for index, operation in edges.items()
+    }
+    differing = {index: index != analyse.BEST_CLEAN for index in edges}
+    return make_results(
+        {
+            ("clean", 0.0): {index: 0.9 - 0.05 * n for index, n in differing.items()},
+            ("pgd", 1.0): robust,
+            ("fog", 3.0): {index: 0.6 - sign * 0.1 * n for index, n in differing.items()},
+        }
+    )
+
+
+@pytest.mark.parametrize(("sign", "expected"), [(1, HOLDS), (-1, FAILS)])
+def test_claims_about_all_cells_are_decided_by_planted_effects(sign, expected):
+    results = plant_all_cells(sign)
+    assert analyse.claim_top_cells(results).verdict == expected
+    pooling, every_change = analyse.claims_about_neighbours(results)
+    assert (pooling.verdict, every_change.verdict) == (expected, expected)
+    assert every_change.ours.startswith(f"{24 if sign > 0 else 0} of 24 changes do so")
+    assert analyse.claim_best_cell(results, analyse.BEST_CLEAN, "clean", [analyse.CLEAN]).verdict == HOLDS
+    assert analyse.claim_cell_counts(results).verdict == HOLDS
+
+
+def test_claim_about_a_cell_needs_several_trainings_unless_the_networks_are_the_papers():
+    accuracies = {("clean", 0.0): {13714: 0.80, 21: 0.90}}
+    claim = analyse.claim_best_cell(make_results(accuracies), 13714, "clean", [analyse.CLEAN])
+    assert claim.verdict == FAILS
+    own = make_results(accuracies, sweep=SMALL_NETWORK)
+    claim = analyse.claim_best_cell(own, 13714, "clean", [analyse.CLEAN])
+    assert (claim.verdict, claim.would_decide) == (UNDECIDED, "two or more training runs per cell")
+    close = make_results({("clean", 0.0): {13714: 0.899, 21: 0.90}})
+    claim = analyse.claim_best_cell(close, 13714, "clean", [analyse.CLEAN])
+    assert claim.verdict == UNDECIDED
+    assert claim.would_decide.endswith("images")
+
+
+def test_best_of_some_cells_is_not_the_best_of_all():
+    accuracies = {("clean", 0.0): {13714: 0.95, 21: 0.90}}
+    claim = analyse.claim_best_cell(make_results(accuracies), 13714, "clean", [analyse.CLEAN])
+    assert (claim.verdict, claim.would_decide) == (UNDECIDED, "results of the other cells")
+
+
+@pytest.mark.parametrize(("gap", "verdict"), [(0.1, HOLDS), (-0.1, FAILS), (0.001, UNDECIDED)])
+def test_gap_between_pgd_and_apgd_is_judged_by_its_interval(gap, verdict):
+    cells = [*CELLS][:12]
+    noise = np.random.default_rng(1).normal(0, 0.02, len(cells))
+    results = make_results(
+        {
+            ("pgd", 1.0): dict.fromkeys(cells, 0.4),
+            ("aa_apgd-ce", 1.0): dict(zip(cells, 0.4 - gap + noise - noise.mean(), strict=True)),
+        }
+    )
+    claim = analyse.claim_pgd_against_apgd(results)
+    assert claim.verdict == verdict
+    assert claim.would_decide.endswith("cells") == (verdict == UNDECIDED)
+
+
+def test_square_with_fewer_queries_refutes_no_order():
+    cells = [*CELLS][:12]
+    accuracies = {("fgsm", 2.0): dict.fromkeys(cells, 0.2), ("aa_square", 2.0): dict.fromkeys(cells, 0.6)}
+    protocols = {"protocols": [{"key": "aa_square", "parameters": {"queries": 500}}]}
+    assert analyse.claim_order_of_attacks(make_results(accuracies)).verdict == FAILS
+    assert analyse.claim_order_of_attacks(make_results(accuracies, sweep=protocols)).verdict == UNDECIDED
+    assert "left out" in analyse.claim_order_of_attacks(make_results(accuracies, sweep=protocols)).printed
+
+
+@pytest.mark.parametrize(
+    ("signs", "n_cells", "verdict"),
+    [((-1, -1, -1), 20, HOLDS), ((1, -1, -1), 400, FAILS), ((-1, 0, -1), 400, FAILS), ((-1, 0, -1), 20, UNDECIDED)],
+)
+def test_jacobian_must_have_one_sign_at_all_small_epsilons(signs, n_cells, verdict):
+    cells = [*CELLS][:n_cells]
+    norms = np.random.default_rng(0).permutation(len(cells)) / len(cells)
+    unrelated = np.random.default_rng(1).permutation(len(cells)) / len(cells)
+    accuracies = {
+        ("pgd", strength): dict(zip(cells, unrelated if sign == 0 else 0.5 + 0.2 * sign * norms, strict=True))
+        for strength, sign in zip(analyse.SMALL_EPSILONS, signs, strict=True)
+    }
+    claim = analyse.claim_jacobian(make_results(accuracies, jacobian=dict(zip(cells, norms, strict=True))))
+    assert claim.verdict == verdict
+
+
+def test_tau_of_few_distinct_accuracies_is_not_computed():
+    cells = pd.Index(range(22))
+    norms = pd.Series(np.arange(22.0), cells)
+    assert analyse.tau_estimate(norms, pd.Series([0.0, 0.002] * 11, cells), 1) is None
+    assert analyse.tau_estimate(norms, -norms, 1).value == pytest.approx(-1)
+
+
+def test_cells_with_18_parameters_need_a_factor_of_two():
+    same_size = [index for index, cell in CELLS.items() if analyse.kernel_parameters(cell) == 18]
+    assert len(same_size) == 408
+    wide = make_results({("pgd", 1.0): dict(zip(same_size, np.linspace(0.2, 0.45, 408), strict=True))})
+    assert analyse.claim_range_at_same_size(wide).verdict == HOLDS
+    narrow = make_results({("pgd", 1.0): dict.fromkeys(same_size, 0.3)})
+    assert analyse.claim_range_at_same_size(narrow).verdict == FAILS
+    some = make_results({("pgd", 1.0): dict.fromkeys(same_size[:10], 0.3)})
+    claim = analyse.claim_range_at_same_size(some)
+    assert (claim.verdict, claim.would_decide) == (UNDECIDED, "results of the other 398 cells")
+
+
+def test_search_claim_is_judged_by_intervals_over_images():
+    columns = [("clean", 0.0), ("fgsm", 1.0), ("pgd", 1.0)]
+    clear = make_results(
+        {
+            column: {1: low, 2: high}
+            for column, low, high in zip(columns, (0.95, 0.1, 0.1), (0.8, 0.5, 0.4), strict=True)
+        }
+    )
+    assert analyse.claim_search(clear).verdict == HOLDS
+    close = make_results(
+        {
+            column: {1: low, 2: high}
+            for column, low, high in zip(columns, (0.9, 0.4, 0.4), (0.8, 0.401, 0.5), strict=True)
+        }
+    )
+    assert analyse.claim_search(close).verdict == UNDECIDED
+
+
+def test_published_files_are_read(tmp_path):
+    (tmp_path / "cifar10").mkdir()
+    names = [str(index) for index in [*CELLS][:12]]
+    (tmp_path / "meta.json").write_text(nasbench201.meta_text({"pgd": (1.0, 8.0)}))
+    for key, values in {"clean": 0.9, "pgd@Linf": [0.4, 0.1]}.items():
+        content = {"cifar10": {key: {"accuracy": dict.fromkeys(names, values)}}}
+        (tmp_path / "cifar10" / f"{key}_accuracy.json").write_text(json.dumps(content))
+    results = analyse.read_results([tmp_path])
+    assert len(results.cells) == 6466
+    assert results.accuracies["pgd", 1.0].tolist() == [0.4] * 12
+    assert (results.n_images, results.has_printed_size) == (10_000, True)
+    medians = analyse.compare_medians(results).set_index(["key", "strength"])
+    assert medians.loc[("pgd", 1.0), ["ours", "printed"]].tolist() == [0.4, 0.349]
+
+
+def test_page_has_the_verdicts_on_shipped_results(tmp_path):
+    folder = REPOSITORY / "jobs/papers/dataset"
+    shutil.copy(folder / "README.md", tmp_path)
+    exports = [f"benchmark_data/cells-cifar10{name}" for name in ("", "-more", "-measures")]
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "jobs.papers.dataset.analyse",
+            *exports,
+            "--folder",
+            tmp_path,
+            "--merged",
+            tmp_path / "m",
+        ],
+        cwd=REPOSITORY,
+        check=True,
+    )
+    assert (tmp_path / "README.md").read_text() == (folder / "README.md").read_text()
+    for name in ("claims", "medians"):
+        assert (tmp_path / f"tables/{name}.csv").read_text() == (folder / f"tables/{name}.csv").read_text()
+    claims = pd.read_csv(tmp_path / "tables/claims.csv")
+    assert claims["verdict"].value_counts().to_dict() == {UNDECIDED: 9, HOLDS: 2}
+    summary = (folder / "README.md").read_text()
+    assert "two claims hold, none is refuted, and nine stay undecided" in summary.replace("\n", " ")
+    merged = analyse.read_results([tmp_path / "m"])
+    assert merged.accuracies.shape == (22, 108)

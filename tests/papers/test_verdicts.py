@@ -1,0 +1,108 @@
+"""Verdicts follow from intervals, and the number of units that would decide an open claim really decides it."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from jobs.papers.page import claims_table, fill
+from jobs.papers.verdicts import (
+    FAILS,
+    HOLDS,
+    UNDECIDED,
+    Claim,
+    Estimate,
+    bootstrap_estimate,
+    describe_units,
+    judge,
+    mean_estimate,
+    normal_estimate,
+    units_to_decide,
+    welch_estimate,
+)
+
+
+@pytest.mark.parametrize(
+    ("intervals", "verdict"),
+    [
+        ([(0.1, 0.3)], HOLDS),
+        ([(-0.3, -0.1)], FAILS),
+        ([(-0.1, 0.3)], UNDECIDED),
+        ([(0.1, 0.3), (-0.1, 0.3)], UNDECIDED),
+        ([(0.1, 0.3), (-0.1, 0.3), (-0.3, -0.1)], FAILS),
+        ([(math.nan, math.nan)], UNDECIDED),  # a single seed
+        ([], UNDECIDED),
+    ],
+)
+def test_judge_decides_by_position_of_intervals(intervals, verdict):
+    assert judge(Estimate((low + high) / 2, low, high, 5) for low, high in intervals) == verdict
+
+
+def test_mean_interval_is_students_and_unknown_for_one_value():
+    values = [0.3, 0.5, 0.4, 0.7]
+    expected = stats.ttest_1samp(values, 0).confidence_interval()
+    estimate = mean_estimate(values)
+    assert (estimate.low, estimate.high) == pytest.approx((expected.low, expected.high))
+    joint = stats.ttest_1samp(values, 0).confidence_interval(1 - 0.05 / 3)
+    assert mean_estimate(values, parts=3).low == pytest.approx(joint.low)
+    assert math.isnan(mean_estimate([0.5]).low)
+    assert units_to_decide(mean_estimate([0.5])) == math.inf
+
+
+def test_welch_interval_matches_scipy():
+    first, second = [0.3, 0.5, 0.4, 0.7], [0.1, 0.2, 0.15]
+    expected = stats.ttest_ind(first, second, equal_var=False).confidence_interval()
+    estimate = welch_estimate(
+        [np.mean(group) for group in (first, second)], [np.std(group, ddof=1) for group in (first, second)], [4, 3]
+    )
+    assert (estimate.low, estimate.high) == pytest.approx((expected.low, expected.high))
+    assert (estimate.n, estimate.groups) == (3, 2)
+
+
+def test_normal_and_bootstrap_intervals_have_joint_coverage():
+    estimate = normal_estimate(0.5, 0.1, 100, parts=2)
+    assert estimate.high - 0.5 == pytest.approx(0.1 * stats.norm.ppf(1 - 0.025 / 2))
+    replicates = np.linspace(0, 1, 1001)
+    assert bootstrap_estimate(0.5, [*replicates, math.nan], 20)[1:3] == pytest.approx((0.025, 0.975))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("mean", [0.05, 0.02])
+def test_units_to_decide_are_the_fewest_whose_interval_excludes_zero(groups, mean):
+    rng = np.random.default_rng(0)
+
+    def estimate(n):
+        values = rng.normal(size=n)
+        values = mean + 0.1 * (values - values.mean()) / values.std(ddof=1)  # exact mean and deviation
+        if groups == 1:
+            return mean_estimate(values)
+        return welch_estimate([values.mean(), 0], [0.1, 0.1], [n, n])
+
+    n = units_to_decide(estimate(5))
+    assert judge([estimate(n)]) == HOLDS
+    assert judge([estimate(n - 1)]) == UNDECIDED
+
+
+def test_description_uses_the_least_certain_part_and_what_is_available():
+    parts = [Estimate(0.1, -0.1, 0.3, 10), Estimate(0.01, -0.19, 0.21, 10), Estimate(0.5, 0.4, 0.6, 10)]
+    n = units_to_decide(parts[1])
+    assert describe_units(parts, "seeds") == f"about {n:,.0f} seeds"
+    assert describe_units(parts, "cells", 100) == "not even all 100 cells, if the estimates stay the same"
+
+
+def test_claims_table_counts_verdicts():
+    claims = [Claim("a", "1", "", "0.1", "3 seeds", verdict) for verdict in (HOLDS, HOLDS, UNDECIDED)]
+    text = claims_table(claims)
+    assert text.startswith("Of 3 claims, 2 hold, 0 do not hold, and 1 are undecided")
+    assert "| a | 1 | – | 0.1 | 3 seeds | holds | – |" in text
+
+
+def test_fill_replaces_only_its_parts(tmp_path):
+    page = tmp_path / "README.md"
+    page.write_text("one\n\n<!-- claims -->\nold\n<!-- end -->\n\ntwo\n")
+    for _ in range(2):
+        fill(page, {"claims": "new"})
+        assert page.read_text() == "one\n\n<!-- claims -->\n\nnew\n\n<!-- end -->\n\ntwo\n"
+    with pytest.raises(ValueError, match="expected"):
+        fill(page, {"other": "new"})
