@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell")
 FIGURES_ARE_DRAWN = """[...document.querySelectorAll("section:not([hidden]) figure[data-figure]")]
   .every((figure) => figure.dataset.drawn === "true")"""
 """JavaScript condition: all visible figures of a report are drawn."""

@@ -23,6 +23,11 @@ _ROW = alt.InlineData(values=[{}])
 _PERCENT = ".2%"
 
 
+def layered(layers: Sequence[Chart], height: float) -> alt.LayerChart:
+    """Draw charts on top of each other, in a panel of this height."""
+    return alt.LayerChart(layer=list(layers), height=height)
+
+
 def fraction_axis(layout: Layout, field: str, title: str, limits: Limits = (0, 1)) -> alt.Y:
     """Return a vertical axis of fractions between limits; only the leftmost panels show labels."""
     # Other panels have blank labels instead of none, so that the titles of all panels are aligned.
@@ -34,7 +39,7 @@ def fraction_axis(layout: Layout, field: str, title: str, limits: Limits = (0, 1
 def category_axis(layout: Layout, field: str, names: Sequence[str], title: str | None, **scale: Any) -> alt.X:
     """Return a horizontal axis of names in the given order; names are rotated if they do not fit."""
     is_rotated = max(text_width(len(name), SMALL_SIZE) for name in names) > layout.width / max(1, len(names))
-    turned = {"labelAlign": "right", "labelBaseline": "middle"} if is_rotated else {}
+    turned: dict[str, Any] = {"labelAlign": "right", "labelBaseline": "middle"} if is_rotated else {}
     axis = alt.Axis(title=title, labelAngle=-90 if is_rotated else 0, **turned)
     return alt.X(f"{field}:N", axis=axis, scale=alt.Scale(domain=list(names), **scale), sort=None)
 
@@ -126,7 +131,8 @@ def box_plots(boxes: pd.DataFrame, x: alt.X, y: alt.Y, colour: alt.Color, limits
             "x": alt.X(position, bandPosition=0.5 - fraction / 2, axis=x["axis"], scale=x["scale"], sort=None),
             "x2": alt.X2(position.removesuffix(":N"), bandPosition=0.5 + fraction / 2),
         }
-        return base.mark_rule(strokeWidth=stroke_width).encode(y=_with_field(y, column), **ends)
+        rule: Chart = base.mark_rule(strokeWidth=stroke_width).encode(y=_with_field(y, column), **ends)
+        return rule
 
     tooltip = _tooltip(
         **{position.removesuffix(":N"): "at"},
@@ -151,7 +157,8 @@ def box_plots(boxes: pd.DataFrame, x: alt.X, y: alt.Y, colour: alt.Color, limits
     if len(outliers):
         dots = alt.Chart(outliers).mark_point(color=INK, size=3)
         layers.append(dots.encode(x=x, y=_with_field(y, "outliers"), tooltip=_tooltip(outliers="accuracy|.2%")))
-    for column, arrow, height, baseline in (("n_below", "▼", "height", "bottom"), ("n_above", "▲", 0, "top")):
+    borders: Any = ("n_below", "▼", "height", "bottom"), ("n_above", "▲", 0, "top")
+    for column, arrow, height, baseline in borders:
         hidden = boxes[boxes[column] > 0]
         if len(hidden):
             rows = hidden.drop(columns="outliers").assign(text=[f"{arrow}{n:,}" for n in hidden[column]])
@@ -164,9 +171,9 @@ def diamonds(base: alt.Chart, y: alt.Y, columns: Mapping[str, str]) -> Chart:
     """Draw diamonds at the first of these columns; tooltips show all of them with their titles."""
     field, *_ = columns
     diamond = base.mark_point(shape="diamond", size=14, fill="#ffffff", stroke=INK)
-    return diamond.encode(
-        y=_with_field(y, field), tooltip=_tooltip(**{name: f"{title}|.2%" for name, title in columns.items()})
-    )
+    tooltip = _tooltip(**{name: f"{title}|.2%" for name, title in columns.items()})
+    chart: Chart = diamond.encode(y=_with_field(y, field), tooltip=tooltip)
+    return chart
 
 
 # ---- 2: curves with bands ------------------------------------------------------------------------------------------
@@ -259,7 +266,12 @@ def heat_map(
     if is_turned:
         angle = {"labelAngle": -90 if is_vertical else -45, "labelAlign": "right"}
         angle |= {"labelBaseline": "middle" if is_vertical else "top"}
-    style = {"ticks": False, "labelFontSize": min(SMALL_SIZE, *size), "labelOverlap": False, "grid": False}
+    style: dict[str, Any] = {
+        "ticks": False,
+        "labelFontSize": min(SMALL_SIZE, *size),
+        "labelOverlap": False,
+        "grid": False,
+    }
     # A scale of names has no room for the outermost panels' labels, so they are hidden instead of blank.
     x_axis = alt.Axis(title=axes[0], labels=layout.is_at_bottom or not shares_labels, **style, **angle)
     y_axis = alt.Axis(title=axes[1], labels=layout.is_leftmost or not shares_labels, **style)
@@ -268,7 +280,7 @@ def heat_map(
         y=alt.Y("row:N", axis=y_axis, scale=alt.Scale(domain=row_names), sort=None),
     )
     number = {"value": f"{titles[2]}|.3~f"} if hover is None else {"hover": titles[2]}
-    border = {"stroke": "white", "strokeWidth": 0.5} if has_texts else {}
+    border: dict[str, Any] = {"stroke": "white", "strokeWidth": 0.5} if has_texts else {}
     tile_marks = base.transform_filter("isValid(datum.value)").mark_rect(**border)
     layers = [tile_marks.encode(color=colour, tooltip=_tooltip(row=titles[0], column=titles[1], **number))]
     if has_texts:
@@ -276,22 +288,22 @@ def heat_map(
         is_dark = "isValid(datum.value) && luminance(scale('color', datum.value)) < 0.179"
         ink = alt.condition(is_dark, alt.value("#fefefe"), alt.value("#1c2128"))
         layers.append(base.mark_text(fontSize=font_size).encode(text="text:N", color=ink))
-    return alt.layer(*layers).properties(height=size[1] * len(row_names))
+    return layered(layers, size[1] * len(row_names))
 
 
-def boundaries(positions: Sequence[float], length: float) -> alt.LayerChart:
+def boundaries(positions: Sequence[float], length: float) -> list[Chart]:
     """Draw horizontal and vertical lines across a heat map, at distances from its top left corner."""
     rule = alt.Chart(_ROW).mark_rule(strokeWidth=1)
     ends = {"x": alt.value(0), "x2": alt.value(length)}, {"y": alt.value(0), "y2": alt.value(length)}
-    return alt.layer(
+    return [
         *(rule.encode(y=alt.value(position), **ends[0]) for position in positions),
         *(rule.encode(x=alt.value(position), **ends[1]) for position in positions),
-    )
+    ]
 
 
 # ---- 4: points -----------------------------------------------------------------------------------------------------
 
-_SIDES = {
+_SIDES: Any = {
     "◀": ("triangle-left", "left", "middle"),
     "▶": ("triangle-right", "right", "middle"),
     "▼": ("triangle-down", "center", "bottom"),
@@ -338,7 +350,10 @@ def points(
     for side, (_, align, baseline) in _SIDES.items():
         if n := int((rows["side"] == side).sum()):
             text = f"{n:,} {side}" if align == "right" else f"{side} {n:,}"
-            offset = {"dx": {"left": 4, "right": -4}.get(align, 0), "dy": {"bottom": -4, "top": 4}.get(baseline, 0)}
+            offset: dict[str, Any] = {
+                "dx": {"left": 4, "right": -4}.get(align, 0),
+                "dy": {"bottom": -4, "top": 4}.get(baseline, 0),
+            }
             mark = alt.Chart(_ROW).mark_text(text=text, align=align, baseline=baseline, **offset)
             layers.append(mark.encode(x=alt.value(places[0][align]), y=alt.value(places[1][baseline])))
     return layers
@@ -348,7 +363,8 @@ def line_of_equality(x: alt.X, y: alt.Y, name: str, stroke: alt.Stroke, dash: al
     """Draw the line on which both coordinates are equal."""
     ends = pd.DataFrame({"x": [0.0], "y": [0.0], "to_x": [1.0], "to_y": [1.0], "name": [name]})
     rule = alt.Chart(ends).mark_rule(strokeWidth=0.8, clip=True)
-    return rule.encode(x=x, y=y, x2="to_x", y2="to_y", stroke=stroke, strokeDash=dash)
+    chart: Chart = rule.encode(x=x, y=y, x2="to_x", y2="to_y", stroke=stroke, strokeDash=dash)
+    return chart
 
 
 def front(rows: pd.DataFrame, x: alt.X, y: alt.Y, name: str, stroke: alt.Stroke, size: float) -> list[Chart]:
@@ -408,7 +424,7 @@ def effects(rows: pd.DataFrame, layout: Layout, edges: Sequence[str], colours: M
     tooltip = _tooltip(edge="edge", operation="operation", effect="effect|+.2f", low="low|+.2f", high="high|+.2f")
     zero = alt.Chart(pd.DataFrame({"zero": [0.0]})).mark_rule().encode(y=_with_field(y, "zero"))
     dots = base.mark_point(size=12, stroke=INK, strokeWidth=0.4).encode(y=y, fill=fill, tooltip=tooltip)
-    return alt.layer(zero, *intervals(base, y, ("low", "high"), 3), dots).properties(height=105)
+    return layered([zero, *intervals(base, y, ("low", "high"), 3), dots], 105)
 
 
 # ---- 7: the operations of several cells ----------------------------------------------------------------------------
@@ -434,12 +450,13 @@ def cell_tiles(
     colour = named_colours("operation", colours, symbolType="square")
     tooltip = _tooltip(cell="cell", accuracy="accuracy|.2%", rank="rank", edge="edge", operation="operation")
     rank_rows = pd.DataFrame({"cell": cells, "text": list(ranks)})
-    text = {"baseline": "bottom", "dy": -2}
-    return alt.layer(
+    text: dict[str, Any] = {"baseline": "bottom", "dy": -2}
+    layers = [
         alt.Chart(tiles).mark_rect(stroke="white", strokeWidth=1).encode(x=x, y=y, color=colour, tooltip=tooltip),
         alt.Chart(rank_rows).mark_text(**text).encode(x=x, y=alt.value(0), text="text:N"),
         alt.Chart(_ROW).mark_text(text="rank", align="right", dx=-3, **text).encode(x=alt.value(0), y=alt.value(0)),
-    ).properties(height=72)
+    ]
+    return layered(layers, 72)
 
 
 # ---- 8: a cell -----------------------------------------------------------------------------------------------------
@@ -482,4 +499,4 @@ def cell(space: CellSpace, spec: str, layout: Layout) -> alt.LayerChart:
         circle.encode(**position),
         nodes.mark_text().encode(**position, text="text:N"),
     ]
-    return alt.layer(*layers).properties(height=layout.width * (top - bottom) / (right - left))
+    return layered(layers, layout.width * (top - bottom) / (right - left))

@@ -129,7 +129,7 @@ def specify_page(figure: Figure) -> Spec:
     The page reads the width of a column in `usermeta`.
     """
     parts = [part for part in (figure.above, figure) if part is not None]
-    spec = _complete([_arrange(part, part.page_width, 1) for part in parts], None, "system-ui, sans-serif")
+    spec = _complete([_arrange(part, part.page_width, 1) for part in parts], "transparent", "system-ui, sans-serif")
     if figure.label:
         spec["title"] = {"text": figure.label, "orient": "bottom", "anchor": "middle", "frame": "bounds", "offset": 4}
     _wrap_legends(spec, max(part.page_width for part in parts))
@@ -165,7 +165,7 @@ def _arrange(figure: Figure, panel_width: float, columns: int) -> Spec:
     return {"concat": specs, "columns": columns, "spacing": {"row": 6, "column": _GAP}}
 
 
-def _complete(bodies: Sequence[Spec], background: str | None, font: str) -> Spec:
+def _complete(bodies: Sequence[Spec], background: str, font: str) -> Spec:
     config = _config(background) | {"font": font}
     spec: Spec = {"$schema": alt.SCHEMA_URL, "config": config, "vconcat": bodies, "spacing": 10, "center": True}
     spec["datasets"] = {}
@@ -193,7 +193,7 @@ def wrap(text: str, width: float) -> list[str]:
     return textwrap.wrap(text, max(20, int(width / text_width(1, NUMBER_SIZE))))
 
 
-def _config(background: str | None) -> Spec:
+def _config(background: str) -> Spec:
     """Return Vega-Lite's configuration: colours, and sizes of text and lines."""
     normal_text = {"fontWeight": "normal", "color": INK}
     axis = {"domain": False, "labelColor": INK, "labelFontSize": SMALL_SIZE, "labelLimit": 0, "labelPadding": 2}

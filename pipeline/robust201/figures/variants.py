@@ -73,7 +73,7 @@ def boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         y = drawings.fraction_axis(layout, "q1", "accuracy", limits)
         layers = drawings.box_plots(rows, x, y, colour, limits)
         layers += drawings.chance_line(y, results.chance_level, limits)
-        return alt.layer(*layers).properties(height=62 if are_corruptions else 88)
+        return drawings.layered(layers, 62 if are_corruptions else 88)
 
     min_width = 90 if are_corruptions else 187
     return Figure(_key_panels(keys, draw), min_width, label=shared_title)
@@ -107,7 +107,7 @@ def accuracy_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         y = drawings.fraction_axis(layout, "accuracy", "accuracy", limits)
         layers = drawings.curves(rows, x, y, ("low", "accuracy", "high"), colour, tooltip, shapes=shapes)
         layers += drawings.chance_line(y, results.chance_level, limits, is_label_right=True)
-        return alt.layer(*layers).properties(height=88)
+        return drawings.layered(layers, 88)
 
     return Figure(_key_panels(keys, draw), 90 if kind_of(keys[0]) == "corruption" else 150, label=shared_title)
 
@@ -131,7 +131,7 @@ def kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         layers += drawings.intervals(intervals, y, ("mean_low", "mean_high"), 3)
         layers.append(drawings.diamonds(means, y, {"mean": "mean", "mean_low": "low", "mean_high": "high"}))
         layers += drawings.chance_line(y, results.chance_level, limits)
-        return alt.layer(*layers).properties(height=min(165, 22 + 0.45 * layout.width))
+        return drawings.layered(layers, min(165, 22 + 0.45 * layout.width))
 
     return Figure([Panel((), draw)], _ONE_PER_ROW, MAP_WIDTH)
 
@@ -184,7 +184,8 @@ def dataset_correlation(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             expression = f"{palette.json_text(labels)}[datum.value]"
             for axis in (chart.layer[0].encoding.x.axis, chart.layer[0].encoding.y.axis):
                 axis.values, axis.labelExpr, axis.labelFontSize = list(labels), expression, MIN_NUMBER_SIZE
-        return (chart + lines if boundaries else chart).properties(width=side * len(tau))
+        chart.layer += lines
+        return chart.properties(width=side * len(tau))
 
     note = "the epsilons of each attack are in ascending order" if len(tau) > 60 else ""
     return Figure([Panel((), draw)], _ONE_PER_ROW, MAP_WIDTH, label=note)
@@ -222,7 +223,7 @@ def _confidence_curves(
         x = drawings.category_axis(layout, "tick", names, palette.strength_axis_title(key), type="point", padding=0.3)
         y = drawings.fraction_axis(layout, "median", "confidence")
         layers = drawings.curves(rows, x, y, ("q1", "median", "q3"), colour, tooltip)
-        return alt.layer(*layers).properties(height=62)
+        return drawings.layered(layers, 62)
 
     return Figure(_key_panels(_confidence_keys(frame), draw), 108, notes=notes)
 
@@ -247,7 +248,7 @@ def class_confidences(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         y = drawings.fraction_axis(layout, "median", "confidence")
         shift = alt.XOffset("confidence:N", scale=scale)
         layers = drawings.ranges(rows, x, shift, y, ("q1", "median", "q3"), colour, tooltip)
-        return alt.layer(*layers).properties(height=62)
+        return drawings.layered(layers, 62)
 
     panels = [Panel((column_label(k, strengths[k], results.strengths(k)),), partial(draw, key=k)) for k in keys]
     min_width = max(108.0, CLASS_WIDTH * n_classes)
@@ -323,7 +324,7 @@ def clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResults) -> Fi
         if key in scores and len(front):
             layers += drawings.front(front[["architecture", "x", "y"]], x, y, FRONT, stroke, size)
         layers += drawings.chance_line(y, results.chance_level, limits, is_label_right=True)
-        return alt.layer(*layers).properties(height=72)
+        return drawings.layered(layers, 72)
 
     panels = [
         Panel((column_label(key, strength, results.strengths(key)),), partial(draw, key=key, strength=strength))
@@ -479,7 +480,7 @@ def security_curves(rows: pd.DataFrame, ends: drawings.Limits, axis_title: str, 
         x = alt.X("epsilon:Q", axis=alt.Axis(title=axis_title, tickCount=6), scale=scale)
         y = drawings.fraction_axis(layout, "accuracy", "accuracy")
         layers = drawings.curves(rows, x, y, ("low", "accuracy", "high"), colour, {})
-        return alt.layer(*layers).properties(height=120)
+        return drawings.layered(layers, 120)
 
     return Figure([Panel((), draw)], 150, notes=(note,))
 
