@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
-import yaml
-
 from robust201 import __version__
 from robust201.core.errors import ConfigError
 from robust201.core.records import Unit, Weights
 from robust201.export.groups import FileFormat, Group, KeyStyle, ProtocolCount, spell_key, weights_names
 from robust201.export.published_layout import layout_of
 from robust201.planning.plan import Plan
+from robust201.planning.sweep_yaml import dump_fields
 from robust201.reader.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
 from robust201.reader.weights_check import RECORDED_FILE, format_recorded_accuracies
 from robust201.spaces import DEFAULT_SPACE
@@ -46,7 +45,6 @@ def side_file_texts(
     *,
     provenances: Iterable[Mapping[str, str]],
     weights: WeightHashes,
-    sampling: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
     """Return the contents, by file name, of all files of an export except the results and the cards."""
     epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, file_format.key_style)
@@ -56,7 +54,7 @@ def side_file_texts(
     )
     contents = {
         META_FILE: layout_of(plan.space_name).meta_text(epsilons, architectures),
-        SWEEP_FILE: _sweep_text(plan, groups, protocols, file_format, sampling),
+        SWEEP_FILE: _sweep_text(plan, groups, protocols, file_format),
         VERSIONS_FILE: _versions_text(provenances),
         WEIGHTS_FILE: json.dumps(weights, indent=1) + "\n" if weights else "",
         RECORDED_FILE: recorded_accuracies,
@@ -116,11 +114,7 @@ def swept_strengths(groups: Iterable[Group], file_format: FileFormat) -> dict[st
 
 
 def _sweep_text(
-    plan: Plan,
-    groups: Sequence[Group],
-    protocols: Sequence[ProtocolCount],
-    file_format: FileFormat,
-    sampling: Mapping[str, Any] | None,
+    plan: Plan, groups: Sequence[Group], protocols: Sequence[ProtocolCount], file_format: FileFormat
 ) -> str:
     """Return the content of sweep.json: protocols with their numbers of evaluations, image selection, strengths."""
     names = weights_names(unit for group in groups for unit in group.units)
@@ -136,8 +130,6 @@ def _sweep_text(
         "sweep": plan.describe() | {"protocols": [dict(protocol.payload) for protocol in protocols]},
         "evaluations": {protocol.digest: protocol.n_evaluations for protocol in protocols},
     }
-    if sampling is not None:
-        payload["sampling"] = dict(sampling)
     if names:
         payload["weights"] = {name: _describe_weights(plan.weights[name]) for name in names}
     return json.dumps(payload, indent=2, allow_nan=False) + "\n"
@@ -151,7 +143,7 @@ def _describe_weights(weights: Weights) -> dict[str, Any]:
 
 def sweep_yaml_text(plan: Plan) -> str:
     """Return the content of sweep.yaml: all fields that affect results, including those with default values."""
-    fields = yaml.safe_dump(plan.portable_fields(), sort_keys=False, default_flow_style=None, width=120)
+    fields = dump_fields(plan.portable_fields(), default_flow_style=None, width=120)
     return _SWEEP_YAML_HEAD + fields
 
 

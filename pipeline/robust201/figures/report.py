@@ -208,7 +208,7 @@ def _weights_check_text(dataset: RobustnessDataset) -> str:
 
 def _attack_flags_warning(results: "DatasetResults") -> str:
     """Return a warning that lists signs of weak attacks; empty without signs, or numbers of images and classes."""
-    from robust201.statistics.attack_flags import ZERO_GRADIENTS, find_flags, find_transfers
+    from robust201.statistics.attack_flags import ZERO_GRADIENTS, find_flags
 
     n_classes = results.reader.files.count_classes(results.name)
     if results.n_images is None or n_classes is None:
@@ -221,8 +221,7 @@ def _attack_flags_warning(results: "DatasetResults") -> str:
     key, strength = ZERO_GRADIENTS
     if (column := (*key.split(), strength)) in results.measures:
         accuracies[ZERO_GRADIENTS] = results.measures[column].dropna().to_dict()
-    transfers = find_transfers(((results.reader.sweep or {}).get("sweep") or {}).get("protocols", ()))
-    flags = find_flags(results.name, accuracies, n_images=results.n_images, n_classes=n_classes, transfers=transfers)
+    flags = find_flags(results.name, accuracies, n_images=results.n_images, n_classes=n_classes)
     if not flags:
         return ""
     list_items = "".join(f"<li>{html.escape(flag.message)}</li>" for flag in flags[:_MAX_WARNING_ITEMS])

@@ -4,7 +4,6 @@ import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
 from torch import nn
@@ -13,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from robust201.core.errors import ConfigError, NetworkError, RobustWarning
 from robust201.core.records import NO_NORMALISATION, Normalisation
 from robust201.models.classifier import Classifier
+from robust201.models.device import use_precision
 from robust201.models.network_check import check_network
 
 _HALF_DTYPES = (torch.float16, torch.bfloat16)
@@ -131,22 +131,10 @@ def _isolate_from_caller_settings(device: torch.device) -> Iterator[None]:
         stack.enter_context(torch.enable_grad())
         for device_type in sorted({"cpu", device.type}):
             stack.enter_context(torch.autocast(device_type, enabled=False))
-        # Set `fp32_precision` first: PyTorch does not return the older setting below while the two settings disagree.
-        for operation in _operations_with_precision():
-            stack.callback(setattr, operation, "fp32_precision", operation.fp32_precision)
-            operation.fp32_precision = "ieee"
-        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
-        torch.set_float32_matmul_precision("highest")
+        stack.enter_context(use_precision("fp32"))
         if device.type == "cuda":
             stack.enter_context(torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False))
         yield
-
-
-def _operations_with_precision() -> list[Any]:
-    """Return PyTorch's operations with a setting `fp32_precision`; before PyTorch 2.9, there are none."""
-    owners = ((torch.backends.cuda, "matmul"), *((torch.backends.mkldnn, name) for name in ("matmul", "conv", "rnn")))
-    operations = (getattr(owner, name, None) for owner, name in owners)
-    return [operation for operation in operations if hasattr(operation, "fp32_precision")]
 
 
 def _wrap_as_classifier(
