@@ -20,8 +20,6 @@ Limits = tuple[float, float]
 _ROW = alt.InlineData(values=[{}])
 """Data of marks whose position is a constant."""
 
-_PERCENT = ".2%"
-
 
 def layered(layers: Sequence[Chart], height: float) -> alt.LayerChart:
     """Draw charts on top of each other, in a panel of this height."""

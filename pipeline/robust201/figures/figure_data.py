@@ -566,13 +566,6 @@ def accuracy_interval(results: DatasetResults, accuracy: float) -> tuple[float, 
     return float(low), float(high)
 
 
-def operation_codes(rows: pd.DataFrame, space: CellSpace) -> pd.DataFrame:
-    """Arrange rows of `top_cells` as indices of operations: one row per edge and one column per cell, best first."""
-    codes = rows.assign(code=[space.operations.index(operation) for operation in rows["operation"]])
-    matrix = codes.set_index(["edge", "architecture"])["code"].unstack()
-    return matrix[list(dict.fromkeys(rows["architecture"]))]
-
-
 def count_omitted_ties(rows: pd.DataFrame) -> int:
     """Return the number of architectures that are tied with the last one in `rows` of `top_cells` but left out."""
     last_rank, n_tied = rows[["rank", "tied"]].to_numpy(np.int64)[-1]

@@ -150,7 +150,7 @@ def rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         ).properties(width=side * len(tau))
 
     panels = [Panel((view,), partial(draw, tau=tau)) for view, tau in views.items()]
-    return Figure(panels, 216, min(MAP_WIDTH, 20 * max(map(len, label_sets))))
+    return Figure(panels, 216, min(MAP_WIDTH, 17.5 * max(map(len, label_sets))))
 
 
 def _tau_colours() -> alt.Color:
