@@ -1,6 +1,7 @@
 """The data of the report's page: everything that its script shows is computed here."""
 
 import base64
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,8 @@ def pack_results(results: DatasetResults, board: Leaderboard) -> dict[str, Any]:
         A dict with these fields (arrays are base64 of little-endian bytes):
 
         - `name`: name of the dataset.
-        - `networks`: for each network, in the order of the table, its `id`, its `label`, its cell string `spec` (empty
-          if it is not a cell), and `operations`, one per edge.
+        - `networks`: for each network, in the order of the table (those without an accuracy to sort by come last), its
+          `id`, its `label`, its cell string `spec` (empty if it is not a cell), and `operations`, one per edge.
         - `columns` of the table: for each standing, its `label`, and by network its `accuracies` in percent with
           their intervals `low` and `high` (null if missing), and `tied`, whether the network is tied with the best.
         - `scores`: for each score, its `label`, and by network `texts` with the accuracy and the rank.
@@ -44,7 +45,8 @@ def pack_results(results: DatasetResults, board: Leaderboard) -> dict[str, Any]:
           number of images is unknown.
         - `shown`: position of the network that the page shows first, the best by the table's order.
     """
-    networks = list(board.networks)
+    ranked = set(board.networks)
+    networks = [*board.networks, *(network for network in results.architectures if network not in ranked)]
     space = results.space
     specs = ["" if space is None else results.spec(network) for network in networks]
     return {
@@ -58,7 +60,7 @@ def pack_results(results: DatasetResults, board: Leaderboard) -> dict[str, Any]:
             }
             for network, spec in zip(networks, specs, strict=True)
         ],
-        "columns": _pack_columns(board),
+        "columns": _pack_columns(board, networks),
         "scores": [
             {"label": f"{label} accuracy", "texts": _score_texts(results, score, networks)}
             for score, label in SCORES.items()
@@ -74,11 +76,11 @@ def pack_results(results: DatasetResults, board: Leaderboard) -> dict[str, Any]:
     }
 
 
-def _pack_columns(board: Leaderboard) -> list[dict[str, Any]]:
-    frame = board.to_frame() if board.standings else pd.DataFrame(columns=["evaluation"])
+def _pack_columns(board: Leaderboard, networks: list[ArchitectureId]) -> list[dict[str, Any]]:
+    frame = replace(board, networks=networks).to_frame() if board.standings else pd.DataFrame()
     columns = []
     for standing in board.standings:
-        rows = frame[frame["evaluation"] == standing.name].set_index("network").reindex(list(board.networks))
+        rows = frame[frame["evaluation"] == standing.name].set_index("network").reindex(networks)
         numbers = {
             field: [None if np.isnan(value) else round(100 * value, 2) for value in rows[column].astype(float)]
             for field, column in (("accuracies", "accuracy"), ("low", "low"), ("high", "high"))
