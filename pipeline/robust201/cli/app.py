@@ -17,7 +17,7 @@ from robust201.cli.compare import compare
 from robust201.cli.curves import curves
 from robust201.cli.dataset import KeyStyleText, convert, diff, export, read_key_style, verify
 from robust201.cli.demo import demo
-from robust201.cli.evaluate import ImageSize, ResizeRule, choose_size, evaluate, read_resize
+from robust201.cli.evaluate import ClassOrderName, ImageSize, ResizeRule, choose_size, evaluate, read_resize
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
 from robust201.cli.images import fuse, import_images, robustify
@@ -393,6 +393,7 @@ def corrupt(
     ] = None,
     image_size: ImageSize = None,
     resize: ResizeRule = None,
+    class_order: ClassOrderName = None,
     keys: Annotated[
         str | None, typer.Option(help="Only these corruptions, separated by commas, such as fog,frost.")
     ] = None,
@@ -436,6 +437,7 @@ def corrupt(
             form=image_format,
             image_size=size,
             resize=rule,
+            class_order=class_order,
             keys=None if key_names is None else expand_keys(key_names),
             count=count,
             image_seed=image_seed,
@@ -447,7 +449,14 @@ def corrupt(
         )
     if sheet is not None and not check_published:
         images = load_images(
-            dataset, path=path, form=image_format, count=count, seed=image_seed, image_size=size, resize=rule
+            dataset,
+            path=path,
+            form=image_format,
+            count=count,
+            seed=image_seed,
+            image_size=size,
+            resize=rule,
+            class_order=class_order,
         )
         draw_corruption_sheet(out, images, sheet)
     typer.echo("\n".join(lines))

@@ -13,6 +13,7 @@ from robust201.cli.evaluate import (
     KEYS_HELP,
     BatchSize,
     Channels,
+    ClassOrderName,
     Count,
     Device,
     Engine,
@@ -76,7 +77,8 @@ def compare(
     count: Count = None,
     image_size: ImageSize = None,
     resize: ResizeRule = None,
-    channels: Channels = 3,
+    channels: Channels = None,
+    class_order: ClassOrderName = None,
     seed: Seed = 0,
     engine: Engine = "fused",
     batch_size: BatchSize = 250,
@@ -114,7 +116,9 @@ def compare(
     normalisation = read_normalisation(mean, std)
     parsed_keys = read_keys(keys or "clean,fgsm,pgd", settings or []) or {}
     parse_keys(parsed_keys, engine)  # before the user's files are executed
-    images = load_data(data, image_size=image_size, resize=resize, channels=channels, count=count, seed=seed)
+    images = load_data(
+        data, image_size=image_size, resize=resize, channels=channels, class_order=class_order, count=count, seed=seed
+    )
     modules = {name: build_module(network, file) for name, (network, file) in files_by_name.items()}
     restore_gc_thresholds()
     with calling_user_code(", ".join(files_by_name)):
