@@ -215,7 +215,7 @@ def test_network_shows_its_numbers_and_isomorphic_cells_those_of_their_class(dat
     accuracy = dataset.accuracy(21, "cifar10", "clean")
     low, high = accuracy_intervals(accuracy, N_IMAGES)
     assert reported["numbers"] == [f"{100 * accuracy:.1f} [{100 * low:.1f}, {100 * high:.1f}]"]
-    assert reported["rows"] == 1 + 2 * 3 + 2 * 5
+    assert reported["rows"] == 1 + 2 * 3 + 2 * 3  # attacks at three epsilons, corruptions at three severities
     assert reported["drawing"] == f"Cell: {', '.join(nasbench201.parse(nasbench201.specs()[21]))}"
     assert reported["twin"] == ["#21", f"#{twin} is isomorphic to this cell. ", ""]
     assert reported["none"][2] == "There is no such cell."
