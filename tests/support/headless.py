@@ -81,7 +81,7 @@ class Browser:
 
         Args:
             page: the HTML file.
-            fragment: fragment of the URL, such as ``"#cell=21"``.
+            fragment: fragment of the URL, such as ``"#network=21"``.
             until: JavaScript condition that is true when the scripts have run.
             size: width and height of the window. The window must be as high as the page, so that all figures are drawn.
 
