@@ -271,8 +271,10 @@ def heat_map(
         "grid": False,
     }
     # A scale of names has no room for the outermost panels' labels, so they are hidden instead of blank.
-    x_axis = alt.Axis(title=axes[0], labels=layout.is_at_bottom or not shares_labels, **style, **angle)
-    y_axis = alt.Axis(title=axes[1], labels=layout.is_leftmost or not shares_labels, **style)
+    x_font, y_font = (min(SMALL_SIZE, length) for length in size)
+    has_x_labels, has_y_labels = layout.is_at_bottom or not shares_labels, layout.is_leftmost or not shares_labels
+    x_axis = alt.Axis(title=axes[0], labels=has_x_labels, labelFontSize=x_font, **style, **angle)
+    y_axis = alt.Axis(title=axes[1], labels=has_y_labels, labelFontSize=y_font, **style)
     base = alt.Chart(tiles).encode(
         x=alt.X("column:N", axis=x_axis, scale=alt.Scale(domain=column_names), sort=None),
         y=alt.Y("row:N", axis=y_axis, scale=alt.Scale(domain=row_names), sort=None),
