@@ -264,12 +264,7 @@ def heat_map(
     if is_turned:
         angle = {"labelAngle": -90 if is_vertical else -45, "labelAlign": "right"}
         angle |= {"labelBaseline": "middle" if is_vertical else "top"}
-    style: dict[str, Any] = {
-        "ticks": False,
-        "labelFontSize": min(SMALL_SIZE, *size),
-        "labelOverlap": False,
-        "grid": False,
-    }
+    style: dict[str, Any] = {"ticks": False, "labelOverlap": False, "grid": False}
     # A scale of names has no room for the outermost panels' labels, so they are hidden instead of blank.
     x_font, y_font = (min(SMALL_SIZE, length) for length in size)
     has_x_labels, has_y_labels = layout.is_at_bottom or not shares_labels, layout.is_leftmost or not shares_labels
