@@ -130,12 +130,12 @@ class SecurityCurves(pd.DataFrame):
             largest: largest epsilon on the horizontal axis; by default, the axis covers at least 99% of each network's
                 fooled images.
         """
-        from robust201.figures.variants import security_curves
+        from robust201.figures.variants import draw_security_curves
 
         end = self._default_end() if largest is None else largest
         note = f"{', '.join(self._attacks)}; {len(self._distances):,} images; bands: 95% intervals"
         rows = self.accuracy(np.linspace(0, end, _N_CURVE_POINTS))
-        return security_curves(rows, (0, end), self._constraint.axis, note)
+        return draw_security_curves(rows, (0, end), self._constraint.axis, note)
 
     def save(self, out: str | Path, *, width: str | float = "column", largest: float | None = None) -> Path:
         """Write a figure of the curves to a file.

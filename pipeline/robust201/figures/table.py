@@ -85,7 +85,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "",
             "an attack",
             partial(figure_data.accuracy_curves, kind="attack"),
-            variants.accuracy_curves,
+            variants.draw_accuracy_curves,
             max_networks=MAX_NAMED_NETWORKS,
         ),
         FigureDefinition(
@@ -96,7 +96,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "",
             "a corruption",
             partial(figure_data.accuracy_curves, kind="corruption"),
-            variants.accuracy_curves,
+            variants.draw_accuracy_curves,
             max_networks=MAX_NAMED_NETWORKS,
         ),
         FigureDefinition(
@@ -110,7 +110,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 2",
             "an attack",
             partial(figure_data.accuracy_boxes, kind="attack"),
-            variants.boxes,
+            variants.draw_boxes,
             min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
         FigureDefinition(
@@ -121,7 +121,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 4",
             "a corruption",
             partial(figure_data.accuracy_boxes, kind="corruption"),
-            variants.boxes,
+            variants.draw_boxes,
             min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
         FigureDefinition(
@@ -133,7 +133,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "",
             "two keys",
             figure_data.key_correlations,
-            variants.rank_correlation,
+            variants.draw_rank_correlation,
             min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
         FigureDefinition(
@@ -143,7 +143,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 3",
             "an attack at two epsilons or with a clean accuracy",
             figure_data.attack_correlations,
-            variants.rank_correlation,
+            variants.draw_rank_correlation,
             min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
         FigureDefinition(
@@ -155,7 +155,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 17",
             "two datasets with clean accuracies or an attack",
             figure_data.dataset_correlations,
-            variants.dataset_correlation,
+            variants.draw_dataset_correlation,
             is_across_datasets=True,
             min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
@@ -166,7 +166,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 5",
             "two corruptions, or one and a clean accuracy",
             figure_data.corruption_correlations,
-            variants.rank_correlation,
+            variants.draw_rank_correlation,
             min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
         FigureDefinition(
@@ -180,7 +180,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Figs. 13 (bottom) and 15",
             "the measurement `confidence`",
             figure_data.confidence_curves,
-            variants.confidence,
+            variants.draw_confidence,
         ),
         FigureDefinition(
             "class-confidence",
@@ -192,7 +192,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 13 (top and middle)",
             "the measurement `confidence`",
             figure_data.class_confidences,
-            variants.class_confidences,
+            variants.draw_class_confidences,
         ),
         FigureDefinition(
             "one-class-confidence",
@@ -204,7 +204,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 14",
             "the measurement `confidence`",
             figure_data.one_class_confidence,
-            variants.one_class_confidence,
+            variants.draw_one_class_confidence,
         ),
         FigureDefinition(
             "confusion",
@@ -214,7 +214,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 16",
             "the measurement `cm`",
             figure_data.confusion_sums,
-            variants.confusion,
+            variants.draw_confusion,
         ),
         FigureDefinition(
             "clean-vs-robust",
@@ -228,7 +228,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 27 (left)",
             "clean accuracies and an attack",
             partial(figure_data.clean_and_key_accuracies, kind="attack"),
-            variants.clean_and_key_accuracies,
+            variants.draw_clean_and_key_accuracies,
             shows_means=True,
         ),
         FigureDefinition(
@@ -238,7 +238,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 27 (right)",
             "clean accuracies and a corruption",
             partial(figure_data.clean_and_key_accuracies, kind="corruption"),
-            variants.clean_and_key_accuracies,
+            variants.draw_clean_and_key_accuracies,
             shows_means=True,
         ),
         FigureDefinition(
@@ -250,7 +250,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 28",
             "an attack on architectures that are cells",
             figure_data.accuracy_by_kernel_parameters,
-            variants.kernel_parameters,
+            variants.draw_kernel_parameters,
             shows_means=True,
             min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
@@ -262,7 +262,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 6",
             "a measure, such as `jacobian`, and an accuracy of at least eight architectures",
             figure_data.measure_correlations,
-            variants.measure_correlations,
+            variants.draw_measure_correlations,
         ),
         FigureDefinition(
             "operation-effects",
@@ -273,7 +273,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "",
             "architectures that are cells, and an accuracy of all isomorphism classes",
             figure_data.effects_by_score,
-            variants.operation_effects,
+            variants.draw_operation_effects,
             shows_means=True,
         ),
         FigureDefinition(
@@ -285,7 +285,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Figs. 7 and 29",
             "an accuracy of architectures that are cells",
             figure_data.top_cells,
-            variants.top_cells,
+            variants.draw_top_cells,
             shows_means=True,
         ),
         FigureDefinition(
@@ -296,7 +296,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 26",
             "an accuracy of architectures that are cells",
             figure_data.best_cells,
-            variants.best_cells,
+            variants.draw_best_cells,
             shows_means=True,
         ),
         FigureDefinition(
@@ -309,7 +309,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 30",
             "architectures that are cells, and accuracies of the best cell and one of its neighbours",
             figure_data.neighbour_changes,
-            variants.neighbours,
+            variants.draw_neighbours,
             shows_means=True,
         ),
     )

@@ -54,7 +54,7 @@ _QUARTILES = {"q1": "q1|.2%", "median": "median|.2%", "q3": "q3|.2%", "n": "arch
 _TAU_TITLES = ("of", "and", "τ")
 
 
-def boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+def draw_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw box plots of accuracies (see `accuracy_boxes`), with one panel per key and one box per strength."""
     keys = palette.sort_by_group(list(frame["key"].unique()))
     are_corruptions = kind_of(keys[0]) == "corruption"
@@ -79,7 +79,7 @@ def boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     return Figure(_key_panels(keys, draw), min_width, label=shared_title)
 
 
-def accuracy_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+def draw_accuracy_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw accuracies with 95% intervals against strengths, with one panel per key and one curve per network.
 
     If one strength is much larger than the others, such as ε = 255/255, strengths are spaced evenly.
@@ -112,7 +112,7 @@ def accuracy_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     return Figure(_key_panels(keys, draw), 90 if kind_of(keys[0]) == "corruption" else 150, label=shared_title)
 
 
-def kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+def draw_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw box plots of mean adversarial accuracy by kernel parameters (see `accuracy_by_kernel_parameters`)."""
     limits = figure_data.box_range(frame)
     names = [str(size) for size in frame["kernel_parameters"]]
@@ -136,7 +136,7 @@ def kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     return Figure([Panel((), draw)], _ONE_PER_ROW, MAP_WIDTH)
 
 
-def rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+def draw_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw Kendall's tau between the rankings under each pair of keys, a heat map per view (see `key_correlations`)."""
     del results
     views = {str(view): figure_data.correlation_view(frame, str(view)) for view in frame.index.unique("view")}
@@ -157,7 +157,7 @@ def _tau_colours() -> alt.Color:
     return drawings.number_colours("value", (-1, 1), palette.CORRELATION_SCHEME, "Kendall's tau-b", reverse=True)
 
 
-def dataset_correlation(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+def draw_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw Kendall's tau between the rankings on all datasets as one heat map (see `dataset_correlations`)."""
     del results
     columns: list[Any] = list(frame.columns)
@@ -191,14 +191,14 @@ def dataset_correlation(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     return Figure([Panel((), draw)], _ONE_PER_ROW, MAP_WIDTH, label=note)
 
 
-def confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+def draw_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw median confidences with their quartiles (see `confidence_curves`), with one panel per key."""
     notes = [AUTOATTACK_NOTE] if any(key.startswith(AUTOATTACK_PREFIX) for key in _confidence_keys(frame)) else []
     colours = dict(zip(CONFIDENCES, palette.CONFIDENCE_COLOURS, strict=True))
     return _confidence_curves(frame, results, colours, "confidence in the", [*notes, FEW_IMAGES_NOTE])
 
 
-def one_class_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+def draw_one_class_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw median confidences in one class with their quartiles (see `one_class_confidence`)."""
     colours = dict(zip(CLASS_CONFIDENCES, palette.CLASS_CONFIDENCE_COLOURS, strict=True))
     number = results.shown_class
@@ -228,7 +228,7 @@ def _confidence_curves(
     return Figure(_key_panels(_confidence_keys(frame), draw), 108, notes=notes)
 
 
-def class_confidences(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+def draw_class_confidences(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw median confidences with their quartiles by class (see `class_confidences`), with one panel per key."""
     n_classes = int(frame["class"].max()) + 1
     class_names = results.class_names(n_classes)
@@ -255,7 +255,7 @@ def class_confidences(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     return Figure(panels, min_width, max(165.0, min_width))
 
 
-def confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+def draw_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw summed confusion matrices with normalised rows (see `confusion_sums`), at one strength per key."""
     n_classes = frame.shape[1]
     class_names = [str(number) for number in range(n_classes)]
@@ -282,7 +282,7 @@ def confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     return Figure(panels, 112)
 
 
-def clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+def draw_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw accuracy under each key against clean accuracy, coloured by kernel parameters, at one strength per key."""
     clean_limits, limits = figure_data.scatter_limits(frame)
     groups: Any = dict(list(frame.groupby(["key", "strength"], sort=False)))
@@ -333,7 +333,7 @@ def clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResults) -> Fi
     return Figure(panels, 108, label="clean accuracy")
 
 
-def measure_correlations(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+def draw_measure_correlations(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw Kendall's tau between measures (rows) and accuracies (columns); see `measure_correlations`."""
     del results
     tau = figure_data.correlation_matrix(frame)
@@ -347,7 +347,7 @@ def measure_correlations(frame: pd.DataFrame, results: DatasetResults) -> Figure
     return Figure([Panel((), draw)], _ONE_PER_ROW, MAP_WIDTH)
 
 
-def operation_effects(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+def draw_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw each operation's effect on each edge with its interval (see `effects_by_score`), one panel per score."""
     space = results.cell_space
     panels = []
@@ -368,7 +368,7 @@ def _operation_colours(space: CellSpace) -> dict[str, str]:
     return dict(zip(figure_data.operation_names(space), colours, strict=True))
 
 
-def top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+def draw_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw the operations of the best cells (see `top_cells`), with one column per cell and one row per edge."""
     space = results.cell_space
     panels = []
@@ -399,7 +399,7 @@ def _draw_top_cells(layout: Layout, rows: pd.DataFrame, space: CellSpace) -> Cha
     return chart.properties(width=tile_width * len(ranks))
 
 
-def best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+def draw_best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw the best cell by each criterion, and the edit distances between these cells (see `best_cells`)."""
     space = results.cell_space
     distances = frame[list(frame.index)]
@@ -423,7 +423,7 @@ def _draw_cell(layout: Layout, space: CellSpace, spec: str) -> Chart:
     return drawings.cell(space, spec, layout)
 
 
-def neighbours(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+def draw_neighbours(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw how accuracies change if one edge of a best cell is changed (see `neighbour_changes`)."""
     panels = []
     # All panels have the same scale, so that equal colours mean equal changes.
@@ -463,7 +463,7 @@ def _describe_changes(
     return descriptions
 
 
-def security_curves(rows: pd.DataFrame, ends: drawings.Limits, axis_title: str, note: str) -> Figure:
+def draw_security_curves(rows: pd.DataFrame, ends: drawings.Limits, axis_title: str, note: str) -> Figure:
     """Draw one curve of accuracies over epsilon per network, with a band of 95% intervals.
 
     Args:
