@@ -198,8 +198,7 @@ def evaluate(
         keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"epsilons_255": [8]}}]``;
             ``"corruptions"`` means all corruptions, ``"autoattack"`` AutoAttack, ``"all"`` the dataset paper's keys. A
             custom task has the fields of a sweep (docs/your-own.md), such as ``{"mine": {"file": "my_attack.py",
-            "norm": "Linf", "strengths": [8]}}``; a task of an installed package is given by its name. None means a
-            first look.
+            "norm": "Linf", "strengths": [8]}}``. None means a first look.
         benchmark: protocol of a RobustBench leaderboard on CIFAR-10, instead of keys: ``"robustbench-linf"``,
             ``"robustbench-l2"`` or ``"robustbench-corruptions"``. If images and labels are omitted, CIFAR-10's test
             images are loaded from the data folder. `count` selects the first images instead of a random subset. The
@@ -973,16 +972,14 @@ def parse_keys(keys: _Keys, engine: str) -> list[tuple[Task, Parameters]]:
 
 
 def _parse_user_task(key: object, fields: object) -> tuple[UserTask, Parameters] | None:
-    """Parse a custom task, or a task of an installed package, and its parameters; None for any other key."""
+    """Parse a custom task and its parameters; None for any other key."""
     task_fields = {} if fields is None else fields
-    if not isinstance(key, str) or not isinstance(task_fields, Mapping):
+    if not isinstance(key, str) or not isinstance(task_fields, Mapping) or "file" not in task_fields:
         return None
     try:
         parameters = parse_custom_task(key, task_fields)
     except (ConfigError, ValueError) as error:
         raise ConfigError(f"Reading keys failed for {key!r}: {error}") from error
-    if parameters is None:
-        return None
     if parameters.own_images is not None:
         raise ConfigError(
             f"Reading parameters failed for {key}: `split`, `images` and `image_seed` select images of a sweep, "
