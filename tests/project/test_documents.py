@@ -86,6 +86,7 @@ _FUNCTIONS_WITH_SIDE_EFFECTS = {
     "backward",
     "step",
     "save_file",
+    "convert_dataset",
     "manual_seed",
     "__init__",
 }
