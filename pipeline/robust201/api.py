@@ -42,13 +42,13 @@ from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
 from robust201.statistics.attack_flags import ZERO_GRADIENTS, Accuracies, AttackFlag, KeyAndStrength, find_flags
 from robust201.statistics.intervals import accuracy_intervals
-from robust201.tasks import CORRUPTIONS, KEY_GROUPS, RANDOMISED_GROUPS, TASKS, Task, expand_keys, find_task
+from robust201.tasks import CORRUPTIONS, KEY_GROUPS, TASKS, Task, expand_keys, find_task
 from robust201.tasks.attack_kit.context import Context, CorruptedImageSource, Request, to_float
-from robust201.tasks.columns import DISTANCES, PREDICTIONS, STEPS, distances_of, steps_of
+from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
 from robust201.tasks.corruptions.generator import MIN_IMAGE_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import has_predictions, summarise
-from robust201.tasks.parameters import MinimumNorm, Parameters
+from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import check_batches, perturb
 from robust201.tasks.user_task import UserTask
 from robust201.weights.loading import fill_network, read_weights
@@ -163,7 +163,6 @@ def evaluate(
     benchmark: str | None = None,
     epsilon: str | float | None = None,
     count: int | None = None,
-    randomised: bool = False,
     normalisation: Normalisation | tuple[Sequence[float], Sequence[float]] | None = None,
     n_classes: int | None = None,
     seed: int = 0,
@@ -201,9 +200,6 @@ def evaluate(
         epsilon: radius of the Linf ball of a first look, as a fraction of the pixel range; by default ``"8/255"``.
         count: size of a class-stratified random subset to evaluate; None evaluates all images, or in a first look as
             many as the time allows.
-        randomised: whether the module's outputs are random by design. ``"autoattack"`` is then AutoAttack's version
-            for randomised networks (`aa_rand`), which averages gradients over 20 passes; minimum-norm attacks such as
-            `fmn` are rejected.
         normalisation: mean and standard deviation per channel, if the module takes normalised images.
         n_classes: number of classes C; None takes it from the module's output.
         seed: seed of the subset and of all random numbers.
@@ -215,14 +211,13 @@ def evaluate(
 
     Returns:
         A DataFrame with one row per key and strength, in the order of `keys` and by ascending strength. Columns: `key`,
-        `strength` (epsilon in units of 1/255 for Linf, in units of the pixel range for L2 and L1, as a number of values
-        for L0; severity of a corruption; otherwise 0), `accuracy`, `low` and `high` (its 95% interval), `confidence`
-        (mean softmax of the predicted class), `n_images` and `seconds` (for strengths that are attacked together,
-        only the sum of the seconds is meaningful). A measure (kind ``measure``) has no accuracy but columns of its own,
-        such as `squared_norm`, which are NaN in other rows.
-        Properties: `outcomes` (which images were classified correctly), `distances` (smallest perturbations found by
-        attacks such as `fmn`), `steps` (the step at which an attack fooled the network, per image) and `summary`
-        (a text on accuracy under all attacks together).
+        `strength` (epsilon in units of 1/255 for Linf, in units of the pixel range for L2 and L1; severity of a
+        corruption; otherwise 0), `accuracy`, `low` and `high` (its 95% interval), `confidence` (mean softmax of the
+        predicted class), `n_images` and `seconds` (for strengths that are attacked together, only the sum of the
+        seconds is meaningful). A measure (kind ``measure``) has no accuracy but columns of its own, such as
+        `squared_norm`, which are NaN in other rows. Properties: `outcomes` (which images were classified correctly),
+        `distances` (smallest perturbations found by attacks such as `fmn`) and `summary` (a text on accuracy under all
+        attacks together).
 
     Raises:
         ConfigError: a key, parameter, engine, device or benchmark is unknown, or `epsilon` is combined with keys.
@@ -239,7 +234,7 @@ def evaluate(
     if leaderboard is not None:
         _check_no_keys(leaderboard, keys)
         keys = leaderboard.keys
-    parsed_keys = None if keys is None else parse_keys(keys, engine, randomised=randomised)
+    parsed_keys = None if keys is None else parse_keys(keys, engine)
     if keys is not None and epsilon is not None:
         raise ConfigError(
             "Reading arguments failed for `epsilon`: it is combined with `keys` or `benchmark`. Set the epsilons of "
@@ -250,11 +245,9 @@ def evaluate(
         check_selection(count, len(user_images.labels), "the given images")
     for task, parameters in parsed_keys or ():
         _check_shape(user_images, task, parameters)
-        _warn_of_parameters(task, parameters, randomised=randomised)
+        _warn_of_parameters(task, parameters)
     network_name = type(model).__name__
-    common_arguments = _CommonArguments(
-        as_normalisation(normalisation), n_classes, seed, engine, device, batch_size, randomised
-    )
+    common_arguments = _CommonArguments(as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
     with shown_progress(progress) as evaluation_progress, common_arguments.open_context(model, user_images) as context:
         image_set = _adapt_images(user_images, context.classifier)
         if parsed_keys is None:
@@ -262,7 +255,6 @@ def evaluate(
                 image_set.n_classes,
                 corruptions=_uncorruptible_reason(user_images) is None,
                 epsilon=epsilon,
-                randomised=randomised,
             )
             parsed_keys = parse_keys(first_look_keys, engine)
             count = _plan_first_look(context, image_set, parsed_keys, count, evaluation_progress)
@@ -283,7 +275,7 @@ def evaluate(
             progress,
         )
         has_attack = any(task.kind == "attack" for task, _ in parsed_keys)
-        zero_fraction = _measure_zero_gradients(context, image_set) if has_attack and not randomised else 0.0
+        zero_fraction = _measure_zero_gradients(context, image_set) if has_attack else 0.0
     _warn_of_weak_attacks(key_results.rows, network_name, len(image_set), image_set.n_classes, zero_fraction)
     columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
     measure_columns = dict.fromkeys(column for task, _ in parsed_keys for column in task.columns)
@@ -305,7 +297,6 @@ def evaluate(
         protocols,
         leaderboard,
         key_results.distances,
-        key_results.steps,
     )
 
 
@@ -321,13 +312,11 @@ class _KeyResults(NamedTuple):
         rows: rows of the table.
         outcomes: per-image outcomes by key and strength.
         distances: per-image distances by key, up to the largest strength.
-        steps: per-image steps by key and strength, for attacks that record them.
     """
 
     rows: list[dict[str, Any]]
     outcomes: dict[tuple[str, float], NDArray[np.bool_]]
     distances: dict[str, NDArray[np.float64]]
-    steps: dict[tuple[str, float], NDArray[np.float64]]
 
 
 def _check_no_keys(leaderboard: Benchmark, keys: _Keys | None) -> None:
@@ -389,12 +378,12 @@ def _evaluate_keys(
     progress: ProgressOption,
 ) -> _KeyResults:
     """Evaluate all images under all keys."""
-    key_results = _KeyResults([], {}, {}, {})
+    key_results = _KeyResults([], {}, {})
     evaluation_progress.n_evaluations = sum(len(parameters.strengths) for _, parameters in parsed_keys)
     for task, parameters in parsed_keys:
         evaluation_progress.begin_key(task.key, parameters.strengths, len(image_set))
         results = []
-        # A randomised network uses torch's generator, so the generator is seeded from the user's seed and the key.
+        # Custom code may use torch's generator, so the generator is seeded from the user's seed and the key.
         with dataclasses.replace(context, key=task.key).seeded(0):
             for result in _evaluate_key(context, task, parameters, image_set, evaluation_progress):
                 results.append(result)
@@ -408,8 +397,6 @@ def _evaluate_keys(
         for result in results:
             if PREDICTIONS in result.values:
                 key_results.outcomes[task.key, result.strength] = result.values[PREDICTIONS] == image_set.labels
-            if STEPS in result.values:
-                key_results.steps[task.key, result.strength] = steps_of(result.values[STEPS])
     return key_results
 
 
@@ -436,8 +423,6 @@ def _evaluate_key(
     )
     part = Part(unit, parameters.strengths, 0, len(image_set))
     measurements = (*_MEASUREMENTS, DISTANCES) if task.finds_distances else _MEASUREMENTS
-    if task.kind == "attack" and task.unsupported_steps_reason(context.engine) is None:
-        measurements = (*measurements, STEPS)
     yield from evaluate_part(
         context,
         task,
@@ -805,7 +790,6 @@ class _CommonArguments:
     engine: str
     device: torch.device | str | None
     batch_size: int
-    randomised: bool = False
 
     @contextmanager
     def open_context(self, model: nn.Module, images: ImageSet, key: str = "") -> Iterator[Context]:
@@ -820,7 +804,6 @@ class _CommonArguments:
             n_classes=self.n_classes,
             device=self.device,
             batch_size=self.batch_size,
-            randomised=self.randomised,
         )
         with prepared as classifier:
             _check_class_folders(images, classifier)
@@ -845,8 +828,6 @@ class _CommonArguments:
             "engine": self.engine,
             "batch_size": self.batch_size if is_reference else None,
         }
-        if self.randomised:
-            shared["randomised"] = True
         if images.images.dtype != np.uint8:
             shared["pixels"] = "floats, not multiples of 1/255"
         if classifier.dtype is not torch.float32:
@@ -953,7 +934,7 @@ def as_normalisation(value: Normalisation | tuple[Sequence[float], Sequence[floa
     return normalisation
 
 
-def parse_keys(keys: _Keys, engine: str, *, randomised: bool = False) -> list[tuple[Task, Parameters]]:
+def parse_keys(keys: _Keys, engine: str) -> list[tuple[Task, Parameters]]:
     """Parse the keys of `evaluate` and their parameters."""
     parsed: dict[str, tuple[Task, Parameters]] = {}
     keys_or_mappings = [keys] if isinstance(keys, str | Mapping) else list(keys)
@@ -962,11 +943,6 @@ def parse_keys(keys: _Keys, engine: str, *, randomised: bool = False) -> list[tu
         for key_or_mapping in keys_or_mappings
         for pair in (key_or_mapping.items() if isinstance(key_or_mapping, Mapping) else [(key_or_mapping, {})])
     ]
-    if randomised:
-        keys_with_fields = [
-            (RANDOMISED_GROUPS.get(key, key) if isinstance(key, str) else key, fields)
-            for key, fields in keys_with_fields
-        ]
     listed_keys = [key for key, _ in keys_with_fields]
     for name, fields in keys_with_fields:
         # A member of a group that is also listed on its own has the parameters listed there, as in a sweep.
@@ -980,12 +956,6 @@ def parse_keys(keys: _Keys, engine: str, *, randomised: bool = False) -> list[tu
                 raise ConfigError(
                     f"Reading keys failed for {task.key!r}: it is listed more than once. Evaluate it with other "
                     "parameters in a second call."
-                )
-            if randomised and issubclass(task.parameters, MinimumNorm):
-                raise ConfigError(
-                    f"Reading keys failed for {task.key}: it is a minimum-norm attack, which counts an image as "
-                    "fooled if a randomised network misclassifies it once by chance. Use an attack that averages over "
-                    "random outputs, such as aa_rand."
                 )
             parameters = _parse_parameters(task, fields, engine) if user_task is None else user_task[1]
             parsed[task.key] = task.with_parameters(parameters), parameters
@@ -1063,7 +1033,7 @@ _SHOWN_CAUTIONS: ContextVar[set[str] | None] = ContextVar("shown_cautions", defa
 """Warnings that the current call of `compare` has already shown for an earlier network; None outside `compare`."""
 
 
-def _warn_of_parameters(task: Task, parameters: Parameters, *, randomised: bool = False) -> None:
+def _warn_of_parameters(task: Task, parameters: Parameters) -> None:
     """Warn the caller of `evaluate` or `attack` about doubtful parameters (see `Parameters.cautions`)."""
     for caution in parameters.cautions:
         message = f"{task.key}.{caution.field}: {caution.problem}. {caution.remedy}"
@@ -1072,12 +1042,6 @@ def _warn_of_parameters(task: Task, parameters: Parameters, *, randomised: bool 
             continue
         if shown_cautions is not None:
             shown_cautions.add(message)
-        warnings.warn(message, RobustWarning, stacklevel=3)
-    if randomised and task.key.startswith("aa_standard"):
-        message = (
-            f"{task.key} does not average over the network's random numbers, so its accuracies are too high. Evaluate "
-            "aa_rand, or the group autoattack."
-        )
         warnings.warn(message, RobustWarning, stacklevel=3)
 
 

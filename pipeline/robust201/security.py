@@ -13,14 +13,9 @@ from robust201.figures.security_curves import SecurityCurves
 from robust201.images.user_arrays import as_image_set
 from robust201.tasks import TASKS, Task
 from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import STRENGTH_FIELDS, BrendelBethge, MinimumNorm
+from robust201.tasks.parameters import STRENGTH_FIELDS, Fmn
 
-DEFAULT_ATTACKS = {
-    "Linf": ("fmn",),
-    "L2": ("ddn_l2", "fmn_l2"),
-    "L1": ("fmn_l1",),
-    "L0": ("sigma_zero_l0",),
-}
+DEFAULT_ATTACKS = {"Linf": ("fmn",), "L2": ("fmn_l2",), "L1": ("fmn_l1",)}
 """Default attacks by norm."""
 
 
@@ -41,9 +36,9 @@ def curves(
         networks: modules in a mapping by name or in a list, or a single module.
         images: see `evaluate`.
         labels: see `evaluate`.
-        norm: ``"Linf"``, ``"L2"``, ``"L1"`` or ``"L0"``.
+        norm: ``"Linf"``, ``"L2"`` or ``"L1"``.
         attacks: keys of minimum-norm attacks in this norm, alone or with parameters:
-            ``{"fmn_l2": {"steps": 1000}, "ddn_l2": {}}``. None means `DEFAULT_ATTACKS`.
+            ``{"fmn_l2": {"steps": 1000}}``. None means `DEFAULT_ATTACKS`.
         options: further arguments of `evaluate`, such as `count` and `seed`.
 
     Returns:
@@ -51,9 +46,9 @@ def curves(
         `median_distance` over all images (0 for images that are misclassified without an attack), `median_low` and
         `median_high` (its 95% interval), `half_distance` (smallest epsilon that fools half of the correctly classified
         images), `never_fooled` (fraction of the images), `n_images`, `passes` (forward and backward passes per attacked
-        image in the attacks' steps; NaN with `aa_fab` and `bb`) and `seconds`. Distances are in the unit of the
-        strengths: 1/255 (Linf), the pixel range (L2, L1) or a number of values (L0).
-        Further members: `accuracy(epsilons)`, `distances` by image, `optimality` of the attacks, `summary` and
+        image in the attacks' steps) and `seconds`. Distances are in the unit of the
+        strengths: 1/255 (Linf) or the pixel range (L2, L1).
+        Further members: `accuracy(epsilons)`, `distances` by image, `summary` and
         `save("curves.pdf")`.
 
     Raises:
@@ -144,9 +139,7 @@ def _strength_field(task: Task) -> str:
 
 
 def _count_passes(task: Task, fields: Mapping[str, Any]) -> float:
-    """Return the number of forward and backward passes per image, two per step; NaN if it is unknown in advance."""
+    """Return the number of forward and backward passes per image, two per step."""
     parameters = task.parameters(**fields)
-    # Brendel and Bethge's attack first searches for a starting point, which takes an unknown number of passes.
-    if isinstance(parameters, MinimumNorm) and not isinstance(parameters, BrendelBethge):
-        return 2.0 * parameters.steps
-    return np.nan
+    assert isinstance(parameters, Fmn)  # noqa: S101 - `parse_attacks` accepts no other attack
+    return 2.0 * parameters.steps

@@ -38,7 +38,7 @@ def test_first_look_keys_share_one_epsilon_and_include_autoattack_with_its_defau
 def test_first_look_keys_include_applicable_attacks_for_few_classes(n_classes: int) -> None:
     parameters_by_key = first_look_parameters(n_classes)
     assert all(parameters_by_key[key].unsupported_classes_reason(n_classes) is None for key in parameters_by_key)
-    assert {"aa_apgd-ce", "aa_fab", "aa_square"} <= parameters_by_key.keys()
+    assert {"aa_apgd-ce", "aa_fab-t", "aa_square"} <= parameters_by_key.keys()
 
 
 def test_first_look_keys_have_no_corruptions_if_images_cannot_be_corrupted() -> None:

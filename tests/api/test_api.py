@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,6 +29,7 @@ from robust201.tasks.evaluate import evaluate_part
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
 from tests.support.fabricated import export, make_plan
+from tests.support.precision_settings import FP32_SETTINGS, effective_settings, raw_settings, tf32_everywhere
 from tests.support.small_results import write_results
 from tests.support.tiny_networks import (
     BATCH_SIZE,
@@ -235,45 +235,21 @@ def test_evaluate_accepts_module_created_in_inference_mode(make_model: type[nn.M
     assert model.training
 
 
-@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="the setting needs PyTorch 2.9")
-def test_evaluate_uses_full_precision_despite_fp32_precision_setting() -> None:
-    operations: list[Any] = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv]
-    precisions_before = [operation.fp32_precision for operation in operations]
-    recorded_precisions = []
+def test_evaluate_ignores_the_callers_precision() -> None:
+    recorded_settings = []
 
     class PrecisionRecorder(TinyNetwork):
         def forward(self, pixels: torch.Tensor) -> object:
-            recorded_precisions.append([operation.fp32_precision for operation in operations])
+            recorded_settings.append((*effective_settings(), torch.is_autocast_enabled("cpu")))
             return super().forward(pixels)
 
-    try:
-        for operation in operations:
-            operation.fp32_precision = "tf32"
+    with tf32_everywhere():
+        settings_before = raw_settings()
+    with tf32_everywhere():
         evaluate(PrecisionRecorder(), PIXELS, LABELS, "clean", progress=False)
-        assert [operation.fp32_precision for operation in operations] == ["tf32"] * 3
-    finally:
-        for operation, precision in zip(operations, precisions_before, strict=True):
-            operation.fp32_precision = precision
-    assert recorded_precisions
-    assert all(precisions == ["ieee"] * 3 for precisions in recorded_precisions)
-
-
-def test_evaluate_multiplies_matrices_in_full_precision() -> None:
-    recorded_precisions = []
-
-    class PrecisionRecorder(TinyNetwork):
-        def forward(self, pixels: torch.Tensor) -> object:
-            recorded_precisions.append((torch.get_float32_matmul_precision(), torch.is_autocast_enabled("cpu")))
-            return super().forward(pixels)
-
-    precision_before = torch.get_float32_matmul_precision()
-    try:
-        torch.set_float32_matmul_precision("medium")
-        evaluate(PrecisionRecorder(), PIXELS, LABELS, "clean", progress=False)
-        assert torch.get_float32_matmul_precision() == "medium"
-    finally:
-        torch.set_float32_matmul_precision(precision_before)
-    assert set(recorded_precisions) == {("highest", False)}
+        assert raw_settings() == settings_before
+    assert recorded_settings
+    assert set(recorded_settings) == {(*FP32_SETTINGS, False)}
 
 
 # --- attack

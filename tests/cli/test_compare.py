@@ -113,7 +113,6 @@ def test_evaluate_and_compare_write_latex(robust201, tmp_path):
         ("--std", "0.5"),
         ("--image-size", 8),
         ("--resize", "8"),
-        ("--randomised",),
         ("--weights", "a.pth"),
         ("--set", "pgd.steps=1"),
         ("--channels", 1),

@@ -249,15 +249,10 @@ def test_evaluate_accepts_key_groups(files: Path, robust201: RunCommand, keys: s
     assert pd.read_csv(files / "results.csv")["key"].tolist()[-1] == "aa_standard"
 
 
-def test_evaluate_accepts_randomised_networks(files: Path, robust201: RunCommand) -> None:
-    options = ("--set", "autoattack.steps=2", "--set", "autoattack.passes=2", "--set", "autoattack.epsilons=8/255")
-    argv = make_arguments(network="my_model.py:noisy", weights=None, keys="clean,autoattack", out="results.csv")
-    assert "evaluate it with randomised=True (--randomised)" in robust201(
-        *make_arguments(network="my_model.py:noisy", weights=None, keys="clean")
-    ).error_line(2)
-    result = robust201(*argv, *options, "--randomised")
-    assert result.code == 0, result.err
-    assert pd.read_csv(files / "results.csv")["key"].tolist() == ["clean", "aa_rand"]
+def test_evaluate_rejects_networks_with_random_outputs(files: Path, robust201: RunCommand) -> None:
+    assert (files / "my_model.py").exists()
+    argv = make_arguments(network="my_model.py:noisy", weights=None, keys="clean")
+    assert "returned different logits" in robust201(*argv).error_line(2)
 
 
 def make_model_file_writer(content: str) -> Callable[[Path], object]:
@@ -303,12 +298,6 @@ INVALID_INPUTS: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, s
     "unknown dataset": (change_nothing, {"data": "cifar01"}, 2, "got 'cifar01'. Did you mean 'cifar10'?"),
     "wrong image size": (change_nothing, {"image-size": 9}, 2, "expected uint8 images (N, 9, 9, 3)"),
     "unknown key": (change_nothing, {"keys": "pdg"}, 2, "Did you mean 'pgd'?"),
-    "key of the reference engine": (
-        change_nothing,
-        {"keys": "bb"},
-        2,
-        "got 'fused'. Use engine reference (--engine reference).",
-    ),
     "empty archive": (
         write_empty_files,
         {"data": "empty.npz"},

@@ -19,10 +19,9 @@ N_IMAGES = 40
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(published_figures, "load_images", lambda _dataset: image_set(N_IMAGES))
-    content = {"cifar10": {"net_state_dict": random_weights(0, "cifar10", 777, 200), "total_epoch": 200}}
-    torch.save(content, tmp_path / "arch-000000-seed-0777.pth")
+    torch.save(random_weights(0, "cifar10", 777, 200), tmp_path / "000000.pth")
     with CheckpointStore(tmp_path / "store") as checkpoint_store:
-        import_weights(tmp_path, checkpoint_store)
+        import_weights(tmp_path, checkpoint_store, datasets=["cifar10"])
     return tmp_path / "store"
 
 

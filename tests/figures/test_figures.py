@@ -111,15 +111,6 @@ def two_datasets(tmp_path_factory) -> RobustnessDataset:
 
 
 @pytest.fixture(scope="module")
-def step_results(tmp_path_factory) -> DatasetResults:
-    """Return results of a few networks with steps per image."""
-    folder = tmp_path_factory.mktemp("stepped")
-    keys = ("clean", "pgd", "aa_square")
-    export(folder, make_plan(ARCHITECTURES[:3], keys, measurements=("accuracy", "steps")))
-    return read_results(RobustnessDataset(folder))[0]
-
-
-@pytest.fixture(scope="module")
 def all_cells_results(results) -> DatasetResults:
     """Return results with planted accuracies for all isomorphism classes."""
     cells = nasbench201.evaluated_indices()
@@ -164,11 +155,10 @@ def test_neighbour_changes_show_their_intervals_on_the_page(tied_results):
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_figure_is_valid_vega_lite(name, frames, results, two_datasets, all_cells_results, step_results):
+def test_figure_is_valid_vega_lite(name, frames, results, two_datasets, all_cells_results):
     special_results = {
         "rank-correlation-datasets": read_results(two_datasets)[0],
         "operation-effects": all_cells_results,
-        "step-curves": step_results,
     }
     figure_results = special_results.get(name, results)
     frame = FIGURES[name].compute(figure_results) if name in special_results else frames[name]
@@ -217,17 +207,6 @@ def test_boxes_show_the_numbers_of_the_frame(frames, results):
         assert {"y": {"datum": 0.1}} in find_objects(panel)  # chance among ten classes
     axes = {title: panel["encoding"]["x"]["axis"]["title"] for title, panel in panels.items()}
     assert axes == {**dict.fromkeys(["APGD-CE", "Square", "FGSM", "PGD"], "ε in 1/255"), "PGD-L2": "ε (L2)"}
-
-
-def test_step_curves_have_a_panel_per_attack_at_one_epsilon(step_results):
-    frame = FIGURES["step-curves"].compute_numbers(step_results)
-    panels = find_panels("step-curves", frame, step_results)
-    assert list(panels) == ["Square, ε = 1/255", "PGD, ε = 1/255"]
-    axis_titles = [panel["encoding"]["x"]["axis"]["title"] for panel in panels.values()]
-    assert axis_titles == ["queries", "steps"]
-    rows = frame[frame["key"] == "pgd"]
-    drawn_points = find_rows(panels["PGD, ε = 1/255"], "network", "step", "accuracy")
-    assert drawn_points == [(row.network, row.step, pytest.approx(row.accuracy, abs=1e-5)) for row in rows.itertuples()]
 
 
 def test_corruption_boxes_have_the_colour_of_their_group(frames, results):

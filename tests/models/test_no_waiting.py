@@ -20,19 +20,14 @@ from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.batching import Batching
 from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
-from robust201.tasks.attack_kit.step_log import BallLog, StepLog
 from robust201.tasks.perturbations import (
     apgd,
-    apgd_dlr,
     apgd_targeted,
-    ddn,
     fab,
-    fab_targeted,
     fmn,
     pgd,
     pgd_l2,
     pgd_linf7,
-    sigma_zero,
     square,
     square_lp,
 )
@@ -120,7 +115,6 @@ def make_job(device, key, model):
         labels=torch.from_numpy(IMAGES.labels).to(device),
         indices=IMAGES.indices,
         epsilons=(1 / 255, 8 / 255),
-        step_log=StepLog(2, len(IMAGES), torch.device(device)),
     )
 
 
@@ -147,10 +141,6 @@ def run_apgd(job, samples):
     return apgd.single_run(TASKS["aa_apgd-ce"].parameters(steps=6))(job, samples, 0)[0]
 
 
-def run_apgd_dlr_l2(job, samples):
-    return apgd_dlr.single_run(TASKS["aa_apgd-dlr_l2"].parameters(steps=5))(job, samples, 0)[0]
-
-
 def run_apgd_t_l1(job, samples):
     return apgd_targeted.single_run(TASKS["aa_apgd-t_l1"].parameters(steps=3, larger_epsilons=False))(job, samples, 0)[
         0
@@ -161,9 +151,7 @@ def run_square(job, samples):
     margins = torch.ones(len(samples.strength_indices), device=job.images.device)
     state = square.SearchState(samples.clean.clone(), margins)
     windows = square._to_device(job.random_numbers.windows(0, 0, [3] * 6, job.shape), job.images.device)
-    log = job.run_log(samples, 6)
-    square._search(job, samples, state, torch.arange(len(margins), device=job.images.device), windows, log, 0)
-    log.write()
+    square._search(job, samples, state, torch.arange(len(margins), device=job.images.device), windows)
     return state.accepted_images
 
 
@@ -173,12 +161,8 @@ def run_square_lp(job, samples, ball):
     moves = job.random_numbers.window_moves(0, 0, samples.dataset_indices, [3] * 4, job.shape)
     rows = torch.arange(len(margins), device=job.images.device)
     all_rows = slice(0, len(margins))
-    numbered_moves = [
-        (query, move.for_images(all_rows, job.images.device)) for query, move in enumerate(moves, start=1)
-    ]
-    log = job.run_log(samples, 4)
-    square_lp._search(job, samples, state, rows, numbered_moves, ball, log)
-    log.write()
+    moves = [move.for_images(all_rows, job.images.device) for move in moves]
+    square_lp._search(job, samples, state, rows, moves, ball)
     return state.accepted_images
 
 
@@ -190,46 +174,22 @@ def run_square_l1(job, samples):
     return run_square_lp(job, samples, square_lp._L1Ball(job, samples))
 
 
-def run_fab(job, samples):
-    return fab.single_run(TASKS["aa_fab"].parameters(steps=2))(job, samples, 1)[0]
-
-
-def run_fab_l1(job, samples):
-    return fab.single_run(TASKS["aa_fab_l1"].parameters(steps=2))(job, samples, 0)[0]
-
-
-def run_fab_t_l2(job, samples):
-    return fab_targeted.single_run(TASKS["aa_fab-t_l2"].parameters(steps=2))(job, samples, 0)[0]
+def run_fab_t(job, samples, key):
+    return fab.single_run(TASKS[key].parameters(steps=2))(job, samples, 0)[0]
 
 
 def run_fmn(job, samples, key):
-    log = BallLog(job.step_log, (1 / 255, 8 / 255), samples.positions, 4)
-    adversarial = fmn.run_fmn(job, samples, TASKS[key].parameters(steps=4), log)
-    log.write()
-    return adversarial
-
-
-def run_ddn(job, samples):
-    return ddn.run_ddn(job, samples, TASKS["ddn_l2"].parameters(steps=4))
-
-
-def run_sigma_zero(job, samples):
-    return sigma_zero.run_sigma_zero(job, samples, TASKS["sigma_zero_l0"].parameters(steps=4))
+    return fmn.run_fmn(job, samples, TASKS[key].parameters(steps=4))
 
 
 ATTACK_LOOPS = {
-    **{key: partial(run_fmn, key=key) for key in ("fmn", "fmn_l2", "fmn_l1", "fmn_l0")},
-    "ddn_l2": run_ddn,
-    "sigma_zero_l0": run_sigma_zero,
+    **{key: partial(run_fmn, key=key) for key in ("fmn", "fmn_l2", "fmn_l1")},
+    **{key: partial(run_fab_t, key=key) for key in ("aa_fab-t", "aa_fab-t_l2", "aa_fab-t_l1")},
     "pgd": run_pgd,
     "pgd_linf7": run_pgd_linf7,
     "pgd_l2": run_pgd_l2,
     "aa_apgd-ce": run_apgd,
-    "aa_apgd-dlr_l2": run_apgd_dlr_l2,
     "aa_apgd-t_l1": run_apgd_t_l1,
-    "aa_fab": run_fab,
-    "aa_fab_l1": run_fab_l1,
-    "aa_fab-t_l2": run_fab_t_l2,
     "aa_square": run_square,
     "aa_square_l2": run_square_l2,
     "aa_square_l1": run_square_l1,

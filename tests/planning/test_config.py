@@ -25,16 +25,6 @@ def sweep_fields(**changes: object) -> dict[str, object]:
     return MINIMAL | changes
 
 
-def test_steps_measurement_requires_engine_and_attack_that_record_steps() -> None:
-    keys = {"clean": {}, "pgd": {}, "aa_square": {}, "jacobian": {}}
-    fields = {"keys": keys, "measurements": ["accuracy", "steps"]}
-    assert parse_config(sweep_fields(**fields), "test").measurements == ("accuracy", "steps")
-    with pytest.raises(ConfigError, match=r"measurements: aa_square does not record `steps` with engine reference"):
-        parse_config(sweep_fields(**fields, engine="reference"), "test")
-    with pytest.raises(ConfigError, match=r"measurements: aa_standard does not record `steps` with any engine"):
-        parse_config(sweep_fields(**fields | {"keys": keys | {"aa_standard": {}}}), "test")
-
-
 def test_sweep_defaults_match_the_paper() -> None:
     config = parse_config(MINIMAL, "test")
     assert tuple(config.parameters) == PAPER_KEYS

@@ -9,8 +9,7 @@ from robust201.planning.loading import load_config
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, run_sweep
 from robust201.shards import ShardStore
-from robust201.tasks import RANDOMISED_GROUPS, TASKS
-from robust201.tasks.parameters import MinimumNorm
+from robust201.tasks import TASKS
 from robust201.weights.importing import import_weights
 from robust201.weights.store import CheckpointStore
 
@@ -50,15 +49,14 @@ def test_cifar10_job_gives_plausible_accuracies(
     assert clean_accuracies[21] == pytest.approx(0.7326, abs=0.25)
 
 
-def test_threat_model_job_has_all_perturbations_except_randomised_and_minimum_norm(
+def test_threat_model_job_has_all_perturbations_except_minimum_norm(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     config = load_config(REPOSITORY / "jobs/threat-model.yaml")
-    randomised_keys = set(RANDOMISED_GROUPS.values())  # not needed, because the job's networks are deterministic
     perturbation_keys = {key for key, task in TASKS.items() if task.kind != "measure"}
-    minimum_norm_keys = {key for key, task in TASKS.items() if issubclass(task.parameters, MinimumNorm)}
-    assert perturbation_keys - randomised_keys - minimum_norm_keys <= set(config.tasks)
+    minimum_norm_keys = {key for key, task in TASKS.items() if task.finds_distances}
+    assert perturbation_keys - minimum_norm_keys <= set(config.tasks)
     assert config.transfers == {"transfer_21": 21, "transfer_309": 309}
     assert all(len(parameters.strengths) == 1 for parameters in config.parameters.values())
 

@@ -94,8 +94,6 @@ def test_sweep_computes_all_columns_of_measures(make_sweep: MakeSweep, robust201
         "input_gradient": {"images": 4},
         "hessian_weights": {"images": 4, "batch": 2, "tolerance": 0.1},
         "hessian_input": {"images": 4, "split": "train"},
-        "proxies": {"images": 6},
-        "croze": {"images": 6, "split": "test"},
     }
     network_fields = {"network": {"channels": 4, "cells": 1}, "weights": {"random": {"seeds": [0]}}}
     config = make_sweep(keys=keys, architectures=[21], checkpoints=None, **network_fields)
@@ -153,11 +151,17 @@ def test_missing_train_images_error_names_keys(write_sweep: WriteSweep, robust20
     (tmp_path / "mine").mkdir()
     write_parquet(tmp_path / "mine/test.parquet")
     datasets = {"mine": {"path": str(tmp_path / "mine"), "form": "parquet", "classes": 10, "image_size": 32}}
-    keys = {"clean": {}, "croze": {}, "proxies": {}, "jacobian": {"images": 12}}
+    on_train_images = {"images": 12, "split": "train"}
+    keys = {
+        "clean": {},
+        "input_gradient": on_train_images,
+        "jacobian": on_train_images,
+        "hessian_input": {"images": 12},
+    }
     sweep = write_sweep(datasets=datasets, checkpoints=None, weights=RANDOM_WEIGHTS, keys=keys)
     error_line = robust201("run", sweep).error_line(2)
     assert "Loading the train images of mine failed" in error_line
-    assert error_line.rstrip().endswith("Or set `split: test` for proxies, croze.")
+    assert error_line.rstrip().endswith("Or set `split: test` for jacobian, input_gradient.")
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------
@@ -361,9 +365,9 @@ def test_sweep_attacks_all_zoo_families(make_sweep: MakeSweep) -> None:
 @pytest.mark.slow
 def test_sweep_computes_measures_for_all_zoo_families(make_sweep: MakeSweep) -> None:
     """Some measures need second derivatives, which PyTorch's `grid_sample` lacks, so no network may use it."""
-    keys = {"jacobian": {"images": 4}, "hessian_input": {"images": 4}, "proxies": {"images": 8}}
+    keys = {"jacobian": {"images": 4}, "hessian_input": {"images": 4}}
     config = make_sweep(**zoo_fields({"random": {}}, architectures=SMALL_NETWORKS, keys=keys))
-    assert run(config)[0].results == 3 * len(SMALL_NETWORKS)
+    assert run(config)[0].results == 2 * len(SMALL_NETWORKS)
 
 
 def test_run_rejects_zoo_network_with_wrong_image_size(

@@ -233,7 +233,7 @@ def forbid_synchronisation() -> Iterator[Callable[[], None]]:
     torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("key", ["pgd", "pgd_linf7", "pgd_l2", "aa_apgd-ce", "aa_apgd-dlr_l2"])
+@pytest.mark.parametrize("key", ["pgd", "pgd_linf7", "pgd_l2", "aa_apgd-ce", "aa_apgd-t_l1"])
 def test_attack_steps_do_not_synchronise_with_device(device, key, forbid_synchronisation, monkeypatch):
     classifier = tiny_classifier(TinyNetwork()).to(device)
 

@@ -53,7 +53,7 @@ INVALID_TRANSFERS = [
         {"source": [0, cells.specs()[0]], "key": "pgd"},
         r"in a list of sources, got #0 twice \(also transfer_0\)",
     ),
-    ({"source": 0, "key": "aa_fab", "queries": 3}, r"keys.transfer.queries"),
+    ({"source": 0, "key": "aa_fab-t", "queries": 3}, r"keys.transfer.queries"),
     ({"source": 0, "key": "transfer"}, r"keys.transfer.key: expected an attack, such as pgd, got 'transfer'"),
 ]
 

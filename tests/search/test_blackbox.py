@@ -13,7 +13,7 @@ from robust201 import RobustnessDataset
 from robust201.core.errors import ConfigError
 from robust201.search.blackbox import CONFIGSPACE_FILE, Fidelity, as_fidelity, write_blackbox
 from robust201.spaces.nasbench201 import OPERATIONS, cell_index, cell_operations, evaluated_indices
-from robust201.tasks.columns import Values, steps_of
+from robust201.tasks.columns import Values
 from tests.support.fabricated import LABELS, N_IMAGES, export, make_images, make_plan, make_unit, make_values
 from tests.support.planted import best_cell, planted_accuracy, write_planted
 
@@ -106,10 +106,10 @@ ARCHITECTURES = evaluated_indices()[::300]
 
 
 @pytest.fixture(scope="module")
-def results_with_steps(tmp_path_factory: pytest.TempPathFactory) -> RobustnessDataset:
-    """Return results with per-image outcomes and attack steps."""
+def results_with_outcomes(tmp_path_factory: pytest.TempPathFactory) -> RobustnessDataset:
+    """Return results with per-image outcomes."""
     folder = tmp_path_factory.mktemp("stepped")
-    plan = make_plan(ARCHITECTURES, ("clean", "pgd"), measurements=("accuracy", "predictions", "steps"))
+    plan = make_plan(ARCHITECTURES, ("clean", "pgd"), measurements=("accuracy", "predictions"))
     export(folder, plan, formats=("parquet",), outcomes="bits", images_of=lambda _plan, dataset: make_images(dataset))
     return RobustnessDataset(folder)
 
@@ -126,12 +126,12 @@ def make_fabricated_values(architecture: int, key: str, strength: float) -> Valu
     return make_values(make_unit(architecture, "cifar10", key, (strength,)), strength)
 
 
-@pytest.mark.parametrize("fidelity", ["images", "steps"])
+@pytest.mark.parametrize("fidelity", ["images"])
 def test_highest_fidelity_matches_a_blackbox_without_fidelity(
-    results_with_steps: RobustnessDataset, tmp_path: Path, fidelity: Fidelity
+    results_with_outcomes: RobustnessDataset, tmp_path: Path, fidelity: Fidelity
 ) -> None:
-    write_blackbox(results_with_steps, tmp_path / "without-fidelity")
-    write_blackbox(results_with_steps, tmp_path / "fidelities", fidelity)
+    write_blackbox(results_with_outcomes, tmp_path / "without-fidelity")
+    write_blackbox(results_with_outcomes, tmp_path / "fidelities", fidelity)
     expected_objectives, _, expected = read_blackbox(tmp_path / "without-fidelity")
     objectives, fidelities, values = read_blackbox(tmp_path / "fidelities")
     assert objectives == expected_objectives
@@ -141,26 +141,10 @@ def test_highest_fidelity_matches_a_blackbox_without_fidelity(
     assert space[f"hp_{fidelity}"]["domain_kwargs"] == {"lower": fidelities[0], "upper": fidelities[-1]}
 
 
-def test_fidelity_steps_gives_the_error_after_each_number_of_steps(
-    results_with_steps: RobustnessDataset, tmp_path: Path
-) -> None:
-    write_blackbox(results_with_steps, tmp_path / "steps", "steps")
-    objectives, fidelities, values = read_blackbox(tmp_path / "steps")
-    assert fidelities.tolist() == [1, 2, 4, 8]
-    hyperparameters = pd.read_parquet(tmp_path / "steps" / "hyperparameters.parquet")
-    cells = [cell_index(tuple(row)) for row in hyperparameters.itertuples(index=False)]
-    for architecture in ARCHITECTURES:
-        steps = steps_of(make_fabricated_values(architecture, "pgd", 1.0)["steps"])
-        errors = values[0, cells.index(architecture)]
-        expected = [(steps <= n_steps).mean() for n_steps in fidelities]
-        np.testing.assert_allclose(errors[:, objectives.index("metric_error_pgd_1")], expected, atol=1e-6)
-        assert len(set(errors[:, objectives.index("metric_error_clean")])) == 1
-
-
 def test_fidelity_images_uses_the_first_images_of_one_permutation(
-    results_with_steps: RobustnessDataset, tmp_path: Path
+    results_with_outcomes: RobustnessDataset, tmp_path: Path
 ) -> None:
-    write_blackbox(results_with_steps, tmp_path / "images", "images")
+    write_blackbox(results_with_outcomes, tmp_path / "images", "images")
     objectives, fidelities, values = read_blackbox(tmp_path / "images")
     assert fidelities.tolist() == [10, 20, 40]
     hyperparameters = pd.read_parquet(tmp_path / "images" / "hyperparameters.parquet")
@@ -175,16 +159,12 @@ def test_fidelity_images_uses_the_first_images_of_one_permutation(
 
 def test_write_blackbox_rejects_missing_fidelity_and_dataset(planted_optimum_folder: Path, tmp_path: Path) -> None:
     reader = RobustnessDataset(planted_optimum_folder)
-    with pytest.raises(
-        ConfigError, match="the fidelity `steps` needs the measurement `steps` of an attack, and cifar10"
-    ):
-        write_blackbox(reader, tmp_path / "steps", "steps")
     with pytest.raises(ConfigError, match="the fidelity `images` needs per-image outcomes, and cifar10 has none"):
         write_blackbox(reader, tmp_path / "images", "images")
     with pytest.raises(ConfigError, match=r"it has no results on 'cifar1'.*cifar10"):
         write_blackbox(reader, tmp_path / "data", data="cifar1")
-    with pytest.raises(ConfigError, match="it must be images or steps"):
-        as_fidelity("step")
+    with pytest.raises(ConfigError, match="it must be images"):
+        as_fidelity("image")
 
 
 MULTI_FIDELITY_SCRIPT = """
@@ -218,17 +198,17 @@ print(json.dumps([resource, levels, len(reached), len(set(reached)) > 1]))
 
 
 def test_syne_tune_scheduler_stops_cells_at_low_fidelities(
-    results_with_steps: RobustnessDataset, tmp_path: Path
+    results_with_outcomes: RobustnessDataset, tmp_path: Path
 ) -> None:
     python = os.environ.get(SYNE_TUNE_PYTHON_VARIABLE)
     if not python:
         pytest.skip(f"{SYNE_TUNE_PYTHON_VARIABLE} is not set")
-    write_blackbox(results_with_steps, tmp_path / "steps", "steps")
+    write_blackbox(results_with_outcomes, tmp_path / "images", "images")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [python, "-c", MULTI_FIDELITY_SCRIPT, str(tmp_path / "steps")]
+    command = [python, "-c", MULTI_FIDELITY_SCRIPT, str(tmp_path / "images")]
     process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert process.returncode == 0, process.stderr
     resource, levels, n_cells, stops_at_different_levels = json.loads(process.stdout)
-    assert (resource, levels) == ("hp_steps", [1, 2, 4, 8])
+    assert (resource, levels) == ("hp_images", [10, 20, 40])
     assert n_cells > 0
     assert stops_at_different_levels

@@ -179,8 +179,7 @@ def test_blackbox_rejects_options_of_a_search(
     ("options", "message"),
     [
         (("--fidelity", "images"), "--fidelity applies only with --blackbox"),
-        (("--blackbox", "new", "--fidelity", "step"), "it must be images or steps"),
-        (("--blackbox", "new", "--fidelity", "steps"), "needs the measurement `steps`"),
+        (("--blackbox", "new", "--fidelity", "step"), "it must be images"),
         (("--blackbox", "new", "--dataset", "x"), "it has no results on 'x'"),
     ],
 )

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, format_spec, specs
 from robust201.spaces.nasbench201.compiled import compile_network, kernels, native
 from robust201.spaces.nasbench201.compiled import network as network_module
-from tests.spaces.test_incremental import CONSTANT_CELLS, fix_depth, full_and_incremental_logits
 from tests.spaces.test_inference import (
     N_CLASSES,
     NORMALISATION,
@@ -20,12 +19,9 @@ from tests.spaces.test_inference import (
     images_of,
     network_of,
 )
+from tests.spaces.test_window_search import CONSTANT_CELLS, fix_depth, full_and_incremental_logits, needs_library
 
 REPOSITORY = Path(__file__).parents[2]
-
-needs_library = pytest.mark.skipif(
-    native.load_library() is None, reason="native.c was not compiled, or the processor lacks AVX-512"
-)
 
 
 def compile_both(spec, *, size, cells=1, n_images=9, seed=0):
@@ -158,14 +154,18 @@ def test_native_searches_have_separate_memory(monkeypatch):
 
 @needs_library
 def test_native_search_exists_only_if_it_saves_time():
-    def start_search(index, side, queries=64):
+    def start_search(index, side, queries=64, *, size=32, n_images=8):
         spec = specs()[index]
         network = compile_network(network_of(spec, channels=16, cells=5), spec, NORMALISATION, n_classes=N_CLASSES)
-        return network.window_search(torch.zeros(8, 3, 32, 32), [side] * queries)
+        return network.window_search(torch.zeros(n_images, 3, size, size), [side] * queries)
 
     assert start_search(309, 4) is not None
     assert start_search(309, 14) is None  # the window is too large
     assert start_search(309, 4, queries=2) is None  # filling the cache would take longer
+    assert start_search(309, 4, queries=0) is None
+    assert start_search(309, 1, size=4) is None
+    assert start_search(309, 4, n_images=0) is None
+    assert start_search(309, 4, n_images=65) is None  # more images than a chunk
     assert start_search(0, 4) is None  # in this cell, changes spread too quickly
     assert start_search(21, 3) is not None
 

@@ -23,7 +23,7 @@ from robust201.export import export_dataset
 from robust201.images import DATASETS
 from robust201.shards import RowBatch
 from robust201.tasks import TASKS, Task
-from robust201.tasks.columns import NOT_FOOLED_STEP, Values
+from robust201.tasks.columns import Values
 
 N_IMAGES = 40
 LABELS = np.arange(N_IMAGES) % 3
@@ -132,7 +132,6 @@ def make_values(unit: Unit, strength: float, n_classes: int = 3) -> Values:
         "confidence_argmax": np.where(cm.sum(axis=0)[:, None] > 0, confidences[1], np.nan),
         "confidence_prediction": prediction_confidences,
         "predictions": predictions.astype(np.uint8),
-        "steps": np.where(predictions == labels, NOT_FOOLED_STEP, np.arange(N_IMAGES) % 9).astype(np.uint32),
     }
 
 

@@ -92,9 +92,8 @@ def autoattack_images(key, classifier, pixels, labels, epsilon, seed, parameters
     name, _, norm = key.removeprefix("aa_").partition("_")
     norm = norm.upper() or "Linf"
     device = classifier.device
-    attacks = ["apgd-ce", "apgd-dlr"] if name == "rand" else [name]
     adversary = AutoAttack(
-        classifier, attacks=attacks, eps=epsilon, norm=norm, seed=seed, version="custom", device=device
+        classifier, attacks=[name], eps=epsilon, norm=norm, seed=seed, version="custom", device=device
     )
     adversary.verbose = False
     if name == "standard":
@@ -104,20 +103,17 @@ def autoattack_images(key, classifier, pixels, labels, epsilon, seed, parameters
         adversary.square.n_queries = parameters.queries
         adversary.square.n_restarts = parameters.restarts
         adversary.square.p_init = parameters.p_init
-    elif name.startswith("fab"):
-        n_targets = min(getattr(parameters, "targets", 1), classifier.n_classes - 1)
+    elif name == "fab-t":
         adversary.fab = FABAttack_PT(
             classifier,
-            n_restarts=getattr(parameters, "restarts", 1),
+            n_restarts=1,
             n_iter=parameters.steps,
             eps=epsilon,
             seed=seed,
             norm=norm,
             device=device,
-            n_target_classes=n_targets,
+            n_target_classes=min(parameters.targets, classifier.n_classes - 1),
         )
-    elif name == "rand":
-        adversary.apgd = APGDAttack(classifier, n_iter=parameters.steps, eot_iter=parameters.passes, **apgd_options)
     else:
         apgd_options |= {"n_iter": parameters.steps, "n_restarts": parameters.restarts}
         apgd_options["use_largereps"] = getattr(parameters, "larger_epsilons", False)

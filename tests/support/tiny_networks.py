@@ -28,8 +28,6 @@ SMALL_PARAMETERS = {
 """Parameter values that make attacks fast, by name."""
 SMALL_PARAMETERS_BY_KEY = {
     "aa_standard": {"steps": 2, "queries": 4},
-    "aa_rand": {"steps": 2, "passes": 2},
-    "aa_fab": {"steps": 2},
     "aa_fab-t": {"steps": 2},
 }
 """Parameters of attacks that would be slow even with `SMALL_PARAMETERS`, by the key without its norm."""

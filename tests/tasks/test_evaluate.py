@@ -16,7 +16,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.columns import MEASUREMENTS
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import check_values, merge_values
-from tests.support.attack_rows import FULLY_TESTED_ATTACKS, FULLY_TESTED_TASKS, mark_ensembles_slow, with_reference
+from tests.support.attack_rows import FULLY_TESTED_ATTACKS, FULLY_TESTED_TASKS, mark_ensembles_slow
 from tests.support.tiny_networks import (
     BATCH_SIZE,
     CountingNetwork,
@@ -31,16 +31,12 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
-every_task = pytest.mark.parametrize("task", mark_ensembles_slow(with_reference(FULLY_TESTED_TASKS)))
+every_task = pytest.mark.parametrize("task", mark_ensembles_slow(FULLY_TESTED_TASKS))
 IMAGES = tiny_images()
 PROVENANCE = {"host": "here"}
-# The reference engine does not record steps.
-MEASUREMENTS_WITHOUT_STEPS = tuple(name for name in MEASUREMENTS if name != "steps")
 
 
-def evaluate_images(
-    task, *, context=None, images=IMAGES, measurements=MEASUREMENTS_WITHOUT_STEPS, parameters=None, **bounds
-):
+def evaluate_images(task, *, context=None, images=IMAGES, measurements=tuple(MEASUREMENTS), parameters=None, **bounds):
     parameters = parameters or small_parameters(task)
     # `evaluate_part` sets the key, as in a worker.
     context = context or tiny_context("")
@@ -111,9 +107,7 @@ def test_evaluate_part_supports_few_images(task, n_images):
         assert result.values["cm"].sum() == n_images
 
 
-@pytest.mark.parametrize(
-    "task", [task for task in with_reference(FULLY_TESTED_ATTACKS) if task.constraint], ids=lambda task: task.key
-)
+@pytest.mark.parametrize("task", [task for task in FULLY_TESTED_ATTACKS if task.constraint], ids=lambda task: task.key)
 def test_attack_lowers_accuracy(task):
     clean_accuracy = float(evaluate_images(TASKS["clean"])[0].values["accuracy"])
     extra_parameters = {"queries": 60} if task.key.startswith("aa_square") else {}

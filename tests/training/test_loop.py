@@ -21,6 +21,7 @@ from robust201.spaces.zoo.space import Zoo
 from robust201.training.data import Mixture, OneSource
 from robust201.training.loop import train
 from robust201.training.recipes import Recipe
+from tests.support.precision_settings import FP32_SETTINGS, effective_settings, raw_settings, tf32_everywhere
 from tests.training.support import IMAGES, ONE_CONVOLUTION, SPACE, SmallSpace, make_images, weights_hash
 
 BASE = {"epochs": 2, "batch_size": 8, "learning_rate": 0.1, "weight_decay": 5e-4, "schedule": {"cosine": {}}}
@@ -364,3 +365,19 @@ def test_channels_last_changes_only_the_rounding(monkeypatch):
     for name, tensor in contiguous.state_dict.items():
         assert channels_last.state_dict[name].is_contiguous()
         torch.testing.assert_close(channels_last.state_dict[name], tensor, rtol=0, atol=1e-4)
+
+
+def test_training_ignores_and_restores_the_callers_precision() -> None:
+    recorded_settings = []
+
+    class RecordingSpace(SmallSpace):
+        def build(self, *arguments, **options) -> nn.Module:
+            recorded_settings.append(effective_settings())
+            return super().build(*arguments, **options)
+
+    with tf32_everywhere():
+        expected = raw_settings()
+    with tf32_everywhere():
+        run_training(make_recipe(epochs=1), space=RecordingSpace())
+        assert raw_settings() == expected
+    assert set(recorded_settings) == {FP32_SETTINGS}

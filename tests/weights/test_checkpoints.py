@@ -20,7 +20,6 @@ from robust201.weights.published.nats_split import JoinedParts, find_parts
 from tests.support.official_archives import (
     CELLS,
     CHANNELS,
-    CLASSES,
     assert_equal_tensors,
     iter_weights,
     make_records,
@@ -117,60 +116,6 @@ def test_tar_reader_accepts_an_archive_in_one_part(nats: Path, parts: list[Path]
     tar = tmp_path / "NATS-tss-v1_0-3ffb9-full.tar"
     tar.write_bytes(b"".join(part.read_bytes() for part in parts))
     assert [source_weights.index for source_weights in iter_weights(tar, datasets=["cifar10"])] == list(INDICES)
-
-
-def test_raw_training_reader_returns_the_weights_of_the_requested_length(tmp_path: Path) -> None:
-    for index, seed in ((3, 888), (3, 777), (21, 999), (21, 888)):
-        content: dict[str, Any] = {"info": {"host": "x"}, "all_dataset_keys": list(CLASSES)}
-        for dataset in CLASSES:
-            weights = random_weights(index, dataset, seed, 200)
-            content[dataset] = {"net_state_dict": weights, "total_epoch": 200, "param": 0.1, "finish-train": True}
-        torch.save(content, tmp_path / f"arch-{index:06d}-seed-{seed:04d}.pth")
-    assert detect_format(tmp_path).name == "nasbench201-raw"
-    weights_of_trials = weights_by_trial(list(iter_weights(tmp_path)))
-    assert {(index, seed) for index, _, _, seed in weights_of_trials} == {(3, 777), (21, 888)}
-    for (index, dataset, epochs, seed), source_weights in weights_of_trials.items():
-        assert (source_weights.channels, source_weights.cells, source_weights.n_classes, source_weights.spec) == (
-            CHANNELS,
-            CELLS,
-            CLASSES[dataset],
-            None,
-        )
-        assert_equal_tensors(source_weights.state_dict, random_weights(index, dataset, seed, epochs))
-    with pytest.raises(CheckpointError, match="expected a training run of 12 epochs, got 200"):
-        list(iter_weights(tmp_path, hp="12"))
-
-
-def write_raw_training(folder: Path, index: int, seed: int, datasets: list[str]) -> None:
-    content: dict[str, Any] = {"all_dataset_keys": datasets}
-    for dataset in datasets:
-        content[dataset] = {"net_state_dict": random_weights(index, dataset, seed, 200), "total_epoch": 200}
-    torch.save(content, folder / f"arch-{index:06d}-seed-{seed:04d}.pth")
-
-
-def test_raw_training_reader_uses_the_lowest_seed_that_has_the_dataset(tmp_path: Path) -> None:
-    # The seed is chosen for each dataset, as in the reader of NATS-Bench records.
-    write_raw_training(tmp_path, 3, 777, ["cifar10"])
-    write_raw_training(tmp_path, 3, 888, ["cifar10", "cifar100"])
-    write_raw_training(tmp_path, 3, 999, ["cifar100"])
-    default_trials = {(dataset, seed) for _, dataset, _, seed in weights_by_trial(list(iter_weights(tmp_path)))}
-    assert default_trials == {("cifar10", 777), ("cifar100", 888)}
-    cifar100_trials = {
-        (source_weights.dataset, source_weights.seed)
-        for source_weights in iter_weights(tmp_path, datasets=["cifar100"])
-    }
-    assert cifar100_trials == {("cifar100", 888)}
-    all_trials = {(source_weights.dataset, source_weights.seed) for source_weights in iter_weights(tmp_path, seed=None)}
-    assert all_trials == {("cifar10", 777), ("cifar10", 888), ("cifar100", 888), ("cifar100", 999)}
-
-
-@pytest.mark.parametrize("seed", [777, None])
-def test_raw_training_reader_rejects_a_dataset_without_weights(tmp_path: Path, seed: int | None) -> None:
-    write_raw_training(tmp_path, 3, 777, ["cifar10"])
-    write_raw_training(tmp_path, 3, 888, ["cifar100"])
-    expected = r"#3 .*expected weights of ImageNet16-120, got weights of cifar10, cifar100"
-    with pytest.raises(CheckpointError, match=expected):
-        list(iter_weights(tmp_path, datasets=["cifar10", "ImageNet16-120"], seed=seed))
 
 
 @pytest.mark.parametrize("suffix", ["pth", "pt", "safetensors"])
@@ -309,9 +254,7 @@ class Malicious:
         return pytest.fail, ("a pickle ran code",)
 
 
-@pytest.mark.parametrize(
-    "file_name", ["000003.pickle.pbz2", "000003-FULL.pth", "arch-000003-seed-0777.pth", "000003.pth"]
-)
+@pytest.mark.parametrize("file_name", ["000003.pickle.pbz2", "000003-FULL.pth", "000003.pth"])
 def test_every_reader_rejects_pickles_with_forbidden_globals(tmp_path: Path, file_name: str) -> None:
     content = {"200": {"arch_index": Malicious()}, "full": Malicious()}
     if file_name.endswith("pbz2"):

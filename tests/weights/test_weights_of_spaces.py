@@ -1,7 +1,6 @@
 """Weights of several spaces are stored together, imported by name and evaluated; datasets may have separate files."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,10 @@ from robust201.planning.sweep_record import portable_fields
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.zoo.space import NETWORKS, ZooNetwork
 from robust201.submission.shipment import _find_paths
-from robust201.weights.manifest import hash_recipe
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
 from tests.runtime.test_extended_sweeps import write_parquet
 
-OLD_MANIFEST = Path(__file__).parent / "manifest_format_1.jsonl"
 STATE_DICT = {"weight": torch.arange(4.0)}
 CELL = "|nor_conv_1x1~0|+|none~0|none~1|+|none~0|none~1|none~2|"
 COMMON_FIELDS: dict[str, Any] = {
@@ -65,21 +62,6 @@ def write_tiny_weights(path: Path, width: int = 4, seed: int = 0) -> Path:
 
 
 # --- the store --------------------------------------------------------------------------------------------------------
-
-
-def test_manifest_of_an_earlier_version_is_read_and_written_unchanged(tmp_path: Path) -> None:
-    shutil.copy(OLD_MANIFEST, tmp_path / "manifest.jsonl")
-    old_store = CheckpointStore(tmp_path)
-    assert old_store.find(21, "cifar10", recipe="").file == "cifar10/000021-e200-s777.safetensors"
-    assert old_store.find(21, "cifar10", recipe="trained-3f9a2c1b").training == {"recipe": {"a": 1}}
-    assert old_store.find("resnet18", "cifar10", space="zoo").file == "cifar10/resnet18-mine-e12-s0.safetensors"
-    with CheckpointStore(tmp_path / "new") as store:
-        store.add(index=21, epochs=200, seed=777, **SIZE, **COMMON_FIELDS)
-        recipe: dict[str, Any] = {"recipe": "trained-3f9a2c1b", "training": {"recipe": {"a": 1}}}
-        recipe["source_sha256"] = hash_recipe(recipe["training"]["recipe"])
-        store.add(index=21, epochs=12, seed=0, **SIZE | {"spec": "|x|"}, **COMMON_FIELDS | recipe)
-    assert store.manifest.read_bytes().splitlines() == OLD_MANIFEST.read_bytes().splitlines()[:3]
-    assert (tmp_path / "new/cifar10/000021-trained-3f9a2c1b-e12-s0.safetensors").is_file()
 
 
 def test_equal_ids_of_several_spaces_are_stored_separately(tmp_path: Path) -> None:

@@ -17,10 +17,9 @@ def choose_evaluations_at_epsilon(results: DatasetResults, epsilon: str | None) 
 
     Args:
         results: results of the networks.
-        epsilon: a radius such as ``8/255`` or ``0.031`` (Linf) or ``0.5`` (L2, L1), or a number of changed values
-            (L0). Attacks in a norm ball are left out if they have no strength near the epsilon. Attacks without a norm
-            ball, such as transfers, use the strength nearest to the epsilon in units of 1/255. None includes every
-            attack (see `default_names`).
+        epsilon: a radius such as ``8/255`` or ``0.031`` (Linf) or ``0.5`` (L2, L1). Attacks in a norm ball are left out
+            if they have no strength near the epsilon. Attacks without a norm ball, such as transfers, use the strength
+            nearest to the epsilon in units of 1/255. None includes every attack (see `default_names`).
 
     Raises:
         ConfigError: the epsilon is not a number, or no attack has a strength near it.

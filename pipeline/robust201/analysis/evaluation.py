@@ -14,7 +14,7 @@ from robust201.core.errors import ConfigError, did_you_mean
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import pack_outcomes
 from robust201.statistics.significance import holm_adjust, paired_differences
-from robust201.tasks import ENSEMBLES, TASKS
+from robust201.tasks import AUTOATTACK, TASKS
 from robust201.tasks.constraints import CONSTRAINTS, Constraint
 
 LEVEL = 0.05
@@ -59,7 +59,7 @@ class Evaluation(pd.DataFrame):
     """
 
     _metadata = [  # noqa: RUF012 - pandas requires a list
-        *("_outcomes", "_positions", "_images_sha256", "_protocols", "_benchmark", "_distances", "_steps"),
+        *("_outcomes", "_positions", "_images_sha256", "_protocols", "_benchmark", "_distances"),
     ]
     _outcomes: dict[tuple[str, float], NDArray[np.bool_]]
     _positions: NDArray[np.int64]
@@ -67,7 +67,6 @@ class Evaluation(pd.DataFrame):
     _protocols: dict[str, Mapping[str, Any]]
     _benchmark: Benchmark | None
     _distances: dict[str, NDArray[np.float64]]
-    _steps: dict[tuple[str, float], NDArray[np.float64]]
 
     @classmethod
     def build(
@@ -80,7 +79,6 @@ class Evaluation(pd.DataFrame):
         protocols: Mapping[str, Mapping[str, Any]],
         benchmark: Benchmark | None = None,
         distances: Mapping[str, NDArray[np.float64]] | None = None,
-        steps: Mapping[tuple[str, float], NDArray[np.float64]] | None = None,
     ) -> "Evaluation":
         """Build the table from its rows and from the outcomes of N images.
 
@@ -93,12 +91,11 @@ class Evaluation(pd.DataFrame):
             protocols: by key, the parameters and all other fields that affect the numbers.
             benchmark: the leaderboard's benchmark whose protocol was followed, if any.
             distances: (N,) minimum perturbation sizes, by key of a minimum-norm attack.
-            steps: (N,) number of steps until success, by key and strength, for attacks that record their steps.
         """
         table = cls(rows, columns=list(columns))
         table._outcomes, table._positions = dict(outcomes), positions
         table._images_sha256, table._protocols = images_sha256, dict(protocols)
-        table._benchmark, table._distances, table._steps = benchmark, dict(distances or {}), dict(steps or {})
+        table._benchmark, table._distances = benchmark, dict(distances or {})
         return table
 
     @property
@@ -160,25 +157,11 @@ class Evaluation(pd.DataFrame):
     def distances(self) -> pd.DataFrame:
         """Size of the smallest perturbation that fools the network, with one row per image and one column per key.
 
-        Sizes are in the key's norm, in units of the pixel range [0, 1] (L0: number of changed values). They are 0 for
+        Sizes are in the key's norm, in units of the pixel range [0, 1]. They are 0 for
         images that are misclassified without an attack, and infinity for images that were not fooled within the key's
-        largest epsilon. Only minimum-norm attacks (`fmn`, `ddn_l2`, `sigma_zero_l0`, `bb`, `aa_fab`, and their variants
-        for other norms) have a column.
+        largest epsilon. Only minimum-norm attacks (`fmn`, `fmn_l2`, `fmn_l1`) have a column.
         """
         return pd.DataFrame(self._distances, index=self._positions).rename_axis("image")
-
-    @property
-    def steps(self) -> pd.DataFrame:
-        """Step at which an attack first fools the network on each image; for Square, the query.
-
-        There is one row per image and one column per (key, strength). The value is 0 for images that are misclassified
-        without an attack, and infinity for images that were never fooled. The accuracy after k steps is therefore
-        ``(steps > k).mean()``. Only the fused engine's FGSM, PGD, APGD, Square and FMN have columns.
-        """
-        frame = pd.DataFrame(self._steps, index=self._positions)
-        keys, strengths = [key for key, _ in self._steps], [strength for _, strength in self._steps]
-        frame.columns = pd.MultiIndex.from_arrays([keys, strengths], names=["key", "strength"])
-        return frame.rename_axis("image")
 
     @property
     def images_sha256(self) -> str:
@@ -231,7 +214,7 @@ class Evaluation(pd.DataFrame):
         withstands_all = np.all([self._outcomes[key, strength] for key in keys], axis=0)
         unit = "/255" if constraint.divisor == 255 else ""
         worst_case_note = ", each image under its worst attack" if len(keys) > 1 else ""
-        ensembles = [key for key, task in TASKS.items() if task.constraint == constraint and key.startswith(ENSEMBLES)]
+        ensembles = [key for key in AUTOATTACK if TASKS[key].constraint == constraint]
         autoattack_note = " AutoAttack may fool more images." if ensembles and not {*keys} & {*ensembles} else ""
         return (
             f"{_format_fraction(withstands_all)} withstand {', '.join(keys)} at epsilon {strength:g}{unit} "

@@ -65,7 +65,7 @@ class Costs:
 
 
 def choose_first_look_keys(
-    n_classes: int, *, corruptions: bool = True, epsilon: str | float | None = None, randomised: bool = False
+    n_classes: int, *, corruptions: bool = True, epsilon: str | float | None = None
 ) -> dict[str, dict[str, Any]]:
     """Choose the keys of a first look, with their parameters.
 
@@ -74,7 +74,6 @@ def choose_first_look_keys(
             classes, only the attacks of AutoAttack that apply are chosen.
         corruptions: whether the images can be corrupted; otherwise, there are only attacks.
         epsilon: radius of the Linf ball in pixel units, such as ``"8/255"``; None means `EPSILON`.
-        randomised: whether the network's outputs are random.
 
     Raises:
         ConfigError: the epsilon is not a number, or out of range.
@@ -90,19 +89,15 @@ def choose_first_look_keys(
             f"Reading arguments failed for `epsilon`: expected a number above 0 and up to 1, in pixel units, got "
             f"{float(radius):g}. Write {float(radius):g}/255 if it is in units of 1/255."
         )
-    attacks = {
-        key: {"epsilons": [float(radius)]} for key in ("fgsm", "pgd", *_strongest_attacks(n_classes, randomised))
-    }
+    attacks = {key: {"epsilons": [float(radius)]} for key in ("fgsm", "pgd", *_strongest_attacks(n_classes))}
     corruption_keys = _CORRUPTIONS if corruptions else ()
     return {"clean": {}, **attacks, **{key: {"severities": [SEVERITY]} for key in corruption_keys}}
 
 
-def _strongest_attacks(n_classes: int, randomised: bool) -> tuple[str, ...]:
-    if randomised and n_classes >= 3:
-        return ("aa_rand",)
+def _strongest_attacks(n_classes: int) -> tuple[str, ...]:
     if n_classes >= 4:
         return ("aa_standard",)
-    return ("aa_apgd-ce", *(("aa_apgd-dlr",) if n_classes == 3 else ()), "aa_fab", "aa_square")
+    return ("aa_apgd-ce", "aa_fab-t", "aa_square")
 
 
 def choose_image_count(costs: Costs, keys: Mapping[str, Parameters], n_images: int) -> int:

@@ -20,7 +20,6 @@ from robust201.cli.evaluate import (
     ImageSize,
     Mean,
     Quiet,
-    Randomised,
     ResizeRule,
     Seed,
     Settings,
@@ -84,7 +83,6 @@ def compare(
     engine: Engine = "fused",
     batch_size: BatchSize = 250,
     device: Device = "cpu",
-    randomised: Randomised = False,
     quiet: Quiet = False,
     out: TableFile = None,
     estimates: Annotated[
@@ -129,7 +127,7 @@ def compare(
     files_by_name = name_networks(networks, weights or [], command="compare")
     normalisation = read_normalisation(mean, std)
     parsed_keys = read_keys(keys or "clean,fgsm,pgd", settings or []) or {}
-    parse_keys(parsed_keys, engine, randomised=randomised)  # before the user's files are executed
+    parse_keys(parsed_keys, engine)  # before the user's files are executed
     images = load_data(data, image_size=image_size, resize=resize, channels=channels, count=count, seed=seed)
     modules = {name: build_module(network, file) for name, (network, file) in files_by_name.items()}
     restore_gc_thresholds()
@@ -145,7 +143,6 @@ def compare(
             engine=engine,
             device=device,
             batch_size=batch_size,
-            randomised=randomised,
             progress=not quiet,
         )
     n_images = len(images) if count is None else count

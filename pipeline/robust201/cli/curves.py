@@ -48,12 +48,12 @@ def curves(
     ],
     data: Annotated[str, DATA_OPTION],
     weights: WeightsFiles = None,
-    norm: Annotated[str, typer.Option(help="Norm of the perturbations: Linf, L2, L1 or L0.")] = "Linf",
+    norm: Annotated[str, typer.Option(help="Norm of the perturbations: Linf, L2 or L1.")] = "Linf",
     attacks: Annotated[
         str | None,
         typer.Option(
-            help="Minimum-norm attacks, separated by commas, such as fmn_l2,ddn_l2; for each image, the smallest "
-            "distance counts. Default: fmn (Linf), ddn_l2 and fmn_l2 (L2), fmn_l1 (L1), sigma_zero_l0 (L0)."
+            help="Minimum-norm attacks, separated by commas; for each image, the smallest distance counts. Default: "
+            "fmn (Linf), fmn_l2 (L2), fmn_l1 (L1)."
         ),
     ] = None,
     settings: Settings = None,

@@ -90,13 +90,6 @@ Channels = Annotated[int, typer.Option(min=1, max=3, help="Channels of the image
 Seed = Annotated[int, typer.Option(help="Seed of the subset and of all random numbers.")]
 Engine = Annotated[str, typer.Option(help="fused (fast), or reference (calls Foolbox and AutoAttack).")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Maximum number of images per batch.")]
-Randomised = Annotated[
-    bool,
-    typer.Option(
-        "--randomised",
-        help="Required if the network's outputs are random; autoattack is then AutoAttack's rand version.",
-    ),
-]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Do not show progress.")]
 Device = Annotated[str, typer.Option(help="Device to compute on: cpu, cuda or cuda:N.")]
 
@@ -137,7 +130,6 @@ def evaluate(
     engine: Engine = "fused",
     batch_size: BatchSize = 250,
     device: Device = "cpu",
-    randomised: Randomised = False,
     worst_case: Annotated[
         bool,
         typer.Option(
@@ -164,7 +156,7 @@ def evaluate(
     normalisation = read_normalisation(mean, std)
     parsed_keys = read_keys(keys, settings or [])
     if parsed_keys is not None:
-        parse_keys(parsed_keys, engine, randomised=randomised)  # before the user's file is executed
+        parse_keys(parsed_keys, engine)  # before the user's file is executed
     if benchmark is not None:
         find_benchmark(benchmark)
     if benchmark is not None and data in DATASETS and data != DATASET:
@@ -196,7 +188,6 @@ def evaluate(
             engine=engine,
             device=device,
             batch_size=batch_size,
-            randomised=randomised,
             progress=not quiet,
         )
     if out is not None:

@@ -22,8 +22,8 @@ Epsilon = Annotated[
     str | None,
     typer.Option(
         "--epsilon",
-        help="Show attacks at this epsilon: a fraction of the pixel range (8/255, 0.5), or for L0 a number of changed "
-        "values. Default: each attack's epsilon nearest to 1/255, or for L2, L1 and L0 nearest to 1.",
+        help="Show attacks at this epsilon: a fraction of the pixel range (8/255, 0.5). Default: each attack's "
+        "epsilon nearest to 1/255, or for L2 and L1 nearest to 1.",
     ),
 ]
 

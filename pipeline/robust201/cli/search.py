@@ -79,7 +79,7 @@ def search(
     ] = None,
     fidelity: Annotated[
         str | None,
-        typer.Option(help="With --blackbox: use images or steps as the fidelity of the evaluations. Default: none."),
+        typer.Option(help="With --blackbox: use images as the fidelity of the evaluations. Default: none."),
     ] = None,
     predictions: Annotated[
         Path | None,

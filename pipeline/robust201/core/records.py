@@ -206,7 +206,7 @@ class Unit:
         id: 32 hex digits (see `unit_id`).
         key: key of the task.
         strengths: ascending strengths on the task's axis: epsilons in units of 1/255 (Linf) or of pixels in [0, 1]
-            (L2, L1), numbers of values (L0), severities 1 to 5, or `(CLEAN_STRENGTH,)`.
+            (L2, L1), severities 1 to 5, or `(CLEAN_STRENGTH,)`.
         protocol: digest of the protocol (see `EvaluationProtocol`).
         checkpoint_sha256: hash of the weights (see `Weights`).
         weights: short name of the weights if the sweep has several for the network; else empty.

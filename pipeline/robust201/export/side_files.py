@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
-import yaml
-
 from robust201 import __version__
 from robust201.core.errors import ConfigError
 from robust201.core.records import Unit, Weights
 from robust201.export.groups import FileFormat, Group, KeyStyle, ProtocolCount, spell_key, weights_names
 from robust201.export.published_layout import layout_of
 from robust201.planning.plan import Plan
+from robust201.planning.sweep_yaml import dump_fields
 from robust201.reader.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
 from robust201.reader.weights_check import RECORDED_FILE, format_recorded_accuracies
 from robust201.spaces import DEFAULT_SPACE
@@ -151,7 +150,7 @@ def _describe_weights(weights: Weights) -> dict[str, Any]:
 
 def sweep_yaml_text(plan: Plan) -> str:
     """Return the content of sweep.yaml: all fields that affect results, including those with default values."""
-    fields = yaml.safe_dump(plan.portable_fields(), sort_keys=False, default_flow_style=None, width=120)
+    fields = dump_fields(plan.portable_fields(), default_flow_style=None, width=120)
     return _SWEEP_YAML_HEAD + fields
 
 

@@ -21,13 +21,11 @@ from robust201.analysis.measure_folders import read_measure_folders
 from robust201.analysis.network_costs import MACS
 from robust201.analysis.terms import measure_name
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.reader.steps import has_steps, read_steps
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.intervals import NORMAL_QUANTILE, accuracy_intervals, mean_intervals
 from robust201.statistics.pareto import non_dominated_mask
 from robust201.statistics.rank_correlation import kendall_taus
-from robust201.statistics.steps import accuracies_after, choose_curve_steps
 
 FENCE = 1.5
 """Whiskers end at the most extreme accuracy within this many interquartile ranges of the box (Tukey)."""
@@ -106,34 +104,6 @@ def accuracy_curves(results: DatasetResults, kind: str) -> pd.DataFrame:
         return frame.assign(low=np.nan, high=np.nan)
     low, high = accuracy_intervals(frame["accuracy"], results.n_images)
     return frame.assign(low=low, high=high)
-
-
-def step_curves(results: DatasetResults) -> pd.DataFrame:
-    """Return the accuracies of all networks after each step (or query) of each attack that records its steps.
-
-    Every attack is shown at one strength: the nearest to 1/255, or for norms other than Linf the nearest to 1. All
-    points of an attack come from a single run with all steps.
-
-    Returns:
-        One row per point: `network`, `key`, `strength`, `step` (0 means clean images), `accuracy`, and the ends `low`
-        and `high` of its 95% interval.
-    """
-    files = results.reader.files
-    frames = []
-    for key in results.keys("attack"):
-        if not has_steps(files, results.name, key):
-            continue
-        strength = nearest_strength(key, results.strengths(key))
-        steps_by_network = read_steps(files, results.name, key, strength)
-        curve_steps = choose_curve_steps(np.concatenate(list(steps_by_network.values())))
-        for architecture, steps in steps_by_network.items():
-            accuracies = accuracies_after(steps, curve_steps)
-            low, high = accuracy_intervals(accuracies, len(steps))
-            columns = {"step": curve_steps, "accuracy": accuracies, "low": low, "high": high}
-            identification = {"network": results.network_label(architecture), "key": key, "strength": strength}
-            frames.append(pd.DataFrame(identification | columns))
-    names = ["network", "key", "strength", "step", "accuracy", "low", "high"]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=names)
 
 
 def accuracy_by_kernel_parameters(results: DatasetResults) -> pd.DataFrame:

@@ -17,7 +17,6 @@ from robust201.figures.plots import DRAWN_FORMATS, parse_width
 from robust201.figures.vega_files import draw_file
 from robust201.statistics.distances import accuracy_curve, half_distance, median_distance
 from robust201.statistics.intervals import accuracy_intervals
-from robust201.statistics.optimality import global_optimality, local_optimalities
 from robust201.tasks.constraints import Constraint
 
 _N_CURVE_POINTS = 400
@@ -77,24 +76,6 @@ class SecurityCurves(pd.DataFrame):
         infinity for images that no attack fooled.
         """
         return self._distances
-
-    @property
-    def optimality(self) -> pd.DataFrame:
-        """Optimality of each attack: how close its distances are to the smallest distances over all attacks.
-
-        One row per attack, with its local optimality on each network and the mean, `global` (Cinà et al.,
-        "AttackBench", AAAI 2025; see `robust201.statistics.optimality`). A single attack has optimality 1.
-        """
-        frame = pd.DataFrame(
-            {
-                name: local_optimalities(
-                    {str(attack): distances_by_attack[attack].to_numpy(np.float64) for attack in distances_by_attack}
-                )
-                for name, distances_by_attack in self._distances_by_network.items()
-            }
-        )
-        means = [global_optimality(row) for row in frame.to_numpy().tolist()]
-        return frame.assign(**{"global": means}).rename_axis("attack")
 
     @property
     def _attacks(self) -> list[str]:

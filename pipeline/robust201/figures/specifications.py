@@ -56,9 +56,6 @@ MAX_CLASSES_WITH_ALL_STRENGTHS = 50
 MAX_LARGE_POINTS = 500
 """Maximum number of networks for which scatter plots have large points."""
 
-_MAX_LINEAR_STEPS = 200
-"""Maximum number of steps for a linear axis; with more steps, the axis is a square-root scale."""
-
 PAGE_MAP_WIDTH = 560.0
 """Width of large heat maps on the page, in points."""
 
@@ -156,44 +153,6 @@ def specify_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
     min_panel_width = 90 if kind_of(keys[0]) == "corruption" else 150
     return Figure([Panel(key_label(key), partial(draw, key=key)) for key in keys], min_panel_width, label=shared_title)
-
-
-def specify_step_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw accuracies against steps (see `step_curves`), with one panel per attack and one curve per network.
-
-    With many steps, the axis is a square-root scale, because most images are fooled in the first steps.
-    """
-    keys = palette.sort_by_group(list(frame["key"].unique()))
-    colours = dict(zip(frame["network"].unique(), palette.NETWORK_COLOURS, strict=False))
-    limits = figure_data.curve_range(frame)
-
-    def draw(layout: PanelLayout, key: str) -> Spec:
-        rows = frame[frame["key"] == key].drop(columns=["key", "strength"])
-        n_steps = int(rows["step"].max())
-        scale: Spec = {"domain": [0, n_steps], "nice": False}
-        if n_steps > _MAX_LINEAR_STEPS:
-            scale |= {"type": "sqrt"}
-        axis_title = "queries" if "square" in key else "steps"
-        encoding = {
-            "x": {
-                "type": "quantitative",
-                "scale": scale,
-                "axis": {"title": axis_title, "format": "~s", "tickCount": 5},
-            },
-            "y": fraction_axis(layout, "accuracy", limits),
-            "color": named_colours(colours, symbolType="stroke"),
-        }
-        layers = band_layers(rows, {"field": "step"}, ("low", "accuracy", "high"), {"field": "network"})
-        for layer, mark_type in zip(layers[0]["layer"], ("area", "line"), strict=True):
-            layer["mark"] = {"type": mark_type, "interpolate": "step-after"}  # no image is fooled between two points
-        layers += chance_layers(results.chance_level, limits, is_label_right=True)
-        return {"width": layout.width, "height": 88, "encoding": encoding, "layer": layers}
-
-    panels = [
-        Panel(column_label(key, frame[frame["key"] == key]["strength"].iloc[0], [1.0, 2.0]), partial(draw, key=key))
-        for key in keys
-    ]
-    return Figure(panels, 150)
 
 
 def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> Figure:

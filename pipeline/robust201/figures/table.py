@@ -102,19 +102,6 @@ FIGURES: dict[str, FigureDefinition] = {
             max_networks=MAX_NAMED_NETWORKS,
         ),
         FigureDefinition(
-            "step-curves",
-            "Accuracy over the attack's steps, network by network",
-            "Accuracy of each network by the number of steps of each attack (Square: queries), starting with clean "
-            "images, at the epsilon nearest to 1/255 (for norms other than Linf, nearest to 1). Bands are 95% "
-            "intervals over images. A curve comes from a single run with all steps: an image counts as fooled from the "
-            "first step that fools it.",
-            "",
-            "an attack with the measurement `steps`",
-            figure_data.step_curves,
-            specifications.specify_step_curves,
-            max_networks=MAX_NAMED_NETWORKS,
-        ),
-        FigureDefinition(
             "attacks",
             "Accuracy under attack",
             "Accuracies of the evaluated architectures by attack and epsilon. Boxes span the quartiles. Whiskers end "

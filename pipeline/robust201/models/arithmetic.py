@@ -8,6 +8,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.host import MAX_THREADS
 from robust201.core.memory import restore_gc_thresholds
 from robust201.core.precision import Precision, check_precision
+from robust201.models.device import set_precision
 
 
 def configure_torch(threads: int, precision: Precision = "fp32") -> None:
@@ -33,9 +34,7 @@ def configure_torch(threads: int, precision: Precision = "fp32") -> None:
     if not 1 <= threads <= MAX_THREADS:
         raise ConfigError(f"Setting up torch failed for threads: expected 1 to {MAX_THREADS}, got {threads}.")
     torch.set_num_threads(threads)
-    is_tf32 = precision == "tf32"
-    torch.set_float32_matmul_precision("high" if is_tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = is_tf32
+    set_precision(precision)
     # By default, cuBLAS may accumulate bfloat16 products in bfloat16, also in 1x1 convolutions.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cudnn.benchmark = False

@@ -83,8 +83,7 @@ def check_network(
         # Failures are grouped by message, so the message does not contain the difference.
         raise NetworkError(
             f"{message_start}: a second pass with the same images returned different logits. Disable dropout and other "
-            "randomness in evaluation mode. If randomness is the network's defence, evaluate it with randomised=True "
-            "(--randomised)."
+            "randomness in evaluation mode. Networks whose defence is randomness cannot be evaluated."
         )
     if _are_probabilities(logits):
         which_images = "the checked image" if len(pixels) == 1 else f"all {len(pixels)} checked images"

@@ -4,7 +4,6 @@ import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
 from torch import nn
@@ -13,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from robust201.core.errors import ConfigError, NetworkError, RobustWarning
 from robust201.core.records import NO_NORMALISATION, Normalisation
 from robust201.models.classifier import Classifier
+from robust201.models.device import use_precision
 from robust201.models.network_check import check_network
 
 _HALF_DTYPES = (torch.float16, torch.bfloat16)
@@ -27,7 +27,6 @@ def as_classifier(
     n_classes: int | None = None,
     device: torch.device | str | None = None,
     batch_size: int | None = None,
-    randomised: bool = False,
 ) -> Iterator[Classifier]:
     """Freeze a module in evaluation mode, check its outputs for some images, and yield it as a classifier.
 
@@ -45,7 +44,6 @@ def as_classifier(
         device: device to compute on, to which the module is copied if necessary; None uses the module's device. A
             module with tensors created in inference mode is also copied, because such tensors have no gradients.
         batch_size: maximum number of images per pass.
-        randomised: whether outputs may differ between passes.
 
     Yields:
         The classifier.
@@ -76,7 +74,7 @@ def as_classifier(
         classifier.eval().requires_grad_(requires_grad=False)
         classifier.micro_batch = classifier.micro_batch or batch_size
         classifier.n_classes = check_network(
-            classifier, pixels.to(device), name=type(model).__name__, n_classes=n_classes, randomised=randomised
+            classifier, pixels.to(device), name=type(model).__name__, n_classes=n_classes
         )
         yield classifier
 
@@ -133,22 +131,10 @@ def _isolate_from_caller_settings(device: torch.device) -> Iterator[None]:
         stack.enter_context(torch.enable_grad())
         for device_type in sorted({"cpu", device.type}):
             stack.enter_context(torch.autocast(device_type, enabled=False))
-        # Set `fp32_precision` first: PyTorch does not return the older setting below while the two settings disagree.
-        for operation in _operations_with_precision():
-            stack.callback(setattr, operation, "fp32_precision", operation.fp32_precision)
-            operation.fp32_precision = "ieee"
-        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
-        torch.set_float32_matmul_precision("highest")
+        stack.enter_context(use_precision("fp32"))
         if device.type == "cuda":
             stack.enter_context(torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False))
         yield
-
-
-def _operations_with_precision() -> list[Any]:
-    """Return PyTorch's operations with a setting `fp32_precision`; before PyTorch 2.9, there are none."""
-    owners = ((torch.backends.cuda, "matmul"), *((torch.backends.mkldnn, name) for name in ("matmul", "conv", "rnn")))
-    operations = (getattr(owner, name, None) for owner, name in owners)
-    return [operation for operation in operations if hasattr(operation, "fp32_precision")]
 
 
 def _wrap_as_classifier(

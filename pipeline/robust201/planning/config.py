@@ -62,7 +62,6 @@ from robust201.tasks.columns import (
     MEASUREMENTS,
     PREDICTIONS,
     PUBLISHED,
-    STEPS,
     requested_columns,
 )
 from robust201.tasks.parameters import Parameters
@@ -593,7 +592,7 @@ class SweepConfig(BaseConfig):
     measurements: tuple[str, ...] = PUBLISHED
     """Quantities to record (docs/protocol/measures.md); with more than 256 classes, only accuracy by default.
     `predictions` adds one byte per image and strength and is needed for per-image outcomes; `distances` adds eight
-    bytes, and `steps` four."""
+    bytes."""
     engine: Literal["fused", "reference"] = "fused"
     """`fused`: robust201's own attacks on a network compiled for inference, all epsilons together. `reference`: Foolbox
     and AutoAttack on the published network, one call per epsilon (protocol)."""
@@ -738,14 +737,6 @@ class SweepConfig(BaseConfig):
                     f"`corruptions: {{source: generated}}` under datasets.{name}, or `corruptions: null` to exclude "
                     f"corruptions on {name}."
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _check_steps(self) -> Self:
-        if STEPS in self.measurements:
-            reasons = (self.tasks[key].unsupported_steps_reason(self.engine) for key in self.parameters)
-            if problem := next((reason for reason in reasons if reason is not None), None):
-                raise ValueError(f"measurements: {problem}")
         return self
 
     @model_validator(mode="after")

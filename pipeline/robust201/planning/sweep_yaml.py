@@ -1,6 +1,6 @@
 """Safe parser of sweep and training YAML files.
 
-It accepts only strings, numbers, booleans, dates, lists and mappings, rejects duplicate fields, and limits size and
+It accepts only strings, decimal numbers, booleans, lists and mappings, rejects duplicate fields, and limits size and
 depth.
 
 Values may refer to environment variables, as ``${NAME}`` or ``${NAME:-default}``.
@@ -38,14 +38,41 @@ _PARSER_LOCATION = ' in "<unicode string>",'
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The C parser if PyYAML was built with it, because the Python parser takes ten seconds per megabyte."""
 
+_STRING, _INTEGER, _FLOAT, _AMBIGUOUS = (f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "ambiguous"))
+
+_SIGNED_DIGITS = "0123456789+-"
+
+_NUMBERS = (
+    (_INTEGER, re.compile(r"[-+]?[0-9]+$"), _SIGNED_DIGITS),
+    (
+        _FLOAT,
+        re.compile(
+            r"(?:[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"
+            r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+        ),
+        f"{_SIGNED_DIGITS}.",
+    ),
+    (
+        _AMBIGUOUS,
+        re.compile(r"[-+]?(?:0[bB][01_]+|0[oO][0-7_]+|0[xX][0-9a-fA-F_]+|[0-9]+(?:\.[0-9]*)?[_:][0-9_:.]*)$"),
+        _SIGNED_DIGITS,
+    ),
+)
+"""Tags of plain values that begin like a number, with the pattern and the first characters of each. Leading zeros do
+not change a number, as on the command line. Ambiguous values are numbers in other bases, with underscores or in minutes
+and seconds, which versions of YAML read differently."""
+
 
 class _StrictLoader(_SafeLoader):  # type: ignore[misc]
-    """A safe loader that rejects duplicate fields; PyYAML would silently keep the last of them.
+    """A safe loader that rejects duplicate fields, of which PyYAML would silently keep the last.
 
-    Field names are always strings, even those that YAML 1.1 parses as booleans, such as `on`.
+    Numbers are decimal. Field names are always strings. `yes`, `no`, `on`, `off` and dates are strings, as in YAML 1.2.
     """
 
-    _MERGE, _BOOLEAN, _STRING = (f"tag:yaml.org,2002:{name}" for name in ("merge", "bool", "str"))
+    yaml_implicit_resolvers = {  # noqa: RUF012 - an attribute of PyYAML
+        first_character: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] in {"merge", "null"}]
+        for first_character, resolvers in _SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         field_names: set[str] = set()
@@ -58,12 +85,39 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc]
                 raise yaml.constructor.ConstructorError(
                     None, None, f"field {key_node.value!r} appears twice", key_node.start_mark
                 )
-            if key_node.tag != self._MERGE:
+            if key_node.tag != "tag:yaml.org,2002:merge":
                 field_names.add(key_node.value)
-            if key_node.tag == self._BOOLEAN:
-                key_node.tag = self._STRING
+                key_node.tag = _STRING
         constructed: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return constructed
+
+    def construct_number(self, node: yaml.ScalarNode) -> int | float:
+        text = str(self.construct_scalar(node))
+        tag = self.resolve(yaml.ScalarNode, text, (True, False))
+        if tag not in {_INTEGER, _FLOAT}:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"expected a decimal number, or text in quotes, got {text}", node.start_mark
+            )
+        return int(text) if tag == _INTEGER else float(super().construct_yaml_float(node))
+
+
+class _Dumper(yaml.SafeDumper):
+    """A dumper that quotes each string that `_StrictLoader` or another parser would not read as a string."""
+
+
+_StrictLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), "tTfF"
+)
+for _tag, _pattern, _first_characters in _NUMBERS:
+    _StrictLoader.add_constructor(_tag, _StrictLoader.construct_number)
+    for _class in (_StrictLoader, _Dumper):
+        _class.add_implicit_resolver(_tag, _pattern, _first_characters)
+
+
+def dump_fields(fields: Mapping[str, Any], **options: Any) -> str:
+    """Return fields as YAML text, in their order; `options` are those of PyYAML's `dump`."""
+    text: str = yaml.dump(fields, Dumper=_Dumper, sort_keys=False, **options)
+    return text
 
 
 def read_fields(path: Path, content_name: str = "sweep") -> dict[str, Any]:

@@ -42,7 +42,7 @@ class UserTaskParameters(Parameters):
     function: str = ""
     """Name of the function; by default `perturb` or `measure`."""
     norm: str | None = None
-    """Attacks only: norm (`Linf`, `L2`, `L1` or `L0`) of the ball in which its images must lie."""
+    """Attacks only: norm (`Linf`, `L2` or `L1`) of the ball in which its images must lie."""
     strengths_given: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field(
         default=(CLEAN_STRENGTH,), min_length=1, max_length=MAX_STRENGTHS, alias="strengths"
     )

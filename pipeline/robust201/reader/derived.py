@@ -21,7 +21,6 @@ from robust201.reader.frames import read_frame
 from robust201.reader.outcomes import Outcomes
 from robust201.reader.rankings import Ranking, StoredResults, rank_evaluations, to_plain_number
 from robust201.reader.result_files import ResultFiles
-from robust201.reader.steps import has_steps, iter_steps
 from robust201.reader.value_checks import CLEAN, parse_architecture_id
 from robust201.statistics.calibration import (
     BINS_REQUIREMENT,
@@ -37,10 +36,9 @@ from robust201.statistics.robustness import (
     relative_corruption_errors,
     robustness_r,
 )
-from robust201.statistics.steps import summarise_steps_of_success
 from robust201.statistics.variance import summarise_seeds
 from robust201.tasks import expand_keys
-from robust201.tasks.columns import CALIBRATION, STEPS
+from robust201.tasks.columns import CALIBRATION
 
 MIN_RANKED_ARCHITECTURES = 8
 """Minimum number of architectures for computing the agreement of two rankings."""
@@ -336,20 +334,6 @@ def _derive_binned_calibration(results: StoredResults, requirements: dict[str, s
             yield from _make_metric_rows(results.name, names, key, strength, metrics_by_network)
 
 
-def _derive_steps(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
-    for key in results.keys("attack"):
-        if not has_steps(results.files, results.name, key):
-            requirements["mean_steps_of_success, median_steps_of_success"] = f"the measurement `{STEPS}`"
-            continue
-        metrics_by_strength: dict[float, dict[ArchitectureId, tuple[float, float]]] = {}
-        for network_steps in iter_steps(results.files, results.name, key):
-            metrics_at_strength = metrics_by_strength.setdefault(network_steps.strength, {})
-            metrics_at_strength[network_steps.architecture] = summarise_steps_of_success(network_steps.steps)
-        for strength, metrics_by_network in sorted(metrics_by_strength.items()):
-            names = "mean_steps_of_success", "median_steps_of_success"
-            yield from _make_metric_rows(results.name, names, key, strength, metrics_by_network)
-
-
 def _make_metric_rows(
     dataset: str,
     names: Sequence[str],
@@ -377,7 +361,6 @@ _DERIVATIONS: tuple[Callable[[StoredResults, dict[str, str]], Iterator[MetricRow
     _derive_worst_cases,
     _derive_calibration,
     _derive_binned_calibration,
-    _derive_steps,
 )
 """Functions that yield metrics of a dataset. They add what is required for metrics that they cannot compute to the
 dict."""

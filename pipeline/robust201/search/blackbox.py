@@ -19,20 +19,17 @@ from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.outcomes import has_outcomes_of
 from robust201.reader.result_files import paper_key
-from robust201.reader.steps import has_steps, iter_steps
 from robust201.reader.value_checks import CLEAN
 from robust201.search.objectives import ObjectiveTerm, TableValues, cell_space_of, datasets_with_accuracies
 from robust201.spaces.cell_space import CellSpace
-from robust201.statistics.steps import accuracies_after
-from robust201.tasks.columns import STEPS
 
 BLACKBOX_FIDELITY = "hp_epoch"
 """Name of the fidelity if none is chosen. Syne Tune needs a fidelity, so one with the single value 1 is written."""
 
-Fidelity = Literal["images", "steps"]
-"""Kind of fidelity of a blackbox: number of images, or number of attack steps (queries for Square)."""
+Fidelity = Literal["images"]
+"""Kind of fidelity of a blackbox: number of images."""
 
-FIDELITIES: tuple[Fidelity, ...] = ("images", "steps")
+FIDELITIES: tuple[Fidelity, ...] = ("images",)
 
 _MIN_IMAGES = 10
 """Minimum number of images at the lowest fidelity."""
@@ -42,7 +39,7 @@ _Integers = NDArray[np.int64]
 
 ELAPSED_TIME = "metric_elapsed_time"
 """Name of the simulated duration of an evaluation in seconds. The duration is 1, because training times are not
-recorded; with a fidelity, it is one second per image or step."""
+recorded; with a fidelity, it is one second per image."""
 
 CONFIGSPACE_FILE = "cell_space.json"
 """File of the ConfigSpace. It is not named ``ConfigSpace.json``, because file systems that ignore case would confuse it
@@ -89,9 +86,7 @@ def write_blackbox(
         reader: reader of the results folder.
         folder: folder to write: new, empty, or with an earlier blackbox.
         fidelity: with `images`, errors are computed on the first images of a fixed random permutation, and only
-            objectives with per-image outcomes are written. With `steps`, errors are computed after that number of
-            attack steps (see `statistics.steps`), and an objective without steps, such as clean accuracy, has the same
-            error at all fidelities.
+            objectives with per-image outcomes are written.
         data: the only dataset to write; by default all are written.
         predictions: file with predicted accuracies of cells that were not evaluated. The names of all objectives then
             say that they are predicted. Cannot be combined with a fidelity.
@@ -110,7 +105,7 @@ def write_blackbox(
     if value_source is not None and fidelity is not None:
         raise ConfigError(
             f"Writing a blackbox failed for {folder}: {value_source} and a fidelity cannot be combined, because "
-            f"{value_source} exist only for all images and steps. Omit one of the two."
+            f"{value_source} exist only for all images. Omit one of the two."
         )
     if data is not None:
         if data not in dataset_names:
@@ -232,8 +227,6 @@ def _find_fidelities(tables: Sequence[TableValues], fidelity: Fidelity | None) -
     """Return the fidelities, ascending; the last is the full evaluation. Raise ConfigError if results lack them."""
     if fidelity == "images":
         return _list_image_counts(tables)
-    if fidelity == "steps":
-        return _list_step_counts(tables)
     return np.array([1])
 
 
@@ -259,30 +252,6 @@ def _list_image_counts(tables: Sequence[TableValues]) -> _Integers:
     return np.array(image_counts)
 
 
-def _list_step_counts(tables: Sequence[TableValues]) -> _Integers:
-    """Return numbers of steps, ascending: powers of 2, and the last step at which an attack first fooled an image."""
-    last_step = 0.0
-    for table in tables:
-        files = table.reader.files
-        keys = _find_keys_with_steps(table)
-        if not keys:
-            raise ConfigError(
-                f"Writing a blackbox failed for {files.path}: the fidelity `steps` needs the measurement `{STEPS}` of "
-                f"an attack, and {table.dataset} has none. Evaluate an attack with this measurement."
-            )
-        for key in keys:
-            for network in iter_steps(files, table.dataset, key):
-                last_step = max(last_step, network.steps[np.isfinite(network.steps)].max(initial=1.0))
-    powers = 2 ** np.arange(int(np.log2(last_step)) + 1)
-    return np.union1d(powers, [int(last_step)])
-
-
-def _find_keys_with_steps(table: TableValues) -> list[str]:
-    """Return the keys of attacks whose steps are recorded."""
-    files, keys = table.reader.files, dict.fromkeys(key for key, _ in _iter_objectives(table))
-    return [key for key in keys if files.kind_of(key) == "attack" and has_steps(files, table.dataset, key)]
-
-
 def _iter_objectives(table: TableValues) -> Iterator[tuple[str, float]]:
     """Yield the keys and strengths for which a dataset has accuracies, without attacks at strength 0."""
     reader = table.reader
@@ -297,16 +266,13 @@ def _iter_objectives(table: TableValues) -> Iterator[tuple[str, float]]:
 
 def _compute_errors(table: TableValues, fidelity: Fidelity | None, fidelities: _Integers) -> dict[str, _Floats]:
     """Return a dataset's errors (n, F) by objective name."""
-    errors_by_steps = _compute_errors_after_steps(table, fidelities) if fidelity == "steps" else {}
     errors = {}
     for key, strength in _iter_objectives(table):
         name = format_objective_name(paper_key(key), strength)
         if fidelity == "images":
             if has_outcomes_of(table.reader.files, table.dataset, key):
                 errors[name] = _compute_errors_on_images(table, key, strength, fidelities)
-        elif name in errors_by_steps:
-            errors[name] = errors_by_steps[name]
-        else:  # without steps, an objective has the same error at every fidelity
+        else:
             errors[name] = (1 - table.term_values(f"{key}:{strength}")).repeat(len(fidelities), axis=1)
     return errors
 
@@ -318,16 +284,4 @@ def _compute_errors_on_images(table: TableValues, key: str, strength: float, fid
     n_correct = outcomes.correct[:, order].cumsum(axis=1)[:, fidelities - 1]
     errors = np.full((table.n_cells, len(fidelities)), np.nan)
     errors[np.array(outcomes.architectures, np.int64)] = 1 - n_correct / fidelities
-    return errors
-
-
-def _compute_errors_after_steps(table: TableValues, fidelities: _Integers) -> dict[str, _Floats]:
-    """Return the errors (n, F) of attacks with recorded steps, after each number of steps, by objective name."""
-    files = table.reader.files
-    errors: dict[str, _Floats] = {}
-    for key in _find_keys_with_steps(table):
-        for network in iter_steps(files, table.dataset, key):
-            name = format_objective_name(paper_key(key), network.strength)
-            attack_errors = errors.setdefault(name, np.full((table.n_cells, len(fidelities)), np.nan))
-            attack_errors[int(network.architecture)] = 1 - accuracies_after(network.steps, fidelities)
     return errors

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 import robust201
 from robust201.core.errors import ConfigError
 from robust201.core.files import bundled, read_file
 from robust201.planning.config import SweepConfig
-from robust201.planning.sweep_yaml import read_fields, referenced_variables
+from robust201.planning.sweep_yaml import dump_fields, read_fields, referenced_variables
 from robust201.planning.training_config import TrainingConfig
 
 SWEEP_NAME = "sweep.yaml"
@@ -82,7 +80,7 @@ def prepare_shipment(
     variable_names = referenced_variables(fields)
     return Shipment(
         config,
-        yaml.safe_dump(fields, sort_keys=False, allow_unicode=True),
+        dump_fields(fields, allow_unicode=True),
         {name: environment[name] for name in sorted(variable_names) if name in environment},
         tuple(sorted({*_ALWAYS_SHIPPED, *_find_bundled_names(fields)})),
         filter_options,

@@ -16,40 +16,28 @@ from typing import Any, Literal
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.tasks.constraints import CONSTRAINTS, L2, LINF, Constraint
 from robust201.tasks.measures.parameters import (
-    PROXIES,
-    CrozeParameters,
     HessianWeightsParameters,
     InputGradientParameters,
     InputHessianParameters,
     JacobianParameters,
-    ProxyParameters,
 )
 from robust201.tasks.parameters import (
-    MINIMUM_NORMS,
     NORMS,
     Apgd,
-    ApgdDlr,
     ApgdTargeted,
     Attack,
-    BrendelBethge,
     CleanParameters,
     CorruptionParameters,
-    Ddn,
-    Fab,
     FabTargeted,
     FgsmParameters,
     Fmn,
     Grid135Parameters,
     Grid775SmallAnglesParameters,
-    MinimumNorm,
-    Norm,
     Parameters,
     PgdL2Parameters,
     PgdLinf7Parameters,
     PgdParameters,
-    Rand,
     RotationParameters,
-    SigmaZero,
     SmallRotationParameters,
     SpatialParameters,
     Square,
@@ -69,11 +57,6 @@ Kind = Literal["clean", "attack", "corruption", "measure"]
 
 Passes = Callable[[Any, int], float]
 """(parameters, number of classes) → forward-pass equivalents per image and strength."""
-
-_STEP_MODULES = {
-    *("fgsm", "pgd", "pgd_linf7", "pgd_l2", "apgd", "apgd_dlr", "apgd_targeted", "square", "square_lp", "fmn"),
-}
-"""Modules of attacks whose fused implementation records the step at which each image is fooled."""
 
 _COST_FACTORS = ("steps", "queries", "restarts", "targets", "projections", "passes")
 """Names of parameters that multiply the number of passes."""
@@ -96,7 +79,6 @@ class Task:
         images_version: version of a corruption's generator, increased only when equal images give different pixels; not
             used for published corrupted images.
         name: name in figures; if empty, the key with spaces.
-        records_steps: whether the fused implementation records the step at which each image is fooled.
     """
 
     key: str
@@ -109,7 +91,6 @@ class Task:
     columns: tuple[str, ...] = ()
     images_version: int = 1
     name: str = ""
-    records_steps: bool = False
 
     @property
     def label(self) -> str:
@@ -118,7 +99,7 @@ class Task:
     @property
     def finds_distances(self) -> bool:
         """Whether the attack searches for the smallest perturbation that fools a network, independently of epsilons."""
-        return issubclass(self.parameters, MinimumNorm | Fab)
+        return issubclass(self.parameters, Fmn)
 
     @property
     def is_divisible(self) -> bool:
@@ -142,16 +123,6 @@ class Task:
     def shares_random_numbers_in_batch(self, engine: str) -> bool:
         """Whether all images of a batch share random numbers, so that images may be split only between batches."""
         return engine == "reference" or (self.kind == "attack" and not self.takes_job(engine))
-
-    def unsupported_steps_reason(self, engine: str) -> str | None:
-        """Return why the measurement `steps` cannot be recorded, or None. Only attacks have steps."""
-        if self.kind != "attack" or (self.records_steps and self.takes_job(engine)):
-            return None
-        engine_phrase = f"with engine {engine}" if self.records_steps else "with any engine"
-        return (
-            f"{self.key} does not record `steps` {engine_phrase}. Leave {self.key} or the measurement out (FGSM, PGD, "
-            "APGD, Square and FMN record it with engine fused)."
-        )
 
     def excessive_cost_reason(self, parameters: Parameters, n_classes: int) -> str | None:
         """Return why the parameters together cost too much, or None."""
@@ -198,8 +169,7 @@ def _attack_task(
     engines: Sequence[str] = ENGINES,
 ) -> Task:
     functions = {engine: f"{module}.{engine}" for engine in engines}
-    records_steps = module in _STEP_MODULES
-    return Task(key, "attack", parameters, 1, functions, passes, constraint, name=name, records_steps=records_steps)
+    return Task(key, "attack", parameters, 1, functions, passes, constraint, name=name)
 
 
 def _attacks_in_balls(
@@ -215,22 +185,6 @@ def _attacks_in_balls(
             yield _attack_task(
                 f"{key}_{norm.lower()}", norm_module, parameters, passes, constraint, name=f"{name}, {norm}"
             )
-
-
-def _minimum_norm_attacks(
-    key: str,
-    family: type[Attack],
-    norms: Sequence[Norm],
-    name: str,
-    engines: Sequence[str] = ENGINES,
-    passes: Passes | None = None,
-) -> Iterator[Task]:
-    """Yield one task per norm for a minimum-norm attack."""
-    cost = _minimum_norm_passes if passes is None else passes
-    for norm in norms:
-        suffix, label = ("", name) if norm == "Linf" else (f"_{norm.lower()}", f"{name}, {norm}")
-        parameters, constraint = parameters_in_ball(family, norm), CONSTRAINTS[norm]
-        yield _attack_task(key + suffix, key, parameters, cost, constraint, name=label, engines=engines)
 
 
 def _grid_task(key: str, parameters: type[SpatialParameters], name: str) -> Task:
@@ -288,12 +242,6 @@ def _apgd_targeted_passes(parameters: Any, n_classes: int) -> float:
     return float((3.0 * (parameters.steps + 1) + 1) * (1 + _RESISTING_FRACTION * (n_runs - 1)) + 6)
 
 
-def _fab_passes(parameters: Any, n_classes: int) -> float:
-    # A step takes the gradients of all classes, another gradient of the label, and a forward pass. In the fused engine,
-    # the first run serves all epsilons, so this estimate per strength is too high for it.
-    return float((3.0 * (n_classes + 1) + 1) * parameters.steps * parameters.restarts + 4)
-
-
 def _fab_targeted_passes(parameters: Any, n_classes: int) -> float:
     n_runs = min(parameters.targets, n_classes - 1)
     return float((4.0 * parameters.steps + 3) * (1 + _RESISTING_FRACTION * (n_runs - 1)) + 4)
@@ -329,16 +277,6 @@ def _minimum_norm_passes(parameters: Any, _n_classes: int) -> float:
     return float(3.0 * parameters.steps / len(parameters.strengths) + 2)
 
 
-def _brendel_bethge_passes(parameters: Any, _n_classes: int) -> float:
-    # Before its first step, a batch takes up to 1,001 blends with noise, until all images are misclassified, and ten
-    # bisections towards the boundary. The estimate ignores that Foolbox redraws noise that is classified correctly.
-    return float((3.0 * parameters.steps + 1011) / len(parameters.strengths) + 2)
-
-
-def _rand_passes(parameters: Any, _n_classes: int) -> float:
-    return float((1 + _RESISTING_FRACTION) * 3.0 * parameters.passes * (parameters.steps + 1) + 8)
-
-
 _CORRUPTION_TASKS = (
     _corruption_task("brightness"),
     _corruption_task("contrast"),
@@ -365,26 +303,15 @@ TASKS: dict[str, Task] = {
     for task in (
         Task("clean", "clean", CleanParameters, 1, dict.fromkeys(ENGINES, "clean.yield_images"), lambda _p, _c: 1.0),
         *_attacks_in_balls("aa_apgd-ce", "apgd", Apgd, _apgd_passes, "APGD-CE"),
-        *_attacks_in_balls("aa_apgd-dlr", "apgd_dlr", ApgdDlr, _apgd_passes, "APGD-DLR"),
         *_attacks_in_balls("aa_apgd-t", "apgd_targeted", ApgdTargeted, _apgd_targeted_passes, "APGD-T"),
-        *_attacks_in_balls("aa_fab", "fab", Fab, _fab_passes, "FAB"),
-        *_attacks_in_balls("aa_fab-t", "fab_targeted", FabTargeted, _fab_targeted_passes, "FAB-T"),
+        *_attacks_in_balls("aa_fab-t", "fab", FabTargeted, _fab_targeted_passes, "FAB-T"),
         *_attacks_in_balls("aa_square", "square", Square, _square_passes, "Square", module_of_other_norms="square_lp"),
         *_attacks_in_balls("aa_standard", "standard", Standard, standard_passes, "AutoAttack"),
-        _attack_task("aa_rand", "rand", parameters_in_ball(Rand, "Linf"), _rand_passes, name="AutoAttack, randomised"),
-        _attack_task(
-            "aa_rand_l2", "rand", parameters_in_ball(Rand, "L2"), _rand_passes, L2, name="AutoAttack, randomised, L2"
-        ),
         _attack_task("fgsm", "fgsm", FgsmParameters, lambda _p, _c: 5.0, name="FGSM"),
         _attack_task("pgd", "pgd", PgdParameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD"),
         _attack_task("pgd_linf7", "pgd_linf7", PgdLinf7Parameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD-7"),
         _attack_task("pgd_l2", "pgd_l2", PgdL2Parameters, lambda p, _c: 3.0 * p.steps + 2, L2, name="PGD-L2"),
-        *_minimum_norm_attacks("fmn", Fmn, MINIMUM_NORMS, "FMN"),
-        *_minimum_norm_attacks("ddn", Ddn, ("L2",), "DDN"),
-        *_minimum_norm_attacks("sigma_zero", SigmaZero, ("L0",), "σ-zero", ("fused",)),
-        *_minimum_norm_attacks(
-            "bb", BrendelBethge, MINIMUM_NORMS, "Brendel-Bethge", ("reference",), _brendel_bethge_passes
-        ),
+        *_attacks_in_balls("fmn", "fmn", Fmn, _minimum_norm_passes, "FMN"),
         _grid_task("grid775", SpatialParameters, "Grid 775"),
         _grid_task("grid135", Grid135Parameters, "Grid 135"),
         _grid_task("grid775_10", Grid775SmallAnglesParameters, "Grid 775, 10°"),
@@ -408,17 +335,12 @@ TASKS: dict[str, Task] = {
         _measure_task(
             "hessian_input", InputHessianParameters, _hessian_input_passes, InputHessianParameters.default_columns
         ),
-        _measure_task("proxies", ProxyParameters, lambda _p, _c: 15.0, PROXIES),
-        _measure_task("croze", CrozeParameters, lambda _p, _c: 24.0, ("score",)),
     )
 }
 """Tasks by key, in the order in which results are listed."""
 
-ENSEMBLES = ("aa_standard", "aa_rand")
-"""Prefixes of the keys of AutoAttack's versions, which are ensembles of attacks."""
-
-RANDOMISED_GROUPS = {"autoattack": "aa_rand", "autoattack_l2": "aa_rand_l2"}
-"""Group → key that replaces it if the network's outputs are random."""
+AUTOATTACK = ("aa_standard", "aa_standard_l2", "aa_standard_l1")
+"""Keys of AutoAttack's standard version, one per norm."""
 
 PAPER_KEYS = ("clean", "aa_apgd-ce", "aa_square", "fgsm", "pgd", *CORRUPTIONS)
 """The twenty keys of the paper, which a sweep evaluates by default."""

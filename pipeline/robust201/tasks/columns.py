@@ -40,20 +40,6 @@ Dimension = Literal["classes", "images"] | int
 """Length of an array's axis: the number of classes C, the number of images N, or a constant."""
 
 
-class FoolingSteps(NamedTuple):
-    """The steps at which an attack fooled a batch of images (see `tasks.attack_kit.step_log`).
-
-    Attributes:
-        first_steps: (B,) int64, the first step at which the attack observed that it fooled each image;
-            `NOT_FOOLED_STEP` if it observed none.
-        last_step: the attack's last step. It is recorded for images that the network misclassifies although the attack
-            did not observe that it fooled them.
-    """
-
-    first_steps: "torch.Tensor"
-    last_step: int
-
-
 @dataclass(frozen=True)
 class ModelOutputs:
     """A network's outputs for a batch, on its device.
@@ -63,19 +49,15 @@ class ModelOutputs:
         labels: (B,) int64 true classes.
         predicted: (B,) int64, predicted classes; the first class if several have the largest logit.
         logits: (B, C) float32.
-        stage: number of the stage (one attack of an ensemble, from 1) that fooled the images; otherwise 0.
         measure_distances: function that returns the images' distances (B,) float64 from the original images in the
             key's norm; None for a key without a norm.
-        fooling_steps: steps at which an attack fooled the images; None for a key without steps.
     """
 
     positions: "torch.Tensor"
     labels: "torch.Tensor"
     predicted: "torch.Tensor"
     logits: "torch.Tensor"
-    stage: int = 0
     measure_distances: "Callable[[], torch.Tensor] | None" = None
-    fooling_steps: FoolingSteps | None = None
 
     @cached_property
     def confidences(self) -> "torch.Tensor":
@@ -249,24 +231,8 @@ def _contradiction_of_bins(counts: NDArray[Any], cm: Counts) -> str | None:
     return None if n_correct_in_bins == n_correct else f"{n_correct} correct images, got {n_correct_in_bins}"
 
 
-MAX_STAGES = 4
-"""Maximum number of stages of an attack: AutoAttack has four."""
-
-
-def _add_stage(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
-    is_correct = outputs.predicted == outputs.labels
-    indices = is_correct.long() * (MAX_STAGES + 1 - outputs.stage) + outputs.stage
-    return indices, outputs.labels.new_ones(len(outputs.labels))
-
-
-def _contradiction_of_stages(stages: NDArray[Any], cm: Counts) -> str | None:
-    n_correct = int(np.trace(cm))
-    return None if stages[-1] == n_correct else f"{n_correct} correct images, got {int(stages[-1])}"
-
-
 UNITS_PER_DISTANCE = 1e9
-"""Distances are stored as integers, in units of 1e-9, where pixels are in [0, 1]. An L0 distance is the number of
-changed values, in the same units. Whole numbers are therefore stored exactly."""
+"""Distances are stored as integers, in units of 1e-9, where pixels are in [0, 1]."""
 
 NOT_FOOLED_DISTANCE = 2**53 - 1
 """Stored distance of an image that the attack does not fool: the largest integer that all JSON parsers represent
@@ -299,36 +265,6 @@ def _contradiction_of_distances(distances: NDArray[Any], cm: Counts) -> str | No
 def distances_of(stored_distances: NDArray[Any]) -> NDArray[np.float64]:
     """Convert stored distances to float64, with infinity for images that the attack does not fool."""
     return np.where(stored_distances == NOT_FOOLED_DISTANCE, np.inf, stored_distances / UNITS_PER_DISTANCE)
-
-
-NOT_FOOLED_STEP = 2**31 - 1
-"""Stored step of an image that the attack does not fool: the largest signed 32-bit integer."""
-
-STEPS = "steps"
-"""Column of per-image steps; the measurement has the same name."""
-
-
-def _add_step(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
-    is_wrong = outputs.predicted != outputs.labels
-    not_fooled = outputs.positions.new_full((), NOT_FOOLED_STEP)
-    if outputs.fooling_steps is None:
-        return outputs.positions, (~is_wrong).long() * NOT_FOOLED_STEP
-    return outputs.positions, outputs.fooling_steps.first_steps.minimum(
-        (is_wrong.long() * outputs.fooling_steps.last_step).where(is_wrong, not_fooled)
-    )
-
-
-def _contradiction_of_steps(steps: NDArray[Any], cm: Counts) -> str | None:
-    n_fooled, n_wrong = int((steps != NOT_FOOLED_STEP).sum()), int(cm.sum() - np.trace(cm))
-    if steps.max(initial=0) > NOT_FOOLED_STEP:
-        return f"numbers up to {NOT_FOOLED_STEP}, got {int(steps.max())}"
-    # An image that is fooled at an earlier step may be classified correctly at the last one.
-    return None if n_fooled >= n_wrong else f"steps of at least {n_wrong} misclassified images, got {n_fooled}"
-
-
-def steps_of(stored_steps: NDArray[Any]) -> NDArray[np.float64]:
-    """Convert stored steps to float64, with infinity for images that the attack does not fool."""
-    return np.where(stored_steps == NOT_FOOLED_STEP, np.inf, stored_steps)
 
 
 COUNTS = "cm"
@@ -405,17 +341,6 @@ COLUMNS: dict[str, Column] = {
             contradiction=_contradiction_of_predictions,
         ),
         Column(
-            "stages",
-            "stages",
-            "Six counts: images that were misclassified from the start, images fooled by stages 1 to 4 of the attack, "
-            "and correctly classified images. Without stages, all misclassified images are in the first count.",
-            dtype=np.dtype(np.int32),
-            dimensions=(MAX_STAGES + 2,),
-            add=_add_stage,
-            count_images_of_value=lambda stages: int(stages.sum()),
-            contradiction=_contradiction_of_stages,
-        ),
-        Column(
             "calibration_counts",
             CALIBRATION,
             "15 pairs: number of images whose confidence in the predicted class is in ((m - 1) / 15, m / 15], and "
@@ -441,24 +366,13 @@ COLUMNS: dict[str, Column] = {
             DISTANCES,
             "distances",
             "Distance of every image from the original, in order, in the key's norm, times 1e9, for pixels in "
-            "[0, 1] (L0: number of changed values, times 1e9); 9007199254740991 if it is classified correctly. If the "
+            "[0, 1]; 9007199254740991 if it is classified correctly. If the "
             "key has no norm, 0 for misclassified images.",
             dtype=np.dtype(np.int64),
             dimensions=("images",),
             add=_add_distance,
             count_images_of_value=len,
             contradiction=_contradiction_of_distances,
-        ),
-        Column(
-            STEPS,
-            "steps",
-            "Step (for Square: query) at which the attack first fools each image, in order; 0 if the clean image is "
-            "misclassified, 2147483647 if the attack never fools it. Without an attack, 0 or 2147483647.",
-            dtype=np.dtype(np.uint32),
-            dimensions=("images",),
-            add=_add_step,
-            count_images_of_value=len,
-            contradiction=_contradiction_of_steps,
         ),
         Column(
             OUTCOME_COUNTS,

@@ -26,7 +26,7 @@ class Constraint:
     """
 
     name: str
-    order: Literal["inf", 2, 1, 0]
+    order: Literal["inf", 2, 1]
     divisor: float
     axis: str
     slack: float
@@ -85,9 +85,5 @@ L1 = Constraint("L1", 1, 1.0, "epsilon (L1)", 5e-4, 2e-5)
 projection also sums float32 numbers to find by how much to shorten a step. If the step is 20 times the radius and the
 sum takes a few roundings of 2**-24 each, its error is about 5e-6 times the radius."""
 
-L0 = Constraint("L0", 0, 1.0, "values changed (L0)", 0.0)
-"""The L0 ball. The distance is the number of changed values, counting each channel separately. Values that an attack
-does not change have identical bits, so the slack is 0."""
-
-CONSTRAINTS: dict[str, Constraint] = {constraint.name: constraint for constraint in (LINF, L2, L1, L0)}
+CONSTRAINTS: dict[str, Constraint] = {constraint.name: constraint for constraint in (LINF, L2, L1)}
 """Constraints by the name of the norm."""

@@ -10,12 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError, EvaluationError
+from robust201.core.errors import EvaluationError
 from robust201.core.records import EvaluationResult, ImageSet, Part
 from robust201.tasks import Task
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
-from robust201.tasks.attack_kit.step_log import StepLog
-from robust201.tasks.columns import STEPS, requested_columns
 from robust201.tasks.constraints import Constraint
 from robust201.tasks.measurements import Accumulator, check_measure_values, check_values
 from robust201.tasks.parameters import Parameters
@@ -75,7 +73,6 @@ def evaluate_part(
         One result per strength. Every measured image is classified again; the attacks' own predictions are not used.
 
     Raises:
-        ConfigError: steps are requested, but the attack does not record them.
         EvaluationError: the part does not fit the images or the batches, the logits are not finite, or a result breaks
             an invariant.
         PerturbationError: the perturbation breaks its contract.
@@ -84,12 +81,6 @@ def evaluate_part(
     if task.kind == "measure":
         yield from _measure_network(context, task, parameters, part, request, provenance)
         return
-    if STEPS in requested_columns(measurements) and task.kind == "attack":
-        reason = task.unsupported_steps_reason(context.engine)
-        if reason is not None:
-            raise ConfigError(f"Evaluating failed for {part.label}: {reason}")
-        log = StepLog(len(request.strengths), len(request.labels), context.classifier.device)
-        request = dataclasses.replace(request, step_log=log)
     request = dataclasses.replace(request, on_stage=on_stage)
     batches = check_batches(
         perturb(task, context, parameters, request), name=part.label, request=request, constraint=task.constraint
@@ -178,17 +169,12 @@ def _measure_batches(
     n_measured = [0] * len(strengths)
     seconds = [0.0] * len(strengths)
     start = time.perf_counter()
-    for strength_index, positions, pixels, stage in batches:
+    for strength_index, positions, pixels in batches:
         with torch.inference_mode():
             distances = (
                 None if constraint is None else partial(_measure_distances, constraint, request, positions, pixels)
             )
-            fooling_steps = (
-                None if request.step_log is None else request.step_log.fooling_steps(strength_index, positions)
-            )
-            accumulators[strength_index].update(
-                positions, context.logits(pixels), labels[positions], stage, distances, fooling_steps
-            )
+            accumulators[strength_index].update(positions, context.logits(pixels), labels[positions], distances)
         n_measured[strength_index] += len(positions)
         is_complete = n_measured[strength_index] == len(labels)
         values = accumulators[strength_index].finalise() if is_complete else {}

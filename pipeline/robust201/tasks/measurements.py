@@ -25,7 +25,6 @@ from robust201.tasks.columns import (
     PREDICTIONS,
     STANDARD_COLUMNS,
     Column,
-    FoolingSteps,
     ModelOutputs,
     Values,
     columns_of,
@@ -96,9 +95,7 @@ class Accumulator:
         positions: "torch.Tensor",
         logits: "torch.Tensor",
         labels: "torch.Tensor",
-        stage: int = 0,
         measure_distances: "Callable[[], torch.Tensor] | None" = None,
-        fooling_steps: FoolingSteps | None = None,
     ) -> None:
         """Add a batch of images.
 
@@ -106,15 +103,13 @@ class Accumulator:
             positions: (B,) int64, positions of the images in [0, N).
             logits: (B, C) float32.
             labels: (B,) int64 true classes.
-            stage: number of the stage (one attack of an ensemble, from 1) that fooled these images; otherwise 0.
             measure_distances: see `ModelOutputs`.
-            fooling_steps: see `ModelOutputs`.
         """
         import torch
 
         logits = logits.float()
         self._n_not_finite += (~torch.isfinite(logits)).any(dim=1).sum()
-        outputs = ModelOutputs(positions, labels, logits.argmax(dim=1), logits, stage, measure_distances, fooling_steps)
+        outputs = ModelOutputs(positions, labels, logits.argmax(dim=1), logits, measure_distances)
         for name, total in self._totals.items():
             add = COLUMNS[name].add
             assert add is not None  # noqa: S101 - the column has a total

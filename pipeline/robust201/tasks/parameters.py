@@ -47,12 +47,8 @@ Epsilons255 = Annotated[
 ]
 Radii = Annotated[tuple[PositiveFloat, ...], Field(min_length=1, max_length=MAX_STRENGTHS)]
 Severity = Annotated[int, Field(ge=1, le=5)]
-Norm = Literal["Linf", "L2", "L1", "L0"]
-NORMS: tuple[Norm, ...] = ("Linf", "L2", "L1")
-"""Norms of AutoAttack's attacks."""
-
-MINIMUM_NORMS: tuple[Norm, ...] = get_args(Norm)
-"""Norms of minimum-norm attacks."""
+Norm = Literal["Linf", "L2", "L1"]
+NORMS: tuple[Norm, ...] = get_args(Norm)
 
 
 class Caution(NamedTuple):
@@ -355,7 +351,7 @@ class RadiusParameters(Parameters):
 
     norm: ClassVar[Norm]
     epsilons: Radii
-    """Radii for pixels in [0, 1]; for L0, maximum numbers of changed values."""
+    """Radii for pixels in [0, 1]."""
 
     @field_validator("epsilons", mode="before")
     @classmethod
@@ -387,13 +383,6 @@ class L1Parameters(RadiusParameters):
 
     norm: ClassVar[Norm] = "L1"
     epsilons: Radii = (3.0, 6.0, 12.0)
-
-
-class L0Parameters(RadiusParameters):
-    """Parameters of an attack that changes a limited number of values."""
-
-    norm: ClassVar[Norm] = "L0"
-    epsilons: Radii = (10.0, 24.0, 50.0)
 
 
 class PgdL2Parameters(L2Parameters, PgdVariantParameters):
@@ -447,21 +436,6 @@ class ApgdL1(Apgd):
     """Whether the first three fifths of the iterations use balls of 3 and 2 epsilon."""
 
 
-class DlrParameters(Parameters):
-    """Parameters of attacks on the difference of logits ratio, which need at least three classes."""
-
-    min_classes: ClassVar[int] = 3
-    min_classes_reason: ClassVar[str] = "the DLR loss divides by the largest logit minus the third largest"
-
-
-class ApgdDlr(Apgd, DlrParameters):
-    """APGD on the difference of logits ratio (Croce and Hein, 2020)."""
-
-
-class ApgdDlrL1(ApgdL1, DlrParameters):
-    """APGD on the difference of logits ratio in an L1 ball."""
-
-
 class TargetedDlrParameters(Parameters):
     """Parameters of attacks on the targeted difference of logits ratio, which need at least four classes."""
 
@@ -506,15 +480,6 @@ class ApgdTargetedL1(ApgdL1, TargetedDlrParameters, TargetsParameters):
     """Number of target classes, limited by the number of other classes."""
 
 
-class Fab(Attack):
-    """AutoAttack's fast adaptive boundary attack (Croce and Hein, 2020)."""
-
-    steps: PositiveInt = 100
-    """Number of iterations."""
-    restarts: PositiveInt = 1
-    """Number of runs."""
-
-
 class FabTargeted(Attack, TargetsParameters):
     """Fast adaptive boundary attack towards one target class after the other, as in AutoAttack."""
 
@@ -547,30 +512,23 @@ class Standard(Attack, TargetedDlrParameters):
     queries: PositiveInt = 5000
 
 
-class Rand(Attack, DlrParameters):
-    """AutoAttack's version for randomised networks (Croce and Hein, 2020): APGD-CE and APGD-DLR on averaged gradients.
+class Fmn(Attack):
+    """Fast minimum-norm attack (Pintor et al., 2021), as in Foolbox.
 
-    Attributes:
-        steps: number of steps of each attack.
-        passes: number of gradients averaged in each step (expectation over transformations).
-    """
-
-    steps: PositiveInt = 100
-    passes: PositiveInt = 20
-
-
-class MinimumNorm(Attack):
-    """Parameters of a minimum-norm attack, which searches for the smallest perturbation that fools a network.
-
-    One run serves all epsilons: an image counts as fooled at every epsilon that is not below its distance.
+    The attack searches for the smallest perturbation that fools a network. One run serves all epsilons: an image counts
+    as fooled at every epsilon that is not below its distance.
 
     Attributes:
         steps: number of iterations, with one gradient each.
-        min_strong_steps: number of steps below which distances are overestimated.
+        max_stepsize: L2 length of the first step; the length decreases to a hundredth of it.
+        gamma: relative change of epsilon in the first step; later changes are smaller.
     """
 
-    min_strong_steps: ClassVar[int]
+    min_strong_steps: ClassVar[int] = 50
+    """Number of steps below which distances are overestimated."""
     steps: PositiveInt = 100
+    max_stepsize: PositiveFloat = 1.0
+    gamma: Annotated[float, Field(gt=0, lt=1)] = 0.05
 
     @property
     def cautions(self) -> tuple[Caution, ...]:
@@ -579,19 +537,6 @@ class MinimumNorm(Attack):
             return super().cautions
         problem = f"{self.steps:,} steps are few, so distances come out too large and accuracies too high"
         return (*super().cautions, Caution("steps", problem, f"Take {self.min_strong_steps:,} or more."))
-
-
-class Fmn(MinimumNorm):
-    """Fast minimum-norm attack (Pintor et al., 2021), as in Foolbox.
-
-    Attributes:
-        max_stepsize: L2 length of the first step; the length decreases to a hundredth of it.
-        gamma: relative change of epsilon in the first step; later changes are smaller.
-    """
-
-    min_strong_steps: ClassVar[int] = 50
-    max_stepsize: PositiveFloat = 1.0
-    gamma: Annotated[float, Field(gt=0, lt=1)] = 0.05
 
 
 class FmnL2(Fmn):
@@ -605,75 +550,15 @@ class FmnL2(Fmn):
     projection: Literal["ball", "none"] = "ball"
 
 
-class Ddn(MinimumNorm):
-    """Decoupled direction and norm (DDN; Rony et al., 2019), as in Foolbox.
-
-    Attributes:
-        init_epsilon: radius of the first ball.
-        gamma: relative change of the radius per step.
-    """
-
-    min_strong_steps: ClassVar[int] = 50
-    init_epsilon: PositiveFloat = 1.0
-    gamma: Annotated[float, Field(gt=0, lt=1)] = 0.05
-
-    @property
-    def cautions(self) -> tuple[Caution, ...]:
-        """Warnings about too few steps, including too few to shrink the first ball to the smallest epsilon."""
-        smallest_radius = self.init_epsilon * (1 - self.gamma) ** self.steps
-        if smallest_radius <= min(self.strengths):
-            return super().cautions
-        problem = (
-            f"init_epsilon × (1 - gamma)^steps = {smallest_radius:.4g}, so the attack cannot find perturbations as "
-            f"small as the smallest epsilon, {min(self.strengths):g}"
-        )
-        return (
-            *super().cautions,
-            Caution("steps", problem, "Take more steps, a larger gamma or a smaller init_epsilon."),
-        )
-
-
-class SigmaZero(MinimumNorm):
-    """σ-zero (Cinà et al., 2025): gradient descent on a smooth approximation of the L0 norm.
-
-    Attributes:
-        stepsize: size of Adam's first step; the size decreases to a tenth.
-        sigma: smoothing of the approximation; smaller values make it sharper.
-        threshold: initial threshold; smaller changes of values are set to 0.
-        threshold_factor: change of the threshold per step, in units of the step size.
-    """
-
-    min_strong_steps: ClassVar[int] = 300
-    steps: PositiveInt = 1000
-    stepsize: PositiveFloat = 1.0
-    sigma: PositiveFloat = 0.001
-    threshold: Annotated[float, Field(gt=0, le=1)] = 0.3
-    threshold_factor: PositiveFloat = 0.01
-
-
-class BrendelBethge(MinimumNorm):
-    """Attack along the decision boundary (Brendel et al., 2019), as in Foolbox.
-
-    Attributes:
-        lr: radius of the trust region, as a multiple of the number of pixel values in the batch.
-    """
-
-    min_strong_steps: ClassVar[int] = 100
-    steps: PositiveInt = 1000
-    lr: PositiveFloat = 0.001
-
-
 _NORM_PARAMETERS: dict[Norm, type[Parameters]] = {
     "Linf": EpsilonParameters,
     "L2": L2Parameters,
     "L1": L1Parameters,
-    "L0": L0Parameters,
 }
 """Base class that defines the epsilons of each norm."""
 
 _NORM_SPECIFIC: dict[tuple[type[Attack], Norm], type[Attack]] = {
     (Apgd, "L1"): ApgdL1,
-    (ApgdDlr, "L1"): ApgdDlrL1,
     (ApgdTargeted, "L1"): ApgdTargetedL1,
     (Fmn, "L2"): FmnL2,
 }

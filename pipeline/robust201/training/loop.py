@@ -26,6 +26,7 @@ from robust201.core.noise import derived_seed
 from robust201.core.precision import Precision, check_precision, has_avx512
 from robust201.core.records import ArchitectureId, ImageSet, Normalisation, format_architecture
 from robust201.models.classifier import Classifier, network_logits
+from robust201.models.device import use_precision
 from robust201.models.network_check import check_network
 from robust201.spaces.base import Space
 from robust201.training.adversarial import RandomStarts, step_loss
@@ -455,12 +456,9 @@ def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[
         stack.enter_context(torch.random.fork_rng(devices=[] if is_on_cpu else [device]))
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         stack.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
-        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
-        for name in ("allow_tf32", "benchmark"):
-            stack.callback(setattr, torch.backends.cudnn, name, getattr(torch.backends.cudnn, name))
+        stack.callback(setattr, torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)
+        stack.enter_context(use_precision(precision))
         torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-        torch.backends.cudnn.allow_tf32 = precision == "tf32"
         torch.backends.cudnn.benchmark = False
         # On a GPU, some gradients have no deterministic algorithm, for example the gradient of grid_sample.
         torch.set_deterministic_debug_mode("error" if is_on_cpu else "warn")

@@ -91,7 +91,7 @@ _FIELDS: dict[str, _Check] = {
     "test_accuracy": _optional(_FRACTION_CHECK),
     # The order matters: each object must be checked before its fields.
     **dict.fromkeys(
-        ("training", "training.recipe", "training.recipe.settings", "training.inputs", "training.inputs.recipe"),
+        ("training", "training.inputs", "training.inputs.recipe"),
         _optional(_OBJECT_CHECK),
     ),
     "training.outcome": _optional(_OBJECT_CHECK),
@@ -360,14 +360,6 @@ TRAINING_VERSION = 1
 """Version of the training code. It increases only when equal recipes give different weights than before."""
 
 
-def hash_recipe(recipe: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of an old-style recipe, which also contains network, images and seed.
-
-    Older stores use it as the id of the training run.
-    """
-    return hashlib.sha256(canonical_json(recipe).encode()).hexdigest()
-
-
 def hash_training(
     *,
     space: str,
@@ -381,7 +373,6 @@ def hash_training(
     threads: int | None,
     precision: str | None,
     start: str | None,
-    version: int = TRAINING_VERSION,
 ) -> str:
     """Return the SHA-256 (64 hex digits) of everything that determines the weights of a training run.
 
@@ -390,7 +381,7 @@ def hash_training(
     is included, but not its model. On a CPU, the number of threads is included, because it affects the last bits.
     """
     payload = {
-        "version": version,
+        "version": TRAINING_VERSION,
         "space": [space, space_identity],
         "architecture": architecture,
         "n_classes": n_classes,
@@ -408,24 +399,22 @@ def matches_training_id(record: CheckpointRecord, space: Space | None = None) ->
 
     Without `space`, records of custom spaces are not checked, because their ids contain the hash of a user's file.
     """
-    if record.inputs:
-        space = space or _space_of(record)
-        return space is None or record.source_sha256 in _possible_ids(record, record.inputs, space)
-    recipe = (record.training or {}).get("recipe")
-    if recipe is not None:
-        settings = recipe.get("settings") or {}
-        record_settings = {
-            "epochs": record.epochs,
-            "seed": record.seed,
-            "channels": record.channels,
-            "cells": record.cells,
-        }
-        return (
-            record.source_sha256 == hash_recipe(recipe)
-            and recipe.get("spec", record.spec) == record.spec
-            and all(settings.get(name, record_value) == record_value for name, record_value in record_settings.items())
-        )
-    return True
+    inputs, space = record.inputs, space or _space_of(record)
+    if not inputs or space is None:
+        return True
+    return record.source_sha256 == hash_training(
+        space=space.name,
+        space_identity=space.identity(),
+        architecture=record.index,
+        n_classes=record.n_classes,
+        data=inputs.get("data"),
+        recipe=inputs.get("recipe") or {},
+        seed=record.seed,
+        device=str(inputs.get("device")),
+        threads=inputs.get("threads"),
+        precision=inputs.get("precision"),
+        start=inputs.get("start"),
+    )
 
 
 def _space_of(record: CheckpointRecord) -> Space | None:
@@ -434,24 +423,3 @@ def _space_of(record: CheckpointRecord) -> Space | None:
     if space is None or not space.is_sized or record.channels is None or record.cells is None:
         return space
     return space.with_size(channels=record.channels, cells=record.cells)
-
-
-def _possible_ids(record: CheckpointRecord, inputs: Mapping[str, Any], space: Space) -> list[str]:
-    """Return the id of the training run with these inputs for each version of the training code."""
-    return [
-        hash_training(
-            space=space.name,
-            space_identity=space.identity(),
-            architecture=record.index,
-            n_classes=record.n_classes,
-            data=inputs.get("data"),
-            recipe=inputs.get("recipe") or {},
-            seed=record.seed,
-            device=str(inputs.get("device")),
-            threads=inputs.get("threads"),
-            precision=inputs.get("precision"),
-            start=inputs.get("start"),
-            version=version,
-        )
-        for version in range(1, TRAINING_VERSION + 1)
-    ]

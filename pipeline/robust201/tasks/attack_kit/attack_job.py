@@ -15,7 +15,6 @@ from robust201.models.model import Model
 from robust201.tasks.attack_kit.batching import Batching, logits_of, slices_of_equal_values
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
 from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers, ImageShape, RandomNumbers
-from robust201.tasks.attack_kit.step_log import RunLog, StepLog
 
 CPU_SAMPLES = 64
 """Batch size on the CPU, in samples. The activations of one batch fit into a processor's cache."""
@@ -51,7 +50,6 @@ class AttackJob:
         labels: (N,) int64, on the device.
         indices: (N,) positions of the images in the dataset's full split, which identify their random numbers.
         epsilons: (S,) radii of the balls in units of the pixel range [0, 1].
-        step_log: records the step at which the attack fools each image; None if not requested.
         on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
     """
 
@@ -62,7 +60,6 @@ class AttackJob:
     labels: torch.Tensor
     indices: NDArray[np.int64]
     epsilons: tuple[float, ...]
-    step_log: StepLog | None = None
     on_stage: Callable[[int, str], None] | None = None
 
     @property
@@ -135,16 +132,6 @@ class AttackJob:
         correct: NDArray[np.bool_] = (torch.cat(predicted) == self.labels).cpu().numpy()
         return correct
 
-    def record_clean(self) -> None:
-        """If steps are recorded, classify the clean images and record which ones are misclassified."""
-        if self.step_log is not None:
-            self.step_log.record_clean(self.is_correct())
-
-    def run_log(self, samples: "Samples", n_steps: int, run_number: int = 0) -> RunLog:
-        """Return the log of a run on some samples (see `RunLog`)."""
-        log_indices = samples.strength_indices * len(self.images) + samples.positions
-        return RunLog(self.step_log, samples.labels, log_indices, n_steps, run_number)
-
 
 @dataclass(frozen=True)
 class Samples:
@@ -216,18 +203,16 @@ def make_job(context: Context, request: Request, epsilons: Sequence[float]) -> A
         labels=request.labels,
         indices=np.asarray(request.indices, dtype=np.int64),
         epsilons=tuple(epsilons),
-        step_log=request.step_log,
         on_stage=request.on_stage,
     )
 
 
-def batches_by_strength(samples: Samples, images: torch.Tensor, stage: int = 0) -> Iterator[Perturbed]:
+def batches_by_strength(samples: Samples, images: torch.Tensor) -> Iterator[Perturbed]:
     """Yield the attacked images of samples, with one batch per strength.
 
     Args:
         samples: the attacked samples; equal strengths are consecutive.
         images: (B, 3, H, W) float32, the resulting images.
-        stage: number of the stage that fooled the images (see `Perturbed`).
 
     Yields:
         One batch per strength.
@@ -236,7 +221,7 @@ def batches_by_strength(samples: Samples, images: torch.Tensor, stage: int = 0) 
     for equal_strengths in slices_of_equal_values(samples.strength_indices):
         strength_index = int(samples.strength_indices[equal_strengths.start])
         # Copy the images outside of inference mode, since callers cannot differentiate through inference tensors.
-        yield Perturbed(strength_index, positions[equal_strengths], images[equal_strengths].clone(), stage)
+        yield Perturbed(strength_index, positions[equal_strengths], images[equal_strengths].clone())
 
 
 SingleRun = Callable[[AttackJob, Samples, int], tuple[torch.Tensor, torch.Tensor]]
@@ -258,8 +243,6 @@ def attack_correct(
         Batches of images, perturbed if the attack succeeded, otherwise clean.
     """
     correct = job.is_correct()
-    if job.step_log is not None:
-        job.step_log.record_clean(correct)
     for samples in job.chunks(np.flatnonzero(~correct)):
         yield from batches_by_strength(samples, samples.clean)
     for samples in split(np.flatnonzero(correct)):

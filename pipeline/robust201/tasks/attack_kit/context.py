@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from robust201.core.noise import derived_seed
 from robust201.models.classifier import Classifier
 from robust201.models.model import Model
-from robust201.tasks.attack_kit.step_log import StepLog
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +23,6 @@ class Request:
         images: (N, C, H, W), on the classifier's device; uint8, or float32 in [0, 1] if the user passed such images.
         labels: (N,) int64, on the classifier's device.
         indices: (N,) int64 positions of the images in the dataset's full split, which identify their random numbers.
-        step_log: records the step at which the attack fools each image; None if not requested.
         on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
     """
 
@@ -32,7 +30,6 @@ class Request:
     images: torch.Tensor
     labels: torch.Tensor
     indices: NDArray[np.int64]
-    step_log: StepLog | None = None
     on_stage: Callable[[int, str], None] | None = None
 
 
@@ -43,13 +40,11 @@ class Perturbed(NamedTuple):
         strength_index: index of the strength in the request's strengths.
         positions: (B,) int64, positions of the images in the request.
         images: (B, 3, H, W) float32 in [0, 1].
-        stage: number of the stage (one attack of an ensemble, from 1) that fooled these images; otherwise 0.
     """
 
     strength_index: int
     positions: torch.Tensor
     images: torch.Tensor
-    stage: int = 0
 
 
 AdversarialImageSource = Callable[[float, NDArray[np.int64]], NDArray[np.float32]]

@@ -14,12 +14,6 @@ DerivativeInput = Literal["normalised", "pixels"]
 Mode = Literal["evaluation", "training"]
 """Mode of BatchNorm: it uses its running statistics (`evaluation`) or the statistics of each batch (`training`)."""
 
-PROXIES = (
-    *("synflow", "snip", "grasp", "jacov", "nwot", "fisher", "grad_norm", "plain", "l2_norm", "zen", "epe_nas"),
-    *("params", "flops"),
-)
-"""Columns of the task `proxies`."""
-
 
 class MeasureParameters(Parameters):
     """Base class of the parameters of measures.
@@ -200,26 +194,3 @@ class InputHessianParameters(LanczosParameters):
 
     input: DerivativeInput = "normalised"
     """Input that is differentiated: `normalised`, or `pixels` in [0, 1]."""
-
-
-class ProxyParameters(MeasureParameters):
-    """Zero-cost proxies, computed from one batch of training images in a single pass."""
-
-    split: Split = "train"
-    images: Annotated[int, Field(ge=2, le=1024)] = 64
-
-    @property
-    def uses_random_numbers(self) -> bool:
-        return True
-
-
-class CrozeParameters(ProxyParameters):
-    """CRoZe (Ha et al., 2023); the defaults follow the published code.
-
-    Attributes:
-        weight_step: length of the step of a layer's weights, relative to their norm.
-        image_step: length of the step of each pixel value, for pixels in [0, 1].
-    """
-
-    weight_step: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0
-    image_step: Annotated[float, Field(gt=0, le=1)] = 0.01

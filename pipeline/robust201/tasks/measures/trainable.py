@@ -7,14 +7,12 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtri
 from torch import nn
-from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from robust201.core.errors import EvaluationError
 from robust201.core.noise import generator
-from robust201.models.classifier import Classifier, network_logits
+from robust201.models.classifier import Classifier
 from robust201.tasks.attack_kit.context import Context
 from robust201.tasks.measures.parameters import DerivativeParameters, Mode
 
@@ -23,31 +21,17 @@ _PASS_IMAGES = {"cpu": 64, "cuda": 256}
 for the published networks."""
 
 
-def trainable_copy(classifier: Classifier, *, training: bool = False) -> nn.Module:
-    """Copy a network, so that changes to the copy do not affect the classifier.
+def copy_in_mode(classifier: Classifier, mode: Mode) -> nn.Module:
+    """Return a trainable copy of a network in float32, without the classifier's normalisation, in a mode of BatchNorm.
 
-    Args:
-        classifier: the network under test.
-        training: whether the copy is in training mode, in which BatchNorm uses the batch's statistics.
-
-    Returns:
-        The network without the classifier's normalisation, in float32. Its modules do not work in place, so that their
-        outputs can be observed.
+    Passes do not change the copy's state. In training mode the copy behaves as after ``train()``, except that BatchNorm
+    does not update its running statistics, which do not affect results in this mode.
     """
     network = copy.deepcopy(classifier.network).float()
     for module in network.modules():
         if getattr(module, "inplace", False):
-            vars(module)["inplace"] = False
-    return network.requires_grad_().train(training)
-
-
-def copy_in_mode(classifier: Classifier, mode: Mode) -> nn.Module:
-    """Return a copy of a network (see `trainable_copy`) in a mode of BatchNorm. Passes do not change the copy's state.
-
-    In training mode the copy behaves as after ``train()``, except that BatchNorm does not update its running
-    statistics, which do not affect results in this mode.
-    """
-    network = trainable_copy(classifier, training=mode == "training")
+            vars(module)["inplace"] = False  # autograd rejects changes in place of an input that it differentiates
+    network = network.requires_grad_().train(mode == "training")
     for module in network.modules() if mode == "training" else ():
         if isinstance(module, _BatchNorm):
             module.track_running_stats = False
@@ -88,11 +72,6 @@ def seeded_pass(context: Context, parameters: DerivativeParameters, first_image:
 def normalised(classifier: Classifier, pixels: torch.Tensor) -> torch.Tensor:
     """Normalise (B, 3, H, W) float32 pixels in [0, 1] to inputs of the network."""
     return (pixels - classifier.mean) / classifier.std
-
-
-def mean_loss(network: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross-entropy for normalised inputs."""
-    return functional.cross_entropy(network_logits(network, inputs), labels)
 
 
 def gradients(
@@ -143,11 +122,3 @@ def uniforms(context: Context, purpose: str, n_values: int) -> NDArray[Any]:
     words = generator(context.seed, context.key, purpose).bit_generator.random_raw(n_values)
     uniform_numbers: NDArray[Any] = ((words >> 11) + 0.5) * 2.0**-53
     return uniform_numbers
-
-
-def normals(context: Context, purpose: str, shape: Sequence[int]) -> torch.Tensor:
-    """Draw standard normal values, float32 on the classifier's device (see `uniforms`)."""
-    n_values = torch.Size(shape).numel()
-    return (
-        torch.from_numpy(ndtri(uniforms(context, purpose, n_values))).float().view(*shape).to(context.classifier.device)
-    )

@@ -10,14 +10,13 @@ images that resist, it returns the clean image.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun, attack_correct
 from robust201.tasks.attack_kit.batching import loss_and_gradient_of, value_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
-from robust201.tasks.attack_kit.step_log import RunLog
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Apgd, ApgdL1
 from robust201.tasks.perturbations.apgd_steps import (
@@ -40,32 +39,24 @@ Loss: TypeAlias = Callable[[torch.Tensor, slice], torch.Tensor]
 
 def reference(context: Context, parameters: Apgd, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack."""
-    yield from apgd_batches(context, parameters, request, "ce")
-
-
-def apgd_batches(
-    context: Context, parameters: Apgd, request: Request, loss: Literal["ce", "dlr"]
-) -> Iterator[Perturbed]:
-    """Attack with AutoAttack's APGD on one of its losses."""
     # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
 
     def configure(adversary: "AutoAttack") -> None:
-        configure_library(adversary, context, parameters, loss)
+        configure_library(adversary, context, parameters)
 
     constraint = CONSTRAINTS[parameters.norm]
-    name: Literal["apgd-ce", "apgd-dlr"] = "apgd-ce" if loss == "ce" else "apgd-dlr"
-    yield from autoattack_batches(context, request, constraint, names=(name,), configure=configure)
+    yield from autoattack_batches(context, request, constraint, names=("apgd-ce",), configure=configure)
 
 
-def configure_library(adversary: "AutoAttack", context: Context, parameters: Apgd, loss: Literal["ce", "dlr"]) -> None:
+def configure_library(adversary: "AutoAttack", context: Context, parameters: Apgd) -> None:
     """Replace AutoAttack's APGD object with one that has these parameters."""
     from pyautoattack.autopgd_base import APGDAttack
 
     # Setting the attributes of AutoAttack's own object is not enough: the constructor derives the checkpoints of the
     # step size from the number of iterations.
     adversary.apgd = APGDAttack(
-        context.classifier, n_restarts=parameters.restarts, loss=loss, **library_arguments(adversary, parameters)
+        context.classifier, n_restarts=parameters.restarts, loss="ce", **library_arguments(adversary, parameters)
     )
 
 
@@ -116,7 +107,6 @@ class _State:
         best_loss: (B,) loss at `best_images`.
         adversarial: (B, 3, H, W) last misclassified iterate.
         fooled: (B,) whether there is a misclassified iterate.
-        steps_before: number of steps of the run before this state was created.
     """
 
     images: torch.Tensor
@@ -127,7 +117,6 @@ class _State:
     best_loss: torch.Tensor
     adversarial: torch.Tensor
     fooled: torch.Tensor
-    steps_before: int = 0
 
 
 def run_apgd(
@@ -146,32 +135,27 @@ def run_apgd(
         Candidates (B, 3, H, W), and which of them are misclassified (B,).
     """
     n_steps = parameters.steps
-    log = job.run_log(samples, n_steps, run_number)
     if has_shrinking_ball(parameters):
-        state = _run_in_shrinking_balls(job, samples, run_number, n_steps, loss, log)
-        log.write(state.fooled)
+        state = _run_in_shrinking_balls(job, samples, run_number, n_steps, loss)
         return state.adversarial, state.fooled
     state = _evaluate_start(job, samples, random_start(job, samples, run_number, parameters.norm), loss)
-    log.record_fooled(1, state.fooled)  # a start that is already misclassified counts as step 1
     steps: Steps
     if parameters.norm == "L1":
         steps = L1Steps(samples, n_steps, job.epsilons, None)
     else:
         steps = (LinfSteps if parameters.norm == "Linf" else L2Steps)(samples, n_steps, state.best_loss)
-    _ascend(job, samples, state, steps, n_steps, loss, log)
-    log.write(state.fooled)
+    _ascend(job, samples, state, steps, n_steps, loss)
     return state.adversarial, state.fooled
 
 
 def _run_in_shrinking_balls(
-    job: AttackJob, samples: Samples, run_number: int, n_steps: int, loss: Loss | None, log: RunLog
+    job: AttackJob, samples: Samples, run_number: int, n_steps: int, loss: Loss | None
 ) -> _State:
     """Run in L1 balls of 3, 2 and 1 epsilon, starting in each from the best iterate so far (Croce and Hein, 2021)."""
     n_large_ball_steps = math.ceil(0.3 * n_steps)
     largest_radii = [3.0 * epsilon for epsilon in job.epsilons]
     images = samples.clean + normal_noise(job, samples, run_number)
     images = images + correction_to_l1(samples.clean, images - samples.clean, samples.expand_by_strength(largest_radii))
-    n_steps_done = 0
     for factor, n_ball_steps in (
         (3.0, n_large_ball_steps),
         (2.0, n_large_ball_steps),
@@ -181,13 +165,9 @@ def _run_in_shrinking_balls(
         images = images + correction_to_l1(samples.clean, images - samples.clean, samples.expand_by_strength(radii))
         images = images.clamp(0, 1)
         state = _evaluate_start(job, samples, images, loss)
-        state.steps_before = n_steps_done
-        is_last = factor == 1.0  # images that are misclassified only in the larger balls are not fooled
-        if is_last:
-            log.record_fooled(max(n_steps_done, 1), state.fooled)
         steps = L1Steps(samples, n_ball_steps, radii, images)
-        _ascend(job, samples, state, steps, n_ball_steps, loss, log if is_last else None)
-        images, n_steps_done = state.best_images, n_steps_done + n_ball_steps
+        _ascend(job, samples, state, steps, n_ball_steps, loss)
+        images = state.best_images
     return state
 
 
@@ -198,16 +178,13 @@ def _ascend(
     steps: Steps,
     n_steps: int,
     loss: Loss | None,
-    log: RunLog | None,
 ) -> None:
     """Take the steps in one ball (Croce and Hein, 2020, algorithm 1)."""
     previous = state.images
     for iteration in range(n_steps):
         current = state.images
         state.images, previous = steps.move(current, previous, state.gradient, iteration), current
-        misclassified = _evaluate_iterate(job, samples, state, loss)
-        if log is not None:
-            log.record_fooled(state.steps_before + iteration + 1, misclassified)
+        _evaluate_iterate(job, samples, state, loss)
         reverted = steps.update_step_sizes(iteration, state.loss, state.best_loss, state.best_images)
         if reverted is not None:
             reverted_mask = reverted.view(-1, 1, 1, 1)
@@ -222,8 +199,8 @@ def _evaluate_start(job: AttackJob, samples: Samples, images: torch.Tensor, loss
     return _State(images, gradient, losses, images, gradient, losses, images, misclassified)
 
 
-def _evaluate_iterate(job: AttackJob, samples: Samples, state: _State, loss: Loss | None) -> torch.Tensor:
-    """Evaluate the iterates, update the last misclassified and best ones, and return which (B,) are misclassified."""
+def _evaluate_iterate(job: AttackJob, samples: Samples, state: _State, loss: Loss | None) -> None:
+    """Evaluate the iterates, and update the last misclassified and best ones."""
     logits, losses, gradient = _differentiate(job, samples, state.images, loss)
     misclassified = logits.argmax(dim=1) != samples.labels
     is_better = losses > state.best_loss
@@ -233,7 +210,6 @@ def _evaluate_iterate(job: AttackJob, samples: Samples, state: _State, loss: Los
     state.best_images = torch.where(is_better.view(-1, 1, 1, 1), state.images, state.best_images)
     state.best_gradient = torch.where(is_better.view(-1, 1, 1, 1), gradient, state.best_gradient)
     state.best_loss = torch.where(is_better, losses, state.best_loss)
-    return misclassified
 
 
 def _differentiate(

@@ -28,9 +28,6 @@ def reference(context: Context, parameters: FgsmParameters, request: Request) ->
 def fused(job: AttackJob, parameters: FgsmParameters) -> Iterator[Perturbed]:
     """Attack at all epsilons with a single gradient, since all attacks start at the clean image."""
     del parameters
-    job.record_clean()
-    if job.step_log is not None:
-        job.step_log.last_step = 1
     for batch in job.batching.slices(np.zeros(len(job.images), np.int64)):
         clean = to_float(job.images[batch])
         direction = _direction(job, clean, job.labels[batch])

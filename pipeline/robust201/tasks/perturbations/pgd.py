@@ -35,7 +35,6 @@ def reference(context: Context, parameters: PgdParameters, request: Request) -> 
 
 def fused(job: AttackJob, parameters: PgdParameters) -> Iterator[Perturbed]:
     """Attack at all epsilons together."""
-    job.record_clean()
     for samples in job.chunks(np.arange(len(job.images))):
         yield from batches_by_strength(samples, _attack_samples(job, samples, parameters))
 
@@ -49,12 +48,9 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdParameters)
         classes = logits_of(job.model, job.batching, clean, samples.strength_indices).argmin(dim=1)
         step_sizes = -step_sizes
     images = start_in_cube(job, samples) if parameters.random_start else clean.clone()
-    log = job.run_log(samples, parameters.steps)
-    for step in range(parameters.steps):
-        logits, _, gradient = loss_and_gradient_of(job.model, job.batching, images, classes, samples.strength_indices)
-        log.record_iterates(step, logits)
+    for _ in range(parameters.steps):
+        _, _, gradient = loss_and_gradient_of(job.model, job.batching, images, classes, samples.strength_indices)
         images = project_to_cube(images.add_(gradient.sign().mul_(step_sizes)), clean, epsilons).clamp_(0, 1)
-    log.write()
     return project_to_cube(images, clean, epsilons)
 
 

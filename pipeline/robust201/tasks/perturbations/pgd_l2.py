@@ -37,7 +37,6 @@ def reference(context: Context, parameters: PgdL2Parameters, request: Request) -
 
 def fused(job: AttackJob, parameters: PgdL2Parameters) -> Iterator[Perturbed]:
     """Attack at all epsilons together."""
-    job.record_clean()
     for samples in job.chunks(np.arange(len(job.images))):
         yield from batches_by_strength(samples, _attack_samples(job, samples, parameters))
 
@@ -48,13 +47,12 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdL2Parameter
     images = _start(job, samples) if parameters.random_start else clean
     labels = labels_to_attack(job, samples, images, parameters)
     best_iterate, returns_best = BestIterate(images), parameters.iterate == "best"
-    log = job.run_log(samples, parameters.steps)
-    for step in range(parameters.steps):
-        logits, loss, gradient = loss_and_gradient_of(job.model, job.batching, images, labels, samples.strength_indices)
-        log.record_iterates(step, logits, best_iterate.offer(images, loss) if returns_best else None)
+    for _ in range(parameters.steps):
+        _, loss, gradient = loss_and_gradient_of(job.model, job.batching, images, labels, samples.strength_indices)
+        if returns_best:
+            best_iterate.offer(images, loss)
         gradient = gradient * _norms(gradient).reciprocal()
         images = _project(images + parameters.step_size * gradient, clean, epsilons).clamp(0, 1)
-    log.write()
     if returns_best:
         best_iterate.offer_last(job, samples, images, labels)
         images = best_iterate.images

@@ -34,7 +34,6 @@ def reference(context: Context, parameters: PgdLinf7Parameters, request: Request
 
 def fused(job: AttackJob, parameters: PgdLinf7Parameters) -> Iterator[Perturbed]:
     """Attack at all epsilons together."""
-    job.record_clean()
     for samples in job.chunks(np.arange(len(job.images))):
         yield from batches_by_strength(samples, _attack_samples(job, samples, parameters))
 
@@ -46,13 +45,12 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdLinf7Parame
     images = start_in_cube(job, samples) if parameters.random_start else clean
     labels = labels_to_attack(job, samples, images, parameters)
     best_iterate, returns_best = BestIterate(images), parameters.iterate == "best"
-    log = job.run_log(samples, parameters.steps)
-    for step in range(parameters.steps):
-        logits, loss, gradient = loss_and_gradient_of(job.model, job.batching, images, labels, samples.strength_indices)
-        log.record_iterates(step, logits, best_iterate.offer(images, loss) if returns_best else None)
+    for _ in range(parameters.steps):
+        _, loss, gradient = loss_and_gradient_of(job.model, job.batching, images, labels, samples.strength_indices)
+        if returns_best:
+            best_iterate.offer(images, loss)
         # Make a new tensor, since `best_iterate` refers to earlier iterates.
         images = project_to_cube(images + gradient.sign().mul_(step_sizes), clean, epsilons).clamp_(0, 1)
-    log.write()
     if returns_best:
         best_iterate.offer_last(job, samples, images, labels)
         images = best_iterate.images

@@ -28,12 +28,11 @@ class BestIterate:
         self.images = images
         self._loss = torch.full((len(images),), -torch.inf, device=images.device)
 
-    def offer(self, images: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
-        """Store the iterates (B, 3, H, W) whose losses (B,) are the highest so far; return which were stored, (B,)."""
+    def offer(self, images: torch.Tensor, loss: torch.Tensor) -> None:
+        """Store the iterates (B, 3, H, W) whose losses (B,) are the highest so far."""
         is_better = loss > self._loss
         self.images = torch.where(is_better.view(-1, 1, 1, 1), images, self.images)
         self._loss = torch.where(is_better, loss, self._loss)
-        return is_better
 
     def offer_last(self, job: AttackJob, samples: Samples, images: torch.Tensor, labels: torch.Tensor) -> None:
         """Offer iterates whose loss is unknown. Computing it takes one more forward pass."""

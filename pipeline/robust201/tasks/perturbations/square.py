@@ -24,7 +24,6 @@ from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun,
 from robust201.tasks.attack_kit.batching import logits_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.attack_kit.random_numbers import ImageShape, Window
-from robust201.tasks.attack_kit.step_log import RunLog
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Square
 
@@ -137,8 +136,6 @@ def _run_square(
         accepted_images,
         margins_of(logits_of(job.model, job.batching, accepted_images, samples.strength_indices), samples.labels),
     )
-    log = job.run_log(samples, parameters.queries, restart)
-    log.record_fooled(1, state.margins <= 0)
     query = 0
     while query < parameters.queries:
         active = (state.margins > 0).nonzero().flatten()
@@ -148,13 +145,12 @@ def _run_square(
         sides = [side_of(query_number, parameters.p_init, job.shape) for query_number in range(query, stop)]
         windows = _to_device(job.random_numbers.windows(restart, query, sides, job.shape), active.device)
         for batch in job.batching.slices(samples.strength_indices[active.cpu().numpy()]):
-            _search(job, samples, state, active[batch], windows, log, query)
+            _search(job, samples, state, active[batch], windows)
         query = stop
     misclassified = (
         logits_of(job.model, job.batching, state.accepted_images, samples.strength_indices).argmax(dim=1)
         != samples.labels
     )
-    log.write(misclassified)
     return state.accepted_images, misclassified
 
 
@@ -193,17 +189,15 @@ def _search(
     state: SearchState,
     active: torch.Tensor,
     windows: Sequence[Window],
-    log: RunLog,
-    query: int,
 ) -> None:
-    """Make consecutive queries for one batch of samples; `query` is the number of the first.
+    """Make consecutive queries for one batch of samples.
 
     A misclassified sample does not change any more: its margin is at most 0, so no proposal is accepted.
     """
     clean, labels, epsilons = samples.clean[active], samples.labels[active], samples.epsilons[active]
     accepted_images, margins = state.accepted_images[active], state.margins[active]
     search = start_search(job.model, accepted_images, [window.side for window in windows])
-    for query_number, window in enumerate(windows, start=query + 1):
+    for window in windows:
         rows, columns = slice(window.row, window.row + window.side), slice(window.column, window.column + window.side)
         # Clip only the window, since the other pixels do not change and clipping is idempotent.
         clean_window = clean[:, :, rows, columns]
@@ -214,8 +208,6 @@ def _search(
         proposed_margins = margins_of(search.logits(window.row, window.column, proposal), labels)
         accepted = (proposed_margins < margins) & (margins > 0)
         margins = torch.where(accepted, proposed_margins, margins)
-        if log.is_recording:
-            log.record_fooled(query_number, margins <= 0, active)
         search.accept(accepted)
         accepted_images[:, :, rows, columns] = torch.where(accepted.view(-1, 1, 1, 1), proposal, window_before)
     state.accepted_images[active] = accepted_images

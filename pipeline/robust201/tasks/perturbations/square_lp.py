@@ -17,7 +17,6 @@ from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun,
 from robust201.tasks.attack_kit.batching import logits_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.attack_kit.random_numbers import ImageShape, WindowMove
-from robust201.tasks.attack_kit.step_log import RunLog
 from robust201.tasks.parameters import Square
 from robust201.tasks.perturbations.l1_projection import correction_to_l1
 from robust201.tasks.perturbations.square import SearchState, covered_pixels, margins_of, pooled_samples, square_batches
@@ -52,8 +51,6 @@ def _run_square(
     start_images = ball.project(samples.clean, _tiling(job, samples, restart, parameters.norm), slice(None))
     margins = margins_of(logits_of(job.model, job.batching, start_images, samples.strength_indices), samples.labels)
     state = SearchState(start_images, margins)
-    log = job.run_log(samples, parameters.queries, restart)
-    log.record_fooled(1, state.margins <= 0)
     query = 0
     while query < parameters.queries:
         active = (state.margins > 0).nonzero().flatten()
@@ -66,17 +63,13 @@ def _run_square(
             restart, query, samples.dataset_indices[active_samples], sides, job.shape
         )
         for batch in job.batching.slices(samples.strength_indices[active_samples]):
-            numbered_moves = [
-                (query_number, window_move.for_images(batch, active.device))
-                for query_number, window_move in enumerate(window_moves, start=query + 1)
-            ]
-            _search(job, samples, state, active[batch], numbered_moves, ball, log)
+            moves = [window_move.for_images(batch, active.device) for window_move in window_moves]
+            _search(job, samples, state, active[batch], moves, ball)
         query = stop
     misclassified = (
         logits_of(job.model, job.batching, state.accepted_images, samples.strength_indices).argmax(dim=1)
         != samples.labels
     )
-    log.write(misclassified)
     return state.accepted_images, misclassified
 
 
@@ -92,20 +85,17 @@ def _search(
     samples: Samples,
     state: SearchState,
     active: torch.Tensor,
-    numbered_moves: Sequence[tuple[int, WindowMove]],
+    moves: Sequence[WindowMove],
     ball: "_L2Ball | _L1Ball",
-    log: RunLog,
 ) -> None:
     """Make consecutive queries for one batch of samples (see `square`)."""
     clean, labels = samples.clean[active], samples.labels[active]
     accepted_images, margins = state.accepted_images[active], state.margins[active]
-    for query_number, window_move in numbered_moves:
+    for window_move in moves:
         proposal = ball.propose(clean, accepted_images, window_move, active)
         proposed_margins = margins_of(job.model.logits(proposal), labels)
         accepted = (proposed_margins < margins) & (margins > 0)
         margins = torch.where(accepted, proposed_margins, margins)
-        if log.is_recording:
-            log.record_fooled(query_number, margins <= 0, active)
         accepted_images = torch.where(accepted.view(-1, 1, 1, 1), proposal, accepted_images)
     state.accepted_images[active] = accepted_images
     state.margins[active] = margins

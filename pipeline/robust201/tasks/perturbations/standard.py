@@ -8,7 +8,7 @@ when it is evaluated under its own key, so the images that resist the first atta
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, SingleRun, attack_with_restarts, batches_by_strength
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of, to_float
-from robust201.tasks.constraints import CONSTRAINTS, Constraint
+from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Apgd, ApgdTargeted, FabTargeted, Square, Standard, parameters_in_ball
-from robust201.tasks.perturbations import apgd, apgd_targeted, fab, fab_targeted, square, square_lp
+from robust201.tasks.perturbations import apgd, apgd_targeted, fab, square, square_lp
 
 if TYPE_CHECKING:
     from pyautoattack import AutoAttack
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 def reference(context: Context, parameters: Standard, request: Request) -> Iterator[Perturbed]:
-    """Attack with AutoAttack, one of its attacks at a time, to record which attack fools each image."""
+    """Attack with AutoAttack, one of its attacks at a time, each on the images that still resist."""
     attack_parameters = _attack_parameters(parameters)
     stages: tuple[LibraryStage, ...] = (
-        ("apgd-ce", lambda adversary: apgd.configure_library(adversary, context, attack_parameters.apgd_ce, "ce")),
+        ("apgd-ce", lambda adversary: apgd.configure_library(adversary, context, attack_parameters.apgd_ce)),
         (
             "apgd-t",
             lambda adversary: apgd_targeted.configure_library(adversary, context, attack_parameters.apgd_targeted),
@@ -41,13 +41,7 @@ def reference(context: Context, parameters: Standard, request: Request) -> Itera
         ("fab-t", lambda adversary: fab.configure_library(adversary, context, attack_parameters.fab_targeted)),
         ("square", lambda adversary: square.configure_library(adversary, context, attack_parameters.square)),
     )
-    yield from run_library_stages(context, CONSTRAINTS[parameters.norm], request, stages)
-
-
-def run_library_stages(
-    context: Context, constraint: Constraint, request: Request, stages: "Sequence[LibraryStage]"
-) -> Iterator[Perturbed]:
-    """Run stages of AutoAttack with the library, each on the images that still resist."""
+    constraint = CONSTRAINTS[parameters.norm]
     # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import run_autoattack
 
@@ -75,7 +69,7 @@ def run_library_stages(
                 )
                 correct = context.classifier.logits(adversarial).argmax(dim=1) == labels[remaining]
                 if not correct.all():
-                    yield Perturbed(strength_index, positions[remaining[~correct]], adversarial[~correct], stage)
+                    yield Perturbed(strength_index, positions[remaining[~correct]], adversarial[~correct])
                 remaining = remaining[correct]
             if len(remaining):
                 yield Perturbed(strength_index, positions[remaining], pixels[remaining])
@@ -141,7 +135,7 @@ def _stages(job: AttackJob, parameters: Standard) -> tuple[Stage, ...]:
         ),
         Stage(
             f"aa_fab-t{norm_suffix}",
-            fab_targeted.single_run(attack_parameters.fab_targeted),
+            fab.single_run(attack_parameters.fab_targeted),
             attack_parameters.fab_targeted.targets,
             batch_size * len(job.epsilons),
             groups_by_image=True,
@@ -156,11 +150,6 @@ def _stages(job: AttackJob, parameters: Standard) -> tuple[Stage, ...]:
 
 
 def fused(job: AttackJob, parameters: Standard) -> Iterator[Perturbed]:
-    """Attack at all epsilons together."""
-    yield from attack_in_stages(job, _stages(job, parameters))
-
-
-def attack_in_stages(job: AttackJob, stages: Sequence[Stage]) -> Iterator[Perturbed]:
     """Attack at all epsilons together. The samples that resist one stage fill the batches of the next stage."""
     correct = job.is_correct()
     for samples in job.chunks(np.flatnonzero(~correct)):
@@ -169,7 +158,7 @@ def attack_in_stages(job: AttackJob, stages: Sequence[Stage]) -> Iterator[Pertur
     strength_indices = np.arange(len(job.epsilons)).repeat(len(correct_positions))
     positions = np.tile(correct_positions, len(job.epsilons))
     remaining = np.arange(len(strength_indices))
-    for stage_number, stage in enumerate(stages, start=1):
+    for stage_number, stage in enumerate(_stages(job, parameters), start=1):
         if job.on_stage is not None:
             job.on_stage(stage_number, stage.key)
         stage_job = dataclasses.replace(job, random_numbers=job.random_numbers.for_key(stage.key))
@@ -183,7 +172,6 @@ def attack_in_stages(job: AttackJob, stages: Sequence[Stage]) -> Iterator[Pertur
                 yield from batches_by_strength(
                     samples.take(fooled_rows),
                     adversarial[torch.from_numpy(fooled_rows).to(adversarial.device)],
-                    stage_number,
                 )
             resisting.append(rows[~is_fooled])
         remaining = np.sort(np.concatenate(resisting))

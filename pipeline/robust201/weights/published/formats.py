@@ -7,7 +7,6 @@ from robust201.core.errors import CheckpointError, did_you_mean
 from robust201.spaces.nasbench201.cells import N_ARCHITECTURES
 from robust201.weights.published.base import NetworkReader, WeightsFormat
 from robust201.weights.published.nats_split import NATS_SPLIT
-from robust201.weights.published.raw_training import RAW_TRAINING
 from robust201.weights.published.records import NASBENCH201_ARCHIVE, NASBENCH201_MERGED, NATS_FULL, NATS_MERGED
 from robust201.weights.published.state_dicts import STATE_DICTS
 
@@ -19,7 +18,6 @@ FORMATS = {
         NASBENCH201_ARCHIVE,
         NASBENCH201_MERGED,
         NATS_MERGED,
-        RAW_TRAINING,
         STATE_DICTS,
     )
 }

@@ -3,9 +3,9 @@
 - `program` simplifies a cell, without weights or torch. `folding` folds BatchNorm statistics into convolution weights.
 - `kernels` contains the operations. `blocks` runs a program forward and backward. `network` adds the stem,
   the classifier, and the division of batches into chunks.
-- `incremental` recomputes only the activations that a change in one window affects.
 - On a CPU with AVX-512, `lowering` converts the blocks to a list of operations, `arena` allocates memory for their
-  maps, and native.c runs them (`native_network`, `native_search`). Its results are bit-identical to PyTorch's.
+  maps, and native.c runs them (`native_network`). Its results are bit-identical to PyTorch's. `native_search`
+  recomputes only the activations that a change in one window affects.
 - For a GPU, see `capacity`, `buckets` and `graphs` in `models`.
 
 docs/internals/engine.md describes the speed and exactness of each optimisation.

@@ -105,54 +105,26 @@ class NodeKernels:
     gradients: list[tuple[int, Convolution]]
 
 
-class MapReader:
-    """Computes the terms of a node from full feature maps; a subclass in `incremental` uses parts of maps."""
-
-    def __init__(self, values: dict[int, Value], constants: ConstantMaps) -> None:
-        self._values = values
-        self._constants = constants
-
-    def pool(self, source: int, pooling: AveragePooling) -> torch.Tensor:
-        """Pool a node's value into new memory."""
-        return pooling(self._values[source].raw)
-
-    def raw(self, source: int) -> torch.Tensor:
-        """Return a node's raw value; the caller must not change it."""
-        return self._values[source].raw
-
-    def constant(self, node: int) -> torch.Tensor | None:
-        """Return the sum of a node's constant edges, or None."""
-        if node not in self._constants:
-            return None
-        like = self._values[0].any_form
-        return self._constants.map_of(node, like).expand(len(like), -1, -1, -1)
-
-    def convolve(
-        self, source: int, convolution: Convolution, *, add: torch.Tensor | None, in_place: bool, rectify: bool
-    ) -> torch.Tensor:
-        """Convolve a node's ReLU output (see `Convolution`)."""
-        return convolution(self._values[source].rectified, add=add, in_place=in_place, rectify=rectify)
-
-
-def compute_node(node: NodeKernels, reader: MapReader) -> Value:
-    """Sum a node's terms, in the same order for parts of maps and full maps, so that results are bit-identical."""
+def _compute_node(node: NodeKernels, values: dict[int, Value], constants: ConstantMaps) -> Value:
+    """Sum a node's terms."""
     # Terms without a convolution come first, so that convolutions can add them in the same pass.
     total = _Sum()
     for source, pooling in node.poolings:
+        pooled = pooling(values[source].raw)
         if total.partial_sum is None:
-            total.replace(reader.pool(source, pooling))
+            total.replace(pooled)
         else:
-            total.add(reader.pool(source, pooling))
+            total.add(pooled)
     for source, times in node.skips:
-        total.add(reader.raw(source), times=times)
-    constant = reader.constant(node.index)
-    if constant is not None:
-        total.add(constant)
+        total.add(values[source].raw, times=times)
+    if node.index in constants:
+        like = values[0].any_form
+        total.add(constants.map_of(node.index, like).expand(len(like), -1, -1, -1))
     for position, (source, convolution) in enumerate(node.convolutions, start=1):
         # The last convolution can apply the ReLU, unless the raw sum is also read.
         rectify = position == len(node.convolutions) and not node.needed_forms.raw
         total.replace(
-            reader.convolve(source, convolution, add=total.partial_sum, in_place=total.is_owned, rectify=rectify)
+            convolution(values[source].rectified, add=total.partial_sum, in_place=total.is_owned, rectify=rectify)
         )
         if rectify:
             return Value(None, total.total)
@@ -181,17 +153,12 @@ class CellBlock:
         ]
 
     def forward(self, value: Value, tape: Tape | None) -> Value:
-        values = self.compute(value)
+        values = {0: value}
+        for node in self.nodes:
+            values[node.index] = _compute_node(node, values, self.constants)
         if tape is not None:
             tape.update({source: values[source].rectified for node in self.nodes for source, _ in node.convolutions})
         return values[self.output_node]
-
-    def compute(self, value: Value) -> dict[int, Value]:
-        """Return the values of all nodes, computed in order; node 0 is the input."""
-        values = {0: value}
-        for node in self.nodes:
-            values[node.index] = compute_node(node, MapReader(values, self.constants))
-        return values
 
     def backward(self, gradient: torch.Tensor, tape: Tape) -> torch.Tensor:
         """Return the gradient of the input, given the gradient of the raw output, which may be overwritten."""

@@ -7,8 +7,6 @@ undocumented functions for PyTorch's compiler, which are used on a CPU if they a
 are float32.
 """
 
-import copy
-from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
@@ -90,13 +88,6 @@ class Convolution:
     def parameters(self) -> tuple[torch.Tensor, torch.Tensor | None, int]:
         """Weight (O, I / groups, k, k), bias (O,) or None, and padding."""
         return self._weight, self._bias, self._padding[0]
-
-    def copy_without_padding(self) -> "Convolution":
-        """Return the same convolution without padding, for a patch that includes the surrounding pixels."""
-        unpadded = copy.copy(self)
-        unpadded._padding = [0, 0]
-        unpadded._packed_weight = None
-        return unpadded
 
     def __call__(
         self, x: torch.Tensor, *, add: torch.Tensor | None = None, in_place: bool = False, rectify: bool = False
@@ -221,26 +212,6 @@ class AveragePooling:
     def weight(self) -> float:
         """Weight of each of the nine pixels of a window, before border pixels are scaled."""
         return self._factor / _POOL_SIZE**2
-
-    def copy_without_padding(self) -> "AveragePooling":
-        """Return the same pooling without padding, for `pool_part`, which works only on a CPU."""
-        unpadded = copy.copy(self)
-        unpadded._mean_of_nine = None if self._mean_of_nine is None else self._mean_of_nine.copy_without_padding()
-        return unpadded
-
-    def pool_part(self, x: torch.Tensor, border_sides: Iterable[tuple[int, int]]) -> torch.Tensor:
-        """Pool a part of an image to (B, C, h, w) in new memory. The pooling must be a `copy_without_padding`.
-
-        `x` is (B, C, h + 2, w + 2) float32, channels_last: the part and the pixels around it, with zeros outside the
-        image. `border_sides` contains the axis and index (0 or -1) of each side of the part that lies on the image
-        border. Images with a single row or column are not supported.
-        """
-        if self._mean_of_nine is None:
-            raise NotImplementedError("Parts of images can be pooled only on a CPU. Pool the whole image.")
-        pooled = self._mean_of_nine(x)
-        for axis, side in border_sides:
-            pooled.select(axis, side).mul_(_POOL_SIZE / (_POOL_SIZE - 1))
-        return pooled
 
     def backward(
         self,

@@ -346,7 +346,7 @@ class OperationList:
         node_forms: MapForms,
         shape: tuple[int, int, int],
     ) -> None:
-        """Append a node's sum, in the order of `blocks.compute_node`."""
+        """Append a node's sum, in the order of `blocks._compute_node`."""
         pools = [(values[source].raw, pooling.weight) for source, pooling in node.poolings]
         addends = [(values[source].raw, float(times)) for source, times in node.skips]
         if constant is not None:

@@ -21,11 +21,11 @@ from robust201.models.model import Objective, differentiate_objective
 from robust201.spaces.nasbench201.compiled import kernels, native
 from robust201.spaces.nasbench201.compiled.blocks import Block, CellBlock, NeededForms, ReductionBlock, Tape, Value
 from robust201.spaces.nasbench201.compiled.folding import batch_norm_affine, fold
-from robust201.spaces.nasbench201.compiled.incremental import IncrementalKernels, IncrementalPass
 from robust201.spaces.nasbench201.compiled.kernels import Convolution, Linear, transpose_kernel
 from robust201.spaces.nasbench201.compiled.lowering import fits_structures
 from robust201.spaces.nasbench201.compiled.native_network import NativeNetwork
 from robust201.spaces.nasbench201.compiled.native_search import NativeSearch
+from robust201.spaces.nasbench201.compiled.patch_costs import PatchCosts
 from robust201.spaces.nasbench201.compiled.program import CellProgram, plan_cell
 from robust201.spaces.nasbench201.network import Network
 
@@ -89,7 +89,6 @@ class InferenceNetwork:
         scale, shift = batch_norm_affine(network.lastact[0])  # type: ignore[arg-type]
         self._scale = scale.to(device, torch.float32).view(1, -1, 1, 1)
         self._shift = shift.to(device, torch.float32).view(1, -1, 1, 1)
-        self._incremental: IncrementalKernels | None = None
         self._native: NativeNetwork | None = None
         if device.type == "cpu" and dtype is torch.float32:
             stem_gradient = self._stem_gradient.block_convolution
@@ -99,9 +98,7 @@ class InferenceNetwork:
                 self._native = NativeNetwork(
                     self._blocks, self._stem, needed_forms, stem_gradient, self._mean, self._channels, library
                 )
-            self._incremental = IncrementalKernels(
-                self._stem, needed_forms, self._blocks, uses_library=self._native is not None
-            )
+                self._patch_costs = PatchCosts(self._blocks)
 
     def sample_bytes(self, image_size: int, *, gradient: bool) -> int:
         return max_bytes_per_image(self._channels, self._n_cells, image_size, gradient=gradient)
@@ -178,29 +175,24 @@ class InferenceNetwork:
                 gradient[chunk] = self._backward(pixels[chunk], logit_gradient, activations, tapes)
         return logits, values, gradient[:n_images]
 
-    def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> IncrementalPass | NativeSearch | None:
+    def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> NativeSearch | None:
         """Start a search whose proposals change one window of an image at a time.
 
         `sides` contains the side length of the window in each upcoming query. The search returns the same logits as
         `logits`. Return None if it would not be faster than `logits`: for large windows, few queries, networks in which
-        changes spread quickly, and more images than one chunk; and always in bfloat16 and on devices other than a CPU.
-        The choice never depends on the values of pixels.
+        changes spread quickly, and more images than one chunk; and always without the native library. The choice never
+        depends on the values of pixels.
         """
-        if self.is_constant or self._incremental is None or not 0 < len(pixels) <= max(self.chunk or 0, MIN_BATCH):
+        max_images = max(self.chunk or 0, MIN_BATCH)
+        if self.is_constant or not 0 < len(pixels) <= max_images:
             return None
-        depth = self._incremental.choose_depth(sides, *pixels.shape[2:])
-        if depth == 0:
+        native_network = self._native_for(pixels)
+        depth = 0 if native_network is None else self._patch_costs.choose_depth(sides, *pixels.shape[2:])
+        if native_network is None or depth == 0:
             return None
         if len(pixels) < MIN_BATCH:
             pixels = _pad_batch(pixels)
-        native_network = self._native_for(pixels)
-        if native_network is not None:
-            return native_network.search(pixels, depth, self._classify_features, max(self.chunk or 0, MIN_BATCH))
-        with torch.inference_mode():
-            centred = (pixels - self._mean).contiguous(memory_format=torch.channels_last)
-            return IncrementalPass(
-                self._incremental, centred, self._mean, depth, lambda value: self._classify_features(value.raw)
-            )
+        return native_network.search(pixels, depth, self._classify_features, max_images)
 
     def _native_for(self, pixels: torch.Tensor) -> NativeNetwork | None:
         """Return the native network if there is one and it supports this image size; otherwise None."""

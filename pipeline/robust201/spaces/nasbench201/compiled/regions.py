@@ -1,6 +1,5 @@
 """Regions of feature maps that a window of the image affects. This module does not import torch."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 
@@ -36,27 +35,12 @@ class Region(NamedTuple):
         """
         return Region(self.top // 2, min(self.bottom // 2 + 1, height), self.left // 2, min(self.right // 2 + 1, width))
 
-    def double(self, margin_before: int = 0) -> "Region":
-        """Return the same area on a map of twice the size.
-
-        It is extended by `margin_before` rows at the top and as many columns on the left.
-        """
-        return Region(2 * self.top - margin_before, 2 * self.bottom, 2 * self.left - margin_before, 2 * self.right)
-
     def slices_within(self, outer: "Region") -> tuple[slice, slice]:
         """Return the rows and columns of this region relative to the first pixel of another region."""
         return (
             slice(self.top - outer.top, self.bottom - outer.top),
             slice(self.left - outer.left, self.right - outer.left),
         )
-
-    def border_sides(self, height: int, width: int) -> Iterator[tuple[int, int]]:
-        """Yield axis and index (0 or -1) of each side that lies on the border of a map (B, C, height, width)."""
-        for axis, start, stop, size in ((2, self.top, self.bottom, height), (3, self.left, self.right, width)):
-            if start == 0:
-                yield axis, 0
-            if stop == size:
-                yield axis, -1
 
 
 def union(regions: list[Region]) -> Region:
