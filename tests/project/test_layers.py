@@ -29,7 +29,6 @@ LAYERS = (
     "search",
     "figures",
     "export",
-    "studies",
     "submission",
     "monitoring",
     "cli",

@@ -20,7 +20,6 @@ from robust201.planning.sweep_record import portable_fields
 from robust201.runtime.code_check import check_code
 from robust201.runtime.sweep import load_plan
 from robust201.shards import ShardStore
-from robust201.studies.pages.writer import PAGE
 from robust201.submission.ray_jobs import entrypoint
 from tests.conftest import REPOSITORY, FinishedCommand, RunCommand, WriteSweep
 from tests.runtime.test_extended_sweeps import read_columns
@@ -311,9 +310,6 @@ def test_folders_written_by_robust201_are_marked_as_data(
     (tmp_path / "train.yaml").write_text(yaml.safe_dump(fields))
     assert robust201("train", tmp_path / "train.yaml").code == 0
     images = next((tmp_path / "corruptions").rglob("*.npy")).parent
-    study = tmp_path / "study"
-    study.mkdir()
-    (study / PAGE).touch()
     for folder in (
         finished_results,
         finished_results / "shards",
@@ -322,7 +318,6 @@ def test_folders_written_by_robust201_are_marked_as_data(
         published_folder,
         store,
         images,
-        study,
     ):
         assert find_data_marker(folder / "more" / "sweep.yaml"), folder
 

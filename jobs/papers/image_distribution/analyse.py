@@ -16,7 +16,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -118,7 +118,8 @@ def measure(networks: Sequence[Trained]) -> tuple[pd.DataFrame, pd.DataFrame]:
                 {"network": NETWORKS[architecture], "group": name, "epoch": int(epoch), "seed": seed}
                 | measure_network(strengths, accuracies, performance, group.classes)
             )
-        for (architecture, epoch), accuracies_of_group in wide.groupby(["architecture", "epochs"], sort=False):
+        for key, accuracies_of_group in wide.groupby(["architecture", "epochs"], sort=False):
+            architecture, epoch = cast("tuple[str, float]", key)
             values = accuracies_of_group.to_numpy(np.float64)
             normalised = values / values[:, :1]
             curves.append(
@@ -164,7 +165,7 @@ def summarise(networks: pd.DataFrame) -> pd.DataFrame:
         r = group["r"].dropna().to_numpy()
         estimate = mean_estimate(r)
         sd = float(r.std(ddof=1)) if len(r) > 1 else math.nan
-        theirs = printed.get(key, {"mean": math.nan, "sd": math.nan, "n": 20})
+        theirs = printed.get(cast("tuple[Any, Any, Any]", key), {"mean": math.nan, "sd": math.nan, "n": 20})
         test = ttest_ind_from_stats(
             estimate.value, sd, len(r), theirs["mean"], theirs["sd"], theirs["n"], equal_var=False
         )
@@ -258,16 +259,16 @@ def printed_comparisons() -> pd.DataFrame:
 
 def test_claims(summaries: pd.DataFrame) -> Iterator[Claim]:
     """Test each printed claim at the epochs at which the work marks a difference as significant."""
-    printed = printed_comparisons().set_index(["first", "second", "network", "epoch"])["printed"]
+    printed = printed_comparisons().to_dict("records")
     cells = summaries.set_index(["network", "group", "epoch"])[["mean", "sd", "n"]]
     for comparison in COMPARISONS:
         for network in summaries["network"].unique():
             epochs = [
-                (epoch, side)
-                for (first, second, name, epoch), side in printed.items()
-                if (first, second, name) == (comparison.first, comparison.second, network)
-                and {(network, first, epoch), (network, second, epoch)} <= {*cells.index}
-                and side
+                (row["epoch"], row["printed"])
+                for row in printed
+                if (row["first"], row["second"], row["network"]) == (comparison.first, comparison.second, network)
+                and {(network, row["first"], row["epoch"]), (network, row["second"], row["epoch"])} <= {*cells.index}
+                and row["printed"]
             ]
             if not epochs:
                 continue

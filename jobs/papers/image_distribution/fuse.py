@@ -15,8 +15,8 @@ from robust201.images.fusion import write_fusion
 
 def main(data: Path, out: Path) -> None:
     mnist, cifar10 = (load_images(name, path=data / name) for name in ("mnist", "cifar10"))
-    for name, label in (("fusion-digit", "first"), ("fusion-object", "second")):
-        write_fusion(out / name, mnist, cifar10, split="test", alpha=0.5, label=label, seed=0)
+    write_fusion(out / "fusion-digit", mnist, cifar10, split="test", alpha=0.5, label="first", seed=0)
+    write_fusion(out / "fusion-object", mnist, cifar10, split="test", alpha=0.5, label="second", seed=0)
 
 
 if __name__ == "__main__":

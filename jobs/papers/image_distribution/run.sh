@@ -27,3 +27,8 @@ robust201 run $jobs/mnist28/attack.yaml $code
 robust201 export runs/image-distribution-mnist28/results --no-json --parquet --out $runs/mnist28-dataset
 python -m jobs.papers.image_distribution.analyse $exports $runs/mnist28-dataset
 python -m jobs.papers.image_distribution.singular_values --fusion $runs/fusion-digit
+# figures 3, 8 and 9; they show images of MNIST and CIFAR-10, and are not committed
+python -m jobs.papers.image_distribution.pictures blends "$ROBUST201_DATA" $runs $runs/figure-3.png
+if [ "$size" = lenet ]; then
+  python -m jobs.papers.image_distribution.pictures attacked "$ROBUST201_DATA" $runs $runs/figures-8-and-9.png
+fi

@@ -1,11 +1,11 @@
-"""Compare the singular values of MNIST, CIFAR-10 and their blends (docs/image-spectra.md).
+"""Compare the singular values of MNIST, CIFAR-10 and their blends (README.md).
 
-    python jobs/papers/image-distribution/singular_values.py --fusion runs/image-distribution-lenet/fusion-digit
+    python -m jobs.papers.image_distribution.singular_values --fusion runs/image-distribution-lenet/fusion-digit
 
 The output is a Markdown table with means and standard deviations over the test images of each set, for raw pixels and
 after subtracting each channel's mean. Its columns are the effective rank, how many of the largest singular values hold
 99% of the energy, and the fraction that the largest one holds. ROBUST201_DATA names
-a folder with mnist/ and cifar10/; the blends are test images that `robust201 fuse` wrote.
+a folder with mnist/ and cifar10/; the blends are test images that `fuse.py` wrote.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from jobs.papers.image_distribution.spectra import Spectra, singular_spectra
 from robust201.images import load_images
-from robust201.statistics.singular_values import Spectra, singular_spectra
 
 ENERGY = 0.99
 
@@ -49,7 +49,7 @@ def print_table(spectra: Mapping[str, Mapping[bool, Spectra]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--fusion", type=Path, help="folder written by `robust201 fuse`")
+    parser.add_argument("--fusion", type=Path, help="folder written by fuse.py")
     parser.add_argument("--count", type=int, help="number of images per set (default: all)")
     arguments = parser.parse_args()
     spectra = {

@@ -161,9 +161,10 @@ def trends(curves: pd.DataFrame) -> pd.DataFrame:
 
 def tau_estimate(x: ArrayLike, y: ArrayLike, parts: int = 1) -> Estimate:
     """Return Kendall's tau with the interval of the standard error of independent rankings."""
-    n = len(np.asarray(y))
+    values = np.asarray(y, np.float64)
+    n = len(values)
     error = math.sqrt(2 * (2 * n + 5) / (9 * n * (n - 1)))
-    return normal_estimate(float(kendalltau(x, y).statistic), error, n, parts)
+    return normal_estimate(float(kendalltau(np.asarray(x, np.float64), values).statistic), error, n, parts)
 
 
 def claims_on_dynamics(curves: pd.DataFrame) -> Iterator[Claim]:
@@ -228,7 +229,7 @@ def claims_on_mixing(slopes: pd.DataFrame) -> Iterator[Claim]:
         is_clean = row["curve"] == "clean"
         sign = -1 if is_clean else 1
         # Two seeds with equal slopes have no spread, which says nothing about other seeds.
-        known = row["high"] > row["low"]
+        known = row["high"] - row["low"] > 1e-9
         bounds = sorted((sign * row["low"], sign * row["high"])) if known else [-math.inf, math.inf]
         slope = Estimate(sign * row["slope"], bounds[0], bounds[1], int(row["n"]))
         printed = PUBLISHED["mixing"]["networks"].get(row["network"], {}).get(row["curve"])

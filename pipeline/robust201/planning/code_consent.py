@@ -26,7 +26,6 @@ _DATA_MARKERS = (
     PLAN_FILE,  # results
     "manifest.jsonl",  # checkpoint store
     "manifest.json",  # generated images
-    "study.md",  # output of a study
 )
 """Files that identify folders written by robust201, which may have been published and downloaded."""
 
