@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 CONTENTS = {
     "index": ["tutorial", "guides", "reference", "protocol", "internals", "papers"],
     "guides": [
-        *("api", "compare", "autoattack", "sampling*", "your-own", "training", "training-data"),
+        *("api", "compare", "autoattack", "your-own", "training", "training-data"),
         *("sweeps", "cluster", "slurm", "ray", "watching", "reproduce-paper"),
         *("report", "publish", "use-cases", "architecture-search", "measures", "trust"),
     ],
@@ -42,8 +42,7 @@ CONTENTS = {
         *("project/architecture", "project/contributing", "project/security", "project/changelog"),
     ],
     "papers": [
-        *("reproduction", "papers/dataset", "papers/robust-features", "papers/image-distribution"),
-        *("papers/controls", "trials*"),
+        *("reproduction", "papers/dataset", "papers/robust-features", "papers/image-distribution", "papers/controls"),
     ],
 }
 """Pages below each page, in the order of the menu. An entry that ends with * is left out if no page matches it."""

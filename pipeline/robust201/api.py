@@ -89,7 +89,7 @@ def load_model(
         architecture: index or cell string of NAS-Bench-201 (isomorphic cells share weights), or the name of a network
             in the zoo, such as ``"resnet18"``.
         dataset: training dataset, a name in `robust201.images.DATASETS`; it determines normalisation and classes.
-        store: checkpoint store or its folder (see ``robust201 import-weights``). The prefix ``bundled:`` selects a
+        store: checkpoint store or its folder (see ``robust201 import``). The prefix ``bundled:`` selects a
             store that ships with robust201.
         weights: safetensors or PyTorch file of the network's state_dict, instead of `store`.
         epochs: number of training epochs, for a `store`. None selects 200 or, if the store has no such training

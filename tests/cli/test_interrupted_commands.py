@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import RunCommand, WriteSweep, read_tree
 
 COMMANDS = {
-    "compact": ("compact", "results"),
+    "compact": ("merge", "results", "--compact"),
     "export": ("export", "results", "--out", "out"),
     "status": ("status", "results"),
     "verify": ("verify", "results"),

@@ -54,4 +54,4 @@ def test_published_figures_check_allows_sampling_error_of_subset(store: Path) ->
 def test_published_figures_check_suggests_how_to_import_missing_weights(store: Path, tmp_path: Path) -> None:
     (check,) = examine_published_figures(count=20, store=tmp_path / "nothing")
     assert not check.ok
-    assert "robust201 import-weights" in check.fix
+    assert "robust201 import" in check.fix

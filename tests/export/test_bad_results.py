@@ -34,7 +34,7 @@ def test_commands_reject_results_of_unknown_format_version(
         ("merge", finished_results, "--out", tmp_path / "both"),
     ]
     if file_name == "format.json":
-        commands += [("run", write_sweep()), ("verify", finished_results), ("compact", finished_results)]
+        commands += [("run", write_sweep()), ("verify", finished_results), ("merge", finished_results, "--compact")]
     for arguments in commands:
         error_line = robust201(*arguments).error_line(2)
         assert "99" in error_line

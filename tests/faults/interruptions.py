@@ -128,14 +128,14 @@ def jump_clock(trial: Trial) -> None:
     _check_status(trial, is_running=True)
     for _ in range(1 + trial.repeats):
         trial.set_faults(clock=[72 * HOUR])
-        trial.finish(trial.start("compact", str(trial.results)), {0})
+        trial.finish(trial.start("merge", str(trial.results), "--compact"), {0})
         trial.injection_counts["compactions three days ahead"] += 1
     trial.finish(run, {0})
     assert not re.search(r"\s-\d", run.text()), f"a negative rate or time: {run.text()[-300:]}"
     trial.injection_counts["clock jumps"] += len(trial.occurrences("jump-"))
     trial.set_faults(clock=[-48 * HOUR])
     _check_status(trial, is_running=False)
-    trial.finish(trial.start("compact", str(trial.results)), {0})
+    trial.finish(trial.start("merge", str(trial.results), "--compact"), {0})
     trial.run(*INLINE)
     trial.set_faults()
 

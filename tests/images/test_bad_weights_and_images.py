@@ -114,7 +114,7 @@ def test_import_weights_rejects_invalid_weights(
     write_weights(tmp_path / "source", damage)
     original_tree = read_tree(tmp_path)
     architecture_options = ["--architectures", "309"] if damage == "missing" else []
-    result = robust201("import-weights", "source", "--out", "store", "--datasets", "cifar10", *architecture_options)
+    result = robust201("import", "source", "--out", "store", "--datasets", "cifar10", *architecture_options)
     assert error_text in result.error_line(2)
     assert len(result.err.splitlines()) == 1
     assert read_tree(tmp_path) == original_tree
@@ -128,13 +128,13 @@ def test_import_weights_keeps_going_after_a_rejected_network(
     write_weights(tmp_path / "source", "nan")
     torch.save(make_network_weights(0), tmp_path / "source" / "000000.pth")
     options = ("--out", "store", "--datasets", "cifar10", "--keep-going")
-    result = robust201("import-weights", "source", *options)
+    result = robust201("import", "source", *options)
     assert (result.code, result.out) == (3, "Imported 1 network into store.\n")
     (error_line,) = result.err.splitlines()
     assert error_line.startswith("rejected: ")
     assert "000021" in error_line
     assert [record.index for record in CheckpointStore(tmp_path / "store").records()] == [0]
-    second_result = robust201("import-weights", "source", *options, "--format", "nats")
+    second_result = robust201("import", "source", *options, "--format", "nats")
     assert "the selection contains no network" in second_result.error_line(2)
 
 

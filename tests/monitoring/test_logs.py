@@ -108,10 +108,10 @@ def test_logs_include_the_weights_in_each_line(robust201: RunCommand, write_swee
     weights = {"random": {"seeds": [0, 1]}}
     sweep = write_sweep(keys={"clean": {}}, architectures=[21], checkpoints=None, weights=weights)
     assert robust201("run", sweep).code == 0
-    lines = robust201("logs", "21/digits/clean", sweep).out.splitlines()
+    lines = robust201("status", sweep, "--log", "21/digits/clean").out.splitlines()
     assert [line.split("  ")[3] for line in lines].count("21/digits/clean/random-s0") == 2
     assert [line.split("  ")[3] for line in lines].count("21/digits/clean/random-s1") == 2
-    assert len(robust201("logs", "21/digits/clean/random-s1", sweep).out.splitlines()) == 2
+    assert len(robust201("status", sweep, "--log", "21/digits/clean/random-s1").out.splitlines()) == 2
 
 
 def test_find_units_lists_the_candidates_for_an_ambiguous_id(logs: Path) -> None:
@@ -155,15 +155,17 @@ def test_read_logs_skips_a_deleted_file(logs_with_deleted_file: Path) -> None:
 
 def test_logs_command_shows_a_units_events(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
     sweep = write_sweep(keys={"clean": {}}, architectures=[21])
-    robust201("logs", "21/digits/clean", sweep).error_line(2)
+    robust201("status", sweep, "--log", "21/digits/clean").error_line(2)
     assert robust201("run", sweep).code == 0
     for source in (sweep, tmp_path / "results"):
-        result = robust201("logs", "21/digits/clean", source)
+        result = robust201("status", source, "--log", "21/digits/clean")
         assert (result.code, result.err) == (0, "")
         assert [line.split("  ")[2] for line in result.out.splitlines()] == ["part_started", "shard_written"]
-    parsed_lines = [json.loads(line) for line in robust201("logs", "21/digits/clean", sweep, "--json").out.splitlines()]
+    parsed_lines = [
+        json.loads(line) for line in robust201("status", sweep, "--log", "21/digits/clean", "--json").out.splitlines()
+    ]
     assert {line["label"] for line in parsed_lines} == {"21/digits/clean"}
-    assert "Did you mean 'clean'?" in robust201("logs", "21/digits/claen", sweep).error_line(2)
+    assert "Did you mean 'clean'?" in robust201("status", sweep, "--log", "21/digits/claen").error_line(2)
     for path in (tmp_path / "results/logs").iterdir():
         path.unlink()
-    assert "has a line about" in robust201("logs", parsed_lines[0]["unit"][:9], sweep).err
+    assert "has a line about" in robust201("status", sweep, "--log", parsed_lines[0]["unit"][:9]).err

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from robust201.cli import console_status
+from robust201.cli import console_status, monitoring
 from robust201.cli.console_status import format_status_line, make_sweep_display
 from robust201.core.errors import InputError
 from robust201.monitoring.status import Cost, KeyStatus, StatusReader, SweepStatus
@@ -181,7 +181,8 @@ def test_watch_ends_without_message_on_ctrl_c(
     monkeypatch.setattr(time, "sleep", interrupt)
     interrupted = robust201("status", results, "--watch")
     assert (interrupted.code, interrupted.err, len(interrupted.out.splitlines())) == (3, "", 1)
-    abandoned = robust201("status", results, "--watch", "--patience", "0")
+    monkeypatch.setattr(monitoring, "_PATIENCE_SECONDS", 0.0)
+    abandoned = robust201("status", results, "--watch")
     assert abandoned.code == 3
     assert "No worker has been active for 0 minutes." in abandoned.err
     assert robust201("run", sweep).code == 0

@@ -100,7 +100,7 @@ def _probes_of_results(results: str) -> dict[str, Probe]:
         "verify": Probe(lambda root: _verify(root, results)),
         "export": Probe(lambda root: _export(root, results)),
         "requeue": Probe(lambda root: _requeue(root, results)),
-        "compact": _command("compact", f"@{results}"),
+        "compact": _command("merge", f"@{results}", "--compact"),
     }
 
 

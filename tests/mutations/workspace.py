@@ -13,6 +13,7 @@ import torch
 import yaml
 
 from robust201.cli.app import main
+from robust201.shards import ShardStore
 from robust201.spaces.nasbench201 import cells
 from robust201.spaces.nasbench201.network import build_network
 from robust201.weights.store import CheckpointStore
@@ -107,7 +108,7 @@ class Workspace:
         self._run("export", root / "results", "--out", root / "parquet", "--parquet", "--no-json", "--processes", 1)
         shutil.copytree(root / "results", root / "compacted")
         for _ in range(2):  # the second call deletes the shards that the first one compacted
-            self._run("compact", root / "compacted", "--grace-hours", 0)
+            ShardStore.open(root / "compacted").compact(grace_seconds=0)
         shutil.copytree(root, self._undamaged)
 
     @staticmethod

@@ -86,7 +86,7 @@ def test_sweep_on_class_folders_with_many_classes_can_be_exported_and_resumed(
     assert len(predicted) == 18
     assert max(predicted) < N_CLASSES
     assert robust201("verify", tmp_path / "both").code == 0
-    assert robust201("compact", tmp_path / "results").code == 0
+    assert robust201("merge", tmp_path / "results", "--compact").code == 0
     rerun = robust201("run", sweep)
     assert (rerun.code, "Nothing to compute" in rerun.err or "Computed 0" in rerun.err) == (0, True), rerun.err
 

@@ -83,7 +83,7 @@ def test_sweep_with_measure_and_attacks_completes_and_resumes(
     assert all(norm > 0 for norm in norms.values())
     assert len(set(norms.values())) == len(norms)
     assert robust201("verify", config.results).code == 0
-    assert robust201("compact", config.results, "--grace-hours", "0").code == 0
+    ShardStore.open(config.results).compact(grace_seconds=0)
     assert robust201("verify", config.results).code == 0
     assert read_squared_norms(config.results) == norms
     assert robust201("status", config.results).code == 0

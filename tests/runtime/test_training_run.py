@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
-from robust201.cli import console_status
+from robust201.cli import console_status, monitoring
 from robust201.core.errors import CheckpointError, ConfigError, DatasetError, LeaseHeldError
 from robust201.core.records import Receipt
 from robust201.monitoring.training_status import TrainingStatus, read_training_status
@@ -498,20 +498,22 @@ def test_status_watch_waits_for_all_trainings_of_yaml(
     path = tmp_path / "train.yaml"
     path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": RECIPE}, seeds=[0, 1])))
     monkeypatch.setattr(time, "sleep", lambda _seconds: None)
-    result_before_run = robust201("status", path, "--watch", "--patience", "0")
+    monkeypatch.setattr(monitoring, "_PATIENCE_SECONDS", 0.0)
+    result_before_run = robust201("status", path, "--watch")
     assert result_before_run.code == 3
     assert "not started: 0 of 0 snapshots; 0 of 2 training runs complete; 0 active workers" in result_before_run.out
     assert "No worker has been active for 0 minutes." in result_before_run.err
     assert robust201("train", path, "--limit", "1").code == 0
     # The status of a store covers only the last run, which had one training run.
-    assert robust201("status", tmp_path / "store", "--watch", "--patience", "0").code == 0
-    assert robust201("status", path, "--watch", "--patience", "0").code == 3
+    assert robust201("status", tmp_path / "store", "--watch").code == 0
+    assert robust201("status", path, "--watch").code == 3
 
     def train(_seconds: float) -> None:
         assert robust201("train", path).code == 0
 
     monkeypatch.setattr(time, "sleep", train)
-    result = robust201("status", path, "--watch", "--patience", "10")
+    monkeypatch.setattr(monitoring, "_PATIENCE_SECONDS", 600.0)
+    result = robust201("status", path, "--watch")
     assert result.code == 0
     assert "finished: 6 of 6 snapshots; 2 of 2 training runs complete" in result.out.splitlines()[-1]
 

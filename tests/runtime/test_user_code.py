@@ -408,7 +408,7 @@ def test_read_only_commands_execute_no_code(
     marker.unlink()
     for name in [name for name in sys.modules if "robust201_user" in name]:
         del sys.modules[name]
-    for arguments in (("status", results), ("verify", results), ("compact", results), ("plan", sweep)):
+    for arguments in (("status", results), ("verify", results), ("merge", results, "--compact"), ("plan", sweep)):
         assert robust201(*arguments).code == 0
     assert not marker.exists()
 

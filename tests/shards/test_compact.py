@@ -176,7 +176,7 @@ def test_compact_command_reports_damaged_shards_and_fails(store, robust201):
     damaged_shard = store.inventory().shards[0]
     path = store.folder.shards.joinpath(damaged_shard)
     path.write_bytes(path.read_bytes()[:-1])
-    result = robust201("compact", store.root)
+    result = robust201("merge", store.root, "--compact")
     assert result.code == 4
     assert "Merged 8 files into 1" in result.out
     assert f"damaged: {damaged_shard}" in result.err

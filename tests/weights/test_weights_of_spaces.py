@@ -106,7 +106,7 @@ def test_store_rejects_names_that_cannot_name_files(tmp_path: Path, invalid_fiel
 
 
 def import_tiny(robust201: RunCommand, folder: Path, *options: object) -> Any:
-    return robust201("import-weights", folder, "--out", folder.parent / "store", "--datasets", "digits", *options)
+    return robust201("import", folder, "--out", folder.parent / "store", "--datasets", "digits", *options)
 
 
 @pytest.mark.parametrize("space", ["zoo", "file"])
@@ -232,7 +232,7 @@ def test_weights_of_another_network_are_rejected(robust201: RunCommand, tmp_path
 def test_import_for_a_custom_dataset_needs_its_number_of_classes(robust201: RunCommand, tmp_path: Path) -> None:
     write_tiny_weights(tmp_path / "source/tiny.safetensors")
     command = (
-        "import-weights",
+        "import",
         tmp_path / "source",
         "--out",
         tmp_path / "store",

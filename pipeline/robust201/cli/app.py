@@ -17,12 +17,11 @@ from robust201.cli.compare import compare
 from robust201.cli.curves import curves
 from robust201.cli.dataset import KeyStyleText, convert, diff, export, read_key_style, verify
 from robust201.cli.demo import demo
-from robust201.cli.estimates import say_unused_estimates
-from robust201.cli.evaluate import ImageSize, ResizeRule, choose_size, evaluate, read_resize
+from robust201.cli.evaluate import ClassOrderName, ImageSize, ResizeRule, choose_size, evaluate, read_resize
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
 from robust201.cli.metrics import metrics
-from robust201.cli.monitoring import AsJson, doctor, logs, print_json, status
+from robust201.cli.monitoring import AsJson, doctor, print_json, status
 from robust201.cli.options import (
     AllowCode,
     Architectures,
@@ -31,7 +30,6 @@ from robust201.cli.options import (
     Executor,
     Keys,
     Limit,
-    Results,
     SlurmRequeue,
     Sweep,
     WeightsName,
@@ -40,13 +38,11 @@ from robust201.cli.options import (
     make_filters,
     option_argv,
     reject_options,
-    reject_selection_with_budget,
     results_of,
     split_names,
 )
 from robust201.cli.pictures import check_drawing, draw_corruption_sheet, show
 from robust201.cli.plot import MEAN_HELP, ShownKeys, ShownNetworks, plot
-from robust201.cli.predict import predict
 from robust201.cli.push import push
 from robust201.cli.rank import Epsilon, rank
 from robust201.cli.search import search
@@ -123,37 +119,9 @@ def plan(
         typer.Option("--check", help="Also read the images and check that the weights exist; `doctor` checks more."),
     ] = False,
     workers: Workers = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="AMOUNT",
-            help="Print three cheaper designs of the sweep for this budget: worker-hours (500h), or a fraction of the "
-            "sweep's cost (2.5%).",
-        ),
-    ] = None,
-    like: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DATASET",
-            help="Dataset with per-image outcomes of similar networks, to predict the precision of estimates; with "
-            "--next, the exported dataset of the cells evaluated so far.",
-        ),
-    ] = None,
-    next_count: Annotated[
-        int | None,
-        typer.Option("--next", min=1, metavar="N", help="Print only the N cells to evaluate next, as a YAML list."),
-    ] = None,
-    next_for: Annotated[
-        str | None,
-        typer.Option(
-            "--next-for",
-            help="Goal of --next: ranking (improve predictions of all cells) or best (find the best cell). Default: "
-            "ranking.",
-        ),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Estimate the size, disk space and hours of a sweep or training YAML, and the cost of cheaper sweeps."""
+    """Estimate the size, disk space and hours of a sweep or training YAML."""
     from robust201.planning.loading import is_training_yaml
 
     if is_training_yaml(sweep):
@@ -164,36 +132,15 @@ def plan(
             keys=keys,
             save=save or None,
             workers=workers,
-            budget=budget,
-            like=like,
-            next=next_count,
-            next_for=next_for,
         )
         plan_training_runs(sweep, limit=limit, check=check, as_json=as_json)
         return
     from robust201.core.user_code import hash_files
     from robust201.planning.estimates import estimate
     from robust201.planning.plan import assumed_facts, make_plan
-    from robust201.planning.plan_file import load_any_sweep
     from robust201.planning.sweep_warnings import find_sweep_warnings, find_uncounted_images
 
-    if budget is not None:
-        reject_selection_with_budget(architectures=architectures, datasets=datasets, keys=keys, limit=limit)
     config = load_sweep(sweep, execution={"workers": workers})
-    if next_count is None and next_for is not None:
-        raise ConfigError(
-            "Reading the command line failed for robust201 plan: --next-for needs --next. Add --next N, or remove "
-            "--next-for."
-        )
-    if next_count is not None:
-        if budget is not None:
-            raise ConfigError(
-                "Reading the command line failed for robust201 plan: --budget and --next are mutually exclusive. "
-                "Remove one of them."
-            )
-        goal = next_for or "ranking"
-        plan_costs.show_next(config, like, next_count, goal, split_names(keys), datasets, as_json=as_json)
-        return
     hash_files(config.code_files())  # reports a missing Python file, which otherwise only `run` would notice
     filters = make_filters(config, architectures, datasets, keys, limit)
     filters.check(config)
@@ -208,8 +155,7 @@ def plan(
     facts = assumed_facts(config)
     filtered_plan = filters.narrow(make_plan(config, facts))
     summary = estimate(filtered_plan)
-    reload = partial(load_any_sweep, sweep, execution={"workers": workers})
-    summary |= plan_costs.summarise(filtered_plan, like, budget, reload)
+    summary["costs"] = plan_costs.summarise(filtered_plan)
     uncounted_images = find_uncounted_images(config, facts)
     console.say_each([f"warning: {warning}" for warning in uncounted_images])
     summary["warnings"] = [str(warning) for warning in (*find_sweep_warnings(config), *uncounted_images)]
@@ -217,7 +163,7 @@ def plan(
         print_json(summary)
     else:
         console.show_plan(summary)
-        plan_costs.show_cost_estimates(summary, budget)
+        plan_costs.show_cost_estimates(summary["costs"])
     if save:
         selection = option_argv(architectures=architectures, datasets=datasets, keys=keys, limit=limit)
         console.say(
@@ -244,14 +190,6 @@ def run(
     ] = None,
     slurm_requeue: SlurmRequeue = False,
     allow_code: AllowCode = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="AMOUNT",
-            help="Estimate accuracies from a sample of the images, within a budget of worker-hours (500h) or a "
-            "fraction of the sweep's cost (2.5%); `sampling` in the YAML sets the details.",
-        ),
-    ] = None,
 ) -> None:
     """Run a sweep's missing evaluations, in this process or on Ray; after an interruption, run the command again.
 
@@ -266,8 +204,7 @@ def run(
     from robust201.runtime.sweep import run_sweep
     from robust201.submission.slurm import ArrayTask
 
-    sampling = {} if budget is None else {"sampling": {"budget": budget}}
-    config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers}, **sampling)
+    config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers})
     filters = make_filters(config, architectures, datasets, keys, limit)
     check_device(config)
     slurm_task = ArrayTask.of(os.environ) if slurm_requeue else None
@@ -301,34 +238,38 @@ def run(
     raise typer.Exit(code)
 
 
-def compact(
-    results: Results,
-    grace_hours: Annotated[
-        float, typer.Option(min=0, help="Hours for which merged files are kept before they are deleted.")
-    ] = 24.0,
-) -> None:
-    """Merge small result files into large ones; this is safe while the sweep is running."""
-    from robust201.shards import ShardStore
-
-    report = ShardStore.open(results_of(results)).compact(grace_seconds=3600 * grace_hours)
-    merged_files = console.format_count(report.inputs, "file")
-    typer.echo(f"Merged {merged_files} into {report.outputs:,}; deleted {report.deleted:,} that were merged earlier.")
-    console.say_each([f"damaged: {shard}" for shard in report.damaged])
-    if report.damaged:
-        console.say("Damaged files were not changed; robust201 run sets them aside and recomputes their evaluations.")
-        raise typer.Exit(4)
-
-
 def merge(
     sources: Annotated[
-        list[Path], typer.Argument(metavar="RESULTS", help="Results folders to join, or sweep YAMLs that name them.")
+        list[Path],
+        typer.Argument(metavar="RESULTS...", help="Results folders to join, or sweep YAMLs that name them."),
     ],
-    out: Annotated[Path, typer.Option("--out", help="Results folder to write; created if absent.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Results folder to write; created if absent.")] = None,
+    compact: Annotated[
+        bool,
+        typer.Option(
+            "--compact",
+            help="Instead merge the small result files of one folder into large ones; this is safe while the sweep is "
+            "running. The small files are deleted by a later call, after 24 hours.",
+        ),
+    ] = False,
 ) -> None:
     """Join results folders, such as those of several clusters, into one."""
+    sources = [results_of(source) for source in sources]
+    if compact:
+        if out is not None or len(sources) > 1:
+            raise ConfigError(
+                "Reading the command line failed for --compact: it applies to one results folder, without --out. Join "
+                "folders first."
+            )
+        _compact(sources[0])
+        return
+    if out is None:
+        raise ConfigError(
+            "Reading the command line failed for robust201 merge: expected --out or --compact, got neither. Add --out "
+            "FOLDER to join folders, or --compact to merge the small files of one folder."
+        )
     from robust201.runtime.sweep import merge_results
 
-    sources = [results_of(source) for source in sources]
     report, sources_with_other_plans = merge_results(sources, out)
     was_or_were = "was" if report.present == 1 else "were"
     typer.echo(
@@ -338,6 +279,18 @@ def merge(
         console.say(f"{source} has a different plan: its evaluations were added, and the plan of {sources[0]} is kept.")
     console.say_each([f"conflict: {finding.message}" for finding in report.findings])
     raise typer.Exit(4 if report.findings else 0)
+
+
+def _compact(results: Path) -> None:
+    from robust201.shards import ShardStore
+
+    report = ShardStore.open(results).compact()
+    merged_files = console.format_count(report.inputs, "file")
+    typer.echo(f"Merged {merged_files} into {report.outputs:,}; deleted {report.deleted:,} that were merged earlier.")
+    console.say_each([f"damaged: {shard}" for shard in report.damaged])
+    if report.damaged:
+        console.say("Damaged files were not changed; robust201 run sets them aside and recomputes their evaluations.")
+        raise typer.Exit(4)
 
 
 def report(
@@ -356,7 +309,6 @@ def report(
     folder = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # `.` and `..` do not name the folder
     page = out or folder.parent / f"{folder.name}-report.html"
     reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
-    say_unused_estimates(reader.files, "figures show")
     typer.echo(write_report(reader, page, mean=mean, epsilon=epsilon))
 
 
@@ -366,15 +318,13 @@ def fetch(
         Path, typer.Option("--out", envvar="ROBUST201_DATA", help="Data folder; the dataset is written to a subfolder.")
     ] = Path("data"),
 ) -> None:
-    """Download and verify an image dataset, or print where to get it; resumes after an interruption."""
+    """Download and verify an image dataset, or print where to get it."""
     from robust201.images.downloads.fetch import fetch as fetch_dataset
 
-    with console.showing_download(f"Downloading {name}") as progress:
-        folder = fetch_dataset(name, out, progress=progress)
-    typer.echo(folder)
+    typer.echo(fetch_dataset(name, out, progress=console.DownloadProgress(f"Downloading {name}")))
 
 
-def import_weights(
+def import_(
     source: Annotated[
         Path, typer.Argument(metavar="SOURCE", help="Archive of weights, its split parts, or a folder of state_dicts.")
     ],
@@ -407,13 +357,13 @@ def import_weights(
     ] = False,
 ) -> None:
     """Convert published weights to safetensors in a checkpoint store; the only command that unpickles weights."""
-    from robust201.weights.importing import import_weights as import_from
+    from robust201.weights.importing import import_weights
     from robust201.weights.store import CheckpointStore
 
     selected_space = parse_space(space)
     indices = None if architectures is None else selected_space.select(architectures)
     with CheckpointStore(out) as store, console.showing_progress("Importing networks") as progress:
-        report = import_from(
+        report = import_weights(
             source,
             store,
             space=selected_space,
@@ -441,6 +391,7 @@ def corrupt(
     ] = None,
     image_size: ImageSize = None,
     resize: ResizeRule = None,
+    class_order: ClassOrderName = None,
     keys: Annotated[
         str | None, typer.Option(help="Only these corruptions, separated by commas, such as fog,frost.")
     ] = None,
@@ -484,6 +435,7 @@ def corrupt(
             form=image_format,
             image_size=size,
             resize=rule,
+            class_order=class_order,
             keys=None if key_names is None else expand_keys(key_names),
             count=count,
             image_seed=image_seed,
@@ -495,7 +447,14 @@ def corrupt(
         )
     if sheet is not None and not check_published:
         images = load_images(
-            dataset, path=path, form=image_format, count=count, seed=image_seed, image_size=size, resize=rule
+            dataset,
+            path=path,
+            form=image_format,
+            count=count,
+            seed=image_seed,
+            image_size=size,
+            resize=rule,
+            class_order=class_order,
         )
         draw_corruption_sheet(out, images, sheet)
     typer.echo("\n".join(lines))
@@ -504,10 +463,10 @@ def corrupt(
 
 add_commands(
     app,
-    *(demo, doctor, fetch, import_weights, train, corrupt),
-    *(plan, run, status, logs, compact, merge),
+    *(demo, doctor, fetch, import_, train, corrupt),
+    *(plan, run, status, merge),
     *(verify, audit, export, diff, convert, push, meta),
-    *(report, plot, rank, metrics, search, predict, correlate, design),
+    *(report, plot, rank, metrics, search, correlate, design),
     *(evaluate, compare, curves, show),
 )
 app.add_typer(submit_app, rich_help_panel=RUN_PANEL)

@@ -1,4 +1,4 @@
-"""Output of `robust201 status` and `logs`: the status of a sweep or training plan, and log lines."""
+"""Output of `robust201 status`: the status of a sweep or training plan, and log lines."""
 
 from __future__ import annotations
 
@@ -113,7 +113,9 @@ def show_status(status: SweepStatus) -> None:
         for line in console.first_lines(lines, hint="--json lists all"):
             out.print(line, markup=False)
     if status.failures:
-        out.print(f"log of the first failure: robust201 logs {status.failures[0]['unit'][:12]} RESULTS", markup=False)
+        out.print(
+            f"log of the first failure: robust201 status RESULTS --log {status.failures[0]['unit'][:12]}", markup=False
+        )
 
 
 def build_live_table(status: SweepStatus, *, max_keys: int) -> Table:

@@ -12,6 +12,7 @@ from robust201.cli.evaluate import (
     DATA_OPTION,
     BatchSize,
     Channels,
+    ClassOrderName,
     Count,
     Device,
     Engine,
@@ -62,7 +63,8 @@ def curves(
     count: Count = None,
     image_size: ImageSize = None,
     resize: ResizeRule = None,
-    channels: Channels = 3,
+    channels: Channels = None,
+    class_order: ClassOrderName = None,
     seed: Seed = 0,
     engine: Engine = "fused",
     batch_size: BatchSize = 250,
@@ -91,7 +93,9 @@ def curves(
     parsed_attacks = read_keys(attacks or ",".join(DEFAULT_ATTACKS.get(norm, ())) or None, settings or [])
     if parsed_attacks is not None:
         parse_attacks(norm, parsed_attacks)  # before the user's files are executed
-    images = load_data(data, image_size=image_size, resize=resize, channels=channels, count=count, seed=seed)
+    images = load_data(
+        data, image_size=image_size, resize=resize, channels=channels, class_order=class_order, count=count, seed=seed
+    )
     modules = {name: build_module(network, file) for name, (network, file) in files_by_name.items()}
     restore_gc_thresholds()
     with calling_user_code(", ".join(files_by_name)):

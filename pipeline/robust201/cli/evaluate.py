@@ -86,7 +86,16 @@ ResizeRule = Annotated[
         "absent). torchvision uses 256 for ImageNet. FILTER is bilinear if absent.",
     ),
 ]
-Channels = Annotated[int, typer.Option(min=1, max=3, help="Channels of the images in a file: 3, or 1 for grey images.")]
+ClassOrderName = Annotated[
+    str | None,
+    typer.Option(
+        "--class-order",
+        help="Number class folders in the order of their names as text (default) or as numbers (numeric).",
+    ),
+]
+Channels = Annotated[
+    int | None, typer.Option(min=1, max=3, help="Channels of the images in a file: 3 (default), or 1 for grey images.")
+]
 Seed = Annotated[int, typer.Option(help="Seed of the subset and of all random numbers.")]
 Engine = Annotated[str, typer.Option(help="fused (fast), or reference (calls Foolbox and AutoAttack).")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Maximum number of images per batch.")]
@@ -125,7 +134,8 @@ def evaluate(
     count: Count = None,
     image_size: ImageSize = None,
     resize: ResizeRule = None,
-    channels: Channels = 3,
+    channels: Channels = None,
+    class_order: ClassOrderName = None,
     seed: Seed = 0,
     engine: Engine = "fused",
     batch_size: BatchSize = 250,
@@ -171,7 +181,15 @@ def evaluate(
     data = data or DATASET
     # A benchmark uses the first images, so all images are loaded in their order.
     n_loaded = count if benchmark is None else None
-    images = load_data(data, image_size=image_size, resize=resize, channels=channels, count=n_loaded, seed=seed)
+    images = load_data(
+        data,
+        image_size=image_size,
+        resize=resize,
+        channels=channels,
+        class_order=class_order,
+        count=n_loaded,
+        seed=seed,
+    )
     module = build_module(network, weights)
     restore_gc_thresholds()
     with calling_user_code(network):
@@ -379,7 +397,8 @@ def load_data(
     *,
     image_size: int | None = None,
     resize: str | None = None,
-    channels: int = 3,
+    channels: int | None = None,
+    class_order: str | None = None,
     count: int | None = None,
     seed: int = 0,
 ) -> "ImageSet":
@@ -389,18 +408,28 @@ def load_data(
 
     path, rule = Path(data), read_resize(resize)
     if data in DATASETS:
-        images = load_images(data, count=count, seed=seed)
-    elif path.exists():
-        # The number of classes comes from class folders or from the network; labels are checked against it later.
-        size = choose_size(image_size, rule) or UNKNOWN_COUNT
-        spec = custom_dataset(path.stem, image_size=size, channels=channels, resize=rule)
-        images = load_images(spec, path=path, count=count, seed=seed)
-    else:
+        options = {"image-size": image_size, "resize": resize, "channels": channels, "class-order": class_order}
+        for name, value in options.items():
+            if value is not None:
+                raise ConfigError(
+                    f"Reading the command line failed for --{name}: it is only for files and folders, but {data} is a "
+                    "dataset of the table. Remove the option."
+                )
+        return load_images(data, count=count, seed=seed)
+    if not path.exists():
         raise ConfigError(
             f"Reading the command line failed for --data: expected a file, a folder or a dataset's name, got {data!r}."
             f"{did_you_mean(data, DATASETS)}"
         )
-    return images
+    # The number of classes comes from class folders or from the network; labels are checked against it later.
+    spec = custom_dataset(
+        path.stem,
+        image_size=choose_size(image_size, rule) or UNKNOWN_COUNT,
+        channels=channels or 3,
+        resize=rule,
+        class_order=class_order,
+    )
+    return load_images(spec, path=path, count=count, seed=seed)
 
 
 def build_module(network: str, weights: Path | None) -> "nn.Module":

@@ -18,35 +18,31 @@ DOWNLOADS_HELP = "One of cifar10, cifar100, ImageNet16-120, CIFAR-10-C, CIFAR-10
 
 RUN_PANEL = "Run a sweep"
 PANELS = {
-    "Set up": ("demo", "doctor", "fetch", "import-weights", "train", "corrupt"),
-    RUN_PANEL: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
+    "Set up": ("demo", "doctor", "fetch", "import", "train", "corrupt"),
+    RUN_PANEL: ("plan", "run", "submit", "status", "merge"),
     "Check and export results": ("verify", "audit", "export", "diff", "convert", "push"),
-    "Look at a dataset": ("report", "rank", "plot", "metrics", "search", "predict", "correlate", "design"),
+    "Look at a dataset": ("report", "rank", "plot", "metrics", "search", "correlate", "design"),
     "Evaluate your own networks": ("evaluate", "compare", "curves", "show"),
 }
 """Commands by group, in the order in which `--help` lists them."""
 
-RESUMABLE_COMMANDS = ("fetch", "import-weights", "train", "corrupt", "run", "submit", "audit")
+RESUMABLE_COMMANDS = ("fetch", "import", "train", "corrupt", "run", "submit", "audit")
 """Commands that resume where they stopped if they are run again."""
 
 EXAMPLES = {
     "doctor": (
         "robust201 doctor",
-        "robust201 doctor jobs/paper.yaml --address http://127.0.0.1:8265",
+        "robust201 doctor jobs/paper.yaml",
         "robust201 doctor --published-figures",
     ),
     "fetch": ("robust201 fetch cifar10 --out data",),
-    "import-weights": (
-        "robust201 import-weights NATS-tss-v1_0-3ffb9-full.taraa --architectures evaluated --out data/checkpoints",
-    ),
+    "import": ("robust201 import NATS-tss-v1_0-3ffb9-full.taraa --architectures evaluated --out data/checkpoints",),
     "train": (
         "robust201 train jobs/train-digits.yaml",
         "robust201 train jobs/train-published.yaml --limit 2",
     ),
     "plan": (
         "robust201 plan jobs/paper.yaml --keys clean,pgd",
-        "robust201 plan jobs/paper.yaml --budget 500h --like dataset",
-        "robust201 plan jobs/paper.yaml --like dataset --next 200",
         "robust201 plan jobs/paper.yaml --save",
         "robust201 plan jobs/train-digits.yaml",
     ),
@@ -57,9 +53,8 @@ EXAMPLES = {
         "robust201 run jobs/paper.yaml --share 3/64 --executor inline",
     ),
     "audit": ("robust201 audit jobs/paper.yaml --networks 5 --count 200",),
-    "status": ("robust201 status runs/paper", "robust201 status jobs/paper.yaml --watch"),
-    "logs": ("robust201 logs 21/cifar10/pgd runs/paper",),
-    "merge": ("robust201 merge runs/a runs/b --out runs/all",),
+    "status": ("robust201 status runs/paper", "robust201 status runs/paper --log 21/cifar10/pgd"),
+    "merge": ("robust201 merge runs/a runs/b --out runs/all", "robust201 merge runs/all --compact"),
     "submit ray": ("robust201 submit ray sweep.yaml --detach", "robust201 submit ray --follow paper-1f0c2a9b"),
     "submit slurm": (
         "robust201 submit slurm jobs/paper.yaml --dry-run",
@@ -105,10 +100,6 @@ EXAMPLES = {
         "robust201 search dataset --objective pgd:1 --methods local,evolution --figure regret.svg",
         "robust201 search dataset --objective clean,pgd:1 --distinct",
     ),
-    "predict": (
-        "robust201 predict dataset --keys clean,pgd:1 --out predictions.parquet",
-        "robust201 search dataset --objective pgd:1 --predictions predictions.parquet",
-    ),
     "meta": ("robust201 meta --key-style with-norm --out meta.json",),
     "corrupt": ("robust201 corrupt --dataset digits --out corrupted --keys fog,frost",),
     "evaluate": (
@@ -139,7 +130,7 @@ def add_commands(app: typer.Typer, *functions: Callable[..., Any]) -> None:
     """Add functions as commands with their names and examples; commands without a group are hidden."""
     panels = {name: panel for panel, names in PANELS.items() for name in names}
     for function in functions:
-        name = function.__name__.replace("_", "-")
+        name = function.__name__.rstrip("_").replace("_", "-")
         panel = panels.get(name)
         app.command(name, cls=SingleOptionsCommand, rich_help_panel=panel, epilog=epilog(name), hidden=panel is None)(
             function

@@ -1,4 +1,4 @@
-"""Read-only commands: `robust201 status`, `logs` and `doctor`."""
+"""Read-only commands: `robust201 status` and `doctor`."""
 
 import itertools
 import json
@@ -15,9 +15,13 @@ from robust201.core.errors import ConfigError, EvaluationError, RobustError
 from robust201.monitoring.watch import WatchedStatus
 
 if TYPE_CHECKING:
-    from robust201.monitoring.doctor_machines import HealthCheck
+    from robust201.monitoring.doctor import HealthCheck
 
 _Status = TypeVar("_Status", bound=WatchedStatus)
+
+_SECONDS_BETWEEN_REFRESHES = 10.0
+_PATIENCE_SECONDS = 15 * 60.0
+"""How long `--watch` waits without an active worker."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
@@ -30,18 +34,31 @@ def print_json(payload: Any) -> None:
 def status(
     path: Results,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Refresh until everything is complete; press Ctrl-C to quit.")
+        bool,
+        typer.Option(
+            "--watch",
+            help="Refresh until everything is complete, or until no worker has been active for 15 minutes (exit code "
+            "3). With --log: keep printing new lines. Press Ctrl-C to quit.",
+        ),
     ] = False,
-    every: Annotated[float, typer.Option(min=0.5, help="With --watch: seconds between refreshes.")] = 10.0,
-    patience: Annotated[
-        float, typer.Option(min=0, help="With --watch: exit with 3 after this many minutes without an active worker.")
-    ] = 15.0,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only print the log lines of all workers about one network and key, in chronological order: "
+            "ARCHITECTURE/DATASET/KEY, such as 21/cifar10/pgd (append /WEIGHTS if there are several), or a unit ID or "
+            "its prefix.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the progress of a sweep, its workers, failures and remaining time.
 
     For a training YAML or its checkpoint store, show how many snapshots and training runs are complete.
     """
+    if log is not None:
+        _show_log(results_of(path), log, watch=watch, as_json=as_json)
+        return
     if watch and as_json:
         raise ConfigError(
             "Reading the command line failed for robust201 status: --watch and --json are mutually exclusive. "
@@ -51,8 +68,7 @@ def status(
     from robust201.planning.loading import is_training_yaml
 
     if is_training_yaml(path) or find_training_folder(path):
-        code = _show_trainings(path, watch=watch, every=every, patience_seconds=60 * patience, as_json=as_json)
-        raise typer.Exit(code)
+        raise typer.Exit(_show_trainings(path, watch=watch, as_json=as_json))
     from robust201.monitoring.status import StatusReader, SweepStatus
     from robust201.planning.plan_file import load_plan
     from robust201.shards import ShardStore
@@ -66,9 +82,7 @@ def status(
         return reader.read(store.inventory(on_damage="report"))
 
     if watch:
-        raise typer.Exit(
-            _watch(read_status, console_status.make_sweep_display(), every=every, patience_seconds=60 * patience)
-        )
+        raise typer.Exit(_watch(read_status, console_status.make_sweep_display()))
     current_status = read_status()
     if as_json:
         print_json(current_status.to_payload())
@@ -76,7 +90,7 @@ def status(
         console_status.show_status(current_status)
 
 
-def _show_trainings(path: Path, *, watch: bool, every: float, patience_seconds: float, as_json: bool) -> int:
+def _show_trainings(path: Path, *, watch: bool, as_json: bool) -> int:
     """Show the status of the training runs of a YAML or checkpoint store; return the exit code."""
     from robust201.monitoring.training_status import TrainingStatus, find_training_folder, read_training_status
     from robust201.planning.loading import load_training
@@ -88,9 +102,7 @@ def _show_trainings(path: Path, *, watch: bool, every: float, patience_seconds: 
         return read_training_status(store, config)
 
     if watch:  # also before the run has started, because its job may still be queued
-        return _watch(
-            read_status, console_status.make_trainings_display(), every=every, patience_seconds=patience_seconds
-        )
+        return _watch(read_status, console_status.make_trainings_display())
     if find_training_folder(store) is None:
         raise ConfigError(
             f"Reading the status failed for {store}: it has no training runs yet. "
@@ -107,13 +119,7 @@ def _show_trainings(path: Path, *, watch: bool, every: float, patience_seconds: 
     return 0
 
 
-def _watch(
-    read_status: Callable[[], _Status],
-    display: console_status.Display[_Status],
-    *,
-    every: float,
-    patience_seconds: float,
-) -> int:
+def _watch(read_status: Callable[[], _Status], display: console_status.Display[_Status]) -> int:
     """Watch until everything is complete, workers become inactive or the user quits; return the exit code."""
     from robust201.monitoring.watch import watch
 
@@ -122,8 +128,8 @@ def _watch(
             ending = watch(
                 read_status,
                 display.update,
-                every=every,
-                patience=patience_seconds,
+                every=_SECONDS_BETWEEN_REFRESHES,
+                patience=_PATIENCE_SECONDS,
                 clock=time.monotonic,
                 sleep=time.sleep,
             )
@@ -132,35 +138,19 @@ def _watch(
     if ending == "complete":
         return 0
     console.say(
-        f"No worker has been active for {patience_seconds / 60:g} minutes. Start or submit the run again to resume."
+        f"No worker has been active for {_PATIENCE_SECONDS / 60:g} minutes. Start or submit the run again to resume."
     )
     return EvaluationError.exit_code
 
 
-def logs(
-    unit: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            help="ARCHITECTURE/DATASET/KEY, such as 21/cifar10/pgd (append /WEIGHTS if there are several), or a unit "
-            "ID or its prefix.",
-        ),
-    ],
-    path: Annotated[
-        Path,
-        typer.Argument(metavar="RESULTS", help="A results folder or its sweep YAML."),
-    ] = Path(),
-    follow: Annotated[bool, typer.Option("--follow", help="Keep printing new lines; press Ctrl-C to quit.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Print the log lines of all workers about one network and key, in chronological order."""
+def _show_log(results: Path, unit: str, *, watch: bool, as_json: bool) -> None:
+    """Print the log lines about a unit (see `monitoring.logs.find_units`)."""
     from robust201.monitoring.logs import find_units, follow_logs, list_log_files, read_logs
     from robust201.planning.plan_file import load_plan
 
-    results = results_of(path)
     plan = load_plan(results)
     labels = find_units(unit, plan.units, results, plan.space_name)
-    lines = follow_logs(results, labels, sleep=time.sleep) if follow else iter(read_logs(results, labels))
+    lines = follow_logs(results, labels, sleep=time.sleep) if watch else iter(read_logs(results, labels))
     n_lines = 0
     try:
         for n_lines, line in enumerate(lines, start=1):  # noqa: B007 - the number of lines is used below
@@ -183,12 +173,6 @@ def doctor(
         Path | None,
         typer.Argument(metavar="SWEEP", help="Also check what this sweep YAML or results folder needs."),
     ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            envvar="RAY_API_SERVER_ADDRESS", help="Also check the Ray cluster with this dashboard, http://HOST:PORT."
-        ),
-    ] = None,
     published_figures: Annotated[
         bool,
         typer.Option(
@@ -207,8 +191,7 @@ def doctor(
         from robust201.cli.published_figures import examine_published_figures
 
         raise typer.Exit(_show_checks(examine_published_figures(count=count), as_json=as_json))
-    from robust201.monitoring.doctor import examine
-    from robust201.monitoring.doctor_machines import HealthCheck
+    from robust201.monitoring.doctor import HealthCheck, examine
 
     config, failed_sweep_checks = None, []
     try:
@@ -225,9 +208,7 @@ def doctor(
             f"Reading the sweep failed for {sweep}: it needs a package that is not installed ({error}). "
             "To list missing packages, run: robust201 doctor (without a sweep)."
         ) from error
-    raise typer.Exit(
-        _show_checks(itertools.chain(examine(config, address=address), failed_sweep_checks), as_json=as_json)
-    )
+    raise typer.Exit(_show_checks(itertools.chain(examine(config), failed_sweep_checks), as_json=as_json))
 
 
 def _show_checks(checks: Iterable["HealthCheck"], *, as_json: bool) -> int:

@@ -10,6 +10,7 @@ from robust201.cli.evaluate import (
     DATA_OPTION,
     NETWORK_ARGUMENT,
     Channels,
+    ClassOrderName,
     Device,
     ImageSize,
     Mean,
@@ -47,7 +48,8 @@ def show(
     std: Std = None,
     image_size: ImageSize = None,
     resize: ResizeRule = None,
-    channels: Channels = 3,
+    channels: Channels = None,
+    class_order: ClassOrderName = None,
     seed: Seed = 0,
     device: Device = "cpu",
 ) -> None:
@@ -59,7 +61,7 @@ def show(
     check_drawing(out)
     normalisation = read_normalisation(mean, std)
     parameters = read_keys(key, settings or []) or {}
-    image_set = load_data(data, image_size=image_size, resize=resize, channels=channels)
+    image_set = load_data(data, image_size=image_size, resize=resize, channels=channels, class_order=class_order)
     indices = _read_indices(images, len(image_set))
     module = build_module(network, weights)
     name, fields = next(iter(parameters.items()))

@@ -13,7 +13,7 @@ from robust201.core.errors import CheckpointError, DatasetError
 from robust201.core.records import ImageSet
 from robust201.images import load_images, select
 from robust201.images.downloads.registry import data_folder
-from robust201.monitoring.doctor_machines import HealthCheck
+from robust201.monitoring.doctor import HealthCheck
 
 ARCHITECTURE = 0
 DATASET = "cifar10"
@@ -31,7 +31,7 @@ RANDOM_TOLERANCE = 0.01
 """Largest expected difference on the same images, due to different random starts, batches and rounding."""
 
 _IMPORT_REMEDY = (
-    "Import the official weights: robust201 import-weights NATS-tss-v1_0-3ffb9-full.taraa --architectures 0 "
+    "Import the official weights: robust201 import NATS-tss-v1_0-3ffb9-full.taraa --architectures 0 "
     "--out $ROBUST201_DATA/checkpoints"
 )
 

@@ -14,22 +14,18 @@ from importlib.metadata import version
 import torch
 
 from robust201.core.records import Bundle, EvaluationResult, ImageSet, Part, Receipt, Unit, UnitFailure
-from robust201.images.adversarial import AdversarialStore
 from robust201.images.corrupted import CorruptedStore
 from robust201.models.arithmetic import configure_torch
 from robust201.planning.config import SweepConfig
 from robust201.planning.input_facts import InputFacts
 from robust201.planning.inputs import Inputs, make_worker_space, make_worker_tasks
-from robust201.planning.transfers import TransferParameters
 from robust201.planning.weights import WeightsSource
 from robust201.runtime.heartbeat import Heartbeat
-from robust201.runtime.metrics import Metrics
 from robust201.runtime.networks import LoadedNetwork, NetworkLoader
 from robust201.runtime.part_worker import PartWorker
 from robust201.shards import ShardStore
 from robust201.tasks.attack_kit.context import Context
-from robust201.tasks.evaluate import ResidentImages, copy_to_device, evaluate_part, perturb_part
-from robust201.tasks.transfer_task import TransferTask
+from robust201.tasks.evaluate import ResidentImages, copy_to_device, evaluate_part
 
 COMMIT_SECONDS = 300.0
 """Minimum time between two commits of a part's results; the last results are committed when the part is complete."""
@@ -38,16 +34,14 @@ COMMIT_SECONDS = 300.0
 class Worker(PartWorker):
     """Evaluates the parts of bundles, and writes their results to shards."""
 
-    def __init__(self, config: SweepConfig, facts: InputFacts, metrics: Metrics | None = None) -> None:
+    def __init__(self, config: SweepConfig, facts: InputFacts) -> None:
         super().__init__(config)
         self._config = config
-        self._metrics = metrics or Metrics()
         self._facts = facts
         self._inputs = Inputs(config, keys=())  # published corrupted images are opened when a unit needs them
         self._tasks = make_worker_tasks(config, facts.code)
         self._store = ShardStore.open(config.results)
         self._corrupted: dict[str, CorruptedStore] = {}
-        self._adversarial: dict[str, AdversarialStore] = {}
         self._resident_images: dict[str, ResidentImages] = {}
         space = make_worker_space(config, facts.code)
         self._networks = NetworkLoader(config, space, WeightsSource(config, space), self.device)
@@ -64,15 +58,13 @@ class Worker(PartWorker):
         self._micro_batch = self._config.execution.micro_batch
         yield from super()._compute_with_retries(part, heartbeat)
 
-    def use_less_memory(self, part: Part) -> bool:
+    def use_less_memory(self) -> bool:
         """Halve the micro-batch; return False if it already has the minimum size."""
         network = self._networks.loaded
         if network is None or network.last_batch_size <= network.min_batch_size:
             return False
         self._micro_batch = network.last_batch_size // 2
         network.limit(self._micro_batch)  # frees the memory of CUDA graphs before the next attempt
-        unit = part.unit
-        self._metrics.record("robust201_micro_batch_halvings_total", dataset=unit.dataset, key=unit.key)
         self._log.write("micro_batch_halved", f"now {self._micro_batch} images at once", level="warning")
         return True
 
@@ -82,9 +74,6 @@ class Worker(PartWorker):
         images = self._image_set(unit)
         network = self._load_network(unit, images)
         context = self._make_context(unit, network)
-        if unit.makes_images:
-            yield self._generate_images(context, part)
-            return
         capacity = network.capacity
         micro_batch_text = (
             self._micro_batch or "none" if capacity is None else f"{capacity.logits}/{capacity.gradients}"
@@ -109,25 +98,6 @@ class Worker(PartWorker):
         if uncommitted:
             yield self._store.commit(uncommitted)
 
-    def _generate_images(self, context: Context, part: Part) -> Receipt:
-        """Generate and store the adversarial images of a part of a transfer attack."""
-        start_time = time.perf_counter()
-        task, parameters = self._tasks[part.unit.key], self._config.parameters[part.unit.key]
-        assert isinstance(task, TransferTask) and isinstance(parameters, TransferParameters)  # noqa: S101, PT018
-        perturbed = perturb_part(
-            context,
-            task.attack,
-            parameters.attack,
-            part,
-            self._image_set(part.unit),
-            resident_images=self._images_on_device(part.unit),
-        )
-        store = self._adversarial_store(part.unit)
-        for strength, pixels in zip(part.strengths, perturbed, strict=True):
-            store.write(strength, part.start, pixels)
-        seconds = time.perf_counter() - start_time
-        return Receipt(part.unit.id, part.strengths, part.start, part.stop, shard="", seconds=seconds)
-
     def _load_network(self, unit: Unit, images: ImageSet) -> LoadedNetwork:
         network = self._networks.load(unit, images)
         # Limit batches before the check, so that the micro-batch is also halved if the check runs out of memory.
@@ -137,7 +107,6 @@ class Worker(PartWorker):
 
     def _make_context(self, unit: Unit, network: LoadedNetwork) -> Context:
         capacity = network.capacity
-        uses_adversarial_images = isinstance(self._tasks[unit.key], TransferTask) and not unit.makes_images
         return Context(
             classifier=network.classifier,
             model=network.model,
@@ -145,7 +114,6 @@ class Worker(PartWorker):
             seed=self._config.seed,
             batch_size=self._config.batch_size,
             corrupted_images=self._corrupted_store(unit),
-            adversarial_images=self._adversarial_store(unit) if uses_adversarial_images else None,
             engine=self._config.engine,
         )
 
@@ -160,8 +128,6 @@ class Worker(PartWorker):
         }
 
     def _image_set(self, unit: Unit) -> ImageSet:
-        if unit.images:
-            return self._inputs.sampled_images(unit.dataset, unit.images)
         own_selection = self._config.parameters[unit.key].own_images  # used instead of the sweep's images
         return self._inputs.read_copied_images(
             unit.dataset, self._facts.datasets[unit.dataset].images(own_selection).sha256, own_selection
@@ -182,9 +148,3 @@ class Worker(PartWorker):
         store = self._corrupted[unit.dataset]
         store.verify(unit.key, expected=self._facts.datasets[unit.dataset].corruptions[unit.key])
         return store
-
-    def _adversarial_store(self, unit: Unit) -> AdversarialStore:
-        if unit.protocol not in self._adversarial:
-            indices = self._image_set(unit).indices
-            self._adversarial[unit.protocol] = self._inputs.open_adversarial_store(unit.dataset, unit.protocol, indices)
-        return self._adversarial[unit.protocol]

@@ -257,6 +257,7 @@ def corrupt_dataset(
     form: str | None = None,
     image_size: int | None = None,
     resize: Resize | None = None,
+    class_order: str | None = None,
     keys: Sequence[str] | None = None,
     count: int | None = None,
     image_seed: int = 0,
@@ -275,6 +276,7 @@ def corrupt_dataset(
         form: format of the image files; None takes the first format found.
         image_size: height and width of the images of datasets that are not in the table; None takes the first image's.
         resize: how to resize images of other sizes.
+        class_order: order of class folders (see `images.load_images`).
         keys: corruptions; None takes all corruptions or, for a check, all corruptions without a random part.
         count: number of images in a class-stratified selection; None takes all.
         image_seed: seed of the selection.
@@ -292,7 +294,14 @@ def corrupt_dataset(
         StorageError: another process is generating images in this folder, or the disk is full.
     """
     images = load_images(
-        dataset, form=form, path=path, count=count, seed=image_seed, image_size=image_size, resize=resize
+        dataset,
+        form=form,
+        path=path,
+        count=count,
+        seed=image_seed,
+        image_size=image_size,
+        resize=resize,
+        class_order=class_order,
     )
     if check_published:
         comparisons = check_deterministic(images, keys=keys or DETERMINISTIC_CORRUPTIONS, progress=progress)
