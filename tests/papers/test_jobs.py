@@ -35,13 +35,13 @@ def test_sweeps_evaluate_snapshots_that_are_trained():
             load_training(other) for other in YAMLS if other.parent == path.parent and other.name.startswith("train")
         ]
         trainings = [training for training in trainings if training.store == weights.path]
-        recipes = {name: recipe for training in trainings for name, recipe in training.recipes.items()}
+        recipes = [item for training in trainings for item in training.recipes.items()]
         assert trainings, path
         names = [weights.recipe] if isinstance(weights.recipe, str) else weights.recipe or ()
-        assert {*names} <= {*recipes}, path
+        assert {*names} <= {name for name, _ in recipes}, path
         assert {*weights.seeds} <= {seed for training in trainings for seed in training.seeds}, path
         for epochs in weights.epochs or ():
-            assert any(epochs in {recipe.epochs, *(recipe.snapshots.epochs or ())} for recipe in recipes.values()), path
+            assert any(epochs in {recipe.epochs, *(recipe.snapshots.epochs or ())} for _, recipe in recipes), path
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.parent.name)

@@ -15,7 +15,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
 from jobs.papers.controls import analyse as controls
-from jobs.papers.controls import by_hand, networks, prepare
+from jobs.papers.controls import networks, prepare
 from robust201.planning.filters import Filters
 from robust201.planning.loading import load_config
 from robust201.runtime.executors import make_executor
@@ -142,6 +142,8 @@ def controls_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_engines_and_libraries_agree_on_lenets(
     controls_folder: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from jobs.papers.controls import by_hand  # imports Foolbox, whose warnings only tests of attacks ignore
+
     keys = ("clean", "pgd", "aa_apgd-ce")
     for engine in controls.ENGINES:
         config = load_config(
