@@ -21,9 +21,8 @@ for sweep in $jobs/$size/plain*.yaml $jobs/$size/fusion*.yaml $jobs/$size/from-*
   exports="$exports $runs/$name-dataset"
 done
 # the control on the original MNIST images
-code="--allow-code $jobs/mnist28/lenet28.py"
-robust201 train $jobs/mnist28/train.yaml $code
-robust201 run $jobs/mnist28/attack.yaml $code
+robust201 train $jobs/mnist28/train.yaml --allow-code
+robust201 run $jobs/mnist28/attack.yaml --allow-code
 robust201 export runs/image-distribution-mnist28/results --no-json --parquet --out $runs/mnist28-dataset
 python -m jobs.papers.image_distribution.analyse $exports $runs/mnist28-dataset
 python -m jobs.papers.image_distribution.singular_values --fusion $runs/fusion-digit

@@ -11,7 +11,7 @@ import typer
 
 from robust201 import __version__
 from robust201.cli import console, plan_costs
-from robust201.cli.analyse import correlate, design
+from robust201.cli.analyse import analyse_app
 from robust201.cli.audit import audit
 from robust201.cli.compare import compare
 from robust201.cli.curves import curves
@@ -19,7 +19,7 @@ from robust201.cli.dataset import KeyStyleText, convert, diff, export, read_key_
 from robust201.cli.demo import demo
 from robust201.cli.evaluate import ClassOrderName, ImageSize, ResizeRule, choose_size, evaluate, read_resize
 from robust201.cli.exits import run_to_exit_code
-from robust201.cli.help_texts import ABOUT, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
+from robust201.cli.help_texts import ABOUT, DATASET_PANEL, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
 from robust201.cli.metrics import metrics
 from robust201.cli.monitoring import AsJson, doctor, print_json, status
 from robust201.cli.options import (
@@ -189,32 +189,28 @@ def run(
         ),
     ] = None,
     slurm_requeue: SlurmRequeue = False,
-    allow_code: AllowCode = None,
+    allow_code: AllowCode = False,
 ) -> None:
     """Run a sweep's missing evaluations, in this process or on Ray; after an interruption, run the command again.
 
     Ctrl-C finishes the evaluations in progress; a second Ctrl-C stops immediately. Finished work is kept.
     """
-    from robust201.planning.code_consent import announce_code, announce_copies
     from robust201.planning.filters import EVERYTHING
     from robust201.planning.shares import Share
-    from robust201.runtime.code_check import check_code
     from robust201.runtime.executors import check_device, make_executor
     from robust201.runtime.share_run import run_share
     from robust201.runtime.sweep import run_sweep
+    from robust201.runtime.user_code import announce_code, load_code
     from robust201.submission.slurm import ArrayTask
 
     config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers})
     filters = make_filters(config, architectures, datasets, keys, limit)
     check_device(config)
     slurm_task = ArrayTask.of(os.environ) if slurm_requeue else None
+    announce_code(config, allowed=allow_code, say=console.say)
+    run_evaluations = run_sweep if share is None else partial(run_share, share=Share.parse(share))
     if share is None:
-        announce_code(config, sweep, allowed=allow_code or (), say=console.say)
-        check_code(config)
-        run_evaluations = run_sweep
-    else:
-        announce = partial(announce_copies, config, sweep, allowed=allow_code or (), say=console.say)
-        run_evaluations = partial(run_share, share=Share.parse(share), on_code=announce)
+        load_code(config)
     display = console.RunDisplay()
     with display.showing():
         tally = run_evaluations(
@@ -466,7 +462,8 @@ add_commands(
     *(demo, doctor, fetch, import_, train, corrupt),
     *(plan, run, status, merge),
     *(verify, audit, export, diff, convert, push, meta),
-    *(report, plot, rank, metrics, search, correlate, design),
+    *(report, plot, rank, metrics, search),
     *(evaluate, compare, curves, show),
 )
 app.add_typer(submit_app, rich_help_panel=RUN_PANEL)
+app.add_typer(analyse_app, rich_help_panel=DATASET_PANEL)

@@ -26,6 +26,7 @@ from robust201.cli.evaluate import (
     WeightsFiles,
     build_module,
     calling_user_code,
+    choose_device,
     load_data,
     read_keys,
     read_normalisation,
@@ -68,7 +69,7 @@ def curves(
     seed: Seed = 0,
     engine: Engine = "fused",
     batch_size: BatchSize = 250,
-    device: Device = "cpu",
+    device: Device = "auto",
     quiet: Quiet = False,
     out: Annotated[
         Path | None,
@@ -109,7 +110,7 @@ def curves(
             normalisation=normalisation,
             seed=seed,
             engine=engine,
-            device=device,
+            device=choose_device(device),
             batch_size=batch_size,
             progress=not quiet,
         )

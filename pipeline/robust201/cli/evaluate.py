@@ -20,6 +20,7 @@ from robust201.core.memory import restore_gc_thresholds
 from robust201.core.user_code import describe_failure
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from robust201.analysis.evaluation import Comparison, Evaluation
@@ -100,7 +101,10 @@ Seed = Annotated[int, typer.Option(help="Seed of the subset and of all random nu
 Engine = Annotated[str, typer.Option(help="fused (fast), or reference (calls Foolbox and AutoAttack).")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Maximum number of images per batch.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Do not show progress.")]
-Device = Annotated[str, typer.Option(help="Device to compute on: cpu, cuda or cuda:N.")]
+Device = Annotated[
+    str,
+    typer.Option(help="Device to compute on: auto (a GPU if PyTorch can use one, else the CPU), cpu, cuda or cuda:N."),
+]
 
 
 def evaluate(
@@ -139,7 +143,7 @@ def evaluate(
     seed: Seed = 0,
     engine: Engine = "fused",
     batch_size: BatchSize = 250,
-    device: Device = "cpu",
+    device: Device = "auto",
     worst_case: Annotated[
         bool,
         typer.Option(
@@ -204,7 +208,7 @@ def evaluate(
             normalisation=normalisation,
             seed=seed,
             engine=engine,
-            device=device,
+            device=choose_device(device),
             batch_size=batch_size,
             progress=not quiet,
         )
@@ -430,6 +434,18 @@ def load_data(
         class_order=class_order,
     )
     return load_images(spec, path=path, count=count, seed=seed)
+
+
+def choose_device(name: str) -> "torch.device":
+    """Return the device of --device, and announce a GPU."""
+    import torch
+
+    from robust201.models.user_module import available_device
+
+    device = available_device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+    if device.type == "cuda":
+        console.say(f"Computing on {device} ({torch.cuda.get_device_name(device)}).")
+    return device
 
 
 def build_module(network: str, weights: Path | None) -> "nn.Module":
