@@ -79,7 +79,7 @@ def curves(
         "passes": [passes] * len(tables),
         "seconds": [float(table["seconds"].sum()) for table in tables.values()],
     }
-    distances_by_network = {name: table.distances * constraint.divisor for name, table in tables.items()}
+    distances_by_network = {name: table.distances for name, table in tables.items()}
     security_curves = SecurityCurves.of(distances_by_network, constraint, costs)
     _warn_of_failures(security_curves, list(keys))
     return security_curves
@@ -142,4 +142,4 @@ def _count_passes(task: Task, fields: Mapping[str, Any]) -> float:
     """Return the number of forward and backward passes per image, two per step."""
     parameters = task.parameters(**fields)
     assert isinstance(parameters, Fmn)  # noqa: S101 - `parse_attacks` accepts no other attack
-    return 2.0 * parameters.steps
+    return 2.0 * parameters.steps * parameters.n_runs

@@ -16,6 +16,7 @@ IMAGES = tiny_images(20)
 OPTIONS = {"normalisation": NORMALISATION, "progress": False}
 # To save time, attacks have few steps; the warnings that result are ignored.
 pytestmark = [
+    pytest.mark.filterwarnings("ignore:.* by chance"),  # networks have random weights
     pytest.mark.filterwarnings("ignore:.*steps are few:robust201.core.errors.RobustWarning"),
     pytest.mark.filterwarnings("ignore:.*did not fool:robust201.core.errors.RobustWarning"),
 ]
@@ -48,9 +49,22 @@ def test_curves_match_accuracies_of_evaluate(norm, key):
     assert table.accuracy([0, *epsilons])["accuracy"].tolist() == evaluation["accuracy"].tolist()
     assert table.loc[0, "clean_accuracy"] == evaluation["accuracy"][0]
     # Distances of an evaluation are limited by its largest epsilon.
-    factor = 255 if norm == "Linf" else 1
-    np.testing.assert_allclose(evaluation.distances[key] * factor, table.distances["tiny"], rtol=1e-6)
-    assert (table.loc[0, "passes"], table.loc[0, "n_images"]) == (50, 20)
+    np.testing.assert_allclose(evaluation.distances[key], table.distances["tiny"], rtol=1e-6)
+    assert (table.loc[0, "passes"], table.loc[0, "n_images"]) == (100 if key == "fmn_l2" else 50, 20)
+
+
+def test_l2_curves_fool_a_linear_network_on_all_images():
+    """With the projection alone, FMN stalls on some of these images (docs/protocol/attacks.md)."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
+    predicted = network(torch.from_numpy(IMAGES.images) / 255).argmax(dim=1).numpy()
+    shares = [
+        float(
+            robust201.curves({"linear": network}, IMAGES.images, predicted, "L2", attacks, **OPTIONS)["never_fooled"][0]
+        )
+        for attacks in (None, {"fmn_l2": {"projection": "ball"}})
+    ]
+    assert shares[0] == 0.0 < shares[1]
 
 
 def test_curves_take_smallest_distance_over_attacks():

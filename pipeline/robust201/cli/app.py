@@ -191,32 +191,28 @@ def run(
         ),
     ] = None,
     slurm_requeue: SlurmRequeue = False,
-    allow_code: AllowCode = None,
+    allow_code: AllowCode = False,
 ) -> None:
     """Run a sweep's missing evaluations, in this process or on Ray; after an interruption, run the command again.
 
     Ctrl-C finishes the evaluations in progress; a second Ctrl-C stops immediately. Finished work is kept.
     """
-    from robust201.planning.code_consent import announce_code, announce_copies
     from robust201.planning.filters import EVERYTHING
     from robust201.planning.shares import Share
-    from robust201.runtime.code_check import check_code
     from robust201.runtime.executors import check_device, make_executor
     from robust201.runtime.share_run import run_share
     from robust201.runtime.sweep import run_sweep
+    from robust201.runtime.user_code import announce_code, load_code
     from robust201.submission.slurm import ArrayTask
 
     config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers})
     filters = make_filters(config, architectures, datasets, keys, limit)
     check_device(config)
     slurm_task = ArrayTask.of(os.environ) if slurm_requeue else None
+    announce_code(config, allowed=allow_code, say=console.say)
+    run_evaluations = run_sweep if share is None else partial(run_share, share=Share.parse(share))
     if share is None:
-        announce_code(config, sweep, allowed=allow_code or (), say=console.say)
-        check_code(config)
-        run_evaluations = run_sweep
-    else:
-        announce = partial(announce_copies, config, sweep, allowed=allow_code or (), say=console.say)
-        run_evaluations = partial(run_share, share=Share.parse(share), on_code=announce)
+        load_code(config)
     display = console.RunDisplay()
     with display.showing():
         tally = run_evaluations(
@@ -304,7 +300,7 @@ def report(
     keys: ShownKeys = None,
     architectures: ShownNetworks = None,
 ) -> None:
-    """Write a report on a dataset as one HTML file that works offline: best networks, figures, tables, an explorer."""
+    """Write a report on a dataset as one HTML file that works offline: best networks, tables and figures."""
     from robust201.figures.report import write_report
     from robust201.reader.dataset import RobustnessDataset
 

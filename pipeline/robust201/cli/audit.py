@@ -27,7 +27,7 @@ def audit(
         typer.Option("--out", help="Folder for the audit's results. Default: the results folder's path plus -audit."),
     ] = None,
     as_json: AsJson = False,
-    allow_code: AllowCode = None,
+    allow_code: AllowCode = False,
 ) -> None:
     """Attack a random sample of a sweep with both engines; exits with 3 if the engines differ.
 
@@ -35,14 +35,14 @@ def audit(
     different random numbers. McNemar's exact test with Holm's correction compares them (docs/trust.md). The sweep's
     results do not change.
     """
-    from robust201.planning.code_consent import announce_code
     from robust201.runtime.audit import audit_sweep, sample_sweep
     from robust201.runtime.executors import check_device, make_executor
     from robust201.runtime.sweep import run_sweep
+    from robust201.runtime.user_code import announce_code
 
     config = load_sweep(sweep, execution={"executor": executor, "workers": workers})
     check_device(config)
-    announce_code(config, sweep, allowed=allow_code or (), say=console.say)
+    announce_code(config, allowed=allow_code, say=console.say)
     folder = out or config.results.with_name(f"{config.results.name}-audit")
     sweeps = sample_sweep(config, networks=networks, images=images, seed=seed, keys=split_names(keys), out=folder)
     evaluations = audit_sweep(sweeps, lambda sampled_sweep: run_sweep(sampled_sweep, make_executor, say=console.say))

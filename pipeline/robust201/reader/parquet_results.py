@@ -144,12 +144,6 @@ def read_strengths(path: Path) -> tuple[float, ...]:
     return tuple(sorted(strengths))
 
 
-def read_whole(path: Path) -> pa.Table:
-    """Read all of a small file."""
-    with _open_parquet(path) as file:
-        return file.read()
-
-
 def read_n_images(path: Path) -> int | None:
     """Return the number of images on which a file's rows were evaluated; None if unknown or not the same for all."""
     distinct_counts = _read_distinct_values(path, "n_images")

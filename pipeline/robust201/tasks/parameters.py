@@ -489,6 +489,16 @@ class FabTargeted(Attack, TargetsParameters):
     """Number of target classes, limited by the number of other classes."""
 
 
+def _untileable_reason(norm: Norm, height: int, width: int) -> str | None:
+    """Return why Square cannot start on images of this size in a norm, or None if it can."""
+    if norm == "Linf" or height >= 5:
+        return None
+    return (
+        f"expected images of 5 pixels or more, since Square starts in {norm} with tiles of a fifth of the height, got "
+        f"{height}x{width}."
+    )
+
+
 class Square(Attack):
     """Square attack (Andriushchenko et al., 2020; in an L1 ball Croce and Hein, 2021), as in AutoAttack."""
 
@@ -498,6 +508,9 @@ class Square(Attack):
     """Number of runs."""
     p_init: Annotated[float, Field(gt=0, le=1)] = 0.8
     """Fraction of the pixels that the first squares change."""
+
+    def unsupported_shape_reason(self, height: int, width: int) -> str | None:
+        return _untileable_reason(self.norm, height, width)
 
 
 class Standard(Attack, TargetedDlrParameters):
@@ -510,6 +523,9 @@ class Standard(Attack, TargetedDlrParameters):
 
     steps: PositiveInt = 100
     queries: PositiveInt = 5000
+
+    def unsupported_shape_reason(self, height: int, width: int) -> str | None:
+        return _untileable_reason(self.norm, height, width)
 
 
 class Fmn(Attack):
@@ -531,6 +547,11 @@ class Fmn(Attack):
     gamma: Annotated[float, Field(gt=0, lt=1)] = 0.05
 
     @property
+    def n_runs(self) -> int:
+        """Number of runs of the attack."""
+        return 1
+
+    @property
     def cautions(self) -> tuple[Caution, ...]:
         """Warnings about too few steps."""
         if self.steps >= self.min_strong_steps:
@@ -543,11 +564,15 @@ class FmnL2(Fmn):
     """Fast minimum-norm attack in L2.
 
     Attributes:
-        projection: `ball` projects onto the ball of epsilon, as published; `none` does not, like Foolbox 3.3.4
-            (docs/protocol.md).
+        projection: `ball` projects onto the ball of epsilon, as published; `none` does not, like Foolbox 3.3.4; `both`
+            runs the attack with and without, and takes the nearer image (docs/protocol.md).
     """
 
-    projection: Literal["ball", "none"] = "ball"
+    projection: Literal["ball", "none", "both"] = "both"
+
+    @property
+    def n_runs(self) -> int:
+        return 2 if self.projection == "both" else 1
 
 
 _NORM_PARAMETERS: dict[Norm, type[Parameters]] = {
