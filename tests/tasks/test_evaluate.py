@@ -122,8 +122,11 @@ def test_evaluate_part_yields_each_strength_as_soon_as_it_is_complete():
     network = CountingNetwork(TinyNetwork())
     task = TASKS["fgsm"]
     parameters = small_parameters(task)
+    classifier = tiny_classifier(network)
+    classifier.loss_and_gradient(torch.zeros(1, 3, 8, 8), torch.zeros(1, dtype=torch.int64))  # finds that it has one
+    network.n_images = 0
     results = evaluate_part(
-        tiny_context("", tiny_classifier(network)),
+        tiny_context("", classifier),
         task,
         parameters,
         part_of(task, parameters, IMAGES),
