@@ -20,7 +20,6 @@ from robust201.cli.demo import demo
 from robust201.cli.evaluate import ClassOrderName, ImageSize, ResizeRule, choose_size, evaluate, read_resize
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DATASET_PANEL, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
-from robust201.cli.images import fuse, import_images, robustify
 from robust201.cli.metrics import metrics
 from robust201.cli.monitoring import AsJson, doctor, print_json, status
 from robust201.cli.options import (
@@ -47,7 +46,6 @@ from robust201.cli.plot import MEAN_HELP, ShownKeys, ShownNetworks, plot
 from robust201.cli.push import push
 from robust201.cli.rank import Epsilon, rank
 from robust201.cli.search import search
-from robust201.cli.study import study
 from robust201.cli.submit import submit_app
 from robust201.cli.train import plan_training_runs, train
 from robust201.cli.user_file import parse_space
@@ -465,7 +463,6 @@ add_commands(
     *(plan, run, status, merge),
     *(verify, audit, export, diff, convert, push, meta),
     *(report, plot, rank, metrics, search),
-    *(study, fuse, import_images, robustify),
     *(evaluate, compare, curves, show),
 )
 app.add_typer(submit_app, rich_help_panel=RUN_PANEL)
