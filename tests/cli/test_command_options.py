@@ -37,7 +37,7 @@ def options_of(command: Any) -> set[str]:
 def test_output_and_format_options_have_consistent_names() -> None:
     options = {name: options_of(command) for name, command in list_commands().items()}
     assert not {"--to", "--into", "--results", "--form", "--json/--no-json"} & set().union(*options.values())
-    writing_commands = {"demo", "export", "merge", "fetch", "import", "train", "corrupt", "meta", "run"}
+    writing_commands = {"demo", "export", "merge", "fetch", "import", "corrupt", "meta", "run"}
     assert {name for name in writing_commands if "--out" not in options[name]} == set()
     assert [name for name in options if "--requeue" in options[name]] == ["verify"]
     for name in ("plan", "run", "submit slurm", "submit ray"):
@@ -75,7 +75,7 @@ def test_commands_accept_sweep_yaml_or_results(
             "status", path, "--log", "5/digits/clean"
         ).error_line(2)
         assert robust201("export", path, "--out", tmp_path / "json").code == 0
-        assert robust201("diff", path, tmp_path / "json").code == 0
+        assert robust201("verify", path, "--against", tmp_path / "json").code == 0
         assert robust201("merge", path, "--out", tmp_path / "merged").code == 0
         assert "#SBATCH" in robust201("submit", "slurm", path, "--dry-run").out
 

@@ -44,7 +44,7 @@ def write_small_study(folder, *, note="Small."):
         "study": "image-distribution",
         "name": "tiny",
         "note": note,
-        "steps": [f"robust201 train {folder / 'train.yaml'}"],
+        "steps": [f"robust201 run {folder / 'train.yaml'}"],
         "sweeps": [str(folder / "sweep.yaml")],
         "networks": {"FullyConnectedNet": {"architecture": "fc7500-w8"}},
         "groups": {"mnist": {"dataset": "digits", "recipes": ["plain"]}},
@@ -63,7 +63,7 @@ def test_study_trains_evaluates_and_writes_page(robust201, tmp_path):
     study, out = write_small_study(tmp_path), tmp_path / "out"
     result = robust201("study", study, "--out", out)
     assert result.code == 0, result.err
-    assert f"$ robust201 train {tmp_path / 'train.yaml'}" in result.err
+    assert f"$ robust201 run {tmp_path / 'train.yaml'}" in result.err
     page = (out / "study.md").read_text()
     assert page.startswith("# tiny: ")
     assert "over strengths other than the paper's" in page
@@ -164,7 +164,7 @@ def test_study_does_not_execute_code_in_dataset_folder(robust201, tmp_path, code
     assert marker.exists()
 
 
-@pytest.mark.parametrize("step", ["robust201 train {train} {flag}", "robust201 train {train} ${{UNSET:-{flag}}}"])
+@pytest.mark.parametrize("step", ["robust201 run {train} {flag}", "robust201 run {train} ${{UNSET:-{flag}}}"])
 @pytest.mark.parametrize("flag", ["--allow-code={code}", "--allow-code {code}"])
 def test_study_steps_cannot_give_consent(robust201, tmp_path, step, flag):
     code = tmp_path / "code.py"
@@ -179,7 +179,7 @@ def test_study_steps_cannot_give_consent(robust201, tmp_path, step, flag):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("last_command", ["train", "robustify"])
+@pytest.mark.parametrize("last_command", ["run", "robustify"])
 def test_study_checks_consent_of_all_steps_before_first_step(robust201, tmp_path, last_command):
     """Python files in a dataset folder are named by the steps and not by the sweep."""
     dataset, first_training = tmp_path / "dataset", tmp_path / "train.yaml"
@@ -192,10 +192,10 @@ def test_study_checks_consent_of_all_steps_before_first_step(robust201, tmp_path
     code_fields = {"space": {"file": str(code)}, "architectures": ["flat"], "store": str(tmp_path / "second")}
     (tmp_path / "second.yaml").write_text(yaml.safe_dump(fields | code_fields))
     step_by_command = {
-        "train": f"robust201 train {tmp_path / 'second.yaml'}",
+        "run": f"robust201 run {tmp_path / 'second.yaml'}",
         "robustify": f"robust201 robustify {code}:build --dataset digits --count 20 --out {images}",
     }
-    steps = [f"robust201 train {first_training}", step_by_command[last_command]]
+    steps = [f"robust201 run {first_training}", step_by_command[last_command]]
     study.write_text(yaml.safe_dump(yaml.safe_load(study.read_text()) | {"steps": steps}))
     result = robust201("study", study, "--out", tmp_path / "out")
     assert result.code == 2

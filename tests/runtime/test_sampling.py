@@ -107,7 +107,7 @@ def values_by_evaluation(config: SweepConfig) -> Mapping[tuple[str, float], byte
 
 
 def read_accuracies(results: Path) -> Mapping[Any, Mapping[Any, float]]:
-    """Return the accuracies in a results folder, by dataset, key and strength, as `diff` reads them."""
+    """Return the accuracies in a results folder, by dataset, key and strength, as `verify --against` reads them."""
     (accuracies,) = read_result_set(results).by_weights.values()
     return accuracies
 

@@ -232,7 +232,7 @@ COMMANDS = (
     ("run",),
     ("run", "--executor", "inline"),
     ("run", "--share", "1/1"),
-    ("audit",),
+    ("verify", "--with-libraries", "1"),
     ("submit", "slurm", "--dry-run"),
     ("submit", "slurm"),
     ("submit", "ray"),
@@ -288,12 +288,12 @@ def test_training_requires_consent_to_code_of_dataset(
     fields |= {"space": {"file": str(dataset_sweep.with_name("spy.py"))}, "architectures": ["narrow"], "network": {}}
     training_yaml = dataset_sweep.with_name("train.yaml")
     training_yaml.write_text(yaml.safe_dump(fields))
-    for arguments in (("train",), ("submit", "slurm", "--dry-run")):
+    for arguments in (("run",), ("submit", "slurm", "--dry-run")):
         assert "--allow-code" in robust201(*arguments, training_yaml).error_line(2)
     assert not dataset_sweep.with_name("executed").exists()
     result = robust201("submit", "slurm", "--dry-run", training_yaml, "--allow-code", dataset_sweep.with_name("spy.py"))
     assert f" --allow-code {dataset_sweep.with_name('spy.py')}" in result.out
-    result = robust201("train", training_yaml, "--allow-code", dataset_sweep.with_name("spy.py"))
+    result = robust201("run", training_yaml, "--allow-code", dataset_sweep.with_name("spy.py"))
     assert result.code == 0, result.err
 
 
@@ -309,7 +309,7 @@ def test_folders_written_by_robust201_are_marked_as_data(
     store = tmp_path / "store"
     fields = training_fields(tmp_path, store=str(store), execution={"executor": "inline", "device": "cpu"})
     (tmp_path / "train.yaml").write_text(yaml.safe_dump(fields))
-    assert robust201("train", tmp_path / "train.yaml").code == 0
+    assert robust201("run", tmp_path / "train.yaml").code == 0
     images = next((tmp_path / "corruptions").rglob("*.npy")).parent
     study = tmp_path / "study"
     study.mkdir()

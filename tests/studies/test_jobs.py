@@ -31,7 +31,7 @@ def read_snapshots(study):
     """Return, by (architecture, dataset, recipe, seed), the store and the snapshots in epochs and in steps."""
     snapshots_by_run = {}
     for argv in study.step_arguments():
-        if argv[0] == "train":
+        if argv[0] == "run":
             config = load_training(Path(argv[1]))
             for training in config.trainings():
                 recipe = config.recipes[training.recipe]

@@ -161,7 +161,7 @@ def test_shipment_of_trainings_runs_train(tmp_path: Path) -> None:
         shipment = make_shipment(trainings, {"FOLDER": str(tmp_path)}, ("--recipes", "plain"))
         assert load_training(trainings).store == tmp_path / "store"
     assert shipment.variables == {"FOLDER": str(tmp_path)}
-    assert ray_jobs.entrypoint(shipment) == ("python -m robust201 train trainings.yaml --executor ray --recipes plain")
+    assert ray_jobs.entrypoint(shipment) == ("python -m robust201 run trainings.yaml --executor ray --recipes plain")
     pack(shipment, tmp_path / "job.zip")
     with zipfile.ZipFile(tmp_path / "job.zip") as archive:
         shipped_fields = yaml.safe_load(archive.read("trainings.yaml"))

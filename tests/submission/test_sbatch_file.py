@@ -267,7 +267,7 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
         == f"{tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:]}/training/slurm/%A_%a.log"
     )
     assert parse_command(result.out)[4:] == [
-        "train",
+        "run",
         str(trainings),
         "--out",
         str(tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:]),

@@ -280,7 +280,7 @@ def test_trainings_are_submitted_until_nothing_is_missing(
 
     monkeypatch.setattr(TrainingWorker, "drain", drain_and_notify)
     monkeypatch.setattr(loop._Training, "_make_step", make_step_and_signal)
-    task = ("train", trainings, "--executor", "inline", "--slurm-requeue")
+    task = ("run", trainings, "--executor", "inline", "--slurm-requeue")
     first_run = robust201(*task)
     assert first_run.code == 3
     assert scontrol_calls.read_text().splitlines()[-1] == "requeue 4711_8"
@@ -393,7 +393,7 @@ def test_real_training_task_is_requeued_and_gives_the_same_bytes_as_one_run(
     recipe = RECIPE | {"epochs": 30, "snapshots": {"epochs": [1]}}
     store, trainings = tmp_path / 'it\'s "100%" here', tmp_path / "train.yaml"
     trainings.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": recipe})))
-    assert robust201("train", trainings).code == 0
+    assert robust201("run", trainings).code == 0
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
     # Steps are slow until a file exists, so that the signal arrives during the training.

@@ -12,10 +12,9 @@ import typer
 from robust201 import __version__
 from robust201.cli import console, plan_costs
 from robust201.cli.analyse import correlate, design
-from robust201.cli.audit import audit
 from robust201.cli.compare import compare
 from robust201.cli.curves import curves
-from robust201.cli.dataset import KeyStyleText, convert, diff, export, read_key_style, verify
+from robust201.cli.dataset import KeyStyleText, convert, export, read_key_style
 from robust201.cli.demo import demo
 from robust201.cli.estimates import say_unused_estimates
 from robust201.cli.evaluate import ImageSize, ResizeRule, choose_size, evaluate, read_resize
@@ -32,6 +31,7 @@ from robust201.cli.options import (
     Executor,
     Keys,
     Limit,
+    Recipes,
     SlurmRequeue,
     Sweep,
     WeightsName,
@@ -52,8 +52,9 @@ from robust201.cli.rank import Epsilon, rank
 from robust201.cli.search import search
 from robust201.cli.study import study
 from robust201.cli.submit import submit_app
-from robust201.cli.train import plan_training_runs, train
+from robust201.cli.train import plan_training_runs, run_training_runs
 from robust201.cli.user_file import parse_space
+from robust201.cli.verify import verify
 from robust201.core.errors import ConfigError
 from robust201.core.files import write_text
 from robust201.spaces import DEFAULT_SPACE, SPACES
@@ -232,10 +233,13 @@ def run(
     architectures: Architectures = None,
     datasets: Datasets = None,
     keys: Keys = None,
+    recipes: Recipes = None,
     limit: Limit = None,
     executor: Executor = None,
     workers: Workers = None,
-    out: Annotated[str | None, typer.Option("--out", help="Results folder; overrides the YAML.")] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", help="Results folder or checkpoint store; overrides the YAML.")
+    ] = None,
     share: Annotated[
         str | None,
         typer.Option(
@@ -254,10 +258,28 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Run a sweep's missing evaluations, in this process or on Ray; after an interruption, run the command again.
+    """Run a sweep's missing evaluations or a training YAML's missing training, in this process or on Ray.
 
-    Ctrl-C finishes the evaluations in progress; a second Ctrl-C stops immediately. Finished work is kept.
+    Ctrl-C finishes the work in progress; a second Ctrl-C stops immediately. Run the command again to resume.
     """
+    from robust201.planning.loading import is_training_yaml
+
+    if is_training_yaml(sweep):
+        reject_options(
+            "training YAML", architectures=architectures, datasets=datasets, keys=keys, share=share, budget=budget
+        )
+        code = run_training_runs(
+            sweep,
+            out=out,
+            executor=executor,
+            workers=workers,
+            recipes=recipes,
+            limit=limit,
+            slurm_requeue=slurm_requeue,
+            allow_code=allow_code,
+        )
+        raise typer.Exit(code)
+    reject_options("sweep", recipes=recipes)
     from robust201.planning.code_consent import announce_code, announce_copies
     from robust201.planning.filters import EVERYTHING
     from robust201.planning.shares import Share
@@ -521,9 +543,9 @@ def corrupt(
 
 add_commands(
     app,
-    *(demo, doctor, fetch, import_, train, corrupt),
+    *(demo, doctor, fetch, import_, corrupt),
     *(plan, run, status, merge),
-    *(verify, audit, export, diff, convert, push, meta),
+    *(verify, export, convert, push, meta),
     *(report, plot, rank, metrics, search, predict, correlate, design),
     *(study, fuse, import_images, robustify),
     *(evaluate, compare, curves, show),

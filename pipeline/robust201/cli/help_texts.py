@@ -18,16 +18,16 @@ DOWNLOADS_HELP = "One of cifar10, cifar100, ImageNet16-120, CIFAR-10-C, CIFAR-10
 
 RUN_PANEL = "Run a sweep"
 PANELS = {
-    "Set up": ("demo", "doctor", "fetch", "import", "train", "corrupt"),
+    "Set up": ("demo", "doctor", "fetch", "import", "corrupt"),
     RUN_PANEL: ("plan", "run", "submit", "status", "merge"),
-    "Check and export results": ("verify", "audit", "export", "diff", "convert", "push"),
+    "Check and export results": ("verify", "export", "convert", "push"),
     "Look at a dataset": ("report", "rank", "plot", "metrics", "search", "predict", "correlate", "design"),
     "Run a study": ("study", "fuse", "import-images", "robustify"),
     "Evaluate your own networks": ("evaluate", "compare", "curves", "show"),
 }
 """Commands by group, in the order in which `--help` lists them."""
 
-RESUMABLE_COMMANDS = ("fetch", "import", "train", "corrupt", "robustify", "run", "submit", "audit", "study")
+RESUMABLE_COMMANDS = ("fetch", "import", "corrupt", "robustify", "run", "submit", "study")
 """Commands that resume where they stopped if they are run again."""
 
 EXAMPLES = {
@@ -38,10 +38,6 @@ EXAMPLES = {
     ),
     "fetch": ("robust201 fetch cifar10 --out data",),
     "import": ("robust201 import NATS-tss-v1_0-3ffb9-full.taraa --architectures evaluated --out data/checkpoints",),
-    "train": (
-        "robust201 train jobs/train-digits.yaml",
-        "robust201 train jobs/train-published.yaml --limit 2",
-    ),
     "plan": (
         "robust201 plan jobs/paper.yaml --keys clean,pgd",
         "robust201 plan jobs/paper.yaml --budget 500h --like dataset",
@@ -51,11 +47,11 @@ EXAMPLES = {
     ),
     "run": (
         "robust201 run jobs/demo.yaml",
+        "robust201 run jobs/train-digits.yaml",
         "robust201 run jobs/paper.yaml --limit 100 --datasets cifar10 --keys clean,pgd",
         "robust201 run runs/demo/results",
         "robust201 run jobs/paper.yaml --share 3/64 --executor inline",
     ),
-    "audit": ("robust201 audit jobs/paper.yaml --networks 5 --count 200",),
     "status": ("robust201 status runs/paper", "robust201 status runs/paper --log 21/cifar10/pgd"),
     "merge": ("robust201 merge runs/a runs/b --out runs/all", "robust201 merge runs/all --compact"),
     "submit ray": ("robust201 submit ray sweep.yaml --detach", "robust201 submit ray --follow paper-1f0c2a9b"),
@@ -64,12 +60,16 @@ EXAMPLES = {
         "robust201 submit slurm jobs/paper.yaml --partition gpu --time 24:00:00 --max-parallel 64",
         "robust201 submit slurm jobs/train-digits.yaml --gpus-per-task 0 --time 24:00:00",
     ),
-    "verify": ("robust201 verify runs/paper", "robust201 verify runs/paper --export dataset --requeue"),
+    "verify": (
+        "robust201 verify runs/paper",
+        "robust201 verify runs/paper --export dataset",
+        "robust201 verify dataset --against published --tolerance 0.0005",
+        "robust201 verify jobs/paper.yaml --with-libraries 5 --images 200",
+    ),
     "export": (
         "robust201 export runs/paper --out dataset --parquet",
         "robust201 export runs/paper --out dataset --round 3 --key-style with-norm --compress zst",
     ),
-    "diff": ("robust201 diff runs/paper published --tolerance 0.0005",),
     "convert": ("robust201 convert published",),
     "push": (
         "robust201 push dataset hf://me/my-robustness --dry-run",

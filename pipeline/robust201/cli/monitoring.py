@@ -106,7 +106,7 @@ def _show_trainings(path: Path, *, watch: bool, as_json: bool) -> int:
     if find_training_folder(store) is None:
         raise ConfigError(
             f"Reading the status failed for {store}: it has no training runs yet. "
-            "Start them with: robust201 train TRAININGS.yaml"
+            "Start them with: robust201 run TRAININGS.yaml"
         )
     current_status = read_status()
     if as_json:

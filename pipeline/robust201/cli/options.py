@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 Sweep = Annotated[
     Path,
-    typer.Argument(metavar="SWEEP", help="A sweep YAML (docs/configuration.md), or a sweep's results folder."),
+    typer.Argument(
+        metavar="SWEEP",
+        help="A sweep YAML (docs/configuration.md), a sweep's results folder, or a training YAML (docs/training.md).",
+    ),
 ]
 Results = Annotated[Path, typer.Argument(metavar="RESULTS", help="A results folder, or the sweep YAML that names it.")]
 Architectures = Annotated[
@@ -31,8 +34,8 @@ Datasets = Annotated[
     str | None, typer.Option(help="Only these datasets, separated by commas, such as cifar10,cifar100.")
 ]
 Keys = Annotated[str | None, typer.Option(help="Only these keys, separated by commas, such as clean,pgd,corruptions.")]
-Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N architectures.")]
-Recipes = Annotated[str | None, typer.Option(help="For a training YAML: only these recipes, separated by commas.")]
+Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N architectures or training runs.")]
+Recipes = Annotated[str | None, typer.Option(help="Only these recipes of a training YAML, separated by commas.")]
 Executor = Annotated[str | None, typer.Option(help="inline (in this process) or ray; overrides the YAML.")]
 Workers = Annotated[int | None, typer.Option(help="Number of workers; overrides the YAML.")]
 SlurmRequeue = Annotated[

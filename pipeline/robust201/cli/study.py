@@ -87,7 +87,7 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consen
         make_folder(out)
         consent_options = consent_arguments(consent.allowed)
         for argv in steps:
-            if code := _run_command(root.command, [*argv, *consent_options] if argv[0] == "train" else argv, consent):
+            if code := _run_command(root.command, [*argv, *consent_options] if argv[0] == "run" else argv, consent):
                 return code
         exports = [out / "datasets" / sweep.name for sweep in sweeps.values()]
         for (path, sweep), dataset in zip(sweeps.items(), exports, strict=True):
@@ -112,8 +112,8 @@ def _check_step_consent(root: Any, argv: list[str], consent: StepConsent) -> Non
     from robust201.planning.loading import load_training
 
     parameters = root.command.get_command(root, argv[0]).make_context(argv[0], argv[1:], parent=root).params
-    if argv[0] == "train":
-        path = parameters["trainings"]
+    if argv[0] == "run":
+        path = parameters["sweep"]
         check_consent(files_needing_consent(load_training(path)), path, consent.allowed)
     elif argv[0] == "robustify" and ":" in (network := parameters["network"]):
         check_consent([Path(network.rpartition(":")[0])], consent.study, consent.allowed)

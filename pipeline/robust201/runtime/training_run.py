@@ -173,7 +173,7 @@ def _prepare(
 
 
 class _Run:
-    """A run of the `train` command, executed in stages."""
+    """A run of a training YAML, executed in stages."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
 _Names = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
-STEP_VERBS = ("fetch", "import-images", "fuse", "train", "robustify")
+STEP_VERBS = ("fetch", "import-images", "fuse", "run", "robustify")
 """Commands that are allowed in steps; they create images and weights."""
 
 

@@ -67,7 +67,7 @@ def entrypoint(shipment: Shipment) -> str:
 
     `python -m` finds the package `robust201` beside the YAML, in the archive, before an installed one.
     """
-    command = ["python", "-m", "robust201", shipment.verb, shipment.file_name, "--executor", "ray"]
+    command = ["python", "-m", "robust201", "run", shipment.file_name, "--executor", "ray"]
     return shlex.join([*command, *shipment.filter_options])
 
 

@@ -165,14 +165,14 @@ def render(
 ) -> str:
     """Return the text of the batch file that computes the job shares `indices` of a sweep, or all training runs.
 
-    Each task reads `source` when it starts. `filter_options` are further options of `run` or `train`.
+    Each task reads `source` when it starts. `filter_options` are further options of `run`.
     """
     # Relative paths in the YAML refer to the folder from which the array is submitted.
     source, results, folder, python = source.absolute(), config.results.absolute(), Path.cwd(), sys.executable
     is_training = isinstance(config, TrainingConfig)
-    subcommand, output_path, share_option = "run", results, f' --share "$SLURM_ARRAY_TASK_ID/{n_shares}"'
+    output_path, share_option = results, f' --share "$SLURM_ARRAY_TASK_ID/{n_shares}"'
     if isinstance(config, TrainingConfig):
-        subcommand, output_path, share_option = "train", config.store.absolute(), ""
+        output_path, share_option = config.store.absolute(), ""
     _check_paths(source, results, folder, Path(python))
     _check_shell("\n".join(options.setup))  # checked separately, because a later line could close an open quote
     gres, n_cpus, n_workers = task_resources(options, config.execution, is_only_task=is_training)
@@ -194,7 +194,7 @@ def render(
         "--open-mode": "append",
     }
     executor = ["--executor", "inline"] if n_workers == 1 else ["--executor", "ray", "--workers", str(n_workers)]
-    command = [python, "-P", "-m", "robust201", subcommand, str(source), "--out", str(output_path), *executor]
+    command = [python, "-P", "-m", "robust201", "run", str(source), "--out", str(output_path), *executor]
     command += ["--slurm-requeue", *filter_options]
     lines = [
         "#!/bin/bash",
