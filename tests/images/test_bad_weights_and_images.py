@@ -163,8 +163,15 @@ def cifar10_weights(tmp_path: Path) -> Path:
     ],
 )
 def test_commands_reject_missing_or_damaged_images(
-    robust201: RunCommand, write_sweep: WriteSweep, cifar10_weights: Path, tmp_path: Path, damage: str, error_text: str
+    robust201: RunCommand,
+    write_sweep: WriteSweep,
+    cifar10_weights: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: str,
+    error_text: str,
 ) -> None:
+    monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     batches = tmp_path / "cifar10" / "cifar-10-batches-bin"
     if damage != "no folder":
         batches.mkdir(parents=True)
@@ -182,7 +189,7 @@ def test_commands_reject_missing_or_damaged_images(
         keys={"clean": {}},
     )
     original_paths = sorted(tmp_path.rglob("*"))
-    corrupt_command = ("corrupt", "--out", tmp_path / "out", "--dataset", "cifar10", "--data", tmp_path / "cifar10")
+    corrupt_command = ("corrupt", "--out", tmp_path / "out", "--data", "cifar10")
     for arguments in (("run", sweep), ("plan", "--check", sweep), corrupt_command):
         result = robust201(*arguments)
         assert error_text in result.error_line(2)

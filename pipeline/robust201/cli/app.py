@@ -17,7 +17,7 @@ from robust201.cli.curves import curves
 from robust201.cli.dataset import KeyStyleText, convert, export, read_key_style
 from robust201.cli.demo import demo
 from robust201.cli.estimates import say_unused_estimates
-from robust201.cli.evaluate import ImageSize, ResizeRule, choose_size, evaluate, read_resize
+from robust201.cli.evaluate import DATA_OPTION, Images, ResizeRule, evaluate, load_data
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
 from robust201.cli.images import fuse, import_images, robustify
@@ -471,21 +471,13 @@ def import_(
 
 def corrupt(
     out: Annotated[Path, typer.Option("--out", help="Folder for the .npy files, laid out like CIFAR-10-C.")],
-    dataset: Annotated[
-        str, typer.Option(help="Dataset whose test images are corrupted; with --data, a name for your own images.")
-    ] = "digits",
-    path: Annotated[Path | None, typer.Option("--data", help="Path of the images.")] = None,
-    image_format: Annotated[
-        str | None, typer.Option("--format", help="Format of the images. Default: detected.")
-    ] = None,
-    image_size: ImageSize = None,
+    data: Annotated[str, DATA_OPTION],
     resize: ResizeRule = None,
     keys: Annotated[
         str | None, typer.Option(help="Only these corruptions, separated by commas, such as fog,frost.")
     ] = None,
-    count: Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")] = None,
-    image_seed: Annotated[int, typer.Option(help="Seed of that subset.")] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of the corruptions.")] = 0,
+    images: Images = None,
+    seed: Annotated[int, typer.Option(help="Seed of the subset and of the corruptions.")] = 0,
     frost: Annotated[
         Path | None, typer.Option(help="Folder with the six frost images. Default: synthetic frost.")
     ] = None,
@@ -506,26 +498,18 @@ def corrupt(
     Images smaller than 224 pixels get the corruption parameters of CIFAR-10-C; other images get the parameters of
     ImageNet-C.
     """
-    from robust201.images import load_images
     from robust201.tasks import expand_keys
     from robust201.tasks.corruptions.folder import corrupt_dataset
 
     key_names = split_names(keys)
     if sheet is not None:
         check_drawing(sheet)
-    rule = read_resize(resize)
-    size = choose_size(image_size, rule)
+    image_set = load_data(data, resize=resize, count=images, seed=seed)
     with console.showing_progress("Corrupting") as progress:
         lines, is_valid = corrupt_dataset(
             out,
-            dataset=dataset,
-            path=path,
-            form=image_format,
-            image_size=size,
-            resize=rule,
+            image_set,
             keys=None if key_names is None else expand_keys(key_names),
-            count=count,
-            image_seed=image_seed,
             seed=seed,
             frost_folder=frost,
             workers=workers,
@@ -533,10 +517,7 @@ def corrupt(
             progress=progress,
         )
     if sheet is not None and not check_published:
-        images = load_images(
-            dataset, path=path, form=image_format, count=count, seed=image_seed, image_size=size, resize=rule
-        )
-        draw_corruption_sheet(out, images, sheet)
+        draw_corruption_sheet(out, image_set, sheet)
     typer.echo("\n".join(lines))
     raise typer.Exit(0 if is_valid else 3)
 

@@ -10,16 +10,12 @@ import typer
 from robust201.cli import console
 from robust201.cli.estimates import say_unused_estimates_in
 from robust201.cli.evaluate import (
-    DATA_OPTION,
+    DATA_HELP,
     KEYS_HELP,
     BatchSize,
-    Channels,
-    Count,
     Device,
-    Engine,
-    ImageSize,
+    Images,
     Mean,
-    Quiet,
     ResizeRule,
     Seed,
     Settings,
@@ -43,7 +39,7 @@ if TYPE_CHECKING:
     from robust201.analysis.evaluation import Comparison
 
 
-_DATASET_NETWORK_PARAMETERS = ("networks", "dataset", "keys", "out", "as_json", "quiet", "estimates")
+_DATASET_NETWORK_PARAMETERS = ("networks", "data", "keys", "out", "as_json", "estimates")
 """Parameters of `compare` that may be set for networks of a dataset (DATASET:ARCHITECTURE)."""
 
 
@@ -58,10 +54,9 @@ def compare(
         ),
     ],
     context: typer.Context,
-    data: Annotated[str | None, DATA_OPTION] = None,
-    dataset: Annotated[
+    data: Annotated[
         str | None,
-        typer.Option("--dataset", help="For DATASET:ARCHITECTURE: image dataset to use, if DATASET has several."),
+        typer.Option(help=f"{DATA_HELP} For DATASET:ARCHITECTURE: name of an image dataset, if DATASET has several."),
     ] = None,
     weights: WeightsFiles = None,
     keys: Annotated[
@@ -75,15 +70,11 @@ def compare(
     settings: Settings = None,
     mean: Mean = None,
     std: Std = None,
-    count: Count = None,
-    image_size: ImageSize = None,
+    images: Images = None,
     resize: ResizeRule = None,
-    channels: Channels = 3,
     seed: Seed = 0,
-    engine: Engine = "fused",
     batch_size: BatchSize = 250,
     device: Device = "cpu",
-    quiet: Quiet = False,
     out: TableFile = None,
     estimates: Annotated[
         bool,
@@ -106,19 +97,14 @@ def compare(
         check_table_file(out)
     folders = {parts[0] for network in networks if (parts := split_network(network)) is not None}
     if estimates:
-        _compare_estimates(context, networks, keys, dataset, out, as_json=as_json)
+        _compare_estimates(context, networks, keys, data, out, as_json=as_json)
         return
     if folders:
         _reject_file_options(context)
         say_unused_estimates_in(folders, "comparisons use")
-        comparison = compare_networks(networks, keys=split_names(keys), data=dataset)
+        comparison = compare_networks(networks, keys=split_names(keys), data=data)
         _report(comparison, out, as_json, "images of the dataset")
         return
-    if dataset is not None:
-        raise ConfigError(
-            "Reading the command line failed for --dataset: it applies only to DATASET:ARCHITECTURE. For "
-            "FILE:FUNCTION, set the images with --data."
-        )
     if data is None:
         raise ConfigError(
             "Reading the command line failed for robust201 compare: FILE:FUNCTION needs images. Add --data, such as "
@@ -127,26 +113,24 @@ def compare(
     files_by_name = name_networks(networks, weights or [], command="compare")
     normalisation = read_normalisation(mean, std)
     parsed_keys = read_keys(keys or "clean,fgsm,pgd", settings or []) or {}
-    parse_keys(parsed_keys, engine)  # before the user's files are executed
-    images = load_data(data, image_size=image_size, resize=resize, channels=channels, count=count, seed=seed)
+    parse_keys(parsed_keys)  # before the user's files are executed
+    image_set = load_data(data, resize=resize, normalisation=normalisation, count=images, seed=seed)
     modules = {name: build_module(network, file) for name, (network, file) in files_by_name.items()}
     restore_gc_thresholds()
     with calling_user_code(", ".join(files_by_name)):
         comparison = compare_networks(
             modules,
-            images,
+            image_set,
             None,
             parsed_keys,
-            count=count,
+            count=images,
             normalisation=normalisation,
             seed=seed,
-            engine=engine,
             device=device,
             batch_size=batch_size,
-            progress=not quiet,
+            progress=True,
         )
-    n_images = len(images) if count is None else count
-    _report(comparison, out, as_json, f"{console.format_count(n_images, 'image')} of {data}")
+    _report(comparison, out, as_json, f"{console.format_count(len(image_set), 'image')} of {data}")
 
 
 def _compare_estimates(

@@ -11,13 +11,9 @@ from robust201.cli.compare import name_networks
 from robust201.cli.evaluate import (
     DATA_OPTION,
     BatchSize,
-    Channels,
-    Count,
     Device,
-    Engine,
-    ImageSize,
+    Images,
     Mean,
-    Quiet,
     ResizeRule,
     Seed,
     Settings,
@@ -49,7 +45,7 @@ def curves(
     data: Annotated[str, DATA_OPTION],
     weights: WeightsFiles = None,
     norm: Annotated[str, typer.Option(help="Norm of the perturbations: Linf, L2 or L1.")] = "Linf",
-    attacks: Annotated[
+    keys: Annotated[
         str | None,
         typer.Option(
             help="Minimum-norm attacks, separated by commas; for each image, the smallest distance counts. Default: "
@@ -59,15 +55,11 @@ def curves(
     settings: Settings = None,
     mean: Mean = None,
     std: Std = None,
-    count: Count = None,
-    image_size: ImageSize = None,
+    images: Images = None,
     resize: ResizeRule = None,
-    channels: Channels = 3,
     seed: Seed = 0,
-    engine: Engine = "fused",
     batch_size: BatchSize = 250,
     device: Device = "cpu",
-    quiet: Quiet = False,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Write the figure (.pdf, .svg or .png) or the distances (.csv) to this file."),
@@ -88,26 +80,25 @@ def curves(
         check_figure_name(out)
     files_by_name = name_networks(networks, weights or [], command="curves", min_networks=1)
     normalisation = read_normalisation(mean, std)
-    parsed_attacks = read_keys(attacks or ",".join(DEFAULT_ATTACKS.get(norm, ())) or None, settings or [])
+    parsed_attacks = read_keys(keys or ",".join(DEFAULT_ATTACKS.get(norm, ())) or None, settings or [])
     if parsed_attacks is not None:
         parse_attacks(norm, parsed_attacks)  # before the user's files are executed
-    images = load_data(data, image_size=image_size, resize=resize, channels=channels, count=count, seed=seed)
+    image_set = load_data(data, resize=resize, normalisation=normalisation, count=images, seed=seed)
     modules = {name: build_module(network, file) for name, (network, file) in files_by_name.items()}
     restore_gc_thresholds()
     with calling_user_code(", ".join(files_by_name)):
         security_curves = compute_curves(
             modules,
-            images,
+            image_set,
             None,
             norm,
             parsed_attacks,
-            count=count,
+            count=images,
             normalisation=normalisation,
             seed=seed,
-            engine=engine,
             device=device,
             batch_size=batch_size,
-            progress=not quiet,
+            progress=True,
         )
     if out is not None and out.suffix == ".csv":
         write_csv(out, security_curves.distances.reset_index())

@@ -118,17 +118,17 @@ EXAMPLES = {
         "robust201 robustify resnet50 --store checkpoints --recipe adversarial --dataset cifar10 --out data/robust",
         "robust201 robustify resnet50 --store checkpoints --dataset cifar10 --method next-target --out data/ddet",
     ),
-    "corrupt": ("robust201 corrupt --dataset digits --out corrupted --keys fog,frost",),
+    "corrupt": ("robust201 corrupt --data digits --out corrupted --keys fog,frost",),
     "evaluate": (
         "robust201 evaluate my_model.py:build --weights w.safetensors --data images.parquet",
-        "robust201 evaluate my_model.py:build --data cifar10 --keys clean,pgd,fog --count 1000 --out results.csv",
+        "robust201 evaluate my_model.py:build --data cifar10 --keys clean,pgd,fog --images 1000 --out results.csv",
     ),
     "curves": (
-        "robust201 curves plain.py:build robust.py:build --data cifar10 --count 500 --norm L2 --out curves.pdf",
-        "robust201 curves net.py:build --data images.npz --attacks fmn --set fmn.steps=1000",
+        "robust201 curves plain.py:build robust.py:build --data cifar10 --images 500 --norm L2 --out curves.pdf",
+        "robust201 curves net.py:build --data images.npz --keys fmn --set fmn.steps=1000",
     ),
     "compare": (
-        "robust201 compare plain.py:build robust.py:build --data cifar10 --count 500 --keys clean,autoattack",
+        "robust201 compare plain.py:build robust.py:build --data cifar10 --images 500 --keys clean,autoattack",
         "robust201 compare net.py:build --weights plain.pth --weights robust.pth --data images.npz",
         "robust201 compare dataset:13714 dataset:9930 --keys clean,pgd:8",
     ),

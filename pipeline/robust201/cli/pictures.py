@@ -10,9 +10,7 @@ from robust201.cli import console
 from robust201.cli.evaluate import (
     DATA_OPTION,
     NETWORK_ARGUMENT,
-    Channels,
     Device,
-    ImageSize,
     Mean,
     ResizeRule,
     Seed,
@@ -49,9 +47,7 @@ def show(
     weights: WeightsFile = None,
     mean: Mean = None,
     std: Std = None,
-    image_size: ImageSize = None,
     resize: ResizeRule = None,
-    channels: Channels = 3,
     seed: Seed = 0,
     device: Device = "cpu",
 ) -> None:
@@ -63,7 +59,7 @@ def show(
     check_drawing(out)
     normalisation = read_normalisation(mean, std)
     parameters = read_keys(key, settings or []) or {}
-    image_set = load_data(data, image_size=image_size, resize=resize, channels=channels)
+    image_set = load_data(data, resize=resize, normalisation=normalisation)
     indices = _read_indices(images, len(image_set))
     module = build_module(network, weights)
     name, fields = next(iter(parameters.items()))
