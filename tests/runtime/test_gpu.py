@@ -1,5 +1,6 @@
 """Tests of the engine on a GPU. `pytest -n 0 -m gpu` runs them; without a GPU they are skipped."""
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,13 +27,22 @@ from robust201.spaces.nasbench201.compiled.network import max_bytes_per_image
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.batching import Batching
+from robust201.tasks.attack_kit.context import Request
 from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
+from robust201.tasks.evaluate import copy_to_device
 from robust201.tasks.perturbations import square
+from robust201.tasks.perturbations.contract import perturb
 from tests.conftest import MakeSweep, read_tree
-from tests.models.test_no_waiting import ATTACK_LOOPS, make_job, make_samples
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
 from tests.support.library_parity import compare
-from tests.support.tiny_networks import PathlessNetwork, TinyNetwork, tiny_classifier, tiny_images
+from tests.support.tiny_networks import (
+    PathlessNetwork,
+    TinyNetwork,
+    small_parameters,
+    tiny_classifier,
+    tiny_context,
+    tiny_images,
+)
 
 pytestmark = [
     pytest.mark.gpu,
@@ -233,27 +243,41 @@ def forbid_synchronisation() -> Iterator[Callable[[], None]]:
     torch.cuda.set_sync_debug_mode("default")
 
 
+def attack(key: str, classifier: Classifier, **changes: object) -> None:
+    """Run a fused attack on images of the classifier's device."""
+    task, images = TASKS[key], tiny_images(24)
+    parameters = small_parameters(task, **changes)
+    context = dataclasses.replace(tiny_context(key, classifier), engine="fused")
+    resident_images = copy_to_device(images, classifier.device)
+    request = Request(parameters.strengths, resident_images.pixels, resident_images.labels, images.indices)
+    list(perturb(task, context, parameters, request))
+
+
 @pytest.mark.parametrize("key", ["pgd", "pgd_linf7", "pgd_l2", "aa_apgd-ce", "aa_apgd-t_l1"])
 def test_attack_steps_do_not_synchronise_with_device(device, key, forbid_synchronisation, monkeypatch):
+    """From the start of the first gradient to the end of the last one, the host never waits."""
     classifier = tiny_classifier(TinyNetwork()).to(device)
-
-    steps = []
+    n_gradients = {"expected": 0, "done": 0}
 
     def wrap(differentiate):
         def differentiate_without_waiting(*arguments):
-            forbid_synchronisation()  # the host may wait before the first step
-            steps.append(key)
-            return differentiate(*arguments)
+            if n_gradients["expected"]:
+                forbid_synchronisation()
+            result = differentiate(*arguments)
+            n_gradients["done"] += 1
+            if n_gradients["done"] == n_gradients["expected"]:
+                torch.cuda.set_sync_debug_mode("default")
+            return result
 
         return differentiate_without_waiting
 
     for name in ("loss_and_gradient", "value_and_gradient"):
         monkeypatch.setattr(classifier, name, wrap(getattr(classifier, name)))
-    job = make_job(device, key, classifier)
-    samples = make_samples(job)
-    with torch.inference_mode():
-        ATTACK_LOOPS[key](job, samples)
-    assert len(steps) > 1
+    one_target = {"targets": 1} if "targets" in TASKS[key].parameters.model_fields else {}
+    attack(key, classifier, **one_target)
+    n_gradients.update(expected=n_gradients["done"], done=0)
+    attack(key, classifier, **one_target)
+    assert n_gradients["done"] == n_gradients["expected"] > 1
 
 
 def test_square_queries_do_not_synchronise_with_device(device, forbid_synchronisation, monkeypatch):
@@ -265,9 +289,7 @@ def test_square_queries_do_not_synchronise_with_device(device, forbid_synchronis
         torch.cuda.set_sync_debug_mode("default")
 
     monkeypatch.setattr(square, "_search", search_without_waiting)
-    job = make_job(device, "aa_square", compile_on(device, specs()[991]))
-    with torch.inference_mode():
-        square._run_square(job, make_samples(job), 0, TASKS["aa_square"].parameters(queries=40))
+    attack("aa_square", tiny_classifier(TinyNetwork()).to(device), queries=40)
 
 
 # --- sweeps ---------------------------------------------------------------------------------------------------------

@@ -11,13 +11,15 @@ import hashlib
 import json
 import math
 import os
-import re
 import reprlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
 
 from robust201.core.errors import CheckpointError, StorageFullError
 from robust201.core.files import MAX_JSON_BYTES, atomic_write, open_file, read_file
@@ -41,72 +43,50 @@ _OPTIONAL_DEFAULTS = {
 """Optional fields of a line, and their default values."""
 
 
-_MAX_INTEGER = 1 << 63
-"""Exclusive upper limit of integers, so that they fit into 64 bits."""
+_Integer = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+"""Integer that fits into 64 bits."""
+
+_Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+_Fraction = Annotated[float, Field(ge=0, le=1)]
+_UNION_STEPS = ("int", "str")
+"""Types that pydantic adds to the location of a field with several types."""
+
+_Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+class _Section(BaseModel):
+    """Object inside `CheckpointRecord.training`, with the fields that robust201 reads; others may have any value."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
 
 
-def _is_integer(value: Any) -> bool:
-    return type(value) is int and -_MAX_INTEGER <= value < _MAX_INTEGER
+class _RecipeSection(_Section):
+    epochs: _Count | None = None
+    iterations: _Count | None = None
 
 
-def _is_count(value: Any) -> bool:
-    return _is_integer(value) and value >= 0
+class _InputsSection(_Section):
+    recipe: _RecipeSection | None = None
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in {int, float} and math.isfinite(value)
+class _OutcomeSection(_Section):
+    steps: _Count | None = None
+    n_batches: _Count | None = None
+    test_accuracy: _Fraction | None = None
+    train_accuracy: _Fraction | None = None
+    train_loss: Annotated[float, Field(allow_inf_nan=False)] | None = None
 
 
-_Check = tuple[str, Callable[[Any], bool]]
+class _TrainingSection(_Section):
+    inputs: _InputsSection | None = None
+    outcome: _OutcomeSection | None = None
 
 
-def _optional(check: _Check) -> _Check:
-    """Return a check that also accepts null."""
-    expected, is_valid = check
-    return f"{expected} or null", lambda value: value is None or is_valid(value)
+class _LineSections(BaseModel):
+    training: _TrainingSection | None
 
 
-_TEXT_CHECK: _Check = "text", _is_text
-_COUNT_CHECK: _Check = "a non-negative integer", _is_count
-_NUMBER_CHECK: _Check = "a finite number", _is_number
-_FRACTION_CHECK: _Check = "a number from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1
-_OBJECT_CHECK: _Check = "an object", lambda value: isinstance(value, dict)
-_DIGEST_CHECK: _Check = (
-    "64 hex digits",
-    lambda value: _is_text(value) and re.fullmatch("[0-9a-f]{64}", value) is not None,
-)
-
-_FIELDS: dict[str, _Check] = {
-    **dict.fromkeys(("space", "dataset", "source", "file", "recipe"), _TEXT_CHECK),
-    "spec": _optional(_TEXT_CHECK),
-    "index": ("an index or a name", lambda value: _is_text(value) or _is_count(value)),
-    "seed": ("an integer", _is_integer),
-    **dict.fromkeys(("epochs", "n_classes", "parameters"), _COUNT_CHECK),
-    **dict.fromkeys(("channels", "cells", "steps"), _optional(_COUNT_CHECK)),
-    **dict.fromkeys(("source_sha256", "sha256"), _DIGEST_CHECK),
-    "test_accuracy": _optional(_FRACTION_CHECK),
-    # The order matters: each object must be checked before its fields.
-    **dict.fromkeys(
-        ("training", "training.inputs", "training.inputs.recipe"),
-        _optional(_OBJECT_CHECK),
-    ),
-    "training.outcome": _optional(_OBJECT_CHECK),
-    **dict.fromkeys(("training.inputs.recipe.epochs", "training.inputs.recipe.iterations"), _optional(_COUNT_CHECK)),
-    **dict.fromkeys(("training.outcome.steps", "training.outcome.n_batches"), _optional(_COUNT_CHECK)),
-    **dict.fromkeys(("training.outcome.test_accuracy", "training.outcome.train_accuracy"), _optional(_FRACTION_CHECK)),
-    "training.outcome.train_loss": _optional(_NUMBER_CHECK),
-}
-"""Check of each field of a line, including the fields inside `training` that robust201 reads.
-
-A check consists of a description of valid values, for messages, and a function that recognises them.
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=ConfigDict(strict=True))
 class CheckpointRecord:
     """One line of the manifest, about the network, training and source of a weights file.
 
@@ -131,20 +111,20 @@ class CheckpointRecord:
     index: ArchitectureId
     spec: str | None = None
     dataset: str
-    epochs: int
-    seed: int
-    channels: int | None = None
-    cells: int | None = None
-    n_classes: int
-    parameters: int
+    epochs: _Count
+    seed: _Integer
+    channels: _Count | None = None
+    cells: _Count | None = None
+    n_classes: _Count
+    parameters: _Count
     source: str
-    source_sha256: str
+    source_sha256: _Digest
     file: str
-    sha256: str
-    training: Mapping[str, Any] | None = field(default=None, hash=False)
+    sha256: _Digest
+    training: dict[str, Any] | None = field(default=None, hash=False)
     recipe: str = ""
-    test_accuracy: float | None = None
-    steps: int | None = None
+    test_accuracy: _Fraction | None = None
+    steps: _Count | None = None
 
     @property
     def network(self) -> "NetworkName":
@@ -308,16 +288,17 @@ def _check_header(line: bytes, path: Path) -> None:
 def parse_line(line: bytes, line_number: int, path: Path) -> CheckpointRecord:
     """Return the record in a line. If the line is damaged, the `CheckpointError` contains its number."""
     try:
-        record = CheckpointRecord(**json.loads(line, parse_float=_parse_float, parse_constant=_parse_float))
+        fields = json.loads(line, parse_float=_parse_float, parse_constant=_parse_float)
+        record = CheckpointRecord(**fields)
+        _LineSections(training=fields.get("training"))
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        name = ".".join(str(step) for step in problem["loc"] if step not in _UNION_STEPS)
+        raise _damaged_line_error(
+            line_number, path, f"the field {name!r}: {problem['msg']}, got {reprlib.repr(problem['input'])}"
+        ) from error
     except (ValueError, TypeError, RecursionError) as error:
-        reason = str(error).replace("CheckpointRecord.__init__() ", "")
-        raise _damaged_line_error(line_number, path, f"it is not a checkpoint ({reason})") from error
-    for name, (expected, is_valid) in _FIELDS.items():
-        value = _look_up(record, name)
-        if not is_valid(value):
-            raise _damaged_line_error(
-                line_number, path, f"expected {expected} in the field {name!r}, got {reprlib.repr(value)}"
-            )
+        raise _damaged_line_error(line_number, path, f"it is not a checkpoint ({error})") from error
     try:
         is_unedited = matches_training_id(record)
     except (ValueError, RecursionError) as error:  # valid JSON from which no id can be computed
@@ -338,15 +319,6 @@ def _parse_float(digits: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"a number that is not finite: {digits[:20]}")
     return number
-
-
-def _look_up(record: CheckpointRecord, name: str) -> Any:
-    """Return the value of a field, such as ``training.outcome.steps``, or None."""
-    attribute, *nested_keys = name.split(".")
-    value = getattr(record, attribute)
-    for key in nested_keys:
-        value = None if value is None else value.get(key)
-    return value
 
 
 def _damaged_line_error(line_number: int, path: Path, problem: str) -> CheckpointError:

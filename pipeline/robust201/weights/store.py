@@ -259,12 +259,13 @@ class CheckpointStore:
             CheckpointError: the weights contain NaN or infinity, or a name is not a valid file name.
             StorageFullError: no space is left on the disk.
         """
+        raw = _serialise(state_dict)
         record = CheckpointRecord(
             space=space,
             training=None if training is None else json.loads(canonical_json(training)),
             parameters=count_parameters(state_dict),
             file="",
-            sha256="",
+            sha256=hashlib.sha256(raw).hexdigest(),
             **fields,
         )
         names = {"dataset": record.dataset, "space": space, "architecture": str(record.index), "recipe": record.recipe}
@@ -275,8 +276,7 @@ class CheckpointStore:
                     f"Rename the {field_name}."
                 )
         check_finite(state_dict, f"{record.label} from {record.source}")
-        raw = _serialise(state_dict)
-        record = replace(record, file=_file_of(record), sha256=hashlib.sha256(raw).hexdigest())
+        record = replace(record, file=_file_of(record))
         path = self._path_of(record)
         if not _has_content(path, raw):
             with atomic_write(path) as stream:
