@@ -432,10 +432,10 @@ def test_snapshots_missing_from_manifest_are_recovered(tmp_path: Path) -> None:
 
 
 def test_training_selection_limits_run(tmp_path: Path) -> None:
-    config = make_config_with_both_recipes(tmp_path, seeds=[0, 1])
-    tally = run_trainings(config, selection=TrainingSelection(recipes=("plain",), limit=1))
+    config = make_config_with_both_recipes(tmp_path)
+    tally = run_trainings(config, selection=TrainingSelection(("plain",)))
     assert (tally.complete, tally.results) == (True, 3)
-    assert {record.seed for record in CheckpointStore(config.store).records()} == {0}
+    assert {record.recipe for record in CheckpointStore(config.store).records()} == {"plain"}
 
 
 def test_status_counts_complete_training_runs_and_reports_failures(tmp_path: Path, robust201: RunCommand) -> None:
@@ -496,14 +496,15 @@ def test_status_watch_waits_for_all_trainings_of_yaml(
     tmp_path: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "train.yaml"
-    path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": RECIPE}, seeds=[0, 1])))
+    recipes = {"plain": RECIPE, "other": RECIPE}
+    path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes=recipes)))
     monkeypatch.setattr(time, "sleep", lambda _seconds: None)
     monkeypatch.setattr(monitoring, "_PATIENCE_SECONDS", 0.0)
     result_before_run = robust201("status", path, "--watch")
     assert result_before_run.code == 3
     assert "not started: 0 of 0 snapshots; 0 of 2 training runs complete; 0 active workers" in result_before_run.out
     assert "No worker has been active for 0 minutes." in result_before_run.err
-    assert robust201("run", path, "--limit", "1").code == 0
+    assert robust201("run", path, "--recipes", "plain").code == 0
     # The status of a store covers only the last run, which had one training run.
     assert robust201("status", tmp_path / "store", "--watch").code == 0
     assert robust201("status", path, "--watch").code == 3

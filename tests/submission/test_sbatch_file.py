@@ -237,7 +237,7 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
     store = str(tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:])
     trainings.write_text(yaml.safe_dump(training_fields(tmp_path, store=store, execution=execution)))
     files_before = read_tree(tmp_path)
-    arguments = ("--dry-run", "--recipes", "plain", "--limit", 1, "--gpus-per-task", "a100:4", "--time", "24:00:00")
+    arguments = ("--dry-run", "--recipes", "plain", "--gpus-per-task", "a100:4", "--time", "24:00:00")
     result = robust201("submit", "slurm", trainings, *arguments)
     assert (result.code, result.err) == (0, "")
     assert subprocess.run(["bash", "-n"], input=result.out, text=True, check=False).returncode == 0
@@ -260,8 +260,6 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
         "--slurm-requeue",
         "--recipes",
         "plain",
-        "--limit",
-        "1",
     ]
     assert read_tree(tmp_path) == files_before
 

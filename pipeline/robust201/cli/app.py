@@ -30,7 +30,6 @@ from robust201.cli.options import (
     Datasets,
     Executor,
     Keys,
-    Limit,
     Recipes,
     SlurmRequeue,
     Sweep,
@@ -115,7 +114,6 @@ def plan(
     architectures: Architectures = None,
     datasets: Datasets = None,
     keys: Keys = None,
-    limit: Limit = None,
     save: Annotated[
         bool,
         typer.Option("--save", help="Save the plan and the images in the results folder; `run --share` needs them."),
@@ -171,7 +169,7 @@ def plan(
             next=next_count,
             next_for=next_for,
         )
-        plan_training_runs(sweep, limit=limit, check=check, as_json=as_json)
+        plan_training_runs(sweep, check=check, as_json=as_json)
         return
     from robust201.core.user_code import hash_files
     from robust201.planning.estimates import estimate
@@ -180,7 +178,7 @@ def plan(
     from robust201.planning.sweep_warnings import find_sweep_warnings, find_uncounted_images
 
     if budget is not None:
-        reject_selection_with_budget(architectures=architectures, datasets=datasets, keys=keys, limit=limit)
+        reject_selection_with_budget(architectures=architectures, datasets=datasets, keys=keys)
     config = load_sweep(sweep, execution={"workers": workers})
     if next_count is None and next_for is not None:
         raise ConfigError(
@@ -197,7 +195,7 @@ def plan(
         plan_costs.show_next(config, like, next_count, goal, split_names(keys), datasets, as_json=as_json)
         return
     hash_files(config.code_files())  # reports a missing Python file, which otherwise only `run` would notice
-    filters = make_filters(config, architectures, datasets, keys, limit)
+    filters = make_filters(config, architectures, datasets, keys)
     filters.check(config)
     if save:
         from robust201.runtime.sweep import prepare_sweep
@@ -221,7 +219,7 @@ def plan(
         console.show_plan(summary)
         plan_costs.show_cost_estimates(summary, budget)
     if save:
-        selection = option_argv(architectures=architectures, datasets=datasets, keys=keys, limit=limit)
+        selection = option_argv(architectures=architectures, datasets=datasets, keys=keys)
         console.say(
             f"Saved the plan and the images in {config.results}. Next, on each machine: "
             f"robust201 run {join([str(sweep), *selection])} --share I/N"
@@ -234,7 +232,6 @@ def run(
     datasets: Datasets = None,
     keys: Keys = None,
     recipes: Recipes = None,
-    limit: Limit = None,
     executor: Executor = None,
     workers: Workers = None,
     out: Annotated[
@@ -274,7 +271,6 @@ def run(
             executor=executor,
             workers=workers,
             recipes=recipes,
-            limit=limit,
             slurm_requeue=slurm_requeue,
             allow_code=allow_code,
         )
@@ -291,7 +287,7 @@ def run(
 
     sampling = {} if budget is None else {"sampling": {"budget": budget}}
     config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers}, **sampling)
-    filters = make_filters(config, architectures, datasets, keys, limit)
+    filters = make_filters(config, architectures, datasets, keys)
     check_device(config)
     slurm_task = ArrayTask.of(os.environ) if slurm_requeue else None
     if share is None:

@@ -48,7 +48,7 @@ EXAMPLES = {
     "run": (
         "robust201 run jobs/demo.yaml",
         "robust201 run jobs/train-digits.yaml",
-        "robust201 run jobs/paper.yaml --limit 100 --datasets cifar10 --keys clean,pgd",
+        "robust201 run jobs/paper.yaml --architectures 0-99 --datasets cifar10 --keys clean,pgd",
         "robust201 run runs/demo/results",
         "robust201 run jobs/paper.yaml --share 3/64 --executor inline",
     ),

@@ -17,7 +17,6 @@ from robust201.cli.options import (
     Architectures,
     Datasets,
     Keys,
-    Limit,
     Recipes,
     load_sweep,
     make_filters,
@@ -51,7 +50,6 @@ def ray(
     datasets: Datasets = None,
     keys: Keys = None,
     recipes: Recipes = None,
-    limit: Limit = None,
     address: Annotated[
         str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="Dashboard of the Ray head, http://HOST:PORT.")
     ] = "http://127.0.0.1:8265",
@@ -75,7 +73,7 @@ def ray(
     if access.sends_token_in_plain_text:
         console.say(f"The token is sent unencrypted to {access.address}. Use a tunnel or https to protect it.")
     if sweep is not None:
-        job = _read_job(sweep, architectures, datasets, keys, recipes, limit, allow_code)
+        job = _read_job(sweep, architectures, datasets, keys, recipes, allow_code)
         if job.trainings is not None:
             require_explicit_device(job.trainings)
         # Consent to other Python files is checked on the head node, which can read the data folders that may hold them.
@@ -127,7 +125,6 @@ def slurm(
     datasets: Datasets = None,
     keys: Keys = None,
     recipes: Recipes = None,
-    limit: Limit = None,
     tasks: Annotated[
         int | None,
         typer.Option(help="Number of tasks. Default: the largest number that the sweep can be split into, up to 256."),
@@ -169,7 +166,7 @@ def slurm(
         extra=tuple(extra or ()),
         setup=tuple(setup or ()),
     )
-    job = _read_job(sweep, architectures, datasets, keys, recipes, limit, allow_code)
+    job = _read_job(sweep, architectures, datasets, keys, recipes, allow_code)
     config, trainings = job.config, job.trainings
     if trainings is not None:
         reject_options("training YAML", tasks=tasks, max_parallel=max_parallel)
@@ -216,7 +213,6 @@ def _read_job(
     datasets: str | None,
     keys: str | None,
     recipes: str | None,
-    limit: int | None,
     allow_code: Sequence[Path] | None,
 ) -> "Job":
     """Load the selected part of a sweep or training YAML, and check consent to execute its Python files."""
@@ -224,15 +220,15 @@ def _read_job(
     from robust201.planning.loading import is_training_yaml, load_training
     from robust201.submission.slurm import Job
 
-    argv = option_argv(architectures=architectures, datasets=datasets, keys=keys, recipes=recipes, limit=limit)
+    argv = option_argv(architectures=architectures, datasets=datasets, keys=keys, recipes=recipes)
     if is_training_yaml(path):
         reject_options("training YAML", architectures=architectures, datasets=datasets, keys=keys)
         trainings = load_training(path)
-        job = Job(trainings, path, argv, selection=select_trainings(trainings, recipes, limit))
+        job = Job(trainings, path, argv, selection=select_trainings(trainings, recipes))
     else:
         reject_options("sweep", recipes=recipes)
         config = load_sweep(path)
-        job = Job(config, path, argv, filters=make_filters(config, architectures, datasets, keys, limit))
+        job = Job(config, path, argv, filters=make_filters(config, architectures, datasets, keys))
         job.filters.check(config)
     announce_code(job.config, path, allowed=allow_code or (), say=console.say)
     return job

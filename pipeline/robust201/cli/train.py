@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from robust201.cli import console
 from robust201.cli.monitoring import print_json
-from robust201.cli.options import AllowCode, Limit, select_trainings
+from robust201.cli.options import AllowCode, select_trainings
 
 if TYPE_CHECKING:
     from robust201.planning.training_config import Training
@@ -24,7 +24,6 @@ def run_training_runs(
     executor: str | None,
     workers: int | None,
     recipes: str | None,
-    limit: int | None,
     slurm_requeue: bool,
     allow_code: AllowCode,
 ) -> int:
@@ -42,7 +41,7 @@ def run_training_runs(
 
     execution = {"executor": executor, "workers": workers}
     config = load_training(path, store=out, execution=execution)
-    selection = select_trainings(config, recipes, limit)
+    selection = select_trainings(config, recipes)
     slurm_task = ArrayTask.of(os.environ) if slurm_requeue else None
     if slurm_task is not None:
         config = for_single_machine(config)
@@ -104,22 +103,21 @@ def _training_of(record: CheckpointRecord) -> Training:
     return Training(record.index, record.dataset, record.recipe, record.seed)
 
 
-def plan_training_runs(path: Path, *, limit: Limit, check: bool, as_json: bool) -> None:
+def plan_training_runs(path: Path, *, check: bool, as_json: bool) -> None:
     """Print the numbers of training runs and snapshots and the estimated hours; `check` also reads the inputs."""
     from robust201.core.user_code import hash_files
     from robust201.planning.loading import load_training
     from robust201.planning.sweep_warnings import find_default_normalisations
     from robust201.planning.training_plan import estimate_trainings
-    from robust201.runtime.training_run import TrainingSelection, preview_trainings
+    from robust201.runtime.training_run import ALL_TRAININGS, preview_trainings
 
     config = load_training(path)
     for warning in find_default_normalisations(config):
         console.say(f"warning: {warning}")
     hash_files(config.code_files())
-    selection = TrainingSelection(limit=limit)
-    summary = estimate_trainings(config, selection.select(config))
+    summary = estimate_trainings(config, ALL_TRAININGS.select(config))
     if check:
-        plan = preview_trainings(config, selection, console.say)
+        plan = preview_trainings(config, ALL_TRAININGS, console.say)
         summary |= {"snapshots": plan.n_evaluations, "snapshots_done": plan.n_done}
     if as_json:
         print_json(summary)

@@ -82,17 +82,12 @@ def require_explicit_device(config: TrainingConfig) -> None:
 
 @dataclass(frozen=True)
 class TrainingSelection:
-    """Selection of a YAML's training runs: the first `limit` runs with one of `recipes`; None means no restriction."""
+    """Selection of a YAML's training runs: those with one of `recipes`; None means all runs."""
 
     recipes: tuple[str, ...] | None = None
-    limit: int | None = None
 
     def select(self, config: TrainingConfig) -> list[Training]:
-        trainings = config.trainings()
-        matching_trainings = [
-            training for training in trainings if self.recipes is None or training.recipe in self.recipes
-        ]
-        return matching_trainings[: self.limit]
+        return [training for training in config.trainings() if self.recipes is None or training.recipe in self.recipes]
 
 
 ALL_TRAININGS = TrainingSelection()
