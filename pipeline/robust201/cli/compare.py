@@ -48,23 +48,21 @@ def compare(
         list[str],
         typer.Argument(
             metavar="NETWORK...",
-            help="Two or more networks, each as FILE:FUNCTION (a Python file and its function that returns a network), "
-            "or as DATASET:ARCHITECTURE or DATASET:ARCHITECTURE@WEIGHTS (a network of a dataset with per-image "
-            "outcomes).",
+            help="Two or more networks: FILE:FUNCTION (a Python file and its function that returns a network), or "
+            "DATASET:ARCHITECTURE (a network of a dataset with per-image outcomes; add @WEIGHTS if it has several).",
         ),
     ],
     context: typer.Context,
     data: Annotated[
         str | None,
-        typer.Option(help=f"{DATA_HELP} For DATASET:ARCHITECTURE: name of an image dataset, if DATASET has several."),
+        typer.Option(help=f"{DATA_HELP} For DATASET:ARCHITECTURE: one of its image datasets."),
     ] = None,
     weights: WeightsFiles = None,
     keys: Annotated[
         str | None,
         typer.Option(
             help=f"{KEYS_HELP} For DATASET:ARCHITECTURE also keys at a strength, such as pgd:8. Default: "
-            "clean,fgsm,pgd, or for DATASET:ARCHITECTURE every key at one strength (attacks at the epsilon nearest to "
-            "1/255, or 1 for norms other than Linf; corruptions at severity 3)."
+            "clean,fgsm,pgd, or every key of DATASET at one strength."
         ),
     ] = None,
     settings: Settings = None,

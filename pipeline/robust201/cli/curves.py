@@ -39,7 +39,7 @@ def curves(
         list[str],
         typer.Argument(
             metavar="FILE:FUNCTION...",
-            help="One or more networks: a Python file and its function that returns a network.",
+            help="Networks: a Python file and its function that returns a network.",
         ),
     ],
     data: Annotated[str, DATA_OPTION],
@@ -48,8 +48,7 @@ def curves(
     keys: Annotated[
         str | None,
         typer.Option(
-            help="Minimum-norm attacks, separated by commas; for each image, the smallest distance counts. Default: "
-            "fmn (Linf), fmn_l2 (L2), fmn_l1 (L1)."
+            help="Minimum-norm attacks; for each image, the smallest distance counts. Default: fmn, fmn_l2 or fmn_l1."
         ),
     ] = None,
     settings: Settings = None,
@@ -62,7 +61,7 @@ def curves(
     device: Device = "cpu",
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Write the figure (.pdf, .svg or .png) or the distances (.csv) to this file."),
+        typer.Option("--out", help="Write the figure (.pdf, .svg, .png) or the distances (.csv) to this file."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 _IMAGENET_SIZE = 224
 """Default size of the crop with a resize rule, as in torchvision."""
 
-DATA_HELP = (
-    "Images: a dataset's name such as cifar10, a .npz or Parquet file, a folder with such a file, or a folder with a "
-    "subfolder of JPEG or PNG files per class."
-)
+DATA_HELP = "Images: a dataset such as cifar10, a .npz or Parquet file, or a folder with a subfolder per class."
 DATA_OPTION = typer.Option(help=DATA_HELP)
 NETWORK_ARGUMENT = typer.Argument(
     metavar="FILE:FUNCTION", help="A Python file and its function that returns the network."
@@ -40,39 +37,34 @@ NETWORK_ARGUMENT = typer.Argument(
 WeightsFile = Annotated[
     Path | None,
     typer.Option(
-        help="File of the network's state_dict, safetensors or PyTorch. Default: the weights that the function sets."
+        metavar="FILE", help="State_dict (safetensors or PyTorch). Default: the weights that the function sets."
     ),
 ]
 WeightsFiles = Annotated[
     list[Path] | None,
     typer.Option(
-        help="File of a state_dict, safetensors or PyTorch. Repeatable: one for each network, in the same order."
+        metavar="FILE", help="State_dict (safetensors or PyTorch). Repeatable: one per network, in the same order."
     ),
 ]
-KEYS_HELP = (
-    "Keys separated by commas, such as clean,pgd,autoattack. A custom task is a Python file such as "
-    "my_attack.py, with its fields in --set: --set my_attack.norm=Linf --set my_attack.strengths=8 (docs/your-own.md)."
-)
+KEYS_HELP = "Keys such as clean,pgd,autoattack, or a Python file with your own attack (docs/your-own.md)."
 Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        metavar="KEY.PARAMETER=VALUE",
-        help="Set a parameter of a key, such as pgd.epsilons_255=1,8. Repeatable: --set pgd.steps=10 "
-        "--set pgd.rel_stepsize=0.25.",
+        metavar="KEY.NAME=VALUE",
+        help="Parameter of a key. Repeatable: --set pgd.steps=10 --set pgd.rel_stepsize=0.25.",
     ),
 ]
 Mean = Annotated[
     str | None,
     typer.Option(
         metavar="R,G,B",
-        help="Channel means that are subtracted from pixels in [0, 1]. A single number, as in --mean 0 --std 1, means "
-        "that the images are grey.",
+        help="Channel means, subtracted from pixels in [0, 1]; for grey images one number, as in --mean 0 --std 1.",
     ),
 ]
 Std = Annotated[
     str | None,
-    typer.Option(metavar="R,G,B", help="Channel standard deviations; pixels minus means are divided by them."),
+    typer.Option(metavar="R,G,B", help="Channel standard deviations."),
 ]
 Images = Annotated[
     int | None, typer.Option("--images", metavar="N", help="Use a class-stratified subset of this many images.")
@@ -82,13 +74,12 @@ ResizeRule = Annotated[
     typer.Option(
         "--resize",
         metavar="N[,CROP][,FILTER]",
-        help="Resize the shorter side of JPEG and PNG files to N pixels, then crop the centre to CROP pixels (224 if "
-        "absent). torchvision uses 256 for ImageNet. FILTER is bilinear if absent.",
+        help="Resize the shorter side to N pixels (torchvision: 256), then crop to CROP (224). FILTER: bilinear.",
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Seed of the subset and of all random numbers.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Maximum number of images per batch.")]
-Device = Annotated[str, typer.Option(help="Device to compute on: cpu, cuda or cuda:N.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the subset and of all random numbers.")]
+BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of images per batch.")]
+Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda or cuda:N.")]
 
 
 def evaluate(

@@ -45,27 +45,12 @@ EXAMPLES = {
         "robust201 plan jobs/paper.yaml --save",
         "robust201 plan jobs/train-digits.yaml",
     ),
-    "run": (
-        "robust201 run jobs/demo.yaml",
-        "robust201 run jobs/train-digits.yaml",
-        "robust201 run jobs/paper.yaml --architectures 0-99 --datasets cifar10 --keys clean,pgd",
-        "robust201 run runs/demo/results",
-        "robust201 run jobs/paper.yaml --share 3/64 --executor inline",
-    ),
-    "status": ("robust201 status runs/paper", "robust201 status runs/paper --log 21/cifar10/pgd"),
-    "merge": ("robust201 merge runs/a runs/b --out runs/all", "robust201 merge runs/all --compact"),
-    "submit ray": ("robust201 submit ray sweep.yaml --detach", "robust201 submit ray --follow paper-1f0c2a9b"),
-    "submit slurm": (
-        "robust201 submit slurm jobs/paper.yaml --dry-run",
-        "robust201 submit slurm jobs/paper.yaml --partition gpu --time 24:00:00 --max-parallel 64",
-        "robust201 submit slurm jobs/train-digits.yaml --gpus-per-task 0 --time 24:00:00",
-    ),
-    "verify": (
-        "robust201 verify runs/paper",
-        "robust201 verify runs/paper --export dataset",
-        "robust201 verify dataset --against published --tolerance 0.0005",
-        "robust201 verify jobs/paper.yaml --with-libraries 5 --images 200",
-    ),
+    "run": ("robust201 run jobs/paper.yaml --architectures 0-99 --datasets cifar10 --keys clean,pgd",),
+    "status": ("robust201 status runs/demo/results --log 21/digits/pgd",),
+    "merge": ("robust201 merge runs/a runs/b --out runs/all",),
+    "submit ray": ("robust201 submit ray jobs/paper.yaml --detach",),
+    "submit slurm": ("robust201 submit slurm jobs/paper.yaml --partition gpu --time 24:00:00 --extra=--account=me",),
+    "verify": ("robust201 verify dataset --against published --tolerance 0.0005",),
     "export": (
         "robust201 export runs/paper --out dataset --parquet",
         "robust201 export runs/paper --out dataset --round 3 --key-style with-norm --compress zst",
@@ -120,18 +105,12 @@ EXAMPLES = {
     ),
     "corrupt": ("robust201 corrupt --data digits --out corrupted --keys fog,frost",),
     "evaluate": (
-        "robust201 evaluate my_model.py:build --weights w.safetensors --data images.parquet",
         "robust201 evaluate my_model.py:build --data cifar10 --keys clean,pgd,fog --images 1000 --out results.csv",
     ),
     "curves": (
         "robust201 curves plain.py:build robust.py:build --data cifar10 --images 500 --norm L2 --out curves.pdf",
-        "robust201 curves net.py:build --data images.npz --keys fmn --set fmn.steps=1000",
     ),
-    "compare": (
-        "robust201 compare plain.py:build robust.py:build --data cifar10 --images 500 --keys clean,autoattack",
-        "robust201 compare net.py:build --weights plain.pth --weights robust.pth --data images.npz",
-        "robust201 compare dataset:13714 dataset:9930 --keys clean,pgd:8",
-    ),
+    "compare": ("robust201 compare net.py:build --weights plain.pth --weights robust.pth --data images.npz",),
     "show": ("robust201 show my_model.py:build --data cifar10 --key pgd --set pgd.epsilons_255=8 --out attacked.png",),
 }
 """Example command lines by command."""

@@ -52,7 +52,7 @@ WeightsName = Annotated[
     str | None, typer.Option("--weights-name", help="Weights to use, if DATASET has several per architecture.")
 ]
 TableFile = Annotated[
-    Path | None, typer.Option("--out", help="Also write the table to this file: CSV (.csv) or LaTeX (.tex).")
+    Path | None, typer.Option("--out", metavar="FILE", help="Also write the table: CSV (.csv) or LaTeX (.tex).")
 ]
 AllowCode = Annotated[
     list[Path] | None,
