@@ -127,15 +127,13 @@ def test_import_weights_keeps_going_after_a_rejected_network(
     monkeypatch.chdir(tmp_path)
     write_weights(tmp_path / "source", "nan")
     torch.save(make_network_weights(0), tmp_path / "source" / "000000.pth")
-    options = ("--out", "store", "--datasets", "cifar10", "--keep-going")
+    options = ("--out", "store", "--datasets", "cifar10")
     result = robust201("import", "source", *options)
     assert (result.code, result.out) == (3, "Imported 1 network into store.\n")
     (error_line,) = result.err.splitlines()
     assert error_line.startswith("rejected: ")
     assert "000021" in error_line
     assert [record.index for record in CheckpointStore(tmp_path / "store").records()] == [0]
-    second_result = robust201("import", "source", *options, "--format", "nats")
-    assert "the selection contains no network" in second_result.error_line(2)
 
 
 # Images

@@ -434,12 +434,6 @@ def import_(
     seed: Annotated[
         int, typer.Option(help="Training seed of the weights to import; if SOURCE lacks it, its lowest seed is used.")
     ] = 777,
-    source_format: Annotated[
-        str | None, typer.Option("--format", help="Format of the weights. Default: detected from the path.")
-    ] = None,
-    keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Continue if files are rejected, and report them at the end.")
-    ] = False,
 ) -> None:
     """Convert published weights to safetensors in a checkpoint store; the only command that unpickles weights."""
     from robust201.weights.importing import import_weights
@@ -458,8 +452,6 @@ def import_(
             recipe=recipe,
             epochs=epochs,
             seed=seed,
-            format=source_format,
-            keep_going=keep_going,
             progress=progress,
         )
     raise typer.Exit(console.show_import(report, out))
