@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 CONTENTS = {
     "index": ["tutorial", "guides", "reference", "protocol", "internals", "studies"],
     "guides": [
-        *("api", "compare", "autoattack", "sampling*", "your-own", "training", "training-data"),
+        *("api", "compare", "autoattack", "your-own", "training", "training-data"),
         *("sweeps", "cluster", "slurm", "ray", "watching", "reproduce-paper"),
         *("report", "publish", "use-cases", "architecture-search", "measures", "trust"),
     ],
@@ -55,7 +55,6 @@ CONTENTS = {
             "studies/robust-features-dynamics-cifar10/study",
             "studies/robust-features-mixing-cifar10/study",
             "studies/robust-features-equivariance-cifar10/study",
-            "trials",
             "controls",
         ),
     ],

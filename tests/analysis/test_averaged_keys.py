@@ -1,4 +1,4 @@
-"""The mean over attacks includes only attacks in a norm ball on the network itself, not transfers or rotations."""
+"""The mean over attacks includes only attacks in a norm ball not rotations."""
 
 import json
 from pathlib import Path
@@ -13,13 +13,12 @@ from robust201.reader.dataset import RobustnessDataset
 from tests.support.small_results import write_results
 
 BALL_ATTACKS = {"pgd": [0.5, 0.1], "pgd_l2": [0.3], "mine": [0.4, 0.2]}
-OTHER_ATTACKS = {"grid775": [0.9], "transfer_0": [0.8, 0.7], "turned": [0.6]}
+OTHER_ATTACKS = {"grid775": [0.9], "turned": [0.6]}
 CUSTOM_PARAMETERS = {
     "mine": {"kind": "attack", "norm": "Linf"},
     "turned": {"kind": "attack", "norm": None},
-    "transfer_0": {"kind": "attack", "norm": "Linf", "attack": "pgd"},
 }
-STRENGTHS = {"pgd": [1, 8], "pgd_l2": [0.5], "mine": [1, 8], "grid775": [0], "transfer_0": [1, 8], "turned": [0]}
+STRENGTHS = {"pgd": [1, 8], "pgd_l2": [0.5], "mine": [1, 8], "grid775": [0], "turned": [0]}
 
 
 def write_dataset(folder: Path, *keys: str) -> RobustnessDataset:
@@ -53,7 +52,7 @@ def read_sole_results(dataset: RobustnessDataset, mean: str = "over-evaluations"
     ("mean", "expected"),
     [("over-evaluations", (0.5 + 0.1 + 0.3 + 0.4 + 0.2) / 5), ("over-keys", (0.3 + 0.3 + 0.3) / 3)],
 )
-def test_score_means_leave_out_transfers_and_attacks_without_a_ball(tmp_path: Path, mean: str, expected: float) -> None:
+def test_score_means_leave_out_attacks_without_a_ball(tmp_path: Path, mean: str, expected: float) -> None:
     results = read_sole_results(write_dataset(tmp_path, *BALL_ATTACKS, *OTHER_ATTACKS), mean)
     assert set(results.keys("attack")) == {*BALL_ATTACKS, *OTHER_ATTACKS}
     assert set(results.averaged_keys("adversarial")) == {*BALL_ATTACKS}
@@ -70,14 +69,12 @@ def test_scores_lack_adversarial_mean_without_attack_in_ball(tmp_path: Path) -> 
     results = read_sole_results(write_dataset(tmp_path, *OTHER_ATTACKS))
     assert "adversarial" not in results.scores
     assert set(clean_and_key_accuracies(results, "attack")["key"]) == {*OTHER_ATTACKS}
-    with pytest.raises(
-        ConfigError, match=r"it has no results under an attack in a norm ball \(transfers do not count\)"
-    ):
+    with pytest.raises(ConfigError, match=r"it has no results under an attack in a norm ball"):
         require_evaluations(results, "adversarial")
 
 
 @pytest.mark.parametrize(
-    ("keys", "has_worst_case"), [(("pgd", "transfer_0"), False), (("pgd", "pgd_l2"), False), (("pgd", "mine"), True)]
+    ("keys", "has_worst_case"), [(("pgd", "turned"), False), (("pgd", "pgd_l2"), False), (("pgd", "mine"), True)]
 )
 def test_worst_case_combines_attacks_in_the_same_ball(
     tmp_path: Path, keys: tuple[str, str], has_worst_case: bool

@@ -50,7 +50,6 @@ COMMANDS = (
     "correlate",
     "design",
     "search",
-    "predict",
     "study",
     "fuse",
     "import-images",

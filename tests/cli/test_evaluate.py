@@ -349,7 +349,7 @@ INVALID_INPUTS: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, s
         2,
         "a key is listed more than once",
     ),
-    "too many images": (change_nothing, {"count": 99}, 2, "expected a count from 1 to 21, got 99"),
+    "too many images": (change_nothing, {"images": 99}, 2, "expected a count from 1 to 21, got 99"),
 }
 
 

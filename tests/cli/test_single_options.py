@@ -19,7 +19,6 @@ def test_repeated_option_is_rejected(robust201: RunCommand, arguments: tuple[str
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("predict", "absent", "--measures", "a", "--measures", "b"),  # accepts several values
         ("rank", "absent", "--json", "--json"),  # a flag
     ],
 )

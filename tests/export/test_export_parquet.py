@@ -225,8 +225,8 @@ def test_exported_sweep_yaml_contains_all_defaults(make_sweep):
             (payload["checkpoints"], CheckpointsSection),
             (payload["datasets"]["digits"]["corruptions"], CorruptionsSection),
         ):
-            # `weights` and `sampling` are written only for sweeps that have them.
-            assert set(model.model_fields) - set(fields) <= {"execution", "shards", "weights", "sampling"}
+            # `weights` is written only for sweeps that have it.
+            assert set(model.model_fields) - set(fields) <= {"execution", "shards", "weights"}
 
 
 @pytest.mark.parametrize(

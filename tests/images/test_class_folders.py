@@ -2,6 +2,7 @@
 
 import json
 import struct
+import warnings
 import zlib
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from numpy.typing import NDArray
 from PIL import Image, features
 from PIL import __version__ as pillow_version
 
-from robust201.core.errors import ConfigError, DatasetError
+from robust201.core.errors import ConfigError, DatasetError, RobustWarning
 from robust201.images import Resize, load_images, select
 from robust201.images.specs import custom_dataset
+from robust201.planning.loading import load_config
+from tests.conftest import RunCommand, WriteSweep
 
 
 def write_random_image(
@@ -195,3 +198,97 @@ def test_load_images_rejects_a_wrong_number_of_class_folders(folder: Path) -> No
 def test_load_images_rejects_invalid_resize_rules(folder: Path, options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_images("birds", path=folder, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def numbered_folder(tmp_path: Path) -> Path:
+    for number in range(12):
+        write_random_image(tmp_path / "numbered" / str(number) / "image.png", seed=number)
+    return tmp_path / "numbered"
+
+
+NUMBERS_AS_TEXT = ("0", "1", "10", "11", *"23456789")
+
+
+def test_numbered_class_folders_are_sorted_as_text_with_a_warning(numbered_folder: Path) -> None:
+    with pytest.warns(RobustWarning, match="label 2 is folder 10, not folder 2"):
+        images = load_images("numbers", path=numbered_folder)
+    assert images.class_names == NUMBERS_AS_TEXT
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_images("numbers", path=numbered_folder, class_order="text").class_names == NUMBERS_AS_TEXT
+        numeric = load_images("numbers", path=numbered_folder, class_order="numeric")
+    assert numeric.class_names == tuple(map(str, range(12)))
+    for number, pixels in enumerate(numeric.images):
+        with Image.open(numbered_folder / str(number) / "image.png") as image:
+            np.testing.assert_array_equal(pixels.transpose(1, 2, 0), np.asarray(image))
+
+
+def test_no_warning_if_both_orders_agree(numbered_folder: Path) -> None:
+    for number in range(12):
+        (numbered_folder / str(number)).rename(numbered_folder / f"{number:02d}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_images("numbers", path=numbered_folder).class_names == tuple(
+            f"{number:02d}" for number in range(12)
+        )
+
+
+def test_class_order_is_rejected_where_it_has_no_effect(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="got 'Zebra'"):
+        load_images("birds", path=folder, class_order="numeric")
+    with pytest.raises(ConfigError, match="got 'number'"):
+        load_images("birds", path=folder, class_order="number")
+    (folder / "labels.json").write_text(json.dumps({"owl": 0, "finch": 1, "Zebra": 2}))
+    with pytest.raises(DatasetError, match=r"labels\.json and a class order"):
+        load_images("birds", path=folder, class_order="text")
+    np.savez(tmp_path / "test.npz", images=np.zeros((2, 3, 8, 8), np.uint8), labels=np.arange(2))
+    with pytest.raises(ConfigError, match="only for class folders"):
+        load_images("arrays", path=tmp_path / "test.npz", class_order="text")
+    with pytest.raises(ConfigError, match="only for custom images"):
+        load_images("digits", class_order="text")
+
+
+def test_commands_and_sweeps_take_a_class_order(
+    robust201: RunCommand, write_sweep: WriteSweep, numbered_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(192, 12))\n"
+    )
+    command = ("evaluate", f"{tmp_path / 'mine.py'}:build", "--data", numbered_folder, "--keys", "clean")
+    assert "label 2 is folder 10" in robust201(*command).err
+    assert "is folder" not in robust201(*command, "--class-order", "numeric").err
+    assert "--class-order" in robust201(*command[:2], "--data", "digits", "--class-order", "text").error_line(2)
+    dataset = {"path": str(numbered_folder), "classes": 12, "image_size": 8}
+    for order in ("text", "numeric"):
+        sweep = write_sweep(datasets={"mine": dataset | {"class_order": order}}, keys={"clean": {}}, images={})
+        assert load_config(sweep).dataset_spec("mine").class_order == order
+    sweep = write_sweep(datasets={"digits": {"class_order": "text"}})
+    assert "class_order" in robust201("plan", sweep).error_line(2)
+
+
+def test_labels_file_may_begin_with_a_byte_order_mark(folder: Path) -> None:
+    (folder / "labels.json").write_text(json.dumps({"owl": 7, "finch": 900, "Zebra": 3}), encoding="utf-8-sig")
+    assert load_images("birds", path=folder).labels.tolist() == [3, 900, 900, 7, 7]
+
+
+def test_hidden_files_and_folders_are_ignored(folder: Path) -> None:
+    expected = load_images("birds", path=folder)
+    for name in ("owl/.ipynb_checkpoints/a.png", "owl/._b.png", ".cache/x.png", "finch/deeper/.thumbnails/c.jpeg"):
+        write_random_image(folder / name)
+    assert load_images("birds", path=folder).sha256 == expected.sha256
+
+
+def test_links_are_followed_but_each_file_is_read_once(folder: Path, tmp_path: Path) -> None:
+    expected = load_images("birds", path=folder)
+    (folder / "owl" / "loop").symlink_to(folder / "owl")
+    (folder / "owl" / "up").symlink_to(folder)
+    (folder / "finch" / "deeper" / "loop").symlink_to("..")
+    (folder / "finch" / "z.png").symlink_to(folder / "finch" / "d.png")
+    (folder / "finch" / "zz").symlink_to("deeper")
+    assert load_images("birds", path=folder).sha256 == expected.sha256
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    write_random_image(outside / "new.png", seed=9)
+    (folder / "owl" / "linked").symlink_to(outside)
+    (folder / "Zebra" / "y.png").symlink_to(outside / "new.png")
+    assert load_images("birds", path=folder).labels.tolist() == [0, 0, 1, 1, 2, 2, 2]

@@ -1,114 +1,80 @@
-"""Downloads from a real HTTP server on loopback are resumed, verified or rejected; errors explain manual downloads."""
+"""Downloads from a real HTTP server on loopback are verified and unpacked; errors explain manual downloads."""
 
-import errno
-import fcntl
+import dataclasses
+import importlib.util
+import os
 import re
 import socket
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from robust201.core.errors import DatasetError, StorageFullError
-from robust201.images.downloads import transfer
+from robust201.core.errors import ConfigError, DatasetError
+from robust201.images import DATASETS, load_images
+from robust201.images.downloads import registry
 from robust201.images.downloads.fetch import fetch
-from tests.support.download_server import ChangeDownload, Server, assert_complete, names_in
+from robust201.images.downloads.registry import Checksum
+from tests.support.download_server import FILES, ChangeDownload, Server, assert_complete, make_tar, names_in, sha256
 
-# --- transfer
+
+class RecordingProgress:
+    total = 0
+
+    def __init__(self) -> None:
+        self.n_bytes = 0
+        self.is_closed = False
+
+    def update(self, n_bytes: int) -> None:
+        self.n_bytes += n_bytes
+
+    def reset(self) -> None:
+        self.n_bytes = 0
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 def test_fetch_unpacks_and_removes_the_archive(tmp_path: Path, cifar10c_server: Server) -> None:
-    progress_calls: list[tuple[int, int | None]] = []
-    folder = fetch("CIFAR-10-C", tmp_path / "data", progress=lambda done, total: progress_calls.append((done, total)))
+    progress = RecordingProgress()
+    folder = fetch("CIFAR-10-C", tmp_path / "data", progress=progress)
     assert folder == tmp_path / "data" / "CIFAR-10-C"
     assert_complete(folder.parent)
     assert names_in(tmp_path / "data") == ["CIFAR-10-C"]
-    size = len(cifar10c_server.content)
-    assert progress_calls[-1] == (size, size)
-    assert progress_calls == sorted(progress_calls)
-    assert len(progress_calls) > 1
-    assert cifar10c_server.requested_ranges == [""]
+    assert (progress.n_bytes, progress.total, progress.is_closed) == (*[len(cifar10c_server.content)] * 2, True)
     assert fetch("CIFAR-10-C", tmp_path / "data") == folder
-    assert cifar10c_server.requested_ranges == [""], "existing files are not downloaded again"
+    assert cifar10c_server.n_requests == 1, "existing files are not downloaded again"
 
 
-def test_fetch_resumes_broken_connections(tmp_path: Path, cifar10c_server: Server) -> None:
-    cifar10c_server.cuts = [100_000, 1, 300_000]
-    fetch("CIFAR-10-C", tmp_path)
-    assert_complete(tmp_path)
-    assert cifar10c_server.requested_ranges == ["", "bytes=100000-", "bytes=100001-", "bytes=400001-"]
-
-
-def test_fetch_resumes_an_interrupted_call(tmp_path: Path, cifar10c_server: Server) -> None:
-    # Status 0 is a normal response; it is cut after 5000 bytes, and all further attempts fail.
-    cifar10c_server.cuts, cifar10c_server.statuses = [5000], [0, 503, 503, 503]
-    with pytest.raises(DatasetError, match=r"HTTP status 503.*; 5,000 bytes are kept in CIFAR-10-C.tar.part"):
-        fetch("CIFAR-10-C", tmp_path)
-    assert names_in(tmp_path) == ["CIFAR-10-C.tar.part"]
-    fetch("CIFAR-10-C", tmp_path)
-    assert_complete(tmp_path)
-    assert names_in(tmp_path) == ["CIFAR-10-C"]
-    assert cifar10c_server.requested_ranges[-1] == "bytes=5000-"
-
-
-def test_fetch_restarts_without_range_support(tmp_path: Path, cifar10c_server: Server) -> None:
-    cifar10c_server.supports_ranges, cifar10c_server.cuts = False, [5000]
-    fetch("CIFAR-10-C", tmp_path)
-    assert_complete(tmp_path)
-    assert cifar10c_server.requested_ranges == ["", "bytes=5000-"]
-
-
-def test_fetch_works_without_a_content_length(tmp_path: Path, cifar10c_server: Server) -> None:
-    cifar10c_server.sends_length = False
-    progress_calls: list[int | None] = []
-    fetch("CIFAR-10-C", tmp_path, progress=lambda _, total: progress_calls.append(total))
-    assert_complete(tmp_path)
-    assert set(progress_calls) == {None}
-
-
-@pytest.mark.parametrize("partial_file", ["complete", "too long", "of another version"])
-def test_fetch_replaces_an_invalid_partial_file(tmp_path: Path, cifar10c_server: Server, partial_file: str) -> None:
-    contents = {
-        "complete": cifar10c_server.content,
-        "too long": cifar10c_server.content + b"x",
-        "of another version": b"y" * 4000,
-    }
-    (tmp_path / "CIFAR-10-C.tar.part").write_bytes(contents[partial_file])
-    fetch("CIFAR-10-C", tmp_path)
-    assert_complete(tmp_path)
-    assert len(cifar10c_server.requested_ranges) == (1 if partial_file == "complete" else 2)
-
-
-def test_fetch_retries_after_temporary_statuses(tmp_path: Path, cifar10c_server: Server) -> None:
-    cifar10c_server.statuses = [503, 429]
-    fetch("CIFAR-10-C", tmp_path)
-    assert_complete(tmp_path)
-
-
-def test_fetch_leaves_no_file_after_a_wrong_checksum(tmp_path: Path, cifar10c_server: Server) -> None:
-    cifar10c_server.content = cifar10c_server.content[:-1] + b"\x01"
-    with pytest.raises(DatasetError) as error:
-        fetch("CIFAR-10-C", tmp_path)
-    assert re.search(r"expected the file CIFAR-10-C.tar \([\d,]+ bytes, sha256 \w{64}\), got another", str(error.value))
-    assert names_in(tmp_path) == []
-
-
-def test_fetch_does_not_retry_a_missing_file(tmp_path: Path, cifar10c_server: Server) -> None:
-    cifar10c_server.statuses = [404]
-    with pytest.raises(DatasetError, match="HTTP status 404"):
-        fetch("CIFAR-10-C", tmp_path)
-    assert len(cifar10c_server.requested_ranges) == 1
-    assert names_in(tmp_path) == []
-
-
-def test_fetch_error_explains_the_manual_download_without_a_network(
-    tmp_path: Path, change_download: ChangeDownload, monkeypatch: pytest.MonkeyPatch
+def test_fetch_retries_after_a_temporary_status_and_a_broken_connection(
+    tmp_path: Path, cifar10c_server: Server
 ) -> None:
-    monkeypatch.setenv("NO_PROXY", "*")
-    monkeypatch.setattr(
-        transfer.time, "sleep", lambda _: pytest.fail("fetch must not wait and retry without a network")
-    )
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"http://127.0.0.1:{server.getsockname()[1]}/cifar-10-binary.tar.gz"
+    cifar10c_server.statuses, cifar10c_server.cuts = [503], [5000]
+    fetch("CIFAR-10-C", tmp_path)
+    assert_complete(tmp_path)
+    assert cifar10c_server.n_requests == 3
+
+
+@pytest.mark.parametrize("fault", ["another file", "404"])
+def test_fetch_leaves_no_file_after_a_failure(tmp_path: Path, cifar10c_server: Server, fault: str) -> None:
+    if fault == "404":
+        cifar10c_server.statuses = [404] * 9
+    else:
+        cifar10c_server.content = cifar10c_server.content[:-1] + b"\x01"
+    with pytest.raises(
+        DatasetError, match=rf"expected the file CIFAR-10-C.tar \([\d,]+ bytes, sha256 \w+\), .*{fault}"
+    ):
+        fetch("CIFAR-10-C", tmp_path)
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.usefixtures("server")
+def test_fetch_error_explains_the_manual_download_without_a_network(
+    tmp_path: Path, change_download: ChangeDownload
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed_server:
+        url = f"http://127.0.0.1:{closed_server.getsockname()[1]}/cifar-10-binary.tar.gz"
     change_download("cifar10", url=url)
     with pytest.raises(DatasetError) as error:
         fetch("cifar10", tmp_path)
@@ -120,26 +86,176 @@ def test_fetch_error_explains_the_manual_download_without_a_network(
     assert names_in(tmp_path) == []
 
 
-def test_fetch_rejects_urls_other_than_http(tmp_path: Path, change_download: ChangeDownload) -> None:
-    (tmp_path / "secret").write_bytes(b"x")
-    change_download("cifar10", url=(tmp_path / "secret").as_uri())
-    with pytest.raises(DatasetError, match="neither http nor https"):
-        fetch("cifar10", tmp_path / "data")
-
-
-def test_fetch_rejects_a_concurrent_download(tmp_path: Path, cifar10c_server: Server) -> None:
-    with (tmp_path / "CIFAR-10-C.tar.part").open("wb") as other_download:
-        fcntl.flock(other_download, fcntl.LOCK_EX)
-        with pytest.raises(DatasetError, match="another process is downloading it"):
-            fetch("CIFAR-10-C", tmp_path)
-    assert cifar10c_server.requested_ranges == []
-
-
-def test_writing_to_distinguishes_a_full_disk_from_missing_permissions(tmp_path: Path) -> None:
-    with pytest.raises(StorageFullError, match="No space"), transfer.writing_to(tmp_path):
-        raise OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(DatasetError, match="Permission denied"), transfer.writing_to(tmp_path):
-        raise PermissionError(errno.EACCES, "Permission denied")
+def test_fetch_rejects_a_file_in_place_of_the_data_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DatasetError, match=r"Not a directory\. Choose another folder"):
+    with pytest.raises(DatasetError, match=re.escape(os.strerror(20))):
         fetch("cifar10", tmp_path / "file" / "data")
+
+
+@pytest.mark.parametrize("damage", ["truncated", "not a tar archive", "missing member", "member outside"])
+def test_fetch_leaves_no_folder_after_an_invalid_archive(
+    tmp_path: Path, cifar10c_server: Server, change_download: ChangeDownload, damage: str
+) -> None:
+    contents = {
+        "truncated": cifar10c_server.content[:300_000],
+        "not a tar archive": b"\x1f\x8b no tar",
+        "missing member": make_tar({"CIFAR-10-C/fog.npy": FILES["CIFAR-10-C/fog.npy"]}),
+        "member outside": make_tar({**FILES, "../../escaped": b"x"}),
+    }
+    cifar10c_server.content = contents[damage]
+    change_download("CIFAR-10-C", checksum=sha256(cifar10c_server.content))
+    data_folder = tmp_path / "some" / "data"
+    with pytest.raises(DatasetError):
+        fetch("CIFAR-10-C", data_folder)
+    assert names_in(data_folder) == []
+    assert names_in(tmp_path / "some") == ["data"]
+
+
+def test_fetch_records_hashes_that_reveal_a_flipped_bit(
+    tmp_path: Path, server: Server, change_download: ChangeDownload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = np.arange(5, dtype=np.uint8)
+    content = np.hstack([labels[:, None], np.full((5, 3072), 7, np.uint8)]).tobytes()
+    server.content = make_tar({"cifar-10-batches-bin/test_batch.bin": content})
+    members = {"test_batch.bin": Checksum("md5", None, len(content))}
+    change_download("cifar10", url=server.url, checksum=sha256(server.content), members=members)
+    monkeypatch.setitem(DATASETS, "cifar10", dataclasses.replace(DATASETS["cifar10"], n_test=5))
+    fetch("cifar10", tmp_path)
+    np.testing.assert_array_equal(load_images("cifar10", path=tmp_path).labels, labels)
+    file = tmp_path / "cifar-10-batches-bin" / "test_batch.bin"
+    file.write_bytes(content[:-1] + b"\x06")
+    with pytest.raises(DatasetError, match="expected sha256"):
+        load_images("cifar10", path=tmp_path)
+
+
+# --- manually placed archives
+
+
+def test_fetch_verifies_and_keeps_an_archive_placed_manually(tmp_path: Path, cifar10c_server: Server) -> None:
+    (tmp_path / "CIFAR-10-C.tar").write_bytes(cifar10c_server.content)
+    fetch("CIFAR-10-C", tmp_path)
+    assert_complete(tmp_path)
+    assert names_in(tmp_path) == ["CIFAR-10-C", "CIFAR-10-C.tar"]
+    assert cifar10c_server.n_requests == 0
+
+
+def test_fetch_rejects_and_keeps_a_wrong_archive_placed_manually(tmp_path: Path, cifar10c_server: Server) -> None:
+    (tmp_path / "CIFAR-10-C.tar").write_bytes(b"x" * len(cifar10c_server.content))
+    with pytest.raises(DatasetError, match=r"Verifying failed for .*CIFAR-10-C.tar: expected sha256"):
+        fetch("CIFAR-10-C", tmp_path)
+    assert names_in(tmp_path) == ["CIFAR-10-C.tar"]
+
+
+def test_fetch_verifies_an_existing_folder(tmp_path: Path, cifar10c_server: Server) -> None:
+    folder = fetch("CIFAR-10-C", tmp_path)
+    (folder / "fog.npy").write_bytes(b"\x01" + FILES["CIFAR-10-C/fog.npy"][1:])
+    with pytest.raises(DatasetError, match=r"Verifying failed for .*fog.npy: expected sha256"):
+        fetch("CIFAR-10-C", tmp_path)
+    (folder / "fog.npy").unlink()
+    with pytest.raises(DatasetError, match=r"these files are missing: fog.npy \(.*Move the folder away"):
+        fetch("CIFAR-10-C", tmp_path)
+
+
+def test_fetch_verifies_imagenet16_placed_manually(tmp_path: Path, change_download: ChangeDownload) -> None:
+    with pytest.raises(DatasetError) as error:
+        fetch("ImageNet16-120", tmp_path)
+    for expected_text in (
+        str(tmp_path / "ImageNet16"),
+        "val_data (md5 3410e3017fdaefba8d5073aaa65e4bd6)",
+        "image-net.org",
+    ):
+        assert expected_text in str(error.value)
+    assert "missing: train_data_batch_1 … val_data (" in str(error.value)
+    assert "), 11 in total. Put the files there" in str(error.value)
+    (tmp_path / "ImageNet16").mkdir()
+    (tmp_path / "ImageNet16" / "val_data").write_bytes(b"val")
+    change_download("ImageNet16-120", members={"val_data": sha256(b"val")})
+    assert fetch("ImageNet16-120", tmp_path) == tmp_path / "ImageNet16"
+    change_download("ImageNet16-120", members={"val_data": sha256(b"lav")})
+    with pytest.raises(DatasetError, match="val_data"):
+        fetch("ImageNet16-120", tmp_path)
+
+
+# --- a wheel through pip, without network access
+
+
+FROST = {"frost1.png": b"ice" * 99, "frost4.jpg": b"cold" * 99}
+
+
+def make_wheel(folder: Path, images: dict[str, bytes]) -> bytes:
+    file = folder / "imagecorruptions-1.1.2-py3-none-any.whl"
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in images.items():
+            archive.writestr(f"imagecorruptions/frost/{name}", content)
+        info_folder = "imagecorruptions-1.1.2.dist-info"
+        archive.writestr(f"{info_folder}/METADATA", "Metadata-Version: 2.1\nName: imagecorruptions\nVersion: 1.1.2\n")
+        archive.writestr(f"{info_folder}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info_folder}/RECORD", "")
+    return file.read_bytes()
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, change_download: ChangeDownload, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder of wheels that pip uses instead of a package index."""
+    if importlib.util.find_spec("pip") is None:
+        pytest.skip("this environment has no pip")
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    members = {name: sha256(content) for name, content in FROST.items()}
+    change_download("imagecorruptions-frost", checksum=sha256(make_wheel(folder, FROST)), members=members)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def test_fetch_takes_frost_images_from_the_wheel(tmp_path: Path, wheels: Path) -> None:
+    folder = fetch("imagecorruptions-frost", tmp_path / "data")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == FROST
+    assert names_in(tmp_path / "data") == ["imagecorruptions-frost"]
+    make_wheel(wheels, {**FROST, "frost4.jpg": b"warm"})
+    with pytest.raises(DatasetError, match=r"Verifying failed for .*whl"):
+        fetch("imagecorruptions-frost", tmp_path / "other")
+    assert names_in(tmp_path / "other") == []
+
+
+def test_fetch_accepts_a_wheel_placed_manually(tmp_path: Path, wheels: Path) -> None:
+    wheel = wheels / "imagecorruptions-1.1.2-py3-none-any.whl"
+    content = wheel.read_bytes()
+    wheel.unlink()
+    with pytest.raises(DatasetError) as error:
+        fetch("imagecorruptions-frost", tmp_path / "data")
+    for expected_text in ("imagecorruptions==1.1.2", wheel.name, sha256(content).digest or "", str(tmp_path / "data")):
+        assert expected_text in str(error.value)
+    (tmp_path / "data" / wheel.name).write_bytes(content)
+    folder = fetch("imagecorruptions-frost", tmp_path / "data")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == FROST
+
+
+# --- the registry
+
+
+def test_fetch_suggests_the_closest_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'CIFAR10-C'.*Did you mean 'CIFAR-10-C'"):
+        fetch("CIFAR10-C", tmp_path)
+
+
+@pytest.mark.parametrize("name", registry.downloads())
+def test_registry_entry_is_complete(name: str) -> None:
+    entry = registry.download(name)
+    lengths = {"md5": 32, "sha256": 64}
+    assert entry.title
+    assert entry.licence
+    assert entry.source
+    assert entry.folder
+    assert entry.members
+    for checksum in (entry.checksum, *entry.members.values()):
+        assert checksum.digest is None or re.fullmatch(rf"[0-9a-f]{{{lengths[checksum.algorithm]}}}", checksum.digest)
+    if entry.kind == "manual":
+        assert all(checksum.digest for checksum in entry.members.values())
+    else:
+        assert entry.checksum.digest
+        assert entry.checksum.size
+        assert entry.file
+    assert (entry.kind == "archive") == entry.url.startswith("https://")
+    assert (entry.kind == "package") == bool(entry.package and entry.package_folder)

@@ -57,16 +57,7 @@ def test_threat_model_job_has_all_perturbations_except_minimum_norm(
     perturbation_keys = {key for key, task in TASKS.items() if task.kind != "measure"}
     minimum_norm_keys = {key for key, task in TASKS.items() if task.finds_distances}
     assert perturbation_keys - minimum_norm_keys <= set(config.tasks)
-    assert config.transfers == {"transfer_21": 21, "transfer_309": 309}
     assert all(len(parameters.strengths) == 1 for parameters in config.parameters.values())
-
-
-def test_transfer_matrix_job_uses_every_network_as_source() -> None:
-    config = load_config(REPOSITORY / "jobs/transfer-matrix.yaml")
-    assert set(config.transfers.values()) == set(config.selected_architectures)
-    attack = config.parameters["pgd"].model_dump(mode="json")
-    for key, source in config.transfers.items():
-        assert config.parameters[key].model_dump(mode="json") == {"source": source, "key": "pgd"} | attack
 
 
 def test_measures_jobs_have_equal_keys_and_images_and_different_modes(

@@ -136,28 +136,6 @@ def test_exact_jacobian_costs_one_gradient_per_class() -> None:
     assert costs == {"cifar10": 3 * 10, "cifar100": 3 * 100}  # a gradient costs as much as three forward passes
 
 
-def test_transfer_costs_one_attack_on_the_source_and_one_pass_per_target() -> None:
-    def hours(**keys: object) -> float:
-        config = make_config(architectures=[0, 21, 309], keys=keys)
-        estimated: float = estimate(make_plan(config, assumed_facts(config)))["estimated_worker_hours"]
-        return estimated
-
-    attack = {"epsilons_255": [1, 8], "steps": 5}
-    config = make_config(architectures=[0, 21, 309], keys={"clean": {}, "pgd": attack})
-    plan = make_plan(config, assumed_facts(config))
-    source_macs = sum(
-        plan.macs(Part(unit, unit.strengths, 0, unit.n_images))
-        for unit in plan.units
-        if (unit.key, unit.architecture) == ("pgd", 21)
-    )
-    clean_macs = sum(
-        plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) for unit in plan.units if unit.key == "clean"
-    )
-    target_macs = 2 * clean_macs  # a forward pass at each of the two epsilons
-    transfer_hours = hours(clean={}, transfer={"source": 21, "key": "pgd", **attack}) - hours(clean={})
-    assert transfer_hours * 3600 * GPU_GMACS * 1e9 == pytest.approx(source_macs + target_macs)
-
-
 def test_estimate_includes_bytes_of_all_measurements() -> None:
     def estimated_bytes(*measurements: str) -> tuple[int, int]:
         summary = estimate(make_plan(make_config(measurements=list(measurements)), make_facts()))

@@ -137,7 +137,6 @@ def test_epsilons_as_fractions_of_the_pixel_range_give_warning(make_sweep: Any, 
             {"epsilons": [0.25, 20]},
             "step_size = 100 × 0.1 = 10, so the attack does not reach the edge of the ball of",
         ),
-        ("transfer", {"source": 0, "key": "pgd", "steps": 1}, "rel_stepsize = 1 × 0.0333 = 0.03333"),
     ],
 )
 def test_steps_too_short_for_the_ball_give_warning(make_sweep: Any, key: str, parameters: Any, message: str) -> None:

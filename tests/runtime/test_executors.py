@@ -1,4 +1,4 @@
-"""Draining, resumption, transfer images and failures with both executors."""
+"""Draining, resumption and failures with both executors."""
 
 import signal
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from robust201.core.records import Receipt
-from robust201.export.diff import read_result_set
 from robust201.runtime.executors import make_executor
 from robust201.runtime.executors.base import Event
 from robust201.runtime.progress import RunProgress
@@ -41,15 +40,6 @@ def test_drained_sweep_is_resumed(make_sweep: MakeSweep, execution: dict[str, ob
     resumed_tally = run_sweep(make_sweep(keys=KEYS), make_executor)  # with the inline executor
     assert resumed_tally.complete
     assert drained_tally.results + resumed_tally.results == N_EVALUATIONS
-
-
-def test_transfer_images_are_generated_before_evaluation(make_sweep: MakeSweep, execution: dict[str, object]) -> None:
-    keys = {"fgsm": {"epsilons_255": [4]}, "transfer": {"source": 0, "key": "fgsm", "epsilons_255": [4]}}
-    config = make_sweep(keys=keys, execution=execution)
-    assert run_sweep(config, make_executor).complete
-    accuracies = read_result_set(config.results).by_weights[""]
-    assert accuracies["digits", "transfer", 4.0][0] == accuracies["digits", "fgsm", 4.0][0]
-    assert len(list(config.results.glob("adversarial/*/*.npy"))) == 1
 
 
 def test_error_in_worker_fails_only_its_parts(

@@ -13,9 +13,7 @@ from robust201.statistics.attack_flags import (
     _ATTACKS_BY_NORM,
     ZERO_GRADIENTS,
     AttackFlag,
-    Transfer,
     find_flags,
-    find_transfers,
 )
 from robust201.tasks import TASKS
 from tests.conftest import RunCommand
@@ -64,31 +62,6 @@ def test_find_flags_lists_the_networks_that_show_the_sign(
     assert [[name for name, _, _ in flag.networks] for flag in result] == [networks]
     assert result[0].n_checked == 2
     assert f"{check}: cifar10 {where}: {len(networks)} of 2 networks, such as #{networks[0]} (" in result[0].message
-
-
-def test_transfer_is_compared_with_white_box_attacks_except_on_its_source() -> None:
-    protocols = [
-        {"key": "transfer", "source": {"architecture": 0}, "parameters": {"attack": "fgsm"}},
-        {"key": "transfer_l2", "source": {"architecture": 0}, "parameters": {"attack": "pgd_l2"}},
-        {"key": "pgd", "parameters": {"steps": 40}},
-        "malformed",
-    ]
-    transfers = find_transfers(protocols)
-    assert transfers == {"transfer": Transfer("fgsm", 0), "transfer_l2": Transfer("pgd_l2", 0)}
-    transfer_results = {
-        ("transfer", 1.0): {0: 0.1, 1: 0.1},
-        ("transfer_l2", 1.0): {0: 0.1, 1: 0.1},
-        ("transfer", 8.0): {0: 0.0, 1: 0.2},
-    }
-    result = find_flags(
-        "cifar10", PLAUSIBLE_RESULTS | transfer_results, n_images=10_000, n_classes=10, transfers=transfers
-    )
-    assert [(flag.check, flag.where) for flag in result] == [
-        ("transfer stronger", "transfer against pgd at 1"),
-        ("transfer stronger", "transfer against aa_apgd-ce at 1"),
-    ]
-    assert [[name for name, _, _ in flag.networks] for flag in result] == [[1], [1]]
-    assert find_flags_with(transfer_results) == []
 
 
 def test_find_flags_compares_only_attacks_with_the_same_norm() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from robust201.images.downloads import registry, transfer
+from robust201.images.downloads import registry
 from robust201.images.downloads.registry import Checksum
 
 
@@ -19,11 +19,9 @@ class Server(ThreadingHTTPServer):
     """Server of a single file, with the faults that a test configures."""
 
     content = b""
-    supports_ranges = True  # whether the server supports Range requests
-    sends_length = True  # whether responses have a Content-Length
     statuses: list[int]  # status codes of the first responses; 0 for a normal response
     cuts: list[int]  # numbers of bytes after which the first normal responses end, one per response
-    requested_ranges: list[str]  # Range header of every request
+    n_requests = 0
 
     @property
     def url(self) -> str:
@@ -37,25 +35,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         server = self.server
-        requested_range = self.headers.get("Range", "")
-        server.requested_ranges.append(requested_range)
+        server.n_requests += 1
         status = server.statuses.pop(0) if server.statuses else 0
-        start = (
-            int(requested_range.removeprefix("bytes=").removesuffix("-"))
-            if requested_range and server.supports_ranges
-            else 0
-        )
-        if status or start >= len(server.content) > 0:
-            self.send_error(status or 416)  # 416: the requested range is not satisfiable
+        if status:
+            self.send_error(status)
             return
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(server.content) - 1}/{len(server.content)}")
-        if server.sends_length:
-            self.send_header("Content-Length", str(len(server.content) - start))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(server.content)))
         self.end_headers()
-        body = server.content[start:]
-        self.wfile.write(body[: server.cuts.pop(0)] if server.cuts else body)
+        self.wfile.write(server.content[: server.cuts.pop(0)] if server.cuts else server.content)
 
     def log_message(self, *args: object) -> None:
         """Discard the message."""
@@ -63,10 +51,10 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(transfer, "BACKOFF_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr("pooch.core.time.sleep", lambda _seconds: None)
     monkeypatch.setenv("NO_PROXY", "*")
     with Server(("127.0.0.1", 0), Handler) as server:
-        server.statuses, server.cuts, server.requested_ranges = [], [], []
+        server.statuses, server.cuts = [], []
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
@@ -78,16 +66,14 @@ FILES = {"CIFAR-10-C/labels.npy": b"labels" * 50, "CIFAR-10-C/fog.npy": bytes(ra
 """Contents of the files of a small CIFAR-10-C, by path in the archive."""
 
 
-def make_tar(files: dict[str, bytes], *members: tarfile.TarInfo) -> bytes:
-    """Return a tar archive of `files` (contents by name), followed by `members` without content."""
+def make_tar(files: dict[str, bytes]) -> bytes:
+    """Return a tar archive of `files` (contents by name)."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as tar:
         for name, content in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
-        for member in members:
-            tar.addfile(member)
     return stream.getvalue()
 
 

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -63,7 +62,6 @@ class FabricatedPlan:
     tasks: Mapping[str, Task] = field(default_factory=lambda: TASKS)
     weights: Mapping[str, Weights] = field(default_factory=dict)
     space_name: str = "nasbench201"
-    config: Any = field(default_factory=lambda: SimpleNamespace(sampling=None))
 
     def measurements_of(self, key: str) -> tuple[str, ...]:
         return self.tasks[key].columns or self.measurements

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from robust201.images import load_images, select
 from robust201.images.fusion import blend, pair
 from robust201.images.upscaling import upscale
-from robust201.statistics.sampling import OutcomeModel, allocate, pilot_features, predict_pilots, stratify
 from robust201.tasks.corruptions.folder import generate_corruptions
 from robust201.tasks.corruptions.generator import CORRUPTION_FUNCTIONS, corrupt, synthetic_frost
 from tests.support.natural_images import natural_images, raw_integers, stripes
@@ -97,21 +96,9 @@ def _images() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
     yield "pairs of a blend", pair(50, 40, 0)
 
 
-def _samples() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
-    n_networks, n_strengths, n_images = 6, 2, 600
-    random_numbers = raw_integers("outcomes", shape=(n_networks, n_strengths + 1, n_images), below=1000)
-    difficulty = np.arange(n_images) * 1000 // n_images
-    outcomes = random_numbers + difficulty < np.array([1500, 1200, 900])[:, None]
-    pilot_inputs = pilot_features(outcomes[:, 1:], outcomes[:, :1])
-    predicted = predict_pilots(OutcomeModel().fit(pilot_inputs, outcomes[:, 1:]), pilot_inputs)
-    design = stratify(outcomes[:, 1:], n_strata=10, seed=0, name="probe", predicted=predicted)
-    yield "strata of a sample", [design.stratum, design.order]
-    yield "images of a sample", [allocate(design, outcomes[:, 1:], 90, predicted).positions]
-
-
 def hashes(sizes: Iterable[int]) -> dict[str, str]:
     """Return all hashes by name, with corrupted images of these sizes in pixels."""
-    hash_by_name = {name: digest(arrays) for name, arrays in (*_images(), *_random_numbers(), *_samples())}
+    hash_by_name = {name: digest(arrays) for name, arrays in (*_images(), *_random_numbers())}
     for size in sizes:
         hash_by_name |= {f"{key} at {size}": digest(corrupted_images(key, size)) for key in CORRUPTION_FUNCTIONS}
     digits = select(load_images("digits"), count=3, seed=0)

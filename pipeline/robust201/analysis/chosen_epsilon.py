@@ -18,7 +18,7 @@ def choose_evaluations_at_epsilon(results: DatasetResults, epsilon: str | None) 
     Args:
         results: results of the networks.
         epsilon: a radius such as ``8/255`` or ``0.031`` (Linf) or ``0.5`` (L2, L1). Attacks in a norm ball are left out
-            if they have no strength near the epsilon. Attacks without a norm ball, such as transfers, use the strength
+            if they have no strength near the epsilon. Attacks without a norm ball use the strength
             nearest to the epsilon in units of 1/255. None includes every attack (see `default_names`).
 
     Raises:

@@ -35,7 +35,7 @@ SCORE_KINDS = {ADVERSARIAL: "attack", CORRUPTION: "corruption"}
 OVER_EVALUATIONS = "over-evaluations"
 OVER_KEYS = "over-keys"
 
-_EXCLUDED_ATTACKS_NOTE = " Attacks without an epsilon (rotations, translations) and transfers do not count."
+_EXCLUDED_ATTACKS_NOTE = " Attacks without an epsilon (rotations, translations) do not count."
 
 MEANS = {
     OVER_EVALUATIONS: "Mean adversarial accuracy is over all pairs of attack and epsilon, mean corruption accuracy "
@@ -158,7 +158,7 @@ class DatasetResults:
         return [key for key in dict.fromkeys(key for key, _ in self.columns) if self.reader.files.kind_of(key) == kind]
 
     def averaged_keys(self, score: str) -> list[str]:
-        """Return the keys that a mean averages: all corruptions, or attacks in norm balls that are not transfers."""
+        """Return the keys that a mean averages: all corruptions, or attacks in norm balls."""
         keys = self.keys(SCORE_KINDS[score])
         return [key for key in keys if score != ADVERSARIAL or self.reader.files.norm_ball_of(key) is not None]
 

@@ -69,9 +69,7 @@ def leaderboard_latex(table: pd.DataFrame, labels: Mapping[str, str]) -> str:
         labels: labels of the evaluations, in the order of the columns.
     """
     cells = {
-        (row["network"], row["evaluation"]): _leaderboard_cell(
-            row["accuracy"], row["low"], row["high"], row["tied"], row.get("estimated", False)
-        )
+        (row["network"], row["evaluation"]): _leaderboard_cell(row["accuracy"], row["low"], row["high"], row["tied"])
         for row in table.to_dict("records")
     }
     rows = [
@@ -81,8 +79,8 @@ def leaderboard_latex(table: pd.DataFrame, labels: Mapping[str, str]) -> str:
     return _format_tabular("l" + "r" * len(labels), ["Network", *map(_escape, labels.values())], rows)
 
 
-def _leaderboard_cell(accuracy: float, low: float, high: float, is_tied: bool, is_estimated: bool) -> str:
-    percentage = rf"${{\sim}}${_format_percent(accuracy)}" if is_estimated else _format_percent(accuracy)
+def _leaderboard_cell(accuracy: float, low: float, high: float, is_tied: bool) -> str:
+    percentage = _format_percent(accuracy)
     cell = rf"\textbf{{{percentage}}}" if is_tied else percentage
     return cell if math.isnan(low) else rf"{cell} {{\scriptsize {_format_interval(low, high)}}}"
 

@@ -9,7 +9,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.analysis.dataset_results import ADVERSARIAL, CORRUPTION, OVER_EVALUATIONS, SCORES, DatasetResults
-from robust201.analysis.estimated import EstimatedAccuracies, EstimateTable, describe_estimates
 from robust201.analysis.evaluation import LEVEL
 from robust201.analysis.labels import column_label, dataset_label, key_label, strength_label
 from robust201.analysis.latex_tables import leaderboard_latex
@@ -23,10 +22,8 @@ from robust201.reader.value_checks import CLEAN
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import unpack_outcomes
 from robust201.statistics.significance import (
-    holm_adjust,
     image_mean_intervals,
     mean_ties_with_best,
-    normal_p_values,
 )
 
 REFERENCE_EPSILON_255 = 1.0
@@ -53,7 +50,6 @@ class Standing(NamedTuple):
             images is unknown.
         is_paired: whether per-image outcomes were compared; otherwise, only accuracies were compared.
         n_images: number of images; None if unknown.
-        estimated_networks: networks whose accuracies are estimates from samples of the images.
     """
 
     name: str
@@ -64,7 +60,6 @@ class Standing(NamedTuple):
     p_values: "pd.Series[float]"
     is_paired: bool
     n_images: int | None
-    estimated_networks: frozenset[ArchitectureId] = frozenset()
 
     @property
     def has_several_networks(self) -> bool:
@@ -104,8 +99,7 @@ class Leaderboard:
         Returns:
             `network`, `evaluation` (its name), `rank`, `accuracy`, `low` and `high` (its 95% interval),
             `p_value` (of the difference from the best network, adjusted with Holm's method) and `tied` (whether the
-            network is the best or tied with it; False for a single network). If some accuracies are estimates, also
-            `estimated`.
+            network is the best or tied with it; False for a single network).
         """
         frames = []
         for standing in self.standings:
@@ -122,8 +116,6 @@ class Leaderboard:
                     for network in standing.accuracies.index
                 ],
             }
-            if any(ranking.estimated_networks for ranking in self.standings):
-                columns["estimated"] = [network in standing.estimated_networks for network in standing.accuracies.index]
             frame = pd.DataFrame(columns, index=standing.accuracies.index)
             frames.append(frame.loc[[network for network in self.networks if network in frame.index]])
         return pd.concat(frames, ignore_index=True)
@@ -165,23 +157,9 @@ class Leaderboard:
         first_standing = self.standings[0]
         if first_standing.n_images is None:
             return "The folder does not record the number of images, so intervals and ties are unknown."
-        if not any(standing.has_several_networks for standing in self.standings) and not any(
-            standing.estimated_networks for standing in self.standings
-        ):
+        if not any(standing.has_several_networks for standing in self.standings):
             return f"Intervals are 95% intervals over {first_standing.n_images:,} images."
-        measured_standings = [standing for standing in self.standings if not standing.estimated_networks]
-        if len(measured_standings) < len(self.standings):
-            estimated_standings = [standing for standing in self.standings if standing.estimated_networks]
-            n_measured = [
-                len(standing.accuracies) - len(standing.estimated_networks) for standing in estimated_standings
-            ]
-            note = describe_estimates(self.results, [standing.label for standing in estimated_standings], n_measured)
-            return f"{note} {self._describe_tests(measured_standings)}" if measured_standings else note
-        return self._describe_tests(self.standings)
-
-    def _describe_tests(self, standings: Sequence[Standing]) -> str:
-        first_standing = standings[0]
-        paired_values = {standing.is_paired for standing in standings}
+        paired_values = {standing.is_paired for standing in self.standings}
         tests = (
             "paired tests"
             if paired_values == {True}
@@ -218,13 +196,13 @@ def make_leaderboard(
         ConfigError: a name does not match any evaluation.
     """
     chosen_names = list(names) if names is not None else default_names(results, epsilon)
-    stored_results, estimate_table = StoredResults(results.reader.files, results.name, {}), EstimateTable(results)
-    all_standings = (_rank_networks(results, stored_results, estimate_table, name) for name in chosen_names)
+    stored_results = StoredResults(results.reader.files, results.name, {})
+    all_standings = (_rank_networks(results, stored_results, name) for name in chosen_names)
     standings = [standing for standing in all_standings if len(standing.accuracies)]
     sort_standing: Standing | None
     if sort_by is not None:
         matches = (standing for standing in standings if standing.name == sort_by)
-        sort_standing = next(matches, None) or _rank_networks(results, stored_results, estimate_table, sort_by)
+        sort_standing = next(matches, None) or _rank_networks(results, stored_results, sort_by)
     else:
         standings_except_clean = (standing for standing in standings if standing.name != CLEAN)
         sort_standing = next(standings_except_clean, standings[0] if standings else None)
@@ -250,9 +228,7 @@ def nearest_strength(key: str, strengths: Sequence[float], epsilon: float = REFE
     return min(strengths, key=lambda strength: (abs(strength - target), strength))
 
 
-def _rank_networks(
-    results: DatasetResults, stored_results: StoredResults, estimate_table: EstimateTable, name: str
-) -> Standing:
+def _rank_networks(results: DatasetResults, stored_results: StoredResults, name: str) -> Standing:
     evaluations = require_evaluations(results, name)
     single_evaluation = evaluations[0] if len(evaluations) == 1 else None
     if single_evaluation is not None:
@@ -262,8 +238,6 @@ def _rank_networks(
         accuracies, label = results.scores[name], SCORES[name]
     else:
         accuracies, label = results.accuracies[evaluations].mean(axis=1, skipna=False), f"mean {key_label(name)}"
-    if (estimates := estimate_table.find(evaluations)) is not None:
-        return _estimated_standing(name, label, accuracies, estimates)
     accuracies = accuracies.dropna().sort_values(ascending=False, kind="stable")
     image_counts = {count_evaluated_images(results.reader.files, results.name, key) for key, _ in evaluations}
     n_images = image_counts.pop() if len(image_counts) == 1 else None
@@ -284,42 +258,6 @@ def _rank_networks(
         pd.Series(np.asarray(numbers), accuracies.index) for numbers in (low, high, ties.p_values)
     )
     return Standing(name, label, accuracies, low_ends, high_ends, p_values, ties.is_paired, n_images)
-
-
-def _estimated_standing(
-    name: str, label: str, accuracies_with_gaps: "pd.Series[float]", estimates: EstimatedAccuracies
-) -> Standing:
-    """Rank measured and estimated accuracies together; a measured accuracy replaces the network's estimate.
-
-    Each accuracy is compared with the best by a z test that treats the errors of both estimates as independent,
-    although both are based on the same images. In simulated samples of the outcomes in `benchmark_data/cells-cifar10`,
-    the variance of a difference was 0.66 to 1.2 times the sum of both variances, with a median near 1.
-    """
-    measured = accuracies_with_gaps.dropna()
-    accuracies = pd.concat([measured, estimates.value[~estimates.value.index.isin(measured.index)]])
-    accuracies = accuracies.sort_values(ascending=False, kind="stable")
-    is_estimate = accuracies.index.isin(estimates.value.index) & ~accuracies.index.isin(measured.index)
-    estimated_networks = frozenset(accuracies.index[is_estimate])
-    standard_errors = estimates.standard_error.reindex(accuracies.index).where(is_estimate, 0.0).to_numpy(np.float64)
-    low = estimates.low.reindex(accuracies.index).where(is_estimate, accuracies)
-    high = estimates.high.reindex(accuracies.index).where(is_estimate, accuracies)
-    p_values = np.ones(len(accuracies))
-    p_values[1:] = holm_adjust(
-        normal_p_values(
-            accuracies.iloc[0] - accuracies.to_numpy()[1:], np.hypot(standard_errors[0], standard_errors[1:])
-        )
-    )
-    return Standing(
-        name,
-        label,
-        accuracies,
-        low,
-        high,
-        pd.Series(p_values, accuracies.index),
-        False,
-        estimates.n_images,
-        estimated_networks=estimated_networks,
-    )
 
 
 def _stored_outcomes(
@@ -409,10 +347,6 @@ def _describe_best_accuracy(standing: Standing, results: DatasetResults) -> str:
     if standing.n_images is None:
         return f"{accuracy:.1%}"
     accuracy_text = f"{accuracy:.1%}, 95% interval {100 * low:.1f} to {100 * high:.1f}"
-    if standing.estimated_networks:
-        origin = "an estimate" if standing.best in standing.estimated_networks else "measured on all images"
-        n_tied, n_others = len(standing.tied), len(standing.accuracies) - 1
-        return f"{accuracy_text}, {origin}; {n_tied:,} of {n_others:,} others are tied with it"
     return accuracy_text if len(standing.accuracies) == 1 else f"{accuracy_text}, {_describe_ties(standing, results)}"
 
 

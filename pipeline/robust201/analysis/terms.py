@@ -62,9 +62,7 @@ def require_evaluations(results: DatasetResults, name: str) -> list[tuple[str, f
     if evaluations:
         return evaluations
     if name in SCORE_KINDS:
-        required_results = (
-            "an attack in a norm ball (transfers do not count)" if name == ADVERSARIAL else "a corruption"
-        )
+        required_results = "an attack in a norm ball" if name == ADVERSARIAL else "a corruption"
         raise ConfigError(
             f"Looking up {name} failed for {results.name}: it has no results under {required_results}. Choose another "
             "score, or export more keys."

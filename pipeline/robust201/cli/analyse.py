@@ -55,10 +55,6 @@ def correlate(
             help="Weights whose measures are used, such as random-s0. Default: the weights that have accuracies.",
         ),
     ] = None,
-    estimates: Annotated[
-        bool,
-        typer.Option("--estimates", help="Also use accuracies estimated from a sample of the images."),
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Correlate measures with accuracies, and compare each measure with the number of parameters as a baseline."""
@@ -69,12 +65,6 @@ def correlate(
     from robust201.core.errors import ResultsError
 
     reader, all_results, tables = _read_inputs(folders, datasets, join, weights, out, measure_weights, all_weights=True)
-    if estimates:
-        from robust201.analysis.estimated import fill_in_estimates
-
-        results_and_notes = [fill_in_estimates(results) for results in all_results]
-        all_results = [results for results, _ in results_and_notes]
-        console.say_each([note for _, note in results_and_notes if note])
     key_names = split_names(keys)
     for name in key_names or ():
         if not any(find_evaluations(results, name) for results in all_results):

@@ -16,8 +16,7 @@ from robust201.cli.compare import compare
 from robust201.cli.curves import curves
 from robust201.cli.dataset import KeyStyleText, convert, export, read_key_style
 from robust201.cli.demo import demo
-from robust201.cli.estimates import say_unused_estimates
-from robust201.cli.evaluate import DATA_OPTION, Images, ResizeRule, evaluate, load_data
+from robust201.cli.evaluate import DATA_OPTION, ClassOrderName, Images, ResizeRule, evaluate, load_data
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
 from robust201.cli.images import fuse, import_images, robustify
@@ -39,13 +38,11 @@ from robust201.cli.options import (
     make_filters,
     option_argv,
     reject_options,
-    reject_selection_with_budget,
     results_of,
     split_names,
 )
 from robust201.cli.pictures import check_drawing, draw_corruption_sheet, show
 from robust201.cli.plot import MEAN_HELP, ShownKeys, ShownNetworks, plot
-from robust201.cli.predict import predict
 from robust201.cli.push import push
 from robust201.cli.rank import Epsilon, rank
 from robust201.cli.search import search
@@ -123,37 +120,9 @@ def plan(
         typer.Option("--check", help="Also read the images and check that the weights exist; `doctor` checks more."),
     ] = False,
     workers: Workers = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="AMOUNT",
-            help="Print three cheaper designs of the sweep for this budget: worker-hours (500h), or a fraction of the "
-            "sweep's cost (2.5%).",
-        ),
-    ] = None,
-    like: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DATASET",
-            help="Dataset with per-image outcomes of similar networks, to predict the precision of estimates; with "
-            "--next, the exported dataset of the cells evaluated so far.",
-        ),
-    ] = None,
-    next_count: Annotated[
-        int | None,
-        typer.Option("--next", min=1, metavar="N", help="Print only the N cells to evaluate next, as a YAML list."),
-    ] = None,
-    next_for: Annotated[
-        str | None,
-        typer.Option(
-            "--next-for",
-            help="Goal of --next: ranking (improve predictions of all cells) or best (find the best cell). Default: "
-            "ranking.",
-        ),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Estimate the size, disk space and hours of a sweep or training YAML, and the cost of cheaper sweeps."""
+    """Estimate the size, disk space and hours of a sweep or training YAML."""
     from robust201.planning.loading import is_training_yaml
 
     if is_training_yaml(sweep):
@@ -164,36 +133,15 @@ def plan(
             keys=keys,
             save=save or None,
             workers=workers,
-            budget=budget,
-            like=like,
-            next=next_count,
-            next_for=next_for,
         )
         plan_training_runs(sweep, check=check, as_json=as_json)
         return
     from robust201.core.user_code import hash_files
     from robust201.planning.estimates import estimate
     from robust201.planning.plan import assumed_facts, make_plan
-    from robust201.planning.plan_file import load_any_sweep
     from robust201.planning.sweep_warnings import find_sweep_warnings, find_uncounted_images
 
-    if budget is not None:
-        reject_selection_with_budget(architectures=architectures, datasets=datasets, keys=keys)
     config = load_sweep(sweep, execution={"workers": workers})
-    if next_count is None and next_for is not None:
-        raise ConfigError(
-            "Reading the command line failed for robust201 plan: --next-for needs --next. Add --next N, or remove "
-            "--next-for."
-        )
-    if next_count is not None:
-        if budget is not None:
-            raise ConfigError(
-                "Reading the command line failed for robust201 plan: --budget and --next are mutually exclusive. "
-                "Remove one of them."
-            )
-        goal = next_for or "ranking"
-        plan_costs.show_next(config, like, next_count, goal, split_names(keys), datasets, as_json=as_json)
-        return
     hash_files(config.code_files())  # reports a missing Python file, which otherwise only `run` would notice
     filters = make_filters(config, architectures, datasets, keys)
     filters.check(config)
@@ -208,8 +156,7 @@ def plan(
     facts = assumed_facts(config)
     filtered_plan = filters.narrow(make_plan(config, facts))
     summary = estimate(filtered_plan)
-    reload = partial(load_any_sweep, sweep, execution={"workers": workers})
-    summary |= plan_costs.summarise(filtered_plan, like, budget, reload)
+    summary["costs"] = plan_costs.summarise(filtered_plan)
     uncounted_images = find_uncounted_images(config, facts)
     console.say_each([f"warning: {warning}" for warning in uncounted_images])
     summary["warnings"] = [str(warning) for warning in (*find_sweep_warnings(config), *uncounted_images)]
@@ -217,7 +164,7 @@ def plan(
         print_json(summary)
     else:
         console.show_plan(summary)
-        plan_costs.show_cost_estimates(summary, budget)
+        plan_costs.show_cost_estimates(summary["costs"])
     if save:
         selection = option_argv(architectures=architectures, datasets=datasets, keys=keys)
         console.say(
@@ -246,14 +193,6 @@ def run(
     ] = None,
     slurm_requeue: SlurmRequeue = False,
     allow_code: AllowCode = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="AMOUNT",
-            help="Estimate accuracies from a sample of the images, within a budget of worker-hours (500h) or a "
-            "fraction of the sweep's cost (2.5%); `sampling` in the YAML sets the details.",
-        ),
-    ] = None,
 ) -> None:
     """Run a sweep's missing evaluations or a training YAML's missing training, in this process or on Ray.
 
@@ -262,9 +201,7 @@ def run(
     from robust201.planning.loading import is_training_yaml
 
     if is_training_yaml(sweep):
-        reject_options(
-            "training YAML", architectures=architectures, datasets=datasets, keys=keys, share=share, budget=budget
-        )
+        reject_options("training YAML", architectures=architectures, datasets=datasets, keys=keys, share=share)
         code = run_training_runs(
             sweep,
             out=out,
@@ -285,8 +222,7 @@ def run(
     from robust201.runtime.sweep import run_sweep
     from robust201.submission.slurm import ArrayTask
 
-    sampling = {} if budget is None else {"sampling": {"budget": budget}}
-    config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers}, **sampling)
+    config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers})
     filters = make_filters(config, architectures, datasets, keys)
     check_device(config)
     slurm_task = ArrayTask.of(os.environ) if slurm_requeue else None
@@ -391,7 +327,6 @@ def report(
     folder = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # `.` and `..` do not name the folder
     page = out or folder.parent / f"{folder.name}-report.html"
     reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
-    say_unused_estimates(reader.files, "figures show")
     typer.echo(write_report(reader, page, mean=mean, epsilon=epsilon))
 
 
@@ -401,12 +336,10 @@ def fetch(
         Path, typer.Option("--out", envvar="ROBUST201_DATA", help="Data folder; the dataset is written to a subfolder.")
     ] = Path("data"),
 ) -> None:
-    """Download and verify an image dataset, or print where to get it; resumes after an interruption."""
+    """Download and verify an image dataset, or print where to get it."""
     from robust201.images.downloads.fetch import fetch as fetch_dataset
 
-    with console.showing_download(f"Downloading {name}") as progress:
-        folder = fetch_dataset(name, out, progress=progress)
-    typer.echo(folder)
+    typer.echo(fetch_dataset(name, out, progress=console.DownloadProgress(f"Downloading {name}")))
 
 
 def import_(
@@ -461,6 +394,7 @@ def corrupt(
     out: Annotated[Path, typer.Option("--out", help="Folder for the .npy files, laid out like CIFAR-10-C.")],
     data: Annotated[str, DATA_OPTION],
     resize: ResizeRule = None,
+    class_order: ClassOrderName = None,
     keys: Annotated[
         str | None, typer.Option(help="Only these corruptions, separated by commas, such as fog,frost.")
     ] = None,
@@ -492,7 +426,7 @@ def corrupt(
     key_names = split_names(keys)
     if sheet is not None:
         check_drawing(sheet)
-    image_set = load_data(data, resize=resize, count=images, seed=seed)
+    image_set = load_data(data, resize=resize, class_order=class_order, count=images, seed=seed)
     with console.showing_progress("Corrupting") as progress:
         lines, is_valid = corrupt_dataset(
             out,
@@ -515,7 +449,7 @@ add_commands(
     *(demo, doctor, fetch, import_, corrupt),
     *(plan, run, status, merge),
     *(verify, export, convert, push, meta),
-    *(report, plot, rank, metrics, search, predict, correlate, design),
+    *(report, plot, rank, metrics, search, correlate, design),
     *(study, fuse, import_images, robustify),
     *(evaluate, compare, curves, show),
 )

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robust201.cli import console
-from robust201.cli.estimates import say_unused_estimates_in
 from robust201.cli.evaluate import (
     DATA_HELP,
     KEYS_HELP,
     BatchSize,
+    ClassOrderName,
     Device,
     Images,
     Mean,
@@ -31,7 +31,6 @@ from robust201.cli.evaluate import (
 )
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import TableFile, explicit_options, split_names
-from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError
 from robust201.core.memory import restore_gc_thresholds
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from robust201.analysis.evaluation import Comparison
 
 
-_DATASET_NETWORK_PARAMETERS = ("networks", "data", "keys", "out", "as_json", "estimates")
+_DATASET_NETWORK_PARAMETERS = ("networks", "data", "keys", "out", "as_json")
 """Parameters of `compare` that may be set for networks of a dataset (DATASET:ARCHITECTURE)."""
 
 
@@ -70,17 +69,11 @@ def compare(
     std: Std = None,
     images: Images = None,
     resize: ResizeRule = None,
+    class_order: ClassOrderName = None,
     seed: Seed = 0,
     batch_size: BatchSize = 250,
     device: Device = "cpu",
     out: TableFile = None,
-    estimates: Annotated[
-        bool,
-        typer.Option(
-            "--estimates",
-            help="For DATASET:ARCHITECTURE: also use accuracies estimated from a sample of the images.",
-        ),
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare networks on the same images: accuracy differences with intervals and a test. Python files are executed.
@@ -93,13 +86,8 @@ def compare(
 
     if out is not None:
         check_table_file(out)
-    folders = {parts[0] for network in networks if (parts := split_network(network)) is not None}
-    if estimates:
-        _compare_estimates(context, networks, keys, data, out, as_json=as_json)
-        return
-    if folders:
+    if any(split_network(network) is not None for network in networks):
         _reject_file_options(context)
-        say_unused_estimates_in(folders, "comparisons use")
         comparison = compare_networks(networks, keys=split_names(keys), data=data)
         _report(comparison, out, as_json, "images of the dataset")
         return
@@ -112,7 +100,9 @@ def compare(
     normalisation = read_normalisation(mean, std)
     parsed_keys = read_keys(keys or "clean,fgsm,pgd", settings or []) or {}
     parse_keys(parsed_keys)  # before the user's files are executed
-    image_set = load_data(data, resize=resize, normalisation=normalisation, count=images, seed=seed)
+    image_set = load_data(
+        data, resize=resize, normalisation=normalisation, class_order=class_order, count=images, seed=seed
+    )
     modules = {name: build_module(network, file) for name, (network, file) in files_by_name.items()}
     restore_gc_thresholds()
     with calling_user_code(", ".join(files_by_name)):
@@ -129,36 +119,6 @@ def compare(
             progress=True,
         )
     _report(comparison, out, as_json, f"{console.format_count(len(image_set), 'image')} of {data}")
-
-
-def _compare_estimates(
-    context: typer.Context,
-    networks: list[str],
-    keys: str | None,
-    dataset: str | None,
-    out: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Compare networks of a dataset, using estimated accuracies too."""
-    from robust201.analysis.estimated_comparison import compare_estimated
-
-    _reject_file_options(context)
-    if out is not None and out.suffix != ".csv":
-        raise ConfigError(
-            f"Writing a table failed for {out}: with --estimates, the file name must end in .csv. Choose another name."
-        )
-    comparison = compare_estimated(networks, keys=split_names(keys), data=dataset)
-    rows = comparison.table.to_dict("records")
-    if out is not None:
-        write_csv(out, comparison.table)
-    if as_json:
-        print_json({"summary": comparison.summary.splitlines(), "comparisons": rows})
-        return
-    for line in comparison.summary.splitlines():
-        typer.echo(line)
-    title = "accuracies on all images of the dataset, measured or estimated (~)"
-    console.show_table(title, _HEADINGS, [_table_row(row) for row in rows])
 
 
 def _reject_file_options(context: typer.Context) -> None:
@@ -222,11 +182,8 @@ _HEADINGS = ("first", "second", "key", "strength", "accuracies", "difference", "
 
 
 def _table_row(row: Mapping[Any, Any]) -> tuple[str, ...]:
-    """Return the row of the printed table for one comparison; a tilde marks estimated accuracies."""
-    accuracies = [
-        ("~" if row.get(f"{network}_estimated") else "") + f"{row[f'{network}_accuracy']:.4f}"
-        for network in ("first", "second")
-    ]
+    """Return the row of the printed table for one comparison."""
+    accuracies = [f"{row[f'{network}_accuracy']:.4f}" for network in ("first", "second")]
     return (
         row["first"],
         row["second"],

@@ -137,7 +137,7 @@ def show_preview(preview: RunPreview) -> None:
     total = preview.plan.n_evaluations
     say(
         f"Planned {format_count(total, 'evaluation')} of "
-        f"{format_count(preview.plan.n_network_keys, 'network-key pair')}: "
+        f"{format_count(preview.plan.n_units, 'network-key pair')}: "
         f"{preview.done:,} done, {total - preview.done:,} missing."
     )
     say_each([f"Damaged result file set aside; its evaluations are recomputed: {shard}" for shard in preview.damaged])
@@ -326,9 +326,31 @@ def showing_progress(label: str, *columns: ProgressColumn) -> Iterator[Callable[
         yield lambda done, total: live.update(task, completed=done, total=total)
 
 
-def showing_download(label: str) -> AbstractContextManager[Callable[[int, int | None], None]]:
-    """Show bytes, rate and remaining time while a block runs (see `showing_progress`)."""
-    return showing_progress(label, DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+class DownloadProgress:
+    """Shows bytes, rate and remaining time of a download (see `images.downloads.fetch.ByteProgress`)."""
+
+    def __init__(self, label: str) -> None:
+        self.total = 0
+        self._live = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=err,
+            disable=not err.is_terminal,
+        )
+        self._task = self._live.add_task(label, total=None)
+
+    def update(self, n_bytes: int) -> None:
+        self._live.start()
+        self._live.update(self._task, advance=n_bytes, total=self.total or None)
+
+    def reset(self) -> None:
+        self._live.reset(self._task)
+
+    def close(self) -> None:
+        self._live.stop()
 
 
 def show_health_check(check: HealthCheck) -> None:

@@ -11,6 +11,7 @@ from robust201.cli.compare import name_networks
 from robust201.cli.evaluate import (
     DATA_OPTION,
     BatchSize,
+    ClassOrderName,
     Device,
     Images,
     Mean,
@@ -56,6 +57,7 @@ def curves(
     std: Std = None,
     images: Images = None,
     resize: ResizeRule = None,
+    class_order: ClassOrderName = None,
     seed: Seed = 0,
     batch_size: BatchSize = 250,
     device: Device = "cpu",
@@ -82,7 +84,9 @@ def curves(
     parsed_attacks = read_keys(keys or ",".join(DEFAULT_ATTACKS.get(norm, ())) or None, settings or [])
     if parsed_attacks is not None:
         parse_attacks(norm, parsed_attacks)  # before the user's files are executed
-    image_set = load_data(data, resize=resize, normalisation=normalisation, count=images, seed=seed)
+    image_set = load_data(
+        data, resize=resize, normalisation=normalisation, class_order=class_order, count=images, seed=seed
+    )
     modules = {name: build_module(network, file) for name, (network, file) in files_by_name.items()}
     restore_gc_thresholds()
     with calling_user_code(", ".join(files_by_name)):

@@ -66,14 +66,6 @@ def export(
             "classified correctly, and a table of the images) or classes (also the predicted classes)."
         ),
     ] = None,
-    estimates: Annotated[
-        bool,
-        typer.Option(
-            "--estimates",
-            help="For a sweep with a compute budget: also write JSON with exact and estimated accuracies, in "
-            "estimated/.",
-        ),
-    ] = False,
     partial: Annotated[
         bool, typer.Option("--partial", help="Export an incomplete sweep, and report what is missing.")
     ] = False,
@@ -122,7 +114,6 @@ def export(
             if outcomes is None
             else parse_choice("value of --outcomes", outcomes, get_args(OutcomeEncoding)),
             partial=partial,
-            estimates=estimates,
             processes=processes or default_processes(parquet=parquet),
             progress=progress,
         )

@@ -77,6 +77,13 @@ ResizeRule = Annotated[
         help="Resize the shorter side to N pixels (torchvision: 256), then crop to CROP (224). FILTER: bilinear.",
     ),
 ]
+ClassOrderName = Annotated[
+    str | None,
+    typer.Option(
+        "--class-order",
+        help="Number class folders in the order of their names as text (default) or as numbers (numeric).",
+    ),
+]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the subset and of all random numbers.")]
 BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of images per batch.")]
 Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda or cuda:N.")]
@@ -112,6 +119,7 @@ def evaluate(
     std: Std = None,
     images: Images = None,
     resize: ResizeRule = None,
+    class_order: ClassOrderName = None,
     seed: Seed = 0,
     batch_size: BatchSize = 250,
     device: Device = "cpu",
@@ -147,7 +155,9 @@ def evaluate(
     data = data or DATASET
     # A benchmark uses the first images, so all images are loaded in their order.
     n_loaded = images if benchmark is None else None
-    image_set = load_data(data, resize=resize, normalisation=normalisation, count=n_loaded, seed=seed)
+    image_set = load_data(
+        data, resize=resize, normalisation=normalisation, class_order=class_order, count=n_loaded, seed=seed
+    )
     module = build_module(network, weights)
     restore_gc_thresholds()
     with calling_user_code(network):
@@ -349,6 +359,7 @@ def load_data(
     *,
     resize: str | None = None,
     normalisation: "Normalisation | None" = None,
+    class_order: str | None = None,
     count: int | None = None,
     seed: int = 0,
 ) -> "ImageSet":
@@ -362,18 +373,27 @@ def load_data(
     path = Path(data)
     image_size, rule = read_resize(resize)
     if data in DATASETS:
-        images = load_images(data, count=count, seed=seed)
-    elif path.exists():
-        # The number of classes comes from class folders or from the network; labels are checked against it later.
-        channels = 3 if normalisation is None else len(normalisation.mean)
-        spec = custom_dataset(path.stem, image_size=image_size or UNKNOWN_COUNT, channels=channels, resize=rule)
-        images = load_images(spec, path=path, count=count, seed=seed)
-    else:
+        for name, value in {"resize": resize, "class-order": class_order}.items():
+            if value is not None:
+                raise ConfigError(
+                    f"Reading the command line failed for --{name}: it is only for files and folders, but {data} is a "
+                    "dataset of the table. Remove the option."
+                )
+        return load_images(data, count=count, seed=seed)
+    if not path.exists():
         raise ConfigError(
             f"Reading the command line failed for --data: expected a file, a folder or a dataset's name, got {data!r}."
             f"{did_you_mean(data, DATASETS)}"
         )
-    return images
+    # The number of classes comes from class folders or from the network; labels are checked against it later.
+    spec = custom_dataset(
+        path.stem,
+        image_size=image_size or UNKNOWN_COUNT,
+        channels=3 if normalisation is None else len(normalisation.mean),
+        resize=rule,
+        class_order=class_order,
+    )
+    return load_images(spec, path=path, count=count, seed=seed)
 
 
 def build_module(network: str, weights: Path | None) -> "nn.Module":

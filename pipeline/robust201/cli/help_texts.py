@@ -21,7 +21,7 @@ PANELS = {
     "Set up": ("demo", "doctor", "fetch", "import", "corrupt"),
     RUN_PANEL: ("plan", "run", "submit", "status", "merge"),
     "Check and export results": ("verify", "export", "convert", "push"),
-    "Look at a dataset": ("report", "rank", "plot", "metrics", "search", "predict", "correlate", "design"),
+    "Look at a dataset": ("report", "rank", "plot", "metrics", "search", "correlate", "design"),
     "Run a study": ("study", "fuse", "import-images", "robustify"),
     "Evaluate your own networks": ("evaluate", "compare", "curves", "show"),
 }
@@ -40,8 +40,6 @@ EXAMPLES = {
     "import": ("robust201 import NATS-tss-v1_0-3ffb9-full.taraa --architectures evaluated --out data/checkpoints",),
     "plan": (
         "robust201 plan jobs/paper.yaml --keys clean,pgd",
-        "robust201 plan jobs/paper.yaml --budget 500h --like dataset",
-        "robust201 plan jobs/paper.yaml --like dataset --next 200",
         "robust201 plan jobs/paper.yaml --save",
         "robust201 plan jobs/train-digits.yaml",
     ),
@@ -87,10 +85,6 @@ EXAMPLES = {
         "robust201 search dataset --table1",
         "robust201 search dataset --objective pgd:1 --methods local,evolution --figure regret.svg",
         "robust201 search dataset --objective clean,pgd:1 --distinct",
-    ),
-    "predict": (
-        "robust201 predict dataset --keys clean,pgd:1 --out predictions.parquet",
-        "robust201 search dataset --objective pgd:1 --predictions predictions.parquet",
     ),
     "study": (
         "robust201 study --published image-distribution",

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from robust201.cli import console
-from robust201.cli.estimates import say_unused_estimates
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import Dataset, Datasets, Keys, WeightsName, split_names
 from robust201.core.errors import ConfigError
@@ -49,7 +48,6 @@ def metrics(
     from robust201.reader.dataset import RobustnessDataset
 
     reader = RobustnessDataset(dataset, weights=weights)
-    say_unused_estimates(reader.files, "metrics use")
     if worst_case is not None:
         _show_worst_case(reader, split_names(datasets) or reader.data, _read_tasks(worst_case), as_json=as_json)
         return

@@ -133,16 +133,6 @@ def option_argv(**options: object) -> tuple[str, ...]:
     )
 
 
-def reject_selection_with_budget(**options: object) -> None:
-    """Reject options that are not None, because they select a subset of a sweep and a budget is for the whole sweep."""
-    for name, value in options.items():
-        if value is not None:
-            raise ConfigError(
-                f"Reading the command line failed for {_option_of(name)}: --budget applies to the whole sweep and "
-                f"cannot be combined with {_option_of(name)}. Remove one of the two options."
-            )
-
-
 def reject_options(yaml_type: str, **options: object) -> None:
     """Reject options that are not None, because they do not apply to this type of YAML.
 

@@ -10,6 +10,7 @@ from robust201.cli import console
 from robust201.cli.evaluate import (
     DATA_OPTION,
     NETWORK_ARGUMENT,
+    ClassOrderName,
     Device,
     Mean,
     ResizeRule,
@@ -48,6 +49,7 @@ def show(
     mean: Mean = None,
     std: Std = None,
     resize: ResizeRule = None,
+    class_order: ClassOrderName = None,
     seed: Seed = 0,
     device: Device = "cpu",
 ) -> None:
@@ -59,7 +61,7 @@ def show(
     check_drawing(out)
     normalisation = read_normalisation(mean, std)
     parameters = read_keys(key, settings or []) or {}
-    image_set = load_data(data, resize=resize, normalisation=normalisation)
+    image_set = load_data(data, resize=resize, normalisation=normalisation, class_order=class_order)
     indices = _read_indices(images, len(image_set))
     module = build_module(network, weights)
     name, fields = next(iter(parameters.items()))

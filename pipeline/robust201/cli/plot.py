@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from robust201.cli.estimates import say_unused_estimates
 from robust201.cli.options import DATASET_ARGUMENT, ImageDataset, WeightsName, split_names
 from robust201.core.errors import ConfigError
 
@@ -89,7 +88,6 @@ def plot(
     from robust201.reader.dataset import RobustnessDataset
 
     reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
-    say_unused_estimates(reader.files, "figures show")
     if name == ALL:
         if measures:
             raise ConfigError(

@@ -97,7 +97,7 @@ def _show(board: "Leaderboard") -> None:
     frame = board.to_frame()
     texts = {
         (row["network"], row["evaluation"]): _format_accuracy(
-            row["accuracy"], row["low"], row["high"], is_tied=row["tied"], is_estimated=row.get("estimated", False)
+            row["accuracy"], row["low"], row["high"], is_tied=row["tied"]
         )
         for row in frame.to_dict("records")
     }
@@ -113,6 +113,6 @@ def _show(board: "Leaderboard") -> None:
     console.show_table(f"{board.results.label}{legend}", columns, rows)
 
 
-def _format_accuracy(accuracy: float, low: float, high: float, *, is_tied: bool, is_estimated: bool) -> str:
+def _format_accuracy(accuracy: float, low: float, high: float, *, is_tied: bool) -> str:
     interval = "" if math.isnan(low) else f" [{100 * low:.1f}, {100 * high:.1f}]"
-    return f"{'*' if is_tied else ''}{'~' if is_estimated else ''}{100 * accuracy:.1f}{interval}"
+    return f"{'*' if is_tied else ''}{100 * accuracy:.1f}{interval}"

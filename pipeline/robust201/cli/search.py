@@ -9,7 +9,6 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.analyse import Folders, Join
-from robust201.cli.estimates import say_unused_estimates
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import ImageDataset, WeightsName, explicit_options, split_names
 from robust201.core.csv_files import write_csv
@@ -81,24 +80,11 @@ def search(
         str | None,
         typer.Option(help="With --blackbox: use images as the fidelity of the evaluations. Default: none."),
     ] = None,
-    predictions: Annotated[
-        Path | None,
-        typer.Option(
-            "--predictions",
-            metavar="FILE",
-            help="File written by robust201 predict, for accuracies that DATASET lacks.",
-        ),
-    ] = None,
-    estimates: Annotated[
-        bool,
-        typer.Option(
-            "--estimates",
-            help="Also use accuracies estimated from a sample of the images; their columns are marked with ~.",
-        ),
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare architecture search methods on a dataset; prints means over runs with 95% intervals."""
+    from robust201.reader.dataset import RobustnessDataset
+
     if blackbox is not None:
         _reject_search_options(explicit_options(context))
     elif fidelity is not None:
@@ -106,12 +92,12 @@ def search(
             "Reading the command line failed for robust201 search: --fidelity applies only with --blackbox. Remove "
             "--fidelity."
         )
-    reader = _open_dataset(folders, weights, estimates=estimates)
+    reader = RobustnessDataset(*folders, weights=weights)
     if blackbox is not None:
         from robust201.search.blackbox import as_fidelity, write_blackbox
 
         parsed_fidelity = as_fidelity(fidelity)
-        for path in write_blackbox(reader, blackbox, parsed_fidelity, data, predictions, estimates=estimates):
+        for path in write_blackbox(reader, blackbox, parsed_fidelity, data):
             typer.echo(path)
         return
     from robust201.search.repeated_searches import TABLE1_OBJECTIVES, compare_with_paper, repeat_searches
@@ -137,8 +123,6 @@ def search(
             constraints=constraint or (),
             join=join or (),
             distinct=distinct,
-            predictions=predictions,
-            estimates=estimates,
             processes=processes,
             on_progress=progress,
         )
@@ -147,7 +131,7 @@ def search(
         published = None if paper_comparison is None else paper_comparison._asdict()
         print_json({"searches": [repeated_search.to_payload() for repeated_search in searches], "published": published})
     else:
-        _show(searches, predictions)
+        _show(searches)
         if paper_comparison is not None:
             verdict = "agrees" if paper_comparison.agrees else "differs"
             typer.echo(
@@ -174,18 +158,9 @@ def _check_outputs(out: Path | None, figure: Path | None) -> None:
         check_figure_file(figure)
 
 
-def _open_dataset(folders: Sequence[Path], weights: str | None, *, estimates: bool) -> "RobustnessDataset":
-    from robust201.reader.dataset import RobustnessDataset
-
-    reader = RobustnessDataset(*folders, weights=weights)
-    if not estimates:
-        say_unused_estimates(reader.files, "searches use")
-    return reader
-
-
 def _reject_search_options(options: Mapping[str, str]) -> None:
     for parameter, option in options.items():
-        if parameter not in ("folders", "data", "blackbox", "fidelity", "predictions", "estimates", "weights"):
+        if parameter not in ("folders", "data", "blackbox", "fidelity", "weights"):
             raise ConfigError(
                 f"Reading the command line failed for robust201 search: --blackbox and {option} are mutually "
                 f"exclusive, because --blackbox exports all cells and does not search. Remove {option}."
@@ -212,7 +187,7 @@ def _choose_dataset(reader: "RobustnessDataset", data: str | None) -> str:
     )
 
 
-def _show(searches: "Sequence[RepeatedSearch]", predictions: Path | None) -> None:
+def _show(searches: "Sequence[RepeatedSearch]") -> None:
     from robust201.search.methods import METHODS
     from robust201.search.repeated_searches import TABLE1_COLUMNS
 
@@ -224,10 +199,7 @@ def _show(searches: "Sequence[RepeatedSearch]", predictions: Path | None) -> Non
             f"{console.format_count(repeated_search.n_runs, 'run')}, {repeated_search.n_members:,} cells; "
             "mean and 95% interval, accuracies in percent"
         )
-        headings = [
-            ("~ " if repeated_search.is_estimated(name) else "") + TABLE1_COLUMNS.get(name, name)
-            for name in repeated_search.columns
-        ]
+        headings = [TABLE1_COLUMNS.get(name, name) for name in repeated_search.columns]
         optimum = (
             "Optimum",
             *(
@@ -248,22 +220,9 @@ def _show(searches: "Sequence[RepeatedSearch]", predictions: Path | None) -> Non
             for runs in repeated_search.results
         ]
         console.show_table(title, ("", *headings, "runs at optimum"), [optimum, *rows])
-    if searches and searches[0].n_predicted:
-        console.say(f"The accuracies of {searches[0].n_predicted:,} cells are predictions; the others are measured.")
-    elif predictions is not None:
-        console.say(
-            f"No prediction was used: {predictions} does not predict these objectives and columns for all cells. "
-            "Predict them with robust201 predict --keys."
-        )
-    if searches and searches[0].n_estimated:
-        console.say(
-            f"In columns marked ~ the accuracies of {searches[0].n_estimated:,} cells are estimates from samples of "
-            "the images. The highest estimate is on average too high: evaluate the best cells on all images."
-        )
     if absent_results := dict.fromkeys(name for repeated_search in searches for name in repeated_search.absent):
-        scope = " for all predicted cells" if searches[0].n_predicted else ""
         console.say(
-            f"Not reported, because {searches[0].reported_on} lacks these results{scope}: {', '.join(absent_results)}."
+            f"Not reported, because {searches[0].reported_on} lacks these results: {', '.join(absent_results)}."
         )
 
 

@@ -211,8 +211,6 @@ class Unit:
         checkpoint_sha256: hash of the weights (see `Weights`).
         weights: short name of the weights if the sweep has several for the network; else empty.
         columns: columns of a measure; empty for tasks that measure predictions.
-        makes_images: whether the unit produces the images of a transfer attack (`runtime.sweep`) instead of results.
-        images: hash of the image sample that the unit evaluates; empty if it evaluates all images of its key.
     """
 
     id: str
@@ -225,13 +223,11 @@ class Unit:
     checkpoint_sha256: str
     weights: str = ""
     columns: tuple[str, ...] = ()
-    makes_images: bool = False
-    images: str = ""
 
     @property
     def label(self) -> str:
         """Display name for messages and logs, such as ``#21 cifar10 pgd``."""
-        return f"{self.network_label} {'images of ' if self.makes_images else ''}{self.key}"
+        return f"{self.network_label} {self.key}"
 
     @property
     def network_label(self) -> str:

@@ -8,7 +8,6 @@
 - `number_text`: numbers as JSON text
 - `written_file`: base class of both formats
 - `outcome_files`: the evaluated images, and the table that describes them
-- `estimates`: estimated accuracies of a sampled sweep
 - `published_layout`: Parquet columns and names of architectures
 - `pool`: processes that write files
 - `folder`: replacement of an earlier export

@@ -76,7 +76,6 @@ class CardFacts:
         columns: columns of the Parquet files of all keys that are not measures; empty if there are no such files.
         measures: columns of each measure's Parquet files, by key in the export's spelling.
         unevaluated_keys: keys of the sweep that were not evaluated on a dataset, by dataset.
-        sampled: (dataset, key) pairs for which most networks have estimated accuracies.
     """
 
     name: str
@@ -89,7 +88,6 @@ class CardFacts:
     columns: Mapping[str, ParquetColumn]
     measures: Mapping[str, Mapping[str, ParquetColumn]]
     unevaluated_keys: Mapping[str, Sequence[str]]
-    sampled: Sequence[tuple[str, str]] = ()
 
     @property
     def title(self) -> str:
@@ -212,13 +210,6 @@ def _contents_section(facts: CardFacts) -> str:
         notes += " Measures have no strength; their column `strength` contains 0."
     for dataset, keys in facts.unevaluated_keys.items():
         notes += f" Not evaluated on {dataset}: {', '.join(f'`{key}`' for key in keys)}."
-    if facts.sampled:
-        sampled_keys = ", ".join(dict.fromkeys(f"`{key}`" for _, key in facts.sampled))
-        notes += (
-            f" Under {sampled_keys}, only the pilot networks were evaluated on all images. Accuracies of all other "
-            "networks are estimated from a sample of the images; `estimates.parquet` contains the estimates with "
-            "standard errors and 95% intervals."
-        )
     return "\n".join([*lines, "", notes, ""])
 
 

@@ -14,7 +14,6 @@ from robust201.core.files import MAX_EXPORTED_FILE_BYTES, sha256_of
 from robust201.core.records import ArchitectureId, Unit
 from robust201.export.key_rows import count_decimals
 from robust201.export.listing import describe_changes
-from robust201.planning.plan import plan_on_all_images
 from robust201.planning.plan_file import load_plan
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import RESULTS_FOLDER_FILE, list_values_per_strength, paper_key
@@ -335,7 +334,7 @@ def _fewest_decimals(record: Mapping[str, Any]) -> int | None:
 
 
 def _read_shards(folder: Path) -> ResultSet:
-    plan, store = plan_on_all_images(load_plan(folder)), ShardStore.open(folder)
+    plan, store = load_plan(folder), ShardStore.open(folder)
     inventory = store.inventory()
     units: dict[tuple[str, ...], list[Unit]] = {}
     for unit in plan.units:

@@ -45,7 +45,6 @@ def side_file_texts(
     *,
     provenances: Iterable[Mapping[str, str]],
     weights: WeightHashes,
-    sampling: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
     """Return the contents, by file name, of all files of an export except the results and the cards."""
     epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, file_format.key_style)
@@ -55,7 +54,7 @@ def side_file_texts(
     )
     contents = {
         META_FILE: layout_of(plan.space_name).meta_text(epsilons, architectures),
-        SWEEP_FILE: _sweep_text(plan, groups, protocols, file_format, sampling),
+        SWEEP_FILE: _sweep_text(plan, groups, protocols, file_format),
         VERSIONS_FILE: _versions_text(provenances),
         WEIGHTS_FILE: json.dumps(weights, indent=1) + "\n" if weights else "",
         RECORDED_FILE: recorded_accuracies,
@@ -115,11 +114,7 @@ def swept_strengths(groups: Iterable[Group], file_format: FileFormat) -> dict[st
 
 
 def _sweep_text(
-    plan: Plan,
-    groups: Sequence[Group],
-    protocols: Sequence[ProtocolCount],
-    file_format: FileFormat,
-    sampling: Mapping[str, Any] | None,
+    plan: Plan, groups: Sequence[Group], protocols: Sequence[ProtocolCount], file_format: FileFormat
 ) -> str:
     """Return the content of sweep.json: protocols with their numbers of evaluations, image selection, strengths."""
     names = weights_names(unit for group in groups for unit in group.units)
@@ -135,8 +130,6 @@ def _sweep_text(
         "sweep": plan.describe() | {"protocols": [dict(protocol.payload) for protocol in protocols]},
         "evaluations": {protocol.digest: protocol.n_evaluations for protocol in protocols},
     }
-    if sampling is not None:
-        payload["sampling"] = dict(sampling)
     if names:
         payload["weights"] = {name: _describe_weights(plan.weights[name]) for name in names}
     return json.dumps(payload, indent=2, allow_nan=False) + "\n"

@@ -14,11 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from robust201.core.errors import ConfigError, IncompleteError, InputError, ResultsError, StorageError
-from robust201.core.files import MAX_EXPORTED_FILE_BYTES, check_file, read_file
+from robust201.core.files import MAX_EXPORTED_FILE_BYTES, check_file
 from robust201.core.memory import give_back_freed_memory
 from robust201.core.records import ArchitectureId, EvaluationProtocol, ImageSet, format_architecture
 from robust201.export.diff import ResultSet, read_result_set
-from robust201.export.estimates import estimate_accuracies, estimates_bytes
 from robust201.export.groups import FileFormat, KeyStyle, group_units
 from robust201.export.json_files import JsonResultFile
 from robust201.export.listing import check_listing, read_listing
@@ -28,14 +27,12 @@ from robust201.export.parquet_files import ParquetResultFile
 from robust201.export.side_files import spell_epsilons, strengths_of_keys, swept_strengths
 from robust201.export.writing import Format, list_files, load_images_of_outcomes, make_files
 from robust201.export.written_file import Compression
-from robust201.planning.plan import Plan, plan_on_all_images
+from robust201.planning.plan import Plan
 from robust201.planning.plan_file import PLAN_FILE, load_plan
 from robust201.reader.json_files import open_decompressed, read_json
 from robust201.reader.listings import REEXPORT, key_of_parquet
 from robust201.reader.parquet_results import is_converted
 from robust201.reader.result_files import (
-    ESTIMATED_FOLDER,
-    ESTIMATES_FILE,
     META_FILE,
     MISSING_FILE,
     SWEEP_FILE,
@@ -45,7 +42,7 @@ from robust201.reader.weights_check import check_clean_accuracy
 from robust201.runtime.lease import Lease
 from robust201.runtime.preview import count_coverage, count_done
 from robust201.shards import Inventory, ShardFinding, ShardStore, requeue_shards
-from robust201.statistics.attack_flags import AttackFlag, KeyAndStrength, find_flags, find_transfers
+from robust201.statistics.attack_flags import AttackFlag, KeyAndStrength, find_flags
 from robust201.statistics.weights_check import WeightsCheck
 
 _CACHE_BYTES = 256 << 20
@@ -174,7 +171,7 @@ def verify_results(
 
 
 def find_attack_flags(
-    results: ResultSet, *, n_images: Mapping[str, int], n_classes: Mapping[str, int], protocols: Iterable[Any]
+    results: ResultSet, *, n_images: Mapping[str, int], n_classes: Mapping[str, int]
 ) -> tuple[AttackFlag, ...]:
     """Find signs of weak attacks on each dataset whose numbers of images and classes are known.
 
@@ -182,9 +179,7 @@ def find_attack_flags(
         results: accuracies; different weights of the same architectures are examined separately.
         n_images: number of images by dataset.
         n_classes: number of classes by dataset.
-        protocols: payloads of the protocols, which identify the sources of transfer attacks.
     """
-    transfers = find_transfers(protocols)
     flags: list[AttackFlag] = []
     for accuracies_by_evaluation in results.by_weights.values():
         accuracies_by_dataset: defaultdict[str, dict[KeyAndStrength, dict[ArchitectureId, float]]] = defaultdict(dict)
@@ -200,19 +195,17 @@ def find_attack_flags(
                 accuracies_by_dataset[dataset],
                 n_images=n_images[dataset],
                 n_classes=n_classes[dataset],
-                transfers=transfers,
             )
     return tuple(flags)
 
 
 def _find_attack_flags_of_plan(results: Path, plan: Plan) -> tuple[AttackFlag, ...]:
     # Units of measures have columns instead of accuracies.
-    n_images = {unit.dataset: unit.n_images for unit in plan_on_all_images(plan).units if not unit.columns}
+    n_images = {unit.dataset: unit.n_images for unit in plan.units if not unit.columns}
     return find_attack_flags(
         read_result_set(results),
         n_images=n_images,
         n_classes={name: count for name in n_images if (count := plan.n_classes(name)) is not None},
-        protocols=plan.describe()["protocols"],
     )
 
 
@@ -249,19 +242,6 @@ def find_gaps(plan: Plan, inventory: Inventory) -> tuple[int, tuple[str, ...]]:
     return plan.n_evaluations - count_done(plan, inventory).total(), tuple(gaps)
 
 
-def _check_estimates(plan: Plan, store: ShardStore, inventory: Inventory, out: Path) -> Iterator[str]:
-    """Recompute the estimates of an export, and compare them byte by byte."""
-    path = out / ESTIMATES_FILE
-    try:
-        sampled = estimate_accuracies(plan, store, inventory, evaluated_images)
-        is_same = read_file(path, MAX_EXPORTED_FILE_BYTES) == estimates_bytes(sampled, plan.space_name)
-    except (OSError, InputError) as error:
-        yield f"Verifying failed for {path}: {error}"
-        return
-    if not is_same:
-        yield f"Verifying failed for {path}: the estimates differ from those computed from the results. Export again."
-
-
 def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path) -> Iterator[str]:
     """Compare an export's files with its listing, its results with the shards, and its strengths with the plan.
 
@@ -277,9 +257,6 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
         return
     yield from check_listing(out, listing)
     listed_digests = listing.digests
-    if ESTIMATES_FILE in listed_digests:
-        yield from _check_estimates(plan, store, inventory, out)
-    plan = plan_on_all_images(plan)
     try:
         sweep = read_json(out / SWEEP_FILE, missing={})
         sweep_record = sweep if isinstance(sweep, dict) else {}
@@ -294,7 +271,6 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
         return
     yield from _check_strengths(out, sweep_record, swept_strengths(groups, file_format), epsilons)
     listed_names = {name for name in listed_digests if "/" in name and not _is_converted(out / name)}
-    listed_names = {name for name in listed_names if not name.startswith(f"{ESTIMATED_FOLDER}/")}
     formats: list[Format] = ["json"] if any(".json" in name for name in listed_names) else []
     formats += ["parquet"] if any(key_of_parquet(name) for name in listed_names) else []
     is_partial = MISSING_FILE in listed_digests

@@ -188,10 +188,8 @@ def _describe_absent_keys(dataset: RobustnessDataset, present_keys: Collection[t
 
 
 def _find_attack_flags_of_dataset(dataset: RobustnessDataset) -> tuple[AttackFlag, ...]:
-    protocols = [] if dataset.sweep is None else dataset.sweep.get("sweep", {}).get("protocols", [])
     return find_attack_flags(
         read_result_set(dataset.path),
         n_images={name: read_recorded_facts(dataset.sweep, name, "clean").n_images for name in dataset.data},
         n_classes={name: DATASETS[name].n_classes for name in dataset.data if name in DATASETS},
-        protocols=protocols,
     )

@@ -10,7 +10,6 @@ strengths), ``weights.json`` (hashes of the weights), ``versions.json``, ``sweep
 `export.listing`, and, in a partial export, ``missing.json``.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +26,6 @@ from robust201.export.card import (
     check_licence,
     croissant_text,
 )
-from robust201.export.estimates import SampledResults, estimate_accuracies, estimates_bytes, estimates_json
 from robust201.export.folder import open_folder
 from robust201.export.groups import (
     FileFormat,
@@ -47,10 +45,9 @@ from robust201.export.published_layout import ParquetColumn, describe_strength, 
 from robust201.export.side_files import side_file_texts, weight_hashes
 from robust201.export.written_file import Compression, parse_choice
 from robust201.images import DATASETS
-from robust201.planning.identity import has_known_images
-from robust201.planning.plan import Plan, plan_on_all_images
+from robust201.planning.plan import Plan
 from robust201.reader.listings import CHECKSUM_FILE, PARQUET_FILES, ListedFile, parquet_files_text
-from robust201.reader.result_files import ESTIMATED_FOLDER, ESTIMATES_FILE, PARQUET_FOLDER, images_name
+from robust201.reader.result_files import PARQUET_FOLDER, images_name
 from robust201.shards import Inventory, RowSelection, ShardStore
 from robust201.tasks.columns import COLUMNS, PREDICTIONS, count_numbers, fields_of
 
@@ -67,7 +64,7 @@ class ExportReport:
         removed: names of removed files of an earlier export.
         n_units: number of exported units (all evaluations of one network on one dataset under one key).
         n_evaluations: number of exported evaluations.
-        missing: number of the plan's evaluations and estimates that are not exported, by (dataset, key). A unit that
+        missing: number of the plan's evaluations that are not exported, by (dataset, key). A unit that
             lacks one strength is not exported, so all its evaluations count as missing.
         n_bytes: total size of the files, in bytes.
     """
@@ -101,7 +98,6 @@ def export_dataset(
     weights: str | None = None,
     outcomes: OutcomeEncoding | None = None,
     images_of: ImageLoader = evaluated_images,
-    estimates: bool = False,
     processes: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExportReport:
@@ -130,9 +126,6 @@ def export_dataset(
             table of the images; ``"classes"`` writes both outcomes and predicted classes; None writes no outcomes.
         images_of: function that loads the evaluated images of a dataset, given the plan and the dataset's name. Their
             labels are needed to compute outcomes.
-        estimates: whether to also write a separate folder of JSON files for the keys that were evaluated on samples of
-            the images. These files contain exact accuracies for the pilot networks, which were evaluated on all images,
-            and estimates for all other networks.
         processes: number of processes. If it is more than 1, a script that calls this function must guard its main
             part with ``if __name__ == "__main__"``.
         progress: called with the number of written units and the number of all units; a unit counts once for each of
@@ -151,12 +144,7 @@ def export_dataset(
     parse_choice("key style", key_style, get_args(KeyStyle))
     if outcomes is not None:
         _check_outcomes_can_be_written(out, plan, formats)
-    sampled_results = _estimate_if_sampled(plan, store, inventory, images_of)
-    full_plan = plan_on_all_images(plan)  # results on samples of the images are exported as estimates
-    groups = group_units(full_plan, inventory, weights)
-    if sampled_results is not None and sampled_results.missing and not partial:
-        raise IncompleteError(_describe_missing_samples(out, plan, sampled_results, groups))
-    plan = full_plan
+    groups = group_units(plan, inventory, weights)
     _check_single_weights(out, groups, formats)
     if any(group.missing_strengths for group in groups) and not partial:
         raise IncompleteError(missing_evaluations_message(out, groups))
@@ -178,28 +166,14 @@ def export_dataset(
     _check_distinct_names(out, result_names)
     hashes = weight_hashes(unit for group in groups for unit in group.units)
     provenances = store.check_rows(inventory)
-    sampling_section = (
-        None
-        if sampled_results is None
-        else {**sampled_results.record, **({"json": ESTIMATED_FOLDER} if estimates else {})}
-    )
-    side_files = side_file_texts(
-        plan, groups, protocol_counts, file_format, provenances=provenances, weights=hashes, sampling=sampling_section
-    )
+    side_files = side_file_texts(plan, groups, protocol_counts, file_format, provenances=provenances, weights=hashes)
     parquet_names = [
         file_format.file_name(group, content) for group, content in result_files if content == PARQUET_FOLDER
     ]
     listings = [PARQUET_FILES] if parquet_names else []
-    estimate_files: dict[str, bytes] = {}
-    if sampled_results is not None:
-        estimate_files[ESTIMATES_FILE] = estimates_bytes(sampled_results, plan.space_name)
-        estimate_files |= (
-            estimates_json(sampled_results, exported_groups, file_format, store, inventory) if estimates else {}
-        )
     planned_names = {
         *side_files,
         *listings,
-        *estimate_files,
         CARD_FILE,
         CROISSANT_FILE,
         *result_names,
@@ -219,8 +193,6 @@ def export_dataset(
             folder.write(images_name(dataset), image_table_bytes(image_set))
         for name, text in side_files.items():
             folder.write(name, text)
-        for name, content in estimate_files.items():
-            folder.write(name, content)
         for name, make_text in ((CARD_FILE, card_text), (CROISSANT_FILE, croissant_text)):
             facts = CardFacts(
                 name=plan_description["name"],
@@ -233,7 +205,6 @@ def export_dataset(
                 columns=_columns_of_image_keys(plan, groups, file_format) if "parquet" in formats else {},
                 measures=dict(sorted(measure_columns.items())),
                 unevaluated_keys=_find_unevaluated_keys(plan, groups),
-                sampled=() if sampled_results is None else sampled_results.keys,
             )
             folder.write(name, make_text(facts))
         if parquet_names:
@@ -248,51 +219,14 @@ def export_dataset(
         removed=removed_names,
         n_units=sum(len(group.complete_units) for group in exported_groups),
         n_evaluations=sum(group.n_evaluations for group in exported_groups),
-        missing=_count_missing(groups, {} if sampled_results is None else sampled_results.missing),
+        missing=_count_missing(groups),
         n_bytes=sum(file.n_bytes for file in folder.written.values()),
     )
 
 
-def _count_missing(
-    groups: Iterable[Group], n_missing_estimates: Mapping[tuple[str, str], int]
-) -> dict[tuple[str, str], int]:
-    """Return the number of missing evaluations and missing estimates, by dataset and key."""
-    n_missing = Counter({(group.dataset, group.key): group.n_unexported for group in groups if group.missing_strengths})
-    n_missing.update(n_missing_estimates)
-    return dict(n_missing)
-
-
-def _estimate_if_sampled(
-    plan: Plan, store: ShardStore, inventory: Inventory, images_of: ImageLoader
-) -> SampledResults | None:
-    """Return the estimates of a sampled sweep, or None if the sweep is not sampled."""
-    if plan_on_all_images(plan).config.sampling is None:
-        return None
-    return estimate_accuracies(plan, store, inventory, images_of)
-
-
-def _describe_missing_samples(out: Path, plan: Plan, sampled_results: SampledResults, groups: Sequence[Group]) -> str:
-    """Return an error message for a sampled sweep that lacks estimates, or evaluations on all images."""
-    n_missing = {
-        (group.dataset, group.key): sum(map(len, group.missing_strengths.values()))
-        for group in groups
-        if group.missing_strengths
-    }
-    missing_descriptions = [
-        f"{sum(n_by_key.values()):,} {noun} "
-        f"({', '.join(f'{dataset} {key} {n:,}' for (dataset, key), n in n_by_key.items())})"
-        for n_by_key, noun in ((n_missing, "evaluations on all images"), (sampled_results.missing, "estimates"))
-        if n_by_key
-    ]
-    unsampled_keys = sorted(
-        {planned.key for planned in plan.planned_keys if not has_known_images(plan.protocols[planned.protocol])}
-    )
-    reason = f"; no sample has been drawn yet for {', '.join(unsampled_keys)}" if unsampled_keys else ""
-    return (
-        f"Exporting failed for {out}: the sweep lacks {' and '.join(missing_descriptions)}{reason}. Run the whole "
-        "sweep again, without a selection, to compute only what is missing (robust201 run SWEEP.yaml), or export the "
-        "finished part with --partial."
-    )
+def _count_missing(groups: Iterable[Group]) -> dict[tuple[str, str], int]:
+    """Return the number of missing evaluations by dataset and key."""
+    return {(group.dataset, group.key): group.n_unexported for group in groups if group.missing_strengths}
 
 
 def load_images_of_outcomes(groups: Iterable[Group], plan: Plan, images_of: ImageLoader) -> dict[str, ImageSet]:

@@ -75,7 +75,7 @@ def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: 
                 axes.yaxis.set_major_formatter(ScalarFormatter())
             axes.grid(axis="y", color=GRID, linewidth=0.5)
             axes.tick_params(labelsize=SMALL_SIZE)
-            axes.set_title(_make_title(search), fontsize=TITLE_SIZE, color=INK, parse_math=False)
+            axes.set_title(search.objective, fontsize=TITLE_SIZE, color=INK, parse_math=False)
             axes.set_xlabel("queries", fontsize=TEXT_SIZE, color=INK)
             regret = "regret (percentage points)" if in_percentage_points else "regret"
             label = "missed fraction of hypervolume" if search.has_several_objectives else regret
@@ -87,10 +87,3 @@ def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: 
             file_format = out.suffix.lstrip(".")
             figure.savefig(stream, format=file_format, dpi=PNG_DPI, metadata=METADATA[file_format])
     return out
-
-
-def _make_title(search: RepeatedSearch) -> str:
-    """Return the objective's name, with a note if some of its values are estimates or predictions."""
-    sources = [(search.is_estimated(search.objective), "estimates"), (search.n_predicted > 0, "predictions")]
-    suffix = " and ".join(source for is_used, source in sources if is_used)
-    return f"{search.objective} (partly {suffix})" if suffix else search.objective

@@ -249,7 +249,7 @@ def _weights_check_text(dataset: RobustnessDataset) -> str:
 
 def _attack_flags_warning(results: "DatasetResults") -> str:
     """Return a warning that lists signs of weak attacks; empty without signs, or numbers of images and classes."""
-    from robust201.statistics.attack_flags import ZERO_GRADIENTS, find_flags, find_transfers
+    from robust201.statistics.attack_flags import ZERO_GRADIENTS, find_flags
 
     n_classes = results.reader.files.count_classes(results.name)
     if results.n_images is None or n_classes is None:
@@ -262,8 +262,7 @@ def _attack_flags_warning(results: "DatasetResults") -> str:
     key, strength = ZERO_GRADIENTS
     if (column := (*key.split(), strength)) in results.measures:
         accuracies[ZERO_GRADIENTS] = results.measures[column].dropna().to_dict()
-    transfers = find_transfers(((results.reader.sweep or {}).get("sweep") or {}).get("protocols", ()))
-    flags = find_flags(results.name, accuracies, n_images=results.n_images, n_classes=n_classes, transfers=transfers)
+    flags = find_flags(results.name, accuracies, n_images=results.n_images, n_classes=n_classes)
     if not flags:
         return ""
     list_items = "".join(f"<li>{html.escape(flag.message)}</li>" for flag in flags[:_MAX_WARNING_ITEMS])
@@ -283,9 +282,7 @@ def _leaderboard_table(board: "Leaderboard") -> str:
         return ""
     frame = board.to_frame()
     cells = {
-        (row["network"], row["evaluation"]): _leaderboard_cell(
-            row["accuracy"], row["low"], row["high"], row["tied"], row.get("estimated", False)
-        )
+        (row["network"], row["evaluation"]): _leaderboard_cell(row["accuracy"], row["low"], row["high"], row["tied"])
         for row in frame.to_dict("records")
     }
     table_rows = []
@@ -312,8 +309,8 @@ def _leaderboard_table(board: "Leaderboard") -> str:
     )
 
 
-def _leaderboard_cell(accuracy: float, low: float, high: float, is_tied: bool, is_estimated: bool) -> str:
-    number = f"{'~' if is_estimated else ''}{100 * accuracy:.1f}"
+def _leaderboard_cell(accuracy: float, low: float, high: float, is_tied: bool) -> str:
+    number = f"{100 * accuracy:.1f}"
     text = f"<strong>{number}</strong>" if is_tied else number
     return text if math.isnan(low) else f"{text} <small>[{100 * low:.1f}, {100 * high:.1f}]</small>"
 

@@ -106,12 +106,14 @@ def load_images(
     seed: int = 0,
     image_size: int | None = None,
     resize: Resize | None = None,
+    class_order: str | None = None,
 ) -> ImageSet:
     """Load a split of a dataset in `DATASETS`, of a custom dataset (`specs.custom_dataset`), or of files at a path.
 
     With a path, any name is allowed: the number of classes and the image size are taken from the files, unless
     `image_size` is set. `resize` is the rule for images of other sizes, which class folders and Parquet files may
-    contain. `count` selects a class-stratified subset (see `select`); in class folders, only the subset is decoded.
+    contain. `class_order` is the order in which class folders are numbered: their names as ``"text"`` (the default), or
+    ``"numeric"``. `count` selects a class-stratified subset (see `select`); in class folders, only it is decoded.
 
     `form` is one of `FORMS`; None tries all forms of the dataset. `path` is a file, the folder of the images or its
     parent; None searches the data folder (`ROBUST201_DATA`). `verify` checks published checksums, sizes and image
@@ -121,11 +123,15 @@ def load_images(
         Images (N, C, H, W) uint8, C-contiguous; `indices` are their positions in the full split.
 
     Raises:
-        ConfigError: there is no such dataset, the dataset has no such form, or the resize rule is invalid.
+        ConfigError: there is no such dataset, the dataset has no such form, the resize rule is invalid, or the images
+            with a class order are not in class folders.
         DatasetError: images are missing, damaged, or have the wrong form, size or labels; or `count` is out of range.
+
+    Warns:
+        RobustWarning: class folders are named by numbers, which text sorts differently, and there is no `class_order`.
     """
     path = None if path is None else Path(path)
-    spec = _find_spec(name, path, image_size, resize)
+    spec = _find_spec(name, path, image_size, resize, class_order)
     if form is not None and form not in spec.forms:
         raise ConfigError(
             f"Looking up a file form failed for {spec.name}: expected one of {', '.join(spec.forms)}, got {form!r}."
@@ -137,6 +143,10 @@ def load_images(
         for folder in dict.fromkeys((root, root / spec.name, root / spec.folder_name)):
             source = candidate.find(spec, folder, split)
             if source is not None:
+                if spec.class_order is not None and candidate.load is not load_folders:
+                    raise ConfigError(
+                        f"Loading images failed for {source}: a class order is only for class folders. Remove it."
+                    )
                 return _make_image_set(spec, candidate.load(spec, source, split, verify=verify), count, seed)
     expected = "; or ".join(f"{candidate.describe_files(spec)} ({candidate.name})" for candidate in candidates)
     got = "none of these" if root.exists() else "no such file or folder"
@@ -150,18 +160,22 @@ def load_images(
 
 
 def _find_spec(
-    name: str | DatasetSpec, path: Path | None, image_size: int | None, resize: Resize | None
+    name: str | DatasetSpec,
+    path: Path | None,
+    image_size: int | None,
+    resize: Resize | None,
+    class_order: str | None,
 ) -> DatasetSpec:
     if isinstance(name, DatasetSpec):
         return name
     if name in DATASETS or path is None:
-        if (image_size, resize) != (None, None):
+        if (image_size, resize, class_order) != (None, None, None):
             raise ConfigError(
-                f"Loading images failed for {name!r}: `image_size` and `resize` are only for custom images. "
-                "Remove them."
+                f"Loading images failed for {name!r}: `image_size`, `resize` and `class_order` are only for custom "
+                "images. Remove them."
             )
         return dataset(name)
-    return custom_dataset(name, image_size=image_size or UNKNOWN_COUNT, resize=resize)
+    return custom_dataset(name, image_size=image_size or UNKNOWN_COUNT, resize=resize, class_order=class_order)
 
 
 def _make_image_set(spec: DatasetSpec, loaded: LabelledImages | ImageFiles, count: int | None, seed: int) -> ImageSet:

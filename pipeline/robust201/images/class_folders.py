@@ -1,14 +1,17 @@
 """Folders of JPEG or PNG files, one folder per class, in the order of torchvision's `ImageFolder`.
 
-Classes are numbered in the order of their folders' names, unless a file `labels.json` next to the folders numbers them.
+Classes are numbered in the order of their folders' names, as text or as numbers (`DatasetSpec.class_order`), unless a
+file `labels.json` next to the folders numbers them.
 This file is a JSON object that maps the name of each folder to its label, so that, for example, ten classes of ImageNet
-can have the labels that they have among all thousand classes. Files without the suffix of an image are ignored. Images
-other than JPEG and PNG are rejected instead of ignored, because torchvision reads them.
+can have the labels that they have among all thousand classes. Hidden files and folders and files without the suffix of
+an image are ignored. Images other than JPEG and PNG are rejected instead of ignored, because torchvision reads them.
 """
 
 import json
 import os
+import re
 import reprlib
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import DatasetError, one_line
-from robust201.core.files import MAX_JSON_BYTES, read_file, read_text
+from robust201.core.errors import DatasetError, RobustWarning, one_line
+from robust201.core.files import MAX_JSON_BYTES, read_file
 from robust201.core.records import MAX_CLASSES, Split
 from robust201.images.checks import check_count, check_labels
 from robust201.images.decoding import ImageDecoder
@@ -73,10 +76,21 @@ def load_folders(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -
 
     Raises:
         DatasetError: a class folder has no images or images of another format, the number of class folders is not the
-            dataset's number of classes, or `labels.json` does not number every class.
+            dataset's number of classes, `labels.json` does not number every class, or names without a number have no
+            numeric order.
+
+    Warns:
+        RobustWarning: see `_order_classes`.
     """
     class_names = _class_names(path)
     labels_by_name = _read_labels(path, class_names)
+    if labels_by_name is None:
+        class_names = _order_classes(path, class_names, spec.class_order)
+    elif spec.class_order is not None:
+        raise DatasetError(
+            f"Reading labels failed for {path}: {CLASS_NUMBERS_FILE} and a class order both number the class folders. "
+            "Remove one of them."
+        )
     if labels_by_name is None and spec.n_classes not in {0, len(class_names)}:
         raise DatasetError(
             f"Reading images failed for {path}: expected {spec.n_classes:,} class folders, one per class, got "
@@ -103,7 +117,35 @@ def _has_classes(folder: Path) -> bool:
 
 
 def _class_names(folder: Path) -> tuple[str, ...]:
-    return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()))
+    return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."))
+
+
+def _order_classes(folder: Path, names: tuple[str, ...], order: str | None) -> tuple[str, ...]:
+    """Return the names of class folders, which are sorted as text, in an order.
+
+    Warns:
+        RobustWarning: no order is given, and all names are numbers, in another order than that of text.
+    """
+    unsuitable_names = [name for name in names if not re.fullmatch("[0-9]+", name)]
+    if order == "text" or (order is None and unsuitable_names):
+        return names
+    if unsuitable_names:
+        raise DatasetError(
+            f"Reading labels failed for {folder}: expected class folders named by numbers, since their order is "
+            f"numeric, got {unsuitable_names[0]!r}. Rename the folder, or sort the folders as text."
+        )
+    numeric_names = tuple(sorted(names, key=int))
+    if order == "numeric":
+        return numeric_names
+    if numeric_names != names:
+        label = next(label for label, name in enumerate(names) if name != numeric_names[label])
+        warnings.warn(
+            f"{folder}: class folders are sorted as text, so label {label} is folder {names[label]}, not folder "
+            f"{numeric_names[label]}. Set the class order: numeric for numbers, text to keep it.",
+            RobustWarning,
+            stacklevel=2,
+        )
+    return names
 
 
 def _list_images(folder: Path) -> list[Path]:
@@ -121,11 +163,34 @@ def _list_images(folder: Path) -> list[Path]:
 
 
 def _iter_images(folder: Path) -> Iterator[Path]:
-    """Yield the image files of a folder and its subfolders in torchvision's order."""
-    for parent, _, file_names in sorted(os.walk(folder, followlinks=True)):
+    """Yield the image files of a folder and its subfolders in torchvision's order, each file once.
+
+    Links are followed, except those that lead to another path of the same file or folder, or to a folder around this
+    one, whose images belong to other classes.
+    """
+    visited = set()
+    for parent, real_parent, file_names in sorted(_walk(folder)):
         for file_name in sorted(file_names):
-            if file_name.lower().endswith(_SUPPORTED_SUFFIXES + _UNSUPPORTED_SUFFIXES):
-                yield Path(parent, file_name)
+            if file_name[0] != "." and file_name.lower().endswith(_SUPPORTED_SUFFIXES + _UNSUPPORTED_SUFFIXES):
+                file = os.path.join(parent, file_name)  # noqa: PTH118 - faster than Path, for a million files
+                real_file = os.path.realpath(file) if os.path.islink(file) else f"{real_parent}/{file_name}"  # noqa: PTH114
+                if real_file not in visited:
+                    visited.add(real_file)
+                    yield Path(file)
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield the path, the real path and the names of files of a folder and of each folder below it once."""
+    real_folder = folder.resolve()
+    visited = set()
+    for parent, subfolders, file_names in os.walk(folder, followlinks=True):
+        real_parent = Path(parent).resolve()
+        if real_parent in visited or real_parent in real_folder.parents:
+            subfolders.clear()
+            continue
+        visited.add(real_parent)
+        subfolders[:] = sorted(name for name in subfolders if name[0] != ".")
+        yield parent, str(real_parent), file_names
 
 
 def _read_labels(folder: Path, class_names: tuple[str, ...]) -> dict[str, int] | None:
@@ -134,7 +199,9 @@ def _read_labels(folder: Path, class_names: tuple[str, ...]) -> dict[str, int] |
     if not path.exists():
         return None
     try:
-        labels_by_name = json.loads(read_text(path, MAX_JSON_BYTES), object_pairs_hook=_dict_with_unique_keys)
+        labels_by_name = json.loads(
+            read_file(path, MAX_JSON_BYTES).decode("utf-8-sig"), object_pairs_hook=_dict_with_unique_keys
+        )
         if not isinstance(labels_by_name, dict):
             raise TypeError(f"a {type(labels_by_name).__name__}")  # noqa: TRY301 - the except clause writes the message
     except (OSError, ValueError, TypeError, RecursionError) as error:

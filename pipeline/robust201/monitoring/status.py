@@ -210,7 +210,7 @@ class StatusReader:
         """Count complete and stale evaluations, and estimate the multiply-accumulates of missing evaluations."""
         plan = self._plan
         self._done, self._macs_left = count_done(plan, inventory), 0.0
-        self._n_stale = sum(inventory.count_foreign_evaluations(plan.unit_ids_and_replacement_ids).values())
+        self._n_stale = sum(inventory.count_foreign_evaluations(plan.unit_ids).values())
         for coverage in count_coverage(plan, inventory):
             planned_key, unfinished = coverage.planned_key, coverage.unfinished
             macs = plan.unit_macs(planned_key) if unfinished else []

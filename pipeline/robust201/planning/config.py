@@ -7,7 +7,7 @@ part of it by their hashes.
 import math
 import re
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from robust201.core.errors import ArchitectureError, ConfigError, did_you_mean
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.host import MAX_THREADS
 from robust201.core.precision import Precision
 from robust201.core.records import (
@@ -37,7 +37,7 @@ from robust201.core.records import (
 from robust201.core.strict_model import MAX_COUNT, Cells, Channels, PositiveFloat, PositiveInt, StrictModel
 from robust201.core.user_code import UserFunction
 from robust201.images import DATASETS
-from robust201.images.specs import DatasetSpec, Resize, custom_dataset
+from robust201.images.specs import ClassOrder, DatasetSpec, Resize, custom_dataset
 from robust201.planning.field_errors import describe_problem
 from robust201.planning.plugins import (
     SPACES_GROUP,
@@ -47,9 +47,7 @@ from robust201.planning.plugins import (
     is_installed,
     plugin_names,
 )
-from robust201.planning.sampling_section import SamplingSection
 from robust201.planning.sweep_yaml import ConfigPath, substitute_variables
-from robust201.planning.transfers import TransferParameters, parse_transfers
 from robust201.planning.user_tasks import MAX_NAME_BYTES, UserTaskParameters, is_custom_name
 from robust201.spaces import DEFAULT_SPACE, SPACES
 from robust201.spaces.base import Space
@@ -60,7 +58,6 @@ from robust201.tasks.columns import (
     MAX_COUNTED_CLASSES,
     MAX_MATRIX_CLASSES,
     MEASUREMENTS,
-    PREDICTIONS,
     PUBLISHED,
     requested_columns,
 )
@@ -311,6 +308,9 @@ class DatasetSection(Section):
     resize: ResizeSection | None = None
     """For custom JPEG and PNG files of other sizes: resize the shorter side, then crop the central square of
     `image_size` pixels, as torchvision does (protocol)."""
+    class_order: ClassOrder | None = None
+    """For custom images in class folders: number the classes in the order of the folders' names as `text` (the default,
+    as torchvision does) or as numbers (`numeric`)."""
     normalisation: NormalisationSection | None = None
     """Mean and standard deviation; by default those of the dataset; `mnist` and custom images have none (protocol)."""
 
@@ -462,8 +462,8 @@ def check_datasets(sections: Mapping[str, DatasetSection]) -> None:
 
 
 def _check_image_fields(name: str, section: DatasetSection) -> None:
-    if name in DATASETS and (section.channels, section.resize) != (None, None):
-        raise ValueError(f"{name}: `channels` and `resize` are for custom datasets only. Remove them.")
+    if name in DATASETS and (section.channels, section.resize, section.class_order) != (None, None, None):
+        raise ValueError(f"{name}: `channels`, `resize` and `class_order` are for custom datasets only. Remove them.")
     try:
         spec = make_dataset_spec(name, section)
     except ConfigError as error:
@@ -487,6 +487,7 @@ def make_dataset_spec(name: str, section: DatasetSection) -> DatasetSpec:
             image_size=section.image_size,
             channels=section.channels or 3,
             resize=None if section.resize is None else Resize(**section.resize.model_dump()),
+            class_order=section.class_order,
         )
     if section.normalisation is not None:
         spec = replace(spec, normalisation=Normalisation(section.normalisation.mean, section.normalisation.std))
@@ -604,8 +605,6 @@ class SweepConfig(BaseConfig):
     batch_size: PositiveInt = 250
     """Images per batch; part of the protocol of the reference engine and of custom tasks, which draw random numbers per
     batch."""
-    sampling: SamplingSection | None = None
-    """Estimate accuracies from a sample of the images (docs/sweeps.md) (protocol, by the sampled images)."""
     execution: ExecutionSection = ExecutionSection()
     """Executor, workers and devices."""
 
@@ -643,11 +642,7 @@ class SweepConfig(BaseConfig):
     @model_validator(mode="before")
     @classmethod
     def _choose_measurements(cls, fields: Any) -> Any:
-        """Choose default measurements.
-
-        They have no confusion or confidence matrices if a dataset has many classes, and include predictions if the
-        sweep is sampled.
-        """
+        """Choose default measurements, without confusion and confidence matrices if a dataset has many classes."""
         if not isinstance(fields, Mapping) or "measurements" in fields:
             return fields
         sections = fields.get("datasets")
@@ -655,8 +650,6 @@ class SweepConfig(BaseConfig):
             [_count_classes(section) for section in sections.values()] if isinstance(sections, Mapping) else []
         )
         measurements = ("accuracy",) if max(class_counts, default=0) > MAX_COUNTED_CLASSES else PUBLISHED
-        if fields.get("sampling") is not None:
-            measurements = (*measurements, PREDICTIONS)
         return fields if measurements == PUBLISHED else {**fields, "measurements": measurements}
 
     @model_validator(mode="after")
@@ -700,32 +693,6 @@ class SweepConfig(BaseConfig):
         return self
 
     @model_validator(mode="after")
-    def _check_transfers(self) -> Self:
-        transfers = self.transfers
-        if transfers:
-            architectures = self.selected_architectures
-            for key, source in transfers.items():
-                if source not in architectures:
-                    raise ValueError(
-                        f"keys.{key}.source: expected one of the sweep's architectures, since the sweep has their "
-                        f"weights, got {format_architecture(source)}. Add it to `architectures`."
-                    )
-            first_keys: dict[tuple[ArchitectureId, str], str] = {}
-            for key, parameters in self.parameters.items():
-                if key not in transfers or key in self.keys:  # not from a list of sources
-                    continue
-                source = transfers[key]
-                earlier_key = first_keys.setdefault(
-                    (source, parameters.model_copy(update={"source": ""}).model_dump_json()), key
-                )
-                if earlier_key != key:
-                    raise ValueError(
-                        f"keys.{key}.source: expected different architectures in a list of sources, got "
-                        f"{format_architecture(source)} twice (also {earlier_key}). Remove one of them."
-                    )
-        return self
-
-    @model_validator(mode="after")
     def _check_corruption_sources(self) -> Self:
         corruptions = [key for key in self.parameters if key in self.keys and self.tasks[key].kind == "corruption"]
         if "keys" not in self.model_fields_set or not corruptions:
@@ -753,8 +720,8 @@ class SweepConfig(BaseConfig):
                 raise ValueError(f"keys.{key}: {problem}")
             for dataset in self.datasets:
                 spec = self.dataset_spec(dataset)
-                problem = parameters.unsupported_classes_reason(spec.n_classes) or _excessive_cost_reason(
-                    task, parameters, spec.n_classes
+                problem = parameters.unsupported_classes_reason(spec.n_classes) or task.excessive_cost_reason(
+                    parameters, spec.n_classes
                 )
                 if problem is None and task.constraint is not None:
                     problem = task.constraint.excessive_strength_reason(
@@ -763,27 +730,6 @@ class SweepConfig(BaseConfig):
                 if problem is not None:
                     raise ValueError(f"keys.{key} on {dataset}: {problem}")
         return self
-
-    @model_validator(mode="after")
-    def _check_sampling(self) -> Self:
-        if self.sampling is not None:
-            for problem in _find_sampling_problems(self, self.sampling):
-                raise ValueError(problem)
-        return self
-
-    @property
-    def sampled_keys(self) -> tuple[str, ...]:
-        """Keys under which networks are evaluated on a sample, except the pilot networks, which get all images.
-
-        These are all attacks except transfers and the attacks in `sampling.cheap`.
-        """
-        if self.sampling is None:
-            return ()
-        return tuple(
-            key
-            for key, task in self.tasks.items()
-            if task.kind == "attack" and key not in self.sampling.cheap and key not in self.transfers
-        )
 
     @property
     def parameters(self) -> dict[str, Parameters]:
@@ -795,26 +741,10 @@ class SweepConfig(BaseConfig):
         """Tasks by key, built-in and custom."""
         return {
             key: parameters.to_task(key)
-            if isinstance(parameters, UserTaskParameters | TransferParameters)
+            if isinstance(parameters, UserTaskParameters)
             else TASKS[key].with_parameters(parameters)
             for key, parameters in self.parameters.items()
         }
-
-    @property
-    def transfers(self) -> dict[str, ArchitectureId]:
-        """Source architecture of each transfer attack, by key."""
-        transfers = {
-            key: parameters for key, parameters in self.parameters.items() if isinstance(parameters, TransferParameters)
-        }
-        if not transfers:
-            return {}
-        space, sources = self.make_space({}), {}
-        for key, parameters in transfers.items():
-            try:
-                sources[key] = space.resolve(parameters.source)
-            except ArchitectureError as error:
-                raise ConfigError(f"keys.{key}.source: {error}") from error
-        return sources
 
     @property
     def space_name(self) -> str:
@@ -879,55 +809,8 @@ class SweepConfig(BaseConfig):
         return tuple(key for key in self.tasks if key not in evaluated_keys)
 
 
-def _find_sampling_problems(config: SweepConfig, section: SamplingSection) -> Iterator[str]:
-    """Yield the reasons why a sweep cannot be sampled."""
-    if config.engine == "reference":
-        yield (
-            "sampling: expected `engine: fused`, since the random numbers of the reference engine depend on which "
-            "images share a batch, got `reference`. Change the engine, or remove the section."
-        )
-    if PREDICTIONS not in config.measurements:
-        yield (
-            "measurements: sampling estimates accuracies from the measurement `predictions`, which is missing from "
-            f"{list(config.measurements)}. Add `predictions`, or remove the sampling section."
-        )
-    unknown_keys = [key for key in section.cheap if key not in config.parameters]
-    if "cheap" in section.model_fields_set and unknown_keys:
-        suggestion = did_you_mean(unknown_keys[0], config.parameters)
-        yield f"sampling.cheap: expected keys of this sweep, got {unknown_keys[0]!r}.{suggestion}"
-    if not config.sampled_keys:
-        yield (
-            "sampling: expected an attack that is not in `sampling.cheap`, since only such attacks are sampled, got "
-            "none. Add a key, or remove the section."
-        )
-    keys_drawing_per_batch = [
-        key for key in config.sampled_keys if config.tasks[key].shares_random_numbers_in_batch(config.engine)
-    ]
-    if keys_drawing_per_batch:
-        yield (
-            "sampling: expected keys whose random numbers depend on the image alone, got "
-            f"{keys_drawing_per_batch[0]}, which draws them once per batch. Add the key to `sampling.cheap` to "
-            "evaluate it on all images, or remove it from the sweep."
-        )
-    n_weights, n_networks = len(config.placeholder_weights("")), len(config.selected_architectures)
-    if n_weights > 1:
-        yield (f"sampling: expected one set of weights per network, got {n_weights:,}. Write one sweep for each set.")
-    if section.pilot >= n_networks:
-        yield (
-            f"sampling.pilot: expected fewer networks than the sweep's {n_networks:,}, got {section.pilot:,}. Choose "
-            "fewer, or remove the sampling section, since no network would be sampled."
-        )
-
-
-def _excessive_cost_reason(task: Task, parameters: Parameters, n_classes: int) -> str | None:
-    """Return the reason why a key is too expensive, or None; for a transfer, check its attack on the source."""
-    if isinstance(parameters, TransferParameters):
-        return parameters.attack_task.excessive_cost_reason(parameters.attack, n_classes)
-    return task.excessive_cost_reason(parameters, n_classes)
-
-
 def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]:
-    """Return the parameters by key, with groups and lists of sources expanded (see `SweepConfig.parameters`)."""
+    """Return the parameters by key, with groups expanded (see `SweepConfig.parameters`)."""
     built_in: dict[str, Parameters] = {}
     custom: dict[str, Parameters] = {}
     for name, fields in keys.items():
@@ -937,12 +820,6 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
             continue
         if (custom_task := parse_custom_task(name, fields)) is not None:
             custom[name] = custom_task
-            continue
-        if "source" in fields:
-            for transfer, parameters in parse_transfers(name, fields, TASKS, _parse_parameters):
-                if transfer in custom or (transfer in keys and transfer != name):
-                    raise ValueError(f"expected distinct names, got {transfer!r} twice. Rename one of the keys.")
-                custom[transfer] = parameters
             continue
         try:
             task = find_task(name)

@@ -31,11 +31,7 @@ class KeyCost(NamedTuple):
 
 
 def key_costs(plan: Plan, speeds: Speeds) -> list[KeyCost]:
-    """Estimate the hours by dataset and key, in the order of the plan.
-
-    The hours of a transfer (an attack whose images are generated on another network, the source) exclude the generation
-    of these images.
-    """
+    """Estimate the hours by dataset and key, in the order of the plan."""
     assumed_speed = plan.config.execution.assumed_gmacs() * 1e9
     macs: dict[tuple[str, str], float] = {}
     for planned_key in plan.planned_keys:
@@ -48,9 +44,8 @@ def key_costs(plan: Plan, speeds: Speeds) -> list[KeyCost]:
 
 
 def total_hours(plan: Plan, speeds: Speeds) -> float:
-    """Estimate the hours of a plan, including the generation of images for its transfers."""
-    source_hours = plan.source_macs / (plan.config.execution.assumed_gmacs() * 1e9) / 3600
-    return source_hours + sum(cost.hours for cost in key_costs(plan, speeds))
+    """Estimate the hours of a plan."""
+    return sum(cost.hours for cost in key_costs(plan, speeds))
 
 
 def measure_speeds(plan: Plan, results: Path) -> dict[tuple[str, str], float]:

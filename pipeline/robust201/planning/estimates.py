@@ -6,7 +6,7 @@ from typing import Any
 from robust201.planning.plan import Plan
 from robust201.tasks.columns import COLUMNS, columns_of, count_numbers
 
-# Measured in the trial in docs/trials.md (10 classes, uncompacted): a confusion count takes 0.8 bytes in Parquet and
+# Measured in a sweep with 10 classes, uncompacted: a confusion count takes 0.8 bytes in Parquet and
 # 3.3 in JSON, a mean confidence 6.1 and 21.7, and the rest of a row including its part of the footer 670. Sizes for 100
 # classes have not been measured.
 _SHARD_BYTES_PER_COUNT, _SHARD_BYTES_PER_MEAN, _SHARD_BYTES_PER_ROW = 1, 6, 670
@@ -28,7 +28,7 @@ def estimate(plan: Plan) -> dict[str, Any]:
             _SHARD_BYTES_PER_ROW + n_counts * _SHARD_BYTES_PER_COUNT + n_means * _SHARD_BYTES_PER_MEAN
         )
         json_bytes += n_rows * (n_counts * _JSON_BYTES_PER_COUNT + n_means * _JSON_BYTES_PER_MEAN)
-    macs = plan.source_macs + sum(sum(plan.unit_macs(planned_key)) for planned_key in planned_keys)
+    macs = sum(sum(plan.unit_macs(planned_key)) for planned_key in planned_keys)
     return {
         "name": plan.config.name,
         "architectures": len(

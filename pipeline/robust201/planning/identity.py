@@ -7,7 +7,6 @@ from typing import Any
 from robust201.core.records import EvaluationProtocol
 from robust201.planning.config import SweepConfig
 from robust201.planning.input_facts import DatasetFacts, InputFacts
-from robust201.planning.transfers import TransferParameters
 
 
 def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: InputFacts) -> dict[str, Any]:
@@ -32,9 +31,6 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: InputFa
         payload["seed"] = config.seed
     if task.kind == "corruption":
         payload["corruption"] = dict(dataset_facts.corruptions.get(key, {}))
-    if isinstance(parameters, TransferParameters):
-        source = config.transfers[key]
-        payload["source"] = parameters.identify_source(source, facts.weights[dataset][source])
     if f"keys.{key}" in facts.code:
         payload["file_sha256"] = facts.code[f"keys.{key}"]
     dataset_fields = config.datasets[dataset].identity()
@@ -44,18 +40,8 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: InputFa
 
 
 def is_complete(protocol: EvaluationProtocol) -> bool:
-    """Return whether a protocol is complete, which requires that its corrupted images and its sample exist."""
-    return protocol.payload.get("corruption") != {} and has_known_images(protocol)
-
-
-def has_known_images(protocol: EvaluationProtocol) -> bool:
-    """Return whether the images of a protocol are known; they are unknown before their sample is drawn."""
-    return bool(protocol.payload["images"]["sha256"])
-
-
-def sampled_payload(payload: Mapping[str, Any], images_sha256: str) -> dict[str, Any]:
-    """Return the payload of a protocol on a sample of images; the hash is empty before the sample is drawn."""
-    return {**payload, "images": {"sha256": images_sha256, "sample_of": payload["images"]["sha256"]}}
+    """Return whether a protocol is complete, which requires that its corrupted images exist."""
+    return protocol.payload.get("corruption") != {}
 
 
 def _images_payload(config: SweepConfig, key: str, facts: DatasetFacts) -> dict[str, Any]:

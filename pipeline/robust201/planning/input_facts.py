@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from robust201.core.records import ArchitectureId, ImageSelection, Weights
-from robust201.planning.samples import Samples
 
 
 class ImageFacts(NamedTuple):
@@ -80,14 +79,12 @@ class InputFacts:
         code: SHA-256 of each Python file of the sweep, by the YAML field that names it.
         test_accuracies: accuracy on all test images that was recorded with the weights, by the SHA-256 of the weights.
             It does not affect results; it is compared with the measured accuracy.
-        samples: samples of images that have been drawn, which are stored in a separate file (`planning.samples`).
     """
 
     datasets: Mapping[str, DatasetFacts]
     weights: Mapping[str, Mapping[ArchitectureId, tuple[Weights, ...]]]
     code: Mapping[str, str] = field(default_factory=dict)
     test_accuracies: Mapping[str, float] = field(default_factory=dict)
-    samples: Samples | None = None
 
     def without_weights(self) -> "InputFacts":
         """Return the facts without weights, for sending to workers; units contain the hashes of weights."""

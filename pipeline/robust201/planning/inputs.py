@@ -1,30 +1,22 @@
 """A sweep's inputs: images, corrupted images and weights, opened in the same way by the driver and all workers."""
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from robust201.core.errors import ConfigError, DatasetError
+from robust201.core.errors import DatasetError
 from robust201.core.files import atomic_write
-from robust201.core.records import ImageSelection, ImageSet, Part, content_digest
+from robust201.core.records import ImageSelection, ImageSet, content_digest
 from robust201.core.user_code import hash_file, hash_files, read_code
 from robust201.images import load_images
-from robust201.images.adversarial import AdversarialStore
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
 from robust201.images.generated_folder import MANIFEST, GeneratorRecipe, find_unfinished_keys
 from robust201.images.image_arrays import read_image_arrays, write_image_arrays
 from robust201.planning.config import CorruptionsSection, SweepConfig
 from robust201.planning.input_facts import DatasetFacts, ImageFacts, InputFacts
-from robust201.planning.plan import Plan
-from robust201.planning.samples import Samples, choose_images
 from robust201.planning.training_config import TrainingConfig
-from robust201.planning.transfers import TransferParameters
 from robust201.planning.weights import WeightsSource
 from robust201.spaces.base import Space
 from robust201.spaces.user_file import UserFileSpace
@@ -63,7 +55,6 @@ class Inputs:
         self._keys, self._datasets = keys, datasets
         self._say = say
         self._images: dict[tuple[str, ImageSelection | None], ImageSet] = {}
-        self._sample_images: dict[str, ImageSet] = {}
 
     @cached_property
     def weights(self) -> WeightsSource:
@@ -105,25 +96,6 @@ class Inputs:
         for dataset in self._config.datasets:
             for own_selection in (None, *self._config.own_images):
                 save_image_copy(self._config, dataset, self.images(dataset, own_selection))
-
-    def copy_sample_images(self, samples: Samples | None) -> None:
-        """Copy the images of every increment of samples to the results folder (see `save_image_copy`)."""
-        for (dataset, key), sample in {} if samples is None else samples.key_samples.items():
-            images = self.images(dataset)
-            if images.sha256 != sample.images_sha256:
-                raise ConfigError(
-                    f"Sampling failed for {dataset} {key}: expected the images with hash {sample.images_sha256[:16]}, "
-                    f"from which the sample in {self._config.results} was drawn, got {images.sha256[:16]}. Restore "
-                    "the original images, or choose another results folder."
-                )
-            for increment in sample.increments:
-                save_image_copy(self._config, dataset, choose_images(images, increment.positions))
-
-    def sampled_images(self, dataset: str, sha256: str) -> ImageSet:
-        """Read images that `copy_sample_images` has copied (cached)."""
-        if sha256 not in self._sample_images:
-            self._sample_images[sha256] = read_image_copy(self._config, dataset, sha256)
-        return self._sample_images[sha256]
 
     def read_copied_images(self, dataset: str, sha256: str, own_selection: ImageSelection | None = None) -> ImageSet:
         """Read images that `copy_images` has copied (cached); their hash must be `sha256`."""
@@ -214,29 +186,6 @@ class Inputs:
             progress=self._progress_reporter(f"Generating corrupted images of {dataset}"),
         )
 
-    def open_adversarial_store(self, dataset: str, protocol: str, indices: NDArray[np.int64]) -> AdversarialStore:
-        """Open the store of a transfer's adversarial images; its folder need not exist yet."""
-        folder = self._config.results / "adversarial" / f"{dataset}-{protocol[:16]}"
-        return AdversarialStore(folder, indices, self._config.batch_size)
-
-    def missing_adversarial_blocks(self, plan: Plan, parts: Iterable[Part]) -> tuple[Part, ...]:
-        """Return the blocks of adversarial images that `parts` need and that do not exist yet.
-
-        A transfer attack is computed on its source network, which generates and stores images in blocks. Each block is
-        returned as a part of the unit of the source network.
-        """
-        transfers = self._config.transfers
-        needed_strengths: defaultdict[tuple[str, str], set[float]] = defaultdict(set)
-        for part in parts:
-            if part.unit.key in transfers:
-                needed_strengths[part.unit.dataset, part.unit.key].update(part.strengths)
-        blocks = []
-        for (dataset, key), strengths in needed_strengths.items():
-            unit = plan.source_unit(dataset, key)
-            store = self.open_adversarial_store(dataset, unit.protocol, np.arange(unit.n_images))
-            blocks += [Part(unit, *block) for block in store.find_missing_blocks(sorted(strengths))]
-        return tuple(blocks)
-
     def _progress_reporter(self, step: str) -> Callable[[int, int], None]:
         """Return a callback that reports a step's progress at the first call, then every 30 seconds, and at the end."""
         last_report = -_REPORT_SECONDS
@@ -258,10 +207,6 @@ class Inputs:
         for dataset in self._config.datasets:
             for architecture in self._config.selected_architectures:
                 self.weights.check(dataset, architecture)
-            for key, source in self._config.transfers.items():
-                parameters = self._config.parameters[key]
-                if isinstance(parameters, TransferParameters):
-                    parameters.choose_weights(self.weights.find(dataset, source))
         for dataset, section in self._config.datasets.items():
             for own_selection in (None, *self._config.own_images):
                 self.images(dataset, own_selection)

@@ -3,8 +3,7 @@
 A unit is all results of one network on one dataset under one key. Planning is deterministic and does not need torch.
 """
 
-import itertools
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,18 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError, DatasetError
+from robust201.core.errors import DatasetError
 from robust201.core.records import ArchitectureId, EvaluationProtocol, ImageSelection, Part, Unit, Weights, unit_id
 from robust201.images import load_images
 from robust201.images.specs import UNKNOWN_COUNT
-from robust201.planning.budgets import SampleCosts, sample_sizes
 from robust201.planning.config import SweepConfig
-from robust201.planning.identity import has_known_images, is_complete, protocol_payload, sampled_payload
+from robust201.planning.identity import is_complete, protocol_payload
 from robust201.planning.input_facts import DatasetFacts, ImageFacts, InputFacts
-from robust201.planning.samples import choose_pilot
-from robust201.planning.sampling_section import parse_budget
 from robust201.planning.sweep_record import portable_fields
-from robust201.planning.transfers import TransferParameters
 from robust201.tasks import Task
 from robust201.tasks.parameters import Parameters
 
@@ -50,11 +45,6 @@ class PlannedKey:
     protocol: str
     columns: tuple[str, ...]
     networks: tuple[PlannedNetwork, ...]
-    images: str = ""
-
-    @property
-    def dataset_and_key(self) -> tuple[str, str]:
-        return self.dataset, self.key
 
     @property
     def n_evaluations(self) -> int:
@@ -81,7 +71,6 @@ class PlannedKey:
             checkpoint_sha256=sha256,
             weights=weights,
             columns=self.columns,
-            images=self.images,
         )
 
 
@@ -106,13 +95,13 @@ class Plan:
     ) -> "Plan":
         """Group units, which must be sorted by dataset and key, into a plan."""
 
-        def common_fields(unit: Unit) -> tuple[str, str, tuple[float, ...], int, str, tuple[str, ...], str]:
-            return unit.dataset, unit.key, unit.strengths, unit.n_images, unit.protocol, unit.columns, unit.images
+        def common_fields(unit: Unit) -> tuple[str, str, tuple[float, ...], int, str, tuple[str, ...]]:
+            return unit.dataset, unit.key, unit.strengths, unit.n_images, unit.protocol, unit.columns
 
         planned_keys = []
         for fields, group in groupby(units, common_fields):
             networks = tuple(PlannedNetwork(unit.architecture, unit.checkpoint_sha256, unit.weights) for unit in group)
-            planned_keys.append(PlannedKey(config.space_name, *fields[:-1], networks, fields[-1]))
+            planned_keys.append(PlannedKey(config.space_name, *fields, networks))
         return cls(config, tuple(planned_keys), protocols, facts)
 
     @cached_property
@@ -133,13 +122,6 @@ class Plan:
         """Ids of all units, in the order of `units`."""
         ids = (identifier.encode() for planned_key in self.planned_keys for identifier in planned_key.ids())
         return np.fromiter(ids, dtype="S32", count=self.n_units)
-
-    @cached_property
-    def unit_ids_and_replacement_ids(self) -> NDArray[np.bytes_]:
-        """Ids of the plan's units, and of the units on all images that replace a sample when it contains all images."""
-        if self.config.sampling is None:
-            return self.unit_ids
-        return np.union1d(self.unit_ids, plan_on_all_images(self).unit_ids)
 
     def find_units(self, ids: Collection[str]) -> dict[str, Unit]:
         """Return units by id; ids that are not in the plan are ignored."""
@@ -184,30 +166,11 @@ class Plan:
 
     @cached_property
     def evaluations_by_key(self) -> Counter[tuple[str, str]]:
-        """Number of evaluations by dataset and key; all increments of a network's sample count as one evaluation."""
+        """Number of evaluations by dataset and key."""
         counts: Counter[tuple[str, str]] = Counter()
-        sampled_evaluations: defaultdict[tuple[str, str], set[tuple[ArchitectureId, float]]] = defaultdict(set)
         for planned_key in self.planned_keys:
-            if is_sampled(self, planned_key):
-                architectures = (network.architecture for network in planned_key.networks)
-                sampled_evaluations[planned_key.dataset_and_key].update(
-                    itertools.product(architectures, planned_key.strengths)
-                )
-            else:
-                counts[planned_key.dataset_and_key] += planned_key.n_evaluations
-        counts.update({dataset_key: len(evaluations) for dataset_key, evaluations in sampled_evaluations.items()})
+            counts[planned_key.dataset, planned_key.key] += planned_key.n_evaluations
         return counts
-
-    @property
-    def n_network_keys(self) -> int:
-        """Number of combinations of network, key and dataset, each of which is one unit or several increments."""
-        increment_keys = (planned_key for planned_key in self.planned_keys if is_sampled(self, planned_key))
-        n_networks = Counter[tuple[str, str]]()
-        for planned_key in increment_keys:
-            dataset_key = planned_key.dataset_and_key
-            n_networks[dataset_key] = max(n_networks[dataset_key], len(planned_key.networks))
-        unsampled_keys = (planned_key for planned_key in self.planned_keys if not is_sampled(self, planned_key))
-        return n_networks.total() + sum(len(planned_key.networks) for planned_key in unsampled_keys)
 
     @cached_property
     def n_evaluations(self) -> int:
@@ -295,8 +258,7 @@ class Plan:
         """Estimate the multiply-accumulates of a part."""
         unit = part.unit
         per_pass = self._network_macs[unit.dataset, unit.architecture]
-        passes = (self._source_passes if unit.makes_images else self._passes)[unit.dataset, unit.key]
-        return per_pass * passes * len(part.strengths) * (part.stop - part.start)
+        return per_pass * self._passes[unit.dataset, unit.key] * len(part.strengths) * (part.stop - part.start)
 
     def passes(self, dataset: str, key: str) -> float:
         """Return the number of passes through the network per image and strength."""
@@ -305,38 +267,6 @@ class Plan:
     def network_macs(self, dataset: str, architecture: ArchitectureId) -> float:
         """Return the multiply-accumulates per pass; KeyError if the network is not in the plan."""
         return self._network_macs[dataset, architecture]
-
-    @property
-    def source_macs(self) -> float:
-        """Estimate the multiply-accumulates of generating the images of transfers on their sources."""
-        sources = self.config.transfers
-        return sum(
-            self._network_macs[planned_key.dataset, sources[planned_key.key]]
-            * self._source_passes[planned_key.dataset, planned_key.key]
-            * len(planned_key.strengths)
-            * planned_key.n_images
-            for planned_key in self.planned_keys
-            if planned_key.key in sources
-        )
-
-    def source_unit(self, dataset: str, key: str) -> Unit:
-        """Return the unit that generates a transfer's images on its source; it has no results and is in no plan."""
-        architecture, parameters = self.config.transfers[key], self.parameters[key]
-        assert isinstance(parameters, TransferParameters)  # noqa: S101 - `transfers` contains only these
-        planned_key = next(candidate for candidate in self.planned_keys if candidate.dataset_and_key == (dataset, key))
-        weights = parameters.choose_weights(self.facts.weights[dataset][architecture])
-        return Unit(
-            id=unit_id(f"images on {self.space_name}", architecture, weights.sha256, planned_key.protocol),
-            architecture=architecture,
-            dataset=dataset,
-            key=key,
-            strengths=planned_key.strengths,
-            n_images=planned_key.n_images,
-            protocol=planned_key.protocol,
-            checkpoint_sha256=weights.sha256,
-            weights=weights.name if self.config.has_several_weights else "",
-            makes_images=True,
-        )
 
     @cached_property
     def _passes(self) -> dict[tuple[str, str], float]:
@@ -348,16 +278,6 @@ class Plan:
         }
 
     @cached_property
-    def _source_passes(self) -> dict[tuple[str, str], float]:
-        """Passes through a transfer's source per image and strength, by dataset and key."""
-        return {
-            (dataset, key): parameters.attack_task.passes(parameters.attack, self.n_classes(dataset))
-            for key, parameters in self.parameters.items()
-            if isinstance(parameters, TransferParameters)
-            for dataset in self.datasets
-        }
-
-    @cached_property
     def _network_macs(self) -> dict[tuple[str, ArchitectureId], float]:
         """Multiply-accumulates per pass through a network, by dataset and architecture."""
         space = self.config.make_space(self.facts.code)
@@ -366,12 +286,6 @@ class Plan:
             (planned_key.dataset, network.architecture)
             for planned_key in self.planned_keys
             for network in planned_key.networks
-        }
-        transfers = self.config.transfers  # a narrowed plan may not contain the sources
-        networks |= {
-            (planned_key.dataset, transfers[planned_key.key])
-            for planned_key in self.planned_keys
-            if planned_key.key in transfers
         }
         return {
             (dataset, architecture): space.macs(
@@ -387,12 +301,6 @@ class Plan:
 
 def make_plan(config: SweepConfig, facts: InputFacts) -> Plan:
     """Plan all units of a sweep; equal arguments give equal unit ids on every machine."""
-    plan = plan_without_samples(config, facts)
-    return plan if config.sampling is None else _plan_samples(plan)
-
-
-def plan_without_samples(config: SweepConfig, facts: InputFacts) -> Plan:
-    """Plan all units on all images, even if the sweep samples them."""
     protocols: dict[str, EvaluationProtocol] = {}
     planned_keys: list[PlannedKey] = []
     parameters, tasks = config.parameters, config.tasks
@@ -414,180 +322,6 @@ def plan_without_samples(config: SweepConfig, facts: InputFacts) -> Plan:
                 )
             )
     return Plan(config, tuple(planned_keys), protocols, facts)
-
-
-def sample_costs(plan: Plan) -> SampleCosts:
-    """Estimate the fixed costs of a sampled sweep and its costs per image, from its `plan_without_samples`."""
-    section = plan.config.sampling
-    assert section is not None  # noqa: S101 - called only for sampled sweeps
-    pilot, sampled_keys = set(pilot_of(plan)), set(plan.config.sampled_keys)
-    fixed, per_image, n_images = plan.source_macs, dict[tuple[str, str], float](), dict[tuple[str, str], int]()
-    for planned_key in plan.planned_keys:
-        macs = plan.unit_macs(planned_key)
-        if planned_key.key not in sampled_keys:
-            fixed += sum(macs)
-            continue
-        pilot_flags = [network.architecture in pilot for network in planned_key.networks]
-        fixed += sum(cost for cost, is_pilot in zip(macs, pilot_flags, strict=True) if is_pilot)
-        sampled_cost = sum(cost for cost, is_pilot in zip(macs, pilot_flags, strict=True) if not is_pilot)
-        if planned_key.n_images:
-            dataset_key = planned_key.dataset_and_key
-            per_image[dataset_key], n_images[dataset_key] = sampled_cost / planned_key.n_images, planned_key.n_images
-    return SampleCosts(fixed, per_image, n_images, 3600e9 * plan.config.execution.assumed_gmacs())
-
-
-def pilot_of(plan: Plan) -> tuple[ArchitectureId, ...]:
-    """Return the pilot networks of a sampled sweep: those recorded with its samples or, before these exist, chosen.
-
-    The choice depends only on the seed and the sweep's architectures.
-    """
-    if plan.facts.samples is not None:
-        return plan.facts.samples.pilot
-    section = plan.config.sampling
-    assert section is not None  # noqa: S101 - called only for sampled sweeps
-    return choose_pilot(plan.config.selected_architectures, section.pilot, section.seed)
-
-
-def _plan_samples(plan: Plan) -> Plan:
-    """For sampled keys, replace the units of networks outside the pilot with units on increments of samples.
-
-    If the budget allows more images than have been drawn, units with an empty image hash represent the undrawn images.
-    """
-    config, samples = plan.config, plan.facts.samples
-    assert config.sampling is not None  # noqa: S101 - called only for sampled sweeps
-    sizes = sample_sizes(sample_costs(plan), parse_budget(config.sampling.budget), config.name)
-    protocols: dict[str, EvaluationProtocol] = {}
-    planned_keys: list[PlannedKey] = []
-    for planned_key in plan.planned_keys:
-        protocol = plan.protocols[planned_key.protocol]
-        dataset_key = planned_key.dataset_and_key
-        sample = None if samples is None else samples.key_samples.get(dataset_key)
-        protocols[protocol.digest] = protocol
-        fully_evaluated = _networks_on_all_images(plan, dataset_key)
-        sampled_networks = tuple(
-            network for network in planned_key.networks if network.architecture not in fully_evaluated
-        )
-        if (
-            dataset_key not in sizes
-            or not sampled_networks
-            or (sample is None and sizes[dataset_key] == planned_key.n_images)
-        ):
-            planned_keys.append(planned_key)
-            continue
-        full_networks = tuple(network for network in planned_key.networks if network.architecture in fully_evaluated)
-        planned_keys.append(replace(planned_key, networks=full_networks))
-        increments = (
-            [] if sample is None else [(increment.sha256, len(increment.positions)) for increment in sample.increments]
-        )
-        n_undrawn = sizes[dataset_key] - sum(count for _, count in increments)
-        for sha256, count in (*increments, *([("", n_undrawn)] if n_undrawn > 0 else [])):
-            sample_protocol = EvaluationProtocol.of(sampled_payload(protocol.payload, sha256))
-            protocols[sample_protocol.digest] = sample_protocol
-            planned_keys.append(
-                replace(
-                    planned_key,
-                    networks=sampled_networks,
-                    n_images=count,
-                    protocol=sample_protocol.digest,
-                    images=sha256,
-                )
-            )
-    return replace(plan, planned_keys=tuple(planned_keys), protocols=protocols)
-
-
-def _networks_on_all_images(plan: Plan, dataset_and_key: tuple[str, str]) -> set[ArchitectureId]:
-    """Return the networks that a sampled key evaluates on all images.
-
-    These are the pilot networks and `Samples.fully_evaluated_networks`.
-    """
-    samples = plan.facts.samples
-    return {*pilot_of(plan), *(() if samples is None else samples.fully_evaluated_networks.get(dataset_and_key, ()))}
-
-
-def describe_smaller_budget(plan: Plan) -> str:
-    """Describe in one line the samples that are larger than the budget allows; return "" if there are none."""
-    section, samples = plan.config.sampling, plan.facts.samples
-    if section is None or samples is None:
-        return ""
-    costs = sample_costs(plan_without_samples(plan.config, plan.facts))
-    affordable_sizes = sample_sizes(costs, parse_budget(section.budget), plan.config.name)
-    architectures = set(plan.config.selected_architectures)
-    current_sizes = {
-        dataset_key: count
-        for dataset_key, count in costs.n_images.items()
-        if architectures <= _networks_on_all_images(plan, dataset_key)
-    }
-    current_sizes |= {dataset_key: sample.n_seen for dataset_key, sample in samples.key_samples.items()}
-    larger_samples = [
-        f"{key} on {dataset} has {current_sizes[dataset, key]:,} images instead of {size:,}"
-        for (dataset, key), size in affordable_sizes.items()
-        if current_sizes.get((dataset, key), 0) > size
-    ]
-    if not larger_samples:
-        return ""
-    return (
-        f"The budget {section.budget} pays for fewer images than an earlier budget of the sweep in "
-        f"{plan.config.results} did. The larger samples stay in use: {'; '.join(larger_samples)}."
-    )
-
-
-def plan_on_all_images(plan: Plan) -> Plan:
-    """Return the plan of all units whose accuracies are exact because they are evaluated on all images.
-
-    If a sample contains all images of its key, units on all images replace the units on its increments. Other units on
-    samples are removed.
-    """
-    if plan.config.sampling is None:
-        return plan
-    samples = {} if plan.facts.samples is None else plan.facts.samples.key_samples
-    full_keys = {dataset_key for dataset_key, sample in samples.items() if sample.is_full}
-    full_plan = plan_without_samples(plan.config, plan.facts)
-    keys_of_plan = {planned_key.dataset_and_key for planned_key in plan.planned_keys}
-    planned_keys = [
-        planned_key
-        for planned_key in full_plan.planned_keys
-        if planned_key.dataset_and_key in full_keys.intersection(keys_of_plan)
-    ]
-    planned_keys += [
-        planned_key
-        for planned_key in plan.planned_keys
-        if planned_key.dataset_and_key not in full_keys and not is_sampled(plan, planned_key)
-    ]
-    sampled_keys = {planned_key.dataset_and_key for planned_key in plan.planned_keys if is_sampled(plan, planned_key)}
-    if not sampled_keys - full_keys:  # then the export must equal the export of a sweep without samples
-        full_plan = replace(full_plan, config=plan.config.model_copy(update={"sampling": None}))
-    order = {planned_key.dataset_and_key: index for index, planned_key in enumerate(full_plan.planned_keys)}
-    planned_keys.sort(key=lambda planned_key: order[planned_key.dataset_and_key])
-    return replace(full_plan, planned_keys=tuple(planned_keys))
-
-
-def check_sampled_protocols(plan: Plan) -> None:
-    """Raise ConfigError if samples were drawn for protocols that differ from the sweep's current protocols."""
-    samples = {} if plan.config.sampling is None or plan.facts.samples is None else plan.facts.samples.key_samples
-    for planned_key in plan.planned_keys:
-        sample = samples.get((planned_key.dataset, planned_key.key))
-        if sample is not None and not is_sampled(plan, planned_key) and planned_key.protocol != sample.protocol:
-            raise ConfigError(
-                f"Sampling failed for {planned_key.dataset} {planned_key.key} in {plan.config.results}: the "
-                "parameters, seed, images or code of the key changed after its sample was drawn. Restore them, or "
-                "choose another results folder."
-            )
-
-
-def remove_undrawn_samples(plan: Plan) -> tuple[Plan, int]:
-    """Return the plan without units of undrawn samples, and the number of evaluations removed."""
-    drawn_keys = [
-        planned_key for planned_key in plan.planned_keys if has_known_images(plan.protocols[planned_key.protocol])
-    ]
-    undrawn_keys = (
-        planned_key for planned_key in plan.planned_keys if not has_known_images(plan.protocols[planned_key.protocol])
-    )
-    return replace(plan, planned_keys=tuple(drawn_keys)), sum(planned_key.n_evaluations for planned_key in undrawn_keys)
-
-
-def is_sampled(plan: Plan, planned_key: PlannedKey) -> bool:
-    """Return whether units are evaluated on a sample of the images, which may not have been drawn yet."""
-    return "sample_of" in plan.protocols[planned_key.protocol].payload["images"]
 
 
 def _planned_networks(

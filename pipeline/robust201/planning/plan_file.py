@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from robust201.planning.identity import is_complete
 from robust201.planning.input_facts import InputFacts
 from robust201.planning.loading import load_config, override_config, parse_config
 from robust201.planning.plan import Plan, make_plan
-from robust201.planning.samples import read_samples
 
 if TYPE_CHECKING:
     from robust201.shards import ShardStore
@@ -86,7 +84,7 @@ def _read_payload(results: Path) -> tuple[dict[str, Any], InputFacts]:
     # Plans of earlier versions may set `take_imported`, which is no longer supported; the results that were computed
     # with it remain valid.
     locations = {"results": str(results), "shards": store.folder.shards_url or None, "take_imported": False}
-    return fields | locations, replace(InputFacts.from_payload(facts), samples=read_samples(results))
+    return fields | locations, InputFacts.from_payload(facts)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ def portable_fields(config: SweepConfig) -> dict[str, Any]:
     """Return the fields of a sweep YAML that reproduces the results, with all defaults and without local paths."""
     # Fields added after format 1 are written only if they are used, so that exports of older sweeps keep their bytes.
     fields: dict[str, Any] = config.model_dump(mode="json", exclude={"execution", "shards"}, exclude_none=False)
-    for name in ("checkpoints", "weights", "sampling"):
+    for name in ("checkpoints", "weights"):
         if fields[name] is None:
             del fields[name]
     if fields.get("weights") and fields["weights"]["steps"] is None:
@@ -23,7 +23,7 @@ def portable_fields(config: SweepConfig) -> dict[str, Any]:
     fields["results"] = "results"
     fields["keys"] = _dump_parameters(config.parameters)
     for dataset in fields["datasets"].values():
-        for name in ("classes", "image_size", "channels", "resize", "normalisation"):
+        for name in ("classes", "image_size", "channels", "resize", "class_order", "normalisation"):
             if dataset[name] is None:
                 del dataset[name]
     portable_sweep: dict[str, Any] = _make_paths_portable(fields)

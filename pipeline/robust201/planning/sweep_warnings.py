@@ -8,7 +8,6 @@ from robust201.images.specs import UNKNOWN_COUNT
 from robust201.planning.config import SpaceFile, SweepConfig
 from robust201.planning.input_facts import InputFacts
 from robust201.planning.training_config import TrainingConfig
-from robust201.planning.transfers import TransferParameters
 
 _MAX_SHOWN_KEYS = 3
 
@@ -80,5 +79,5 @@ def _format_numbers(numbers: tuple[float, ...]) -> str:
 
 def _find_doubtful_parameters(config: SweepConfig) -> Iterator[SweepWarning]:
     for key, parameters in config.parameters.items():
-        for caution in (parameters.attack if isinstance(parameters, TransferParameters) else parameters).cautions:
+        for caution in parameters.cautions:
             yield SweepWarning(f"keys.{key}.{caution.field}: {caution.problem}", caution.remedy)

@@ -312,24 +312,6 @@ class RobustnessDataset:
         accuracy: float = values[strengths.index(strength_value)]
         return accuracy
 
-    def estimates(self, dataset: str | None = None, key: str | None = None) -> "pd.DataFrame":
-        """Return accuracies that were estimated from samples of the images; the result is empty if there are none.
-
-        No other method returns estimates: accuracies, ranks and figures are based on evaluations of all images.
-
-        Returns:
-            One row per network, key and strength: `dataset`, `key`, `architecture`, `strength`, `value`,
-            `standard_error`, `low` and `high` (the 95% interval), `n_seen` (number of sampled images), `n_images`
-            (number of all images) and `design` (how the images were sampled).
-        """
-        from robust201.reader.estimates import read_estimates
-
-        frame = read_estimates(self.files)
-        for column, name in (("dataset", dataset), ("key", key)):
-            if name is not None:
-                frame = frame[frame[column].isin(spellings(as_name(name, column)))]
-        return frame.reset_index(drop=True)
-
     def value(
         self,
         architecture: int | str,

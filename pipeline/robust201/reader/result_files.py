@@ -48,9 +48,6 @@ EXPORT_FORMAT = 1
 
 META_FILE = "meta.json"
 SWEEP_FILE = "sweep.json"
-ESTIMATES_FILE = "estimates.parquet"
-ESTIMATED_FOLDER = "estimated"
-"""Folder of JSON files that contain both measured and estimated accuracies; an export writes it on request."""
 MISSING_FILE = "missing.json"
 
 _NUMBERS_PER_STACK = 100_000
@@ -390,13 +387,12 @@ class ResultFiles:
         return str(self._custom_parameters[key]["kind"]) if kind == "other" and key in self._custom_parameters else kind
 
     def norm_ball_of(self, key: str) -> Constraint | None:
-        """Return an attack's norm ball; None for transfer attacks, and for keys that are not attacks."""
+        """Return an attack's norm ball; None for keys that are not attacks."""
         task = task_of(key)
         if task is not None:
             return task.constraint
         parameters = self._custom_parameters.get(key, {})
-        is_transfer = "attack" in parameters  # the attack on the source network
-        return None if is_transfer else CONSTRAINTS.get(str(parameters.get("norm")))
+        return CONSTRAINTS.get(str(parameters.get("norm")))
 
     def has_single_value(self, dataset: str, key: str) -> bool:
         """Return whether an architecture has one value under a key: clean images, or a measure with one strength."""

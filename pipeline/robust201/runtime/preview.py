@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.records import ArchitectureId, Part
+from robust201.core.records import Part
 from robust201.planning.identity import describe_difference
-from robust201.planning.plan import Plan, PlannedKey, is_sampled
-from robust201.planning.samples import SAMPLE_FILE
+from robust201.planning.plan import Plan, PlannedKey
 from robust201.runtime.progress import count_evaluations
 from robust201.shards import Inventory
 from robust201.shards.inventory import required_unit_columns
@@ -58,41 +57,11 @@ def count_coverage(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
 
 
 def count_done(plan: Plan, inventory: Inventory) -> Counter[tuple[str, str]]:
-    """Count the complete evaluations by dataset and key.
-
-    An evaluation on a sample is complete if it is complete on all increments of the sample (see `runtime.sampling`).
-    """
+    """Count the complete evaluations by dataset and key."""
     n_complete: Counter[tuple[str, str]] = Counter()
-    increments_by_network: defaultdict[tuple[str, str, ArchitectureId], list[tuple[int, PlannedKey, int]]] = (
-        defaultdict(list)
-    )
     for coverage in count_coverage(plan, inventory):
-        planned_key = coverage.planned_key
-        if not is_sampled(plan, planned_key):
-            n_complete[planned_key.dataset, planned_key.key] += int(coverage.complete_counts.sum())
-            continue
-        for position, n_complete_strengths in enumerate(coverage.complete_counts.tolist()):
-            network = planned_key.networks[position]
-            increments_by_network[planned_key.dataset, planned_key.key, network.architecture].append(
-                (n_complete_strengths, planned_key, position)
-            )
-    for (dataset, key, _), increments in increments_by_network.items():
-        n_complete[dataset, key] += _count_common_strengths(increments, plan, inventory)
+        n_complete[coverage.planned_key.dataset, coverage.planned_key.key] += int(coverage.complete_counts.sum())
     return n_complete
-
-
-def _count_common_strengths(increments: list[tuple[int, PlannedKey, int]], plan: Plan, inventory: Inventory) -> int:
-    """Count the strengths at which all increments of a network are complete.
-
-    `increments` contains the number of complete strengths, the key and the network's position for each increment.
-    """
-    min_complete, strengths = min(count for count, _, _ in increments), increments[0][1].strengths
-    if min_complete in (0, len(strengths)) or len(increments) == 1:
-        return min_complete
-    units = [planned_key.unit(position) for _, planned_key, position in increments]
-    return sum(
-        all(inventory.is_complete(unit, strength, plan.measurements) for unit in units) for strength in strengths
-    )
 
 
 @dataclass(frozen=True)
@@ -137,20 +106,14 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
     for protocol in plan.protocols.values():
         payloads_by_key[protocol.payload["dataset"], protocol.payload["key"]].append(protocol.payload)
     stale_results: list[tuple[int, str, str, int]] = []
-    n_on_samples_by_key: Counter[str] = Counter()
     key_order = list(TASKS)
-    for digest, count in inventory.count_foreign_evaluations(plan.unit_ids_and_replacement_ids).items():
+    for digest, count in inventory.count_foreign_evaluations(plan.unit_ids).items():
         if digest in plan.protocols:
             reason = "another checkpoint, or architectures outside this sweep"
-            if plan.config.sampling is not None:
-                reason += ", or networks that are sampled because their results lack predictions"
             key = plan.protocols[digest].payload["key"]
         else:
             payload = inventory.protocol(digest)
             key = payload.get("key", "?")
-            if "sample_of" in payload.get("images", ()):
-                n_on_samples_by_key[key] += count
-                continue
             current_payloads = payloads_by_key.get((payload.get("dataset", "?"), key))
             reason = (
                 "; ".join(describe_difference(payload, current_payloads[0]))
@@ -159,22 +122,5 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
             )
         stale_results.append((key_order.index(key) if key in key_order else len(key_order), key, reason, count))
     for _, key, reason, count in sorted(stale_results):
-        yield _describe_unused(count, f"of {key}", reason)
-    if n_on_samples_by_key:
-        keys = ", ".join(sorted(n_on_samples_by_key))
-        reason = _unused_samples_reason(plan)
-        yield _describe_unused(n_on_samples_by_key.total(), f"on samples ({keys})", reason)
-
-
-def _describe_unused(count: int, attribute: str, reason: str) -> str:
-    subject = f"1 evaluation {attribute} is" if count == 1 else f"{count:,} evaluations {attribute} are"
-    return f"{subject} kept but not used: {reason}"
-
-
-def _unused_samples_reason(plan: Plan) -> str:
-    """Return the reason why a plan does not use results on samples."""
-    if plan.config.sampling is None:
-        return "the sweep has no section `sampling`"
-    if plan.facts.samples is None:
-        return f"{SAMPLE_FILE} is missing; such results are used again if the same samples are drawn from the pilot"
-    return f"the evaluated images differ from the images in {SAMPLE_FILE}"
+        subject = f"1 evaluation of {key} is" if count == 1 else f"{count:,} evaluations of {key} are"
+        yield f"{subject} kept but not used: {reason}"

@@ -337,9 +337,7 @@ class Tracker:
                 self.write(state="draining")
 
     def _count_receipt(self, receipt: Receipt) -> None:
-        unit = self._units.get(receipt.unit_id)
-        if unit is None:  # a block of adversarial images, which is not an evaluation result
-            return
+        unit = self._units[receipt.unit_id]
         self._extend_rate_period(receipt.seconds)
         macs = self._plan.macs(Part(unit, receipt.strengths, receipt.start, receipt.stop))
         macs -= sum(self._resumed_macs.pop((unit.id, strength), 0.0) for strength in receipt.strengths)

@@ -18,7 +18,7 @@ from robust201.planning.config import SweepConfig
 from robust201.planning.filters import EVERYTHING, Filters
 from robust201.planning.identity import describe_difference
 from robust201.planning.inputs import Inputs
-from robust201.planning.plan import Plan, remove_undrawn_samples
+from robust201.planning.plan import Plan
 from robust201.planning.plan_file import PLAN_FILE, load_plan
 from robust201.planning.shares import Share, all_bundles, missing_bundles
 from robust201.planning.training_config import TrainingConfig
@@ -70,10 +70,10 @@ def run_share(
     filters.check(config)
     prepared_plan = _load_prepared(config)
     on_code(prepared_plan.facts.code)
-    filtered_plan, n_unsampled = remove_undrawn_samples(filters.narrow(prepared_plan))
+    filtered_plan = filters.narrow(prepared_plan)
     keys_without_images = sorted({unit.key for unit in filtered_plan.units if unit.id not in filtered_plan.known_ids})
     if keys_without_images:  # shares do not generate images, because several would generate the same images
-        raise InputError(_missing_images_message(config, "corrupted", keys_without_images))
+        raise InputError(_missing_images_message(config, keys_without_images))
     bundles = share.bundles(all_bundles(filtered_plan))
     folder = share.folder(config.results)
     make_folder(folder)
@@ -93,20 +93,12 @@ def run_share(
         driver = make_driver(preview, folder, on_progress=on_progress, say=say)
         with driver.recording_errors():
             compute(driver, plan, parts, make_executor)
-        if n_unsampled:
-            driver.tally.remaining += n_unsampled
-            evaluations = "1 evaluation" if n_unsampled == 1 else f"{n_unsampled:,} evaluations"
-            say(
-                f"{evaluations} of the sweep cannot be computed without samples, which shares do not draw. When all "
-                "shares have ended, draw them on one machine with `robust201 plan SWEEP.yaml --save`, and rerun the "
-                "shares."
-            )
         return driver.finish()
 
 
-def _missing_images_message(config: SweepConfig, image_kind: str, keys: Sequence[str]) -> str:
+def _missing_images_message(config: SweepConfig, keys: Sequence[str]) -> str:
     return (
-        f"Running with --share failed for {config.results}: the sweep was prepared without the {image_kind} images of "
+        f"Running with --share failed for {config.results}: the sweep was prepared without the corrupted images of "
         f"{', '.join(keys)}. Exclude these keys with --keys, or prepare the images on one machine: robust201 plan "
         f"--save SWEEP.yaml --keys {','.join(keys)}"
     )
@@ -227,10 +219,6 @@ def _check_inputs(plan: Plan, bundles: Sequence[Bundle]) -> None:
             for key in sorted(keys):
                 if tasks[key].kind == "corruption":
                     store.check(key)
-    missing_blocks = inputs.missing_adversarial_blocks(plan, (part for bundle in bundles for part in bundle.parts))
-    if missing_blocks:
-        missing_keys = sorted({block.unit.key for block in missing_blocks})
-        raise InputError(_missing_images_message(config, "adversarial", missing_keys))
     weights = WeightsSource(config, config.make_space(facts.code))
     for dataset, architecture in sorted({(bundle.dataset, bundle.architecture) for bundle in bundles}):
         weights.check(dataset, architecture)

@@ -14,13 +14,11 @@ from importlib.metadata import version
 import torch
 
 from robust201.core.records import Bundle, EvaluationResult, ImageSet, Part, Receipt, Unit, UnitFailure
-from robust201.images.adversarial import AdversarialStore
 from robust201.images.corrupted import CorruptedStore
 from robust201.models.arithmetic import configure_torch
 from robust201.planning.config import SweepConfig
 from robust201.planning.input_facts import InputFacts
 from robust201.planning.inputs import Inputs, make_worker_space, make_worker_tasks
-from robust201.planning.transfers import TransferParameters
 from robust201.planning.weights import WeightsSource
 from robust201.runtime.heartbeat import Heartbeat
 from robust201.runtime.metrics import Metrics
@@ -28,8 +26,7 @@ from robust201.runtime.networks import LoadedNetwork, NetworkLoader
 from robust201.runtime.part_worker import PartWorker
 from robust201.shards import ShardStore
 from robust201.tasks.attack_kit.context import Context
-from robust201.tasks.evaluate import ResidentImages, copy_to_device, evaluate_part, perturb_part
-from robust201.tasks.transfer_task import TransferTask
+from robust201.tasks.evaluate import ResidentImages, copy_to_device, evaluate_part
 
 COMMIT_SECONDS = 300.0
 """Minimum time between two commits of a part's results; the last results are committed when the part is complete."""
@@ -47,7 +44,6 @@ class Worker(PartWorker):
         self._tasks = make_worker_tasks(config, facts.code)
         self._store = ShardStore.open(config.results)
         self._corrupted: dict[str, CorruptedStore] = {}
-        self._adversarial: dict[str, AdversarialStore] = {}
         self._resident_images: dict[str, ResidentImages] = {}
         space = make_worker_space(config, facts.code)
         self._networks = NetworkLoader(config, space, WeightsSource(config, space), self.device)
@@ -82,9 +78,6 @@ class Worker(PartWorker):
         images = self._image_set(unit)
         network = self._load_network(unit, images)
         context = self._make_context(unit, network)
-        if unit.makes_images:
-            yield self._generate_images(context, part)
-            return
         capacity = network.capacity
         micro_batch_text = (
             self._micro_batch or "none" if capacity is None else f"{capacity.logits}/{capacity.gradients}"
@@ -109,25 +102,6 @@ class Worker(PartWorker):
         if uncommitted:
             yield self._store.commit(uncommitted)
 
-    def _generate_images(self, context: Context, part: Part) -> Receipt:
-        """Generate and store the adversarial images of a part of a transfer attack."""
-        start_time = time.perf_counter()
-        task, parameters = self._tasks[part.unit.key], self._config.parameters[part.unit.key]
-        assert isinstance(task, TransferTask) and isinstance(parameters, TransferParameters)  # noqa: S101, PT018
-        perturbed = perturb_part(
-            context,
-            task.attack,
-            parameters.attack,
-            part,
-            self._image_set(part.unit),
-            resident_images=self._images_on_device(part.unit),
-        )
-        store = self._adversarial_store(part.unit)
-        for strength, pixels in zip(part.strengths, perturbed, strict=True):
-            store.write(strength, part.start, pixels)
-        seconds = time.perf_counter() - start_time
-        return Receipt(part.unit.id, part.strengths, part.start, part.stop, shard="", seconds=seconds)
-
     def _load_network(self, unit: Unit, images: ImageSet) -> LoadedNetwork:
         network = self._networks.load(unit, images)
         # Limit batches before the check, so that the micro-batch is also halved if the check runs out of memory.
@@ -137,7 +111,6 @@ class Worker(PartWorker):
 
     def _make_context(self, unit: Unit, network: LoadedNetwork) -> Context:
         capacity = network.capacity
-        uses_adversarial_images = isinstance(self._tasks[unit.key], TransferTask) and not unit.makes_images
         return Context(
             classifier=network.classifier,
             model=network.model,
@@ -145,7 +118,6 @@ class Worker(PartWorker):
             seed=self._config.seed,
             batch_size=self._config.batch_size,
             corrupted_images=self._corrupted_store(unit),
-            adversarial_images=self._adversarial_store(unit) if uses_adversarial_images else None,
             engine=self._config.engine,
         )
 
@@ -160,8 +132,6 @@ class Worker(PartWorker):
         }
 
     def _image_set(self, unit: Unit) -> ImageSet:
-        if unit.images:
-            return self._inputs.sampled_images(unit.dataset, unit.images)
         own_selection = self._config.parameters[unit.key].own_images  # used instead of the sweep's images
         return self._inputs.read_copied_images(
             unit.dataset, self._facts.datasets[unit.dataset].images(own_selection).sha256, own_selection
@@ -182,9 +152,3 @@ class Worker(PartWorker):
         store = self._corrupted[unit.dataset]
         store.verify(unit.key, expected=self._facts.datasets[unit.dataset].corruptions[unit.key])
         return store
-
-    def _adversarial_store(self, unit: Unit) -> AdversarialStore:
-        if unit.protocol not in self._adversarial:
-            indices = self._image_set(unit).indices
-            self._adversarial[unit.protocol] = self._inputs.open_adversarial_store(unit.dataset, unit.protocol, indices)
-        return self._adversarial[unit.protocol]

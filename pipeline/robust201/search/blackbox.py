@@ -20,7 +20,7 @@ from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.outcomes import has_outcomes_of
 from robust201.reader.result_files import paper_key
 from robust201.reader.value_checks import CLEAN
-from robust201.search.objectives import ObjectiveTerm, TableValues, cell_space_of, datasets_with_accuracies
+from robust201.search.objectives import TableValues, cell_space_of, datasets_with_accuracies
 from robust201.spaces.cell_space import CellSpace
 
 BLACKBOX_FIDELITY = "hp_epoch"
@@ -73,9 +73,6 @@ def write_blackbox(
     folder: Path,
     fidelity: Fidelity | None = None,
     data: str | None = None,
-    predictions: Path | None = None,
-    *,
-    estimates: bool = False,
 ) -> list[Path]:
     """Write a blackbox with the error (1 - accuracy) of every cell.
 
@@ -88,10 +85,6 @@ def write_blackbox(
         fidelity: with `images`, errors are computed on the first images of a fixed random permutation, and only
             objectives with per-image outcomes are written.
         data: the only dataset to write; by default all are written.
-        predictions: file with predicted accuracies of cells that were not evaluated. The names of all objectives then
-            say that they are predicted. Cannot be combined with a fidelity.
-        estimates: whether missing errors are replaced by estimates from samples of images. The names of objectives with
-            estimates say so. Cannot be combined with a fidelity.
 
     Returns:
         Paths of the written files.
@@ -101,12 +94,6 @@ def write_blackbox(
             `folder` contains other files.
     """
     dataset_names = datasets_with_accuracies(reader)
-    value_source = "estimates" if estimates else None if predictions is None else "predictions"
-    if value_source is not None and fidelity is not None:
-        raise ConfigError(
-            f"Writing a blackbox failed for {folder}: {value_source} and a fidelity cannot be combined, because "
-            f"{value_source} exist only for all images. Omit one of the two."
-        )
     if data is not None:
         if data not in dataset_names:
             raise ConfigError(
@@ -114,7 +101,7 @@ def write_blackbox(
                 f"{did_you_mean(data, dataset_names)}"
             )
         dataset_names = [data]
-    tables = [TableValues(reader, name, predictions, estimates=estimates) for name in dataset_names]
+    tables = [TableValues(reader, name) for name in dataset_names]
     space = cell_space_of(reader)
     representatives = np.array(space.isomorphs())
     fidelities = _find_fidelities(tables, fidelity)
@@ -150,7 +137,7 @@ def write_blackbox(
             fidelity_name: _make_domain("Integer", lower=int(fidelities[0]), upper=int(fidelities[-1]))
         },
         "metadata.json": {
-            "objectives_names": [*_mark_objective_names(objectives, tables, predictions), ELAPSED_TIME],
+            "objectives_names": [*objectives, ELAPSED_TIME],
             "task_names": dataset_names,
         },
         CONFIGSPACE_FILE: make_configspace(space),
@@ -176,26 +163,6 @@ def write_blackbox(
     with atomic_write(folder / "hyperparameters.parquet") as stream:
         hyperparameters.to_parquet(stream, index=False, compression="gzip")
     return [folder / name for name in file_names]
-
-
-def _mark_objective_names(
-    objectives: Sequence[str], tables: Sequence[TableValues], predictions: Path | None
-) -> list[str]:
-    """Return the names of objectives, which mark estimated or predicted values.
-
-    With predictions, all names are like ``metric_predicted_error_clean``. Objectives with estimates on any dataset have
-    names like ``metric_estimated_error_pgd_1``.
-    """
-    estimated_names = {
-        format_objective_name(paper_key(key), strength)
-        for table in tables
-        for key, strength in _iter_objectives(table)
-        if table.uses_estimates([ObjectiveTerm(1.0, f"{key}:{strength}")])
-    }
-    names = [
-        name.replace("metric_", "metric_estimated_", 1) if name in estimated_names else name for name in objectives
-    ]
-    return names if predictions is None else [name.replace("metric_", "metric_predicted_", 1) for name in names]
 
 
 def make_configspace(space: CellSpace) -> dict[str, Any]:

@@ -11,7 +11,6 @@ before any evaluation, so a constraint reduces the number of cells that can be q
 import math
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,13 +18,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.analysis.dataset_results import DatasetResults
-from robust201.analysis.estimated import fill_in_estimates
 from robust201.analysis.terms import NUMBER_PATTERN, Terms
-from robust201.core.errors import ConfigError, ResultsError, did_you_mean
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import read_accuracies
 from robust201.search.benchmark import WeightedSum
-from robust201.search.cell_predictions import fill_accuracies
 from robust201.spaces.cell_space import CellSpace
 
 _Floats = NDArray[np.float64]
@@ -106,23 +103,11 @@ def datasets_with_accuracies(reader: RobustnessDataset) -> list[str]:
 class TableValues:
     """The accuracies and other terms of one dataset in a folder, by cell index.
 
-    Attributes:
-        is_predicted: (n,) whether each cell's accuracies are predictions; true only for cells that represent their
-            isomorphism class.
-        n_estimated: number of isomorphism classes with accuracies estimated from samples of images.
-
     Raises:
         ConfigError: the architectures are not cells, or the dataset does not exist.
     """
 
-    def __init__(
-        self, reader: RobustnessDataset, dataset: str, predictions: Path | None = None, *, estimates: bool = False
-    ) -> None:
-        """Read the values.
-
-        If `estimates` is true, the folder's estimates replace missing accuracies. If `predictions` is not None, the
-        accuracies in that file are used for cells without results.
-        """
+    def __init__(self, reader: RobustnessDataset, dataset: str) -> None:
         self.reader, self.dataset = reader, dataset
         self.space = cell_space_of(reader)
         available_datasets = datasets_with_accuracies(reader)
@@ -131,31 +116,11 @@ class TableValues:
                 f"Searching failed for {reader.path}: it has no results on {dataset!r}."
                 f"{did_you_mean(dataset, available_datasets)}"
             )
-        accuracies = read_accuracies(reader.files, dataset)
-        evaluated_cells = accuracies.index
-        results_without_estimates = DatasetResults(dataset, reader, accuracies)
-        self._terms_without_estimates = Terms(results_without_estimates)
-        self.n_estimated = 0
-        if estimates:
-            filled_accuracies = fill_in_estimates(results_without_estimates)[0].accuracies
-            self.n_estimated = int((filled_accuracies.notna() & accuracies.isna()).any(axis=1).sum())
-            accuracies = filled_accuracies
-        if predictions is not None:
-            accuracies = fill_accuracies(accuracies, predictions, dataset)
-        self.is_predicted = np.zeros(self.n_cells, dtype=np.bool_)
-        predicted_cells = accuracies.index.difference(evaluated_cells).to_numpy(np.int64)
-        if invalid_indices := sorted(set(predicted_cells.tolist()) - set(self.space.isomorphs())):
-            raise ResultsError(
-                f"Reading predictions failed for {predictions}: expected indices of cells that represent "
-                f"their isomorphism class, got {invalid_indices[0]}. Write the file again with: robust201 predict"
-            )
-        self.is_predicted[predicted_cells] = True
-        self.terms = Terms(DatasetResults(dataset, reader, accuracies))
+        self.terms = Terms(DatasetResults(dataset, reader, read_accuracies(reader.files, dataset)))
 
     def join(self, tables: Sequence[pd.DataFrame]) -> None:
         """Add the columns of tables as terms."""
         self.terms = Terms(self.terms.results, tables)
-        self._terms_without_estimates = Terms(self._terms_without_estimates.results, tables)
 
     @property
     def n_cells(self) -> int:
@@ -175,16 +140,6 @@ class TableValues:
             weights += [term.weight / values.shape[1]] * values.shape[1]
         is_accuracy = all(self.terms.is_accuracy(term.name) for term in terms)
         return WeightedSum(name, np.concatenate(columns, axis=1), np.array(weights), is_accuracy)
-
-    def uses_estimates(self, terms: Sequence[ObjectiveTerm]) -> bool:
-        """Return whether any value of an objective is based on estimates."""
-        if not self.n_estimated:
-            return False
-        is_estimated = [
-            self.terms.columns(term.name).notna() & self._terms_without_estimates.columns(term.name).isna()
-            for term in terms
-        ]
-        return any(bool(mask.to_numpy().any()) for mask in is_estimated)
 
     def term_values(self, name: str) -> _Floats:
         """Return the values (n, E) of a term's E evaluations; NaN if missing. The term's value is their mean."""

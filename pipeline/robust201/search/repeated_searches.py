@@ -1,7 +1,7 @@
 """Repeated searches on a dataset, summarised by the optimum and, for each method, the mean result and the regret."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from robust201.reader.value_checks import CLEAN
 from robust201.search.benchmark import Benchmark, WeightedSum
 from robust201.search.cells import SearchCells
 from robust201.search.methods import METHODS, find_method
-from robust201.search.objectives import ObjectiveTerm, TableValues, find_cells_meeting_constraints, parse_objectives
+from robust201.search.objectives import TableValues, find_cells_meeting_constraints, parse_objectives
 from robust201.search.runs import NO_ARCHITECTURE, Runs, run_methods
 from robust201.statistics.intervals import mean_intervals
 from robust201.statistics.pareto import front_indices, hypervolume
@@ -97,9 +97,6 @@ class RepeatedSearch:
         has_several_objectives: whether there are several objectives, so that the result of a run is a Pareto front.
         absent: names of columns that are omitted because the dataset lacks their results.
         in_percent: whether each column is shown in percent, as accuracies and the dominated volume fraction are.
-        n_predicted: number of isomorphism classes that could be queried and whose accuracies are predicted.
-        n_estimated: number of isomorphism classes that have accuracies estimated from samples of images.
-        estimated: names of columns and objectives that contain estimates.
     """
 
     objective: str
@@ -114,24 +111,16 @@ class RepeatedSearch:
     has_several_objectives: bool
     absent: tuple[str, ...]
     in_percent: dict[str, bool]
-    n_predicted: int = 0
-    n_estimated: int = 0
-    estimated: tuple[str, ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per method and column, with mean, interval, deviation and optimum."""
         rows = [
             {"objective": self.objective, "searched_on": self.dataset, "reported_on": self.reported_on}
             | {"method": result.method, "column": column, **run_mean._asdict(), "optimum": self.optimum[column]}
-            | ({"from_estimates": self.is_estimated(column)} if self.n_estimated else {})
             for result in self.results
             for column, run_mean in result.reported.items()
         ]
         return pd.DataFrame(rows)
-
-    def is_estimated(self, column: str) -> bool:
-        """Return whether a column contains estimates; the hypervolume does if any objective contains estimates."""
-        return column in self.estimated or (self.has_several_objectives and bool(self.estimated))
 
     def to_payload(self) -> dict[str, Any]:
         methods = [
@@ -152,8 +141,6 @@ class RepeatedSearch:
         return {name: getattr(self, name) for name in fields} | {
             "absent": list(self.absent),
             "methods": methods,
-            **({"n_predicted": self.n_predicted} if self.n_predicted else {}),
-            **({"n_estimated": self.n_estimated, "estimated": list(self.estimated)} if self.n_estimated else {}),
         }
 
 
@@ -171,8 +158,6 @@ def repeat_searches(
     constraints: Sequence[str] = (),
     join: Sequence[Path | pd.DataFrame] = (),
     distinct: bool = False,
-    predictions: Path | None = None,
-    estimates: bool = False,
     processes: int | None = None,
     on_progress: Callable[[int, int | None], None] = lambda _done, _total: None,
 ) -> list[RepeatedSearch]:
@@ -193,16 +178,14 @@ def repeat_searches(
             `search.objectives.find_cells_meeting_constraints`).
         join: tables, or their files, whose columns become terms and costs (see `RobustnessDataset.join`).
         distinct: whether isomorphic cells are merged into one member: 6,466 members of NAS-Bench-201 instead of 15,625.
-        predictions: file of `search.cell_predictions.write_predictions`, with accuracies that the dataset lacks.
-        estimates: whether estimates from samples of the images replace missing accuracies.
         processes: number of processes; by default one per CPU.
         on_progress: called after each batch of runs with the number of finished runs and the number of all runs.
 
     Raises:
         ConfigError: results are missing or cover too few architectures, or an argument is invalid.
     """
-    values = TableValues(reader, dataset, predictions, estimates=estimates)
-    report_values = values if report_on is None else TableValues(reader, report_on, predictions, estimates=estimates)
+    values = TableValues(reader, dataset)
+    report_values = values if report_on is None else TableValues(reader, report_on)
     tables = read_join_tables(reader, join, [values.terms.results, report_values.terms.results])
     for table_values in (values, report_values):
         table_values.join(tables)
@@ -223,10 +206,6 @@ def repeat_searches(
     all_sums = [weighted_sum for sums in sums_by_search for weighted_sum in sums]
     method_names = _choose_methods(methods, all_sums, len(sums_by_search))
     objective_values = [weighted_sum.columns.sum(axis=1) for weighted_sum in all_sums]
-    if report is None and predictions is not None:
-        unpredicted_names = _find_unpredicted(columns, objective_names, objective_values, values.is_predicted)
-        columns = {name: column for name, column in columns.items() if name not in unpredicted_names}
-        absent += unpredicted_names
     reported_values = [column.values for column in columns.values()]
     has_all_values = ~np.isnan(np.sum([*objective_values, *reported_values], axis=0))
     is_searchable = has_all_values & find_cells_meeting_constraints(values, constraints)
@@ -243,30 +222,9 @@ def repeat_searches(
         on_progress=on_progress,
     )
     return [
-        replace(
-            _summarise(text.strip(), dataset, report_values.dataset, benchmark, runs, columns, absent),
-            n_predicted=int((values.is_predicted & is_searchable).sum()),
-            n_estimated=max(values.n_estimated, report_values.n_estimated),
-            estimated=_find_estimated(
-                values, report_values, objective_terms, columns if len(objective_terms) == 1 else ()
-            ),
-        )
-        for (text, objective_terms), benchmark, runs in zip(
-            parsed_objectives, benchmarks, runs_by_benchmark, strict=True
-        )
+        _summarise(text.strip(), dataset, report_values.dataset, benchmark, runs, columns, absent)
+        for (text, _), benchmark, runs in zip(parsed_objectives, benchmarks, runs_by_benchmark, strict=True)
     ]
-
-
-def _find_estimated(
-    values: TableValues,
-    report_values: TableValues,
-    objectives: Sequence[tuple[str, Sequence[ObjectiveTerm]]],
-    columns: Iterable[str],
-) -> tuple[str, ...]:
-    """Return the names of objectives and reported columns that contain estimates."""
-    names = [name for name, terms in objectives if values.uses_estimates(terms)]
-    names += [name for name in columns if report_values.uses_estimates(parse_objectives(name)[0][1])]
-    return tuple(dict.fromkeys(names))
 
 
 def _read_columns(
@@ -287,21 +245,6 @@ def _read_columns(
                 raise
             absent.append(name)
     return columns, tuple(absent)
-
-
-def _find_unpredicted(
-    columns: dict[str, WeightedSum],
-    objectives: Sequence[str],
-    objective_values: Sequence[_Floats],
-    is_predicted: NDArray[np.bool_],
-) -> tuple[str, ...]:
-    """Return the default columns that lack values for some of the cells whose objectives are all predicted."""
-    is_predicted_member = is_predicted & ~np.isnan(np.sum(objective_values, axis=0))
-    return tuple(
-        name
-        for name, column in columns.items()
-        if name not in objectives and np.isnan(column.values[is_predicted_member]).any()
-    )
 
 
 def _choose_methods(methods: Sequence[str] | None, objectives: Sequence[Any], n_searches: int) -> list[str]:

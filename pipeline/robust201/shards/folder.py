@@ -6,7 +6,7 @@ shards/<dataset>/<index>-<key>-<sha16>.parquet  results of one network under one
 shards/<dataset>/compact-<sha16>.parquet        a compacted shard
 damaged/<dataset>/                              shards that were set aside (below the URL if the shards are)
 index/                                          cache of the shards' contents for faster scans (see `shards.index`)
-plan.json, sample.json                          the plan, and the record of samples (see `planning`)
+plan.json                                       the plan (see `planning`)
 images/, corruptions/, adversarial/, code/      copied or generated inputs (see `planning.inputs`)
 lease.json                                      the running driver, which distributes the work (see `runtime.lease`)
 shares/<i>-of-<n>/                              reports of ``run --share I/N`` (see `planning.shares`)

@@ -7,10 +7,9 @@ come from a new forward pass on the images that an attack returned. Zero gradien
 `input_gradient` was evaluated.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,34 +130,12 @@ class AttackFlag:
         }
 
 
-class Transfer(NamedTuple):
-    """Origin of the images of a transfer key: the attack, and the network that it attacked."""
-
-    attack: str
-    source: ArchitectureId
-
-
-def find_transfers(protocols: Iterable[Any]) -> dict[str, Transfer]:
-    """Return the transfer attacks among the protocols of a sweep, by key."""
-    transfers = {}
-    for protocol in protocols:
-        match protocol:
-            case {
-                "key": str(key),
-                "source": {"architecture": int() | str() as source},
-                "parameters": {"attack": str(attack)},
-            }:
-                transfers[key] = Transfer(attack, source)
-    return transfers
-
-
 def find_flags(
     dataset: str,
     results: Mapping[KeyAndStrength, Accuracies],
     *,
     n_images: int,
     n_classes: int,
-    transfers: Mapping[str, Transfer] = MappingProxyType({}),
     flag_any_difference: bool = False,
 ) -> list[AttackFlag]:
     """Run all checks on the results of a dataset, which must come from the same `n_images` images.
@@ -170,17 +147,10 @@ def find_flags(
     because it proves that only the weaker attack fools some of these images.
     """
     n_images_for_margin = None if flag_any_difference else n_images  # None: no margin for chance
-    # On its source network, a transfer attack equals the original attack, so this network is not compared.
-    results_without_sources: dict[KeyAndStrength, Accuracies] = {
-        (key, strength): {name: accuracy for name, accuracy in accuracies.items() if name != transfers[key].source}
-        if key in transfers
-        else accuracies
-        for (key, strength), accuracies in results.items()
-    }
     flags = [
         flag
-        for check, (reason, pairs) in _list_attack_pairs(transfers).items()
-        for flag in _compare_attacks(check, reason, results_without_sources, pairs, n_images_for_margin)
+        for check, (reason, pairs) in _list_attack_pairs().items()
+        for flag in _compare_attacks(check, reason, results, pairs, n_images_for_margin)
     ]
     flags += _check_monotonicity(results, n_images)
     flags += _check_large_epsilons(results, n_classes)
@@ -193,15 +163,8 @@ _Flag = tuple[str, str, str, tuple[tuple[ArchitectureId, float, float], ...], in
 """The fields of an `AttackFlag` except the dataset."""
 
 
-def _list_attack_pairs(transfers: Mapping[str, Transfer]) -> dict[str, tuple[str, list[tuple[str, str]]]]:
+def _list_attack_pairs() -> dict[str, tuple[str, list[tuple[str, str]]]]:
     """Return the reason and the pairs (weaker attack, stronger attack) of each check, by name of the check."""
-    transfer_pairs = [
-        (key, stronger)
-        for key, transfer in transfers.items()
-        for norm_attacks in _ATTACKS_BY_NORM
-        if transfer.attack in norm_attacks.iterative or (transfer.attack == _FGSM and norm_attacks is _LINF_ATTACKS)
-        for stronger in norm_attacks.white_box
-    ]
     ensemble_pairs = [
         (attack, norm_attacks.standard)
         for norm_attacks in _ATTACKS_BY_NORM
@@ -216,10 +179,6 @@ def _list_attack_pairs(transfers: Mapping[str, Transfer]) -> dict[str, tuple[str
                 for norm_attacks in _ATTACKS_BY_NORM
                 for stronger in norm_attacks.white_box
             ],
-        ),
-        "transfer stronger": (
-            "images made on another network should not beat an attack with gradients: gradients may be masked",
-            transfer_pairs,
         ),
         "single step stronger": (
             "one step should not beat many: the iterative attack may be stuck, or its step too small",

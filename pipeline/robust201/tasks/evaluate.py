@@ -94,29 +94,6 @@ def evaluate_part(
         yield EvaluationResult(part, part.strengths[strength_index], values, seconds, provenance)
 
 
-def perturb_part(
-    context: Context,
-    task: Task,
-    parameters: Parameters,
-    part: Part,
-    images: ImageSet,
-    *,
-    resident_images: ResidentImages | None = None,
-) -> NDArray[np.float32]:
-    """Perturb a part's images as `evaluate_part` does, and return them: (strengths, n, 3, H, W) float32 in [0, 1].
-
-    Raises:
-        EvaluationError: the part does not fit the images or the batches.
-        PerturbationError: the perturbation breaks its contract.
-    """
-    context, request = _prepare(context, task, part, images, resident_images)
-    batches = perturb(task, context, parameters, request)
-    perturbed = np.empty((len(part.strengths), *request.images.shape), np.float32)
-    for batch in check_batches(batches, name=part.label, request=request, constraint=task.constraint):
-        perturbed[batch.strength_index, batch.positions.cpu().numpy()] = batch.images.cpu().numpy()
-    return perturbed
-
-
 def _prepare(
     context: Context, task: Task, part: Part, images: ImageSet, resident_images: ResidentImages | None
 ) -> tuple[Context, Request]:

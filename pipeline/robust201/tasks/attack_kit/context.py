@@ -47,9 +47,6 @@ class Perturbed(NamedTuple):
     images: torch.Tensor
 
 
-AdversarialImageSource = Callable[[float, NDArray[np.int64]], NDArray[np.float32]]
-"""Source of adversarial images: (strength, (n,) positions in the full test split) → (n, 3, H, W) float32 in [0, 1]."""
-
 CorruptedImageSource = Callable[[str, int, NDArray[np.int64]], NDArray[np.uint8]]
 """Source of corrupted images: (corruption, severity 1 to 5, (n,) positions in the full test split) → (n, 3, H, W)
 uint8."""
@@ -65,7 +62,6 @@ class Context:
         batch_size: number of images whose random numbers come from one seed in the reference engine; part of the
             protocol.
         corrupted_images: source of corrupted images; None if the sweep has no corruptions.
-        adversarial_images: source of a transfer attack's images; None for every other key.
         first_batch: number of the request's first batch in the whole image set, so that an image has the same random
             numbers if the images are evaluated in several parts.
         key: the evaluated key, which identifies random numbers and the corruption. `tasks.evaluate.evaluate_part` sets
@@ -80,7 +76,6 @@ class Context:
     seed: int
     batch_size: int
     corrupted_images: CorruptedImageSource | None = None
-    adversarial_images: AdversarialImageSource | None = None
     first_batch: int = 0
     key: str = ""
     engine: str = "reference"
