@@ -99,7 +99,7 @@ def compare(
     files_by_name = name_networks(networks, weights or [], command="compare")
     normalisation = read_normalisation(mean, std)
     parsed_keys = read_keys(keys or "clean,fgsm,pgd", settings or []) or {}
-    parse_keys(parsed_keys)  # before the user's files are executed
+    parse_keys(parsed_keys, "fused")  # before the user's files are executed
     image_set = load_data(
         data, resize=resize, normalisation=normalisation, class_order=class_order, count=images, seed=seed
     )

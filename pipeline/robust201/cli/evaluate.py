@@ -140,7 +140,7 @@ def evaluate(
     normalisation = read_normalisation(mean, std)
     parsed_keys = read_keys(keys, settings or [])
     if parsed_keys is not None:
-        parse_keys(parsed_keys)  # before the user's file is executed
+        parse_keys(parsed_keys, "fused")  # before the user's file is executed
     if benchmark is not None:
         find_benchmark(benchmark)
     if benchmark is not None and data in DATASETS and data != DATASET:
