@@ -119,7 +119,6 @@ def plan(
         bool,
         typer.Option("--check", help="Also read the images and check that the weights exist; `doctor` checks more."),
     ] = False,
-    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Estimate the size, disk space and hours of a sweep or training YAML."""
@@ -132,7 +131,6 @@ def plan(
             datasets=datasets,
             keys=keys,
             save=save or None,
-            workers=workers,
         )
         plan_training_runs(sweep, check=check, as_json=as_json)
         return
@@ -141,7 +139,7 @@ def plan(
     from robust201.planning.plan import assumed_facts, make_plan
     from robust201.planning.sweep_warnings import find_sweep_warnings, find_uncounted_images
 
-    config = load_sweep(sweep, execution={"workers": workers})
+    config = load_sweep(sweep)
     hash_files(config.code_files())  # reports a missing Python file, which otherwise only `run` would notice
     filters = make_filters(config, architectures, datasets, keys)
     filters.check(config)
