@@ -14,7 +14,6 @@ from robust201.core.errors import ConfigError
 from robust201.core.records import Bundle, Receipt
 from robust201.runtime.executors import ray_process
 from robust201.runtime.executors.base import BundleDone, Event
-from robust201.runtime.metrics import Metrics
 
 
 class _Executor:
@@ -24,7 +23,6 @@ class _Executor:
     n_workers = 2
 
     def __init__(self, order: str) -> None:
-        self.metrics = Metrics()
         self.order = order
         self.submitted: list[Bundle] = []
         self.n_polls = 0

@@ -289,7 +289,7 @@ RECEIPTS = [Receipt(f"unit {index}", (1.0,), 0, 10, "shard", 1.0) for index in r
 class ReportingWorker:
     """Worker that reports many receipts at once, and then raises `error` unless it is None."""
 
-    def __init__(self, _metrics, error=None):
+    def __init__(self, error=None):
         self.error = error
 
     def run(self, _bundle):

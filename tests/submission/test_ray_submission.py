@@ -125,6 +125,24 @@ def test_find_token_prefers_variable_to_named_file_and_default_file(
         find_token()
 
 
+@pytest.mark.parametrize(("content", "fault"), [("one\ntwo", "more than one line"), ("\x00", "not printable")])
+def test_malformed_token_file_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, fault: str
+) -> None:
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    (tmp_path / "token").write_text(content)
+    with pytest.raises(ConfigError, match=fault):
+        find_token()
+
+
+def test_malformed_token_is_rejected_without_showing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "se\ncret")
+    with pytest.raises(ConfigError, match="RAY_AUTH_TOKEN") as caught:
+        find_token()
+    assert "cret" not in str(caught.value).replace("secret", "")
+
+
 def test_shipment_contains_only_code_and_sweep(write_sweep: WriteSweep, tmp_path: Path) -> None:
     sweep = write_sweep(results="${FOLDER}/runs", checkpoints={"path": "bundled:benchmark_data/demo"})
     with pytest.MonkeyPatch.context() as patch:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # a command imports these modules only if it needs them, so t
     from robust201.export.verify import Verdict
     from robust201.export.verify_dataset import DatasetVerdict
     from robust201.figures.report import SummaryRow
-    from robust201.monitoring.doctor_machines import HealthCheck
+    from robust201.monitoring.doctor import HealthCheck
     from robust201.reader.derived import DerivedMetrics
     from robust201.runtime.executors.base import Event
     from robust201.runtime.heartbeat import LastBeat, TrainingSteps

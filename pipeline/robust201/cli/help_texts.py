@@ -33,7 +33,7 @@ RESUMABLE_COMMANDS = ("fetch", "import", "corrupt", "robustify", "run", "submit"
 EXAMPLES = {
     "doctor": (
         "robust201 doctor",
-        "robust201 doctor jobs/paper.yaml --address http://127.0.0.1:8265",
+        "robust201 doctor jobs/paper.yaml",
         "robust201 doctor --published-figures",
     ),
     "fetch": ("robust201 fetch cifar10 --out data",),

@@ -15,7 +15,7 @@ from robust201.core.errors import ConfigError, EvaluationError, RobustError
 from robust201.monitoring.watch import WatchedStatus
 
 if TYPE_CHECKING:
-    from robust201.monitoring.doctor_machines import HealthCheck
+    from robust201.monitoring.doctor import HealthCheck
 
 _Status = TypeVar("_Status", bound=WatchedStatus)
 
@@ -173,12 +173,6 @@ def doctor(
         Path | None,
         typer.Argument(metavar="SWEEP", help="Also check what this sweep YAML or results folder needs."),
     ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            envvar="RAY_API_SERVER_ADDRESS", help="Also check the Ray cluster with this dashboard, http://HOST:PORT."
-        ),
-    ] = None,
     published_figures: Annotated[
         bool,
         typer.Option(
@@ -197,8 +191,7 @@ def doctor(
         from robust201.cli.published_figures import examine_published_figures
 
         raise typer.Exit(_show_checks(examine_published_figures(count=count), as_json=as_json))
-    from robust201.monitoring.doctor import examine
-    from robust201.monitoring.doctor_machines import HealthCheck
+    from robust201.monitoring.doctor import HealthCheck, examine
 
     config, failed_sweep_checks = None, []
     try:
@@ -215,9 +208,7 @@ def doctor(
             f"Reading the sweep failed for {sweep}: it needs a package that is not installed ({error}). "
             "To list missing packages, run: robust201 doctor (without a sweep)."
         ) from error
-    raise typer.Exit(
-        _show_checks(itertools.chain(examine(config, address=address), failed_sweep_checks), as_json=as_json)
-    )
+    raise typer.Exit(_show_checks(itertools.chain(examine(config), failed_sweep_checks), as_json=as_json))
 
 
 def _show_checks(checks: Iterable["HealthCheck"], *, as_json: bool) -> int:

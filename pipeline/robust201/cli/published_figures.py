@@ -13,7 +13,7 @@ from robust201.core.errors import CheckpointError, DatasetError
 from robust201.core.records import ImageSet
 from robust201.images import load_images, select
 from robust201.images.downloads.registry import data_folder
-from robust201.monitoring.doctor_machines import HealthCheck
+from robust201.monitoring.doctor import HealthCheck
 
 ARCHITECTURE = 0
 DATASET = "cifar10"

@@ -1,4 +1,4 @@
-"""Checks of `robust201 doctor`: the installation and the inputs of a sweep, with advice for each problem.
+"""Checks of `robust201 doctor`: the installation, the device and the inputs of a sweep, with advice for each problem.
 
 Packages that may be missing are imported in the functions that need them.
 """
@@ -7,26 +7,21 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import re
 import secrets
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from robust201.core.errors import RobustError
+from robust201.core.errors import ConfigError, RobustError
 from robust201.core.files import format_bytes
-from robust201.monitoring.doctor_machines import (
-    HealthCheck,
-    examine_clock,
-    examine_cluster,
-    examine_device,
-    examine_gpus,
-)
 
 if TYPE_CHECKING:
     from robust201.planning.config import SweepConfig
@@ -44,27 +39,44 @@ PACKAGES = {
 _REINSTALL = "Install robust201 again with -c constraints.txt."
 
 
-def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterator[HealthCheck]:
+@dataclass(frozen=True)
+class HealthCheck:
+    """Result of one check.
+
+    Attributes:
+        what: name of the check.
+        ok: whether the check has passed.
+        detail: observed state.
+        fix: advice.
+        warns: whether the user should follow the advice although the check has passed.
+    """
+
+    what: str
+    ok: bool
+    detail: str
+    fix: str = ""
+    warns: bool = False
+
+
+def examine(config: SweepConfig | None) -> Iterator[HealthCheck]:
     """Check this machine and, if `config` is given, the inputs of its sweep."""
     yield _examine_python()
     for package, module in PACKAGES.items():
         yield _examine_package(package, module)
     yield from _attempt("cpu kernels", lambda: [_examine_cpu_kernels()])
-    yield from _attempt("gpus", lambda: [examine_gpus()])
+    yield from _attempt("gpus", lambda: [_examine_gpus()])
     yield from _attempt("temporary folders", _examine_leftovers)
-    yield from _attempt("cluster", lambda: examine_cluster(config, address))
     if config is not None:
         yield from _examine_sweep(config)
 
 
 def _examine_sweep(config: SweepConfig) -> Iterator[HealthCheck]:
     yield from _attempt("sweep", lambda: _examine_warnings(config))
-    yield from _attempt("device", lambda: [examine_device(config)])
+    yield from _attempt("device", lambda: [_examine_device(config)])
     yield from _attempt("results", lambda: [_examine_results(config.results)])
     if url := config.shards:
         yield from _attempt("shards", lambda: [_examine_shards(url)])
     yield from _attempt("disk", lambda: [_examine_disk(config)])
-    yield from _attempt("clock", lambda: [examine_clock(_nearest_existing_folder(config.results))])
     yield from _attempt("checkpoints", lambda: [_examine_checkpoints(config)])
     for dataset in config.datasets:
         yield from _attempt(dataset, partial(_examine_dataset, config, dataset))
@@ -122,6 +134,53 @@ def _examine_cpu_kernels() -> HealthCheck:
         f"times as long as with the library; {results}."
     )
     return HealthCheck("cpu kernels", ok=True, detail=detail)
+
+
+def _examine_gpus() -> HealthCheck:
+    """Check that PyTorch can use GPUs if nvidia-smi lists any."""
+    import torch
+
+    cores = f"{len(os.sched_getaffinity(0))} CPU cores"
+    listed_gpus = _list_gpus()
+    gpu_names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    build = f"torch {torch.__version__}, CUDA {torch.version.cuda or 'none'}"
+    if listed_gpus and not torch.cuda.is_available():
+        fix = (
+            "Install a CUDA build of PyTorch (reinstall robust201 with -c constraints.txt, without a CPU index)."
+            if torch.version.cuda is None
+            else f"Update the driver to one that supports CUDA {torch.version.cuda}, or install a PyTorch built for an "
+            "older CUDA version."
+        )
+        return HealthCheck("gpus", ok=False, detail=f"{'; '.join(listed_gpus)}: not usable by {build}", fix=fix)
+    if not gpu_names:
+        return HealthCheck("gpus", ok=True, detail=f"none; {cores}")
+    driver = f"; driver {listed_gpus[0].rpartition(', ')[2]}" if listed_gpus else ""
+    return HealthCheck("gpus", ok=True, detail=f"{', '.join(gpu_names)} ({build}{driver}); {cores}")
+
+
+def _list_gpus() -> list[str]:
+    if shutil.which("nvidia-smi") is None:
+        return []
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=10.0, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line.strip() for line in completed.stdout.splitlines() if line.strip()] if completed.returncode == 0 else []
+
+
+def _examine_device(config: SweepConfig) -> HealthCheck:
+    """Check that this machine has a sweep's device and supports its precision, unless the sweep runs on a cluster."""
+    from robust201.runtime.executors import check_device
+
+    execution = config.execution
+    requested = f"device {execution.device}, precision {config.precision}"
+    try:
+        check_device(config)
+    except ConfigError as error:
+        return HealthCheck("device", ok=False, detail=f"{requested}: not available", fix=str(error))
+    is_remote = execution.executor == "ray" and execution.ray_address
+    return HealthCheck("device", ok=True, detail=f"{requested}{'; not checked on the cluster' if is_remote else ''}")
 
 
 def _examine_leftovers() -> Iterator[HealthCheck]:

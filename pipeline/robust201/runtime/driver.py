@@ -80,7 +80,7 @@ class Driver:
         draining = draining_on_signals(drain, self._execution.drain_seconds)
         with draining as drain_request, closing(start_executor()) as executor:
             executors.append(executor)
-            self.tracker.attach(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
+            self.tracker.attach(executor.gpus_per_worker)
             self.tracker.write(state="running")  # now, because the first event may come only after a quarter of an hour
             bundles = make_bundles(executor)
             self._log.write("run_started", "1 bundle" if len(bundles) == 1 else f"{len(bundles)} bundles")

@@ -42,9 +42,8 @@ class PartWorker:
         """Compute a part; yield a receipt after each commit of the results of one or more strengths."""
         raise NotImplementedError
 
-    def use_less_memory(self, part: Part) -> bool:
+    def use_less_memory(self) -> bool:
         """Reduce memory use after a part has run out of memory; return False if that is impossible."""
-        del part
         return False
 
     def drain(self) -> None:
@@ -79,7 +78,7 @@ class PartWorker:
                     yield receipt
             except _CODE_ERRORS as error:
                 may_retry = not isinstance(error, StorageError | SignalInterrupt)
-                if not (may_retry and is_out_of_memory(error) and self.use_less_memory(part)):
+                if not (may_retry and is_out_of_memory(error) and self.use_less_memory()):
                     remaining_part = Part(part.unit, remaining_strengths, part.start, part.stop)
                     yield self._make_failure(error, remaining_part, attempt)
                     return

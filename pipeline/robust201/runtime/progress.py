@@ -1,14 +1,13 @@
-"""Progress of a run: derives its rate and time left from events, and writes progress files, metrics and logs.
+"""Progress of a run: derives its rate and time left from events, and writes progress files and logs.
 
 Events concern parts; a worker computes one part at a time (see `runtime.executors.base`). The amount of work is
 measured in multiply-accumulates of the networks.
 """
 
 import json
-import math
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ from robust201.core.files import MAX_STATE_BYTES, is_amount, load_json, open_fil
 from robust201.core.records import Part, Receipt, Unit, UnitFailure
 from robust201.runtime.executors.base import BundleLost, Event, WorkerLost
 from robust201.runtime.heartbeat import LastBeat
-from robust201.runtime.metrics import Metrics
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
 
@@ -55,66 +53,6 @@ MIN_RATE_SECONDS = 15.0
 
 
 @dataclass
-class _Work:
-    """An amount of work; `seconds` is the worker time that it took, 0 if it is not finished."""
-
-    macs: float = 0.0
-    evaluations: float = 0.0
-    seconds: float = 0.0
-
-    def add(self, macs: float, evaluations: float, seconds: float = 0.0) -> None:
-        self.macs += macs
-        self.evaluations += evaluations
-        self.seconds += seconds
-
-    @property
-    def macs_per_evaluation(self) -> float:
-        return self.macs / self.evaluations
-
-
-class KeyCosts:
-    """Remaining and finished work by dataset and key, with the worker time of the finished work."""
-
-    def __init__(self) -> None:
-        self._remaining: defaultdict[tuple[str, str], _Work] = defaultdict(_Work)
-        self._finished: defaultdict[tuple[str, str], _Work] = defaultdict(_Work)
-
-    def expect(self, dataset_and_key: tuple[str, str], macs: float, evaluations: float) -> None:
-        """Add remaining work of a dataset and key; negative amounts subtract it."""
-        self._remaining[dataset_and_key].add(macs, evaluations)
-
-    def finish(self, dataset_and_key: tuple[str, str], macs: float, evaluations: float, seconds: float) -> None:
-        """Move remaining work to the finished work, and record its worker time."""
-        self._remaining[dataset_and_key].add(-macs, -evaluations)
-        self._finished[dataset_and_key].add(macs, evaluations, seconds)
-
-    @property
-    def slowness(self) -> float:
-        """Worker time per multiply-accumulate of the remaining work, relative to the finished work; 1 if unknown.
-
-        A key without finished work is assumed to be as slow as the key whose evaluations have the most similar number
-        of multiply-accumulates.
-        """
-        finished = {name: work for name, work in self._finished.items() if min(work.macs, work.seconds) > 0}
-        remaining = {name: work for name, work in self._remaining.items() if min(work.macs, work.evaluations) > 0}
-        if not finished or not remaining:
-            return 1.0
-
-        def seconds_per_mac(dataset_and_key: tuple[str, str], work: _Work) -> float:
-            reference = finished.get(dataset_and_key) or min(
-                finished.values(),
-                key=lambda other: abs(math.log(other.macs_per_evaluation / work.macs_per_evaluation)),
-            )
-            return reference.seconds / reference.macs
-
-        remaining_macs = sum(work.macs for work in remaining.values())
-        finished_macs = sum(work.macs for work in finished.values())
-        finished_seconds = sum(work.seconds for work in finished.values())
-        remaining_seconds = sum(work.macs * seconds_per_mac(name, work) for name, work in remaining.items())
-        return (remaining_seconds / remaining_macs) / (finished_seconds / finished_macs)
-
-
-@dataclass
 class RunProgress:
     """Progress of a run in evaluations and work (multiply-accumulates), and its rate.
 
@@ -128,7 +66,6 @@ class RunProgress:
             it, so that they do not lower the rate.
         last_result_time: monotonic time when work was last finished or reported; rates are measured up to this
             time, or up to now while it is None.
-        slowness: time per multiply-accumulate of the remaining work, divided by that of the finished work.
         unsaved_macs: work done on training runs since their last snapshots, as reported by workers' heartbeats.
         training_heartbeats: heartbeats of the training runs in progress.
     """
@@ -140,7 +77,6 @@ class RunProgress:
     evaluations_of_this_run: float = 0.0
     start_time: float = field(default_factory=time.monotonic)
     last_result_time: float | None = None
-    slowness: float = 1.0
     unsaved_macs: float = 0.0
     training_heartbeats: tuple[LastBeat, ...] = ()
 
@@ -185,8 +121,8 @@ class RunProgress:
 
     @property
     def macs_per_second(self) -> float:
-        """Rate that is expected for the remaining work: the measured rate divided by `slowness`."""
-        return self._macs_of_this_run / self.measured_seconds / self.slowness
+        """Multiply-accumulates per second, over the same time as `evaluations_per_second`."""
+        return self._macs_of_this_run / self.measured_seconds
 
 
 def read_progress(folder: Path) -> dict[str, Any]:
@@ -240,11 +176,8 @@ class Tracker:
     def __init__(self, plan: PlannedWork, missing: Collection[Part], folder: Path, n_done: int, log: WorkLog) -> None:
         self._plan = plan
         self._log = log
-        self._metrics = Metrics()
         self._gpus_per_worker = read_progress(folder).get("gpus_per_worker")  # last run's value, until `attach`
         self._tally = RunTally()
-        self._n_missing_evaluations: defaultdict[tuple[str, str], float] = defaultdict(float)
-        self._costs = KeyCosts()
         # For training runs: the work since the last snapshot by unit id, the work before the resumption by unit id and
         # next snapshot, and the stored snapshots as pairs of unit id and step.
         self._unsaved_macs: dict[str, float] = {}
@@ -268,20 +201,11 @@ class Tracker:
 
     def _expect(self, parts: Collection[Part], sign: int = 1) -> None:
         """Add parts to the expected work, or remove them if `sign` is -1."""
-        # `_count_evaluations` needs the numbers of missing images, so they are added first and removed last.
-        if sign > 0:
-            self._count_missing_images(parts, sign)
+        self._count_missing_images(parts, sign)
         for part in parts:
-            n_images, dataset_and_key = part.stop - part.start, (part.unit.dataset, part.unit.key)
-            macs = sign * self._plan.macs(part)
-            n_evaluations = sign * self._count_evaluations(part.unit, part.strengths, n_images)
-            self._n_missing_evaluations[dataset_and_key] += n_evaluations
-            self._costs.expect(dataset_and_key, macs, n_evaluations)
-            self._pending_images[part.unit.id] += sign * len(part.strengths) * n_images
-            self.progress.remaining_macs += macs
+            self._pending_images[part.unit.id] += sign * len(part.strengths) * (part.stop - part.start)
+            self.progress.remaining_macs += sign * self._plan.macs(part)
             self._units[part.unit.id] = part.unit
-        if sign < 0:
-            self._count_missing_images(parts, sign)
 
     def _count_missing_images(self, parts: Collection[Part], sign: int) -> None:
         for part in parts:
@@ -303,9 +227,9 @@ class Tracker:
         self._expect(parts)
         self.progress.evaluations_before += count_evaluations(expected) - count_evaluations(parts)
 
-    def attach(self, *, metrics: Metrics, gpus_per_worker: float) -> None:
-        """Use a started executor's metrics sink and number of GPUs per worker."""
-        self._metrics, self._gpus_per_worker = metrics, gpus_per_worker
+    def attach(self, gpus_per_worker: float) -> None:
+        """Record that an executor with this number of GPUs per worker has started."""
+        self._gpus_per_worker = gpus_per_worker
         self._is_starting = True
 
     def record_event(self, event: Event, tally: RunTally) -> None:
@@ -345,17 +269,9 @@ class Tracker:
         self.progress.done_macs += macs
         self.progress.remaining_macs = max(0.0, self.progress.remaining_macs - macs)
         n_images = receipt.stop - receipt.start
-        n_evaluations = self._count_evaluations(unit, receipt.strengths, n_images)
-        self.progress.evaluations_of_this_run += n_evaluations
-        self._costs.finish((unit.dataset, unit.key), macs, n_evaluations, receipt.seconds)
-        self.progress.slowness = self._costs.slowness
+        self.progress.evaluations_of_this_run += self._count_evaluations(unit, receipt.strengths, n_images)
         self._unsaved_macs.pop(unit.id, None)
         self.progress.unsaved_macs = sum(self._unsaved_macs.values())
-        self._n_missing_evaluations[unit.dataset, unit.key] -= n_evaluations
-        tags = {"dataset": unit.dataset, "key": unit.key}
-        self._metrics.record("robust201_evaluations_total", n_evaluations, **tags)
-        self._metrics.record("robust201_images_total", len(receipt.strengths) * n_images, **tags)
-        self._metrics.record("robust201_part_seconds", receipt.seconds, **tags)
         self._pending_images[unit.id] -= len(receipt.strengths) * n_images
 
     def _extend_rate_period(self, seconds: float) -> None:
@@ -396,18 +312,15 @@ class Tracker:
         macs_change = self._resumed_macs.get((unit.id, next_snapshot), 0.0) - resumed_macs
         self._resumed_macs[unit.id, next_snapshot] = resumed_macs
         self.progress.remaining_macs += macs_change
-        self._costs.expect((unit.dataset, unit.key), macs_change, 0.0)
         self._unsaved_macs[unit.id] = max(0.0, step - max(last_snapshot, first_step)) * macs_per_step
 
     def _record_lost_worker(self, preempted: bool, reason: str, units: Collection[Unit]) -> None:
-        self._metrics.record(f"robust201_{'preemptions' if preempted else 'worker_deaths'}_total")
         affected_units: Collection[Unit | None] = units or [None]
         for unit in affected_units:
             self._log.write("worker_preempted" if preempted else "worker_died", reason, level="warning", unit=unit)
 
     def _record_failure(self, failure: UnitFailure) -> None:
         unit = failure.part.unit
-        self._metrics.record("robust201_failures_total", dataset=unit.dataset, key=unit.key, kind=failure.kind)
         if failure.kind == "killed":  # workers log all other failures themselves
             strengths = list(failure.part.strengths)
             self._log.write("part_given_up", failure.message, level="error", unit=unit, strengths=strengths)
@@ -441,10 +354,6 @@ class Tracker:
     def _payload(self, state: str) -> dict[str, Any]:
         progress = self.progress
         has_rate = progress.is_rate_reliable or state not in WORKING_STATES
-        for (dataset, key), n_missing in self._n_missing_evaluations.items():
-            self._metrics.record("robust201_missing_evaluations", max(0.0, n_missing), dataset=dataset, key=key)
-        if has_rate and progress.seconds_left is not None:
-            self._metrics.record("robust201_seconds_left", progress.seconds_left)
         return {
             "state": state,
             "quiet_seconds": progress.quiet_seconds,

@@ -37,7 +37,6 @@ from robust201.runtime.heartbeat import (
     remove_silent_heartbeats,
 )
 from robust201.runtime.lease import Lease
-from robust201.runtime.metrics import Metrics
 from robust201.runtime.progress import Tracker
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
@@ -51,10 +50,9 @@ def start_training_executor(work: TrainingWork) -> Executor:
     return start_executor(work.config, partial(_start_worker, work))
 
 
-def _start_worker(work: TrainingWork, metrics: Metrics) -> BundleWorker:
+def _start_worker(work: TrainingWork) -> BundleWorker:
     from robust201.runtime.training_worker import TrainingWorker
 
-    del metrics  # the driver records all metrics of training runs
     return TrainingWorker(work)
 
 

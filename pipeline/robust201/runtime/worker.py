@@ -21,7 +21,6 @@ from robust201.planning.input_facts import InputFacts
 from robust201.planning.inputs import Inputs, make_worker_space, make_worker_tasks
 from robust201.planning.weights import WeightsSource
 from robust201.runtime.heartbeat import Heartbeat
-from robust201.runtime.metrics import Metrics
 from robust201.runtime.networks import LoadedNetwork, NetworkLoader
 from robust201.runtime.part_worker import PartWorker
 from robust201.shards import ShardStore
@@ -35,10 +34,9 @@ COMMIT_SECONDS = 300.0
 class Worker(PartWorker):
     """Evaluates the parts of bundles, and writes their results to shards."""
 
-    def __init__(self, config: SweepConfig, facts: InputFacts, metrics: Metrics | None = None) -> None:
+    def __init__(self, config: SweepConfig, facts: InputFacts) -> None:
         super().__init__(config)
         self._config = config
-        self._metrics = metrics or Metrics()
         self._facts = facts
         self._inputs = Inputs(config, keys=())  # published corrupted images are opened when a unit needs them
         self._tasks = make_worker_tasks(config, facts.code)
@@ -60,15 +58,13 @@ class Worker(PartWorker):
         self._micro_batch = self._config.execution.micro_batch
         yield from super()._compute_with_retries(part, heartbeat)
 
-    def use_less_memory(self, part: Part) -> bool:
+    def use_less_memory(self) -> bool:
         """Halve the micro-batch; return False if it already has the minimum size."""
         network = self._networks.loaded
         if network is None or network.last_batch_size <= network.min_batch_size:
             return False
         self._micro_batch = network.last_batch_size // 2
         network.limit(self._micro_batch)  # frees the memory of CUDA graphs before the next attempt
-        unit = part.unit
-        self._metrics.record("robust201_micro_batch_halvings_total", dataset=unit.dataset, key=unit.key)
         self._log.write("micro_batch_halved", f"now {self._micro_batch} images at once", level="warning")
         return True
 

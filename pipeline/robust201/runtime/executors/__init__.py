@@ -9,7 +9,6 @@ from robust201.planning.config import ExecutionSection, SweepConfig
 from robust201.planning.input_facts import InputFacts
 from robust201.planning.plan import Plan
 from robust201.runtime.executors.base import BundleWorker, Executor, StartWorker, WorkSettings, count_fitting_workers
-from robust201.runtime.metrics import Metrics
 
 
 def check_device(config: WorkSettings) -> None:
@@ -57,7 +56,7 @@ def start_executor(config: WorkSettings, start_worker: StartWorker) -> Executor:
         from robust201.runtime.devices import choose_device
         from robust201.runtime.executors.inline import InlineExecutor
 
-        worker = start_worker(Metrics())
+        worker = start_worker()
         is_on_gpu = choose_device(execution.device, config.precision).type == "cuda"
         return InlineExecutor(
             worker.run, on_drain=worker.drain, gpus_per_worker=execution.gpus_per_worker if is_on_gpu else 0.0
@@ -67,8 +66,8 @@ def start_executor(config: WorkSettings, start_worker: StartWorker) -> Executor:
     return RayProcess(config, start_worker)
 
 
-def start_worker(config: SweepConfig, facts: InputFacts, metrics: Metrics) -> BundleWorker:
+def start_worker(config: SweepConfig, facts: InputFacts) -> BundleWorker:
     """Create a sweep's worker; torch is imported here, so that a driver with remote workers never imports it."""
     from robust201.runtime.worker import Worker
 
-    return Worker(config, facts.without_weights(), metrics)
+    return Worker(config, facts.without_weights())

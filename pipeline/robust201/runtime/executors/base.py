@@ -15,7 +15,6 @@ from typing import Protocol
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, Bundle, Receipt, UnitFailure
 from robust201.planning.config import ExecutionSection
-from robust201.runtime.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +107,8 @@ class BundleWorker(Protocol):
         """Stop after the part in progress; may be called from another thread."""
 
 
-StartWorker = Callable[[Metrics], BundleWorker]
-"""Function that creates a worker, given a metrics sink. It is pickled and sent to the worker's process, so it must not
+StartWorker = Callable[[], BundleWorker]
+"""Function that creates a worker. It is pickled and sent to the worker's process, so it must not
 refer to large objects."""
 
 
@@ -117,12 +116,10 @@ class Executor(Protocol):
     """Computes bundles with one or more workers.
 
     Attributes:
-        metrics: metrics sink.
         gpus_per_worker: number of GPUs per worker; 0 if workers compute on CPUs.
         n_workers: number of workers, including those waiting for a machine.
     """
 
-    metrics: Metrics
     gpus_per_worker: float
     n_workers: int
 

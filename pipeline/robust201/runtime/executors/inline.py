@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 
 from robust201.core.records import Bundle, Receipt, UnitFailure
 from robust201.runtime.executors.base import BundleDone, Event
-from robust201.runtime.metrics import Metrics
 
 RunBundle = Callable[[Bundle], Iterator[Receipt | UnitFailure]]
 
@@ -22,7 +21,6 @@ class InlineExecutor:
     def __init__(
         self, run_bundle: RunBundle, *, on_drain: Callable[[], None] = lambda: None, gpus_per_worker: float = 0.0
     ) -> None:
-        self.metrics = Metrics()
         self.gpus_per_worker = gpus_per_worker
         self._run_bundle = run_bundle
         self._on_drain = on_drain

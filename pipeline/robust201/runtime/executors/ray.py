@@ -15,7 +15,6 @@ from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError, RayError, RayTaskError
-from ray.util.metrics import Counter, Gauge, Histogram
 
 from robust201.core.errors import ConfigError, EvaluationError, RayLostError, RobustError, WorkerBrokenError, one_line
 from robust201.core.memory import reduce_gc_frequency
@@ -34,7 +33,6 @@ from robust201.runtime.executors.base import (
 )
 from robust201.runtime.executors.ray_environment import worker_environment
 from robust201.runtime.executors.watch import Watch, accepts_connections, parse_address
-from robust201.runtime.metrics import METRICS, Metrics
 
 # Only receipts of a few hundred bytes pass through Ray, so its object store can have the minimum size.
 _OBJECT_STORE_BYTES = 128 << 20
@@ -59,33 +57,6 @@ _CLUSTER_PATIENCE_SECONDS = 45.0
 recover. Ray itself would end this process after 30 s on this machine, and after 60 s on a cluster."""
 
 
-class RayMetrics(Metrics):
-    """Metrics sink that records values in the Ray instance to which this process is connected."""
-
-    def __init__(self) -> None:
-        self._instruments: dict[str, Counter | Gauge | Histogram] = {}
-
-    def record(self, name: str, value: float = 1.0, **tags: str) -> None:
-        instrument = self._instruments.get(name)
-        if instrument is None:
-            instrument = self._instruments[name] = _make_instrument(name)
-        if isinstance(instrument, Counter):
-            if value > 0:  # Ray rejects zero
-                instrument.inc(value, tags)
-        elif isinstance(instrument, Gauge):
-            instrument.set(value, tags)
-        else:
-            instrument.observe(value, tags)
-
-
-def _make_instrument(name: str) -> Counter | Gauge | Histogram:
-    metric = METRICS[name]
-    description = f"{metric.description} ({metric.unit})"
-    if metric.kind == "histogram":
-        return Histogram(name, description, boundaries=list(metric.boundaries), tag_keys=metric.tags)
-    return (Counter if metric.kind == "counter" else Gauge)(name, description, tag_keys=metric.tags)
-
-
 class _WorkerActor:
     """Ray actor with a worker, whose outcomes are queued until the driver collects them.
 
@@ -97,7 +68,7 @@ class _WorkerActor:
         reduce_gc_frequency()
         with suppress(OSError):  # if the folder is missing, opening relative paths fails later with a clear message
             os.chdir(folder)
-        self._worker = start_worker(RayMetrics())
+        self._worker = start_worker()
         self._outcomes: SimpleQueue[_Outcome | Exception] = SimpleQueue()
         self._error: Exception | None = None
 
@@ -206,7 +177,6 @@ class RayExecutor:
     """
 
     def __init__(self, config: WorkSettings, start_worker: StartWorker, folder: Path) -> None:
-        self.metrics: Metrics = RayMetrics()
         self._precision = config.precision
         self._execution = config.execution
         self._start_worker = start_worker

@@ -31,7 +31,6 @@ from robust201.core.records import Bundle, Receipt, UnitFailure
 from robust201.runtime.executors.base import BundleDone, BundleLost, Event, Executor, StartWorker, WorkSettings
 from robust201.runtime.executors.ray_environment import check_import_path, driver_environment
 from robust201.runtime.executors.ray_folder import make_ray_folder, remove_unused_folders
-from robust201.runtime.metrics import Metrics
 from robust201.runtime.work_log import WorkLog
 
 CHILD_MODULE = "robust201.runtime.executors.ray_process"
@@ -70,17 +69,6 @@ class _Answer:
     n_workers: int
 
 
-class _RemoteMetrics(Metrics):
-    """Metrics sink that sends values to the child's Ray."""
-
-    def __init__(self, executor: "RayProcess") -> None:
-        self._executor = executor
-
-    def record(self, name: str, value: float = 1.0, **tags: str) -> None:
-        with suppress(OSError):  # the next poll reports that the child is gone
-            self._executor.send("record", name, value, tags)
-
-
 class RayProcess:
     """Computes bundles on Ray actors, with `runtime.executors.ray.RayExecutor` in a child process.
 
@@ -93,7 +81,6 @@ class RayProcess:
 
     def __init__(self, config: WorkSettings, start_worker: StartWorker) -> None:
         check_import_path(Path.cwd())
-        self.metrics: Metrics = _RemoteMetrics(self)
         self._config = config
         self._start_worker = start_worker
         self._is_local = not config.execution.ray_address
@@ -353,8 +340,5 @@ def _serve(executor: Executor, connection: "Connection[Any, Any]", messages: "Si
                 send_answer(executor.poll(*arguments))
             case "drain":
                 executor.drain()
-            case "record":
-                metric, value, tags = arguments
-                executor.metrics.record(metric, value, **tags)
             case "close":
                 return
