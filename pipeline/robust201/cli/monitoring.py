@@ -181,16 +181,13 @@ def doctor(
             "published accuracies.",
         ),
     ] = False,
-    count: Annotated[
-        int, typer.Option(min=1, help="With --published-figures: how many of the 10,000 test images to evaluate.")
-    ] = 1_000,
     as_json: AsJson = False,
 ) -> None:
     """Check the installation, and optionally the inputs of a sweep; every failed check comes with a fix."""
     if published_figures:
         from robust201.cli.published_figures import examine_published_figures
 
-        raise typer.Exit(_show_checks(examine_published_figures(count=count), as_json=as_json))
+        raise typer.Exit(_show_checks(examine_published_figures(), as_json=as_json))
     from robust201.monitoring.doctor import HealthCheck, examine
 
     config, failed_sweep_checks = None, []
