@@ -38,9 +38,7 @@ class NormalisingNetwork(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1))
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        output = self.network((pixels - self.mean) / self.std)
-        # Published networks return (features, logits).
-        logits: torch.Tensor = output[1] if isinstance(output, tuple) else output
+        logits: torch.Tensor = self.network((pixels - self.mean) / self.std)
         return logits
 
 

@@ -33,14 +33,21 @@ from robust201.images.corrupted import open_published
 from robust201.images.user_arrays import as_image_set, check_label_range
 from robust201.models.classifier import Classifier
 from robust201.models.model import CompiledNetwork
-from robust201.models.network_check import check_compiled
+from robust201.models.network_check import CheckedImages, check_compiled
 from robust201.models.pass_time import measure_pass
 from robust201.models.user_module import as_classifier, available_device
 from robust201.monitoring.evaluation_progress import EvaluationProgress, ProgressOption, shown_progress
 from robust201.planning.config import parse_custom_task
 from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
-from robust201.statistics.attack_flags import ZERO_GRADIENTS, Accuracies, AttackFlag, KeyAndStrength, find_flags
+from robust201.statistics.attack_flags import (
+    AT_CHANCE,
+    ZERO_GRADIENTS,
+    Accuracies,
+    AttackFlag,
+    KeyAndStrength,
+    find_flags,
+)
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import CORRUPTIONS, KEY_GROUPS, TASKS, Task, expand_keys, find_task
 from robust201.tasks.attack_kit.context import Context, CorruptedImageSource, Request, to_float
@@ -48,7 +55,7 @@ from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
 from robust201.tasks.corruptions.generator import MIN_IMAGE_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import has_predictions, summarise
-from robust201.tasks.parameters import Parameters
+from robust201.tasks.parameters import Parameters, SpatialParameters, Square
 from robust201.tasks.perturbations.contract import check_batches, perturb
 from robust201.tasks.user_task import UserTask
 from robust201.weights.loading import fill_network, read_weights
@@ -63,7 +70,7 @@ _Keys = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
 NetworkT = TypeVar("NetworkT")
 
 _N_CHECK_IMAGES = 64
-"""Number of images on which a network is checked and timed."""
+"""Number of images on which a network is timed."""
 
 _MIN_TIMED_PASSES = 100_000
 """If an evaluation takes more passes than this, a pass is timed first, to estimate the remaining time."""
@@ -187,12 +194,11 @@ def evaluate(
         images: (N, 3, H, W) or (N, H, W, 3), NumPy or torch, uint8 or floats in [0, 1]; grey images have 1 channel.
             Floats that are not multiples of 1/255 are not rounded, and the result's `protocols` records this. The
             result of `robust201.images.load_images` is accepted, too; `labels` must then be None.
-        labels: (N,) integers in [0, C).
+        labels: (N,) or (N, 1) integers in [0, C).
         keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"epsilons_255": [8]}}]``;
             ``"corruptions"`` means all corruptions, ``"autoattack"`` AutoAttack, ``"all"`` the dataset paper's keys. A
             custom task has the fields of a sweep (docs/your-own.md), such as ``{"mine": {"file": "my_attack.py",
-            "norm": "Linf", "strengths": [8]}}``; a task of an installed package is given by its name. None means a
-            first look.
+            "norm": "Linf", "strengths": [8]}}``. None means a first look.
         benchmark: protocol of a RobustBench leaderboard on CIFAR-10, instead of keys: ``"robustbench-linf"``,
             ``"robustbench-l2"`` or ``"robustbench-corruptions"``. If images and labels are omitted, CIFAR-10's test
             images are loaded from the data folder. `count` selects the first images instead of a random subset. The
@@ -216,19 +222,20 @@ def evaluate(
         predicted class), `n_images` and `seconds` (for strengths that are attacked together, only the sum of the
         seconds is meaningful). A measure (kind ``measure``) has no accuracy but columns of its own, such as
         `squared_norm`, which are NaN in other rows. Properties: `outcomes` (which images were classified correctly),
-        `distances` (smallest perturbations found by attacks such as `fmn`) and `summary` (a text on accuracy under all
-        attacks together).
+        `distances` (smallest perturbations found by attacks such as `fmn`, in the unit of `strength`) and `summary` (a
+        text on accuracy under all attacks together).
 
     Raises:
         ConfigError: a key, parameter, engine, device or benchmark is unknown, or `epsilon` is combined with keys.
         DatasetError: images or labels have a wrong shape, type or range, images cannot be corrupted, or there are fewer
             images than `count`.
-        EvaluationError: the module fails, or its output is not logits, is NaN, or differs for equal images.
+        EvaluationError: the module fails, or its output is not logits, is NaN, differs for equal images, or depends on
+            the other images of the batch; or its logits or gradients are NaN or infinite in an attack.
 
     Warns:
-        RobustWarning: the module seems to end in a softmax or computes in half precision, an attack's steps are too
-            short to reach its epsilon, a weaker attack beats a stronger one, or there is another sign of a weak attack
-            (docs/trust.md).
+        RobustWarning: the module seems to end in a softmax or sigmoid, computes in half precision, or is not more
+            accurate than chance; an attack's steps are too short to reach its epsilon, a weaker attack beats a stronger
+            one, or there is another sign of a weak attack (docs/trust.md).
     """
     leaderboard = None if benchmark is None else find_benchmark(benchmark)
     if leaderboard is not None:
@@ -274,8 +281,8 @@ def evaluate(
             evaluation_progress,
             progress,
         )
-        has_attack = any(task.kind == "attack" for task, _ in parsed_keys)
-        zero_fraction = _measure_zero_gradients(context, image_set) if has_attack else 0.0
+        follows_gradients = any(task.kind == "attack" and not _is_black_box(task) for task, _ in parsed_keys)
+        zero_fraction = _measure_zero_gradients(context, image_set) if follows_gradients else 0.0
     _warn_of_weak_attacks(key_results.rows, network_name, len(image_set), image_set.n_classes, zero_fraction)
     columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
     measure_columns = dict.fromkeys(column for task, _ in parsed_keys for column in task.columns)
@@ -297,6 +304,7 @@ def evaluate(
         protocols,
         leaderboard,
         key_results.distances,
+        context.classifier.notices,
     )
 
 
@@ -706,8 +714,8 @@ def attack(
         request = Request(strengths, pixels, label_tensor, image_set.indices)
         positions = [strengths.index(strength) for strength in (requested_radii or strengths)]
         attacked = torch.empty((len(strengths), *pixels.shape), device=torch_device)
-        perturbed = perturb(task, context, attack_parameters, request)
         name = f"{type(model).__name__} images {task.key}"
+        perturbed = perturb(task, context, attack_parameters, request, name=name)
         for batch in check_batches(perturbed, name=name, request=request, constraint=task.constraint):
             attacked[positions.index(batch.strength_index), batch.positions] = batch.images
     return attacked
@@ -796,10 +804,9 @@ class _CommonArguments:
         """Check a model and labels, and yield the context of an evaluation."""
         if self.batch_size < 1:
             raise ConfigError(f"Reading arguments failed for `batch_size`: expected 1 or more, got {self.batch_size}.")
-        checked_pixels = to_float(torch.from_numpy(images.images[: min(_N_CHECK_IMAGES, self.batch_size)]))
         prepared = as_classifier(
             model,
-            checked_pixels,
+            images,
             normalisation=self.normalisation,
             n_classes=self.n_classes,
             device=self.device,
@@ -808,7 +815,7 @@ class _CommonArguments:
         with prepared as classifier:
             _check_class_folders(images, classifier)
             check_label_range(images.labels, classifier.n_classes)
-            compiled = self._compile(classifier, checked_pixels) if self.engine == "fused" else None
+            compiled = self._compile(classifier, images) if self.engine == "fused" else None
             yield Context(
                 classifier,
                 self.seed,
@@ -837,10 +844,10 @@ class _CommonArguments:
         return shared
 
     @staticmethod
-    def _compile(classifier: Classifier, checked_pixels: torch.Tensor) -> CompiledNetwork | None:
+    def _compile(classifier: Classifier, images: ImageSet) -> CompiledNetwork | None:
         compiled = None if classifier.compiler is None else classifier.compiler(classifier.network, classifier.device)
         if compiled is not None:
-            pixels = checked_pixels.to(classifier.device)
+            pixels = CheckedImages.of(images, classifier.device).pixels
             check_compiled(classifier, compiled, pixels, precision="fp32", name=type(classifier.network).__name__)
         return compiled
 
@@ -965,16 +972,14 @@ def parse_keys(keys: _Keys, engine: str) -> list[tuple[Task, Parameters]]:
 
 
 def _parse_user_task(key: object, fields: object) -> tuple[UserTask, Parameters] | None:
-    """Parse a custom task, or a task of an installed package, and its parameters; None for any other key."""
+    """Parse a custom task and its parameters; None for any other key."""
     task_fields = {} if fields is None else fields
-    if not isinstance(key, str) or not isinstance(task_fields, Mapping):
+    if not isinstance(key, str) or not isinstance(task_fields, Mapping) or "file" not in task_fields:
         return None
     try:
         parameters = parse_custom_task(key, task_fields)
     except (ConfigError, ValueError) as error:
         raise ConfigError(f"Reading keys failed for {key!r}: {error}") from error
-    if parameters is None:
-        return None
     if parameters.own_images is not None:
         raise ConfigError(
             f"Reading parameters failed for {key}: `split`, `images` and `image_seed` select images of a sweep, "
@@ -1049,11 +1054,21 @@ _N_GRADIENT_IMAGES = 64
 """Number of images whose gradients are checked; an attack cannot follow a gradient of exactly 0."""
 
 
+def _is_black_box(task: Task) -> bool:
+    return issubclass(task.parameters, Square | SpatialParameters)
+
+
 def _measure_zero_gradients(context: Context, image_set: ImageSet) -> float:
-    """Return the fraction of the first `_N_GRADIENT_IMAGES` images whose gradient of the loss is exactly 0."""
+    """Return the fraction of the first `_N_GRADIENT_IMAGES` images whose gradient of the loss is exactly 0.
+
+    The result is 0 if the network lacks gradients: only a warning depends on it, and the attacks have finished.
+    """
     pixels = to_float(torch.from_numpy(image_set.images[:_N_GRADIENT_IMAGES])).to(context.classifier.device)
     labels = torch.from_numpy(image_set.labels[:_N_GRADIENT_IMAGES]).to(context.classifier.device)
-    _, _, gradient = context.classifier.loss_and_gradient(pixels, labels)
+    try:
+        _, _, gradient = context.classifier.loss_and_gradient(pixels, labels)
+    except (Exception, SystemExit):  # noqa: BLE001 - a network may raise anything
+        return 0.0
     return float((gradient.flatten(1) == 0).all(dim=1).double().mean())
 
 
@@ -1070,7 +1085,8 @@ def _warn_of_weak_attacks(
     flags = find_flags("", results, n_images=n_images, n_classes=n_classes, flag_any_difference=True)
     flags_by_check: dict[str, list[AttackFlag]] = {}
     for flag in flags:
-        flags_by_check.setdefault(flag.check, []).append(flag)
+        if flag.check != AT_CHANCE:  # reported before the attacks
+            flags_by_check.setdefault(flag.check, []).append(flag)
     for flags_of_check in flags_by_check.values():
         clearest_flag = max(flags_of_check, key=lambda flag: flag.networks[0][1] - flag.networks[0][2])
         n_more = len(flags_of_check) - 1

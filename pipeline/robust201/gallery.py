@@ -91,7 +91,7 @@ def show(
     clean = to_float(torch.from_numpy(image_set.images)).to(attacked.device)
     with warnings.catch_warnings(), ExitStack() as stack:
         warnings.simplefilter("ignore", RobustWarning)  # `attack` has already warned about the network
-        classifier = stack.enter_context(as_classifier(model, clean, normalisation=as_normalisation(normalisation)))
+        classifier = stack.enter_context(as_classifier(model, image_set, normalisation=as_normalisation(normalisation)))
         stack.enter_context(torch.no_grad())
         display_names = _name_classes(class_names, classifier.n_classes)
         clean_captions, attacked_captions = (

@@ -79,7 +79,7 @@ def curves(
         "passes": [passes] * len(tables),
         "seconds": [float(table["seconds"].sum()) for table in tables.values()],
     }
-    distances_by_network = {name: table.distances * constraint.divisor for name, table in tables.items()}
+    distances_by_network = {name: table.distances for name, table in tables.items()}
     security_curves = SecurityCurves.of(distances_by_network, constraint, costs)
     _warn_of_failures(security_curves, list(keys))
     return security_curves

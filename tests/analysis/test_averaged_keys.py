@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from robust201.analysis.dataset_results import DatasetResults, read_results
-from robust201.analysis.terms import Terms, require_evaluations
+from robust201.analysis.terms import mean_accuracy, require_evaluations
 from robust201.core.errors import ConfigError
 from robust201.figures.figure_data import clean_and_key_accuracies
 from robust201.reader.dataset import RobustnessDataset
@@ -62,7 +62,7 @@ def test_score_means_leave_out_attacks_without_a_ball(tmp_path: Path, mean: str,
 def test_adversarial_term_equals_the_score(tmp_path: Path) -> None:
     results = read_sole_results(write_dataset(tmp_path, *BALL_ATTACKS, *OTHER_ATTACKS))
     assert {key for key, _ in require_evaluations(results, "adversarial")} == {*BALL_ATTACKS}
-    assert Terms(results).mean("adversarial").tolist() == results.scores["adversarial"].tolist()
+    assert mean_accuracy(results, "adversarial").tolist() == results.scores["adversarial"].tolist()
 
 
 def test_scores_lack_adversarial_mean_without_attack_in_ball(tmp_path: Path) -> None:

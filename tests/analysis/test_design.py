@@ -1,20 +1,16 @@
-"""Effects of operations, rules, predictions and Pareto fronts, on planted accuracies."""
+"""Effects of operations on planted accuracies."""
 
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.design import (
     REMAINDER_LABEL,
-    describe_tree,
     operation_effects,
-    pareto_table,
-    predict_from_cells,
 )
-from robust201.core.errors import ConfigError, ResultsError
+from robust201.core.errors import ResultsError
 from robust201.spaces.nasbench201 import cells
 from tests.support.small_results import results_of, write_results
 
@@ -67,46 +63,9 @@ def test_operation_effects_match_least_squares(results: DatasetResults) -> None:
     assert pair["interaction"] > 0.05
 
 
-def test_tree_and_predictions_find_planted_effects(results: DatasetResults, monkeypatch: pytest.MonkeyPatch) -> None:
-    accuracies = results.scores["clean"]
-    rules = describe_tree(results, accuracies)
-    assert rules.splitlines()[0] == "|--- 2→out is conv 3×3: no"
-    monkeypatch.setattr("robust201.analysis.design.TRAINING_SIZES", (50, 400))
-    monkeypatch.setattr("robust201.analysis.design.N_REPEATS", 2)
-    quality_by_size = predict_from_cells(results, accuracies).set_index("cells")
-    assert list(quality_by_size.index) == [50, 400]
-    assert quality_by_size.loc[400, "kendall"] > quality_by_size.loc[50, "kendall"] > 0.3
-    assert (quality_by_size["kendall_low"] <= quality_by_size["kendall"]).all()
-
-
-def test_design_functions_reject_few_cells(tmp_path: Path) -> None:
+def test_operation_effects_reject_missing_classes(tmp_path: Path) -> None:
     results = results_of(write_results(tmp_path, {"clean": {"0": 0.5, "21": 0.6}}))
     with pytest.raises(
         ResultsError, match="6,464 of the 6,466 isomorphism classes, such as the class of cell 1, have no accuracy"
     ):
         operation_effects(results, results.scores["clean"])
-    with pytest.raises(ResultsError, match="2 evaluated cells, and at least 40 are needed"):
-        describe_tree(results, results.scores["clean"])
-
-
-def test_pareto_table_contains_exactly_the_non_dominated_architectures() -> None:
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame(rng.integers(0, 6, (120, 3)), columns=["a", "b", "cost"]).astype(np.float64)
-    frame.loc[3, "b"] = np.nan
-    front = pareto_table(frame, maximise=["a", "b"], minimise=["cost"])
-
-    def dominates(first: pd.Series, second: pd.Series) -> bool:
-        is_at_least_as_good = (
-            first["a"] >= second["a"] and first["b"] >= second["b"] and first["cost"] <= second["cost"]
-        )
-        return bool(is_at_least_as_good and not first.equals(second))
-
-    complete = frame.dropna()
-    expected = {
-        i for i in complete.index if not any(dominates(complete.loc[j], complete.loc[i]) for j in complete.index)
-    }
-    assert set(front.index) == expected
-    assert front["a"].is_monotonic_decreasing
-    for invalid_objectives in (["a"], ["a", "a"]):
-        with pytest.raises(ConfigError, match="two different objectives"):
-            pareto_table(frame, maximise=invalid_objectives)

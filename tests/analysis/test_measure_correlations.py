@@ -20,7 +20,7 @@ INDICES = cells.evaluated_indices()[:N_ARCHITECTURES]
 
 
 def make_planted_results(tmp_path: Path, n_architectures: int = N_ARCHITECTURES) -> tuple[DatasetResults, pd.DataFrame]:
-    """Return results whose accuracies depend on size and quality, and a table of measures to join."""
+    """Return results whose accuracies depend on size and quality, and a table of measures."""
     rng = np.random.default_rng(0)
     sizes = np.array([NasBench201().parameter_count(i, n_classes=10) for i in INDICES], np.float64)
     size, quality = np.argsort(np.argsort(sizes)) / N_ARCHITECTURES, rng.uniform(size=N_ARCHITECTURES)
@@ -34,7 +34,7 @@ def make_planted_results(tmp_path: Path, n_architectures: int = N_ARCHITECTURES)
     }
     table = pd.DataFrame(
         {
-            "index": INDICES,
+            "architecture": INDICES,
             "quality": quality + 0.1 * rng.normal(size=N_ARCHITECTURES),
             "like size": size + 0.01 * rng.normal(size=N_ARCHITECTURES),
             "noise": rng.normal(size=N_ARCHITECTURES),
@@ -42,12 +42,12 @@ def make_planted_results(tmp_path: Path, n_architectures: int = N_ARCHITECTURES)
         }
     )
     results = results_of(write_results(tmp_path, rows))
-    return results, results.reader.read_table(table)
+    return results, table
 
 
 def test_correlate_measures_finds_planted_correlations(tmp_path: Path) -> None:
     results, table = make_planted_results(tmp_path)
-    correlations = correlate_measures(results, [table])
+    correlations = correlate_measures(results, table)
     assert tuple(correlations.columns) == CORRELATION_COLUMNS
     assert len(correlations) == 6 * 3
     rows = correlations.set_index(["measure", "key", "strength"])
@@ -69,26 +69,26 @@ def test_correlate_measures_finds_planted_correlations(tmp_path: Path) -> None:
 
 def test_correlate_measures_selects_keys_and_skips_few_architectures(tmp_path: Path) -> None:
     results, table = make_planted_results(tmp_path / "few", MIN_ARCHITECTURES - 1)
-    assert correlate_measures(results, [table]).empty
+    assert correlate_measures(results, table).empty
     results, table = make_planted_results(tmp_path / "enough", MIN_ARCHITECTURES)
-    assert set(correlate_measures(results, [table], keys=["clean"])["key"]) == {"clean"}
-    assert set(correlate_measures(results, [table], keys=["pgd@Linf"])["key"]) == {"pgd"}
-    correlations = correlate_measures(results, [table], keys=["pgd:8"])
+    assert set(correlate_measures(results, table, keys=["clean"])["key"]) == {"clean"}
+    assert set(correlate_measures(results, table, keys=["pgd@Linf"])["key"]) == {"pgd"}
+    correlations = correlate_measures(results, table, keys=["pgd:8"])
     assert set(zip(correlations["key"], correlations["strength"], strict=True)) == {("pgd", 8.0)}
-    assert set(correlate_measures(results, [table], keys=["adversarial"])["strength"]) == {1.0, 8.0}
+    assert set(correlate_measures(results, table, keys=["adversarial"])["strength"]) == {1.0, 8.0}
 
 
 def test_correlate_measures_drops_architectures_only_for_measures_that_they_lack(tmp_path: Path) -> None:
     results, table = make_planted_results(tmp_path)
     half_of_table = table[["architecture", "quality"]].head(N_ARCHITECTURES // 2)
-    n_by_measure = correlate_measures(results, [half_of_table], keys=["clean"]).set_index("measure")["n"]
+    n_by_measure = correlate_measures(results, half_of_table, keys=["clean"]).set_index("measure")["n"]
     assert (n_by_measure["parameters"], n_by_measure["quality"]) == (N_ARCHITECTURES, N_ARCHITECTURES // 2)
 
 
 def test_correlate_measures_drops_architectures_only_for_keys_that_they_lack(tmp_path: Path) -> None:
     results, table = make_planted_results(tmp_path)
     results.accuracies.iloc[0, results.columns.index(("pgd", 8.0))] = np.nan
-    correlations = correlate_measures(results, [table]).groupby("key")["n"].unique()
+    correlations = correlate_measures(results, table).groupby("key")["n"].unique()
     assert (correlations["clean"].tolist(), correlations["pgd"].tolist()) == ([N_ARCHITECTURES], [N_ARCHITECTURES - 1])
 
 
@@ -114,6 +114,6 @@ def test_correlate_measures_accepts_any_column_names(tmp_path: Path) -> None:
     results, table = make_planted_results(tmp_path)
     renamed = table.rename(columns={"quality": "0", "noise": "given clean", "like size": "given parameters"})
     index_columns = ["measure", "key", "strength"]
-    expected = correlate_measures(results, [table]).replace({"measure": {"quality": "0", "noise": "given clean"}})
-    result = correlate_measures(results, [renamed]).replace({"measure": {"given parameters": "like size"}})
+    expected = correlate_measures(results, table).replace({"measure": {"quality": "0", "noise": "given clean"}})
+    result = correlate_measures(results, renamed).replace({"measure": {"given parameters": "like size"}})
     pd.testing.assert_frame_equal(result.set_index(index_columns), expected.set_index(index_columns))

@@ -14,6 +14,9 @@ from robust201.gallery import show
 from robust201.images import load_images
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 
+# Networks with random weights classify images by chance.
+pytestmark = pytest.mark.filterwarnings("ignore:.* by chance")
+
 IMAGES = tiny_images()
 PIXELS, LABELS = IMAGES.images, IMAGES.labels
 KEYS = ["clean", {"pgd": {"epsilons_255": [8], "steps": 3, "rel_stepsize": 0.5}}]
@@ -61,7 +64,7 @@ def test_attack_does_not_round_float_images() -> None:
     table = evaluate(TinyNetwork(), float_images, LABELS, KEYS, progress=False)
     assert {protocol["pixels"] for protocol in table.protocols.values()} == {"floats, not multiples of 1/255"}
     with torch.no_grad():
-        predicted = TinyNetwork().eval()(torch.from_numpy(float_images))[1].argmax(dim=1).numpy()
+        predicted = TinyNetwork().eval()(torch.from_numpy(float_images)).argmax(dim=1).numpy()
     assert table["accuracy"][0] == (predicted == LABELS).mean()
     attacked = attack("fgsm", TinyNetwork(), float_images, LABELS, epsilon_255=[2])[0].numpy()
     assert np.abs(attacked - float_images).max() == pytest.approx(2 / 255, rel=1e-4)
@@ -135,7 +138,7 @@ def test_evaluate_supports_1000_classes() -> None:
 def test_evaluate_rejects_too_many_classes() -> None:
     class NetworkWithManyClasses(nn.Module):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
-            return images.flatten(1)[:, :1].expand(-1, 70_000)
+            return (2 * images - 1).flatten(1)[:, :1].expand(-1, 70_000)
 
     with pytest.raises(
         EvaluationError, match=r"expected up to 32,767 classes, got 70,000\. Evaluate a network with fewer classes\."

@@ -41,6 +41,9 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
+# Networks with random weights classify images by chance.
+pytestmark = pytest.mark.filterwarnings("ignore:.* by chance")
+
 IMAGES = tiny_images()
 PIXELS, LABELS = IMAGES.images, IMAGES.labels
 KEYS = ["clean", {"pgd": {"epsilons_255": [128, 1], "steps": 10, "rel_stepsize": 0.1}}, {"fog": {"severities": [1, 5]}}]
@@ -116,7 +119,7 @@ def test_normalisation_argument_matches_normalising_model() -> None:
 
         def forward(self, pixels: torch.Tensor) -> torch.Tensor:
             shape = (1, 3, 1, 1)
-            return self.network((pixels - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape))[1]
+            return self.network((pixels - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape))
 
     expected = without_seconds(evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **OPTIONS))
     evaluation = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, normalisation=(list(mean), list(std)), progress=False)
@@ -323,7 +326,7 @@ def test_loaded_network_uses_weights_changed_after_loading(tiny_weights: Path) -
     frame = evaluate(model, images.images, images.labels, ["clean"], progress=False)
     assert frame["accuracy"].item() == (images.labels == 9).mean()
     # The hook changes the logits of the original network, but not those of its compiled form.
-    model.network.register_forward_hook(lambda _module, _inputs, outputs: (outputs[0], outputs[1].softmax(dim=1)))
+    model.network.register_forward_hook(lambda _module, _inputs, logits: logits.softmax(dim=1))
     with (
         pytest.warns(RobustWarning, match="softmax"),
         pytest.raises(EvaluationError, match="engine: reference"),

@@ -14,6 +14,9 @@ from robust201.core.errors import ConfigError, DatasetError, EvaluationError, Ro
 from robust201.core.records import Normalisation
 from tests.support.tiny_networks import N_CLASSES, NORMALISATION, TinyNetwork, tiny_classifier, tiny_images
 
+# Networks with random weights classify images by chance.
+pytestmark = pytest.mark.filterwarnings("ignore:.* by chance")
+
 IMAGES = tiny_images()
 PIXELS, LABELS = IMAGES.images, IMAGES.labels
 
@@ -34,7 +37,7 @@ class NetworkWithChangedLogits(nn.Module):
         self.change = change
 
     def forward(self, pixels: torch.Tensor) -> Any:
-        return self.change(self.network(pixels)[1])
+        return self.change(self.network(pixels))
 
 
 class LinearNetwork(nn.Module):
@@ -65,7 +68,6 @@ INVALID_OUTPUTS = {
     "feature maps": (lambda logits: logits[:, :, None, None], r"got torch.float32 of shape \(21, 5, 1, 1\)"),
     "too few images": (lambda logits: logits[1:], r"expected logits of shape \(21, classes\), got shape \(20, 5\)"),
     "predicted classes": (lambda logits: logits.argmax(dim=1), r"got torch.int64 of shape \(21,\)"),
-    "a dict": (lambda logits: {"logits": logits}, r"expected logits .*, got dict"),
     "NaN": (lambda logits: logits / 0.0 - logits / 0.0, r"the logits of 21 of 21 images contain NaN or infinity"),
     "infinity": (
         lambda logits: logits.index_fill(0, torch.tensor([3]), torch.inf),
@@ -94,16 +96,16 @@ def test_evaluate_rejects_models_that_do_not_return_logits(case: str) -> None:
 
 def test_evaluate_rejects_nan_in_later_batch() -> None:
     images, labels = np.tile(PIXELS, (5, 1, 1, 1)), np.tile(LABELS, 5)
-    images[100] = 255
+    images[101] = 255  # none of the images on which the network is checked
 
     class NetworkWithNanForWhiteImages(nn.Module):
         def forward(self, pixels: torch.Tensor) -> torch.Tensor:
             white = pixels.flatten(1).amin(dim=1, keepdim=True) == 1
-            return pixels.flatten(1)[:, :5].masked_fill(white, torch.nan)
+            return (2 * pixels - 1).flatten(1)[:, :5].masked_fill(white, torch.nan)
 
     assert_evaluate_raises(
         EvaluationError,
-        "NetworkWithNanForWhiteImages images clean: expected finite logits, got NaN or infinity for 1 of 105",
+        r"NetworkWithNanForWhiteImages images clean: .* got NaN or infinity for 1 of 105 images \(image 101\)",
         model=NetworkWithNanForWhiteImages(),
         images=images,
         labels=labels,
@@ -143,8 +145,9 @@ def test_evaluate_warns_if_labels_use_only_the_first_half_of_the_classes(
     with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         evaluate(LinearNetwork(n_classes=10), images, labels, ["clean"], progress=False)
-    assert len(caught_warnings) == int(has_warning)
-    for warning in caught_warnings:
+    label_warnings = [warning for warning in caught_warnings if "The model has" in str(warning.message)]
+    assert len(label_warnings) == int(has_warning)
+    for warning in label_warnings:
         assert str(warning.message).startswith("The model has 10 classes, but all 50 labels are below 5. ")
         assert warning.filename == __file__
 
@@ -200,14 +203,15 @@ def test_evaluate_warns_about_zero_gradients() -> None:
     assert frame["zero_share"].item() > 0.01
 
 
-@pytest.mark.parametrize(("last_layer", "expected"), [(nn.Softmax(1), 1), (nn.LogSoftmax(1), 0), (nn.Sigmoid(), 0)])
+@pytest.mark.parametrize(("last_layer", "expected"), [(nn.Softmax(1), 1), (nn.LogSoftmax(1), 0), (nn.Sigmoid(), 1)])
 def test_evaluate_warns_about_softmax_output(last_layer: nn.Module, expected: int) -> None:
     with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         evaluate(NetworkWithChangedLogits(last_layer), PIXELS, LABELS, ["clean"], progress=False)
-    messages = [str(warning.message) for warning in caught_warnings]
+    messages = [str(warning.message) for warning in caught_warnings if "by chance" not in str(warning.message)]
     assert len(messages) == expected
-    assert all("NetworkWithChangedLogits seems to end in a softmax" in message for message in messages)
+    activation = type(last_layer).__name__.lower()
+    assert all(f"NetworkWithChangedLogits seems to end in a {activation}" in message for message in messages)
 
 
 @pytest.mark.parametrize("key", ["grid775", "grid135", "grid775_10", "rot30", "rot10"])
@@ -268,6 +272,36 @@ MALFORMED_IMAGES = {
 def test_evaluate_rejects_malformed_images(case: str) -> None:
     images, message = MALFORMED_IMAGES[case]
     assert_evaluate_raises(DatasetError, rf"^Reading arguments failed for `images`.*{message}", images=images)
+
+
+def test_evaluate_accepts_labels_with_an_axis_of_length_one() -> None:
+    columns = [
+        evaluate(TinyNetwork(), PIXELS, labels, ["clean"], progress=False)["accuracy"].item()
+        for labels in (LABELS, LABELS[:, None])
+    ]
+    assert columns[0] == columns[1]
+
+
+def test_evaluate_clips_rounding_errors_of_floats_and_says_so() -> None:
+    floats = FLOATS.copy()
+    floats[0, 0, 0, 0] = 1 + 2e-7
+    with pytest.warns(RobustWarning, match=r"to 1\.00000024 were clipped to \[0, 1\]") as caught_warnings:
+        table = evaluate(TinyNetwork(), floats, LABELS, ["clean"], progress=False)
+    assert caught_warnings[-1].filename == __file__
+    clipped = evaluate(TinyNetwork(), floats.clip(0, 1), LABELS, ["clean"], progress=False)
+    assert table["confidence"].tolist() == clipped["confidence"].tolist()
+    floats[0, 0, 0, 0] = 1.0002
+    assert_evaluate_raises(DatasetError, r"got 0 to 1\.00020003\. Pass pixels divided by 255", images=floats)
+
+
+@pytest.mark.parametrize("key", ["aa_square_l2", "aa_square_l1", "aa_standard_l2", "aa_standard_l1"])
+@pytest.mark.parametrize("engine", ["fused", "reference"])
+def test_square_rejects_images_below_five_pixels_in_l2_and_l1(key: str, engine: str) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 5))
+    message = rf"'{key}': expected images of 5 pixels or more, .* got 4x4\."
+    options = {"model": model, "images": PIXELS[:, :, :4, :4], "keys": [key], "engine": engine}
+    assert_evaluate_raises(DatasetError, message, **options)
+    evaluate(**options | {"labels": LABELS, "keys": {"aa_square": {"queries": 2}}, "progress": False})
 
 
 MALFORMED_LABELS = {

@@ -35,7 +35,7 @@ def test_show_draws_attacked_image_and_prediction():
     np.testing.assert_allclose(read_drawn_pixels(figure, 3), IMAGES.images[1] / 255, atol=1e-6)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (NORMALISATION.mean, NORMALISATION.std))
     with torch.no_grad():
-        logits = network.eval()((attacked[0] - mean) / std)[1]
+        logits = network.eval()((attacked[0] - mean) / std)
     confidence, predicted = logits.softmax(dim=1).max(dim=1)
     figure_captions = read_captions(figure)
     assert figure_captions[2] == f"class {predicted[0]}, {confidence[0]:.0%}"

@@ -1,4 +1,4 @@
-"""`robust201 correlate` and `robust201 design` on a synthetic dataset of the paper's size."""
+"""`robust201 analyse` on a synthetic dataset of the paper's size."""
 
 import json
 from collections.abc import Sequence
@@ -33,18 +33,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
         },
     }
     write_results(folder, rows)
-    latency = {index: 10.0 - cells.parse(cells.specs()[index]).count("none") for index in robust_accuracies}
-    pd.DataFrame({"index": latency.keys(), "latency": latency.values()}).to_csv(folder / "latency.csv", index=False)
     return folder
 
 
-def test_design_recovers_planted_effects(dataset: Path, robust201: RunCommand, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("robust201.analysis.design.TRAINING_SIZES", (50,))
-    monkeypatch.setattr("robust201.analysis.design.N_REPEATS", 1)
-    join = ("--join", dataset / "latency.csv", "--minimise", "latency")
-    json_result = robust201(
-        "design", dataset, "--score", "pgd:1", *join, "--maximise", "clean", "--out", tmp_path, "--json"
-    )
+def test_design_recovers_planted_effects(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
+    json_result = robust201("analyse", "design", dataset, "--score", "pgd:1", "--out", tmp_path, "--json")
     assert json_result.code == 0, json_result.err
     tables = json.loads(json_result.out)["cifar10"]
     largest_effect = max(tables["effects"], key=lambda row: row["effect"])
@@ -59,23 +52,21 @@ def test_design_recovers_planted_effects(dataset: Path, robust201: RunCommand, t
         sum(accuracies_with_skip) / len(accuracies_with_skip) - sum(all_accuracies) / len(all_accuracies), abs=1e-4
     )
     assert sum(row["share"] for row in tables["variance"]) == pytest.approx(1)
-    assert tables["tree"][0].startswith("|--- in→out is")
     assert len(pd.read_csv(tmp_path / "cifar10-effects.csv")) == 6 * 5  # six edges, five operations
-    assert {row["latency"] for row in tables["pareto"]} <= set(range(4, 11))  # 10 minus up to six missing edges
-    text_result = robust201("design", dataset, "--score", "pgd:1")
+    text_result = robust201("analyse", "design", dataset, "--score", "pgd:1")
     assert text_result.code == 0, text_result.err
-    assert "architectures on the Pareto front of clean, adversarial, parameters" in text_result.out
+    assert "effects of operations on pgd:1" in text_result.out
 
 
-def test_correlate_compares_measures_with_parameter_count(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
-    result = robust201("correlate", dataset, "--keys", "pgd", "--join", dataset / "latency.csv", "--json")
+def test_measures_compares_measures_with_parameter_count(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
+    result = robust201("analyse", "measures", dataset, "--keys", "pgd", "--json")
     assert result.code == 0, result.err
     rows = {(row["measure"], row["strength"]): row for row in json.loads(result.out)["correlations"]}
-    assert {measure for measure, _ in rows} == {"parameters", "flops", "latency"}
+    assert {measure for measure, _ in rows} == {"parameters", "flops"}
     assert rows["parameters", 1.0]["kendall"] > 0.3
     assert rows["parameters", 1.0]["gain"] == 0
-    assert not rows["latency", 8.0]["beats_parameters"]
-    text_result = robust201("correlate", dataset, "--keys", "clean", "--out", tmp_path)
+    assert not rows["flops", 8.0]["beats_parameters"]
+    text_result = robust201("analyse", "measures", dataset, "--keys", "clean", "--out", tmp_path)
     assert text_result.code == 0, text_result.err
     assert "cifar10: parameters" in text_result.out
     assert list(pd.read_csv(tmp_path / "correlations.csv")["key"].unique()) == ["clean"]
@@ -87,31 +78,16 @@ def test_correlate_compares_measures_with_parameter_count(dataset: Path, robust2
         (("design", "--datasets", "cifar11"), "Did you mean 'cifar10'"),
         (("design", "--score", "pdg"), "expected a score, a key, or a key at a strength"),
         (("design", "--score", "flops"), "expected a score, a key, or a key at a strength"),
-        (("design", "--maximise", "clean", "--minimise", "clean"), "two different objectives"),
-        (("design", "--maximise", "clean,latency"), "expected a score, a key, a measure, a cost or a joined column"),
-        (("design", "--maximise", "pgd:1,pgd:1", "--minimise", "pgd:1"), "pgd:1 is listed more than once"),
-        (("correlate", "--join", "nothing.csv"), "the file does not exist"),
-        (("correlate", "--keys", "clean,fog"), "Looking up 'fog' failed for cifar10"),
-        (("correlate", "--keys", "pgd:2"), "it has no results under pgd at strength 2. Choose one of 1, 8."),
-        (("correlate", "--out", "/dev/null"), "which is not a folder"),
+        (("measures", "--keys", "clean,fog"), "Looking up 'fog' failed for cifar10"),
+        (("measures", "--keys", "pgd:2"), "it has no results under pgd at strength 2. Choose one of 1, 8."),
+        (("measures", "--out", "/dev/null"), "which is not a folder"),
     ],
 )
 def test_analyses_reject_invalid_options(dataset: Path, robust201: RunCommand, arguments, message: str) -> None:
     command, *options = arguments
-    result = robust201(command, dataset, *options)
+    result = robust201("analyse", command, dataset, *options)
     assert result.code in {2, 4}, result.err
     assert message in " ".join(result.err.split())
-
-
-@pytest.mark.parametrize("join_table", ["index,x\n0,1\n", "index,dataset,x\n2,cifar100,1\n"])
-def test_correlate_rejects_join_table_without_evaluated_architectures(
-    robust201: RunCommand, tmp_path: Path, join_table: str
-) -> None:
-    write_results(tmp_path / "few", {"clean": {"2": 0.8, "3": 0.7}})
-    (tmp_path / "other.csv").write_text(join_table)
-    result = robust201("correlate", tmp_path / "few", "--join", tmp_path / "other.csv")
-    assert result.code == 2
-    assert "it has no architecture that was evaluated on cifar10" in result.err
 
 
 def test_plot_writes_numbers_as_csv(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
@@ -154,13 +130,13 @@ def compute_pgd_accuracies(name: str = "") -> list[float]:
 
 
 def correlate_jacobian_norms(robust201: RunCommand, *arguments: object) -> pd.DataFrame:
-    result = robust201("correlate", *arguments, "--json")
+    result = robust201("analyse", "measures", *arguments, "--json")
     assert result.code == 0, result.err
     rows = pd.DataFrame(json.loads(result.out)["correlations"])
     return rows[rows["measure"] == "jacobian.squared_norm"].set_index(["key", "strength"])
 
 
-def test_correlate_combines_measures_and_accuracies_of_two_folders(robust201: RunCommand, tmp_path: Path) -> None:
+def test_measures_combines_measures_and_accuracies_of_two_folders(robust201: RunCommand, tmp_path: Path) -> None:
     export(tmp_path / "accuracies", make_plan(["clean", "pgd"]))
     export(tmp_path / "measures", make_plan(["jacobian"]), formats=("parquet",))
     rows = correlate_jacobian_norms(robust201, tmp_path / "accuracies", tmp_path / "measures", "--keys", "clean,pgd:1")
@@ -168,14 +144,16 @@ def test_correlate_combines_measures_and_accuracies_of_two_folders(robust201: Ru
     assert rows.loc[("pgd", 1.0), "kendall"] == pytest.approx(
         kendalltau(compute_jacobian_norms(), compute_pgd_accuracies()).statistic
     )
-    result_without_accuracies = robust201("correlate", tmp_path / "measures")
+    result_without_accuracies = robust201("analyse", "measures", tmp_path / "measures")
     assert result_without_accuracies.code == 2
     assert "it has no accuracies. Add a folder" in result_without_accuracies.err
 
 
-def test_correlate_pairs_accuracies_with_measures_of_other_weights(robust201: RunCommand, tmp_path: Path) -> None:
+def test_measures_pairs_accuracies_with_measures_of_other_weights(robust201: RunCommand, tmp_path: Path) -> None:
     export(tmp_path / "both", make_plan(list(STRENGTHS), ("e200-s0", "e200-s1")), formats=("parquet",))
-    result_without_weights_name = robust201("correlate", tmp_path / "both", "--measure-weights-name", "e200-s0")
+    result_without_weights_name = robust201(
+        "analyse", "measures", tmp_path / "both", "--measure-weights-name", "e200-s0"
+    )
     assert result_without_weights_name.code == 2
     assert "expected weights 'e200-s0' or 'e200-s1', got no name" in result_without_weights_name.err
     for measure_weights in ("e200-s0", "e200-s1"):
@@ -185,13 +163,10 @@ def test_correlate_pairs_accuracies_with_measures_of_other_weights(robust201: Ru
         assert rows.loc[("pgd", 1.0), "kendall"] == pytest.approx(expected)
 
 
-def test_correlate_uses_all_weights_of_an_architecture(robust201: RunCommand, tmp_path: Path) -> None:
+def test_measures_uses_all_weights_of_an_architecture(robust201: RunCommand, tmp_path: Path) -> None:
     weights_names = ("e200-s0", "e200-s1")
     export(tmp_path / "both", make_plan(list(STRENGTHS), weights_names), formats=("parquet",))
-    (tmp_path / "table.csv").write_text(
-        "index,latency\n" + "\n".join(f"{index},{index % 7}" for index in ARCHITECTURES)
-    )
-    arguments = ("correlate", tmp_path / "both", "--join", tmp_path / "table.csv", "--keys", "pgd:1", "--json")
+    arguments = ("analyse", "measures", tmp_path / "both", "--keys", "pgd:1", "--json")
     rows = pd.DataFrame(json.loads(robust201(*arguments).out)["correlations"]).set_index("measure")
     assert (rows["n"] == len(ARCHITECTURES) * len(weights_names)).all()
     norms_by_weights = {name: compute_jacobian_norms(name) for name in weights_names}
@@ -200,17 +175,16 @@ def test_correlate_uses_all_weights_of_an_architecture(robust201: RunCommand, tm
     expected = {
         "jacobian.squared_norm": [value for name in weights_names for value in norms_by_weights[name]],
         "parameters": [space.parameter_count(index, n_classes=10) for _ in weights_names for index in ARCHITECTURES],
-        "latency": [index % 7 for _ in weights_names for index in ARCHITECTURES],
     }
     for measure, measure_values in expected.items():
         assert rows.loc[measure, "kendall"] == pytest.approx(kendalltau(measure_values, expected_accuracies).statistic)
-    for command in ("design", "search"):
-        result = robust201(command, tmp_path / "both")
+    for command in (("analyse", "design"), ("search",)):
+        result = robust201(*command, tmp_path / "both")
         assert "expected weights 'e200-s0' or 'e200-s1', got no name" in result.error_line(2)
         assert "--weights-name" in result.err
 
 
-def test_correlate_combines_folders_with_different_weights(robust201: RunCommand, tmp_path: Path) -> None:
+def test_measures_combines_folders_with_different_weights(robust201: RunCommand, tmp_path: Path) -> None:
     export(tmp_path / "trained", make_plan(["clean", "pgd"], ("e200-s0",)), formats=("parquet",))
     export(tmp_path / "new", make_plan(["jacobian"], ("random-s0", "random-s1")), formats=("parquet",))
     weights_options = ("--weights-name", "e200-s0", "--measure-weights-name", "random-s1")
@@ -220,7 +194,7 @@ def test_correlate_combines_folders_with_different_weights(robust201: RunCommand
 
 
 @pytest.mark.parametrize("file_format", ["json", "parquet"])
-def test_correlate_uses_available_results_of_partial_export(
+def test_measures_uses_available_results_of_partial_export(
     robust201: RunCommand, tmp_path: Path, file_format: str
 ) -> None:
     # A correlation excludes #21, which has no measure, and under pgd also #0, which has results at one strength only.

@@ -47,8 +47,6 @@ COMMANDS = (
     "convert",
     "evaluate",
     "metrics",
-    "correlate",
-    "design",
     "search",
     "study",
     "fuse",
@@ -59,6 +57,7 @@ COMMANDS = (
     "push",
 )
 HIDDEN_COMMANDS = {"meta"}
+COMMAND_GROUPS = {"submit", "analyse"}
 ESCAPE_CHARACTER = "\x1b"
 
 
@@ -83,7 +82,7 @@ def test_app_shows_help_without_arguments(robust201: RunCommand) -> None:
 
 def test_help_lists_every_command_in_a_group(robust201: RunCommand) -> None:
     assert sorted(name for names in PANELS.values() for name in names) == sorted(
-        {*COMMANDS, "submit"} - HIDDEN_COMMANDS
+        {*COMMANDS, *COMMAND_GROUPS} - HIDDEN_COMMANDS
     )
     assert [line.strip("╭─╮ ") for line in robust201("--help").out.splitlines() if line.startswith("╭")] == [
         "Options",

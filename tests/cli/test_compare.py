@@ -50,13 +50,15 @@ def test_compare_prints_and_writes_differences(folder: Path, robust201: RunComma
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
     result = robust201("compare", *networks, *options, "--out", folder / "table.csv")
     assert result.code == 0, result.err
-    assert result.out.splitlines()[0].startswith(f"{networks[0]} is significantly more accurate in ")
+    notice, comparison, *_ = result.out.splitlines()
+    assert notice.startswith(f"{networks[1]}: Sequential classifies 0 of 40 checked images correctly")
+    assert comparison.startswith(f"{networks[0]} is significantly more accurate in ")
     with (folder / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["key"], float(row["strength"])) for row in rows] == [("clean", 0.0), ("fgsm", 1.0), ("fgsm", 8.0)]
     payload = json.loads(robust201("compare", *networks, *options, "--json").out)
     assert [row["difference"] for row in payload["comparisons"]] == [float(row["difference"]) for row in rows]
-    assert len(payload["summary"]) == 1
+    assert len(payload["summary"]) == 2
 
 
 def test_compare_pairs_one_network_with_two_weights_files(folder: Path, robust201: RunCommand) -> None:

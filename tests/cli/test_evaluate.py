@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from robust201.api import evaluate
-from robust201.cli.evaluate import load_data, read_normalisation, read_resize
+from robust201.cli.evaluate import choose_device, load_data, read_normalisation, read_resize
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning
 from robust201.images.specs import Resize, custom_dataset
 from robust201.tasks.parameters import PgdParameters
@@ -59,8 +59,8 @@ class FailsForGradients(TinyNetwork):
 class Noisy(TinyNetwork):
     def forward(self, images):
         import torch
-        features, logits = super().forward(images)
-        return features, logits + 0.1 * torch.randn_like(logits)
+        logits = super().forward(images)
+        return logits + 0.1 * torch.randn_like(logits)
 
 def noisy():
     return Noisy()
@@ -469,3 +469,20 @@ def test_set_option_sets_parameters_of_keys(files: Path, robust201: RunCommand) 
     )
     csv_table = pd.read_csv(files / "results.csv")
     pd.testing.assert_frame_equal(csv_table.drop(columns="seconds"), expected.drop(columns="seconds"))
+
+
+@pytest.mark.parametrize(
+    ("name", "has_gpu", "expected"),
+    [("auto", False, "cpu"), ("auto", True, "cuda:0"), ("cpu", True, "cpu"), ("cuda", True, "cuda:0")],
+)
+def test_default_device_is_a_gpu_which_is_announced(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, has_gpu: bool, expected: str
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: has_gpu)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda _device: "Test GPU")
+    monkeypatch.setattr(
+        "robust201.models.user_module.available_device",
+        lambda device: torch.device("cuda:0" if device == "cuda" else device),
+    )
+    assert choose_device(name) == torch.device(expected)
+    assert ("Test GPU" in capsys.readouterr().err) == (expected != "cpu")

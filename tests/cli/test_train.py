@@ -49,6 +49,6 @@ def test_train_prints_test_accuracies_only_of_the_current_python_file(tmp_path: 
     path = tmp_path / "train.yaml"
     path.write_text(yaml.safe_dump(trainings))
     for _ in range(2):
-        result = robust201("run", path, "--allow-code", models)
+        result = robust201("run", path, "--allow-code")
         assert sum("test accuracy" in line for line in result.err.splitlines()) == 1, result.err
         models.write_text(models.read_text() + "# edited\n")

@@ -208,7 +208,7 @@ def custom_results(custom_fields, tmp_path, robust201):
     """Run the sweep in `custom_fields`, and return its results folder."""
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(yaml.safe_dump(custom_fields))
-    result = robust201("run", sweep)
+    result = robust201("run", "--allow-code", sweep)
     assert result.code == 0, result.err
     return Path(custom_fields["results"])
 

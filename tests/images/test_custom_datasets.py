@@ -6,12 +6,14 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from robust201.core.errors import ConfigError, DatasetError
 from robust201.images import load_images, select
 from robust201.images.specs import custom_dataset
-from tests.support.dataset_files import WRITERS, fabricate
+from tests.support.dataset_files import WRITERS, encode, fabricate
 
 SPEC = custom_dataset("birds", n_classes=4, image_size=8)
 IMAGES, LABELS = fabricate(SPEC, 13)
@@ -141,3 +143,18 @@ def test_load_images_lists_the_forms_if_there_are_no_images(tmp_path: Path) -> N
         load_images(SPEC, path=tmp_path)
     with pytest.raises(ConfigError, match=r"birds: expected one of npz, parquet, folders, got 'binary'"):
         load_images(SPEC, path=tmp_path, form="binary")
+
+
+@pytest.mark.parametrize("column", ["img", "image"])
+def test_parquet_of_hugging_face_is_read(tmp_path: Path, column: str) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 3, 8, 8), dtype=np.uint8)
+    cells = [{"bytes": encode(image), "path": None} for image in pixels]
+    file = tmp_path / "test.parquet"
+    parquet.write_table(pa.table({column: cells, "label": [2, 0, 1], "other": ["a", "b", "c"]}), file)
+    images = load_images("mine", path=file)
+    np.testing.assert_array_equal(images.images, pixels)
+    assert images.labels.tolist() == [2, 0, 1]
+    cells[1] = {"bytes": None, "path": "elsewhere.png"}
+    parquet.write_table(pa.table({column: cells, "label": [2, 0, 1]}), file)
+    with pytest.raises(DatasetError, match="no value in row 1"):
+        load_images("mine", path=file)

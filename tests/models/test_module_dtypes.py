@@ -7,10 +7,12 @@ import torch
 from torch import nn
 
 from robust201.core.errors import RobustWarning
+from robust201.images.user_arrays import as_image_set
 from robust201.models.user_module import as_classifier
 
 PIXELS = torch.rand(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(6) % 4
+IMAGES = as_image_set(PIXELS, LABELS)
 
 
 class Network(nn.Module):
@@ -30,7 +32,7 @@ def test_as_classifier_computes_in_the_dtype_of_the_module_and_returns_float32(d
     model = Network().to(dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RobustWarning)
-        with as_classifier(model, PIXELS) as classifier:
+        with as_classifier(model, IMAGES) as classifier:
             logits, losses, gradient = classifier.loss_and_gradient(PIXELS, LABELS)
     assert model.input_dtype is dtype
     assert {logits.dtype, losses.dtype, gradient.dtype} == {torch.float32}
@@ -47,7 +49,7 @@ def test_as_classifier_warns_about_half_precision(dtype: torch.dtype) -> None:
     dtype_name = str(dtype).removeprefix("torch.")
     with (
         pytest.warns(RobustWarning, match=rf"Network computes in {dtype_name}.*model\.float\(\)"),
-        as_classifier(Network().to(dtype), PIXELS),
+        as_classifier(Network().to(dtype), IMAGES),
     ):
         pass
 
@@ -55,6 +57,6 @@ def test_as_classifier_warns_about_half_precision(dtype: torch.dtype) -> None:
 def test_as_classifier_uses_float32_for_mixed_dtypes() -> None:
     model = Network()
     model.register_parameter("scale", nn.Parameter(torch.ones((), dtype=torch.float16)))
-    with as_classifier(model, PIXELS) as classifier:
+    with as_classifier(model, IMAGES) as classifier:
         classifier.logits(PIXELS)
     assert model.input_dtype is torch.float32

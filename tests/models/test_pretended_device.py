@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from robust201.models.arithmetic import cumulative_sum
 from robust201.models.classifier import Classifier
 from robust201.spaces.nasbench201.cells import specs
 from robust201.spaces.nasbench201.compiled import compile_network
@@ -39,8 +40,12 @@ SPEC = specs()[991]
 
 @pytest.fixture(autouse=True)
 def _enable_device():
+    """Enable the device, and deterministic mode as in the workers of a sweep."""
+    mode = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")
     with enable_device():
         yield
+    torch.set_deterministic_debug_mode(mode)
 
 
 def test_device_computes_values_rejects_mixed_devices_and_counts_waits():
@@ -65,6 +70,13 @@ def test_device_computes_values_rejects_mixed_devices_and_counts_waits():
             wait()
         assert len(waits) == 1
     assert torch.equal((x * 2).cpu(), host * 2)
+    with pytest.raises(RuntimeError, match="deterministic"):
+        x.cumsum(dim=0)
+
+
+def test_cumulative_sum_has_the_bits_of_the_cpu():
+    values = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 3072, 2)).astype(np.float32))
+    assert torch.equal(cumulative_sum(values.to(NAME), dim=1).cpu(), values.cumsum(dim=1))
 
 
 def evaluate_on(device, key, *, model_batch=20, **changes):

@@ -66,7 +66,7 @@ def test_nes_runs_in_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp_p
             "nes": {"file": str(NES), "norm": "Linf", "strengths": [1, 16], "parameters": {"samples": 10, "steps": 5}},
         },
     )
-    assert robust201("run", str(path)).code == 0
+    assert robust201("run", "--allow-code", str(path)).code == 0
     assert robust201("export", str(path), "--out", str(tmp_path / "dataset")).code == 0
     frame = RobustnessDataset(tmp_path / "dataset").to_frame("digits", "nes", "accuracy").set_index("strength")
     clean = RobustnessDataset(tmp_path / "dataset").to_frame("digits", "clean", "accuracy")["value"].item()

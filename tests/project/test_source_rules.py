@@ -114,7 +114,7 @@ ALLOWED_CALLS: dict[str, set[str]] = {
     "studies/comparisons.py": {"(_PUBLISHED / 'image_distribution.json').read_text"},
     "studies/robust_features.py": {"_PUBLISHED.read_text"},
     # Files that the process created under a new name, or in a folder that only it can write to.
-    "images/downloads/unpack.py": {"target.open"},
+    "images/downloads/fetch.py": {"tarfile.open"},
     "runtime/executors/ray_folder.py": {"os.open"},
     "runtime/executors/ray_process.py": {"(self._folder / _OUTPUT_NAME).open"},
     "runtime/lease.py": {"os.open"},

@@ -5,10 +5,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import robust201
-from robust201.core.errors import ArchitectureError, FormatVersionError, InputError, ResultsError
+from robust201.core.errors import ArchitectureError, ConfigError, FormatVersionError, InputError, ResultsError
 from robust201.export import meta_file_text
 from robust201.reader.dataset import RobustnessDataset
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
@@ -386,3 +387,23 @@ def test_repr_summarises_dataset(folder, dataset, published_folder, tmp_path):
     export(tmp_path, make_plan([0], ["clean"]))
     (tmp_path / "cifar10/clean_accuracy.json").write_text("{")
     assert repr(RobustnessDataset(tmp_path)).endswith("cifar10; 1 key, 0 architectures>")
+
+
+def test_join_adds_columns_of_a_table(dataset: RobustnessDataset) -> None:
+    rows = dataset.to_frame("cifar10", "pgd")
+    table = pd.DataFrame({"architecture": [0, 309], "latency": [1.5, 2.5]})
+    joined = dataset.join(table, "cifar10", "pgd")
+    pd.testing.assert_frame_equal(joined.drop(columns="latency"), rows)
+    assert set(joined.loc[joined["architecture"] == 309, "latency"]) == {2.5}
+    assert joined.loc[~joined["architecture"].isin(table["architecture"]), "latency"].isna().all()
+    by_dataset = dataset.join(table.assign(dataset=["cifar10", "cifar100"]), key="clean")
+    assert by_dataset.dropna()[["architecture", "dataset", "latency"]].to_numpy().tolist() == [
+        [0, "cifar10", 1.5],
+        [309, "cifar100", 2.5],
+    ]
+
+
+@pytest.mark.parametrize("table", [{"index": [0], "x": [1.0]}, {"architecture": [0, 0], "x": [1.0, 2.0]}])
+def test_join_rejects_tables_without_one_row_per_architecture(dataset: RobustnessDataset, table: dict) -> None:
+    with pytest.raises(ConfigError, match="the table must have one row per"):
+        dataset.join(pd.DataFrame(table))

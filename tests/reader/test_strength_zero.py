@@ -62,12 +62,6 @@ def test_frame_rank_and_place_use_only_values_of_key_without_ball(dataset: Robus
     )
 
 
-def test_join_uses_values_of_key_without_ball(dataset: RobustnessDataset) -> None:
-    joined = dataset.join(pd.DataFrame({"index": [0, 1, 2], "latency": [1.0, 2.0, 3.0]}))
-    assert list(joined)[3:] == ["clean", "pgd:1", "pgd:8", *KEYS_WITHOUT_BALL, "latency"]
-    assert joined["grid775"].tolist() == [0.2, 0.3, 0.1]
-
-
 def test_documented_filter_removes_only_repeated_clean_values(folder: Path) -> None:
     page = (REPOSITORY / "docs/reader.md").read_text()
     (example,) = (block for block in page.split("```") if "keys_with_clean_row" in block)

@@ -68,7 +68,7 @@ def test_sweep_on_class_folders_with_many_classes_can_be_exported_and_resumed(
     photos: Path, write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     sweep = write_custom_sweep(dataset_section(photos), measurements=["accuracy", "predictions"])
-    result = robust201("run", sweep)
+    result = robust201("run", "--allow-code", sweep)
     assert result.code == 0, result.err
     assert robust201("verify", tmp_path / "results").code == 0
     result = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--parquet", "--outcomes", "bits")
@@ -87,14 +87,14 @@ def test_sweep_on_class_folders_with_many_classes_can_be_exported_and_resumed(
     assert max(predicted) < N_CLASSES
     assert robust201("verify", tmp_path / "both").code == 0
     assert robust201("merge", tmp_path / "results", "--compact").code == 0
-    rerun = robust201("run", sweep)
+    rerun = robust201("run", "--allow-code", sweep)
     assert (rerun.code, "Nothing to compute" in rerun.err or "Computed 0" in rerun.err) == (0, True), rerun.err
 
 
 def test_protocol_records_resize_rule_and_plan_records_decoder(
     photos: Path, write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
-    assert robust201("run", write_custom_sweep(dataset_section(photos), keys={"clean": {}})).code == 0
+    assert robust201("run", "--allow-code", write_custom_sweep(dataset_section(photos), keys={"clean": {}})).code == 0
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "out").code == 0
     record = json.loads((tmp_path / "out" / "sweep.json").read_text())
     (protocol,) = record["sweep"]["protocols"]
@@ -128,9 +128,9 @@ def test_sweep_on_grey_images_needs_network_with_one_channel(
     np.savez(tmp_path / "test.npz", images=images, labels=np.arange(N_IMAGES) % 5)
     dataset = {"path": str(tmp_path / "test.npz"), "classes": 5, "image_size": 9, "channels": 1}
     normalised_dataset = dataset | {"normalisation": {"mean": [0.5], "std": [0.25]}}
-    result = robust201("run", write_custom_sweep(normalised_dataset, architectures=["grey"]))
+    result = robust201("run", "--allow-code", write_custom_sweep(normalised_dataset, architectures=["grey"]))
     assert result.code == 0, result.err
-    result = robust201("run", write_custom_sweep(dataset, results=str(tmp_path / "other")))
+    result = robust201("run", "--allow-code", write_custom_sweep(dataset, results=str(tmp_path / "other")))
     assert result.code == 3
     assert "1 channels instead" in result.err
 

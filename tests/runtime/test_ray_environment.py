@@ -41,18 +41,6 @@ def test_check_import_path_rejects_other_robust201_package(tmp_path: Path, name:
     assert str(tmp_path / name) in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["numpy.py", "yaml/__init__.py", "torch.so"])
-def test_check_import_path_rejects_modules_in_data_folder(tmp_path: Path, name: str) -> None:
-    folder = tmp_path / "dataset" / "code"
-    (folder / name).parent.mkdir(parents=True)
-    (folder / name).touch()
-    check_import_path(folder)
-    (tmp_path / "dataset" / "SHA256SUMS").touch()
-    check_import_path(tmp_path / "dataset")
-    with pytest.raises(ConfigError, match="the folder is marked as data by"):
-        check_import_path(folder)
-
-
 def test_check_import_path_accepts_other_folders(tmp_path: Path) -> None:
     check_import_path(tmp_path)
     (tmp_path / "robust201").mkdir()  # a data folder named robust201 is not a package

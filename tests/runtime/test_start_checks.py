@@ -178,9 +178,8 @@ def test_wrong_weights_are_reported_before_anything_is_computed(
     assert not [*(tmp_path / "results").rglob("*.parquet")]
 
 
-@pytest.mark.parametrize("executor", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
-def test_wrong_weights_of_user_network_are_reported_before_anything_is_computed(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, executor: str
+def test_wrong_weights_of_user_network_are_reported_by_workers(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     (tmp_path / "my_models.py").write_text(MODELS)
     save_file(
@@ -195,8 +194,9 @@ def test_wrong_weights_of_user_network_are_reported_before_anything_is_computed(
         weights={"files": {"narrow": str(tmp_path / "narrow.safetensors")}},
         keys={"clean": {}},
     )
-    result = robust201("run", sweep, "--executor", executor)
-    assert "Loading weights failed for narrow digits from" in result.error_line(2)
-    assert not (tmp_path / "results").exists()
+    result = robust201("run", "--allow-code", sweep)
+    assert result.code == 3
+    assert "CheckpointError: Loading weights failed for narrow digits" in result.err
+    assert not list((tmp_path / "results").rglob("*.parquet"))
     # Planning and doctor do not execute the file.
     assert robust201("plan", "--check", sweep).code == 0

@@ -10,17 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from robust201.core.errors import ConfigError
-from robust201.core.records import content_digest
-from robust201.core.user_code import hash_file
-from robust201.planning.code_consent import find_data_marker
-from robust201.planning.inputs import code_copy_path
 from robust201.planning.loading import load_config, parse_config
 from robust201.planning.sweep_record import portable_fields
-from robust201.runtime.code_check import check_code
 from robust201.runtime.sweep import load_plan
 from robust201.shards import ShardStore
-from robust201.studies.pages.writer import PAGE
 from robust201.submission.ray_jobs import entrypoint
 from tests.conftest import REPOSITORY, FinishedCommand, RunCommand, WriteSweep
 from tests.runtime.test_extended_sweeps import read_columns
@@ -129,7 +122,7 @@ def check_example(robust201: RunCommand, results: Path) -> None:
 
 
 def test_documented_example_runs(example_folder: Path, robust201: RunCommand) -> None:
-    result = robust201("run", "sweep.yaml")
+    result = robust201("run", "--allow-code", "sweep.yaml")
     assert result.code == 0, result.err
     messages = [line for line in result.err.splitlines() if line.startswith("Will execute ")]
     assert messages == [
@@ -138,7 +131,7 @@ def test_documented_example_runs(example_folder: Path, robust201: RunCommand) ->
         "Will execute my_measure.py (keys.margins).",
     ]
     check_example(robust201, example_folder / "results")
-    rerun = robust201("run", "sweep.yaml")
+    rerun = robust201("run", "--allow-code", "sweep.yaml")
     assert "0 missing" in rerun.err
 
 
@@ -148,9 +141,37 @@ def test_documented_example_runs_on_ray(example_folder: Path, robust201: RunComm
     """Workers execute copies of the files, because the originals are not on their import path."""
     ray_execution = f"{{executor: ray, workers: 1, ray_address: '{ray_address}'}}"
     Path("sweep.yaml").write_text(documented_files()["sweep.yaml"].replace("{executor: inline}", ray_execution))
-    result = robust201("run", "sweep.yaml")
+    result = robust201("run", "--allow-code", "sweep.yaml")
     assert result.code == 0, result.err
     check_example(robust201, example_folder / "results")
+
+
+# --- networks whose numbers would be wrong ----------------------------------------------------------------------------
+
+
+FAULTY_PASSES = {
+    "tuple": ("return features, self.head(features)", r"expected a tensor of logits .* got tuple \(\[0\]: float32"),
+    "batch": ("return self.head(features - features.mean(dim=0))", "depends on how images are divided into batches"),
+    "squeeze": ("return self.head(features).squeeze()", r"for a batch of 1.*replace squeeze\(\)"),
+    "gradients": (
+        "return self.head(features + images.var(dim=1).sqrt().mean(dim=(1, 2))[:, None])",
+        r"Attacking images failed for .*fgsm: the network's gradient is NaN or infinite for image",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAULTY_PASSES)
+@pytest.mark.parametrize("engine", ["fused", "reference"])
+def test_networks_with_faults_fail_instead_of_giving_numbers(
+    case: str, engine: str, write_custom_sweep: WriteSweep, robust201: RunCommand
+) -> None:
+    change, message = FAULTY_PASSES[case]
+    last_line = "        return self.head(self.convolution(images).relu().mean(dim=(2, 3)))\n"
+    assert last_line in MODELS
+    lines = f"        features = self.convolution(images).relu().mean(dim=(2, 3))\n        {change}\n"
+    models = MODELS.replace(last_line, lines)
+    sweep = write_custom_sweep({"fgsm": {"epsilons_255": [8]}}, models=models, engine=engine)
+    assert re.search(message, failure_line(robust201("run", sweep)))
 
 
 # --- identity ---------------------------------------------------------------------------------------------------------
@@ -160,13 +181,13 @@ def test_edited_user_file_creates_new_units(
     write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     keys = {"clean": {}} | attack_keys(tmp_path) | measure_keys(tmp_path, name="measure.py")
-    assert robust201("run", write_custom_sweep(keys)).code == 0
+    assert robust201("run", "--allow-code", write_custom_sweep(keys)).code == 0
     (tmp_path / "mine.py").write_text(ATTACK + "\n")
-    result = robust201("run", write_custom_sweep(keys))
+    result = robust201("run", "--allow-code", write_custom_sweep(keys))
     assert result.code == 0
     assert "2 missing" in result.err
     assert re.search(r"2 evaluations of shift are kept but not used: .*file_sha256: \w+ → \w+", result.err)
-    result = robust201("run", write_custom_sweep(keys, models=MODELS + "\n"))
+    result = robust201("run", "--allow-code", write_custom_sweep(keys, models=MODELS + "\n"))
     assert "4 missing" in result.err
     assert len(list((tmp_path / "results/code").glob("*.py"))) == 5
 
@@ -175,7 +196,7 @@ def test_workers_execute_verified_copies(write_custom_sweep: WriteSweep, robust2
     """Files with CRLF line endings are copied unchanged. Modified copies are replaced and not executed."""
     sweep = write_custom_sweep(attack_keys(tmp_path, ATTACK.replace("\n", "\r\n")))
     (tmp_path / "mine.py").write_bytes(ATTACK.replace("\n", "\r\n").encode())
-    assert robust201("run", sweep, "--keys", "shift").code == 0
+    assert robust201("run", "--allow-code", sweep, "--keys", "shift").code == 0
     copies = list((tmp_path / "results/code").glob("*.py"))
     assert {copy.read_bytes() for copy in copies} == {
         (tmp_path / name).read_bytes() for name in ("mine.py", "my_models.py")
@@ -184,15 +205,15 @@ def test_workers_execute_verified_copies(write_custom_sweep: WriteSweep, robust2
     for copy in copies:
         copy.write_text("raise SystemExit('planted')")
     (tmp_path / "mine.py").write_bytes(ATTACK.encode())
-    assert robust201("run", sweep).code == 0
+    assert robust201("run", "--allow-code", sweep).code == 0
 
 
 def test_batch_size_is_part_of_custom_attack_protocol(
     write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     keys = {"clean": {}} | attack_keys(tmp_path)
-    assert robust201("run", write_custom_sweep(keys, batch_size=4)).code == 0
-    result = robust201("run", write_custom_sweep(keys, batch_size=5))
+    assert robust201("run", "--allow-code", write_custom_sweep(keys, batch_size=4)).code == 0
+    result = robust201("run", "--allow-code", write_custom_sweep(keys, batch_size=5))
     assert "2 missing" in result.err
     assert "batch_size: 4 → 5" in result.err
 
@@ -219,13 +240,9 @@ def write_spy(folder: Path, code: str = MODELS) -> Path:
 
 
 @pytest.fixture
-def dataset_sweep(finished_results: Path, write_custom_sweep: WriteSweep, tmp_path: Path) -> Path:
-    """Create a folder like a downloaded dataset, with a sweep YAML and its code in a subfolder; return the YAML."""
-    folder = tmp_path / "downloads" / "dataset"
-    code = write_spy(folder / "more")
-    (folder / "SHA256SUMS").touch()
-    sweep = write_custom_sweep({"clean": {}}, space={"file": str(code)}, results=str(tmp_path / "new"))
-    return sweep.rename(code.with_name("sweep.yaml"))
+def spy_sweep(write_custom_sweep: WriteSweep, tmp_path: Path) -> Path:
+    """Write a sweep YAML that names a spy."""
+    return write_custom_sweep({"clean": {}}, space={"file": str(write_spy(tmp_path / "spy"))})
 
 
 COMMANDS = (
@@ -241,156 +258,71 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_commands_require_consent_to_code_in_dataset(
-    dataset_sweep: Path, robust201: RunCommand, tmp_path: Path, arguments: tuple[str, ...]
+def test_commands_require_consent_to_code(
+    spy_sweep: Path, robust201: RunCommand, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     if "--share" in arguments:
-        assert robust201("plan", "--save", dataset_sweep).code == 0
-    code = dataset_sweep.with_name("spy.py")
-    (tmp_path / "link.yaml").symlink_to(dataset_sweep)
-    copied_yaml = tmp_path / "copied.yaml"
-    copied_yaml.write_text(dataset_sweep.read_text())  # the code of the copied YAML is still in the dataset
-    for sweep in (
-        dataset_sweep,
-        tmp_path / "link.yaml",
-        dataset_sweep.parent / ".." / "more" / "sweep.yaml",
-        copied_yaml,
-    ):
-        error_line = robust201(*arguments, sweep, "--allow-code", tmp_path / "my_models.py").error_line(2)
-        assert error_line.endswith(f"add: --allow-code {code}"), error_line
-        assert str(dataset_sweep.parent.parent / "SHA256SUMS") in error_line
-    assert not code.with_name("executed").exists()
+        assert robust201("plan", "--save", spy_sweep).code == 0
+    error_line = robust201(*arguments, spy_sweep).error_line(2)
+    assert str(tmp_path / "spy" / "spy.py") in error_line
+    assert "--allow-code" in error_line
+    assert not (tmp_path / "spy" / "executed").exists()
+    assert ("--share" in arguments) == (tmp_path / "results").exists()
 
 
-def test_yaml_in_dataset_requires_consent_to_code_elsewhere(
-    dataset_sweep: Path, robust201: RunCommand, tmp_path: Path
-) -> None:
-    """The YAML is not harmless, because it chooses the function and its arguments."""
-    code = write_spy(tmp_path / "mine")
-    dataset_sweep.write_text(dataset_sweep.read_text().replace(str(dataset_sweep.with_name("spy.py")), str(code)))
-    assert robust201("run", dataset_sweep).error_line(2).endswith(f"add: --allow-code {code}")
-    assert not code.with_name("executed").exists()
-    assert robust201("run", dataset_sweep, "--allow-code", code).code == 0
-
-
-def test_allowed_code_of_dataset_is_executed(dataset_sweep: Path, robust201: RunCommand, monkeypatch: Any) -> None:
-    monkeypatch.chdir(dataset_sweep.parent)
-    result = robust201("run", "sweep.yaml", "--executor", "inline", "--allow-code", "spy.py")
+def test_allowed_code_is_executed(spy_sweep: Path, robust201: RunCommand, tmp_path: Path) -> None:
+    result = robust201("run", spy_sweep, "--allow-code")
     assert result.code == 0, result.err
-    assert "Will execute " in result.err
-    assert dataset_sweep.with_name("executed").exists()
+    assert f"Will execute {tmp_path / 'spy' / 'spy.py'} (space)." in result.err
+    assert (tmp_path / "spy" / "executed").exists()
 
 
-def test_training_requires_consent_to_code_of_dataset(
-    dataset_sweep: Path, robust201: RunCommand, tmp_path: Path
-) -> None:
-    fields = training_fields(dataset_sweep.parent, execution={"executor": "inline", "device": "cpu"})
-    fields |= {"space": {"file": str(dataset_sweep.with_name("spy.py"))}, "architectures": ["narrow"], "network": {}}
-    training_yaml = dataset_sweep.with_name("train.yaml")
+def test_training_requires_consent_to_code(robust201: RunCommand, tmp_path: Path) -> None:
+    code = write_spy(tmp_path / "spy")
+    fields = training_fields(tmp_path, execution={"executor": "inline", "device": "cpu"})
+    fields |= {"space": {"file": str(code)}, "architectures": ["narrow"], "network": {}}
+    training_yaml = tmp_path / "train.yaml"
     training_yaml.write_text(yaml.safe_dump(fields))
     for arguments in (("run",), ("submit", "slurm", "--dry-run")):
         assert "--allow-code" in robust201(*arguments, training_yaml).error_line(2)
-    assert not dataset_sweep.with_name("executed").exists()
-    result = robust201("submit", "slurm", "--dry-run", training_yaml, "--allow-code", dataset_sweep.with_name("spy.py"))
-    assert f" --allow-code {dataset_sweep.with_name('spy.py')}" in result.out
-    result = robust201("run", training_yaml, "--allow-code", dataset_sweep.with_name("spy.py"))
+    assert not code.with_name("executed").exists()
+    assert " --allow-code" in robust201("submit", "slurm", "--dry-run", training_yaml, "--allow-code").out
+    result = robust201("run", training_yaml, "--allow-code")
     assert result.code == 0, result.err
 
 
-def test_folders_written_by_robust201_are_marked_as_data(
-    finished_results: Path, robust201: RunCommand, tmp_path: Path
-) -> None:
-    """A marker file identifies folders that robust201 writes, including their subfolders."""
-    for export_name, options in (("json", ()), ("parquet", ("--no-json", "--parquet"))):
-        assert robust201("export", finished_results, "--out", tmp_path / export_name, *options).code == 0
-    published_folder = tmp_path / "published"
-    published_folder.mkdir()
-    (published_folder / "meta.json").write_text((tmp_path / "json/meta.json").read_text())
-    store = tmp_path / "store"
-    fields = training_fields(tmp_path, store=str(store), execution={"executor": "inline", "device": "cpu"})
-    (tmp_path / "train.yaml").write_text(yaml.safe_dump(fields))
-    assert robust201("run", tmp_path / "train.yaml").code == 0
-    images = next((tmp_path / "corruptions").rglob("*.npy")).parent
-    study = tmp_path / "study"
-    study.mkdir()
-    (study / PAGE).touch()
-    for folder in (
-        finished_results,
-        finished_results / "shards",
-        tmp_path / "json",
-        tmp_path / "parquet",
-        published_folder,
-        store,
-        images,
-        study,
-    ):
-        assert find_data_marker(folder / "more" / "sweep.yaml"), folder
-
-
-def test_yaml_in_dataset_must_not_set_ray_address(dataset_sweep: Path, robust201: RunCommand) -> None:
-    """The address is dangerous, because a Ray head can execute code in every process that connects to it."""
-    fields = yaml.safe_load(dataset_sweep.read_text()) | {"space": "nasbench201", "architectures": [0]}
-    fields["execution"] = {"executor": "ray", "ray_address": "192.0.2.1:6379"}
-    dataset_sweep.write_text(yaml.safe_dump(fields))
-    assert "got '192.0.2.1:6379'" in robust201("run", dataset_sweep).error_line(2)
-    assert robust201("run", dataset_sweep, "--executor", "inline").code == 0
-
-
-def test_sweep_without_code_needs_no_consent(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
-    (tmp_path / "SHA256SUMS").write_text("")
+def test_sweep_without_code_needs_no_consent(write_sweep: WriteSweep, robust201: RunCommand) -> None:
     result = robust201("run", write_sweep(keys={"clean": {}}))
     assert result.code == 0
     assert "Will execute" not in result.err
 
 
-def test_slurm_tasks_inherit_consent(write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
-    """Tasks may execute only the copies, because the files may be edited while tasks are queued."""
-    sweep = write_custom_sweep({"clean": {}})
-    result = robust201("submit", "slurm", "--dry-run", sweep)
+def test_slurm_tasks_inherit_consent(spy_sweep: Path, robust201: RunCommand) -> None:
+    result = robust201("submit", "slurm", "--dry-run", spy_sweep, "--allow-code")
     assert result.code == 0, result.err
     assert "Will execute" in result.err
-    copy = code_copy_path(tmp_path / "results", hash_file(tmp_path / "my_models.py"))
-    assert f" --allow-code {copy} " in result.out
+    assert " --allow-code" in result.out
 
 
-def test_ray_job_inherits_consent(dataset_sweep: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_job_inherits_consent(spy_sweep: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     shipments: list[Any] = []
     monkeypatch.setattr("robust201.submission.ray_jobs.connect", lambda _access: None)
     monkeypatch.setattr(
         "robust201.submission.ray_jobs.submit_job", lambda _client, shipment, *_: shipments.append(shipment) or "job-1"
     )
-    code = dataset_sweep.with_name("spy.py")
-    result = robust201("submit", "ray", dataset_sweep, "--detach", "--allow-code", code, "--keys", "clean")
+    result = robust201("submit", "ray", spy_sweep, "--detach", "--allow-code", "--keys", "clean")
     assert result.code == 0, result.err
-    assert entrypoint(shipments[0]).endswith(f" --keys clean --allow-code {code}")
+    assert entrypoint(shipments[0]).endswith(" --keys clean --allow-code")
 
 
-def test_share_executes_only_files_of_yaml_or_allowed_copies(
+def test_share_executes_the_prepared_copy(
     write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
-    """The plan and the copies cannot be trusted, because others may have write access to the results folder."""
     sweep = write_custom_sweep({"clean": {}})
     assert robust201("plan", "--save", sweep).code == 0
-    prepared_hash = hash_file(tmp_path / "my_models.py")
-    spy = write_spy(tmp_path / "elsewhere")
-    planted_copy = code_copy_path(tmp_path / "results", hash_file(spy))
-    planted_copy.write_bytes(spy.read_bytes())
-    plan = tmp_path / "results/plan.json"
-    original_plan = plan.read_text()
-    payload = json.loads(original_plan.replace(prepared_hash, hash_file(spy)))
-    payload["digest"] = content_digest({name: value for name, value in payload.items() if name != "digest"})
-    plan.write_text(json.dumps(payload))
-    error_line = robust201("run", sweep, "--share", "1/1").error_line(2)
-    assert error_line.endswith(f"add: --allow-code {planted_copy}")
-    assert not spy.with_name("executed").exists()
-
-    plan.write_text(original_plan)
     (tmp_path / "my_models.py").unlink()
-    copy = code_copy_path(tmp_path / "results", prepared_hash)
-    assert robust201("run", sweep, "--share", "1/1").error_line(2).endswith(f"add: --allow-code {copy}")
-    result = robust201("run", sweep, "--share", "1/1", "--allow-code", copy)
+    result = robust201("run", sweep, "--share", "1/1", "--allow-code")
     assert result.code == 0, result.err
-    assert f"Will execute {copy} (space)." in result.err
 
 
 def test_read_only_commands_execute_no_code(
@@ -408,7 +340,7 @@ def test_read_only_commands_execute_no_code(
     results = tmp_path / "results"
     assert robust201("status", results).code in {0, 3}
     assert not marker.exists()
-    assert robust201("run", sweep).code == 0
+    assert robust201("run", "--allow-code", sweep).code == 0
     assert marker.exists()
     marker.unlink()
     for name in [name for name in sys.modules if "robust201_user" in name]:
@@ -443,25 +375,10 @@ def test_user_files_that_cannot_be_loaded_are_rejected(
     write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, models: str, expected: str
 ) -> None:
     """The error has the path of the user's file, and nothing is written."""
-    error_line = robust201("run", write_custom_sweep({"clean": {}}, models=models)).error_line(2)
+    error_line = robust201("run", "--allow-code", write_custom_sweep({"clean": {}}, models=models)).error_line(2)
     assert expected in error_line
     assert str(tmp_path / "my_models.py") in error_line
     assert not (tmp_path / "results").exists()
-
-
-def test_check_code_rejects_files_that_hang_or_exit(write_custom_sweep: WriteSweep) -> None:
-    for models, seconds, expected in (
-        ("while True: pass", 0.5, "executing the code did not end within 0.5 seconds"),
-        ("import os; os._exit(7)", 60, "executing the code ended its process (exit code 7)"),
-    ):
-        config = load_config(write_custom_sweep({"clean": {}}, models=models), execution={"executor": "ray"})
-        with pytest.raises(ConfigError, match=re.escape(expected)):
-            check_code(config, seconds=seconds)
-
-
-def test_check_code_ignores_output_of_file(write_custom_sweep: WriteSweep) -> None:
-    models = "print('loaded')\ndef build(architecture, n_classes): pass\n"
-    check_code(load_config(write_custom_sweep({"clean": {}}, models=models), execution={"executor": "ray"}))
 
 
 @pytest.mark.parametrize(
@@ -483,7 +400,7 @@ def test_check_code_ignores_output_of_file(write_custom_sweep: WriteSweep) -> No
             MODELS.replace("Conv2d(3,", "Conv2d(1,"),
             "for float32 images of shape (10, 3, 32, 32), it raised RuntimeError",
         ),
-        (MODELS.replace("return self.head(self", "return len(self"), "expected logits of shape (10, 10), got int"),
+        (MODELS.replace("return self.head(self", "return len(self"), "an object of type int"),
     ],
 )
 def test_parts_of_unusable_user_networks_fail(
@@ -491,13 +408,17 @@ def test_parts_of_unusable_user_networks_fail(
 ) -> None:
     if "dropout(" in models:  # close the additional parenthesis
         models = models.replace(".relu().mean(dim=(2, 3)))", ".relu().mean(dim=(2, 3))))")
-    result = robust201("run", write_custom_sweep({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models))
+    result = robust201(
+        "run", "--allow-code", write_custom_sweep({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models)
+    )
     assert expected in failure_line(result)
 
 
 def test_user_network_with_constant_logits_is_valid(write_custom_sweep: WriteSweep, robust201: RunCommand) -> None:
     models = MODELS.replace("self.head(", "0 * self.head(")
-    result = robust201("run", write_custom_sweep({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models))
+    result = robust201(
+        "run", "--allow-code", write_custom_sweep({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models)
+    )
     assert result.code == 0, result.err
 
 
@@ -505,7 +426,7 @@ def test_network_that_ends_in_softmax_is_reported_and_logged(
     write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     models = MODELS.replace(".mean(dim=(2, 3)))", ".mean(dim=(2, 3))).softmax(dim=1)")
-    result = robust201("run", write_custom_sweep({"clean": {}}, models=models))
+    result = robust201("run", "--allow-code", write_custom_sweep({"clean": {}}, models=models))
     assert result.code == 0, result.err
     assert "seems to end in a softmax" in result.err
     log_entries = [
@@ -520,7 +441,11 @@ def test_user_network_is_not_converted_to_channels_last(write_custom_sweep: Writ
     models_with_view = MODELS.replace(".relu().mean(dim=(2, 3)))", ".relu().view(len(images), -1, 49).mean(dim=2))")
     assert models_with_view != MODELS
     assert (
-        robust201("run", write_custom_sweep({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models_with_view)).code
+        robust201(
+            "run",
+            "--allow-code",
+            write_custom_sweep({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models_with_view),
+        ).code
         == 0
     )
 
@@ -538,7 +463,7 @@ PERTURB_HEAD = "def perturb(model, images, labels, strength, **parameters): "
         (PERTURB_HEAD + "return images[:1]", {}, "expected float32 images of shape"),
         (PERTURB_HEAD + "return images.double()", {}, "expected float32 images of shape"),
         (PERTURB_HEAD + "return images + 1", {}, "which must clamp pixels to [0, 1]"),
-        (PERTURB_HEAD + "return images * float('nan')", {}, "or NaN in the network's weights"),
+        (PERTURB_HEAD + "return images * float('nan')", {}, "must not divide by zero"),
         (PERTURB_HEAD + "return 1 - images", {}, "expected Linf distances up to epsilon"),
         (
             PERTURB_HEAD + "return (images + .1).clamp(0, 1)",
@@ -556,7 +481,9 @@ def test_parts_of_wrong_custom_attacks_fail(
     fields: dict[str, Any],
     expected: str,
 ) -> None:
-    error_line = failure_line(robust201("run", write_custom_sweep(attack_keys(tmp_path, code, **fields))))
+    error_line = failure_line(
+        robust201("run", "--allow-code", write_custom_sweep(attack_keys(tmp_path, code, **fields)))
+    )
     assert expected in error_line
     assert not list((tmp_path / "results/shards").rglob("*.parquet"))
 
@@ -590,7 +517,7 @@ MEASURE_HEAD = "def measure(model, images, labels): "
 def test_parts_of_wrong_custom_measures_fail(
     write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, code: str, expected: str
 ) -> None:
-    assert expected in failure_line(robust201("run", write_custom_sweep(measure_keys(tmp_path, code))))
+    assert expected in failure_line(robust201("run", "--allow-code", write_custom_sweep(measure_keys(tmp_path, code))))
     assert not list((tmp_path / "results/shards").rglob("*.parquet"))
 
 
@@ -615,12 +542,16 @@ def test_attack_that_modifies_network_fails_and_has_no_effect(
     """If the change had an effect, later keys would measure the modified network."""
     code = f"def perturb(model, images, labels, strength):\n    {MODIFICATIONS[modification]}\n    return images\n"
     keys = attack_keys(tmp_path, code) | measure_keys(tmp_path, name="measure.py")
-    result = robust201("run", write_custom_sweep(keys))
+    result = robust201("run", "--allow-code", write_custom_sweep(keys))
     assert result.code == 3
     assert "it changed the network (" in result.err
     assert (
         robust201(
-            "run", write_custom_sweep(measure_keys(tmp_path, name="measure.py")), "--out", tmp_path / "alone"
+            "run",
+            "--allow-code",
+            write_custom_sweep(measure_keys(tmp_path, name="measure.py")),
+            "--out",
+            tmp_path / "alone",
         ).code
         == 0
     )
@@ -632,9 +563,9 @@ def test_share_rejects_changed_batch_size_of_custom_attack(
     write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     assert robust201("plan", "--save", write_custom_sweep(attack_keys(tmp_path))).code == 0
-    error_line = robust201("run", write_custom_sweep(attack_keys(tmp_path), batch_size=3), "--share", "1/1").error_line(
-        2
-    )
+    error_line = robust201(
+        "run", "--allow-code", write_custom_sweep(attack_keys(tmp_path), batch_size=3), "--share", "1/1"
+    ).error_line(2)
     assert "batch_size: 4 → 3" in error_line
 
 
@@ -659,7 +590,9 @@ def test_share_rejects_changed_batch_size_of_custom_attack(
 def test_invalid_custom_keys_are_rejected(
     write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, fields: dict[str, Any], expected: str
 ) -> None:
-    error_line = robust201("run", write_custom_sweep({"mine": write_key(tmp_path, ATTACK, **fields)})).error_line(2)
+    error_line = robust201(
+        "run", "--allow-code", write_custom_sweep({"mine": write_key(tmp_path, ATTACK, **fields)})
+    ).error_line(2)
     assert expected in error_line
     assert not (tmp_path / "results").exists()
 
@@ -675,7 +608,7 @@ def test_missing_user_files_are_rejected(
     write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     keys = changes.pop("keys", {"clean": {}})
-    assert "no-such-file.py" in robust201("run", write_custom_sweep(keys, **changes)).error_line(2)
+    assert "no-such-file.py" in robust201("run", "--allow-code", write_custom_sweep(keys, **changes)).error_line(2)
     assert not (tmp_path / "results").exists()
 
 
@@ -692,12 +625,12 @@ def test_missing_user_files_are_rejected(
 def test_invalid_spaces_are_rejected(
     write_custom_sweep: WriteSweep, robust201: RunCommand, space: object, expected: str
 ) -> None:
-    error_line = robust201("run", write_custom_sweep({"clean": {}}, space=space)).error_line(2)
+    error_line = robust201("run", "--allow-code", write_custom_sweep({"clean": {}}, space=space)).error_line(2)
     assert expected in error_line or (space == {"fil": "x"} and "'space.file'" in error_line), error_line
 
 
 def test_user_space_requires_architecture_names(write_custom_sweep: WriteSweep, robust201: RunCommand) -> None:
     for architectures in ("evaluated", [], ["../up"], [3]):
         assert "architectures" in robust201(
-            "run", write_custom_sweep({"clean": {}}, architectures=architectures)
+            "run", "--allow-code", write_custom_sweep({"clean": {}}, architectures=architectures)
         ).error_line(2)

@@ -15,13 +15,11 @@ from scipy.stats import binom
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from robust201.search import bananas, runs
-from robust201.search.benchmark import Benchmark, WeightedSum
 from robust201.search.cells import SearchCells
 from robust201.search.ensemble import fit_and_predict
 from robust201.search.evolution import mutation_probability
-from robust201.search.halving import plan_rungs
 from robust201.search.methods import METHODS
-from robust201.search.runs import NO_ARCHITECTURE, Runs, run_methods, run_together
+from robust201.search.runs import Benchmark, Runs, run_methods, run_together
 from robust201.spaces.cell_space import CellSpace
 from robust201.spaces.nasbench201 import cell_index, isomorph_index, neighbour_indices, operation_numbers
 from tests.support.planted import planted_accuracy
@@ -44,20 +42,16 @@ def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 def run_traces(
     method: str, benchmark: Benchmark, run_numbers: Sequence[int] = (0, 1), seed: int = 0, n_queries: int = 0
 ) -> list:
-    """Return, for each run, the queried cells and the budget spent up to each of them."""
+    """Return the queried cells of each run."""
     return run_together(
         method, benchmark, n_queries=n_queries or query_budget(method), seed=seed, run_numbers=run_numbers
     )
 
 
-def test_method_spends_its_budget(
-    method: str, planted_clean_benchmark: Benchmark, planted_pgd_benchmark: Benchmark
-) -> None:
-    for benchmark in (planted_clean_benchmark, planted_pgd_benchmark):
-        for queried, spent in run_traces(method, benchmark):
-            assert spent == sorted(spent)
-            assert query_budget(method) - 1 <= spent[-1] <= query_budget(method)
-            assert {*queried} <= {*benchmark.cells.members.tolist()}
+def test_method_spends_its_budget(method: str, planted_clean_benchmark: Benchmark) -> None:
+    for queried in run_traces(method, planted_clean_benchmark):
+        assert len(queried) == query_budget(method)
+        assert {*queried} <= {*planted_clean_benchmark.cells.members.tolist()}
 
 
 def test_runs_depend_only_on_seed_and_run_number(method: str, planted_clean_benchmark: Benchmark) -> None:
@@ -74,27 +68,10 @@ def test_method_queries_only_members(method: str, space: CellSpace) -> None:
     for distinct in (False, True):
         cells = SearchCells(space, is_evaluated, distinct=distinct)
         assert len(cells) > 60
-        benchmark = Benchmark(cells, [WeightedSum("clean", planted_accuracy("clean", 0)[:, None], np.ones(1))])
-        ((queried, _),) = run_traces(method, benchmark, (0,), n_queries=40)
+        benchmark = Benchmark(cells, planted_accuracy("clean", 0))
+        (queried,) = run_traces(method, benchmark, (0,), n_queries=40)
         assert is_evaluated[np.array(space.isomorphs())[queried]].all()
         assert not distinct or {*queried} <= {*space.isomorphs()}
-
-
-def test_run_ends_when_the_space_is_exhausted(method: str, space: CellSpace) -> None:
-    is_evaluated = np.zeros(15_625, dtype=bool)
-    is_evaluated[[0, 1, 2]] = True
-    cells = SearchCells(space, is_evaluated, distinct=True)
-    benchmark = Benchmark(cells, [WeightedSum("clean", planted_accuracy("clean", 0)[:, None], np.ones(1))])
-    ((queried, spent),) = run_traces(method, benchmark, (0,), n_queries=12)
-    assert {*queried} == {0, 1, 2}
-    assert spent[-1] <= 12
-
-
-def test_method_accepts_several_objectives(method: str, planted_front_benchmark: Benchmark) -> None:
-    if METHODS[method].needs_partial_queries:
-        return
-    ((queried, _),) = run_traces(method, planted_front_benchmark, (0,))
-    assert len(queried) == query_budget(method)
 
 
 def test_results_do_not_depend_on_number_of_processes(
@@ -107,7 +84,6 @@ def test_results_do_not_depend_on_number_of_processes(
     )
     for single, parallel in zip(single_process, two_processes, strict=True):
         np.testing.assert_array_equal(single.queried, parallel.queried)
-        np.testing.assert_array_equal(single.spent, parallel.spent)
 
 
 def test_processes_do_not_exceed_cpus(planted_clean_benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +123,7 @@ def test_random_search_samples_without_replacement(space: CellSpace) -> None:
     cells = SearchCells(space, is_evaluated, distinct=True)
     accuracies = planted_accuracy("clean", 0)
     best_cell = int(cells.members[np.argmax(accuracies[cells.members])])
-    benchmark = Benchmark(cells, [WeightedSum("clean", accuracies[:, None], np.ones(1))])
+    benchmark = Benchmark(cells, accuracies)
     n_runs, n_queries = 400, len(cells) // 3
     (random_runs,), *_ = run_methods([benchmark], ["random"], n_queries=n_queries, n_runs=n_runs, processes=1)
     n_hits = int((random_runs.queried == best_cell).any(axis=1).sum())
@@ -161,7 +137,7 @@ def test_method_beats_random_search(method_name: str, planted_clean_benchmark: B
     runs_by_method = run_methods(
         [planted_clean_benchmark], [method_name, "random"], n_queries=200, n_runs=15, processes=1
     )[0]
-    accuracies = planted_clean_benchmark.values[:, 0]
+    accuracies = planted_clean_benchmark.values
     best_accuracies = [accuracies[method_runs.best_by_query()[:, -1]] for method_runs in runs_by_method]
     standard_error = np.sqrt(sum(sample.var(ddof=1) / len(sample) for sample in best_accuracies))
     assert best_accuracies[0].mean() - best_accuracies[1].mean() > 4 * standard_error
@@ -174,44 +150,24 @@ def test_bananas_beats_random_search_early(planted_clean_benchmark: Benchmark) -
         for name, n_runs in (("bananas", 2), ("random", 100))
     ]
     bananas_values, random_values = (
-        planted_clean_benchmark.values[method_runs.best_by_query()[:, -1], 0] for method_runs in runs_by_method
+        planted_clean_benchmark.values[method_runs.best_by_query()[:, -1]] for method_runs in runs_by_method
     )
     assert bananas_values.min() > np.quantile(random_values, 0.9)
 
 
 def test_local_search_continues_from_the_best_start_and_repeats_no_query(planted_clean_benchmark: Benchmark) -> None:
-    ((queried, _),) = run_traces("local", planted_clean_benchmark, (0,), n_queries=300)
+    (queried,) = run_traces("local", planted_clean_benchmark, (0,), n_queries=300)
     assert len({*queried}) == len(queried)
-    values = planted_clean_benchmark.values[:, 0]
+    values = planted_clean_benchmark.values
     start = max(queried[:10], key=lambda cell: values[cell])
     assert queried[10] in planted_clean_benchmark.cells.neighbours(start)
 
 
-def test_halving_pays_only_for_evaluations_added_in_each_rung(planted_pgd_benchmark: Benchmark) -> None:
-    rungs = plan_rungs(100, 7, 15_625)
-    assert plan_rungs(1, 7, 15_625) == ((1, 7),)  # the budget is one complete evaluation
-    n_previous_by_rung = (0, rungs[0][1])
-    n_added_evaluations = sum(
-        n_cells * (n_evaluations - n_previous)
-        for (n_cells, n_evaluations), n_previous in zip(rungs, n_previous_by_rung, strict=True)
-    )
-    assert n_added_evaluations <= 700
-    ((queried, spent),) = run_traces("halving", planted_pgd_benchmark, (0,))
-    assert len(queried) == rungs[-1][0]
-    # Only the last rung is listed, and the rungs before it have spent more than half of the budget.
-    assert spent[0] > 50
-    accuracies = planted_pgd_benchmark.values[:, 0]
-    random_maxima = [accuracies[np.random.default_rng(seed).choice(15_625, 100)].max() for seed in range(200)]
-    assert accuracies[queried].max() > np.median(random_maxima)
-
-
-def test_best_by_query_returns_the_best_cell_within_each_budget(cells: SearchCells) -> None:
+def test_best_by_query_returns_the_first_best_cell_so_far(cells: SearchCells) -> None:
     values = np.zeros(15_625)
-    values[cells.isomorphs[7]] = 1.0
-    benchmark = Benchmark(cells, [WeightedSum("x", values[:, None], np.ones(1))])
-    queried = np.array([[3, 7, 5, NO_ARCHITECTURE]])
-    result = Runs("random", benchmark, queried, np.array([[1.5, 2.0, 3.0, np.inf]]), 4)
-    assert result.best_by_query().tolist() == [[NO_ARCHITECTURE, 7, 7, 7]]
+    values[[7, 9]] = 1.0
+    runs_of_method = Runs("random", Benchmark(cells, values), np.array([[3, 5, 7, 9], [9, 7, 5, 3]]))
+    assert runs_of_method.best_by_query().tolist() == [[3, 3, 7, 7], [9, 9, 9, 9]]
 
 
 def test_neighbours_match_the_space(cells: SearchCells, space: CellSpace) -> None:

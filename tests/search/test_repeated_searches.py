@@ -1,4 +1,4 @@
-"""Repeated searches report optima and means, including on other datasets and for fronts."""
+"""Repeated searches report optima and means, including on other datasets."""
 
 from pathlib import Path
 
@@ -7,17 +7,12 @@ import pytest
 
 from robust201 import RobustnessDataset
 from robust201.core.errors import ConfigError
-from robust201.search.benchmark import Benchmark
 from robust201.search.repeated_searches import (
-    VOLUME,
     RepeatedSearch,
     compare_with_paper,
-    dominated_volume_fractions,
     repeat_searches,
 )
-from robust201.search.runs import run_methods
 from robust201.statistics.intervals import mean_intervals
-from robust201.statistics.pareto import hypervolume
 from tests.support.planted import best_cell, planted_accuracy, write_planted
 
 
@@ -53,14 +48,14 @@ def test_reported_means_are_over_runs(reader: RobustnessDataset) -> None:
     mean, low, high = mean_intervals(accuracies)
     assert result.reported["clean"][:3] == pytest.approx((mean, low, high), abs=1e-5)
     assert low < mean < high
-    assert len(search_result.to_frame()) == len(search_result.columns)
+    assert len(search_result.to_frame()) == len(search_result.optimum)
     assert search_result.to_payload()["methods"][0]["found"] == result.selected.tolist()
 
 
 def test_search_reports_on_another_dataset(reader: RobustnessDataset) -> None:
     search_result = search(reader, report_on="cifar100", report=["clean", "pgd"])
     (result,) = search_result.results
-    assert (search_result.dataset, search_result.reported_on, search_result.columns) == (
+    assert (search_result.dataset, search_result.reported_on, (*search_result.optimum,)) == (
         "cifar10",
         "cifar100",
         ("clean", "pgd"),
@@ -69,37 +64,18 @@ def test_search_reports_on_another_dataset(reader: RobustnessDataset) -> None:
     assert result.reported["clean"].mean == pytest.approx(expected_accuracies[best_cell()], abs=1e-6)
 
 
-def test_search_accepts_distinct_cells_and_constraints(reader: RobustnessDataset) -> None:
+def test_search_merges_isomorphic_cells(reader: RobustnessDataset) -> None:
     distinct_search = search(reader, distinct=True, methods=["evolution"])
     assert distinct_search.n_members == len(reader.non_isomorph_ids)
-    constrained_search = search(reader, constraints=["parameters <= 300000"])
-    assert 300 < constrained_search.n_members < 15_625
-    assert constrained_search.optimum["clean"] < distinct_search.optimum["clean"]
 
 
-def test_dominated_volume_fractions_match_hypervolumes(
-    planted_front_benchmark: Benchmark, reader: RobustnessDataset
-) -> None:
-    search_result = search(reader, "clean, pgd:4", methods=["evolution", "random"], n_queries=60, n_runs=4)
-    assert search_result.has_several_objectives
-    assert search_result.columns == (VOLUME,)
-    evolution_mean, random_mean = (result.reported[VOLUME].mean for result in search_result.results)
-    assert 0 < random_mean < evolution_mean < 1
-    (runs,) = run_methods([planted_front_benchmark], ["random"], n_queries=30, n_runs=2, processes=1)[0]
-    dominated_fractions = dominated_volume_fractions(runs)
-    low, high = planted_front_benchmark.values.min(axis=0), planted_front_benchmark.values.max(axis=0)
-    scaled_values = (planted_front_benchmark.values - low) / (high - low)
-    attainable_volume = hypervolume(scaled_values)
-    for query in (1, 7, 30):
-        expected = hypervolume(scaled_values[runs.queried[1, :query]]) / attainable_volume
-        assert dominated_fractions[1, query - 1] == pytest.approx(expected)
-
-
-def test_search_selects_applicable_methods(reader: RobustnessDataset) -> None:
-    methods = [result.method for result in search(reader, "pgd", methods=None, n_queries=12, n_runs=1).results]
-    assert methods == ["bananas", "local", "random", "evolution", "halving"]
-    with pytest.raises(ConfigError, match="it needs one objective that is a mean over several"):
-        search(reader, "clean", methods=["halving"])
+def test_search_of_a_key_uses_its_mean_over_strengths(reader: RobustnessDataset) -> None:
+    search_result = search(reader, "pgd", n_queries=12, n_runs=1)
+    means = np.mean([planted_accuracy("pgd", strength) for strength in (0.5, 1, 4)], axis=0)
+    assert search_result.optimum["pgd"] == pytest.approx(means.max(), abs=1e-5)
+    assert search_result.results[0].reported["pgd"].mean == pytest.approx(
+        means[search_result.results[0].selected[0]], abs=1e-5
+    )
 
 
 def test_search_rejects_more_queries_than_architectures(tmp_path: Path) -> None:
@@ -121,9 +97,7 @@ def test_compare_with_paper_recognises_published_accuracies(
     assert comparison == (0.9468, search_result.optimum["clean"], False)
     monkeypatch.setattr("robust201.search.repeated_searches.PAPER_OPTIMUM", search_result.optimum["clean"] + 0.0004)
     assert compare_with_paper(reader, [search_result]).agrees
-    constrained_search = search(reader, n_queries=20, n_runs=1, constraints=["parameters <= 300000"])
     (cifar100_search,) = repeat_searches(
         reader, "cifar100", ["clean"], methods=["random"], n_queries=20, n_runs=1, processes=1
     )
-    assert compare_with_paper(reader, [constrained_search]) is None
     assert compare_with_paper(reader, [cifar100_search]) is None

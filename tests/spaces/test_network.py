@@ -50,7 +50,7 @@ def test_network_equals_published_network(case):
     assert state_signature(state) == case["state_signature"]
     network.load_state_dict(fill_state(state, case["feature_scale"]), strict=True)
     with torch.inference_mode():
-        features, logits = network(make_pixels(case["image_size"]))
+        features, logits = network.features(make_pixels(case["image_size"])), network(make_pixels(case["image_size"]))
     np.testing.assert_allclose(features.numpy(), case["features"], rtol=0, atol=1e-5)
     np.testing.assert_allclose(logits.numpy(), case["logits"], rtol=0, atol=1e-5)
 
@@ -64,7 +64,7 @@ def test_parameter_count_equals_published_count(case):
 def test_network_without_a_path_has_zero_gradients(index):
     network = build_network(nasbench201.specs()[index], channels=4, cells=1, n_classes=3).eval()
     pixels = torch.rand(2, 3, 16, 16, requires_grad=True)
-    logits = network(pixels)[1]
+    logits = network(pixels)
     assert torch.equal(logits[0], logits[1])
     (gradient,) = torch.autograd.grad(logits.logsumexp(1).sum(), pixels)
     assert torch.count_nonzero(gradient) == 0
@@ -77,9 +77,8 @@ def test_network_supports_other_channels_and_cells():
         n_parameters = sum(parameter.numel() for parameter in network.parameters())
         sizes = {"channels": channels, "cells": cells, "n_classes": n_classes}
         assert n_parameters == nasbench201.parameter_count(spec, **sizes)
-        features, logits = network(torch.rand(2, 3, 32, 32))
-        assert features.shape == (2, 4 * channels)
-        assert logits.shape == (2, n_classes)
+        assert network.features(torch.rand(2, 3, 32, 32)).shape == (2, 4 * channels)
+        assert network(torch.rand(2, 3, 32, 32)).shape == (2, n_classes)
 
 
 def test_multiply_accumulates_match_the_layers():

@@ -53,6 +53,7 @@ def test_plausible_results_have_no_flags() -> None:
         ({ZERO_GRADIENTS: {0: 0.02, 1: 0.01}}, "zero gradients", "input_gradient", [0]),
         ({("pgd", 0.0): {0: 0.9, 1: 0.803}}, "changed at zero", "pgd at 0 against clean", [1]),
         ({("pgd", 0.0): {0: 0.9, 1: 0.797}}, "changed at zero", "pgd at 0 against clean", [1]),
+        ({("clean", 0.0): {0: 0.9, 1: 0.105}}, "at chance", "clean", [1]),
     ],
 )
 def test_find_flags_lists_the_networks_that_show_the_sign(

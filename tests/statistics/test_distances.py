@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from robust201.core.errors import ConfigError
-from robust201.statistics.distances import accuracy_curve, half_distance, median_distance, smallest_distances
+from robust201.statistics.distances import accuracy_curve, half_distance, median_distance
 from robust201.statistics.intervals import accuracy_intervals
 
 DISTANCES = [0.0, 0.0, 0.2, 0.3, 0.3, 0.7, 1.1, np.inf]
@@ -49,10 +49,6 @@ def test_median_distance_interval_has_nominal_coverage():
     intervals = [median_distance(rng.exponential(size=25)) for _ in range(2000)]
     coverage = np.mean([interval.low <= np.log(2) <= interval.high for interval in intervals])
     assert 0.95 <= coverage <= 0.98
-
-
-def test_smallest_distances_takes_the_minimum_over_attacks():
-    assert smallest_distances([[1.0, np.inf, 0.0], [2.0, 0.5, 0.0]]).tolist() == [1.0, 0.5, 0.0]
 
 
 @pytest.mark.parametrize("distances", [[], [-1.0], [np.nan, 1.0], [[1.0]]])

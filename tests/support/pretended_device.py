@@ -1,6 +1,7 @@
 """A pretended accelerator: its tensors hold CPU tensors, so operations compute real values, and waits are counted.
 
-An operation on tensors of this device and of the CPU raises an error, as on a GPU. An operation waits if the host needs
+An operation on tensors of this device and of the CPU raises an error, as on a GPU, and so does an operation that is not
+deterministic if PyTorch's deterministic mode is "error". An operation waits if the host needs
 a value of the device: the value itself, a copy, or the number of true elements of a mask. The device cannot show what
 depends on a real GPU: its kernels' rounding and determinism, graphs, streams, memory, TF32 and speed.
 
@@ -30,6 +31,12 @@ WAITING_OPERATIONS = {
     "aten::repeat_interleave",
 }
 """Operations for which values, or the shape of the result, must be transferred from the device to the host."""
+
+NONDETERMINISTIC_OPERATIONS = {"aten::cumsum", "aten::put_", "aten::kthvalue", "aten::grid_sampler_2d_backward"}
+"""Operations of which PyTorch has no deterministic implementation on CUDA, as far as attacks might use them.
+
+Source: the documentation of `torch.use_deterministic_algorithms`.
+"""
 
 _MAY_MIX_DEVICES = {"aten::_to_copy", "aten::copy_", "aten::index", "aten::index_put_", "aten::_index_put_impl_"}
 """Operations that take tensors of two devices: copies, and indexing by positions on the host."""
@@ -105,6 +112,9 @@ def _run(func, args, kwargs):
     on_host = [tensor for tensor in tensors if not isinstance(tensor, _DeviceTensor) and tensor.dim() > 0]
     if on_device and on_host and name not in _MAY_MIX_DEVICES:
         raise RuntimeError(f"{name}: expected all tensors on one device, got {NAME} and cpu")
+    is_deterministic = torch.get_deterministic_debug_mode() > 1
+    if on_device and is_deterministic and name in NONDETERMINISTIC_OPERATIONS and on_device[0].is_floating_point():
+        raise RuntimeError(f"{name} does not have a deterministic implementation")
     requested = kwargs.get("device")
     is_result_on_device = bool(on_device) if requested is None else torch.device(requested).type == NAME
     _record_wait(name, args, bool(on_device), copies_to_host=requested is not None and not is_result_on_device)

@@ -35,7 +35,7 @@ SMALL_EPSILONS_255 = (1.0, 8.0)
 
 
 class TinyNetwork(nn.Module):
-    """Network with one convolution and one linear layer; like the published modules, it returns (features, logits)."""
+    """Network with one convolution and one linear layer."""
 
     def __init__(self, seed=0):
         super().__init__()
@@ -46,8 +46,7 @@ class TinyNetwork(nn.Module):
             nn.init.normal_(self.classifier.weight, std=3.0)
 
     def forward(self, pixels):
-        features = self.stem(pixels).flatten(1)
-        return features, self.classifier(features)
+        return self.classifier(self.stem(pixels).flatten(1))
 
 
 class Float64Network(nn.Module):
@@ -58,7 +57,7 @@ class Float64Network(nn.Module):
         self.network = TinyNetwork().double()
 
     def forward(self, pixels):
-        return self.network(pixels.double())[1].float()
+        return self.network(pixels.double()).float()
 
 
 class PathlessNetwork(nn.Module):

@@ -39,7 +39,7 @@ def test_exact_norm_matches_autograd(input_space):
         jacobian = torch.func.vmap(torch.func.jacrev(lambda x: classifier(x[None])[0]))(pixels)
     else:
         normalised = (pixels - classifier.mean) / classifier.std
-        jacobian = torch.func.vmap(torch.func.jacrev(lambda x: network(x[None])[1][0]))(normalised)
+        jacobian = torch.func.vmap(torch.func.jacrev(lambda x: network(x[None])[0]))(normalised)
     expected = jacobian.double().flatten(1).square().sum(dim=1)
     result = measure(images, classifier, projections="exact", input=input_space)
     assert result["squared_norm"] == pytest.approx(float(expected.mean()), rel=1e-5)

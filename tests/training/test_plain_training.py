@@ -69,7 +69,7 @@ def train_independently(images, recipe, seed):
                 crops.append(padded[:, y : y + image.shape[1], x : x + image.shape[2]])
             pixels = (torch.from_numpy(np.stack(crops)).float() / 255 - 0.5) / 0.3
             optimiser.param_groups[0]["lr"] = 0.1 * 0.5 * (1 + float(np.cos(np.pi * (len(losses) / n_steps))))
-            loss = nn.functional.cross_entropy(network(pixels)[1], torch.from_numpy(images.labels[indices]))
+            loss = nn.functional.cross_entropy(network(pixels), torch.from_numpy(images.labels[indices]))
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -106,7 +106,7 @@ def test_train_learns_and_reports_each_epoch():
     network.load_state_dict(snapshot.state_dict, strict=True)
     pixels = (torch.from_numpy(make_images(seed=1).images) / 255 - 0.5) / 0.3
     with torch.inference_mode():
-        accuracy = (network(pixels)[1].argmax(dim=1).numpy() == IMAGES.labels).mean()
+        accuracy = (network(pixels).argmax(dim=1).numpy() == IMAGES.labels).mean()
     assert accuracy == pytest.approx(test_accuracy)
 
 
@@ -158,7 +158,7 @@ def test_demo_networks_have_the_recorded_accuracies():
         network = build_network(record.spec, **sizes).eval()
         network.load_state_dict(store.load(record), strict=True)
         with torch.inference_mode():
-            predictions = network((pixels - mean) / std)[1].argmax(dim=1).numpy()
+            predictions = network((pixels - mean) / std).argmax(dim=1).numpy()
         accuracy = (predictions == test_images.labels).mean()
         # One image may differ, because rounding differs between machines.
         assert accuracy == pytest.approx(record.training["outcome"]["test_accuracy"], abs=1.1 / len(test_images))

@@ -11,7 +11,7 @@ from torch import nn
 
 from robust201.core.errors import ConfigError, DatasetError, EvaluationError
 from robust201.images import image_folder, load_images, select
-from robust201.images.adversarial import AdversarialStore
+from robust201.images.blocks import BlockStore
 from robust201.images.specs import custom_dataset
 from robust201.spaces import DEFAULT_SPACE, SPACES
 from robust201.training import robust_features
@@ -117,13 +117,13 @@ def test_interrupted_and_resumed_run_gives_equal_bytes(
 ) -> None:
     write_features(tmp_path / "uninterrupted", method)
     written_starts: list[int] = []
-    write_block, atomic_write = AdversarialStore.write, image_folder.atomic_write
+    write_block, atomic_write = BlockStore.write, image_folder.atomic_write
 
-    def stop_after_blocks(store: AdversarialStore, strength: float, start: int, pixels: np.ndarray) -> None:
+    def stop_after_blocks(store: BlockStore, start: int, pixels: np.ndarray) -> None:
         if len(written_starts) == interruption:
             raise KeyboardInterrupt
         written_starts.append(start)
-        write_block(store, strength, start, pixels)
+        write_block(store, start, pixels)
 
     def stop_at_images(path: Path) -> object:
         if path.suffix == ".npz" and interruption == "before the images":
@@ -131,7 +131,7 @@ def test_interrupted_and_resumed_run_gives_equal_bytes(
         return atomic_write(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(AdversarialStore, "write", stop_after_blocks)
+        patch.setattr(BlockStore, "write", stop_after_blocks)
         patch.setattr(image_folder, "atomic_write", stop_at_images)
         with pytest.raises(KeyboardInterrupt):
             write_features(tmp_path / "resumed", method)
@@ -139,7 +139,7 @@ def test_interrupted_and_resumed_run_gives_equal_bytes(
     interruption = -1  # the second run is not interrupted
     starts_before_interruption = tuple(written_starts)
     with monkeypatch.context() as patch:
-        patch.setattr(AdversarialStore, "write", stop_after_blocks)
+        patch.setattr(BlockStore, "write", stop_after_blocks)
         digest = write_features(tmp_path / "resumed", method)
     assert written_starts == [0, 8, 16], "each block must be written once"
     assert len(starts_before_interruption) in {0, 2, 3}
@@ -223,7 +223,7 @@ def test_representation_is_the_input_of_the_last_linear_layer() -> None:
     network = TinyNetwork()
     pixels = torch.rand(4, 3, SIZE, SIZE)
     with robust_features._representation(network) as represent:
-        torch.testing.assert_close(represent(network, pixels), network(pixels)[0])
+        torch.testing.assert_close(represent(network, pixels), network.stem(pixels).flatten(1))
     assert not network.classifier._forward_pre_hooks
     cell_network = SPACES[DEFAULT_SPACE].with_size(channels=4, cells=1).build(13714, n_classes=10).eval()
     pixels = torch.rand(2, 3, 32, 32)

@@ -132,14 +132,14 @@ def test_sweep_evaluates_several_recipes_of_another_space(
         weights={"path": str(tmp_path / "store"), "recipe": ["plain", "pgd7"]},
         keys={"clean": {}, "fgsm": {"epsilons_255": [8]}},
     )
-    result = robust201("run", sweep)
+    result = robust201("run", "--allow-code", sweep)
     assert result.code == 0, result.err
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--parquet", "--no-json").code == 0
     dataset = RobustnessDataset(tmp_path / "out")
     assert dataset.weights == ["pgd7-e90-s3", "plain-e90-s3"]
     for weights in dataset.weights:
         assert 0 <= dataset.accuracy("tiny", "digits", "fgsm", 8.0, weights=weights) <= 1
-    assert "Computed 0 evaluations" in robust201("run", sweep).err
+    assert "Computed 0 evaluations" in robust201("run", "--allow-code", sweep).err
 
 
 def test_equal_architecture_names_in_two_files_are_two_networks(
@@ -168,7 +168,7 @@ def test_equal_architecture_names_in_two_files_are_two_networks(
             weights={"path": str(tmp_path / "store")},
             keys={"clean": {}},
         )
-        result = robust201("run", sweep)
+        result = robust201("run", "--allow-code", sweep)
         if name == "c":
             assert "got only weights of the space build-" in result.error_line(2)
         else:

@@ -1,4 +1,4 @@
-"""The influence of a cell's design on robustness: effects of operations, a regression tree, and predictions.
+"""The influence of a cell's design on robustness: effects of operations.
 
 Effects are exact, because the space is a full factorial design (every operation on every edge) in which each cell has
 the accuracy of its isomorphism class. Effects of edges and of pairs of edges are therefore orthogonal, and their
@@ -7,7 +7,6 @@ fractions of the variance add up.
 
 import functools
 import itertools
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,26 +14,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.analysis.dataset_results import DatasetResults
-from robust201.core.errors import ConfigError, ResultsError
+from robust201.core.errors import ResultsError
 from robust201.spaces.cell_space import CellSpace
-from robust201.statistics.pareto import non_dominated_mask
 
 _Floats = NDArray[np.float64]
 
 _N_BOOTSTRAP_SAMPLES = 400
 """Number of bootstrap samples of isomorphism classes for the intervals of effects."""
-
-TRAINING_SIZES = (50, 100, 200, 400, 800, 1600, 3200)
-"""Numbers of cells in the training sets of predictions."""
-
-N_REPEATS = 5
-"""Number of random training sets of each size."""
-
-TREE_DEPTH = 3
-"""Depth of the regression tree."""
-
-MIN_LEAF_CELLS = 20
-"""Minimum number of cells in a leaf of the regression tree."""
 
 REMAINDER_LABEL = "three edges or more"
 
@@ -155,108 +141,9 @@ def _effect_intervals(
     return intervals
 
 
-def describe_tree(results: DatasetResults, accuracies: "pd.Series[float]") -> str:
-    """Fit a regression tree of depth `TREE_DEPTH` to the evaluated cells, and return its rules as text.
-
-    Each rule tests whether an edge has an operation; a leaf has at least `MIN_LEAF_CELLS` cells.
-    """
-    from sklearn.tree import DecisionTreeRegressor, export_text
-
-    space, known_accuracies = _require_cell_space(results), accuracies.dropna()
-    codes = _operation_codes(results, known_accuracies)
-    feature_names, columns = [], []
-    for edge, label in enumerate(space.edge_labels):
-        for code, operation in enumerate(space.operations):
-            feature_names.append(f"{label} is {space.operation_labels[operation]}")
-            columns.append(codes[:, edge] == code)
-    tree = DecisionTreeRegressor(max_depth=TREE_DEPTH, min_samples_leaf=MIN_LEAF_CELLS, random_state=0)
-    tree.fit(np.stack(columns, axis=1).astype(np.float64), known_accuracies.to_numpy(np.float64))
-    rules: str = export_text(tree, feature_names=feature_names, decimals=3)
-    return rules.replace(" <= 0.500", ": no").replace(" >  0.500", ": yes").replace("value: ", "")
-
-
-def predict_from_cells(results: DatasetResults, accuracies: "pd.Series[float]", *, seed: int = 0) -> pd.DataFrame:
-    """Predict accuracies from cells' operations with gradient boosting, and measure how well held-out cells are ranked.
-
-    For each training size, cells are sampled from the evaluated cells without replacement, and all other evaluated
-    cells are predicted. This is repeated `N_REPEATS` times.
-
-    Returns:
-        One row per training size, up to half of the cells: `cells` (the size), `kendall` and `spearman` (medians over
-        the repeats), and the minimum and maximum of both, with the suffixes `_low` and `_high`.
-    """
-    from scipy.stats import kendalltau, spearmanr
-    from sklearn.ensemble import HistGradientBoostingRegressor
-
-    known_accuracies = accuracies.dropna()
-    codes, accuracy_values = _operation_codes(results, known_accuracies), known_accuracies.to_numpy(np.float64)
-    rng = np.random.default_rng(seed)
-    rows = []
-    for size in TRAINING_SIZES:
-        if 2 * size > len(accuracy_values):
-            break
-        correlations = []
-        for repeat in range(N_REPEATS):
-            order = rng.permutation(len(accuracy_values))
-            model = HistGradientBoostingRegressor(
-                categorical_features=list(range(codes.shape[1])), min_samples_leaf=5, random_state=repeat
-            )
-            model.fit(codes[order[:size]], accuracy_values[order[:size]])
-            predictions, held_out_accuracies = model.predict(codes[order[size:]]), accuracy_values[order[size:]]
-            kendall = kendalltau(predictions, held_out_accuracies).statistic
-            correlations.append((kendall, spearmanr(predictions, held_out_accuracies).statistic))
-        low, median, high = np.quantile(np.array(correlations), (0, 0.5, 1), axis=0)
-        rows.append((size, median[0], low[0], high[0], median[1], low[1], high[1]))
-    correlation_columns = [f"{name}{suffix}" for name in ("kendall", "spearman") for suffix in ("", "_low", "_high")]
-    return pd.DataFrame(rows, columns=["cells", *correlation_columns])
-
-
-def pareto_table(columns: pd.DataFrame, *, maximise: Sequence[str], minimise: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the Pareto front: the architectures that no other architecture dominates.
-
-    An architecture dominates another if it is at least as good in all objectives, and better in at least one.
-
-    Args:
-        columns: numbers by architecture; rows that lack an objective are left out.
-        maximise: names of the columns that should be high.
-        minimise: names of the columns that should be low.
-
-    Returns:
-        The rows on the front, sorted by the first objective, the best first.
-
-    Raises:
-        ConfigError: fewer than two objectives, or a duplicate.
-    """
-    objectives = [*maximise, *minimise]
-    if len(set(objectives)) < 2 or len(set(objectives)) != len(objectives):
-        raise ConfigError(
-            f"Finding the Pareto front failed for {', '.join(objectives) or 'no objective'}: at least two different "
-            "objectives are needed. List objectives to maximise and to minimise."
-        )
-    complete_rows = columns[objectives].dropna()
-    signs = np.array([1.0] * len(maximise) + [-1.0] * len(minimise))
-    first_objective = objectives[0]
-    front = complete_rows[non_dominated_mask(complete_rows.to_numpy(np.float64) * signs)]
-    return front.sort_values(first_objective, ascending=first_objective in minimise, kind="stable")
-
-
 def _require_cell_space(results: DatasetResults) -> CellSpace:
     if results.space is None:
         raise ResultsError(
-            f"Analysing cells failed for {results.name}: its architectures are not cells. Use robust201 correlate, "
-            "which accepts any architectures."
+            f"Analysing cells failed for {results.name}: its architectures are not cells. Choose a dataset of cells."
         )
     return results.space
-
-
-def _operation_codes(results: DatasetResults, accuracies: "pd.Series[float]") -> NDArray[np.int64]:
-    """Return the operations of the N architectures in `accuracies`, as (N, E) indices into `space.operations`."""
-    space = _require_cell_space(results)
-    if len(accuracies) < 2 * MIN_LEAF_CELLS:
-        raise ResultsError(
-            f"Analysing cells failed for {results.name}: it has {len(accuracies)} evaluated cells, and at least "
-            f"{2 * MIN_LEAF_CELLS} are needed. Evaluate and export more cells."
-        )
-    return np.array(
-        [[space.operations.index(name) for name in space.parse(results.spec(index))] for index in accuracies.index]
-    )

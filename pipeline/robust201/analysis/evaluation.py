@@ -59,7 +59,7 @@ class Evaluation(pd.DataFrame):
     """
 
     _metadata = [  # noqa: RUF012 - pandas requires a list
-        *("_outcomes", "_positions", "_images_sha256", "_protocols", "_benchmark", "_distances"),
+        *("_outcomes", "_positions", "_images_sha256", "_protocols", "_benchmark", "_distances", "_notices"),
     ]
     _outcomes: dict[tuple[str, float], NDArray[np.bool_]]
     _positions: NDArray[np.int64]
@@ -67,6 +67,7 @@ class Evaluation(pd.DataFrame):
     _protocols: dict[str, Mapping[str, Any]]
     _benchmark: Benchmark | None
     _distances: dict[str, NDArray[np.float64]]
+    _notices: tuple[str, ...]
 
     @classmethod
     def build(
@@ -79,6 +80,7 @@ class Evaluation(pd.DataFrame):
         protocols: Mapping[str, Mapping[str, Any]],
         benchmark: Benchmark | None = None,
         distances: Mapping[str, NDArray[np.float64]] | None = None,
+        notices: Sequence[str] = (),
     ) -> "Evaluation":
         """Build the table from its rows and from the outcomes of N images.
 
@@ -90,12 +92,13 @@ class Evaluation(pd.DataFrame):
             images_sha256: digest of images and labels; comparisons require equal digests.
             protocols: by key, the parameters and all other fields that affect the numbers.
             benchmark: the leaderboard's benchmark whose protocol was followed, if any.
-            distances: (N,) minimum perturbation sizes, by key of a minimum-norm attack.
+            distances: (N,) minimum perturbation sizes for pixels in [0, 1], by key of a minimum-norm attack.
+            notices: warnings that the network's accuracies are doubtful.
         """
         table = cls(rows, columns=list(columns))
         table._outcomes, table._positions = dict(outcomes), positions
         table._images_sha256, table._protocols = images_sha256, dict(protocols)
-        table._benchmark, table._distances = benchmark, dict(distances or {})
+        table._benchmark, table._distances, table._notices = benchmark, dict(distances or {}), tuple(notices)
         return table
 
     @property
@@ -157,11 +160,20 @@ class Evaluation(pd.DataFrame):
     def distances(self) -> pd.DataFrame:
         """Size of the smallest perturbation that fools the network, with one row per image and one column per key.
 
-        Sizes are in the key's norm, in units of the pixel range [0, 1]. They are 0 for
-        images that are misclassified without an attack, and infinity for images that were not fooled within the key's
-        largest epsilon. Only minimum-norm attacks (`fmn`, `fmn_l2`, `fmn_l1`) have a column.
+        Sizes are in the key's norm, in the unit of the table's strengths: 1/255 for Linf, the pixel range for L2 and
+        L1. They are 0 for images that are misclassified without an attack, and infinity for images that were not fooled
+        within the key's largest epsilon. Only minimum-norm attacks (`fmn`, `fmn_l2`, `fmn_l1`) have a column.
         """
-        return pd.DataFrame(self._distances, index=self._positions).rename_axis("image")
+        distances = {
+            key: values * (1.0 if (constraint := self._constraint_of(key)) is None else constraint.divisor)
+            for key, values in self._distances.items()
+        }
+        return pd.DataFrame(distances, index=self._positions).rename_axis("image")
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Warnings that the network's accuracies are doubtful, such as outputs of a sigmoid."""
+        return self._notices
 
     @property
     def images_sha256(self) -> str:
@@ -229,7 +241,14 @@ def _format_fraction(outcomes: NDArray[np.bool_]) -> str:
 
 
 class Comparison(pd.DataFrame):
-    """One row per pair of networks, key and strength; see `robust201.compare`."""
+    """One row per pair of networks, key and strength; see `robust201.compare`.
+
+    Attributes:
+        notices: warnings that a network's accuracies are doubtful, by network; empty in selections from the table.
+    """
+
+    _metadata = ["notices"]  # noqa: RUF012 - pandas requires a list
+    notices: dict[str, tuple[str, ...]]
 
     @property
     def _constructor(self) -> type[pd.DataFrame]:
@@ -237,17 +256,26 @@ class Comparison(pd.DataFrame):
 
     @property
     def summary(self) -> str:
-        """One sentence per pair of networks: which is significantly more accurate, how often, and by how much."""
+        """One sentence per pair of networks: which is significantly more accurate, how often, and by how much.
+
+        Doubts about a network come first.
+        """
         pairs = list(dict.fromkeys(zip(self["first"], self["second"], strict=True)))
         return "\n".join(
-            _describe_pair(first, second, self[(self["first"] == first) & (self["second"] == second)])
-            for first, second in pairs
+            [f"{name}: {notice}" for name, notices in self.notices.items() for notice in notices]
+            + [
+                _describe_pair(first, second, self[(self["first"] == first) & (self["second"] == second)])
+                for first, second in pairs
+            ]
         )
 
     @property
     def latex(self) -> str:
-        """LaTeX table of the accuracies in percent; the best accuracy, and accuracies tied with it, are bold."""
-        return comparison_latex(self, LEVEL)
+        """LaTeX table of the accuracies in percent; the best accuracy, and accuracies tied with it, are bold.
+
+        Networks with doubtful accuracies are not bold, and are marked in the header.
+        """
+        return comparison_latex(self, LEVEL, doubtful=tuple(self.notices))
 
 
 def compare_evaluations(evaluations: Mapping[str, Evaluation]) -> Comparison:
@@ -264,7 +292,9 @@ def compare_evaluations(evaluations: Mapping[str, Evaluation]) -> Comparison:
     tables = [_compare_pair(first, second, evaluations) for first, second in combinations(evaluations, 2)]
     rows = pd.concat(tables, ignore_index=True)
     rows["adjusted_p_value"] = holm_adjust(rows["p_value"])
-    return Comparison(rows[[*_COLUMNS, *_TEST_COLUMNS]])
+    comparison = Comparison(rows[[*_COLUMNS, *_TEST_COLUMNS]])
+    comparison.notices = {name: table.notices for name, table in evaluations.items() if table.notices}
+    return comparison
 
 
 def _check_comparable(evaluations: Mapping[str, Evaluation]) -> None:

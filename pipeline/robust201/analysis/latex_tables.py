@@ -34,13 +34,14 @@ def evaluation_latex(table: pd.DataFrame) -> str:
     return _format_tabular("llrr", ["Key", "Strength", "Accuracy", r"95\% interval"], rows)
 
 
-def comparison_latex(table: pd.DataFrame, level: float) -> str:
+def comparison_latex(table: pd.DataFrame, level: float, doubtful: Sequence[str] = ()) -> str:
     """Return a tabular of accuracies in percent with one column per network; the best and its ties are bold.
 
     Args:
         table: result of `compare_evaluations`.
         level: significance level; a network is tied with the best if the adjusted p-value of their difference is at
             least `level`.
+        doubtful: networks with doubtful accuracies, which are marked and never bold.
     """
     networks = list(dict.fromkeys([*table["first"], *table["second"]]))
     rows = []
@@ -50,14 +51,15 @@ def comparison_latex(table: pd.DataFrame, level: float) -> str:
         best_network = max(accuracies, key=lambda name: accuracies[name])
         best_pairs = pairs[(pairs["first"] == best_network) | (pairs["second"] == best_network)]
         tied_pairs = best_pairs[best_pairs["adjusted_p_value"] >= level]
-        bold_networks = {best_network, *tied_pairs["first"], *tied_pairs["second"]}
+        bold_networks = {best_network, *tied_pairs["first"], *tied_pairs["second"]} - {*doubtful}
         percentages = [_format_percent(accuracies[name]) if name in accuracies else "--" for name in networks]
         cells = [
             rf"\textbf{{{percentage}}}" if name in bold_networks else percentage
             for name, percentage in zip(networks, percentages, strict=True)
         ]
         rows.append([*_evaluation_cells(str(key), float(str(strength))), *cells])
-    return _format_tabular("ll" + "r" * len(networks), ["Key", "Strength", *map(_escape, networks)], rows)
+    headings = [_escape(name) + (" (doubtful)" if name in doubtful else "") for name in networks]
+    return _format_tabular("ll" + "r" * len(networks), ["Key", "Strength", *headings], rows)
 
 
 def leaderboard_latex(table: pd.DataFrame, labels: Mapping[str, str]) -> str:

@@ -30,11 +30,7 @@ CORRELATION_COLUMNS = (
 
 
 def correlate_measures(
-    results: DatasetResults,
-    tables: Sequence[pd.DataFrame] = (),
-    *,
-    keys: Sequence[str] | None = None,
-    with_result_measures: bool = True,
+    results: DatasetResults, table: pd.DataFrame | None = None, *, keys: Sequence[str] | None = None
 ) -> pd.DataFrame:
     """Correlate every measure with the accuracies under every key and strength.
 
@@ -44,9 +40,8 @@ def correlate_measures(
 
     Args:
         results: results of a dataset.
-        tables: joined tables (see `collect_measures`).
+        table: measures to use instead of those of the results (see `collect_measures`).
         keys: scores, keys and keys at a strength that select accuracies (see `terms.find_evaluations`); None for all.
-        with_result_measures: whether to include the measures of the results, in addition to the tables.
 
     Returns:
         One row per measure, key and strength, with the columns of `CORRELATION_COLUMNS`. `kendall` is tau-b. `partial`
@@ -56,7 +51,7 @@ def correlate_measures(
         of each of the four coefficients is in the columns with the suffixes `_low` and `_high`. Coefficients and
         intervals are NaN if the measure or the accuracy is constant.
     """
-    measures = collect_measures(results, tables, with_result_measures=with_result_measures)
+    measures = collect_measures(results, table)
     selected = None if keys is None else {column for name in keys for column in find_evaluations(results, name)}
     evaluations = [column for column in results.columns if selected is None or column in selected]
     rows = []

@@ -1,4 +1,4 @@
-"""`robust201 correlate` and `design`: statistical analyses of a dataset."""
+"""`robust201 analyse`: correlations of measures with accuracies, and effects of operations."""
 
 import json
 import math
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robust201.cli import console
+from robust201.cli.help_texts import HELP_OPTIONS, epilog
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import Datasets, WeightsName, split_names
+from robust201.cli.single_options import SingleOptionsCommand
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,16 +28,19 @@ Folders = Annotated[
         "merged; an evaluation comes from the first folder that has it.",
     ),
 ]
-Join = Annotated[
-    list[Path] | None,
-    typer.Option("--join", help="Join another table about the same architectures (docs/use-cases.md). Repeatable."),
-]
 Out = Annotated[Path | None, typer.Option("--out", help="Also write the tables to this folder as CSV.")]
 
 _MAX_PRINTED_ROWS = 12
 
+analyse_app = typer.Typer(
+    name="analyse",
+    help="Analyse a dataset: correlations of measures with accuracies (measures), or effects of operations (design).",
+    no_args_is_help=True,
+    context_settings=HELP_OPTIONS,
+)
 
-def correlate(
+
+def measures(
     folders: Folders,
     datasets: Datasets = None,
     keys: Annotated[
@@ -45,7 +50,6 @@ def correlate(
             "(adversarial)."
         ),
     ] = None,
-    join: Join = None,
     out: Out = None,
     weights: WeightsName = None,
     measure_weights: Annotated[
@@ -64,18 +68,18 @@ def correlate(
     from robust201.analysis.terms import find_evaluations, require_evaluations
     from robust201.core.errors import ResultsError
 
-    reader, all_results, tables = _read_inputs(folders, datasets, join, weights, out, measure_weights, all_weights=True)
+    reader, all_results = _read_inputs(folders, datasets, weights, out, measure_weights, all_weights=True)
     key_names = split_names(keys)
     for name in key_names or ():
         if not any(find_evaluations(results, name) for results in all_results):
             require_evaluations(all_results[0], name)  # raises an error about the unknown name
     correlations = pd.concat(
-        [correlate_measures(results, tables, keys=key_names) for results in all_results], ignore_index=True
+        [correlate_measures(results, keys=key_names) for results in all_results], ignore_index=True
     )
     if correlations.empty:
         raise ResultsError(
             f"Correlating measures failed for {reader.path}: fewer than {MIN_ARCHITECTURES} architectures have both a "
-            "measure and an accuracy. Export a measure such as jacobian, or add a table with --join."
+            "measure and an accuracy. Export a measure such as jacobian."
         )
     _write_tables({"correlations": correlations}, out)
     if as_json:
@@ -108,59 +112,25 @@ def design(
             help="Accuracy to explain: a score such as adversarial, a key, or a key at a strength such as pgd:1."
         ),
     ] = "adversarial",
-    join: Join = None,
-    maximise: Annotated[
-        str | None,
-        typer.Option(help="Objectives to maximise in the Pareto front, separated by commas. Default: all scores."),
-    ] = None,
-    minimise: Annotated[
-        str | None, typer.Option(help="Objectives to minimise in the Pareto front. Default: parameters.")
-    ] = None,
     out: Out = None,
     weights: WeightsName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Analyse what makes a cell robust: effects of operations, a regression tree, predictions and the Pareto front."""
-    import pandas as pd
+    """Compute the effects of operations on a cell's accuracy, and the fractions of the variance that they explain."""
+    from robust201.analysis.design import operation_effects
+    from robust201.analysis.terms import mean_accuracy
 
-    from robust201.analysis import design as cell_design
-    from robust201.analysis.network_costs import PARAMETERS
-    from robust201.analysis.terms import Terms, require_evaluations
-
-    _, all_results, tables = _read_inputs(folders, datasets, join, weights, out)
+    _, all_results = _read_inputs(folders, datasets, weights, out)
     payload: dict[str, dict[str, Any]] = {}
     for results in all_results:
-        terms = Terms(results, tables)
-        require_evaluations(results, score)  # raises an error if `score` is not an accuracy
-        accuracies = terms.mean(score)
-        objectives_to_maximise = split_names(maximise) or tuple(results.scores.columns)
-        objectives_to_minimise = split_names(minimise) or (
-            (PARAMETERS,) if minimise is None and PARAMETERS in terms.measures else ()
-        )
-        objective_values = pd.DataFrame(
-            {name: terms.mean(name) for name in (*objectives_to_maximise, *objectives_to_minimise)}
-        )
-        front = cell_design.pareto_table(
-            objective_values, maximise=objectives_to_maximise, minimise=objectives_to_minimise
-        )
-        effects = cell_design.operation_effects(results, accuracies)
-        prediction = cell_design.predict_from_cells(results, accuracies)
-        front.insert(0, "architecture", front.index)
-        front.insert(1, "spec", [results.spec(architecture) for architecture in front["architecture"]])
-        tree = cell_design.describe_tree(results, accuracies)
-        result_tables = {
-            "effects": effects.operations,
-            "variance": effects.variance,
-            "pairs": effects.pairs,
-            "prediction": prediction,
-            "pareto": front.reset_index(drop=True),
-        }
-        _write_tables({f"{results.name}-{name}": frame for name, frame in result_tables.items()}, out)
+        effects = operation_effects(results, mean_accuracy(results, score))
+        tables = {"effects": effects.operations, "variance": effects.variance, "pairs": effects.pairs}
+        _write_tables({f"{results.name}-{name}": frame for name, frame in tables.items()}, out)
         if as_json:
-            payload[results.name] = {"score": score, "tree": tree.splitlines()}
-            payload[results.name] |= {name: _to_json_rows(frame) for name, frame in result_tables.items()}
+            rows = {name: _to_json_rows(frame) for name, frame in tables.items()}
+            payload[results.name] = {"score": score, **rows}
         else:
-            _show_design(results, score, result_tables, tree)
+            _show_design(results, score, tables)
     if as_json:
         print_json(payload)
 
@@ -168,20 +138,18 @@ def design(
 def _read_inputs(
     folders: Sequence[Path],
     datasets: str | None,
-    join: Sequence[Path] | None,
     weights: str | None,
     out: Path | None,
     measure_weights: str | None = None,
     *,
     all_weights: bool = False,
-) -> "tuple[RobustnessDataset, list[DatasetResults], list[pd.DataFrame]]":
-    """Return the reader, the results on each requested dataset, and the joined tables.
+) -> "tuple[RobustnessDataset, list[DatasetResults]]":
+    """Return the reader and the results on each requested dataset.
 
     With `all_weights`, all sets of weights of each architecture are used, unless `weights` or `measure_weights` selects
     some of them.
     """
     from robust201.analysis.dataset_results import read_results
-    from robust201.analysis.terms import read_join_tables
     from robust201.core.errors import ConfigError, ResultsError, did_you_mean
     from robust201.core.files import check_output_file
     from robust201.reader.dataset import RobustnessDataset
@@ -204,8 +172,7 @@ def _read_inputs(
                 f"Reading {reader.path} failed for {name!r}: there are no results on this dataset."
                 f"{did_you_mean(name, available_names)}"
             )
-    selected_results = [results for results in all_results if results.name in requested_names]
-    return reader, selected_results, read_join_tables(reader, join or (), selected_results)
+    return reader, [results for results in all_results if results.name in requested_names]
 
 
 def _write_tables(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> None:
@@ -239,7 +206,7 @@ def _format_with_interval(row: Mapping[Any, Any], name: str) -> str:
     return "-" if math.isnan(estimate) else f"{estimate:.2f} [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
 
 
-def _show_design(results: "DatasetResults", score: str, tables: "Mapping[str, pd.DataFrame]", tree: str) -> None:
+def _show_design(results: "DatasetResults", score: str, tables: "Mapping[str, pd.DataFrame]") -> None:
     effects = tables["effects"].sort_values("effect", ascending=False, kind="stable")
     console.show_table(
         f"{results.name}: effects of operations on {score}, in percentage points",
@@ -262,22 +229,7 @@ def _show_design(results: "DatasetResults", score: str, tables: "Mapping[str, pd
             for row in tables["variance"].head(_MAX_PRINTED_ROWS).to_dict("records")
         ],
     )
-    typer.echo(f"Regression tree of {score}:\n{tree}")
-    console.show_table(
-        f"{results.name}: rank correlation between predicted and measured accuracies of held-out cells",
-        ("training cells", "Kendall's tau", "Spearman's rho"),
-        [
-            (f"{row['cells']:,.0f}", _format_with_interval(row, "kendall"), _format_with_interval(row, "spearman"))
-            for row in tables["prediction"].to_dict("records")
-        ],
-    )
-    front = tables["pareto"]
-    names = [str(name) for name in front.columns if name not in ("architecture", "spec")]
-    console.show_table(
-        f"{results.name}: {len(front):,} architectures on the Pareto front of {', '.join(names)}",
-        ("architecture", *names),
-        [
-            (f"#{row['architecture']}", *(f"{row[name]:.6g}" for name in names))
-            for row in front.head(_MAX_PRINTED_ROWS).to_dict("records")
-        ],
-    )
+
+
+for function in (measures, design):
+    analyse_app.command(cls=SingleOptionsCommand, epilog=epilog(f"analyse {function.__name__}"))(function)

@@ -11,14 +11,14 @@ import typer
 
 from robust201 import __version__
 from robust201.cli import console, plan_costs
-from robust201.cli.analyse import correlate, design
+from robust201.cli.analyse import analyse_app
 from robust201.cli.compare import compare
 from robust201.cli.curves import curves
 from robust201.cli.dataset import KeyStyleText, convert, export, read_key_style
 from robust201.cli.demo import demo
 from robust201.cli.evaluate import DATA_OPTION, ClassOrderName, Images, ResizeRule, evaluate, load_data
 from robust201.cli.exits import run_to_exit_code
-from robust201.cli.help_texts import ABOUT, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
+from robust201.cli.help_texts import ABOUT, DATASET_PANEL, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
 from robust201.cli.images import fuse, import_images, robustify
 from robust201.cli.metrics import metrics
 from robust201.cli.monitoring import AsJson, doctor, print_json, status
@@ -190,7 +190,7 @@ def run(
         ),
     ] = None,
     slurm_requeue: SlurmRequeue = False,
-    allow_code: AllowCode = None,
+    allow_code: AllowCode = False,
 ) -> None:
     """Run a sweep's missing evaluations or a training YAML's missing training, in this process or on Ray.
 
@@ -211,26 +211,22 @@ def run(
         )
         raise typer.Exit(code)
     reject_options("sweep", recipes=recipes)
-    from robust201.planning.code_consent import announce_code, announce_copies
     from robust201.planning.filters import EVERYTHING
     from robust201.planning.shares import Share
-    from robust201.runtime.code_check import check_code
     from robust201.runtime.executors import check_device, make_executor
     from robust201.runtime.share_run import run_share
     from robust201.runtime.sweep import run_sweep
+    from robust201.runtime.user_code import announce_code, load_code
     from robust201.submission.slurm import ArrayTask
 
     config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers})
     filters = make_filters(config, architectures, datasets, keys)
     check_device(config)
     slurm_task = ArrayTask.of(os.environ) if slurm_requeue else None
+    announce_code(config, allowed=allow_code, say=console.say)
+    run_evaluations = run_sweep if share is None else partial(run_share, share=Share.parse(share))
     if share is None:
-        announce_code(config, sweep, allowed=allow_code or (), say=console.say)
-        check_code(config)
-        run_evaluations = run_sweep
-    else:
-        announce = partial(announce_copies, config, sweep, allowed=allow_code or (), say=console.say)
-        run_evaluations = partial(run_share, share=Share.parse(share), on_code=announce)
+        load_code(config)
     display = console.RunDisplay()
     with display.showing():
         tally = run_evaluations(
@@ -447,8 +443,9 @@ add_commands(
     *(demo, doctor, fetch, import_, corrupt),
     *(plan, run, status, merge),
     *(verify, export, convert, push, meta),
-    *(report, plot, rank, metrics, search, correlate, design),
+    *(report, plot, rank, metrics, search),
     *(study, fuse, import_images, robustify),
     *(evaluate, compare, curves, show),
 )
 app.add_typer(submit_app, rich_help_panel=RUN_PANEL)
+app.add_typer(analyse_app, rich_help_panel=DATASET_PANEL)

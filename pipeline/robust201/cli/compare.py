@@ -24,6 +24,7 @@ from robust201.cli.evaluate import (
     build_module,
     calling_user_code,
     check_table_file,
+    choose_device,
     load_data,
     read_keys,
     read_normalisation,
@@ -72,7 +73,7 @@ def compare(
     class_order: ClassOrderName = None,
     seed: Seed = 0,
     batch_size: BatchSize = 250,
-    device: Device = "cpu",
+    device: Device = "auto",
     out: TableFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -114,7 +115,7 @@ def compare(
             count=images,
             normalisation=normalisation,
             seed=seed,
-            device=device,
+            device=choose_device(device),
             batch_size=batch_size,
             progress=True,
         )

@@ -22,6 +22,7 @@ from robust201.cli.evaluate import (
     WeightsFiles,
     build_module,
     calling_user_code,
+    choose_device,
     load_data,
     read_keys,
     read_normalisation,
@@ -60,7 +61,7 @@ def curves(
     class_order: ClassOrderName = None,
     seed: Seed = 0,
     batch_size: BatchSize = 250,
-    device: Device = "cpu",
+    device: Device = "auto",
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Write the figure (.pdf, .svg, .png) or the distances (.csv) to this file."),
@@ -99,7 +100,7 @@ def curves(
             count=images,
             normalisation=normalisation,
             seed=seed,
-            device=device,
+            device=choose_device(device),
             batch_size=batch_size,
             progress=True,
         )

@@ -20,6 +20,7 @@ from robust201.core.memory import restore_gc_thresholds
 from robust201.core.user_code import describe_failure
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from robust201.analysis.evaluation import Comparison, Evaluation
@@ -86,7 +87,9 @@ ClassOrderName = Annotated[
 ]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the subset and of all random numbers.")]
 BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of images per batch.")]
-Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda or cuda:N.")]
+Device = Annotated[
+    str, typer.Option(metavar="NAME", help="auto (a GPU if PyTorch can use one, else the CPU), cpu, cuda or cuda:N.")
+]
 
 
 def evaluate(
@@ -122,7 +125,7 @@ def evaluate(
     class_order: ClassOrderName = None,
     seed: Seed = 0,
     batch_size: BatchSize = 250,
-    device: Device = "cpu",
+    device: Device = "auto",
     out: TableFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -171,7 +174,7 @@ def evaluate(
             count=images,
             normalisation=normalisation,
             seed=seed,
-            device=device,
+            device=choose_device(device),
             batch_size=batch_size,
             progress=True,
         )
@@ -394,6 +397,18 @@ def load_data(
         class_order=class_order,
     )
     return load_images(spec, path=path, count=count, seed=seed)
+
+
+def choose_device(name: str) -> "torch.device":
+    """Return the device of --device, and announce a GPU."""
+    import torch
+
+    from robust201.models.user_module import available_device
+
+    device = available_device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+    if device.type == "cuda":
+        console.say(f"Computing on {device} ({torch.cuda.get_device_name(device)}).")
+    return device
 
 
 def build_module(network: str, weights: Path | None) -> "nn.Module":

@@ -17,11 +17,12 @@ Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete, interrupted 
 DOWNLOADS_HELP = "One of cifar10, cifar100, ImageNet16-120, CIFAR-10-C, CIFAR-100-C, imagecorruptions-frost and mnist."
 
 RUN_PANEL = "Run a sweep"
+DATASET_PANEL = "Look at a dataset"
 PANELS = {
     "Set up": ("demo", "doctor", "fetch", "import", "corrupt"),
     RUN_PANEL: ("plan", "run", "submit", "status", "merge"),
     "Check and export results": ("verify", "export", "convert", "push"),
-    "Look at a dataset": ("report", "rank", "plot", "metrics", "search", "correlate", "design"),
+    DATASET_PANEL: ("report", "rank", "plot", "metrics", "analyse", "search"),
     "Run a study": ("study", "fuse", "import-images", "robustify"),
     "Evaluate your own networks": ("evaluate", "compare", "curves", "show"),
 }
@@ -73,18 +74,12 @@ EXAMPLES = {
         "robust201 metrics dataset --keys clean,pgd",
         "robust201 metrics dataset --reference 13714 --bootstrap 1000 --json",
     ),
-    "correlate": (
-        "robust201 correlate dataset --keys clean,pgd",
-        "robust201 correlate dataset --join proxies.csv --out tables",
-    ),
-    "design": (
-        "robust201 design dataset --score pgd:1",
-        "robust201 design dataset --join HW-NAS-Bench-v1_0.pickle --maximise adversarial --minimise edgegpu_latency",
-    ),
+    "analyse measures": ("robust201 analyse measures dataset --keys clean,pgd",),
+    "analyse design": ("robust201 analyse design dataset --score pgd:1 --out tables",),
     "search": (
         "robust201 search dataset --table1",
         "robust201 search dataset --objective pgd:1 --methods local,evolution --figure regret.svg",
-        "robust201 search dataset --objective clean,pgd:1 --distinct",
+        "robust201 search dataset --objective clean --distinct",
     ),
     "study": (
         "robust201 study --published image-distribution",

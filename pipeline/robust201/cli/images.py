@@ -224,7 +224,7 @@ def _identify_network(network: str) -> dict[str, Any]:
 
 
 def _parse_architecture(text: str) -> int | str:
-    return int(text) if text.isdigit() else text
+    return int(text) if text.isdecimal() else text
 
 
 def _load_classifier(

@@ -55,13 +55,7 @@ TableFile = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="Also write the table: CSV (.csv) or LaTeX (.tex).")
 ]
 AllowCode = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--allow-code",
-        metavar="FILE",
-        help="Allow this Python file, which the YAML names, to be executed, even if either of them is in a data "
-        "folder. Repeatable.",
-    ),
+    bool, typer.Option("--allow-code", help="Allow the execution of the Python files that the YAML names.")
 ]
 
 

@@ -20,6 +20,7 @@ from robust201.cli.evaluate import (
     WeightsFile,
     build_module,
     calling_user_code,
+    choose_device,
     load_data,
     read_keys,
     read_normalisation,
@@ -51,7 +52,7 @@ def show(
     resize: ResizeRule = None,
     class_order: ClassOrderName = None,
     seed: Seed = 0,
-    device: Device = "cpu",
+    device: Device = "auto",
 ) -> None:
     """Draw images before and after an attack, with the predicted classes. FILE is executed."""
     from robust201.gallery import show as show_images
@@ -74,7 +75,7 @@ def show(
             normalisation=normalisation,
             class_names=DATASETS[data].class_names if data in DATASETS else image_set.class_names or None,
             seed=seed,
-            device=device,
+            device=choose_device(device),
             **fields,
         )
     typer.echo(save_figure(figure, out))

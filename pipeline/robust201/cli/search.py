@@ -1,16 +1,16 @@
 """`robust201 search`: simulate neural architecture search on a dataset."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from robust201.cli import console
-from robust201.cli.analyse import Folders, Join
+from robust201.cli.analyse import Folders
 from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.options import ImageDataset, WeightsName, explicit_options, split_names
+from robust201.cli.options import ImageDataset, WeightsName, split_names
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.files import check_output_file
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 
 
 def search(
-    context: typer.Context,
     folders: Folders,
     data: ImageDataset = None,
     objective: Annotated[
         list[str] | None,
         typer.Option(
-            help="Objective to maximise, such as clean, pgd:1, pgd, adversarial, '0.5*clean + 0.5*pgd:1' or "
-            "'robustness_r(pgd)'; 'clean, pgd:1' searches for a Pareto front. Repeatable. Default: clean."
+            help="Accuracy to maximise: a key (clean), a key at a strength (pgd:1) or a score (adversarial). "
+            "Repeatable. Default: clean."
         ),
     ] = None,
     table1: Annotated[
@@ -36,22 +35,12 @@ def search(
     ] = False,
     methods: Annotated[
         str | None,
-        typer.Option(
-            help="Methods, separated by commas: bananas, local, random, evolution, halving. Default: all that apply."
-        ),
+        typer.Option(help="Methods, separated by commas: bananas, local, random, evolution. Default: all."),
     ] = None,
     queries: Annotated[int, typer.Option(min=1, help="Number of evaluations per run.")] = 300,
     runs: Annotated[int, typer.Option(min=1, max=10_000, help="Number of runs of each method.")] = 100,
-    constraint: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Search only cells within this limit, such as 'parameters <= 800000' or 'flops <= 1.2e8', or, for a "
-            "column of a joined table, 'edgegpu_latency <= 5'. Repeatable."
-        ),
-    ] = None,
-    join: Join = None,
     report: Annotated[
-        str | None, typer.Option(help="Further objectives to report for the best cells, separated by commas.")
+        str | None, typer.Option(help="Further accuracies to report for the best cells, separated by commas.")
     ] = None,
     report_on: Annotated[
         str | None,
@@ -69,37 +58,10 @@ def search(
     figure: Annotated[
         Path | None, typer.Option("--figure", help="Also draw regret per query into this .png, .svg or .pdf file.")
     ] = None,
-    blackbox: Annotated[
-        Path | None,
-        typer.Option(
-            "--blackbox",
-            help="Do not search; write DATASET to this folder as a blackbox for Syne Tune and ConfigSpace.",
-        ),
-    ] = None,
-    fidelity: Annotated[
-        str | None,
-        typer.Option(help="With --blackbox: use images as the fidelity of the evaluations. Default: none."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare architecture search methods on a dataset; prints means over runs with 95% intervals."""
     from robust201.reader.dataset import RobustnessDataset
-
-    if blackbox is not None:
-        _reject_search_options(explicit_options(context))
-    elif fidelity is not None:
-        raise ConfigError(
-            "Reading the command line failed for robust201 search: --fidelity applies only with --blackbox. Remove "
-            "--fidelity."
-        )
-    reader = RobustnessDataset(*folders, weights=weights)
-    if blackbox is not None:
-        from robust201.search.blackbox import as_fidelity, write_blackbox
-
-        parsed_fidelity = as_fidelity(fidelity)
-        for path in write_blackbox(reader, blackbox, parsed_fidelity, data):
-            typer.echo(path)
-        return
     from robust201.search.repeated_searches import TABLE1_OBJECTIVES, compare_with_paper, repeat_searches
 
     if table1 and (objective or report):
@@ -108,6 +70,7 @@ def search(
             "Remove --objective and --report, or remove --table1."
         )
     _check_outputs(out, figure)
+    reader = RobustnessDataset(*folders, weights=weights)
     dataset = _choose_dataset(reader, data)
     with console.showing_progress("Searching") as progress:
         searches = repeat_searches(
@@ -120,8 +83,6 @@ def search(
             seed=seed,
             report=split_names(report),
             report_on=report_on,
-            constraints=constraint or (),
-            join=join or (),
             distinct=distinct,
             processes=processes,
             on_progress=progress,
@@ -158,17 +119,8 @@ def _check_outputs(out: Path | None, figure: Path | None) -> None:
         check_figure_file(figure)
 
 
-def _reject_search_options(options: Mapping[str, str]) -> None:
-    for parameter, option in options.items():
-        if parameter not in ("folders", "data", "blackbox", "fidelity", "weights"):
-            raise ConfigError(
-                f"Reading the command line failed for robust201 search: --blackbox and {option} are mutually "
-                f"exclusive, because --blackbox exports all cells and does not search. Remove {option}."
-            )
-
-
 def _choose_dataset(reader: "RobustnessDataset", data: str | None) -> str:
-    from robust201.search.objectives import cell_space_of, datasets_with_accuracies
+    from robust201.search.repeated_searches import cell_space_of, datasets_with_accuracies
 
     cell_space_of(reader)  # raises an error if the dataset has no cells
     searchable_names = datasets_with_accuracies(reader)
@@ -197,41 +149,25 @@ def _show(searches: "Sequence[RepeatedSearch]") -> None:
         title = (
             f"Search on {dataset} {repeated_search.objective}{report_note}: {repeated_search.n_queries:,} queries, "
             f"{console.format_count(repeated_search.n_runs, 'run')}, {repeated_search.n_members:,} cells; "
-            "mean and 95% interval, accuracies in percent"
+            "mean and 95% interval, in percent"
         )
-        headings = [TABLE1_COLUMNS.get(name, name) for name in repeated_search.columns]
-        optimum = (
-            "Optimum",
-            *(
-                _format_number(repeated_search.optimum[name], in_percent=repeated_search.in_percent[name])
-                for name in repeated_search.columns
-            ),
-            "",
-        )
+        headings = [TABLE1_COLUMNS.get(name, name) for name in repeated_search.optimum]
+        optimum = ("Optimum", *(f"{100 * value:.2f}" for value in repeated_search.optimum.values()), "")
         rows = [
             (
-                METHODS[runs.method].title,
-                *(
-                    _format_with_interval(estimate, in_percent=repeated_search.in_percent[name])
-                    for name, estimate in runs.reported.items()
-                ),
-                f"{100 * runs.optimum_fraction:.0f}%",
+                METHODS[result.method].title,
+                *map(_format_with_interval, result.reported.values()),
+                f"{100 * result.optimum_fraction:.0f}%",
             )
-            for runs in repeated_search.results
+            for result in repeated_search.results
         ]
         console.show_table(title, ("", *headings, "runs at optimum"), [optimum, *rows])
-    if absent_results := dict.fromkeys(name for repeated_search in searches for name in repeated_search.absent):
+    if searches and (absent_results := searches[0].absent):
         console.say(
             f"Not reported, because {searches[0].reported_on} lacks these results: {', '.join(absent_results)}."
         )
 
 
-def _format_number(value: float, *, in_percent: bool) -> str:
-    if in_percent:
-        return f"{100 * value:.2f}"
-    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.5g}"
-
-
-def _format_with_interval(estimate: "MeanOverRuns", *, in_percent: bool) -> str:
-    mean, low, high = (_format_number(value, in_percent=in_percent) for value in estimate[:3])
+def _format_with_interval(estimate: "MeanOverRuns") -> str:
+    mean, low, high = (f"{100 * value:.2f}" for value in estimate[:3])
     return mean if math.isnan(estimate.low) else f"{mean} [{low}, {high}]"  # a single run has no interval

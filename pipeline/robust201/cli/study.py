@@ -10,7 +10,6 @@ import typer
 from robust201.cli import console
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import AllowCode
-from robust201.cli.user_file import StepConsent
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.files import make_folder
 
@@ -47,7 +46,7 @@ def study(
             help="Only check the published tables of a study, which needs no data. NAME is image-distribution.",
         ),
     ] = None,
-    allow_code: AllowCode = None,
+    allow_code: AllowCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a study: create images and weights, run and export sweeps, and compare the results with published numbers.
@@ -60,41 +59,40 @@ def study(
             "--published NAME alone. See: robust201 study --help"
         )
     if file is not None and out is not None:
-        consent = StepConsent(file, tuple(allow_code or ()))
-        raise typer.Exit(_run_study(context.find_root(), file, out, tables_only or (), consent))
+        raise typer.Exit(_run_study(context.find_root(), file, out, tables_only or (), allow_code=allow_code))
     _check_published(str(published), as_json)
 
 
-def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consent: StepConsent) -> int:
+def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], *, allow_code: bool) -> int:
     """Run a study, write its page and return the exit code.
 
     If `exports` are given, only the page is written, from these exported datasets. `root` is the context of the whole
     command line.
     """
-    from robust201.planning.code_consent import check_consent, consent_arguments, files_needing_consent
     from robust201.planning.loading import load_config
+    from robust201.runtime.user_code import announce_code
     from robust201.studies.config import DynamicsStudy, load_study
 
     config = load_study(file)
     sweeps: dict[Path, SweepConfig] = {}
     if not exports:
         sweeps = {path: load_config(path) for path in config.sweeps}
-        for path, sweep in sweeps.items():  # `run` also checks, but only after hours of training
-            check_consent(files_needing_consent(sweep), path, consent.allowed)
+        for sweep in sweeps.values():  # `run` also checks, but only after hours of training
+            announce_code(sweep, allowed=allow_code, say=console.say)
         steps = config.step_arguments()
         for argv in steps:
-            _check_step_consent(root, argv, consent)
+            _check_step_code(root, argv, allowed=allow_code)
         make_folder(out)
-        consent_options = consent_arguments(consent.allowed)
+        consent_options = ["--allow-code"] if allow_code else []
         for argv in steps:
-            if code := _run_command(root.command, [*argv, *consent_options] if argv[0] == "run" else argv, consent):
+            if code := _run_command(root.command, [*argv, *consent_options] if argv[0] == "run" else argv):
                 return code
         exports = [out / "datasets" / sweep.name for sweep in sweeps.values()]
         for (path, sweep), dataset in zip(sweeps.items(), exports, strict=True):
             outcomes = ["--outcomes", "bits"] if "predictions" in sweep.measurements else []
             export_argv = ["export", str(sweep.results), "--out", str(dataset), "--no-json", "--parquet", *outcomes]
             for argv in (["run", str(path), *consent_options], export_argv):
-                if code := _run_command(root.command, argv, consent):
+                if code := _run_command(root.command, argv):
                     return code
     from robust201.studies.networks import Exports
     from robust201.studies.pages import write_pages
@@ -106,23 +104,24 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consen
     return 0
 
 
-def _check_step_consent(root: Any, argv: list[str], consent: StepConsent) -> None:
+def _check_step_code(root: Any, argv: list[str], *, allowed: bool) -> None:
     """Check consent to execute the Python files that the arguments of a step (a command of the study) name."""
-    from robust201.planning.code_consent import check_consent, files_needing_consent
     from robust201.planning.loading import load_training
+    from robust201.runtime.user_code import announce_code
 
     parameters = root.command.get_command(root, argv[0]).make_context(argv[0], argv[1:], parent=root).params
     if argv[0] == "run":
-        path = parameters["sweep"]
-        check_consent(files_needing_consent(load_training(path)), path, consent.allowed)
-    elif argv[0] == "robustify" and ":" in (network := parameters["network"]):
-        check_consent([Path(network.rpartition(":")[0])], consent.study, consent.allowed)
+        announce_code(load_training(parameters["sweep"]), allowed=allowed, say=console.say)
+    elif argv[0] == "robustify" and ":" in (network := parameters["network"]) and not allowed:
+        raise ConfigError(
+            f"Executing Python files failed for {network}: code that a study names runs only with your consent. Read "
+            "the code, then add --allow-code."
+        )
 
 
-def _run_command(command: Any, argv: list[str], consent: StepConsent) -> int:
+def _run_command(command: Any, argv: list[str]) -> int:
     console.say(f"$ robust201 {shlex.join(argv)}")
-    with consent.applied():
-        return int(command.main(argv, prog_name="robust201", standalone_mode=False) or 0)
+    return int(command.main(argv, prog_name="robust201", standalone_mode=False) or 0)
 
 
 def _check_published(name: str, as_json: bool) -> None:

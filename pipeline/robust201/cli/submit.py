@@ -2,7 +2,6 @@
 
 import os
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -55,10 +54,9 @@ def ray(
     ] = "http://127.0.0.1:8265",
     detach: Annotated[bool, typer.Option("--detach", help="Return as soon as the job is accepted.")] = False,
     follow: Annotated[str | None, typer.Option(help="Only show the log of the submitted job with this ID.")] = None,
-    allow_code: AllowCode = None,
+    allow_code: AllowCode = False,
 ) -> None:
     """Run a sweep or training YAML as a job on a Ray cluster, and show its log; submit again to resume."""
-    from robust201.planning.code_consent import consent_arguments
     from robust201.runtime.training_run import require_explicit_device
     from robust201.submission import ray_jobs
     from robust201.submission.access import check_access, find_token
@@ -76,9 +74,7 @@ def ray(
         job = _read_job(sweep, architectures, datasets, keys, recipes, allow_code)
         if job.trainings is not None:
             require_explicit_device(job.trainings)
-        # Consent to other Python files is checked on the head node, which can read the data folders that may hold them.
-        consent = consent_arguments(path.absolute() for path in allow_code or ())
-        shipment = prepare_shipment(job.config, sweep, os.environ, (*job.filter_options, *consent))
+        shipment = prepare_shipment(job.config, sweep, os.environ, job.filter_options)
         with tempfile.TemporaryDirectory() as folder:
             archive = Path(folder) / "robust201-job.zip"
             pack(shipment, archive)
@@ -145,15 +141,12 @@ def slurm(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print the batch file; read no data and submit nothing.")
     ] = False,
-    allow_code: AllowCode = None,
+    allow_code: AllowCode = False,
 ) -> None:
     """Submit a sweep as a Slurm job array; submit again to resume.
 
     Each task is an independent run on one machine. A training YAML becomes a single task with all requested GPUs.
     """
-    from robust201.core.user_code import hash_file
-    from robust201.planning.code_consent import consent_arguments
-    from robust201.planning.inputs import code_copy_path
     from robust201.submission import slurm as slurm_jobs
     from robust201.submission.sbatch_file import ArrayOptions
 
@@ -170,11 +163,6 @@ def slurm(
     config, trainings = job.config, job.trainings
     if trainings is not None:
         reject_options("training YAML", tasks=tasks, max_parallel=max_parallel)
-        consent = [path.absolute() for path in config.code_files().values()]
-    else:
-        # Tasks execute copies of the files, so that later edits are not executed without consent.
-        consent = [code_copy_path(config.results.absolute(), hash_file(path)) for path in config.code_files().values()]
-    job = replace(job, filter_options=(*job.filter_options, *consent_arguments(consent)))
     if dry_run:
         typer.echo(slurm_jobs.render_dry_run(job, options, say=console.say), nl=False)
         return
@@ -213,11 +201,11 @@ def _read_job(
     datasets: str | None,
     keys: str | None,
     recipes: str | None,
-    allow_code: Sequence[Path] | None,
+    allow_code: bool,
 ) -> "Job":
     """Load the selected part of a sweep or training YAML, and check consent to execute its Python files."""
-    from robust201.planning.code_consent import announce_code
     from robust201.planning.loading import is_training_yaml, load_training
+    from robust201.runtime.user_code import announce_code
     from robust201.submission.slurm import Job
 
     argv = option_argv(architectures=architectures, datasets=datasets, keys=keys, recipes=recipes)
@@ -230,8 +218,8 @@ def _read_job(
         config = load_sweep(path)
         job = Job(config, path, argv, filters=make_filters(config, architectures, datasets, keys))
         job.filters.check(config)
-    announce_code(job.config, path, allowed=allow_code or (), say=console.say)
-    return job
+    announce_code(job.config, allowed=allow_code, say=console.say)
+    return replace(job, filter_options=(*job.filter_options, "--allow-code")) if allow_code else job
 
 
 for function in (ray, slurm):

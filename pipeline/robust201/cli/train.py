@@ -29,14 +29,13 @@ def run_training_runs(
 ) -> int:
     """Train the missing snapshots of a training YAML; return the exit code. Parameters are the options of `run`."""
     from robust201.core.user_code import hash_files
-    from robust201.planning.code_consent import announce_code
     from robust201.planning.loading import load_training
     from robust201.planning.sweep_warnings import find_default_normalisations
     from robust201.planning.training_plan import saved_states
-    from robust201.runtime.code_check import check_code
     from robust201.runtime.executors import check_device
     from robust201.runtime.share_run import for_single_machine
     from robust201.runtime.training_run import run_trainings
+    from robust201.runtime.user_code import announce_code, load_code
     from robust201.submission.slurm import ArrayTask
 
     execution = {"executor": executor, "workers": workers}
@@ -49,8 +48,8 @@ def run_training_runs(
     for warning in find_default_normalisations(config):
         console.say(f"warning: {warning}")
     check_device(config)
-    announce_code(config, path, allowed=allow_code or (), say=console.say)
-    check_code(config)
+    announce_code(config, allowed=allow_code, say=console.say)
+    load_code(config)
     space = config.make_space(hash_files(config.code_files()))
     planned_runs: list[Training] = []
 

@@ -53,7 +53,7 @@ def verify(
     images: Annotated[
         int, typer.Option("--images", min=1, help="With --with-libraries: number of test images per dataset.")
     ] = 100,
-    allow_code: AllowCode = None,
+    allow_code: AllowCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Check every file and value of a results folder or dataset; exits with 3 if evaluations are missing."""
@@ -125,14 +125,14 @@ def _compare_results(first: Path, second: Path, tolerance: float, *, as_json: bo
 
 def _compare_engines(sweep: Path, networks: int, images: int, allow_code: AllowCode, *, as_json: bool) -> int:
     """Attack a random sample of a sweep with both engines (see `runtime.audit`); return the exit code."""
-    from robust201.planning.code_consent import announce_code
     from robust201.runtime.audit import audit_sweep, sample_sweep
     from robust201.runtime.executors import check_device, make_executor
     from robust201.runtime.sweep import run_sweep
+    from robust201.runtime.user_code import announce_code
 
     config = load_sweep(sweep)
     check_device(config)
-    announce_code(config, sweep, allowed=allow_code or (), say=console.say)
+    announce_code(config, allowed=allow_code, say=console.say)
     folder = config.results.with_name(f"{config.results.name}-audit")
     sweeps = sample_sweep(config, networks=networks, images=images, out=folder)
     evaluations = audit_sweep(sweeps, lambda sampled_sweep: run_sweep(sampled_sweep, make_executor, say=console.say))

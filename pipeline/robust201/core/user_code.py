@@ -48,14 +48,12 @@ class UserFunction:
     Attributes:
         sha256: hash of the file; empty if the file has not been hashed yet.
         origin: the user's file, if `path` is a copy of it.
-        distribution: name and version of the installed package that registers it, such as ``my-attacks==1.2``.
     """
 
     path: Path
     name: str
     sha256: str = ""
     origin: Path | None = None
-    distribution: str = ""
 
     @property
     def label(self) -> str:
@@ -63,12 +61,11 @@ class UserFunction:
 
     def located(self, path: Path, sha256: str) -> "UserFunction":
         """Return the same function in another file, such as a copy of the user's file."""
-        return UserFunction(path, self.name, sha256, self.origin or self.path, self.distribution)
+        return UserFunction(path, self.name, sha256, self.origin or self.path)
 
     def identity(self) -> dict[str, str]:
         """Return the JSON object that identifies the function in a protocol; it does not contain the path."""
-        distribution_fields = {"distribution": self.distribution} if self.distribution else {}
-        return {"function": self.name, "file_sha256": self.sha256} | distribution_fields
+        return {"function": self.name, "file_sha256": self.sha256}
 
     def load(self) -> Callable[..., Any]:
         """Return the function; execute the file first, unless this process has already executed the same content.

@@ -407,7 +407,7 @@ def measure_correlations(results: DatasetResults) -> pd.DataFrame:
     """
     if results.measure_folders:
         table = read_measure_folders([results.reader, *results.measure_folders], results.name)
-        correlations = correlate_measures(results, [table], with_result_measures=False)
+        correlations = correlate_measures(results, table)
         return correlations.replace({"measure": {MACS: "FLOPs"}})
     correlations = correlate_measures(results) if len(results.measures.columns) else pd.DataFrame()
     if "kendall" not in correlations or correlations["kendall"].isna().all():

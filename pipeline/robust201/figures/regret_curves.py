@@ -19,7 +19,7 @@ from robust201.search.methods import METHODS
 from robust201.search.repeated_searches import RepeatedSearch
 from robust201.spaces.cell_space import INK
 
-COLOURS = {"bananas": "#b8860b", "local": "#0969da", "random": "#57606a", "evolution": "#cf222e", "halving": "#1a7f37"}
+COLOURS = {"bananas": "#b8860b", "local": "#0969da", "random": "#57606a", "evolution": "#cf222e"}
 """Colours by search method."""
 
 _PANEL_WIDTH, _PANEL_HEIGHT = 2.6, 2.1
@@ -54,17 +54,15 @@ def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: 
         for axes, search in zip(make_panels(figure, len(searches), n_columns), searches, strict=True):
             style_axes(axes)
             queries = np.arange(1, search.n_queries + 1)
-            in_percentage_points = not search.has_several_objectives and search.in_percent[search.objective]
-            scale = 100 if in_percentage_points else 1
             positive_regrets = (result.regret[result.regret > 0] for result in search.results)
             min_regret = min((float(np.nanmin(regrets, initial=1)) for regrets in positive_regrets), default=1)
-            min_bound = scale * min_regret / 2
+            min_bound = 100 * min_regret / 2
             for method_result in search.results:
                 colour = COLOURS.get(method_result.method, INK)
                 # A logarithmic axis has no zero, so a line ends once all runs have found the optimum.
-                mean = np.where(method_result.regret > 0, scale * method_result.regret, np.nan)
+                mean = np.where(method_result.regret > 0, 100 * method_result.regret, np.nan)
                 low, high = (
-                    np.where(method_result.regret > 0, np.maximum(scale * bound, min_bound), np.nan)
+                    np.where(method_result.regret > 0, np.maximum(100 * bound, min_bound), np.nan)
                     for bound in (method_result.low, method_result.high)
                 )
                 (handles[method_result.method],) = axes.plot(queries, mean, color=colour, linewidth=1.1)
@@ -77,9 +75,7 @@ def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: 
             axes.tick_params(labelsize=SMALL_SIZE)
             axes.set_title(search.objective, fontsize=TITLE_SIZE, color=INK, parse_math=False)
             axes.set_xlabel("queries", fontsize=TEXT_SIZE, color=INK)
-            regret = "regret (percentage points)" if in_percentage_points else "regret"
-            label = "missed fraction of hypervolume" if search.has_several_objectives else regret
-            axes.set_ylabel(label, fontsize=TEXT_SIZE, color=INK)
+            axes.set_ylabel("regret (percentage points)", fontsize=TEXT_SIZE, color=INK)
         for name, line in handles.items():
             line.set_label(METHODS[name].title)
         draw_legend(figure, list(handles.values()))

@@ -1,5 +1,8 @@
 """Parquet files with one row per image, in the columns `image` (JPEG or PNG bytes) and `label` (integers).
 
+Files of Hugging Face's datasets are accepted, too: the image is a struct with the field `bytes`, and its column may be
+`img`.
+
 This is the only module of `images` that imports pyarrow. `images.decoding` decodes the images.
 """
 
@@ -45,14 +48,22 @@ def load_parquet(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -
 
 def _read_columns(path: Path) -> Any:
     import pyarrow as pa
+    from pyarrow import compute as pc
     from pyarrow import parquet
 
     try:
         check_file(path)
         with parquet.ParquetFile(path) as file:
             schema = file.schema_arrow
-            _check_columns(path, {field.name: field.type for field in schema})
-            table = file.read(columns=["image", "label"])
+            types = {field.name: field.type for field in schema}
+            image_column = "img" if "img" in types and "image" not in types else "image"
+            if image_column == "img":
+                types["image"] = types["img"]
+            _check_columns(path, types)
+            table = file.read(columns=[image_column, "label"]).select([image_column, "label"])
+            table = table.rename_columns(["image", "label"])
+            if pa.types.is_struct(types["image"]):
+                table = table.set_column(0, "image", pc.struct_field(table["image"], "bytes"))
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise DatasetError(
@@ -74,8 +85,15 @@ def _read_columns(path: Path) -> Any:
 def _check_columns(path: Path, arrow_types: dict[str, Any]) -> None:
     import pyarrow as pa
 
+    def is_binary(arrow_type: Any) -> bool:
+        return bool(pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type))
+
+    def bytes_type(arrow_type: Any) -> Any:
+        has_bytes = pa.types.is_struct(arrow_type) and arrow_type.get_field_index("bytes") >= 0
+        return arrow_type.field("bytes").type if has_bytes else arrow_type
+
     expected = {
-        "image": ("bytes", lambda arrow_type: pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type)),
+        "image": ("bytes", lambda arrow_type: is_binary(bytes_type(arrow_type))),
         "label": ("integers", pa.types.is_integer),
     }
     for name, (type_name, is_accepted) in expected.items():

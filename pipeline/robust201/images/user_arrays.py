@@ -19,6 +19,9 @@ _MIN_IMAGES_TO_COMPARE_CLASSES = 50
 If labels were drawn uniformly from the classes, all 50 would be in the lower half with a probability of 10^-15.
 """
 
+_CLIPPED_EXCESS = 1e-5
+"""Maximum distance of floats from [0, 1] that counts as rounding, for example of a bicubic filter's result."""
+
 _PIXEL_TYPES = "uint8, or float32 or float64 in [0, 1]"
 
 
@@ -29,13 +32,16 @@ def as_image_set(images: Any, labels: Any) -> ImageSet:
         images: an array (N, C, H, W) or (N, H, W, C) with C = 3 (RGB) or 1 (grey), in uint8, or in float32 or float64
             in [0, 1]. It may be a NumPy array, a torch tensor on any device or a list. Floats become uint8 if all are
             multiples of 1/255. An image set, such as `robust201.images.load_images` returns, is returned unchanged.
-        labels: (N,) integers from 0; None for an image set.
+        labels: (N,) or (N, 1) integers from 0; None for an image set.
 
     Returns:
         An image set with images in uint8 or float32. Its number of classes is 0, because the network determines it.
 
     Raises:
         DatasetError: a type, shape, length or range is wrong, or the axis of the channels is ambiguous.
+
+    Warns:
+        RobustWarning: floats were clipped, because they exceed [0, 1] by rounding errors.
     """
     if isinstance(images, ImageSet):
         if labels is not None:
@@ -126,11 +132,18 @@ def _as_pixels(pixels: NDArray[Any]) -> NDArray[Any]:
     if np.isnan(lowest):  # the minimum propagates NaN
         row = int(np.flatnonzero(np.isnan(pixels).any(axis=(1, 2, 3)))[0])
         raise DatasetError(f"Reading arguments failed for `images`: image {row} contains NaN. Remove such images.")
-    if not (lowest >= 0 and highest <= 1):
+    if not (lowest >= -_CLIPPED_EXCESS and highest <= 1 + _CLIPPED_EXCESS):
         raise DatasetError(
-            f"Reading arguments failed for `images`: expected {_PIXEL_TYPES}, got {lowest:g} to {highest:g}. Pass "
+            f"Reading arguments failed for `images`: expected {_PIXEL_TYPES}, got {lowest:.9g} to {highest:.9g}. Pass "
             "pixels divided by 255, without normalisation."
         )
+    if not (lowest >= 0 and highest <= 1):
+        warnings.warn(
+            f"Pixels from {lowest:.9g} to {highest:.9g} were clipped to [0, 1], as rounding errors.",
+            RobustWarning,
+            stacklevel=5,
+        )
+        pixels = pixels.clip(0, 1)
     scaled_pixels = pixels * 255
     rounded_pixels = scaled_pixels.round()
     are_8_bits = bool((np.abs(scaled_pixels - rounded_pixels) <= _ROUNDING_TOLERANCE).all())
@@ -139,6 +152,8 @@ def _as_pixels(pixels: NDArray[Any]) -> NDArray[Any]:
 
 def _as_labels(labels: Any, n_images: int) -> NDArray[np.int64]:
     array = _as_array(labels, "labels")
+    if array.shape == (n_images, 1):
+        array = array[:, 0]
     if array.dtype.kind not in "iu" or array.shape != (n_images,):
         raise DatasetError(
             f"Reading arguments failed for `labels`: expected {n_images:,} integers, one per image, "

@@ -1,4 +1,4 @@
-"""Settings of torch that make results reproducible: equal inputs give equal bytes on equal device types."""
+"""Settings and operations of torch that make results reproducible: equal inputs give equal bytes on equal devices."""
 
 import os
 
@@ -65,3 +65,18 @@ def _reject_overrides(precision: Precision) -> None:
                 f"Setting up torch failed for the environment variable {name}: its value {value!r} overrides the "
                 "precision. Unset it; the `precision` of the sweep must determine the arithmetic."
             )
+
+
+def cumulative_sum(values: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return the cumulative sum along a dimension, like `torch.cumsum`, which is not deterministic on CUDA.
+
+    Both compute in float64 and round each sum once, so almost all values have the same bits as on a CPU.
+    """
+    if values.device.type == "cpu":
+        return values.cumsum(dim)
+    sums, length, shift = values.double(), values.shape[dim], 1
+    while shift < length:
+        first, others = sums.narrow(dim, 0, shift), sums.narrow(dim, shift, length - shift)
+        sums = torch.cat((first, others + sums.narrow(dim, 0, length - shift)), dim)
+        shift *= 2
+    return sums.to(values.dtype)

@@ -1,7 +1,9 @@
 """Make any network a `Model`: normalise pixels in [0, 1], and compute logits, and gradients by autograd."""
 
 import copy
-from collections.abc import Callable
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import torch
@@ -9,10 +11,11 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from robust201.core.errors import EvaluationError
+from robust201.core.errors import EvaluationError, NetworkError
 from robust201.core.precision import Precision, check_precision, feature_map_dtype
 from robust201.core.records import Normalisation
 from robust201.models.model import CompiledNetwork, Objective
+from robust201.models.watch import Watch
 
 _Network = TypeVar("_Network", bound=nn.Module)
 
@@ -39,18 +42,57 @@ def cast_convolutions(network: _Network, dtype: torch.dtype) -> _Network:
 
 
 def network_logits(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
-    """Return the logits (B, C) of normalised images; the network may return logits or (features, logits)."""
+    """Return the logits (B, C) of normalised images.
+
+    Raises:
+        NetworkError: the output is not a tensor. No part of it is chosen, because a wrong choice gives wrong numbers.
+    """
     output = network(images)
-    logits: torch.Tensor = output[1] if isinstance(output, tuple) else output
-    return logits
+    if isinstance(output, torch.Tensor):
+        return output
+    raise NetworkError(
+        f"Reading the network's output failed for {type(network).__name__}: expected a tensor of logits (images, "
+        f"classes), got {_describe_output(output)}. {_wrapping_advice(output)}"
+    )
+
+
+def _describe_output(output: object) -> str:
+    """Return the type of an output, with the names, types and shapes of its elements."""
+    if isinstance(output, torch.Tensor):
+        return f"{str(output.dtype).removeprefix('torch.')} {tuple(output.shape)}"
+    named_elements = _elements_of(output)
+    if not named_elements:
+        return f"an object of type {type(output).__name__}"
+    elements = ", ".join(f"{name}: {_describe_output(element)}" for name, element in named_elements.items())
+    return f"{type(output).__name__} ({elements})"
+
+
+def _elements_of(output: object) -> dict[str, object]:
+    """Return the elements of a sequence, mapping or dataclass by the text that selects each."""
+    if isinstance(output, Mapping):
+        return {f"[{key!r}]": element for key, element in output.items()}
+    if isinstance(output, list | tuple):
+        return {f"[{index}]": element for index, element in enumerate(output)}
+    if dataclasses.is_dataclass(output):
+        return {f".{field.name}": getattr(output, field.name) for field in dataclasses.fields(output)}
+    return {}
+
+
+def _wrapping_advice(output: object) -> str:
+    selection = next(
+        (name for name, element in _elements_of(output).items() if "logits" in name and element is not None), "[0]"
+    )
+    return (
+        "Wrap the network in a torch.nn.Module whose forward returns the logits alone, such as "
+        f"`return self.network(images){selection}` if the logits are there."
+    )
 
 
 class Classifier(nn.Module):
     """`Model` that computes gradients by autograd: a frozen network in evaluation mode, and its normalisation.
 
     Args:
-        network: module that maps normalised images (B, 3, H, W) float32 to logits (B, C), or to (features, logits)
-            like the published NAS-Bench-201 modules.
+        network: module that maps normalised images (B, 3, H, W) float32 to logits (B, C).
         normalisation: per-channel mean and standard deviation.
         n_classes: number of classes C.
         device: device to compute on.
@@ -69,6 +111,7 @@ class Classifier(nn.Module):
         compiler: function that compiles the network in its current state for a device, or returns None if it cannot;
             None for networks without a compiled form.
         last_batch_size: number of images in the largest pass of the last call.
+        notices: warnings that accuracies of the network are doubtful, from `models.network_check`.
 
     Raises:
         ConfigError: the precision is unknown, or the device does not support it.
@@ -91,6 +134,7 @@ class Classifier(nn.Module):
     ) -> None:
         super().__init__()
         check_precision(precision, torch.device(device))
+        self.precision = precision
         self.dtype = dtype
         self._feature_map_dtype = feature_map_dtype(precision)
         self.network = (
@@ -108,6 +152,9 @@ class Classifier(nn.Module):
         self.micro_batch = micro_batch
         self.compiler: Callable[[nn.Module, torch.device], CompiledNetwork | None] | None = None
         self.last_batch_size = 0
+        self.notices: tuple[str, ...] = ()
+        self._watch: Watch | None = None
+        self._is_differentiable: bool | None = None
         self._is_constant: bool | None = None
         self.register_buffer("mean", torch.tensor(normalisation.mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(normalisation.std).view(1, -1, 1, 1))
@@ -119,17 +166,31 @@ class Classifier(nn.Module):
     def device(self) -> torch.device:
         return self.mean.device
 
-    def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
+    def _network_logits(self, pixels: torch.Tensor) -> torch.Tensor:
         normalised = (pixels - self.mean) / self.std
         logits = network_logits(self.network, normalised.to(self._feature_map_dtype, memory_format=self._layout))
-        if self.dtype is not torch.float32:
-            logits = logits.float()
-        if torch.is_grad_enabled() and pixels.requires_grad and not logits.requires_grad:
+        return logits if self.dtype is torch.float32 else logits.float()
+
+    def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
+        logits = self._network_logits(pixels)
+        if torch.is_grad_enabled() and pixels.requires_grad and not self._is_differentiable:
             # The logits of a network without a path from input to output do not depend on the pixels. Attacks then need
             # a zero gradient instead of an error. Pixels are finite, so the added term is exactly 0.
             self._reject_hidden_gradient(pixels, logits)
-            logits = logits + 0.0 * pixels.flatten(1).sum(dim=1, keepdim=True)
+            logits = logits.detach() + 0.0 * pixels.flatten(1).sum(dim=1, keepdim=True)
         return logits
+
+    def _has_gradient(self, pixels: torch.Tensor) -> bool:
+        """Return whether the logits have a gradient with respect to the pixels, from a pass of one image.
+
+        Only computing the gradient tells: `requires_grad` may stem from hidden parameters, and operations without a
+        derivative, such as quantised ones, are nodes of autograd's graph.
+        """
+        image = pixels[:1].detach().clone().requires_grad_()
+        logits = self._network_logits(image)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch warns about operations without a derivative
+            return logits.requires_grad and torch.autograd.grad(logits.sum(), [image], allow_unused=True)[0] is not None
 
     def _reject_hidden_gradient(self, pixels: torch.Tensor, logits: torch.Tensor) -> None:
         """Reject a network whose logits depend on the image but have no gradient, because it would seem robust."""
@@ -143,6 +204,12 @@ class Classifier(nn.Module):
                 "the network look robust. Correct the network, or use only attacks without gradients."
             )
 
+    def watched(self, watch: Watch) -> "Classifier":
+        """Return a copy that shares all tensors, and whose logits and gradients are watched."""
+        classifier = copy.copy(self)
+        classifier._watch = watch
+        return classifier
+
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         """Return the logits of images.
 
@@ -152,6 +219,13 @@ class Classifier(nn.Module):
         Returns:
             Logits (B, C) float32, differentiable with respect to the pixels.
         """
+        if self._watch is not None:
+            return self._watch.observe(self._logits_in_chunks, pixels)
+        return self._logits_in_chunks(pixels)
+
+    def _logits_in_chunks(self, pixels: torch.Tensor) -> torch.Tensor:
+        if self._is_differentiable is None and torch.is_grad_enabled() and pixels.requires_grad:
+            self._is_differentiable = self._has_gradient(pixels)
         self.last_batch_size = min(len(pixels), self.micro_batch or len(pixels))
         if self.micro_batch is None or len(pixels) <= self.micro_batch:
             return self._logits(pixels)

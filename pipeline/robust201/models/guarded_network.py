@@ -45,7 +45,7 @@ class NetworkGuard:
         current_tensors = dict(_tensors(self._network))
         changed_names = [name for name in current_tensors if name not in self._tensors]
         for name, (tensor, original) in self._tensors.items():
-            if current_tensors.get(name) is not tensor or not _has_same_bits(tensor, original):
+            if current_tensors.get(name) is not tensor or not has_same_bits(tensor, original):
                 changed_names.append(name)
                 owner = self._network.get_submodule(name.rpartition(".")[0])
                 tensor.data = original.clone()
@@ -61,7 +61,8 @@ def _tensors(network: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     return chain(network.named_parameters(), network.named_buffers())
 
 
-def _has_same_bits(tensor: torch.Tensor, original: torch.Tensor) -> bool:
+def has_same_bits(tensor: torch.Tensor, original: torch.Tensor) -> bool:
+    """Return whether two tensors have the same shape, dtype, device and bytes."""
     if tensor.shape != original.shape or tensor.dtype != original.dtype or tensor.device != original.device:
         return False
     # The bytes are compared, because a buffer may contain NaN, which is not equal to itself.

@@ -43,9 +43,11 @@ def measure_pass(model: Model, pixels: torch.Tensor, labels: torch.Tensor) -> Pa
 def _forward_pass_seconds(model: Model, pixels: torch.Tensor, labels: torch.Tensor) -> float:
     """Return the time of a pass without gradient, or a third of the time of a pass with gradient if that is longer."""
     forward_seconds = _fastest_call_seconds(lambda: model.logits(pixels), pixels.device)
-    return max(
-        forward_seconds, _fastest_call_seconds(lambda: model.loss_and_gradient(pixels, labels), pixels.device) / 3
-    )
+    try:
+        gradient_seconds = _fastest_call_seconds(lambda: model.loss_and_gradient(pixels, labels), pixels.device)
+    except (Exception, SystemExit):  # noqa: BLE001 - the network may lack gradients, which attacks may not need
+        return forward_seconds
+    return max(forward_seconds, gradient_seconds / 3)
 
 
 def _fastest_call_seconds(call: Callable[[], object], device: torch.device) -> float:

@@ -1,6 +1,7 @@
 """Use a user's module as a classifier: check the module first, and restore its state afterwards."""
 
 import copy
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,18 +11,22 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from robust201.core.errors import ConfigError, NetworkError, RobustWarning
-from robust201.core.records import NO_NORMALISATION, Normalisation
+from robust201.core.records import NO_NORMALISATION, ImageSet, Normalisation
 from robust201.models.classifier import Classifier
 from robust201.models.device import use_precision
-from robust201.models.network_check import check_network
+from robust201.models.guarded_network import has_same_bits
+from robust201.models.network_check import CheckedImages, check_network
 
 _HALF_DTYPES = (torch.float16, torch.bfloat16)
+
+_ONE_EVALUATION = threading.RLock()
+"""Lock that the thread that evaluates a module holds."""
 
 
 @contextmanager
 def as_classifier(
     model: nn.Module,
-    pixels: torch.Tensor,
+    images: ImageSet,
     *,
     normalisation: Normalisation | None = None,
     n_classes: int | None = None,
@@ -30,15 +35,18 @@ def as_classifier(
 ) -> Iterator[Classifier]:
     """Freeze a module in evaluation mode, check its outputs for some images, and yield it as a classifier.
 
+    Evaluations in several threads of a process run one after the other, because torch's settings and random state
+    belong to the process, and threads may share a module.
+
     In the `with` block, the arithmetic is float32 and gradients are available, even if the caller uses
     `torch.autocast`, TF32, `torch.no_grad` or `torch.inference_mode`. Only a module whose parameters all have another
     floating-point dtype computes in that dtype (see `Classifier`). The module's modes, `requires_grad` flags and device
     are always restored.
 
     Args:
-        model: module that maps images (B, 3, H, W) float32 to logits (B, C) or (features, logits). A `Classifier` uses
-            its own normalisation.
-        pixels: (B, channels, H, W) float32 in [0, 1], images for the check.
+        model: module that maps images (B, 3, H, W) float32 to logits (B, C). A `Classifier` uses its own
+            normalisation.
+        images: images for the check, of which some are selected.
         normalisation: per-channel mean and standard deviation; None if the module takes images in [0, 1].
         n_classes: number of classes C; None uses the number of outputs.
         device: device to compute on, to which the module is copied if necessary; None uses the module's device. A
@@ -51,30 +59,32 @@ def as_classifier(
     Raises:
         ConfigError: `model` is not a module, the device is not available, or `normalisation` is set for a
             `Classifier`.
-        NetworkError: the module has parameters without values, it fails, or its outputs are not logits, not finite or
-            not repeatable.
+        NetworkError: the module has parameters without values, or see `check_network`.
 
     Warns:
-        RobustWarning: the module computes in half precision or seems to end in a softmax.
+        RobustWarning: the module computes in half precision, or see `check_network`.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(
             f"Reading the model failed: expected a torch.nn.Module, got {type(model).__name__}. Pass the network "
             "itself, not a function or class that creates it, or wrap it in a module."
         )
+    _reject_fixed_mode(model)
     _reject_tensors_without_values(model)
     module_device = _device_of(model)
     device = module_device if device is None else available_device(device)
     with ExitStack() as stack:
+        stack.enter_context(_ONE_EVALUATION)
         stack.enter_context(_isolate_from_caller_settings(device))
         if device != module_device or any(tensor.is_inference() for tensor in _tensors_of(model)):
             model = copy.deepcopy(model).to(device)
         stack.enter_context(_restore_state_afterwards(model))
-        classifier = _wrap_as_classifier(model, normalisation, device, pixels.shape[1])
+        classifier = _wrap_as_classifier(model, normalisation, device, images.images.shape[1])
         classifier.eval().requires_grad_(requires_grad=False)
         classifier.micro_batch = classifier.micro_batch or batch_size
-        classifier.n_classes = check_network(
-            classifier, pixels.to(device), name=type(model).__name__, n_classes=n_classes
+        checked_images = CheckedImages.of(images, device)
+        classifier.n_classes, classifier.notices = check_network(
+            classifier, checked_images, name=type(model).__name__, n_classes=n_classes
         )
         yield classifier
 
@@ -95,6 +105,17 @@ def available_device(device: torch.device | str) -> torch.device:
         ) from error
     # The name `cuda` means the current CUDA device; a tensor on it has the index.
     return torch.empty(0, device=chosen_device).device
+
+
+def _reject_fixed_mode(model: nn.Module) -> None:
+    """Reject a module without evaluation mode: `torch.jit.freeze` removes modes, `torch.export` replaces `train`."""
+    for module in model.modules():
+        if not hasattr(module, "training") or "train" in vars(module):
+            origin = "torch.export" if hasattr(module, "training") else "torch.jit.freeze"
+            raise NetworkError(
+                f"Reading the model failed for {type(model).__name__}: {origin} fixed its mode, so it cannot be set to "
+                f"evaluation mode. Pass the module that you gave to {origin}."
+            )
 
 
 def _reject_tensors_without_values(model: nn.Module) -> None:
@@ -173,6 +194,7 @@ def _wrap_as_classifier(
 def _restore_state_afterwards(model: nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     gradient_flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    buffers = {name: (buffer, buffer.clone()) for name, buffer in model.named_buffers()}
     try:
         yield
     finally:
@@ -180,3 +202,6 @@ def _restore_state_afterwards(model: nn.Module) -> Iterator[None]:
             module.training = was_training
         for parameter, requires_grad in gradient_flags:
             parameter.requires_grad_(requires_grad)
+        for buffer, values in buffers.values():
+            if buffer.shape == values.shape and not has_same_bits(buffer, values):
+                buffer.copy_(values)

@@ -16,10 +16,8 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -39,14 +37,6 @@ from robust201.core.user_code import UserFunction
 from robust201.images import DATASETS
 from robust201.images.specs import ClassOrder, DatasetSpec, Resize, custom_dataset
 from robust201.planning.field_errors import describe_problem
-from robust201.planning.plugins import (
-    SPACES_GROUP,
-    TASKS_GROUP,
-    Plugin,
-    find_plugin,
-    is_installed,
-    plugin_names,
-)
 from robust201.planning.sweep_yaml import ConfigPath, substitute_variables
 from robust201.planning.user_tasks import MAX_NAME_BYTES, UserTaskParameters, is_custom_name
 from robust201.spaces import DEFAULT_SPACE, SPACES
@@ -237,13 +227,6 @@ class SpaceFile(Section):
     """Name of the function."""
     gmacs: PositiveAmount = DEFAULT_GMACS
     """Cost of an image in billion multiply-accumulates, for estimates only."""
-    distribution: str = ""
-    """Installed package that registers the file. robust201 sets this field; do not write it yourself."""
-
-    @model_serializer(mode="wrap")
-    def _omit_empty_distribution(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = write(self)
-        return {name: value for name, value in fields.items() if name != "distribution" or value}
 
 
 class NormalisationSection(Section):
@@ -438,11 +421,8 @@ def _check_space(value: object) -> object:
             raise ConfigError(describe_problem(error, SpaceFile, ("space",))) from error
     if isinstance(value, SpaceFile) or value in tuple(SPACES):
         return value
-    if isinstance(value, str) and (plugin := find_plugin(SPACES_GROUP, value)) is not None:
-        return _check_space(plugin.fields | {"distribution": plugin.distribution})
-    space_names = [*SPACES, *plugin_names(SPACES_GROUP)]
-    suggestion = did_you_mean(value, space_names) if isinstance(value, str) else ""
-    raise ValueError(f"expected {', '.join(space_names)} or a Python file, got {reprlib.repr(value)}.{suggestion}")
+    suggestion = did_you_mean(value, SPACES) if isinstance(value, str) else ""
+    raise ValueError(f"expected {', '.join(SPACES)} or a Python file, got {reprlib.repr(value)}.{suggestion}")
 
 
 def check_datasets(sections: Mapping[str, DatasetSection]) -> None:
@@ -527,9 +507,7 @@ class BaseConfig(Section):
         """Build the space. Networks of a user's file can be built only if ``code["space"]`` is the hash of the file."""
         space: Space
         if isinstance(self.space, SpaceFile):
-            function = UserFunction(
-                self.space.file, self.space.function, code.get("space", ""), distribution=self.space.distribution
-            )
+            function = UserFunction(self.space.file, self.space.function, code.get("space", ""))
             space = UserFileSpace(function, self.space.gmacs)
         else:
             space = SPACES[self.space]
@@ -572,8 +550,7 @@ class SweepConfig(BaseConfig):
     take_imported: bool = False
     """Removed feature; the field stays because every plan and exported sweep contains it."""
     space: SpaceChoice = DEFAULT_SPACE
-    """Architecture space: `nasbench201`, `zoo` (docs/zoo.md), a Python file (docs/your-own.md), or a space of an
-    installed package (protocol)."""
+    """Architecture space: `nasbench201`, `zoo` (docs/zoo.md), or a Python file (docs/your-own.md) (protocol)."""
     architectures: ArchitectureNames = "evaluated"
     """`evaluated` (all 6,466), or a list of indices, ranges (`"0-99"`) and cell strings. An index stands for its
     isomorphism class, whose lowest index is evaluated (1832 means 309)."""
@@ -782,17 +759,6 @@ class SweepConfig(BaseConfig):
         }
         return super().code_files() | {f"keys.{key}": parameters.file for key, parameters in user_tasks.items()}
 
-    @property
-    def installed_code(self) -> set[str]:
-        """Fields of `code_files` whose files belong to packages that the user has installed."""
-        registrations = {}
-        if isinstance(self.space, SpaceFile):
-            registrations["space"] = SPACES_GROUP, self.space.file, self.space.distribution
-        for key, parameters in self.parameters.items():
-            if isinstance(parameters, UserTaskParameters):
-                registrations[f"keys.{key}"] = TASKS_GROUP, parameters.file, parameters.distribution
-        return {field for field, registration in registrations.items() if is_installed(*registration)}
-
     def resolve_keys(self, names: Iterable[str]) -> tuple[str, ...]:
         """Resolve published spellings and groups to keys of this sweep; other names are returned unchanged."""
         keys_by_published_key = {task.published_key: key for key, task in self.tasks.items()}
@@ -818,13 +784,13 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
             members = [key for key in expand_keys([name]) if key not in keys]
             built_in |= {key: _parse_parameters(name, TASKS[key].parameters, fields) for key in members}
             continue
-        if (custom_task := parse_custom_task(name, fields)) is not None:
-            custom[name] = custom_task
+        if "file" in fields:
+            custom[name] = parse_custom_task(name, fields)
             continue
         try:
             task = find_task(name)
         except ConfigError as error:
-            suggestion = suggest_key(name, [*TASKS, *KEY_GROUPS, *plugin_names(TASKS_GROUP)])
+            suggestion = suggest_key(name, [*TASKS, *KEY_GROUPS])
             field = f"keys.{name}" if is_custom_name(name) else "keys"
             raise ConfigError(f"{field}: expected a known key, got {reprlib.repr(name)}.{suggestion}") from error
         if task.key in built_in:
@@ -836,43 +802,19 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
     return {key: built_in[key] for key in TASKS if key in built_in} | custom
 
 
-_TASK_NAMES = {spelling for key, task in TASKS.items() for spelling in (key, task.published_key)}
-
-_PLUGIN_OVERRIDES = ("strengths", "parameters", "passes", "split", "images", "image_seed")
-"""Fields of an installed package's task that a YAML may override."""
-
-
-def parse_custom_task(name: str, fields: Mapping[str, Any]) -> UserTaskParameters | None:
-    """Parse a custom task, from a user's file or an installed package; return None if the key is not one.
+def parse_custom_task(name: str, fields: Mapping[str, Any]) -> UserTaskParameters:
+    """Parse a task of a user's file.
 
     Raises:
         ConfigError: a field is invalid.
         ValueError: the name is not allowed for a task.
     """
-    if "file" in fields:
-        if name in TASKS or not is_custom_name(name):
-            raise ValueError(
-                "expected an unused name for a custom task, such as my_attack, which begins with a letter and has up "
-                f"to {MAX_NAME_BYTES} bytes, got {reprlib.repr(name)}."
-            )
-        return _parse_parameters(name, UserTaskParameters, fields)
-    if "source" not in fields and name not in _TASK_NAMES and (plugin := find_plugin(TASKS_GROUP, name)) is not None:
-        return _parse_plugin(name, plugin, fields)
-    return None
-
-
-def _parse_plugin(name: str, plugin: Plugin, fields: Mapping[str, Any]) -> UserTaskParameters:
-    """Parse a task of an installed package; the YAML may override some of its fields."""
-    for field in fields:
-        if field not in _PLUGIN_OVERRIDES:
-            raise ConfigError(
-                f"keys.{name}.{field}: expected one of {', '.join(_PLUGIN_OVERRIDES)}, since {plugin.distribution} "
-                f"sets the other fields, got {field!r}.{did_you_mean(field, _PLUGIN_OVERRIDES)}"
-            )
-    if not is_custom_name(name):
-        raise ConfigError(f"keys: expected a task name that begins with a letter, got {reprlib.repr(name)}.")
-    merged_fields = {**plugin.fields, **fields, "distribution": plugin.distribution}
-    return _parse_parameters(name, UserTaskParameters, merged_fields)
+    if name in TASKS or not is_custom_name(name):
+        raise ValueError(
+            "expected an unused name for a custom task, such as my_attack, which begins with a letter and has up "
+            f"to {MAX_NAME_BYTES} bytes, got {reprlib.repr(name)}."
+        )
+    return _parse_parameters(name, UserTaskParameters, fields)
 
 
 def _parse_parameters(name: str, model: type[ParametersT], fields: Mapping[str, Any]) -> ParametersT:

@@ -18,11 +18,9 @@ from robust201.planning.config import (
     ImagesSection,
     NetworkSection,
     SpaceChoice,
-    SpaceFile,
     check_datasets,
     check_distinct,
 )
-from robust201.planning.plugins import SPACES_GROUP, is_installed
 from robust201.planning.sweep_yaml import ConfigPath
 from robust201.spaces import DEFAULT_SPACE
 from robust201.training.recipes import Recipe
@@ -202,13 +200,6 @@ class TrainingConfig(BaseConfig):
     def results(self) -> Path:
         """Folder of the run's files: lease, progress, logs, images and saved states of training runs."""
         return self.store / "training"
-
-    @property
-    def installed_code(self) -> set[str]:
-        """Fields of `code_files` whose files belong to packages that the user has installed."""
-        space = self.space
-        is_plugin = isinstance(space, SpaceFile) and is_installed(SPACES_GROUP, space.file, space.distribution)
-        return {"space"} if is_plugin else set()
 
     def targets(self, recipe: str) -> tuple[str, ...]:
         """Return the datasets on which a recipe trains."""

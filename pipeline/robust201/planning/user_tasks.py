@@ -35,8 +35,6 @@ class UserTaskParameters(Parameters):
 
     file: ConfigPath
     """Python file with the function."""
-    distribution: str = ""
-    """Installed package that registers the task. robust201 sets this field; do not write it yourself."""
     kind: Literal["attack", "measure"] = "attack"
     """`attack` or `measure`."""
     function: str = ""
@@ -113,8 +111,7 @@ class UserTaskParameters(Parameters):
 
     def identity(self) -> dict[str, Any]:
         """Return the function's arguments and properties; the protocol also contains the hash of its file."""
-        distribution_fields = {"distribution": self.distribution} if self.distribution else {}
-        return distribution_fields | {
+        return {
             "kind": self.kind,
             "function": self.function_name,
             "norm": self.norm,

@@ -81,17 +81,12 @@ class WeightsSource:
     def check(self, dataset: str, architecture: ArchitectureId) -> None:
         """Check from file headers that a network's weights exist, are complete and have the right names and shapes.
 
-        Names and shapes of networks from a user's file are checked by `runtime.code_check`, because the file must not
-        be executed yet.
+        Names and shapes of networks from a user's file are checked by workers, because the file must not be executed
+        yet.
         """
         for name, shapes in self._read_headers(dataset, architecture):
             if not self._space.executes_code:
                 self._check_shapes(dataset, architecture, name, shapes)
-
-    def check_by_building(self, dataset: str, architecture: ArchitectureId) -> None:
-        """Check names and shapes against the network that a user's file builds; this executes the file."""
-        for name, shapes in self._read_headers(dataset, architecture):
-            self._check_shapes(dataset, architecture, name, shapes)
 
     def _read_headers(self, dataset: str, architecture: ArchitectureId) -> Iterator[tuple[str, Mapping[str, Shape]]]:
         """Yield a label for messages and the tensor shapes of each of a network's weights files."""

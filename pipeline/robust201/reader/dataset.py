@@ -595,38 +595,31 @@ class RobustnessDataset:
 
     def join(
         self,
-        table: "str | Path | pd.DataFrame",
+        frame: "pd.DataFrame",
         data: NameOrNames | None = None,
         key: NameOrNames | None = None,
         *,
         weights: str | None = None,
     ) -> "pd.DataFrame":
-        """Join accuracies with another table about the same architectures.
+        """Return the rows of `to_frame`, with the columns of another table about the same architectures.
 
-        The table is a DataFrame, CSV file or Parquet file with a column that identifies architectures by id, cell
-        string or operations (see `reader.joined_tables.IDENTIFIER_COLUMNS`), and optionally a column `dataset`. It may
-        also be the published JSON file of NAS-RobBench-201 or NAS-Bench-Suite-Zero, or the pickle file of HW-NAS-Bench.
-
-        Returns:
-            One row per dataset and evaluated architecture that occurs in the accuracies or in the table:
-            `architecture`, `spec`, `dataset`, one column per key and strength, such as ``clean`` and ``pgd:1``, and the
-            table's columns of numbers. `` (joined)`` is appended to a column name that exists already.
+        Args:
+            frame: one row per architecture, with its id in the column `architecture`, or one per architecture and
+                dataset, if it also has the column `dataset`.
+            data: names of datasets.
+            key: names of keys.
+            weights: name of the weights.
 
         Raises:
-            ConfigError: the file does not exist, has no column that identifies architectures or no column of numbers,
-                or has several rows for one architecture.
-            ResultsError: the file is damaged or has an unknown format.
-            ArchitectureError: a row's architecture is not in the space.
+            ConfigError: the table has no column `architecture`, or several rows for one architecture.
         """
-        from robust201.reader.joined_tables import join_tables
-
-        return join_tables(self.to_frame(data, key, weights=weights), self.read_table(table), self.files)
-
-    def read_table(self, table: "str | Path | pd.DataFrame") -> "pd.DataFrame":
-        """Read a table (see `join`) as one row per evaluated architecture, and per dataset if it has datasets."""
-        from robust201.reader.joined_tables import read_joined
-
-        return read_joined(table, self.files, self._find_id)
+        identity = [name for name in ("architecture", "dataset") if name in frame.columns]
+        if "architecture" not in identity or frame.duplicated(identity).any():
+            raise ConfigError(
+                f"Joining failed for {self.path}: the table must have one row per {' and '.join(identity) or 'id'}, "
+                "with the id in the column `architecture`. Rename the column, or remove the duplicates."
+            )
+        return self.to_frame(data, key, weights=weights).merge(frame, on=identity, how="left")
 
     def to_frame(
         self,

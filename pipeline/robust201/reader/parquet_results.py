@@ -144,12 +144,6 @@ def read_strengths(path: Path) -> tuple[float, ...]:
     return tuple(sorted(strengths))
 
 
-def read_whole(path: Path) -> pa.Table:
-    """Read all of a small file."""
-    with _open_parquet(path) as file:
-        return file.read()
-
-
 def read_n_images(path: Path) -> int | None:
     """Return the number of images on which a file's rows were evaluated; None if unknown or not the same for all."""
     distinct_counts = _read_distinct_values(path, "n_images")
@@ -464,34 +458,6 @@ def _to_matrices(path: Path, values: Any, column: str, missing_ok: bool) -> NDAr
         f"Reading {column} failed for {path}: expected square matrices of finite numbers, all of the same size, got "
         f"{problem}. Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
     )
-
-
-def iter_lists(
-    path: Path, column: str, *, weights: str | None = None
-) -> Iterator[tuple[list[str], list[float], NDArray[Any]]]:
-    """Read a column of lists of integers, with one integer per image, one row group at a time.
-
-    Yields:
-        The ids of the architectures, the strengths, and the integers (B, N) of the B rows of a row group.
-
-    Raises:
-        ResultsError: a value is not a list of integers, or lists of a row group differ in length.
-    """
-    for table in _iter_row_groups(path, ["architecture", "strength", column], _select_weights(path, weights)):
-        with _convert_damage_errors(path):
-            rows = table.filter(table[column].is_valid()) if table[column].null_count else table
-            if not len(rows):
-                continue
-            values: Any = rows[column].combine_chunks()
-            integers = values.flatten().to_numpy(zero_copy_only=False)
-            lengths = pc.unique(pc.list_value_length(values)).to_pylist()
-            if integers.dtype.kind not in "iu" or len(lengths) != 1:
-                raise ResultsError(
-                    f"Reading {column} failed for {path}: the lists do not contain integers, or differ in length. "
-                    f"{ADVICE}"
-                )
-            names = [str(name) for name in rows["architecture"].to_pylist()]
-            yield names, rows["strength"].to_pylist(), integers.reshape(len(rows), -1)
 
 
 # Per-image outcomes

@@ -1,6 +1,5 @@
 """Loads a worker's networks with their weights, compiles them if possible, checks them and limits their batches."""
 
-import numpy as np
 import torch
 
 from robust201.core.records import ImageSet, Unit
@@ -9,13 +8,12 @@ from robust201.models.capacity import Capacity, choose_capacity
 from robust201.models.classifier import Classifier
 from robust201.models.graphs import GraphCapture
 from robust201.models.model import CompiledNetwork
-from robust201.models.network_check import COMPARISON_BATCH, check_compiled, check_network
+from robust201.models.network_check import COMPARISON_BATCH, CheckedImages, check_compiled, check_network
 from robust201.planning.config import SweepConfig
 from robust201.planning.weights import WRONG_WEIGHTS_ADVICE, WeightsSource
 from robust201.runtime.devices import device_memory
 from robust201.spaces.base import Space
 from robust201.tasks.attack_kit.attack_job import MAX_IMAGES_PER_SAMPLE
-from robust201.tasks.attack_kit.context import to_float
 from robust201.weights.loading import fill_network
 
 
@@ -59,11 +57,12 @@ class LoadedNetwork:
         """Check the network's outputs, at the first call only (see `check_compiled`); `limit` must be called first."""
         if self._is_checked:
             return
-        pixels = _select_evenly_spaced_images(images, self.classifier.device)
+        # A sweep compares accuracies with chance when it is verified, because many cells cannot be trained.
+        checked_images = CheckedImages.of(images, self.classifier.device)._replace(labels=None)
         if self.model is None:
-            check_network(self.classifier, pixels, name=name, n_classes=images.n_classes)
+            check_network(self.classifier, checked_images, name=name, n_classes=images.n_classes)
         else:
-            check_compiled(self.classifier, self.model, pixels, precision=precision, name=name)
+            check_compiled(self.classifier, self.model, checked_images.pixels, precision=precision, name=name)
         self._is_checked = True
 
     def release(self) -> None:
@@ -151,11 +150,3 @@ class NetworkLoader:
         uses_graphs = execution.cuda_graphs and self._device.type == "cuda" and not compiled.is_constant
         prepare = GraphCapture(self._device) if uses_graphs else None
         return BucketedModel(compiled, capacity, device=self._device, prepare=prepare)
-
-
-_N_CHECKED_IMAGES = 64
-
-
-def _select_evenly_spaced_images(images: ImageSet, device: torch.device) -> torch.Tensor:
-    indices = np.linspace(0, len(images) - 1, min(len(images), _N_CHECKED_IMAGES)).astype(np.int64)
-    return to_float(torch.from_numpy(images.images[indices]).to(device))

@@ -48,7 +48,6 @@ def run_share(
     make_executor: MakeExecutor,
     *,
     filters: Filters = EVERYTHING,
-    on_code: Callable[[Mapping[str, str]], None] = lambda _code: None,
     on_preview: Callable[[RunPreview], None] = lambda _preview: None,
     on_progress: OnProgress = lambda _progress, _event: None,
     say: Callable[[str], None] = lambda _line: None,
@@ -58,9 +57,8 @@ def run_share(
     The plan in the results folder is filtered and then divided, so every machine obtains the same shares. The section
     `execution` may differ from the plan's. Inputs are not hashed in advance: workers hash the inputs that they load,
     and compare the hashes with the plan. Any number of shares, duplicate shares and a driver may write to the same
-    folder; results computed by two of them are stored twice but counted once. Before any Python file of the user is
-    executed, `on_code` receives the planned hashes of these files by field. `runtime.sweep.run_sweep` describes the
-    other callbacks.
+    folder; results computed by two of them are stored twice but counted once. Workers execute
+    the copies of the user's Python files that `plan --save` made. `runtime.sweep.run_sweep` describes the callbacks.
 
     Raises:
         InputError: the sweep is not prepared or differs from `config`, or an input of the share is missing.
@@ -69,7 +67,6 @@ def run_share(
     """
     filters.check(config)
     prepared_plan = _load_prepared(config)
-    on_code(prepared_plan.facts.code)
     filtered_plan = filters.narrow(prepared_plan)
     keys_without_images = sorted({unit.key for unit in filtered_plan.units if unit.id not in filtered_plan.known_ids})
     if keys_without_images:  # shares do not generate images, because several would generate the same images

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from robust201.search.ensemble import fit_and_predict
 from robust201.search.evolution import mutation_probability
-from robust201.search.optimiser import Optimiser, Query, Scores
+from robust201.search.optimiser import Optimiser
 
 N_RANDOM_CELLS = 10
 BATCH_SIZE = 10
@@ -37,7 +37,7 @@ class Bananas(Optimiser):
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
-        self._observations: list[tuple[int, Scores]] = []
+        self._observations: list[tuple[int, float]] = []
         self._pending_cells: list[int] = []
         self._encodings = self.cells.path_encodings(MAX_PATH_LENGTH)
 
@@ -58,20 +58,19 @@ class Bananas(Optimiser):
             for (run, candidates), predictions in zip(group, predictions_by_run, strict=True):
                 run._choose_batch(candidates, predictions)
 
-    def propose(self) -> Query | None:
+    def propose(self) -> int:
         if not self._pending_cells:
             if self._observations:
                 self.prepare([self])
             if not self._pending_cells:  # at the start, or if all mutants have been queried
                 self._pending_cells = self.draw_new(BATCH_SIZE if self._observations else N_RANDOM_CELLS)
-        return Query(self._pending_cells.pop()) if self._pending_cells else None
+        return self._pending_cells.pop()
 
-    def learn(self, query: Query, values: Scores) -> None:
-        self._observations.append((query.architecture, values))
+    def tell(self, architecture: int, value: float) -> None:
+        self._observations.append((architecture, value))
 
     def _draw_candidates(self) -> list[int]:
-        self.preference.redraw()
-        parents = sorted(self._observations, key=lambda observation: -self.preference.score(observation[1]))[:N_PARENTS]
+        parents = sorted(self._observations, key=lambda observation: -observation[1])[:N_PARENTS]
         probability = mutation_probability(len(self.cells.space.edges))
         candidates: dict[int, None] = {}
         for parent, _ in parents:
@@ -82,15 +81,8 @@ class Bananas(Optimiser):
         return list(candidates)
 
     def _compute_targets(self) -> NDArray[np.float64]:
-        """Return the training targets: 100 minus the score of each queried cell in percent.
-
-        If any score is outside [0, 1], the scores are first scaled to this range.
-        """
-        scores = np.array([self.preference.score(values) for _, values in self._observations])
-        low, high = scores.min(), scores.max()
-        if (low < 0 or high > 1) and high > low:
-            scores = (scores - low) / (high - low)
-        return 100 * (1 - scores)
+        """Return the training targets: 100 minus the accuracy of each queried cell in percent."""
+        return 100 * (1 - np.array([accuracy for _, accuracy in self._observations]))
 
     def _choose_batch(self, candidates: list[int], predictions: NDArray[np.float64]) -> None:
         samples = self.rng.normal(predictions.mean(axis=0), predictions.std(axis=0))

@@ -6,7 +6,7 @@ settings are those of the library naszilla.
 
 from collections import deque
 
-from robust201.search.optimiser import Optimiser, Query, Scores
+from robust201.search.optimiser import Optimiser
 
 N_INITIAL_CELLS = 10
 POPULATION_SIZE = 30
@@ -27,22 +27,21 @@ class RegularizedEvolution(Optimiser):
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
-        self._population: deque[tuple[int, Scores]] = deque()
+        self._population: deque[tuple[int, float]] = deque()
         self._initial_cells: list[int] | None = None
 
-    def propose(self) -> Query | None:
+    def propose(self) -> int:
         if self._initial_cells is None:
             self._initial_cells = self.draw_new(N_INITIAL_CELLS)
         if self._initial_cells:
-            return Query(self._initial_cells.pop())
-        self.preference.redraw()
+            return self._initial_cells.pop()
         contestants = [
             self._population[index] for index in self.rng.integers(len(self._population), size=TOURNAMENT_SIZE)
         ]
-        parent, _ = max(contestants, key=lambda contestant: self.preference.score(contestant[1]))
-        return Query(self.cells.mutate(parent, self.rng, mutation_probability(len(self.cells.space.edges))))
+        parent, _ = max(contestants, key=lambda contestant: contestant[1])
+        return self.cells.mutate(parent, self.rng, mutation_probability(len(self.cells.space.edges)))
 
-    def learn(self, query: Query, values: Scores) -> None:
-        self._population.append((query.architecture, values))
+    def tell(self, architecture: int, value: float) -> None:
+        self._population.append((architecture, value))
         if len(self._population) >= POPULATION_SIZE:
             self._population.popleft()

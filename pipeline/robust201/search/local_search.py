@@ -4,7 +4,7 @@ Source: White, Nolen and Savani, "Exploring the Loss Landscape in Neural Archite
 are those of the authors' library naszilla.
 """
 
-from robust201.search.optimiser import Optimiser, Query, Scores
+from robust201.search.optimiser import Optimiser
 
 N_STARTS = 10
 """Number of random cells evaluated per restart; the search continues from the best."""
@@ -16,29 +16,28 @@ class LocalSearch(Optimiser):
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
         self._pending_starts: list[int] = []
-        self._evaluated_starts: list[tuple[int, Scores]] = []
+        self._evaluated_starts: list[tuple[int, float]] = []
         self._neighbours: list[int] = []
-        self._current_scores: Scores | None = None
+        self._current_value: float | None = None
 
-    def propose(self) -> Query | None:
-        while self._current_scores is not None and self._neighbours:
+    def propose(self) -> int:
+        while self._current_value is not None and self._neighbours:
             cell = self._neighbours.pop()
             if cell not in self.queried:
-                return Query(cell)
+                return cell
         if not self._pending_starts:
-            self._current_scores, self._evaluated_starts = None, []
-            self.preference.redraw()
+            self._current_value, self._evaluated_starts = None, []
             self._pending_starts = self.draw_new(N_STARTS)
-        return Query(self._pending_starts.pop()) if self._pending_starts else None
+        return self._pending_starts.pop()
 
-    def learn(self, query: Query, values: Scores) -> None:
-        if self._current_scores is None:
-            self._evaluated_starts.append((query.architecture, values))
+    def tell(self, architecture: int, value: float) -> None:
+        if self._current_value is None:
+            self._evaluated_starts.append((architecture, value))
             if not self._pending_starts:
-                self._move(*max(self._evaluated_starts, key=lambda observation: self.preference.score(observation[1])))
-        elif self.preference.score(values) > self.preference.score(self._current_scores):
-            self._move(query.architecture, values)
+                self._move(*max(self._evaluated_starts, key=lambda observation: observation[1]))
+        elif value > self._current_value:
+            self._move(architecture, value)
 
-    def _move(self, cell: int, values: Scores) -> None:
-        self._current_scores = values
+    def _move(self, cell: int, value: float) -> None:
+        self._current_value = value
         self._neighbours = self.rng.permutation(self.cells.neighbours(cell)).tolist()

@@ -5,7 +5,6 @@ from typing import NamedTuple
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.search.bananas import Bananas
 from robust201.search.evolution import RegularizedEvolution
-from robust201.search.halving import SuccessiveHalving
 from robust201.search.local_search import LocalSearch
 from robust201.search.optimiser import Optimiser
 from robust201.search.random_search import RandomSearch
@@ -18,14 +17,11 @@ class MethodRow(NamedTuple):
         name: name on the command line.
         title: name in tables and figures.
         optimiser: class whose instances are runs of the method.
-        needs_partial_queries: whether the method evaluates objectives partially, so that it needs an objective that
-            consists of several evaluations.
     """
 
     name: str
     title: str
     optimiser: type[Optimiser]
-    needs_partial_queries: bool = False
 
 
 METHODS: dict[str, MethodRow] = {
@@ -35,7 +31,6 @@ METHODS: dict[str, MethodRow] = {
         MethodRow("local", "Local search", LocalSearch),
         MethodRow("random", "Random search", RandomSearch),
         MethodRow("evolution", "Regularised evolution", RegularizedEvolution),
-        MethodRow("halving", "Successive halving", SuccessiveHalving, needs_partial_queries=True),
     )
 }
 

@@ -1,6 +1,6 @@
 """Random search, which queries members in random order without replacement."""
 
-from robust201.search.optimiser import Optimiser, Query, Scores
+from robust201.search.optimiser import Optimiser
 
 
 class RandomSearch(Optimiser):
@@ -8,10 +8,10 @@ class RandomSearch(Optimiser):
 
     _order: list[int] | None = None
 
-    def propose(self) -> Query | None:
+    def propose(self) -> int:
         if self._order is None:
             self._order = self.rng.permutation(self.cells.members)[: self.n_queries][::-1].tolist()
-        return Query(self._order.pop()) if self._order else None
+        return self._order.pop()
 
-    def learn(self, query: Query, values: Scores) -> None:
+    def tell(self, architecture: int, value: float) -> None:
         """Do nothing, because the order does not depend on values."""

@@ -5,7 +5,6 @@ function, so only one cell of each isomorphism class is evaluated.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from robust201.spaces.base import Space
@@ -90,15 +89,11 @@ class CellSpace(Space):
         specs: returns all cell strings, by cell index.
         meta: returns the content of ``meta.json``, given the epsilons of each key.
         parse: converts a cell string to its operations, one per edge; raises ArchitectureError if it is invalid.
-        format_spec: converts operations, one per edge, to a cell string; raises ArchitectureError if one is invalid.
         kernel_parameters: returns the number of kernel parameters of a cell's convolutions, given the cell string.
         max_kernel_parameters: the largest number of kernel parameters of a cell.
         reference_kernel_parameters: number of kernel parameters for figures that compare cells of equal size.
         edit_distance: returns the number of edges on which two cell strings differ.
         neighbours: returns the cells that differ from a cell string on one edge.
-        read_json_table: reads a third-party table of the space from parsed JSON, and returns numbers by dataset, cell
-            index and column. Returns None for any other JSON.
-        read_pickle_table: reads such a table from a pickle; raises ResultsError for any other pickle.
         draw_cell: draws a cell, given axes, cell string and title.
         cell_parts: returns the parts of a drawing of a cell string.
         all_edge_parts: returns the parts of a drawing of all operations on every edge.
@@ -115,14 +110,11 @@ class CellSpace(Space):
     isomorphs: Callable[[], Sequence[int]]
     meta: Callable[[Mapping[str, Sequence[float]]], dict[str, Any]]
     parse: Callable[[str], tuple[str, ...]]
-    format_spec: Callable[[Sequence[str]], str]
     kernel_parameters: Callable[[str], int]
     max_kernel_parameters: int
     reference_kernel_parameters: int
     edit_distance: Callable[[str, str], int]
     neighbours: Callable[[str], list[Neighbour]]
-    read_json_table: Callable[[Any], dict[str, dict[int, dict[str, float]]] | None]
-    read_pickle_table: Callable[[Path], dict[str, dict[int, dict[str, float]]]]
     draw_cell: "Callable[..., Axes]"
     cell_parts: Callable[[str], CellParts]
     all_edge_parts: Callable[[], CellParts]

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, format_architecture
+from robust201.statistics.intervals import is_at_chance
 
 FLAG_LEVEL = 1e-3
 """Maximum probability that a check flags any network of a dataset by chance."""
@@ -38,6 +39,9 @@ ZERO_GRADIENTS = ("input_gradient zero_share", CLEAN_STRENGTH)
 
 MAX_ZERO_FRACTION = 0.01
 """Maximum fraction of images with a zero gradient that is not flagged; our choice, as the source has no threshold."""
+
+AT_CHANCE = "at chance"
+"""Name of the check of clean accuracies."""
 
 _CLEAN, _FGSM = "clean", "fgsm"
 
@@ -93,7 +97,8 @@ class AttackFlag:
     Attributes:
         dataset: name of the dataset; empty for a single network on images without a name.
         check: name of the check: ``black-box stronger``, ``transfer stronger``, ``single step stronger``,
-            ``ensemble weaker``, ``not monotone``, ``far from chance``, ``changed at zero`` or ``zero gradients``.
+            ``ensemble weaker``, ``not monotone``, ``far from chance``, ``changed at zero``, ``zero gradients`` or ``at
+            chance``.
         where: keys and strengths, such as ``aa_square against aa_apgd-ce at 8``.
         reason: possible cause, and the threshold.
         networks: networks that show the sign, each with the two compared numbers, the higher one first. The network
@@ -156,6 +161,7 @@ def find_flags(
     flags += _check_large_epsilons(results, n_classes)
     flags += _check_strength_zero(results)
     flags += _check_gradients(results)
+    flags += _check_clean_accuracy(results, n_images, n_classes)
     return [AttackFlag(dataset, *flag) for flag in flags]
 
 
@@ -267,6 +273,22 @@ def _check_gradients(results: Mapping[KeyAndStrength, Accuracies]) -> Iterator[_
     yield from _flag_excess(
         "zero gradients", "input_gradient", reason, fractions, dict.fromkeys(fractions, MAX_ZERO_FRACTION)
     )
+
+
+def _check_clean_accuracy(
+    results: Mapping[KeyAndStrength, Accuracies], n_images: int, n_classes: int
+) -> Iterator[_Flag]:
+    """Flag networks whose clean accuracy is not above chance; the chance level is listed as the higher number."""
+    chance = 1 / n_classes
+    clean = results.get((_CLEAN, CLEAN_STRENGTH), {})
+    flagged = {name: accuracy for name, accuracy in clean.items() if is_at_chance(accuracy, n_images, n_classes)}
+    reason = (
+        "the clean accuracy is not significantly above chance, so accuracies under attack mean nothing: the network "
+        "has no path or is not trained, or weights, normalisation or the order of the classes are wrong"
+    )
+    if flagged:
+        networks = tuple((name, chance, flagged[name]) for name in sorted(flagged, key=lambda name: flagged[name]))
+        yield AT_CHANCE, "clean", reason, networks, len(clean)
 
 
 class _ChanceMargin(NamedTuple):

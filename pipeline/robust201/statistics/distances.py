@@ -86,12 +86,6 @@ def half_distance(distances: ArrayLike) -> float:
     return float(sorted_distances[(len(sorted_distances) - 1) // 2]) if len(sorted_distances) else float("nan")
 
 
-def smallest_distances(distances: ArrayLike) -> _Floats:
-    """Return the smallest distance (N,) of each image from the distances (A, N) of several attacks."""
-    smallest: _Floats = np.min(np.asarray(distances, np.float64), axis=0)
-    return smallest
-
-
 def _check_distances(distances: ArrayLike) -> _Floats:
     array = np.asarray(distances, np.float64)
     is_invalid = ~(array >= 0)  # true for NaN

@@ -11,6 +11,8 @@ NORMAL_QUANTILE = 1.959963984540054
 FEW_IMAGES = 5
 """Number of correct or misclassified images below which `accuracy_intervals` uses the exact interval."""
 
+_MIN_IMAGES_FOR_CHANCE = 20
+
 _Floats = NDArray[np.float64]
 
 
@@ -60,6 +62,15 @@ def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike, level: float 
         np.where(is_exact, correct, 1.0), np.where(is_exact, n_image_array, 2.0), level
     )
     return np.where(is_exact, exact_low, low), np.where(is_exact, exact_high, high)
+
+
+def is_at_chance(accuracy: float, n_images: int, n_classes: int) -> bool:
+    """Return whether an accuracy's 95% interval does not lie above chance, which is 1 of `n_classes`.
+
+    Fewer than `_MIN_IMAGES_FOR_CHANCE` images do not tell a good network from chance, so the result is False.
+    """
+    low, _ = accuracy_intervals(accuracy, n_images)
+    return n_images >= _MIN_IMAGES_FOR_CHANCE and bool(low <= 1 / n_classes)
 
 
 def _wilson_intervals(fractions: Any, n_images: Any, quantile: float) -> tuple[Any, Any]:

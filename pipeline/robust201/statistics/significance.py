@@ -54,22 +54,6 @@ def two_proportion_p_values(correct_first: ArrayLike, correct_second: ArrayLike,
     return p_values
 
 
-def normal_p_values(differences: ArrayLike, standard_errors: ArrayLike) -> _Floats:
-    """Return two-sided p-values of the hypothesis that the true differences are 0, for normally distributed estimates.
-
-    A nonzero difference with a standard error of 0 has the p-value 0.
-    """
-    from scipy.special import ndtr
-
-    difference_array, error_array = np.broadcast_arrays(
-        np.asarray(differences, np.float64), np.asarray(standard_errors, np.float64)
-    )
-    z = np.where(difference_array == 0, 0.0, np.inf)
-    np.divide(np.abs(difference_array), error_array, out=z, where=error_array > 0)
-    p_values: _Floats = 2 * ndtr(-z)
-    return p_values
-
-
 def holm_adjust(p_values: ArrayLike) -> _Floats:
     """Adjust the p-values of several tests by Holm's method.
 
@@ -257,7 +241,8 @@ def paired_difference_intervals(
         Lower and upper ends of the interval of the second accuracy minus the first accuracy, in [-1, 1].
 
     Source: Newcombe, "Improved confidence intervals for the difference between binomial proportions based on paired
-    data", Statistics in Medicine 17 (1998), method 10, with this module's intervals for single accuracies.
+    data", Statistics in Medicine 17 (1998), method 10. Limits of single accuracies are those of `accuracy_intervals`:
+    Wilson's as in the article, but Clopper and Pearson's if fewer than `FEW_IMAGES` images are correct or wrong.
     """
     # The cells of the 2 x 2 table of outcomes have the names of Newcombe's article.
     a, b, c = (np.asarray(argument, np.float64) for argument in (both_correct, only_second, only_first))

@@ -8,7 +8,6 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.strict_model import PositiveInt, StrictModel
-from robust201.planning.code_consent import ALLOW_CODE
 from robust201.planning.field_errors import describe_problem, field_names_of
 from robust201.planning.sweep_yaml import ConfigPath, find_line, read_fields, substitute_variables
 from robust201.studies.comparisons import GROUPS
@@ -70,9 +69,9 @@ class _Study(StrictModel):
         except ValueError as error:
             raise ConfigError(f"Reading the steps failed for the study {self.name}: {error}") from error
         for argv in steps:
-            if any(argument.partition("=")[0] == ALLOW_CODE for argument in argv):
+            if any(argument.partition("=")[0] == "--allow-code" for argument in argv):
                 raise ConfigError(
-                    f"Reading the steps failed for the study {self.name}: {ALLOW_CODE} is not allowed in "
+                    f"Reading the steps failed for the study {self.name}: {'--allow-code'} is not allowed in "
                     f"{shlex.join(argv)!r}. Remove it, and pass it to robust201 study instead."
                 )
         return steps

@@ -83,7 +83,10 @@ def evaluate_part(
         return
     request = dataclasses.replace(request, on_stage=on_stage)
     batches = check_batches(
-        perturb(task, context, parameters, request), name=part.label, request=request, constraint=task.constraint
+        perturb(task, context, parameters, request, name=part.label),
+        name=part.label,
+        request=request,
+        constraint=task.constraint,
     )
     if on_images is not None:
         batches = _report_images(batches, on_images)
@@ -141,7 +144,10 @@ def _measure_batches(
     """Yield each strength's index, columns and seconds as soon as all of its images have been measured."""
     classifier, labels, strengths = context.classifier, request.labels, request.strengths
     accumulators = [
-        Accumulator(measurements, classifier.n_classes, classifier.device, len(labels), name=name) for _ in strengths
+        Accumulator(
+            measurements, classifier.n_classes, classifier.device, len(labels), name=name, indices=request.indices
+        )
+        for _ in strengths
     ]
     n_measured = [0] * len(strengths)
     seconds = [0.0] * len(strengths)

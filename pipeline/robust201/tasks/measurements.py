@@ -64,6 +64,7 @@ class Accumulator:
         device: device of the logits.
         n_images: number of images N, up to `MAX_IMAGES`.
         name: name of the evaluation, for messages.
+        indices: (N,) numbers of the images in messages; None for their positions.
     """
 
     def __init__(
@@ -74,12 +75,14 @@ class Accumulator:
         n_images: int,
         *,
         name: str = "a result",
+        indices: NDArray[np.int64] | None = None,
     ) -> None:
         import torch
 
         _check_sizes(name, n_classes, n_images)
         self.name = name
         self.n_images = n_images
+        self._indices = indices
         self._columns = columns_of(measurements, n_classes)
         _check_matrices(name, n_classes, self._columns)
         self._n_classes = n_classes
@@ -88,7 +91,7 @@ class Accumulator:
             for name in self._columns
             if COLUMNS[name].add is not None
         }
-        self._n_not_finite = torch.zeros((), dtype=torch.int64, device=device)
+        self._is_not_finite = torch.zeros(n_images, dtype=torch.bool, device=device)
 
     def update(
         self,
@@ -108,7 +111,7 @@ class Accumulator:
         import torch
 
         logits = logits.float()
-        self._n_not_finite += (~torch.isfinite(logits)).any(dim=1).sum()
+        self._is_not_finite[positions] = (~torch.isfinite(logits)).any(dim=1)
         outputs = ModelOutputs(positions, labels, logits.argmax(dim=1), logits, measure_distances)
         for name, total in self._totals.items():
             add = COLUMNS[name].add
@@ -125,11 +128,15 @@ class Accumulator:
         Raises:
             EvaluationError: logits were not finite, or an image was not added exactly once.
         """
-        n_not_finite = int(self._n_not_finite)
-        if n_not_finite:
+        from robust201.models.watch import NOT_FINITE_ADVICE, name_images
+
+        is_not_finite = self._is_not_finite.cpu().numpy()
+        if is_not_finite.any():
+            positions = np.flatnonzero(is_not_finite)
+            numbers = positions if self._indices is None else self._indices[positions]
             raise EvaluationError(
-                f"Measuring failed for {self.name}: expected finite logits, got NaN or infinity for "
-                f"{n_not_finite} of {self.n_images} images. Check this network's weights."
+                f"Measuring failed for {self.name}: expected finite logits, got NaN or infinity for {len(positions)} "
+                f"of {self.n_images} images ({name_images(numbers.tolist())}). {NOT_FINITE_ADVICE}"
             )
         totals = {name: total.cpu().numpy() for name, total in self._totals.items()}
         n_added = int(count_matrix(totals).sum())

@@ -489,6 +489,16 @@ class FabTargeted(Attack, TargetsParameters):
     """Number of target classes, limited by the number of other classes."""
 
 
+def _untileable_reason(norm: Norm, height: int, width: int) -> str | None:
+    """Return why Square cannot start on images of this size in a norm, or None if it can."""
+    if norm == "Linf" or height >= 5:
+        return None
+    return (
+        f"expected images of 5 pixels or more, since Square starts in {norm} with tiles of a fifth of the height, got "
+        f"{height}x{width}."
+    )
+
+
 class Square(Attack):
     """Square attack (Andriushchenko et al., 2020; in an L1 ball Croce and Hein, 2021), as in AutoAttack."""
 
@@ -498,6 +508,9 @@ class Square(Attack):
     """Number of runs."""
     p_init: Annotated[float, Field(gt=0, le=1)] = 0.8
     """Fraction of the pixels that the first squares change."""
+
+    def unsupported_shape_reason(self, height: int, width: int) -> str | None:
+        return _untileable_reason(self.norm, height, width)
 
 
 class Standard(Attack, TargetedDlrParameters):
@@ -510,6 +523,9 @@ class Standard(Attack, TargetedDlrParameters):
 
     steps: PositiveInt = 100
     queries: PositiveInt = 5000
+
+    def unsupported_shape_reason(self, height: int, width: int) -> str | None:
+        return _untileable_reason(self.norm, height, width)
 
 
 class Fmn(Attack):

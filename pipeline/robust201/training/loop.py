@@ -27,7 +27,7 @@ from robust201.core.precision import Precision, check_precision, has_avx512
 from robust201.core.records import ArchitectureId, ImageSet, Normalisation, format_architecture
 from robust201.models.classifier import Classifier, network_logits
 from robust201.models.device import use_precision
-from robust201.models.network_check import check_network
+from robust201.models.network_check import CheckedImages, check_network
 from robust201.spaces.base import Space
 from robust201.training.adversarial import RandomStarts, step_loss
 from robust201.training.augmentation import Augmenter, to_device
@@ -207,7 +207,9 @@ class _Training:
             device=self._device,
             channels_last=self._layout == torch.channels_last,
         )
-        check_network(classifier, pixels, name=self._label, n_classes=self._data.n_classes, randomised=True)
+        check_network(
+            classifier, CheckedImages(pixels), name=self._label, n_classes=self._data.n_classes, randomised=True
+        )
 
     def _begin_epoch(self) -> None:
         # The sums stay on the device, because reading them after each step would synchronise with it.

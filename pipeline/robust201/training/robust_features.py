@@ -13,7 +13,7 @@ There are three methods:
 
 The representation is the input of the network's last linear layer. docs/protocol.md gives the source of each choice.
 Each batch of images is stored in a file with its hash in the name, so an interrupted command resumes with the missing
-batches (see `images.adversarial`).
+batches (see `images.blocks`).
 """
 
 import shutil
@@ -33,7 +33,7 @@ from robust201.core.errors import ConfigError, EvaluationError
 from robust201.core.files import sole_writer
 from robust201.core.noise import generator
 from robust201.core.records import ImageSet, content_digest
-from robust201.images.adversarial import AdversarialStore
+from robust201.images.blocks import BlockStore
 from robust201.images.checks import LabelledImages
 from robust201.images.image_folder import check_split, to_8_bits, write_split
 from robust201.models.classifier import Classifier
@@ -46,10 +46,6 @@ _VERSION = 1
 
 _NORM_OFFSET = 1e-10
 """Added to norms in denominators."""
-
-_ONLY_STRENGTH = 0.0
-"""Strength under which all blocks (batches of generated images) are stored. The store requires a strength, although
-these images have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +133,15 @@ def write_feature_images(
             return existing_digest
         blocks_folder = folder / f"blocks-{content_digest(recipe)[:16]}"
         feature_generator = _FeatureGenerator(images, classifier, settings)
-        store = AdversarialStore(blocks_folder, np.arange(len(images)), settings.batch_size, settings.batch_size)
-        missing_ranges = [(start, stop) for _, start, stop in store.find_missing_blocks([_ONLY_STRENGTH])]
+        store = BlockStore(blocks_folder, len(images), settings.batch_size)
+        missing_ranges = store.find_missing()
         n_done = len(images) - sum(stop - start for start, stop in missing_ranges)
         progress(n_done, len(images))
         for start, stop in missing_ranges:
-            store.write(_ONLY_STRENGTH, start, feature_generator.generate(start, stop))
+            store.write(start, feature_generator.generate(start, stop))
             n_done += stop - start
             progress(n_done, len(images))
-        pixels = np.concatenate(
-            [to_8_bits(store(_ONLY_STRENGTH, rows)) for rows in _row_batches(len(images), settings.batch_size)]
-        )
+        pixels = np.concatenate([to_8_bits(block) for block in store.read()])
         digest = write_split(
             folder,
             "train",

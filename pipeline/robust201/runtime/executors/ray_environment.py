@@ -1,7 +1,6 @@
 """Environment of Ray's processes: variables, interpreter and import path."""
 
 import importlib.machinery
-import pkgutil
 import secrets
 import shlex
 import sys
@@ -11,7 +10,6 @@ from typing import Any
 
 import robust201
 from robust201.core.errors import ConfigError
-from robust201.planning.code_consent import find_data_marker
 from robust201.planning.config import ExecutionSection
 
 _LOCAL_HEAD_SECONDS = 30
@@ -60,22 +58,13 @@ def _thread_variables(execution: ExecutionSection) -> dict[str, str]:
 
 
 def check_import_path(folder: Path) -> None:
-    """Reject a working directory with Python modules that Ray's workers must not import.
+    """Reject a working directory with another package named `robust201`.
 
     Ray prepends the directory in which the driver was started to the import path of every worker.
 
     Raises:
-        ConfigError: the directory contains another package named `robust201`, or it contains any module and is marked
-            as data, which may come from an attacker (see `planning.code_consent`).
+        ConfigError: the directory contains another package named `robust201`.
     """
-    marker = find_data_marker(folder)
-    module = next((module.name for module in pkgutil.iter_modules([str(folder)])), None)
-    if marker is not None and module is not None:
-        raise ConfigError(
-            f"Starting workers failed for {folder}: the folder is marked as data by {marker}, which may come from an "
-            f"untrusted source, and contains the Python module {module!r}, which Ray's workers could import. Start "
-            "from another folder, or compute in this process with --executor inline."
-        )
     spec = importlib.machinery.PathFinder.find_spec("robust201", [str(folder)])
     if spec is None or spec.origin is None:  # a folder without __init__.py never takes precedence over a package
         return

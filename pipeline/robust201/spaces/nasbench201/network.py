@@ -110,8 +110,8 @@ class Network(nn.Module):
         self.global_pooling = nn.AdaptiveAvgPool2d(1)
         self.classifier = nn.Linear(4 * channels, n_classes)
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return features (B, 4C) and logits (B, n_classes), like the published network.
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the features (B, 4C), which the published network returns in front of the logits.
 
         Images are (B, 3, H, W), normalised, in the dtype of the convolution weights (initially float32). Everything
         after the last cell is in the dtype of the classifier's weights.
@@ -119,8 +119,13 @@ class Network(nn.Module):
         x = self.stem(x)
         for block in self.cells:
             x = block(x)
-        features = self.global_pooling(self.lastact(x.to(self.classifier.weight.dtype))).flatten(1)
-        return features, self.classifier(features)
+        features: torch.Tensor = self.global_pooling(self.lastact(x.to(self.classifier.weight.dtype))).flatten(1)
+        return features
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits (B, n_classes) of images (see `features`)."""
+        logits: torch.Tensor = self.classifier(self.features(x))
+        return logits
 
 
 def build_network(spec: str, *, channels: int = 16, cells: int = 5, n_classes: int) -> nn.Module:

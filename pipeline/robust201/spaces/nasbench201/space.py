@@ -8,7 +8,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, Normalisation
 from robust201.spaces.cell_space import CellSpace
-from robust201.spaces.nasbench201 import cells, drawing, published_tables
+from robust201.spaces.nasbench201 import cells, drawing
 
 if TYPE_CHECKING:
     import torch
@@ -43,15 +43,12 @@ class NasBench201(CellSpace):
     isomorphs = staticmethod(cells.isomorphs)
     meta = staticmethod(cells.meta)
     parse = staticmethod(cells.parse)
-    format_spec = staticmethod(cells.format_spec)
     kernel_parameters = staticmethod(cells.kernel_parameters)
     max_kernel_parameters = 54
     # There are 408 cells with this number of kernel parameters (Jung, Lukasik and Keuper, ICLR 2023, section 4.3).
     reference_kernel_parameters = 18
     edit_distance = staticmethod(cells.edit_distance)
     neighbours = staticmethod(cells.neighbours)
-    read_json_table = staticmethod(published_tables.read_json_table)
-    read_pickle_table = staticmethod(published_tables.read_pickle_table)
     draw_cell = staticmethod(drawing.draw_cell)
     cell_parts = staticmethod(drawing.cell_parts)
     all_edge_parts = staticmethod(drawing.all_edge_parts)

@@ -179,13 +179,14 @@ class Samples:
         return rounded[torch.from_numpy(self.strength_indices)].to(self.clean.device).view(-1, 1, 1, 1)
 
 
-def make_job(context: Context, request: Request, epsilons: Sequence[float]) -> AttackJob:
+def make_job(context: Context, request: Request, epsilons: Sequence[float], model: Model) -> AttackJob:
     """Return the job that attacks a request's images, with counter-based random numbers and this package's batches.
 
     Args:
-        context: the attack's context. Without a `model`, the classifier is attacked through autograd.
+        context: the attack's context.
         request: images and strengths.
         epsilons: (S,) radius of the ball at each strength, for pixels in [0, 1].
+        model: the network under test, the context's `attacked_model` or a wrapper of it.
     """
     images = request.images
     device = context.classifier.device
@@ -196,7 +197,7 @@ def make_job(context: Context, request: Request, epsilons: Sequence[float]) -> A
     device_type = "cuda" if device.type == "cuda" else "cpu"
     pool_size = max(batch_size, min(_POOL_BYTES[device_type] // sample_bytes, _POOL_BATCHES[device_type] * batch_size))
     return AttackJob(
-        model=context.model or context.classifier,
+        model=model,
         batching=Batching(batch_size, pool_size),
         random_numbers=CounterRandomNumbers(context.seed, context.key),
         images=images,

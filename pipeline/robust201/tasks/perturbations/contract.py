@@ -6,12 +6,13 @@ any order and of any size, as long as each position appears once per strength. W
 (random generators, gradient mode) must be unchanged, since the caller's code runs between two batches.
 """
 
-import math
+import dataclasses
 from collections.abc import Iterator
 
 import torch
 
-from robust201.core.errors import ConfigError, PerturbationError
+from robust201.core.errors import ConfigError, NetworkError, PerturbationError
+from robust201.models.watch import Watch, WatchedModel
 from robust201.tasks import Task
 from robust201.tasks.attack_kit.attack_job import make_job
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
@@ -19,28 +20,64 @@ from robust201.tasks.constraints import Constraint
 from robust201.tasks.parameters import Parameters
 
 
-def perturb(task: Task, context: Context, parameters: Parameters, request: Request) -> Iterator[Perturbed]:
-    """Perturb images with the context's engine, without checks.
+def perturb(
+    task: Task, context: Context, parameters: Parameters, request: Request, *, name: str = ""
+) -> Iterator[Perturbed]:
+    """Perturb images with the context's engine, without checks of the images.
+
+    Args:
+        task: the task.
+        context: the network, and the sources of random numbers and of images.
+        parameters: the task's parameters.
+        request: images and strengths.
+        name: name of the evaluation, for messages; empty for the key.
 
     Raises:
         ConfigError: the task has no function for the engine, the engine does not support the parameters, the network
-            has too few classes, or a ball is larger than the range of pixels.
+            has too few classes, the images have an unsupported shape, or a ball is larger than the range of pixels.
+        NetworkError: the network returned NaN or infinity to an attack (raised by the iterator).
     """
     reason = parameters.unsupported_engine_reason(context.engine)
     if reason is None:
         reason = parameters.unsupported_classes_reason(context.classifier.n_classes)
+    if reason is None:
+        reason = parameters.unsupported_shape_reason(*request.images.shape[2:])
     if reason is None and task.constraint is not None:
         reason = task.constraint.excessive_strength_reason(request.strengths, request.images.shape[1:])
     if reason is not None:
         raise ConfigError(f"Perturbing failed for {task.key}: {reason}")
     function = task.load(context.engine)
-    if not task.takes_job(context.engine):
+    if task.kind != "attack":
         perturbed: Iterator[Perturbed] = function(context, parameters, request)
         return perturbed
-    radius = float if task.constraint is None else task.constraint.radius
-    epsilons = [radius(strength) for strength in request.strengths]
-    adversarial: Iterator[Perturbed] = function(make_job(context, request, epsilons), parameters)
-    return adversarial
+    watch = Watch(context.classifier.device)
+    if task.takes_job(context.engine):
+        radius = float if task.constraint is None else task.constraint.radius
+        epsilons = [radius(strength) for strength in request.strengths]
+        watched_model = WatchedModel(context.attacked_model, watch)
+        adversarial = function(make_job(context, request, epsilons, watched_model), parameters)
+    else:
+        watched_context = dataclasses.replace(context, classifier=context.classifier.watched(watch))
+        adversarial = function(watched_context, parameters, request)
+    return _check_results(adversarial, watch, context, request, name or task.key)
+
+
+def _check_results(
+    perturbed: Iterator[Perturbed], watch: Watch, context: Context, request: Request, name: str
+) -> Iterator[Perturbed]:
+    """Yield the batches of an attack, after checking that the network returned only finite results to it."""
+
+    def check() -> None:
+        if watch.has_faults():
+            faults = watch.describe_faults(
+                context.attacked_model, to_float(request.images), request.labels, request.indices
+            )
+            raise NetworkError(f"Attacking images failed for {name}: {faults}")
+
+    for batch in perturbed:
+        check()
+        yield batch
+    check()
 
 
 def check_batches(
@@ -119,13 +156,9 @@ def _check_pixels(batch: Perturbed, name: str, request: Request, constraint: Con
     # The minimum and maximum propagate NaN, and a comparison with NaN is false.
     if not bool((batch.images.min() >= 0) & (batch.images.max() <= 1)):
         lowest, highest = float(batch.images.min()), float(batch.images.max())
-        cause = (
-            "This is a bug in the attack, or NaN in the network's weights."
-            if math.isnan(lowest)
-            else "This is a bug in the attack, which must clamp pixels to [0, 1]."
-        )
         raise PerturbationError(
-            f"Perturbing failed for {name}: expected pixels in [0, 1], got [{lowest}, {highest}]. {cause}"
+            f"Perturbing failed for {name}: expected pixels in [0, 1], got [{lowest}, {highest}]. This is a bug in the "
+            "attack, which must clamp pixels to [0, 1] and must not divide by zero."
         )
     if constraint is not None:
         strength = request.strengths[batch.strength_index]

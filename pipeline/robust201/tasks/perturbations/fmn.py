@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from robust201.models.arithmetic import cumulative_sum
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, batches_by_strength
 from robust201.tasks.attack_kit.batching import value_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of, to_float
@@ -179,7 +180,7 @@ def _project_l1(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tenso
     flat = difference.flatten(1)
     is_inside = (flat.abs().sum(dim=1) <= epsilons).to(flat.dtype)[:, None]
     sizes = flat.abs().sort(dim=-1).values.flip(-1)
-    sums = sizes.cumsum(dim=-1)
+    sums = cumulative_sum(sizes, dim=-1)
     ranks = torch.arange(1, flat.shape[1] + 1, device=flat.device).to(flat.dtype)
     last_index = ((sizes * ranks > sums - epsilons[:, None]).to(flat.dtype) * ranks).amax(dim=-1) - 1
     last_index = last_index.clamp_min(0)

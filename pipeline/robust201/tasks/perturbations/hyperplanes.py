@@ -18,6 +18,8 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
+from robust201.models.arithmetic import cumulative_sum
+
 _INFINITE_RATIO = 1e12
 """Number that stands for an infinite ratio."""
 
@@ -38,8 +40,8 @@ def project_linf(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Ten
     # longest distances still move, and the other entries have reached 0 or 1.
     backwards = order.flip((1,))
     weights = w.gather(1, backwards)
-    slopes = torch.cumsum(weights.abs(), dim=1)
-    heights = torch.cumsum(-weights * to_end.gather(1, backwards), dim=1) + height_at_end.unsqueeze(1)
+    slopes = cumulative_sum(weights.abs(), dim=1)
+    heights = cumulative_sum(-weights * to_end.gather(1, backwards), dim=1) + height_at_end.unsqueeze(1)
     height_at_first_end = heights[:, -1] - slopes[:, -1] * distances_to_end.gather(1, order[:, 0:1]).squeeze(1)
     is_near = offset - height_at_first_end > 0
     is_between = (offset - height_at_end > 0) & ~is_near
@@ -69,12 +71,12 @@ def project_l2(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     following = following.masked_fill(following == _INFINITE_RATIO, 0)
     squares = (w**2).gather(1, order)
     total = squares.sum(dim=1, keepdim=True)
-    slopes = total - torch.cumsum(squares, dim=1)
+    slopes = total - cumulative_sum(squares, dim=1)
     to_end = -(ratios * w) * (w.abs() > _MIN_WEIGHT).float()
     # `heights` are the changes of w · x when entries have moved along -w by the lengths `ordered`, at which they reach
     # 0 or 1.
     first_height = -total * ordered[:, 0:1]
-    heights = torch.cat((first_height, torch.cumsum((-following + ordered) * slopes, dim=1) + first_height), 1)
+    heights = torch.cat((first_height, cumulative_sum((-following + ordered) * slopes, dim=1) + first_height), 1)
     is_near = heights[:, 0] + c < 0
     is_beyond = (to_end * w).sum(dim=1) + c > 0
     is_between = ~(is_near | is_beyond)
@@ -97,7 +99,7 @@ def project_l1(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     to_end = (-t + (w < 0).float()) * (w != 0).float()
     gains = torch.minimum(-w * t, w * (1 - t)).gather(1, order)
     # `heights` are the values of w · x - b after 0, 1, … entries have moved to 0 or 1.
-    heights = torch.cumsum(torch.cat((c.unsqueeze(-1), gains), 1), dim=1)
+    heights = cumulative_sum(torch.cat((c.unsqueeze(-1), gains), 1), dim=1)
     is_between = heights[:, -1] < 0
     index = _bisect(lambda index: heights.gather(1, index) > 0, w, heights.shape[1])
     # The index may be beyond the last entry in rows that do not reach the hyperplane. Those rows discard these moves.

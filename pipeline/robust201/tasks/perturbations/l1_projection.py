@@ -9,6 +9,8 @@ import math
 
 import torch
 
+from robust201.models.arithmetic import cumulative_sum
+
 
 def correction_to_l1(clean: torch.Tensor, difference: torch.Tensor, radii: torch.Tensor) -> torch.Tensor:
     """Return the correction that projects images to the intersection of an L1 ball with [0, 1].
@@ -30,10 +32,10 @@ def correction_to_l1(clean: torch.Tensor, difference: torch.Tensor, radii: torch
     # While all values move at the same speed, the sum of distances is piecewise linear. Sort its breakpoints.
     negated, order = torch.sort(-torch.cat((smallest_move, largest_move), 1), dim=1)
     following = torch.cat((negated[:, 1:], torch.zeros_like(negated[:, :1])), 1)
-    slopes = (2 * (order < n_values).float() - 1).cumsum(dim=1)
+    slopes = cumulative_sum(2 * (order < n_values).float() - 1, dim=1)
     smallest_sum = -smallest_move.sum(dim=1)
     slack = radii.flatten() - y.abs().sum(dim=1)
-    sums = smallest_sum.unsqueeze(-1) + torch.cumsum((following - negated) * slopes, dim=1)
+    sums = smallest_sum.unsqueeze(-1) + cumulative_sum((following - negated) * slopes, dim=1)
     low = torch.zeros(len(x), 1, dtype=torch.int64, device=x.device)
     high = torch.full_like(low, 2 * n_values - 1)
     for _ in range(math.ceil(math.log2(2 * n_values))):

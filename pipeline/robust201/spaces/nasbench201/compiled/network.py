@@ -256,7 +256,7 @@ class InferenceNetwork:
                     if self._dtype is torch.float32
                     else cast_convolutions(self._uncompiled, self._dtype)
                 )
-                features, _ = uncompiled(torch.zeros(1, *size, device=parameter.device, dtype=self._dtype))
+                features = uncompiled.features(torch.zeros(1, *size, device=parameter.device, dtype=self._dtype))
             self._constant_logits[size] = self._classifier(features.to(self.device, torch.float32))
         return self._constant_logits[size].repeat(len(pixels), 1)
 

@@ -1,0 +1,313 @@
+"""Networks whose numbers would be wrong without a word are rejected or reported; numbers of their twins are right."""
+
+import warnings
+from collections import namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import robust201
+from robust201.core.errors import EvaluationError, NetworkError, RobustWarning
+from robust201.core.records import ImageSet
+from robust201.images import load_images, select
+
+EPSILON_255 = 8.0
+FGSM = {"fgsm": {"epsilons_255": [EPSILON_255]}}
+GRADIENT_ATTACKS: dict[str, dict[str, Any]] = {
+    "fgsm": {"epsilons_255": [EPSILON_255]},
+    "pgd": {"epsilons_255": [EPSILON_255], "steps": 3, "rel_stepsize": 1, "random_start": False},
+    "pgd_linf7": {"epsilons_255": [EPSILON_255]},
+    "pgd_l2": {"epsilons": [0.5], "steps": 3, "step_size": 0.5, "random_start": False},
+    "aa_apgd-ce": {"epsilons_255": [EPSILON_255], "steps": 3},
+    "aa_apgd-t": {"epsilons_255": [EPSILON_255], "steps": 3, "targets": 1},
+    "aa_fab-t": {"epsilons_255": [EPSILON_255], "steps": 2, "targets": 1},
+    "aa_standard": {"epsilons_255": [EPSILON_255], "steps": 3, "queries": 3},
+    "fmn": {"epsilons_255": [EPSILON_255], "steps": 50},
+    "fmn_l2": {"epsilons": [0.5], "steps": 50},
+    "fmn_l1": {"epsilons": [5.0], "steps": 50},
+}
+
+
+@pytest.fixture(scope="module")
+def images() -> ImageSet:
+    return select(load_images("digits"), count=20, seed=0)
+
+
+@pytest.fixture(scope="module")
+def core() -> nn.Module:
+    """Return a trained network, which classifies nearly all images correctly."""
+    return robust201.load_model(13714, "digits", "bundled:benchmark_data/demo")
+
+
+class Changed(nn.Module):
+    """A network whose images and logits are changed by functions."""
+
+    def __init__(
+        self,
+        core: nn.Module,
+        change_images: Callable[[torch.Tensor], torch.Tensor] = lambda images: images,
+        change_logits: Callable[[torch.Tensor], Any] = lambda logits: logits,
+    ) -> None:
+        super().__init__()
+        self.core = core
+        self.change_images, self.change_logits = change_images, change_logits
+
+    def forward(self, images: torch.Tensor) -> Any:
+        return self.change_logits(self.core(self.change_images(images)))
+
+
+def pixels_of(images: ImageSet) -> torch.Tensor:
+    return torch.from_numpy(images.images).float() / 255
+
+
+def loop_accuracy(network: nn.Module, images: ImageSet, epsilon: float = 0.0) -> float:
+    """Return the accuracy under FGSM that a plain PyTorch loop computes, one image at a time."""
+    n_correct = 0
+    for pixels, label in zip(pixels_of(images).split(1), torch.from_numpy(images.labels).split(1), strict=True):
+        leaf = pixels.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(functional.cross_entropy(network(leaf), label), [leaf])
+        attacked = (pixels + epsilon * gradient.sign()).clamp(0, 1)
+        n_correct += int((network(attacked).argmax(dim=1) == label).sum())
+    return n_correct / len(images)
+
+
+def accuracies_of(network: nn.Module, images: ImageSet, *keys: Any, **options: Any) -> list[float]:
+    table = robust201.evaluate(network, images, keys=list(keys), progress=False, **options)
+    return table["accuracy"].tolist()
+
+
+# --- outputs that are not one tensor ----------------------------------------------------------------------------------
+
+
+Outputs = namedtuple("Outputs", ["logits", "auxiliary"])
+
+
+@dataclass
+class ModelOutput:
+    loss: torch.Tensor | None
+    logits: torch.Tensor
+
+
+MULTIPLE_OUTPUTS: dict[str, tuple[Callable[[torch.Tensor], Any], str, str]] = {
+    "tuple": (lambda logits: (logits, -logits), r"tuple \(\[0\]: float32 \(20, 10\), \[1\]: float32", r"\[0\]"),
+    "one-tuple": (lambda logits: (logits,), r"tuple \(\[0\]: float32 \(20, 10\)\)", r"\[0\]"),
+    "features": (lambda logits: (logits.repeat(1, 51), logits), r"\[0\]: float32 \(20, 510\), \[1\]", r"\[0\]"),
+    "named tuple": (lambda logits: Outputs(logits, -logits), r"Outputs \(\[0\]: float32 \(20, 10\)", r"\[0\]"),
+    "list": (lambda logits: [logits, logits], r"list \(\[0\]: float32 \(20, 10\)", r"\[0\]"),
+    "dict": (lambda logits: {"aux": -logits, "logits": logits}, r"dict \(\['aux'\]: float32", r"\['logits'\]"),
+    "dataclass": (lambda logits: ModelOutput(None, logits), r"ModelOutput \(\.loss: .*\.logits: f", r"\.logits"),
+    "nothing": (lambda _logits: None, "an object of type NoneType", r"\[0\]"),
+}
+
+
+@pytest.mark.parametrize("case", MULTIPLE_OUTPUTS)
+def test_outputs_that_are_not_one_tensor_are_rejected(case: str, core: nn.Module, images: ImageSet) -> None:
+    change, description, selection = MULTIPLE_OUTPUTS[case]
+    network = Changed(core, change_logits=change)
+    message = rf"failed for Changed: expected a tensor of logits .*, got .*{description}.*images\){selection}` if"
+    with pytest.raises(NetworkError, match=message):
+        robust201.evaluate(network, images, keys=["clean"], progress=False)
+    with pytest.raises(NetworkError, match=message):
+        robust201.attack("fgsm", network, images.images, images.labels)
+    with pytest.raises(NetworkError, match=message):
+        robust201.compare([core, network], images, keys=["clean"], progress=False)
+    with pytest.raises(NetworkError, match=message):
+        robust201.curves(network, images, progress=False)
+
+
+def test_wrapped_network_with_several_outputs_has_the_accuracy_of_a_loop(core: nn.Module, images: ImageSet) -> None:
+    network = Changed(core, change_logits=lambda logits: (logits, logits.flip(1)))
+
+    class Logits(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.network(images)[0]
+            return logits
+
+    expected = [loop_accuracy(Logits(), images), loop_accuracy(Logits(), images, EPSILON_255 / 255)]
+    assert accuracies_of(Logits(), images, "clean", FGSM) == expected
+    assert expected[0] > 0.9
+
+
+# --- gradients and logits that are not finite -------------------------------------------------------------------------
+
+
+def add_contrast(images: torch.Tensor, constant: float) -> torch.Tensor:
+    """Add a tenth of the standard deviation over channels, which is 0 for grey pixels."""
+    return images + 0.1 * (images.var(dim=1, keepdim=True) + constant).sqrt()
+
+
+@pytest.mark.parametrize("engine", ["fused", "reference"])
+@pytest.mark.parametrize("key", GRADIENT_ATTACKS)
+def test_attack_with_nan_gradients_is_rejected(key: str, engine: str, core: nn.Module, images: ImageSet) -> None:
+    network = Changed(core, lambda pixels: add_contrast(pixels, 0))
+    assert accuracies_of(network, images, "clean") == [1.0]
+    few = select(images, count=5, seed=0)
+    with pytest.raises(NetworkError, match=rf"^Attacking images failed for Changed images {key}: the network's gr"):
+        robust201.evaluate(network, few, keys=[{key: GRADIENT_ATTACKS[key]}], engine=engine, progress=False)
+
+
+def test_twin_without_nan_gradients_has_the_accuracy_of_a_loop(core: nn.Module, images: ImageSet) -> None:
+    twin = Changed(core, lambda pixels: add_contrast(pixels, 1e-12))
+    expected = [loop_accuracy(twin, images), loop_accuracy(twin, images, EPSILON_255 / 255)]
+    assert accuracies_of(twin, images, "clean", FGSM) == expected
+    assert expected[1] < expected[0]
+
+
+def scale_gradient(images: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    """Return the images unchanged, with gradients that are multiplied by factors."""
+    scaled: torch.Tensor = _Scale.apply(images, factors)
+    return scaled
+
+
+class _Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, images: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(factors)
+        return images.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        (factors,) = ctx.saved_tensors
+        return gradient * factors, None
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("engine", ["fused", "reference"])
+def test_a_single_value_that_is_not_finite_is_found_and_its_image_named(
+    value: float, engine: str, core: nn.Module, images: ImageSet
+) -> None:
+    marked = images.images.copy()
+    marked[17, :, 0, 0] = 251
+    factors = torch.ones(images.images.shape[1:])
+    factors[1, 2, 3] = value
+
+    def change(pixels: torch.Tensor) -> torch.Tensor:
+        is_marked = (pixels[:, :1, :1, :1] * 255).round() == 251
+        return scale_gradient(pixels, torch.where(is_marked, factors, 1.0))
+
+    network = Changed(core, change)
+    arguments = {"images": marked, "labels": images.labels, "keys": FGSM, "engine": engine, "progress": False}
+    with pytest.raises(NetworkError, match=r"gradient is NaN or infinite for image 17\. "):
+        robust201.evaluate(network, **arguments)
+    with pytest.raises(NetworkError, match="image 17"):
+        robust201.attack("fgsm", network, marked, images.labels, epsilon_255=8, engine=engine)
+
+
+def test_images_that_are_not_attacked_may_have_nan_gradients(core: nn.Module, images: ImageSet) -> None:
+    """APGD does not attack misclassified images."""
+    marked, labels = images.images.copy(), images.labels.copy()
+    marked[17, :, 0, 0] = 251
+    labels[17] = (labels[17] + 1) % 10
+
+    def change(pixels: torch.Tensor) -> torch.Tensor:
+        is_marked = (pixels[:, :1, :1, :1] * 255).round() == 251
+        return scale_gradient(pixels, torch.where(is_marked, torch.nan, 1.0))
+
+    keys = {"aa_apgd-ce": {"epsilons_255": [1], "steps": 2}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RobustWarning)
+        for engine in ("fused", "reference"):
+            table = robust201.evaluate(Changed(core, change), marked, labels, keys, engine=engine, progress=False)
+            assert table["accuracy"].item() < 1
+
+
+FORWARD_ATTACKS: dict[str, dict[str, Any]] = {
+    "aa_square": {"epsilons_255": [4], "queries": 10},
+    "aa_square_l2": {"epsilons": [0.5], "queries": 10},
+    "rot10": {"rotations": 5},
+}
+
+
+@pytest.mark.parametrize("engine", ["fused", "reference"])
+@pytest.mark.parametrize("key", FORWARD_ATTACKS)
+def test_nan_logits_of_perturbed_images_are_found(key: str, engine: str, core: nn.Module, images: ImageSet) -> None:
+    """Square would not accept such a proposal, and the image would look robust."""
+    clean = pixels_of(images)
+
+    def change(logits: torch.Tensor) -> torch.Tensor:
+        return logits.masked_fill(is_perturbed[0], torch.nan)
+
+    is_perturbed = [torch.zeros(1, 1, dtype=torch.bool)]
+
+    def note(pixels: torch.Tensor) -> torch.Tensor:
+        distances = (pixels[:, None] - clean[None]).flatten(2).abs().amax(dim=2)
+        is_perturbed[0] = distances.amin(dim=1, keepdim=True) > 1e-3
+        return pixels
+
+    network = Changed(core, note, change)
+    few, keys = select(images, count=10, seed=0), {key: FORWARD_ATTACKS[key]}
+    with pytest.raises(
+        NetworkError, match=r"logits are NaN or infinite for a perturbed image, the nearest to image \d"
+    ):
+        robust201.evaluate(network, few, keys=keys, engine=engine, progress=False)
+
+
+@pytest.mark.parametrize("key", ["jacobian", "input_gradient", "hessian_input"])
+def test_measures_of_nan_gradients_are_rejected(key: str, core: nn.Module, images: ImageSet) -> None:
+    network = Changed(core, lambda pixels: add_contrast(pixels, 0))
+    with pytest.raises(EvaluationError, match=r"finite"):
+        robust201.evaluate(network, select(images, count=10, seed=0), keys=[key], progress=False)
+
+
+# --- networks without gradients ---------------------------------------------------------------------------------------
+
+
+class Quantised(nn.Module):
+    """A network whose last layer is quantised dynamically, and whose logits depend on a hidden parameter."""
+
+    def __init__(self, core: nn.Module) -> None:
+        super().__init__()
+        self.core = core
+        head = nn.Sequential(nn.Linear(10, 10))
+        with torch.no_grad():
+            head[0].weight.copy_(torch.eye(10))
+            head[0].bias.zero_()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch moves quantisation to another package
+            self.head = torch.ao.quantization.quantize_dynamic(head, {nn.Linear}, dtype=torch.qint8)
+        self.hidden = [nn.Parameter(torch.zeros(10))]  # not registered, so it still requires gradients
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.core(images)) + self.hidden[0]
+        return logits
+
+
+def without_gradients(core: nn.Module, kind: str) -> nn.Module:
+    if kind == "quantised":
+        return Quantised(core)
+    if kind == "detached":
+        return Changed(core, change_logits=lambda logits: logits.detach())
+    return Changed(core, lambda images: torch.from_numpy((images.detach().numpy() * 255).round() / 255).float())
+
+
+BLACK_BOX_KEYS = {"aa_square": {"epsilons_255": [4], "queries": 20}, "rot10": {"rotations": 5}}
+
+
+@pytest.mark.parametrize("kind", ["quantised", "detached", "another library"])
+def test_networks_without_gradients_withstand_only_attacks_without_gradients(
+    kind: str, core: nn.Module, images: ImageSet
+) -> None:
+    network, twin = without_gradients(core, kind), core
+    calls: list[tuple[int, int]] = []
+    keys: list[Any] = ["clean", BLACK_BOX_KEYS]
+    table = robust201.evaluate(
+        network, images, keys={"clean": {}} | BLACK_BOX_KEYS, progress=lambda *call: calls.append(call)
+    )
+    assert len(table) == len(calls) == len(keys) + 1
+    assert table["accuracy"][0] == loop_accuracy(twin, images)
+    comparison = robust201.compare([network, core], images, keys=BLACK_BOX_KEYS, progress=False)
+    assert len(comparison) == 2
+    for engine in ("fused", "reference"):
+        with pytest.raises(EvaluationError, match="its logits depend on the images, but have no gradient"):
+            robust201.evaluate(network, images, keys=FGSM, engine=engine, progress=False)
+    with pytest.raises(EvaluationError, match="have no gradient"):
+        robust201.curves(network, images, progress=False)
