@@ -169,16 +169,16 @@ def test_import_reports_networks_rejected_after_the_first(nats: Path, tmp_path: 
     source = tmp_path / "source"
     source.mkdir()
     (source / "000003.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes())
-    (source / "000021.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes()[:200])
-    write_edited_record(source, 309, replace_weights, {"200": [("cifar10", 777), ("cifar100", 777)]})
+    (source / "000309.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes()[:200])
+    write_edited_record(source, 21, replace_weights, {"200": [("cifar10", 777), ("cifar100", 777)]})
     (source / "999999.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes())
     report = import_to_store(source, tmp_path / "store", indices=[3, 5, 21, 309, 999_999])
-    assert {record.index for record in report.imported} == {3, 309}
+    assert {record.index for record in report.imported} == {3, 21}
     assert report.imported[-1].dataset == "cifar100"
     assert len(report.rejected) == 4
-    for message, expected_text in zip(report.rejected, ("#5", "truncated", "#309 cifar10", "999999"), strict=True):
+    for message, expected_text in zip(report.rejected, ("#5", "#21 cifar10", "truncated", "999999"), strict=True):
         assert expected_text in message
-    assert CheckpointStore(tmp_path / "store").find(309, "cifar100").seed == 777
+    assert CheckpointStore(tmp_path / "store").find(21, "cifar100").seed == 777
 
 
 def test_import_ignores_recorded_seed_and_parameter_count(tmp_path: Path) -> None:
