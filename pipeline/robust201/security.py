@@ -142,4 +142,4 @@ def _count_passes(task: Task, fields: Mapping[str, Any]) -> float:
     """Return the number of forward and backward passes per image, two per step."""
     parameters = task.parameters(**fields)
     assert isinstance(parameters, Fmn)  # noqa: S101 - `parse_attacks` accepts no other attack
-    return 2.0 * parameters.steps
+    return 2.0 * parameters.steps * parameters.n_runs

@@ -50,7 +50,21 @@ def test_curves_match_accuracies_of_evaluate(norm, key):
     assert table.loc[0, "clean_accuracy"] == evaluation["accuracy"][0]
     # Distances of an evaluation are limited by its largest epsilon.
     np.testing.assert_allclose(evaluation.distances[key], table.distances["tiny"], rtol=1e-6)
-    assert (table.loc[0, "passes"], table.loc[0, "n_images"]) == (50, 20)
+    assert (table.loc[0, "passes"], table.loc[0, "n_images"]) == (100 if key == "fmn_l2" else 50, 20)
+
+
+def test_l2_curves_fool_a_linear_network_on_all_images():
+    """With the projection alone, FMN stalls on some of these images (docs/protocol/attacks.md)."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
+    predicted = network(torch.from_numpy(IMAGES.images) / 255).argmax(dim=1).numpy()
+    shares = [
+        float(
+            robust201.curves({"linear": network}, IMAGES.images, predicted, "L2", attacks, **OPTIONS)["never_fooled"][0]
+        )
+        for attacks in (None, {"fmn_l2": {"projection": "ball"}})
+    ]
+    assert shares[0] == 0.0 < shares[1]
 
 
 def test_curves_take_smallest_distance_over_attacks():

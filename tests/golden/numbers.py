@@ -67,7 +67,7 @@ ATTACKS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("aa_standard_l2", {"epsilons": [0.4, 0.8], "steps": 1, "queries": 5}),
     ("aa_standard_l1", {"epsilons": [6, 15], "steps": 2, "queries": 2}),
     ("fmn", {"epsilons_255": [2, 5], "steps": 8}),
-    ("fmn_l2", {"epsilons": [0.4, 0.8], "steps": 8}),
+    ("fmn_l2", {"epsilons": [0.4, 0.8], "steps": 8, "projection": "ball"}),
     ("fmn_l2", {"epsilons": [0.4, 0.8], "steps": 8, "projection": "none"}),
     ("fmn_l1", {"epsilons": [6, 15], "steps": 8}),
     ("grid775", {"rotations": 5, "translations": 3}),

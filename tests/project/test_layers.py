@@ -52,6 +52,7 @@ ALLOWED_IMPORTERS = {
         "export",
         "reader/parquet_results.py",
     },
+    "altair": {"figures"},
     "pickle": {"core/unpickling.py"},
     "fsspec": {"shards/object_store.py"},
     "huggingface_hub": {"export/hub.py"},

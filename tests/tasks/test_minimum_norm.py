@@ -82,7 +82,8 @@ def distances_of(key, images):
 @pytest.mark.parametrize("steps", [1, 7, 60])
 @pytest.mark.parametrize("key", LIBRARY_ATTACKS)
 def test_fused_attack_matches_foolbox_bitwise(key, steps):
-    nearest = fused_minima(key, TASKS[key].parameters(steps=steps))
+    projection = {"projection": "ball"} if key == "fmn_l2" else {}
+    nearest = fused_minima(key, TASKS[key].parameters(steps=steps, **projection))
     expected = library_minima(LIBRARY_ATTACKS[key](steps=steps))
     assert count_differing_bits(nearest, expected) == 0
     if steps == 60:
@@ -103,19 +104,26 @@ def test_fmn_with_other_parameters_matches_foolbox(key, changes):
 def test_fmn_l2_without_projection_matches_foolbox():
     nearest = fused_minima("fmn_l2", TASKS["fmn_l2"].parameters(steps=30, projection="none"))
     assert count_differing_bits(nearest, library_minima(foolbox.attacks.L2FMNAttack(steps=30))) == 0
-    projected = fused_minima("fmn_l2", TASKS["fmn_l2"].parameters(steps=30))
+    projected = fused_minima("fmn_l2", TASKS["fmn_l2"].parameters(steps=30, projection="ball"))
     assert distances_of("fmn_l2", projected).median() < 0.9 * distances_of("fmn_l2", nearest).median()
 
 
-@pytest.mark.parametrize("projection", ["ball", "none"])
-def test_reference_fmn_l2_supports_both_projections(projection):
+@pytest.mark.parametrize("projection", ["ball", "none", "both"])
+@pytest.mark.parametrize("engine", ["reference", "fused"])
+def test_fmn_l2_takes_the_nearer_image_of_the_requested_runs(projection, engine):
+    """Without a projection, 3 steps fool some images nearer than with it, or fool images that it does not."""
     task, largest_radius = TASKS["fmn_l2"], 3.0**0.5 * SIZE
-    parameters = task.parameters(steps=20, projection=projection, epsilons=(largest_radius,))
-    context = tiny_context(task.key, batch_size=len(IMAGES))
-    library = {"ball": ProjectedL2Fmn, "none": foolbox.attacks.L2FMNAttack}[projection]
-    assert torch.equal(
-        perturb_all(task, parameters, IMAGES, context)[largest_radius], library_minima(library(steps=20))
+    parameters = task.parameters(steps=3, projection=projection, epsilons=(largest_radius,))
+    context = dataclasses.replace(tiny_context(task.key, batch_size=len(IMAGES)), engine=engine)
+    projected, unprojected = (
+        library_minima(library(steps=3)) for library in (ProjectedL2Fmn, foolbox.attacks.L2FMNAttack)
     )
+    distances = [distances_of("fmn_l2", images) for images in (projected, unprojected)]
+    is_nearer = (distances[1] > 0) & ((distances[0] == 0) | (distances[1] < distances[0]))
+    assert 0 < int(is_nearer.sum()) < len(IMAGES)
+    nearer = torch.where(is_nearer.view(-1, 1, 1, 1), unprojected, projected)
+    expected = {"ball": projected, "none": unprojected, "both": nearer}[projection]
+    assert torch.allclose(perturb_all(task, parameters, IMAGES, context)[largest_radius], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("task", FUSED_TASKS, ids=lambda task: task.key)

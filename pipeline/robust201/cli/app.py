@@ -314,7 +314,7 @@ def report(
     keys: ShownKeys = None,
     architectures: ShownNetworks = None,
 ) -> None:
-    """Write a report on a dataset as one HTML file that works offline: best networks, figures, tables, an explorer."""
+    """Write a report on a dataset as one HTML file that works offline: best networks, tables and figures."""
     from robust201.figures.report import write_report
     from robust201.reader.dataset import RobustnessDataset
 

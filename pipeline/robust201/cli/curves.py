@@ -72,7 +72,7 @@ def curves(
 
     To compare several weights of one architecture, give FILE:FUNCTION once, and --weights for each file.
     """
-    from robust201.figures.security_curves import check_figure_name
+    from robust201.figures.formats import check_figure_name
     from robust201.security import DEFAULT_ATTACKS, parse_attacks
     from robust201.security import curves as compute_curves
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure, FigureBase
 from matplotlib.ticker import PercentFormatter
 
 from robust201.figures.palette import GRID
-from robust201.figures.panels import SMALL_SIZE, TEXT_SIZE, count_columns, text_width_in_inches
+from robust201.figures.panels import POINTS_PER_INCH, SMALL_SIZE, TEXT_SIZE, count_columns, text_width
 from robust201.spaces.cell_space import INK
 
 METADATA: dict[str, dict[str, None]] = {
@@ -69,7 +69,9 @@ def make_panels(figure: FigureBase, n: int, n_columns: int, *, sharey: bool = Fa
 def draw_legend(figure: Figure, handles: Sequence[Any]) -> Any:
     """Draw a legend above all panels, in as many columns as fit."""
     max_letters = max(len(handle.get_label()) for handle in handles)
-    n_columns = count_columns(len(handles), figure.get_figwidth(), text_width_in_inches(max_letters, SMALL_SIZE) + 0.55)
+    n_columns = count_columns(
+        len(handles), figure.get_figwidth(), text_width(max_letters, SMALL_SIZE) / POINTS_PER_INCH + 0.55
+    )
     return figure.legend(
         handles=list(handles),
         loc="outside upper center",

@@ -10,10 +10,10 @@ from matplotlib.ticker import ScalarFormatter
 
 from robust201.core.errors import ConfigError
 from robust201.core.files import atomic_write, check_output_file
+from robust201.figures.formats import parse_width
 from robust201.figures.matplotlib_parts import METADATA, draw_legend, make_panels, style_axes
 from robust201.figures.palette import GRID
 from robust201.figures.panels import SMALL_SIZE, TEXT_SIZE, TITLE_SIZE, count_columns
-from robust201.figures.plots import parse_width
 from robust201.figures.vega_files import PNG_DPI
 from robust201.search.methods import METHODS
 from robust201.search.repeated_searches import RepeatedSearch

@@ -269,8 +269,8 @@ def standard_passes(parameters: Any, n_classes: int, resisting_fraction: float |
 
 
 def _minimum_norm_passes(parameters: Any, _n_classes: int) -> float:
-    # One run serves all epsilons. Each epsilon then takes one more pass, on the images that lie in its ball.
-    return float(3.0 * parameters.steps / len(parameters.strengths) + 2)
+    # A run serves all epsilons. Each epsilon then takes one more pass, on the images that lie in its ball.
+    return float(3.0 * parameters.steps * parameters.n_runs / len(parameters.strengths) + 2)
 
 
 _CORRUPTION_TASKS = (

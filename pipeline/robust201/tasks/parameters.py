@@ -547,6 +547,11 @@ class Fmn(Attack):
     gamma: Annotated[float, Field(gt=0, lt=1)] = 0.05
 
     @property
+    def n_runs(self) -> int:
+        """Number of runs of the attack."""
+        return 1
+
+    @property
     def cautions(self) -> tuple[Caution, ...]:
         """Warnings about too few steps."""
         if self.steps >= self.min_strong_steps:
@@ -559,11 +564,15 @@ class FmnL2(Fmn):
     """Fast minimum-norm attack in L2.
 
     Attributes:
-        projection: `ball` projects onto the ball of epsilon, as published; `none` does not, like Foolbox 3.3.4
-            (docs/protocol.md).
+        projection: `ball` projects onto the ball of epsilon, as published; `none` does not, like Foolbox 3.3.4; `both`
+            runs the attack with and without, and takes the nearer image (docs/protocol.md).
     """
 
-    projection: Literal["ball", "none"] = "ball"
+    projection: Literal["ball", "none", "both"] = "both"
+
+    @property
+    def n_runs(self) -> int:
+        return 2 if self.projection == "both" else 1
 
 
 _NORM_PARAMETERS: dict[Norm, type[Parameters]] = {

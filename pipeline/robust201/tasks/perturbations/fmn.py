@@ -10,7 +10,7 @@ project (as with `projection: none`); this module corrects this error for both e
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,9 @@ _MIN_NORM = 1e-12
 _ComputeNorms = Callable[[torch.Tensor], torch.Tensor]
 """Images or gradients (B, 3, H, W) → their norms (B,)."""
 
+_Project = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""(perturbations (B, 3, H, W), epsilons (B,)) → projections of the perturbations to balls around 0."""
+
 
 def reference(context: Context, parameters: Fmn, request: Request) -> Iterator[Perturbed]:
     """Run Foolbox's attack once on every batch, for all strengths."""
@@ -37,13 +40,16 @@ def reference(context: Context, parameters: Fmn, request: Request) -> Iterator[P
 
     images, labels, constraint = request.images, request.labels, CONSTRAINTS[parameters.norm]
     model = foolbox.PyTorchModel(context.classifier, bounds=(0, 1), device=context.classifier.device)
-    attack = _library_class(parameters)(
-        steps=parameters.steps, max_stepsize=parameters.max_stepsize, gamma=parameters.gamma
-    )
+    attacks = [
+        library_class(steps=parameters.steps, max_stepsize=parameters.max_stepsize, gamma=parameters.gamma)
+        for library_class in _library_classes(parameters)
+    ]
     for batch_number, batch in context.batches(len(images)):
         clean = to_float(images[batch])
         with context.seeded(batch_number), torch.enable_grad():
-            nearest = attack.run(model, clean, foolbox.criteria.Misclassification(labels[batch])).detach()
+            criterion = foolbox.criteria.Misclassification(labels[batch])
+            results = [attack.run(model, clean, criterion).detach() for attack in attacks]
+        nearest = _select_nearest(clean, results, _NORM_FUNCTIONS[parameters.norm].norms)
         for strength_index, strength in enumerate(request.strengths):
             perturbed = _replace_outside_ball(constraint, clean, nearest, constraint.radius(strength))
             yield Perturbed(strength_index, positions_of(batch, images.device), perturbed)
@@ -81,9 +87,37 @@ def _replace_outside_ball(
 
 
 def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn) -> torch.Tensor:
+    """Return the nearest misclassified iterate of each image, over the runs that the parameters request."""
+    functions = _NORM_FUNCTIONS[parameters.norm]
+    project = functions.project
+    projections: dict[str, list[_Project]] = {
+        "ball": [project],
+        "none": [_skip_projection],
+        "both": [project, _skip_projection],
+    }
+    requested = parameters.projection if isinstance(parameters, FmnL2) else "ball"
+    results = [_run_once(job, samples, parameters, project) for project in projections[requested]]
+    return _select_nearest(samples.clean, results, functions.norms)
+
+
+def _select_nearest(clean: torch.Tensor, results: Sequence[torch.Tensor], norms: _ComputeNorms) -> torch.Tensor:
+    """Return for each image the nearest result that differs from the clean image, or the clean image."""
+    nearest = results[0]
+    for result in results[1:]:
+        nearest_norms, result_norms = norms(nearest - clean), norms(result - clean)
+        is_nearer = (result_norms > 0) & ((nearest_norms == 0) | (result_norms < nearest_norms))
+        nearest = torch.where(_per_image(is_nearer), result, nearest)
+    return nearest
+
+
+def _run_once(
+    job: AttackJob,
+    samples: Samples,
+    parameters: Fmn,
+    project: _Project,
+) -> torch.Tensor:
     """Return the nearest misclassified iterate of each image, computed in Foolbox's order of operations."""
     clean, labels, functions = samples.clean, samples.labels, _NORM_FUNCTIONS[parameters.norm]
-    project = functions.project if getattr(parameters, "projection", "ball") == "ball" else _skip_projection
     delta = torch.zeros_like(clean)
     largest_possible_norm = functions.norms(torch.maximum(clean, 1 - clean))
     smallest_norm, best_delta = largest_possible_norm, delta
@@ -195,12 +229,12 @@ class _NormFunctions(NamedTuple):
     Attributes:
         norms: norms (B,) of perturbations.
         dual_norms: dual norms (B,) of gradients.
-        project: (perturbations (B, 3, H, W), epsilons (B,)) → projections of the perturbations to balls around 0.
+        project: projects perturbations.
     """
 
     norms: _ComputeNorms
     dual_norms: _ComputeNorms
-    project: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    project: _Project
 
 
 def _linf_norms(images: torch.Tensor) -> torch.Tensor:
@@ -223,8 +257,8 @@ _NORM_FUNCTIONS = {
 }
 
 
-def _library_class(parameters: Fmn) -> Any:
-    """Return Foolbox's class of the attack, with an error corrected (see the top of this module)."""
+def _library_classes(parameters: Fmn) -> Sequence[Any]:
+    """Return Foolbox's class for each run of the attack, with an error corrected (see the top of this module)."""
     import eagerpy
 
     from robust201.tasks.perturbations.foolbox_engine import foolbox
@@ -236,5 +270,6 @@ def _library_class(parameters: Fmn) -> Any:
             def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
                 return x0 + eagerpy.astensor(_project_l2((x - x0).raw, epsilon.raw))
 
-        return ProjectedL2FMN if parameters.projection == "ball" else library_class
-    return {"Linf": foolbox.attacks.LInfFMNAttack, "L1": foolbox.attacks.L1FMNAttack}[parameters.norm]
+        classes = {"ball": (ProjectedL2FMN,), "none": (library_class,), "both": (ProjectedL2FMN, library_class)}
+        return classes[parameters.projection]
+    return ({"Linf": foolbox.attacks.LInfFMNAttack, "L1": foolbox.attacks.L1FMNAttack}[parameters.norm],)
