@@ -96,11 +96,3 @@ def test_corrupt_command_draws_sheet_of_severities(robust201: RunCommand, tmp_pa
     assert robust201("corrupt", *arguments, "--sheet", tmp_path / "s.svg").code == 0
     # Each of two corruptions has the clean image and five severities.
     assert (tmp_path / "s.svg").read_text().count("<image") == 2 * 6
-
-
-def test_fuse_command_draws_blends_below_sources(robust201: RunCommand, tmp_path):
-    arguments = ("--first", "digits", "--second", "digits", "--out", tmp_path / "made", "--sheet", tmp_path / "s.svg")
-    assert robust201("fuse", *arguments).code == 0
-    # Each of eight blends is below its two sources.
-    assert (tmp_path / "s.svg").read_text().count("<image") == 3 * 8
-    assert robust201("fuse", *arguments[:-1], tmp_path / "s.gif").code == 2

@@ -48,10 +48,6 @@ COMMANDS = (
     "evaluate",
     "metrics",
     "search",
-    "study",
-    "fuse",
-    "import-images",
-    "robustify",
     "show",
     "rank",
     "push",
@@ -475,7 +471,7 @@ def list_living_processes(session: int) -> list[str]:
 
 @pytest.mark.parametrize(
     ("command", "is_resumable"),
-    [("run", True), ("study", True), ("export", False), ("report", False)],
+    [("run", True), ("export", False), ("report", False)],
 )
 def test_interruption_mentions_resuming_only_for_resumable_commands(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, is_resumable: bool

@@ -19,7 +19,6 @@ from robust201.cli.demo import demo
 from robust201.cli.evaluate import DATA_OPTION, ClassOrderName, Images, ResizeRule, evaluate, load_data
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DATASET_PANEL, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
-from robust201.cli.images import fuse, import_images, robustify
 from robust201.cli.metrics import metrics
 from robust201.cli.monitoring import AsJson, doctor, print_json, status
 from robust201.cli.options import (
@@ -46,7 +45,6 @@ from robust201.cli.plot import MEAN_HELP, ShownKeys, ShownNetworks, plot
 from robust201.cli.push import push
 from robust201.cli.rank import Epsilon, rank
 from robust201.cli.search import search
-from robust201.cli.study import study
 from robust201.cli.submit import submit_app
 from robust201.cli.train import plan_training_runs, run_training_runs
 from robust201.cli.user_file import parse_space
@@ -444,7 +442,6 @@ add_commands(
     *(plan, run, status, merge),
     *(verify, export, convert, push, meta),
     *(report, plot, rank, metrics, search),
-    *(study, fuse, import_images, robustify),
     *(evaluate, compare, curves, show),
 )
 app.add_typer(submit_app, rich_help_panel=RUN_PANEL)

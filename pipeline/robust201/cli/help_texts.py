@@ -23,12 +23,11 @@ PANELS = {
     RUN_PANEL: ("plan", "run", "submit", "status", "merge"),
     "Check and export results": ("verify", "export", "convert", "push"),
     DATASET_PANEL: ("report", "rank", "plot", "metrics", "analyse", "search"),
-    "Run a study": ("study", "fuse", "import-images", "robustify"),
     "Evaluate your own networks": ("evaluate", "compare", "curves", "show"),
 }
 """Commands by group, in the order in which `--help` lists them."""
 
-RESUMABLE_COMMANDS = ("fetch", "import", "corrupt", "robustify", "run", "submit", "study")
+RESUMABLE_COMMANDS = ("fetch", "import", "corrupt", "run", "submit")
 """Commands that resume where they stopped if they are run again."""
 
 EXAMPLES = {
@@ -81,17 +80,7 @@ EXAMPLES = {
         "robust201 search dataset --objective pgd:1 --methods local,evolution --figure regret.svg",
         "robust201 search dataset --objective clean --distinct",
     ),
-    "study": (
-        "robust201 study --published image-distribution",
-        "robust201 study jobs/image-distribution-small.yaml --out runs/image-distribution-small/study",
-    ),
     "meta": ("robust201 meta --key-style with-norm --out meta.json",),
-    "fuse": ("robust201 fuse --first mnist --second cifar10 --label second --out data/fusion-object",),
-    "import-images": ("robust201 import-images datasets/robust_CIFAR --out data/robust-cifar",),
-    "robustify": (
-        "robust201 robustify resnet50 --store checkpoints --recipe adversarial --dataset cifar10 --out data/robust",
-        "robust201 robustify resnet50 --store checkpoints --dataset cifar10 --method next-target --out data/ddet",
-    ),
     "corrupt": ("robust201 corrupt --data digits --out corrupted --keys fog,frost",),
     "evaluate": (
         "robust201 evaluate my_model.py:build --data cifar10 --keys clean,pgd,fog --images 1000 --out results.csv",

@@ -1,15 +1,23 @@
 """Grids of enlarged images with captions, drawn with Matplotlib."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from robust201.analysis.labels import key_label
+from robust201.core.files import atomic_write
 from robust201.figures import matplotlib_parts as parts
 from robust201.figures.panels import SMALL_SIZE
+from robust201.figures.vega_files import PNG_DPI
 from robust201.spaces.cell_space import INK
+
+FIGURE_WIDTH = 7.2
+"""Width of a sheet of images, in inches."""
 
 _LINE_HEIGHT = 0.16
 """Height of a line of text, in inches."""
@@ -70,3 +78,26 @@ def change_to_image(change: NDArray[np.float32], max_change: float) -> NDArray[n
     """
     scaled_change: NDArray[np.float32] = np.clip(0.5 + change / (2 * max(max_change, 1e-9)), 0, 1)
     return scaled_change
+
+
+def draw_corruptions(clean: NDArray[np.float32], corrupted: Mapping[str, NDArray[np.float32]]) -> Figure:
+    """Draw one image under corruptions, one row per key, one column per severity, as in the dataset paper's figure 18.
+
+    Args:
+        clean: (3, H, W) pixels in [0, 1].
+        corrupted: (5, 3, H, W) pixels at severities 1 to 5, by key.
+    """
+    rows = [[Tile(image) for image in (clean, *severities)] for severities in corrupted.values()]
+    columns = ["clean", *(f"severity {severity}" for severity in range(1, 6))]
+    return draw_image_grid(
+        rows, column_labels=columns, row_labels=[key_label(key) for key in corrupted], width=FIGURE_WIDTH
+    )
+
+
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Write a figure in the format given by the path's suffix; equal figures have equal bytes."""
+    settings: Any = {"svg.hashsalt": path.stem, "svg.fonttype": "none", "pdf.fonttype": 42}
+    file_format = path.suffix.lstrip(".")
+    with rc_context(settings), atomic_write(path) as stream:
+        figure.savefig(stream, format=file_format, dpi=PNG_DPI, metadata=parts.METADATA[file_format])
+    return path
