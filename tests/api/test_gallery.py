@@ -98,7 +98,7 @@ def test_show_command_writes_figure(robust201: RunCommand, tmp_path):
 
 
 def test_corrupt_command_draws_sheet_of_severities(robust201: RunCommand, tmp_path):
-    arguments = ("--count", "2", "--keys", "fog,contrast", "--out", tmp_path / "made", "--sheet", tmp_path / "s.svg")
-    assert robust201("corrupt", *arguments).code == 0
+    arguments = ("--data", "digits", "--images", "2", "--keys", "fog,contrast", "--out", tmp_path / "made")
+    assert robust201("corrupt", *arguments, "--sheet", tmp_path / "s.svg").code == 0
     # Each of two corruptions has the clean image and five severities.
     assert (tmp_path / "s.svg").read_text().count("<image") == 2 * 6
