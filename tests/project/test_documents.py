@@ -78,6 +78,8 @@ _FUNCTIONS_WITH_SIDE_EFFECTS = {
     "show",
     "mkdir",
     "copy",
+    "write_feature_images",
+    "write_fusion",
     "write_text",
     "to_parquet",
     "save",
