@@ -106,7 +106,7 @@ def test_entry_of_all_images_has_only_leaderboard_fields(data_folder: Path) -> N
 
 def test_evaluate_command_prints_entry(data_folder: Path, robust201: RunCommand) -> None:
     result = robust201(
-        "evaluate", "my_model.py:build", "--data", "cifar10", "--keys", "robustbench-corruptions", "--count", 10
+        "evaluate", "my_model.py:build", "--data", "cifar10", "--keys", "robustbench-corruptions", "--images", 10
     )
     assert result.code == 0, result.err
     row = json.loads(result.out)

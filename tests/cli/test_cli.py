@@ -38,19 +38,12 @@ COMMANDS = (
     "fetch",
     "import",
     "corrupt",
-    "train",
     "doctor",
     "plot",
     "compare",
     "curves",
-    "diff",
     "evaluate",
-    "audit",
     "search",
-    "study",
-    "fuse",
-    "import-images",
-    "robustify",
     "rank",
 )
 COMMAND_GROUPS = {"submit", "analyse"}
@@ -467,7 +460,7 @@ def list_living_processes(session: int) -> list[str]:
 
 @pytest.mark.parametrize(
     ("command", "is_resumable"),
-    [("run", True), ("study", True), ("export", False), ("report", False)],
+    [("run", True), ("export", False), ("report", False)],
 )
 def test_interruption_mentions_resuming_only_for_resumable_commands(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, is_resumable: bool

@@ -13,6 +13,9 @@ from robust201.weights.store import CheckpointStore
 from tests.support.natural_images import image_set
 from tests.support.official_archives import random_weights
 
+# Random networks classify at chance.
+pytestmark = pytest.mark.filterwarnings("ignore:.* by chance")
+
 N_IMAGES = 40
 
 

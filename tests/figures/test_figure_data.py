@@ -363,9 +363,6 @@ def test_top_cells_are_the_twenty_best_in_order(tmp_path):
     assert set(best_cell_rows["accuracy"]) == {clean[str(indices[-1])]}
     reference_size = top[top["among"] != figure_data.ALL_CELLS]["architecture"].unique()
     assert {kernel_parameters(nasbench201.specs()[index]) for index in reference_size} == {18}
-    codes = figure_data.operation_codes(all_cells, NasBench201())
-    assert codes.shape == (6, 20)
-    assert nasbench201.OPERATIONS[codes.iloc[0, 0]] == best_cell_rows["operation"].iloc[0]
 
 
 def test_best_cells_have_edit_distances(tmp_path):
@@ -402,7 +399,6 @@ def test_rank_architectures_breaks_ties_by_other_scores_and_then_by_index(tmp_pa
     ]
     ranked_by_attack = results.rank_architectures(results.scores["adversarial"])
     assert [row.architecture for row in ranked_by_attack] == [0, 4, 9, 2, 41]
-    assert results.best_architecture == 0
     top = figure_data.top_cells(results)
     top_by_clean = top[(top["score"] == "clean") & (top["among"] == figure_data.ALL_CELLS)].drop_duplicates(
         "architecture"

@@ -2,7 +2,6 @@
 
 import copy
 import html
-import io
 import re
 import time
 from dataclasses import replace
@@ -14,12 +13,14 @@ import pytest
 
 from robust201.analysis.dataset_results import MEANS, DatasetResults, read_results
 from robust201.core.errors import ResultsError
-from robust201.figures.page_figures import page_config, page_views
+from robust201.figures import figure_data
 from robust201.figures.palette import CORRUPTION_GROUPS, change_texts
+from robust201.figures.panels import specify_file, specify_page
 from robust201.figures.plots import FIGURE_FORMATS, save_plot, save_plots
 from robust201.figures.table import FIGURES
-from robust201.figures.vega_files import draw_file, draw_svg, specify_file
+from robust201.figures.vega_files import draw_svg
 from robust201.reader.dataset import RobustnessDataset
+from robust201.spaces.cell_space import PAPER
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from tests.support.fabricated import FabricatedStore, export, make_plan
@@ -34,53 +35,41 @@ ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309, 1462, 3456, 9930, 13714)
 
 def find_objects(spec) -> list[dict]:
     """Return all objects in a specification, each before the objects that it contains."""
-    if isinstance(spec, list):
-        return [spec_object for child in spec for spec_object in find_objects(child)]
-    return (
-        [spec, *(spec_object for value in spec.values() for spec_object in find_objects(value))]
-        if isinstance(spec, dict)
-        else []
-    )
+    children = spec if isinstance(spec, list) else spec.values() if isinstance(spec, dict) else ()
+    own = [spec] if isinstance(spec, dict) else []
+    return own + [spec_object for child in children for spec_object in find_objects(child)]
 
 
-def find_rows(spec, *columns) -> list[tuple]:
-    """Return the inline rows that have all of these columns, as tuples of the columns' values."""
-    tables = [
-        spec_object["values"] for spec_object in find_objects(spec) if isinstance(spec_object.get("values"), list)
-    ]
-    rows = [row for table in tables for row in table if isinstance(row, dict) and set(columns) <= row.keys()]
-    return [tuple(row[column] for column in columns) for row in rows]
+def specify(name, results, **options) -> dict:
+    """Return the specification of a figure's file."""
+    frame = FIGURES[name].compute(results)
+    return specify_file(FIGURES[name].specify(frame, results), WIDTH, 45, PAPER, **options)
+
+
+def find_titles(name, results) -> list[str]:
+    """Return the titles of a figure's panels, with their lines."""
+    panels = [panel for row in specify(name, results)["vconcat"] for panel in row["concat"]]
+    return ["\n".join(panel["title"]["text"]) for panel in panels if "title" in panel]
+
+
+def find_rows(name, results, *columns) -> list[tuple]:
+    """Return the rows of a figure's data that have all of these columns, as tuples of the columns' values."""
+    rows = [row for table in specify(name, results)["datasets"].values() for row in table]
+    return [tuple(row[column] for column in columns) for row in rows if set(columns) <= row.keys()]
+
+
+def read_drawn_texts(name, results) -> list[str]:
+    """Return all texts in a figure's file."""
+    return [html.unescape(text) for text in re.findall(r">([^<>]+)</(?:text|tspan)>", draw_svg(specify(name, results)))]
 
 
 def check_schema(spec) -> None:
-    """Validate a specification against Vega-Lite's schema, reduced to its first panel and one row per table."""
-    reduced = copy.deepcopy(spec)
-    # The schema does not contain the layout of legends.
-    reduced.get("config", {"legend": {"layout": {}}})["legend"].pop("layout")
-    for spec_object in find_objects(reduced):
-        for name in ("concat", "vconcat", "values"):
-            if isinstance(spec_object.get(name), list):
-                spec_object[name] = spec_object[name][:1]
+    """Validate a specification against Vega-Lite's schema."""
+    reduced = copy.deepcopy(spec) | {"datasets": {}}
+    reduced["config"]["legend"].pop("layout")  # the schema does not contain the layout of legends
+    for row in reduced["vconcat"]:
+        row["concat"] = row["concat"][:1]
     alt.Chart.from_dict(reduced)
-
-
-def find_heat_maps(spec) -> list[pd.DataFrame]:
-    """Return the tiles of each heat map in a specification, one row per tile."""
-    tables = [part["values"] for part in find_objects(spec) if isinstance(part.get("values"), str)]
-    return [pd.read_csv(io.StringIO(table), keep_default_na=False) for table in tables]
-
-
-def find_panels(name, frame, results) -> dict[str, dict]:
-    """Return the panels of a figure's file by their titles."""
-    spec = specify_file(FIGURES[name].specify(frame, results), WIDTH)
-    panels = [spec_object for spec_object in find_objects(spec) if "layer" in spec_object and "title" in spec_object]
-    return {"\n".join(panel["title"]["text"]): panel for panel in panels}
-
-
-def read_drawn_texts(name, frame, results) -> list[str]:
-    """Return all texts in a figure's file."""
-    svg = draw_svg(specify_file(FIGURES[name].specify(frame, results), WIDTH))
-    return [html.unescape(text) for text in re.findall(r">([^<>]+)</(?:text|tspan)>", svg)]
 
 
 @pytest.fixture(scope="module")
@@ -119,64 +108,21 @@ def all_cells_results(results) -> DatasetResults:
     return DatasetResults("digits", results.reader, accuracies.rename_axis(columns=["key", "strength"]))
 
 
-def test_operation_effects_are_drawn_with_their_intervals(all_cells_results):
-    figure = FIGURES["operation-effects"]
-    frame = figure.compute(all_cells_results)
-    assert list(frame["score"].unique()) == ["clean", "adversarial"]
-    assert ((frame["low"] < frame["effect"]) & (frame["effect"] < frame["high"])).all()
-    panels = find_panels("operation-effects", frame, all_cells_results)
-    assert list(panels) == ["clean accuracy", "mean adversarial accuracy"]
-    for panel, (_, rows) in zip(panels.values(), frame.groupby("score", sort=False), strict=True):
-        drawn_effects = pd.DataFrame(find_rows(panel, "edge", "operation", "effect", "low", "high")).drop_duplicates()
-        assert drawn_effects[[0, 1]].to_numpy().tolist() == rows[["edge", "operation"]].to_numpy().tolist()
-        np.testing.assert_allclose(drawn_effects[[2, 3, 4]], 100 * rows[["effect", "low", "high"]], atol=1e-3)
-
-
-def test_means_by_kernel_parameters_have_intervals(frames, results):
-    frame = frames["kernel-parameters"]
-    assert frame["mean_low"].isna().sum() == (frame["n"] == 1).sum() > 0  # a single cell has no interval
-    panel = specify_file(FIGURES["kernel-parameters"].specify(frame, results), WIDTH)["vconcat"][0]["concat"][0]
-    means = {row[0]: row[1:] for row in find_rows(panel, "tick_label", "mean", "mean_low", "mean_high")}
-    drawn_means = [means[str(size)] for size in frame["kernel_parameters"]]
-    assert [mean for mean, *_ in drawn_means] == pytest.approx(frame["mean"].tolist(), abs=1e-5)
-    assert [low is None for _, low, _ in drawn_means] == frame["mean_low"].isna().tolist()
-
-
-def test_neighbour_changes_show_their_intervals_on_the_page(tied_results):
-    on_cifar10 = replace(tied_results, name="cifar10")
-    assert on_cifar10.n_images == 10_000
-    frame = FIGURES["neighbours"].compute(on_cifar10)
-    row = frame[(frame["neighbour"] == 9930) & (frame["score"] == "clean")].iloc[0]
-    half_width = 1.959964 * ((0.9 * 0.1 + 0.883 * 0.117) / 10_000) ** 0.5
-    assert (row["low"], row["high"]) == pytest.approx((-0.017 - half_width, -0.017 + half_width), abs=1e-6)
-    figure = FIGURES["neighbours"].specify(frame, on_cifar10)
-    texts = find_heat_maps(page_views(figure, on_cifar10)["figures"][0])[0]["hover"].tolist()
-    assert f"-1.70 ({100 * row['low']:+.2f} to {100 * row['high']:+.2f})" in texts
-
-
 @pytest.mark.parametrize("name", FIGURES)
-def test_figure_is_valid_vega_lite(name, frames, results, two_datasets, all_cells_results):
+def test_figure_is_valid_vega_lite(name, results, two_datasets, all_cells_results):
     special_results = {
         "rank-correlation-datasets": read_results(two_datasets)[0],
         "operation-effects": all_cells_results,
     }
     figure_results = special_results.get(name, results)
-    frame = FIGURES[name].compute(figure_results) if name in special_results else frames[name]
-    figure = FIGURES[name].specify(frame, figure_results)
-    labels = [panel.label for panel in figure.panels]
-    assert len(set(labels)) == len(labels)
-    assert sum(panel.is_initial for panel in figure.panels) <= 1
-    for panel in figure.panels:
-        assert panel.column is None or panel.column in [*figure_results.columns, *figure_results.scores]
-        assert (panel.column is None) == (panel.limits is None)
-    file = specify_file(figure, WIDTH)
-    page = page_views(figure, figure_results)
-    assert [view["label"] for view in page["views"]] == (labels if figure.has_menu else [""])
-    for spec in (file, page["figures"][0]):
+    figure = FIGURES[name].specify(FIGURES[name].compute(figure_results), figure_results)
+    titles = [tuple(panel.title) for panel in figure.panels]
+    assert len(set(titles)) == len(titles)
+    page = specify_page(figure)
+    assert page["usermeta"]["columnWidth"] > figure.page_width
+    for spec in (specify(name, figure_results), page):
         assert not [spec_object for spec_object in find_objects(spec) if "url" in spec_object]
         check_schema(spec)
-    assert draw_file(figure, 6.75, "svg").count(b"<svg") == 1
-    assert draw_svg(page["figures"][0] | {"config": page_config()}).count("<svg") == 1
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -189,61 +135,6 @@ def test_figure_in_table_is_complete(name):
     assert figure.compute.__doc__
 
 
-def test_boxes_show_the_numbers_of_the_frame(frames, results):
-    frame = frames["attacks"]
-    panels = find_panels("attacks", frame, results)
-    assert list(panels) == ["APGD-CE", "Square", "FGSM", "PGD", "PGD-L2"]
-    for (_, boxes), panel in zip(frame.groupby("key", sort=False), panels.values(), strict=True):
-        drawn_boxes = find_rows(panel, "tick_label", "low", "q1", "median", "q3", "high")
-        assert (
-            [row[0] for row in drawn_boxes] == panel["encoding"]["x"]["scale"]["domain"] == ["clean", "0.5", "1", "8"]
-        )
-        np.testing.assert_allclose(
-            [row[1:] for row in drawn_boxes], boxes[["low", "q1", "median", "q3", "high"]], atol=1e-5
-        )
-        low, high = panel["encoding"]["y"]["scale"]["domain"]
-        outliers = [dot for dots in boxes["outliers"] for dot in dots if low <= dot <= high]
-        assert [dot for (dot,) in find_rows(panel, "outliers")] == pytest.approx(outliers, abs=1e-5)
-        assert {"y": {"datum": 0.1}} in find_objects(panel)  # chance among ten classes
-    axes = {title: panel["encoding"]["x"]["axis"]["title"] for title, panel in panels.items()}
-    assert axes == {**dict.fromkeys(["APGD-CE", "Square", "FGSM", "PGD"], "ε in 1/255"), "PGD-L2": "ε (L2)"}
-
-
-def test_corruption_boxes_have_the_colour_of_their_group(frames, results):
-    panels = find_panels("corruptions", frames["corruptions"], results)
-    panels = {title.lower().replace(" ", "_"): panel for title, panel in panels.items()}
-    assert sorted(panels) == sorted(CORRUPTIONS)
-    groups = {key: dict(find_rows(panel, "tick_label", "group")) for key, panel in panels.items()}
-    assert groups["fog"] == {"clean": "clean", **dict.fromkeys(["1", "3", "5"], "weather")}
-    assert groups["snow"] == groups["fog"] != groups["glass_blur"]
-    colour = panels["fog"]["encoding"]["color"]
-    assert colour["legend"]["values"] == list(CORRUPTION_GROUPS)
-    colours = dict(zip(colour["scale"]["domain"], colour["scale"]["range"], strict=True))
-    assert colours == {"clean": "#8b949e"} | {
-        group: group_colour for group, (group_colour, _) in CORRUPTION_GROUPS.items()
-    }
-    assert sorted(key for _, keys in CORRUPTION_GROUPS.values() for key in keys) == sorted(CORRUPTIONS)
-
-
-def test_points_in_files_match_the_frame(frames, results):
-    frame = frames["clean-vs-robust"]
-    panel = find_panels("clean-vs-robust", frame, results)["PGD, ε = 1/255"]
-    rows = frame[(frame["key"] == "pgd") & (frame["strength"] == 1)]
-    columns = ["architecture", "clean", "accuracy", "kernel_parameters"]
-    np.testing.assert_allclose(find_rows(panel, *columns), rows[columns], atol=1e-5)
-
-
-def test_heat_maps_show_the_frame_with_missing_values_as_dashes(frames, results):
-    frame = frames["rank-correlation"].copy()
-    frame.iloc[0, 1] = frame.iloc[1, 0] = np.nan
-    (tiles,) = find_heat_maps(page_views(FIGURES["rank-correlation"].specify(frame, results), results)["figures"])
-    assert tiles["value"].tolist()[:3] == ["1.0", "", str(round(frame.iloc[0, 2], 3))]
-    assert tiles["text"][1] == "–"
-    texts = read_drawn_texts("rank-correlation", frame, results)
-    assert texts.count("–") == 2
-    assert texts.count("1.00") >= 20
-
-
 @pytest.fixture(scope="module")
 def tied_results(tmp_path_factory) -> DatasetResults:
     """Return results in which 1462 and 3456 share the best clean accuracy, and 9930 is a neighbour of 3456."""
@@ -254,42 +145,62 @@ def tied_results(tmp_path_factory) -> DatasetResults:
     return results_of(write_results(tmp_path_factory.mktemp("tied"), accuracies_by_key))
 
 
+def test_corruption_boxes_have_the_colour_of_their_group(results):
+    spec = specify("corruptions", results)
+    (scale, *others) = [
+        part["scale"] for part in find_objects(spec) if part.get("field") == "group" and "scale" in part
+    ]
+    assert all(other == scale for other in others)
+    expected = {"clean": "#8b949e"} | {group: colour for group, (colour, _) in CORRUPTION_GROUPS.items()}
+    assert dict(zip(scale["domain"], scale["range"], strict=True)) == expected
+    rows = find_rows("corruptions", results, "key", "tick", "group")
+    assert {group for key, tick, group in rows if key == "fog" and tick != "clean"} == {"weather"}
+    assert {group for _, tick, group in rows if tick == "clean"} == {"clean"}
+    assert sorted(key for _, keys in CORRUPTION_GROUPS.values() for key in keys) == sorted(CORRUPTIONS)
+
+
+def test_heat_maps_show_missing_values_as_dashes(tmp_path):
+    clean = {str(index): 0.5 for index in ARCHITECTURES}
+    pgd = {str(index): [index / 20_000, index / 40_000] for index in ARCHITECTURES}
+    results = results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd}))
+    texts = read_drawn_texts("rank-correlation-attacks", results)
+    assert (texts.count("–"), texts.count("1.00")) == (5, 4)  # a constant has no rank correlation
+
+
 def test_figures_state_the_number_of_tied_cells(tied_results):
-    frame = FIGURES["best-cells"].compute(tied_results)
-    titles = list(find_panels("best-cells", frame, tied_results))
-    assert titles[:2] == ["clean, 90.0%\n#3456, one of 2", "mean adversarial, 40.0%\n#3456"]
-    frame = FIGURES["neighbours"].compute(tied_results)
-    assert (
-        next(iter(find_panels("neighbours", frame, tied_results))) == "#3456, best by clean, one of 2:\nchange of clean"
-    )
-    labels = [panel.label for panel in FIGURES["neighbours"].specify(frame, tied_results).panels]
-    assert labels[0] == "best by clean (#3456, one of 2): change of clean"
-    frame = FIGURES["top-cells"].compute(tied_results)
-    first_panel = next(iter(find_panels("top-cells", frame, tied_results).values()))
-    assert [text for (text,) in find_rows(first_panel, "text")] == ["=1", "=1", "3", "4", "rank"]
-    assert find_rows(first_panel, "column", "accuracy", "rank")[0] == ("#3456", "90.00%", "=1")
+    assert find_titles("best-cells", tied_results)[:2] == [
+        "clean, 90.0%\n#3456, one of 2",
+        "mean adversarial, 40.0%\n#3456",
+    ]
+    assert find_titles("neighbours", tied_results)[0] == "#3456, best by clean, one of 2:\nchange of clean"
+    ranks = find_rows("top-cells", tied_results, "text")[:4]
+    assert ranks == [("=1",), ("=1",), ("3",), ("4",)]
+    assert ("#3456", 0.9, "=1") in find_rows("top-cells", tied_results, "cell", "accuracy", "rank")
 
 
 def test_top_cells_state_the_number_of_omitted_ties(tmp_path):
     indices = nasbench201.evaluated_indices()[:25]
     results = results_of(write_results(tmp_path, {"clean": {str(index): 0.9 for index in indices}}))
-    frame = FIGURES["top-cells"].compute(results)
-    title = next(iter(find_panels("top-cells", frame, results))).strip()
-    assert title == "clean accuracy, all evaluated cells; 5 more are as accurate as the last"
-    page = page_views(FIGURES["top-cells"].specify(frame, results), results)["figures"][0]
-    assert page["encoding"]["x"]["axis"]["title"] == "5 more are as accurate as the last"
+    titles = find_titles("top-cells", results)
+    assert titles[0].strip() == "clean accuracy, all evaluated cells; 5 more are as accurate as the last"
 
 
 def test_panels_of_changes_share_one_colour_scale(tied_results):
-    frame = FIGURES["neighbours"].compute(tied_results)
-    colours = [
-        spec_object
-        for spec_object in find_objects(list(find_panels("neighbours", frame, tied_results).values()))
-        if "legend" in spec_object
-    ]
-    largest_change = 100 * frame["change"].abs().max()
-    assert [colour["scale"]["domain"] for colour in colours] == [pytest.approx([-largest_change, largest_change])] * 4
-    assert colours[0]["legend"]["title"] == "change of accuracy in percentage points"
+    largest_change = 100 * FIGURES["neighbours"].compute(tied_results)["change"].abs().max()
+    spec = specify("neighbours", tied_results)
+    domains = [part["scale"]["domain"] for part in find_objects(spec) if part.get("legend") and "scale" in part]
+    assert domains == [pytest.approx([-largest_change, largest_change])] * 4
+
+
+def test_neighbour_changes_show_their_intervals_in_tooltips(tied_results):
+    on_cifar10 = replace(tied_results, name="cifar10")
+    assert on_cifar10.n_images == 10_000
+    frame = FIGURES["neighbours"].compute(on_cifar10)
+    row = frame[(frame["neighbour"] == 9930) & (frame["score"] == "clean")].iloc[0]
+    half_width = 1.959964 * ((0.9 * 0.1 + 0.883 * 0.117) / 10_000) ** 0.5
+    assert (row["low"], row["high"]) == pytest.approx((-0.017 - half_width, -0.017 + half_width), abs=1e-6)
+    expected = f"-1.70 ({100 * row['low']:+.2f} to {100 * row['high']:+.2f})"
+    assert (expected,) in find_rows("neighbours", on_cifar10, "hover")
 
 
 def test_change_texts_of_zero_have_no_sign():
@@ -301,18 +212,18 @@ def test_change_texts_of_zero_have_no_sign():
 def test_confidence_note_explains_images_of_autoattack(tmp_path, keys, has_note):
     export(tmp_path / "dataset", make_plan([0, 2], keys, ["digits"]), FabricatedStore(n_classes=10))
     (results,) = read_results(RobustnessDataset(tmp_path / "dataset"))
-    texts = read_drawn_texts("confidence", FIGURES["confidence"].compute(results), results)
+    texts = read_drawn_texts("confidence", results)
     assert (
         "APGD-CE and Square: correct predictions are on clean images that withstood the attack" in texts
     ) == has_note
-    assert "an architecture may misclassify only a few images" in texts
+    assert "wrong predictions: an architecture may misclassify only a few images" in texts
 
 
 def test_one_class_confidence_names_the_selected_class(tmp_path):
     export(tmp_path / "dataset", make_plan([0, 2], ("clean", "pgd"), ["cifar10"]), FabricatedStore(n_classes=10))
     (results,) = read_results(RobustnessDataset(tmp_path / "dataset"))
     results = replace(results, shown_class=3)
-    texts = read_drawn_texts("one-class-confidence", FIGURES["one-class-confidence"].compute(results), results)
+    texts = read_drawn_texts("one-class-confidence", results)
     assert "confidence in class 3 (cat), over the" in texts
     csv_by_class = {
         class_number: save_plot(
@@ -321,16 +232,6 @@ def test_one_class_confidence_names_the_selected_class(tmp_path):
         for class_number in (3, 4)
     }
     assert csv_by_class[3] != csv_by_class[4]
-
-
-def test_class_confidences_have_a_position_per_class(tmp_path):
-    export(tmp_path / "dataset", make_plan([0, 2], ("clean", "pgd"), ["cifar10"]), FabricatedStore(n_classes=10))
-    (results,) = read_results(RobustnessDataset(tmp_path / "dataset"))
-    panels = find_panels("class-confidence", FIGURES["class-confidence"].compute(results), results)
-    assert list(panels) == ["Clean", "PGD, ε = 1/255"]
-    for panel in panels.values():
-        assert panel["encoding"]["x"]["scale"]["domain"] == [str(number) for number in range(10)]
-        assert {position for (position,) in find_rows(panel, "tick_label")} == {str(number) for number in range(10)}
 
 
 @pytest.mark.parametrize(
@@ -471,14 +372,11 @@ def test_title_is_drawn_only_on_request(dataset, tmp_path, name):
 @pytest.mark.slow_combinations
 def test_figures_of_means_state_their_weighting(tied_results, all_cells_results, name, mean):
     results = replace(all_cells_results if name == "operation-effects" else tied_results, mean=mean)
-    frame = FIGURES[name].compute(results)
     if name == "clean-vs-corrupted":
-        assert frame.empty
+        assert FIGURES[name].compute(results).empty
         return
-    notes = (MEANS[mean],)
-    spec = specify_file(FIGURES[name].specify(frame, results), WIDTH, notes=notes)
-    title_lines = spec["title"].get("subtitle") or spec["title"]["text"]
-    assert " ".join(title_lines).endswith(MEANS[mean])
+    title = specify(name, results, notes=(MEANS[mean],))["title"]
+    assert " ".join(title.get("subtitle") or title["text"]).endswith(MEANS[mean])
     assert MEANS[mean] in FIGURES[name].describe(results)
 
 
@@ -486,13 +384,11 @@ def test_points_beyond_the_axes_are_drawn_as_arrows_with_a_count(tmp_path):
     clean = {str(index): 0.9 + index / 1000 for index in range(20)} | {"20": 0.1}
     pgd = {name: [accuracy - 0.05, accuracy - 0.1] for name, accuracy in clean.items()}
     results = results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd}))
-    frame = FIGURES["clean-vs-robust"].compute(results)
-    panels = find_panels("clean-vs-robust", frame, results)
-    assert panels["PGD, ε = 1/255"]["encoding"]["x"]["scale"]["domain"][0] > 0.85
-    assert read_drawn_texts("clean-vs-robust", frame, results).count("◀ 1") == 2
-    frame = FIGURES["attacks"].compute(results)
-    assert find_panels("attacks", frame, results)["PGD"]["encoding"]["y"]["scale"]["domain"] == [0.8, 0.95]
-    assert read_drawn_texts("attacks", frame, results).count("▼1") == 3
+    limits, _ = figure_data.scatter_limits(FIGURES["clean-vs-robust"].compute(results))
+    assert limits[0] > 0.85
+    assert read_drawn_texts("clean-vs-robust", results).count("◀ 1") == 2
+    assert figure_data.box_range(FIGURES["attacks"].compute(results)) == (0.8, 0.95)
+    assert read_drawn_texts("attacks", results).count("▼1") == 3
 
 
 def test_figure_across_datasets_is_drawn_once(robust201, two_datasets, tmp_path):

@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from robust201.analysis.dataset_results import read_results
+from robust201.analysis.leaderboard import make_leaderboard
 from robust201.core.errors import ResultsError
-from robust201.figures.packed_accuracies import MISSING, RESOLUTION, pack_accuracies, pack_results, pack_space
+from robust201.figures.page_data import (
+    MISSING,
+    RESOLUTION,
+    pack_accuracies,
+    pack_intervals,
+    pack_results,
+    pack_space,
+)
 from robust201.figures.report import VEGA_SCRIPT, summary_table, write_report
 from robust201.figures.table import FIGURES
 from robust201.reader import json_files
@@ -77,17 +85,6 @@ def test_summary_table_has_every_evaluation_once(dataset):
     }
 
 
-def test_pack_space_indexes_cells_by_their_operations():
-    space = pack_space(NasBench201())
-    ids = np.frombuffer(base64.b64decode(space["ids"]), "<u2")
-    isomorphs = np.frombuffer(base64.b64decode(space["isomorphs"]), "<u2")
-    assert sorted(ids) == list(range(nasbench201.N_ARCHITECTURES))
-    assert tuple(isomorphs) == nasbench201.isomorphs()
-    for index in (0, 13714, 15624):
-        operations = [nasbench201.OPERATIONS.index(name) for name in nasbench201.parse(nasbench201.specs()[index])]
-        assert ids[sum(operation * 5 ** (5 - edge) for edge, operation in enumerate(operations))] == index
-
-
 @given(arrays(np.int64, (3, 4), elements=st.integers(0, 10_000)))
 def test_packed_accuracies_are_exact_for_ten_thousand_images(n_correct):
     import pandas as pd
@@ -106,32 +103,62 @@ def test_packed_accuracies_are_in_the_order_of_counts(counts):
     assert (first_code < second_code) == (first_count < second_count)
 
 
-def test_pack_results_matches_the_dataset(dataset):
-    packed = pack_results(read_results(dataset)[0])
-    assert packed["name"] == "cifar10"
-    packed_accuracies = np.frombuffer(base64.b64decode(packed["accuracies"]), "<u2").reshape(-1, len(ARCHITECTURES))
-    assert len(packed["columns"]) == len(packed_accuracies)
-    for column, packed_row in zip(packed["columns"], packed_accuracies, strict=True):
-        assert packed_row / RESOLUTION == pytest.approx(
-            read_accuracies(dataset, column["key"], column["strength"]), abs=5e-5
-        )
-    assert np.frombuffer(base64.b64decode(packed["architectures"]), "<u2").tolist() == list(ARCHITECTURES)
+def pack(dataset, name="cifar10"):
+    results = next(results for results in read_results(dataset) if results.name == name)
+    return results, pack_results(results, make_leaderboard(results))
 
 
-def test_explorer_first_shows_cell_with_best_mean_adversarial_accuracy(tmp_path):
-    accuracies_by_key = {
-        "clean": {"0": 0.9, "2": 0.9, "4": 0.95},
-        "pgd": {"0": [0.1, 0.2], "2": [0.2, 0.2], "4": [0.1, 0.3]},
-    }
-    # Cells 2 and 4 have the same mean, and 4 is better on clean images.
-    assert pack_results(read_results(RobustnessDataset(write_results(tmp_path, accuracies_by_key)))[0])["best"] == 4
+def unpack(text) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), "<u2")
 
 
-def test_missing_accuracies_are_packed_as_missing(tmp_path):
-    write_results(tmp_path, {"clean": {"0": 0.5}, "pgd": {"0": [1.0, None], "2": [0.25, 0.0]}})
-    packed = pack_results(read_results(RobustnessDataset(tmp_path))[0])
-    packed_accuracies = np.frombuffer(base64.b64decode(packed["accuracies"]), "<u2").reshape(3, 2)
-    assert packed_accuracies.tolist() == [[5000, MISSING], [10_000, 2500], [MISSING, 0]]
+def test_page_has_the_accuracies_and_intervals_of_every_network(dataset):
+    results, packed = pack(dataset)
+    networks = [network["id"] for network in packed["networks"]]
+    assert sorted(networks) == list(ARCHITECTURES)
+    codes = unpack(packed["accuracies"]).reshape(-1, len(networks))
+    assert len(packed["evaluations"]) == len(codes) == len(results.columns)
+    ends = unpack(packed["intervals"]).reshape(-1, 2)
+    for (key, strength), row in zip(results.columns, codes, strict=True):
+        accuracies = [dataset.accuracy(network, "cifar10", key, strength) for network in networks]
+        assert row / RESOLUTION == pytest.approx(accuracies, abs=5e-5)
+        expected = np.column_stack(accuracy_intervals(np.array(accuracies), N_IMAGES))
+        np.testing.assert_allclose(ends[row] / RESOLUTION, expected, atol=1e-4)
+    assert unpack(pack_space(NasBench201())["isomorphs"]).tolist() == list(nasbench201.isomorphs())
+    for network in packed["networks"]:
+        assert network["operations"] == nasbench201.parse(network["spec"])
+        assert network["spec"] == nasbench201.specs()[network["id"]]
+
+
+def test_table_has_intervals_and_marks_ties(dataset):
+    _, packed = pack(dataset)
+    column = packed["columns"][0]
+    with pytest.warns(UnpairedTestWarning):
+        ranking = dataset.rank("cifar10", "clean", ties=0.05)
+    for index, network in enumerate(packed["networks"]):
+        row = ranking.loc[network["id"]]
+        low, high = accuracy_intervals(row["value"], N_IMAGES)
+        numbers = [column[name][index] for name in ("accuracies", "low", "high")]
+        assert numbers == pytest.approx([100 * row["value"], 100 * low, 100 * high], abs=0.01)
+        assert column["tied"][index] == row["tied"]
+    assert 1 <= ranking["tied"].sum() < len(ARCHITECTURES)
+
+
+def test_intervals_are_exact_if_few_images_are_wrong():
+    ends = pack_intervals(100)[9800] / RESOLUTION
+    assert ends == pytest.approx(np.array(clopper_pearson_intervals(98, 100)), abs=1e-4)
+
+
+def test_scores_state_ranks_and_missing_numbers(tmp_path):
+    write_results(tmp_path, {"clean": {"0": 0.9, "2": 0.9, "4": 0.95}, "pgd": {"0": [0.1, None], "2": [0.2, 0.2]}})
+    _, packed = pack(RobustnessDataset(tmp_path))
+    texts = {score["label"]: score["texts"] for score in packed["scores"]}
+    by_network = dict(zip([network["id"] for network in packed["networks"]], texts["clean accuracy"], strict=True))
+    assert by_network == {0: "90.00%, rank =2 of 3", 2: "90.00%, rank =2 of 3", 4: "95.00%, rank 1 of 3"}
+    assert sorted(texts["mean adversarial accuracy"]) == ["20.00%, rank 1 of 1", "–", "–"]
+    assert (unpack(packed["accuracies"]) == MISSING).sum() == 3
+    (pgd,) = [column for column in packed["columns"] if column["label"].startswith("PGD")]
+    assert pgd["accuracies"].count(None) == 1
 
 
 def test_report_shows_partial_results(tmp_path):
@@ -203,9 +230,8 @@ def test_page_is_self_contained(page):
     assert not {"link", "iframe", "img", "base"} & set(parser.tags)
     assert "default-src 'none'" in page
     assert all(url.startswith("#") for url in parser.urls)
-    # Ids are unique, and every URL points to an id, except #cell=…, which the page's script handles.
     assert len(set(parser.ids)) == len(parser.ids)
-    assert {url[1:] for url in parser.urls if not url.startswith("#cell=")} <= set(parser.ids)
+    assert {url[1:] for url in parser.urls} <= set(parser.ids)
 
 
 def test_page_contains_vega_once(page):
@@ -222,37 +248,8 @@ def test_page_shows_every_row_and_figure(dataset, page):
         figures = re.findall(rf'<figure id="{name}-([^"]*)"', page)
         assert figures == [figure for figure in figures_of_accuracies if figure in figures]
         assert {"attacks", "rank-correlation-corruptions", "clean-vs-corrupted", "best-cells"} <= set(figures)
-    assert "12 of 6,466 non-isomorphic architectures; 21 keys; 2 datasets; 40 test images (seed 3)" in page
-
-
-def test_leaderboard_has_intervals_and_marks_ties(dataset, page):
-    table = page[page.index('<table class="leaderboard">') :].partition("<tbody>")[2].partition("</table>")[0]
-    table_rows = re.findall(r'<tr><th><a href="#cell=\d+" data-cell="(\d+)">#\d+</a></th><td>(.*?)</td>', table)
-    assert sorted(int(network) for network, _ in table_rows) == list(ARCHITECTURES)
-    with pytest.warns(UnpairedTestWarning):
-        ranking = dataset.rank("cifar10", "clean", ties=0.05)
-    for network, cell in table_rows:
-        row = ranking.loc[int(network)]
-        low, high = accuracy_intervals(row["value"], N_IMAGES)
-        percentage = f"{100 * row['value']:.1f}"
-        percentage = f"<strong>{percentage}</strong>" if row["tied"] else percentage
-        assert cell == f"{percentage} <small>[{100 * low:.1f}, {100 * high:.1f}]</small>"
-    assert 1 <= ranking["tied"].sum() < len(ARCHITECTURES)
-
-
-def test_page_and_explorer_show_exact_intervals_if_few_images_are_wrong(tmp_path):
-    write_results(tmp_path, {"clean": {"0": 0.98, "2": 0.5}})
-    sweep = {"format": 1, "sweep": {"images": {"count": 100}}, "measurements": ["accuracy"]}
-    (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"strengths": {"cifar10": {"clean": [0]}}}))
-    dataset = RobustnessDataset(tmp_path)
-    page = write_report(dataset, tmp_path / "page.html").read_text()
-    ends = clopper_pearson_intervals(98, 100)
-    interval = f"[{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]"
-    assert f"98.0</strong> <small>{interval}</small>" in page
-    assert f"98.00% {interval}<br>" in page
-    (results,) = read_results(dataset)
-    few_correct_intervals = pack_results(results)["fewCorrect"]
-    assert few_correct_intervals == np.column_stack(clopper_pearson_intervals(np.arange(5), 100)).tolist()
+    assert "12 of 6,466 non-isomorphic architectures of NAS-Bench-201" in page
+    assert "40 test images (seed 3); 21 keys on CIFAR-10, digits" in page
 
 
 def test_report_reads_accuracies_once(tmp_path, monkeypatch):
@@ -290,6 +287,6 @@ def test_report_escapes_names(tmp_path, name):
     page = write_report(RobustnessDataset(tmp_path / "dataset"), tmp_path / "report.html").read_text()
     parser = PageParser()
     parser.feed(page)
-    assert parser.tags.count("b") == 3  # all from the template
+    assert parser.tags.count("b") == 0
     assert page.count("</script>") == page.count("<script") == parser.tags.count("script")
     assert find_embedded_json(page)[-1]["datasets"][0]["name"] == name

@@ -217,8 +217,6 @@ def test_run_rejects_invalid_option_without_writing(
         (b"a: b: c\n", "mapping values are not allowed"),
         (b"name: !!python/object/apply:os.abort []\n", "could not determine a constructor"),
         (b"? [1, 2]\n: 3\n", "a field name that is a list or mapping"),
-        (b"[" * 5_000, "nested more than 50 levels deep"),
-        (b"- " * 50_000, "nested more than 50 levels deep"),
     ],
 )
 def test_commands_reject_file_that_is_not_a_sweep(
@@ -240,11 +238,11 @@ def test_commands_reject_file_that_is_not_a_sweep(
     ("arguments", "hint"),
     [
         (("fetch", "cifra10", "--out", "."), "Did you mean 'cifar10'?"),
-        (("corrupt", "--out", "out", "--keys", "fogg"), "Did you mean 'fog'?"),
-        (("corrupt", "--out", "out", "--dataset", "digitz"), "Did you mean 'digits'?"),
-        (("corrupt", "--out", "out", "--count", "-5"), "expected a count from 1 to 450, got -5."),
-        (("corrupt", "--out", "out", "--frost", "nowhere", "--count", "10"), "nowhere"),
-        (("corrupt", "--out", "out", "--check-published"), "a dataset with published corruptions"),
+        (("corrupt", "--data", "digits", "--out", "out", "--keys", "fogg"), "Did you mean 'fog'?"),
+        (("corrupt", "--out", "out", "--data", "digitz"), "Did you mean 'digits'?"),
+        (("corrupt", "--data", "digits", "--out", "out", "--images", "-5"), "expected a count from 1 to 450, got -5."),
+        (("corrupt", "--data", "digits", "--out", "out", "--frost", "nowhere", "--images", "10"), "nowhere"),
+        (("corrupt", "--data", "digits", "--out", "out", "--check-published"), "a dataset with published corruptions"),
         (("status", "nowhere"), "expected a results folder"),
         (("verify", "nowhere"), "expected a results folder"),
         (("merge", "nowhere", "--compact"), "expected a results folder"),

@@ -61,29 +61,14 @@ def test_invalid_sweep_from_pipe_gives_config_error(tmp_path: Path) -> None:
     writer.join()
 
 
-NESTED_ALIASES = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else 'x'] * 10)}]" for i in range(9))
-
-
 @pytest.mark.parametrize(
     "yaml_text",
     [
-        NESTED_ALIASES + "\nname: *a8\n",
-        NESTED_ALIASES + "\nkeys: {clean: *a8}\n",
-        "a: &a [*a]\n",
-        "name: &a {b: *a}\n",
         "name: " + "x" * 1_000_000,
         "x" * 1_000_000 + ": 1",
         "? [" + "1, " * 10_000 + "]\n: 1",
     ],
-    ids=[
-        "nested list",
-        "nested key",
-        "recursive list",
-        "recursive mapping",
-        "long name",
-        "long field",
-        "list as field name",
-    ],
+    ids=["long name", "long field", "list as field name"],
 )
 def test_huge_yaml_values_give_one_line_error(robust201: RunCommand, tmp_path: Path, yaml_text: str) -> None:
     (tmp_path / "sweep.yaml").write_text(yaml_text)

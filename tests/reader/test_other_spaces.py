@@ -104,7 +104,7 @@ def test_report_contains_all_figures_that_do_not_need_cells(folder, dataset, tmp
     with pytest.raises(ResultsError, match="the figure needs an accuracy of architectures that are cells"):
         save_plot(dataset, "top-cells", tmp_path / "top.png")
     page = write_report(dataset, tmp_path / "page.html").read_text()
-    assert 'id="explorer"' not in page
+    assert 'id="cell-drawing"' not in page
     assert "Robustness of networks: cifar10" in page
     assert "needs an accuracy of architectures that are cells" in page
     # The text between the style sheet and the first script has no unfilled placeholder.

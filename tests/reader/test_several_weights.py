@@ -139,7 +139,7 @@ def test_reader_opened_with_name_of_weights_needs_no_weights_argument(folder, fo
         assert all(
             (summaries["pgd", epsilon] == expected_summaries["pgd", epsilon]).all() for epsilon in (0.5, 1.0, 8.0)
         )
-    assert "2 of 6,466 architectures" in write_report(dataset, tmp_path / "page.html").read_text()
+    assert "2 of 6,466 non-isomorphic architectures" in write_report(dataset, tmp_path / "page.html").read_text()
 
 
 def test_reader_of_unnamed_weights_rejects_name(folders_by_weights):

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell")
 FIGURES_ARE_DRAWN = """[...document.querySelectorAll("section:not([hidden]) figure[data-figure]")]
   .every((figure) => figure.dataset.drawn === "true")"""
 """JavaScript condition: all visible figures of a report are drawn."""
@@ -81,7 +81,7 @@ class Browser:
 
         Args:
             page: the HTML file.
-            fragment: fragment of the URL, such as ``"#cell=21"``.
+            fragment: fragment of the URL, such as ``"#network=21"``.
             until: JavaScript condition that is true when the scripts have run.
             size: width and height of the window. The window must be as high as the page, so that all figures are drawn.
 

@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 import warnings
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -93,18 +92,6 @@ def test_is_torch_file_rejects_safetensors_that_begin_like_a_torch_file(length: 
     assert not is_torch_file(beginning)
 
 
-def compress(raw: bytes) -> bytes:
-    """Return a ZIP archive with the same members, but compressed."""
-    stream = io.BytesIO()
-    with (
-        zipfile.ZipFile(io.BytesIO(raw)) as source_archive,
-        zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as compressed_archive,
-    ):
-        for member in source_archive.infolist():
-            compressed_archive.writestr(member.filename, source_archive.read(member))
-    return stream.getvalue()
-
-
 def torchscript_bytes() -> bytes:
     stream = io.BytesIO()
     with warnings.catch_warnings():
@@ -126,10 +113,9 @@ INVALID_FILES: dict[str, tuple[bytes, str]] = {
     ),
     "TorchScript": (
         torchscript_bytes(),
-        r"got a TorchScript archive, which contains code.*torch\.save\(network\.state_dict\(\), ",
+        r"TorchScript.*torch\.save\(network\.state_dict\(\), ",
     ),
-    "compressed": (compress(torch_bytes({"a": torch.zeros(10**5)})), "got a compressed archive"),
-    "a truncated archive": (compress(torchscript_bytes())[:500], "got a truncated, damaged or unrelated file"),
+    "a truncated archive": (torchscript_bytes()[:500], "got a truncated, damaged or unrelated file"),
     "no tensors": (
         torch_bytes({"epoch": 3}),
         "expected a state_dict of named tensors, got a dictionary with the keys 'epoch'",

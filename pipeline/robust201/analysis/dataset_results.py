@@ -220,17 +220,6 @@ class DatasetResults:
         columns = (frame.index.tolist(), sorted_accuracies.tolist(), ranks.astype(int).tolist(), n_tied.tolist())
         return [RankedArchitecture(*fields) for fields in zip(*columns, strict=True)]
 
-    @property
-    def best_architecture(self) -> ArchitectureId:
-        """The architecture that the explorer shows first: the best by mean adversarial accuracy.
-
-        If there is no mean adversarial accuracy, another score decides.
-        """
-        for score in (ADVERSARIAL, *self.scores.columns):
-            if score in self.scores and (ranked := self.rank_architectures(self.scores[score])):
-                return ranked[0].architecture
-        return self.architectures[0]
-
     @cached_property
     def measures(self) -> pd.DataFrame:
         """The values of measures and of unknown keys; accuracies are not included.

@@ -1,6 +1,5 @@
-"""Contact sheets of `corrupt` and `fuse`."""
+"""The contact sheet of `corrupt`."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,9 +9,6 @@ from robust201.core.files import check_output_file
 
 if TYPE_CHECKING:
     from robust201.core.records import ImageSet
-
-_N_BLENDS = 8
-"""Number of blends in a contact sheet."""
 
 _FORMATS = (".png", ".svg", ".pdf")
 
@@ -30,7 +26,7 @@ def draw_corruption_sheet(folder: Path, images: "ImageSet", out: Path) -> None:
     """Draw the first image under every corruption in a folder written by `robust201 corrupt`."""
     import numpy as np
 
-    from robust201.studies.drawings import draw_corruptions, save_figure
+    from robust201.figures.image_grid import draw_corruptions, save_figure
     from robust201.tasks import CORRUPTIONS
 
     corrupted_images = {}
@@ -41,23 +37,4 @@ def draw_corruption_sheet(folder: Path, images: "ImageSet", out: Path) -> None:
             first_images = np.load(path, mmap_mode="r", allow_pickle=False)[:: len(images)]
             corrupted_images[key] = first_images.transpose(0, 3, 1, 2).astype(np.float32) / 255
     save_figure(draw_corruptions(images.images[0].astype(np.float32) / 255, corrupted_images), out)
-    console.say(f"Wrote {out}.")
-
-
-def draw_blend_sheet(blends: Path, sources: "Sequence[ImageSet]", out: Path) -> None:
-    """Draw the first blends that `robust201 fuse` wrote, below their source images."""
-    import numpy as np
-
-    from robust201.figures.image_grid import Tile, draw_image_grid
-    from robust201.studies.drawings import FIGURE_WIDTH, save_figure
-
-    with np.load(blends, allow_pickle=False) as arrays:
-        blended_images = arrays["images"][:_N_BLENDS]
-        source_indices = [arrays[name][:_N_BLENDS] for name in ("first_rows", "second_rows")]
-    originals = [images.images[indices] for images, indices in zip(sources, source_indices, strict=True)]
-    tiles = [[Tile(image.astype(np.float32) / 255) for image in row] for row in (*originals, blended_images)]
-    labels = [*(images.dataset for images in sources), "blend"]
-    save_figure(
-        draw_image_grid(tiles, column_labels=[""] * len(blended_images), row_labels=labels, width=FIGURE_WIDTH), out
-    )
     console.say(f"Wrote {out}.")

@@ -195,6 +195,46 @@ def bulk_range(values: ArrayLike, *, is_logarithmic: bool = False) -> tuple[floa
     return float(points_in_range.min()), float(points_in_range.max())
 
 
+def scatter_limits(frame: pd.DataFrame) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the axis limits of clean accuracies and of other accuracies for rows of `clean_and_key_accuracies`.
+
+    All keys share the limits, at the strength that figures show. Few far points are left out (see `bulk_range`).
+    """
+    clean_range = bulk_range(frame["clean"])
+    # Points beyond the limits of the axis of clean accuracies must not extend the vertical axis.
+    near = frame[frame["clean"].between(*clean_range)]
+    shown = set(reference_columns(list(dict.fromkeys(zip(frame["key"], frame["strength"], strict=True)))))
+    ranges = [
+        bulk_range(rows["accuracy"])
+        for column, rows in near.groupby(["key", "strength"], sort=False)
+        if column in shown
+    ]
+    lows, highs = zip(*ranges, strict=True)
+    return _add_margin(*clean_range), _add_margin(min(lows), max(highs))
+
+
+def _add_margin(low: float, high: float) -> tuple[float, float]:
+    margin = max(0.01, 0.05 * (high - low))
+    return round(max(0.0, low - margin), 5), round(min(1.0, high + margin), 5)
+
+
+def move_to_axes(points: pd.DataFrame, x_limits: tuple[float, float], y_limits: tuple[float, float]) -> pd.DataFrame:
+    """Move points beyond the axes to the border.
+
+    Args:
+        points: points with the coordinates `x` and `y`.
+        x_limits: limits of the horizontal axis.
+        y_limits: limits of the vertical axis.
+
+    Returns:
+        The points inside the limits, and `side`: ◀, ▶, ▼ or ▲ for points that were moved, an empty text for others.
+    """
+    x, y = points["x"], points["y"]
+    beyond = [x < x_limits[0], x > x_limits[1], y < y_limits[0], y > y_limits[1]]
+    side = np.select(beyond, list("◀▶▼▲"), "")
+    return points.assign(x=x.clip(*x_limits), y=y.clip(*y_limits), side=side)
+
+
 def pareto_front(first_scores: pd.Series, second_scores: pd.Series) -> NDArray[np.bool_]:
     """Return which architectures are on the Pareto front of two scores, both of which should be high.
 
@@ -524,13 +564,6 @@ def accuracy_interval(results: DatasetResults, accuracy: float) -> tuple[float, 
     """
     low, high = accuracy_intervals(accuracy, math.nan if results.n_images is None else results.n_images)
     return float(low), float(high)
-
-
-def operation_codes(rows: pd.DataFrame, space: CellSpace) -> pd.DataFrame:
-    """Arrange rows of `top_cells` as indices of operations: one row per edge and one column per cell, best first."""
-    codes = rows.assign(code=[space.operations.index(operation) for operation in rows["operation"]])
-    matrix = codes.set_index(["edge", "architecture"])["code"].unstack()
-    return matrix[list(dict.fromkeys(rows["architecture"]))]
 
 
 def count_omitted_ties(rows: pd.DataFrame) -> int:

@@ -10,17 +10,10 @@ from robust201.analysis.dataset_results import MEANS, OVER_EVALUATIONS, DatasetR
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, ResultsError, did_you_mean
 from robust201.core.files import atomic_write, check_output_file
-from robust201.figures.panels import TITLE_SIZE, text_width_in_inches
+from robust201.figures.formats import DRAWN_FORMATS, parse_width
+from robust201.figures.panels import POINTS_PER_INCH, TITLE_SIZE, text_width
 from robust201.figures.table import FIGURES, FigureDefinition, find_figure
 from robust201.reader.dataset import RobustnessDataset
-
-FIGURE_WIDTHS = {"column": 3.25, "page": 6.75}
-"""Widths of one column and of the whole text in two-column templates such as those of ICML and CVPR, in inches."""
-
-MIN_WIDTH, MAX_WIDTH = 2.5, 40.0
-"""Limits of a figure's width, in inches."""
-
-DRAWN_FORMATS = ("png", "svg", "pdf")
 
 CSV = "csv"
 
@@ -29,23 +22,6 @@ _MEASURES_FIGURE = "measure-correlations"
 _CLASS_FIGURE = "one-class-confidence"
 
 FIGURE_FORMATS = (*DRAWN_FORMATS, CSV)
-
-
-def parse_width(text: str | float) -> float:
-    """Parse a width: ``column``, ``page`` or a number of inches; return it in inches."""
-    if text in FIGURE_WIDTHS:
-        return FIGURE_WIDTHS[str(text)]
-    try:
-        width = float(text)
-    except ValueError:
-        width = 0.0
-    if not MIN_WIDTH <= width <= MAX_WIDTH:
-        raise ConfigError(
-            f"Drawing failed for the width: expected column ({FIGURE_WIDTHS['column']} in), page "
-            f"({FIGURE_WIDTHS['page']} in) or {MIN_WIDTH:g} to {MAX_WIDTH:g} inches, got {str(text)[:40]!r}."
-            f"{did_you_mean(str(text), FIGURE_WIDTHS)}"
-        )
-    return width
 
 
 def save_plots(
@@ -228,4 +204,4 @@ def _make_title(figure: FigureDefinition, results: DatasetResults, width: float)
         else f"{results.label}, {results.extent}"
     )
     title = f"{figure.title}: {subject}"
-    return title if text_width_in_inches(len(title), TITLE_SIZE + 1) <= width else f"{figure.title}\n{subject}"
+    return title if text_width(len(title), TITLE_SIZE + 1) <= POINTS_PER_INCH * width else f"{figure.title}\n{subject}"

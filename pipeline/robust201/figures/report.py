@@ -1,9 +1,8 @@
-"""The report: a self-contained HTML page with the numbers, figures and cell explorer of a dataset folder."""
+"""The report: a self-contained HTML page with the numbers, figures and networks of a dataset folder."""
 
 import functools
 import html
 import json
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -34,9 +33,6 @@ VEGA_SCRIPT = "window.vegaEmbed = vegaEmbed;"
 _MAX_WARNING_ITEMS = 20
 """Maximum number of networks, or of signs of weak attacks, that a warning on the page lists."""
 
-_MAX_LEADERBOARD_ROWS = 20
-"""Maximum number of networks on a leaderboard."""
-
 _MAX_CARD_BYTES = 4 << 20
 """Maximum size of a dataset card."""
 
@@ -66,19 +62,15 @@ def summary_table(dataset: RobustnessDataset) -> list[SummaryRow]:
 
 
 def write_report(
-    dataset: RobustnessDataset,
-    out: Path,
-    *,
-    mean: str = "over-evaluations",
-    epsilon: str | None = None,
+    dataset: RobustnessDataset, out: Path, *, mean: str = "over-evaluations", epsilon: str | None = None
 ) -> Path:
-    """Write one HTML file with the figures of every dataset and a cell explorer. The page works offline.
+    """Write one HTML file with the networks, the figures and the numbers of every dataset. The page works offline.
 
     Args:
         dataset: the results.
         out: file to write.
         mean: weighting of keys and strengths in means, a key of `dataset_results.MEANS`.
-        epsilon: epsilon of the attacks in the summary and the leaderboard (see `choose_evaluations_at_epsilon`).
+        epsilon: epsilon of the attacks in the table of networks (see `choose_evaluations_at_epsilon`).
     """
     check_output_file(out)
     import vl_convert
@@ -86,6 +78,7 @@ def write_report(
     from robust201.analysis.chosen_epsilon import choose_evaluations_at_epsilon
     from robust201.analysis.dataset_results import MEANS, read_results
     from robust201.analysis.leaderboard import make_leaderboard
+    from robust201.figures.page_data import MISSING, RESOLUTION, pack_results, pack_space
 
     dataset = dataset.select()
     all_results = read_results(dataset, mean=mean)
@@ -97,31 +90,35 @@ def write_report(
     space = dataset.files.space
     networks_noun = "networks" if space is None else space.title
     title = f"Robustness of {networks_noun}: {', '.join(results.name for results in all_results)}"
-    boards = [
-        make_leaderboard(results, choose_evaluations_at_epsilon(results, epsilon), max_networks=_MAX_LEADERBOARD_ROWS)
-        for results in all_results
-    ]
-    sections = [_dataset_section(results, board) for results, board in zip(all_results, boards, strict=True)]
+    boards = [make_leaderboard(results, choose_evaluations_at_epsilon(results, epsilon)) for results in all_results]
+    page_data = {
+        "space": None if space is None else pack_space(space),
+        "datasets": [pack_results(results, board) for results, board in zip(all_results, boards, strict=True)],
+        "missing": MISSING,
+        "resolution": RESOLUTION,
+    }
+    template = _read_resource("report_page.html")
+    if space is None:
+        template = re.sub("<!--cells-->\n.*?<!--/cells-->\n", "", template, flags=re.DOTALL)
     write_text(
         out,
         _fill_template(
-            _page_template(space),
+            template,
             title=html.escape(title),
             style=_read_resource("report.css"),
             dataset_options="".join(f"<option>{html.escape(results.name)}</option>" for results in all_results),
             answer=_best_networks_section(boards),
             overview=_overview_section(dataset, all_results),
-            **_cell_parts(space),
             means=html.escape(MEANS[mean]),
-            filters=_score_filters(all_results),
-            sections="\n".join(sections),
+            sections="\n".join(_dataset_section(results) for results in all_results),
             across=_across_section(all_results),
             citation=html.escape(f"{PAPER_BIBTEX}\n\n{software_bibtex(__version__)}"),
             card=_dataset_card(dataset),
             protocol=_protocol_section(dataset),
-            page_data=_embedded_figures(_page_data(all_results, space)),
+            page_data=_embedded_json(page_data),
             vega=vl_convert.javascript_bundle(VEGA_SCRIPT),
             script=_read_resource("report.js"),
+            **({} if space is None else {"about": html.escape(space.about), "cell_drawing": _cell_drawing(space)}),
         ),
     )
     return out
@@ -129,26 +126,6 @@ def write_report(
 
 def _read_resource(name: str) -> str:
     return (resources.files("robust201.figures") / name).read_text(encoding="utf-8")
-
-
-def _page_template(space: CellSpace | None) -> str:
-    """Return the page's template, without the parts about cells if `space` is None."""
-    template = _read_resource("report_page.html")
-    replacement = "" if space is None else r"\1"
-    return re.sub("<!--cells-->\n(.*?)<!--/cells-->\n", replacement, template, flags=re.DOTALL)
-
-
-def _cell_parts(space: CellSpace | None) -> dict[str, str]:
-    """Return the page's parts about cells, by their names in the template."""
-    if space is None:
-        return {}
-    return {
-        "about": html.escape(space.about),
-        "last_index": str(len(space.specs()) - 1),
-        "max_kernel_parameters": str(space.max_kernel_parameters),
-        "edge_menus": _edge_menus(space),
-        "cell_drawing": _cell_drawing(space),
-    }
 
 
 def _fill_template(template: str, **parts: str) -> str:
@@ -159,25 +136,6 @@ def _fill_template(template: str, **parts: str) -> str:
 def _embedded_json(value: Any) -> str:
     """Serialise a value as JSON in which no text can close the surrounding script element."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
-
-
-def _embedded_figures(value: Any) -> str:
-    """Serialise Vega-Lite specifications as in `_embedded_json`, with the colours of the surrounding page."""
-    return _embedded_json(value).replace(INK, "currentColor").replace(GRID, f"var(--grid, {GRID})")
-
-
-def _page_data(all_results: "Sequence[DatasetResults]", space: CellSpace | None) -> dict[str, Any]:
-    from robust201.figures.packed_accuracies import MISSING, RESOLUTION, pack_results, pack_space
-    from robust201.figures.page_figures import empty_change_map, page_config
-
-    return {
-        "space": None if space is None else pack_space(space),
-        "datasets": [pack_results(results) for results in all_results],
-        "missing": MISSING,
-        "resolution": RESOLUTION,
-        "config": page_config(),
-        "neighbours": None if space is None else empty_change_map(space),
-    }
 
 
 def _summarise(results: "DatasetResults") -> list[SummaryRow]:
@@ -195,25 +153,26 @@ def _summarise(results: "DatasetResults") -> list[SummaryRow]:
 
 
 def _overview_section(dataset: RobustnessDataset, all_results: "Sequence[DatasetResults]") -> str:
-    n_datasets, keys = len(all_results), {key for results in all_results for key, _ in results.columns}
+    """Return what was evaluated: networks, training, images and keys; and what is missing."""
+    space, sweep = dataset.files.space, dataset.sweep or {}
+    record = sweep.get("sweep") or {}
     architectures = {architecture for results in all_results for architecture in results.architectures}
-    networks_noun = "networks" if dataset.files.space is None else "non-isomorphic architectures"
-    summary_items = [
-        f"{len(architectures):,} of {len(dataset.non_isomorph_ids):,} {networks_noun}",
-        f"{len(keys)} keys",
-        f"{n_datasets} dataset{'' if n_datasets == 1 else 's'}",
-    ]
-    if dataset.sweep is not None:
-        # Results that an earlier version imported have no record of the image selection.
-        images: dict[str, Any] | None = dataset.sweep.get("sweep", {}).get("images")
-        if images is not None:
-            count = images.get("count")
-            summary_items.append(
-                "all test images" if count is None else f"{count:,} test images (seed {images.get('seed')})"
-            )
-        summary_items.append(f"robust201 {dataset.sweep.get('robust201', 'of an unknown version')}")
-    summary = html.escape("; ".join(summary_items))
-    overview = f"<p>{summary}. Accuracy is the fraction of images that are classified correctly.</p>"
+    keys = {key for results in all_results for key, _ in results.columns}
+    networks = f"{len(architectures):,} of {len(dataset.non_isomorph_ids):,} "
+    networks += "networks" if space is None else f"non-isomorphic architectures of {space.title}"
+    if network := record.get("network"):
+        networks += f" ({', '.join(f'{name} {value}' for name, value in network.items())})"
+    items = [networks]
+    if training := sweep.get("weights"):
+        items.append(f"trained as {', '.join(map(str, training))}")
+    # Imported results have no record of the image selection.
+    if (images := record.get("images")) is not None:
+        count = images.get("count")
+        items.append("all test images" if count is None else f"{count:,} test images (seed {images.get('seed')})")
+    items.append(f"{len(keys)} keys on {', '.join(results.label for results in all_results)}")
+    if sweep:
+        items.append(f"robust201 {sweep.get('robust201', 'of an unknown version')}")
+    overview = f"<p>{html.escape('; '.join(items))}. Accuracy is the fraction of images classified correctly.</p>"
     overview += _weights_check_text(dataset)
     if dataset.missing:
         n_missing = sum(
@@ -276,46 +235,7 @@ def _best_networks_section(boards: "Sequence[Leaderboard]") -> str:
     return f'<section id="answer">{"".join(answers)}{basis}</section>' if answers else ""
 
 
-def _leaderboard_table(board: "Leaderboard") -> str:
-    """Return the leaderboard as a table; the best network and networks tied with it are bold."""
-    if not board.standings:
-        return ""
-    frame = board.to_frame()
-    cells = {
-        (row["network"], row["evaluation"]): _leaderboard_cell(row["accuracy"], row["low"], row["high"], row["tied"])
-        for row in frame.to_dict("records")
-    }
-    table_rows = []
-    for network in board.networks:
-        name = html.escape(board.results.network_label(network))
-        if board.results.space is not None:
-            name = f'<a href="#cell={network}" data-cell="{network}">{name}</a>'
-        columns = "".join(f"<td>{cells.get((network, standing.name), '–')}</td>" for standing in board.standings)
-        table_rows.append(f"<tr><th>{name}</th>{columns}</tr>")
-    head = "".join(f"<th>{html.escape(standing.label)}</th>" for standing in board.standings)
-    n_all = len(board.results.accuracies)
-    extent = ""
-    if len(table_rows) < n_all and board.sort_standing is not None:
-        extent = (
-            f"The {len(table_rows)} best of {n_all:,} networks, ranked by accuracy under: "
-            f"{html.escape(board.sort_standing.label)}. "
-        )
-    label = f"Leaderboard of {html.escape(board.results.name)}"
-    return (
-        f'<h3>Leaderboard</h3><p class="muted">{extent}Accuracy in % with its 95% interval; bold marks the best and '
-        "networks tied with the best.</p>"
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table class="leaderboard">'
-        f"<thead><tr><th>network</th>{head}</tr></thead><tbody>{''.join(table_rows)}</tbody></table></div>"
-    )
-
-
-def _leaderboard_cell(accuracy: float, low: float, high: float, is_tied: bool) -> str:
-    number = f"{100 * accuracy:.1f}"
-    text = f"<strong>{number}</strong>" if is_tied else number
-    return text if math.isnan(low) else f"{text} <small>[{100 * low:.1f}, {100 * high:.1f}]</small>"
-
-
-def _dataset_section(results: "DatasetResults", board: "Leaderboard") -> str:
+def _dataset_section(results: "DatasetResults") -> str:
     from robust201.figures.table import FIGURES
 
     blocks, links, omitted_figures = [], [], []
@@ -323,25 +243,18 @@ def _dataset_section(results: "DatasetResults", board: "Leaderboard") -> str:
         if figure.is_across_datasets:
             continue
         frame = figure.compute_numbers(results)
-        if frame.empty and figure.max_networks is None:
-            omitted_figures.append(f"{figure.title} (needs {figure.requirement.replace('`', '')})")
-        elif frame.empty:  # there are many networks, which other figures summarise
-            continue
-        else:
+        if not frame.empty:
             identifier = html.escape(f"{results.name}-{figure.name}")
             blocks.append(_figure_block(figure, frame, results, identifier))
             links.append(f'<a href="#{identifier}">{html.escape(figure.title)}</a>')
+        elif figure.max_networks is None:  # otherwise there are many networks, which other figures summarise
+            omitted_figures.append(f"{figure.title} (needs {figure.requirement.replace('`', '')})")
     name = html.escape(results.name)
-    extent_paragraph = f"<p>{results.extent}.</p>"
-    omission_note = (
-        html.escape(f"Figures left out because the results they need are missing: {'; '.join(omitted_figures)}.")
-        if omitted_figures
-        else ""
-    )
+    omitted = f"Figures left out because the results they need are missing: {'; '.join(omitted_figures)}."
     return (
-        f'<section data-dataset="{name}"><h2>{name}</h2>{extent_paragraph}{_attack_flags_warning(results)}'
-        f'{_leaderboard_table(board)}<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
-        f'{"".join(blocks)}<p class="muted">{omission_note}</p>'
+        f'<section data-dataset="{name}"><h2>{name}</h2>{_attack_flags_warning(results)}'
+        f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>{"".join(blocks)}'
+        f'<p class="muted">{html.escape(omitted) if omitted_figures else ""}</p>'
         f"{_accuracy_table(_summarise(results))}{_measure_table(results)}</section>"
     )
 
@@ -363,61 +276,18 @@ def _across_section(all_results: "Sequence[DatasetResults]") -> str:
     return f'<section id="across"><h2>Across datasets</h2>{"".join(blocks)}</section>'
 
 
-def _score_filters(all_results: "Sequence[DatasetResults]") -> str:
-    from robust201.analysis.dataset_results import SCORES
-
-    return "".join(
-        f'<label>{label} ≥ <input type="number" min="0" max="100" step="any" data-score="{score}">%</label>'
-        for score, label in SCORES.items()
-        if any(score in results.scores for results in all_results)
-    )
-
-
 def _figure_block(figure: "FigureDefinition", frame: "pd.DataFrame", results: "DatasetResults", identifier: str) -> str:
-    from robust201.figures.page_figures import page_views
+    from robust201.figures.panels import specify_page
 
-    drawing = figure.specify(frame, results)
-    content = page_views(drawing, results)
+    spec = specify_page(figure.specify(frame, results))
+    # The page replaces the colours of text and lines.
+    content = _embedded_json(spec).replace(INK, "currentColor").replace(GRID, f"var(--grid, {GRID})")
     title = html.escape(figure.title)
-    options = "".join(
-        f"<option{' selected' if panel.is_initial else ''}>{html.escape(panel.label)}</option>"
-        for panel in drawing.panels
-    )
-    menu = f'<label class="view">Show <select aria-label="{title}: what to show">{options}</select></label>'
     return (
         f'<figure id="{identifier}" data-figure="{html.escape(figure.name)}"><h3>{title}</h3>'
-        f'<figcaption id="{identifier}-caption">{html.escape(figure.describe(results))}</figcaption>'
-        f"{menu if len(drawing.panels) > 1 and drawing.has_menu else ''}"
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">'
-        f'<div class="chart" role="img" aria-label="{title}" aria-describedby="{identifier}-caption"></div></div>'
-        f"{_cell_cards(frame, results.n_images) if figure.shows_cells else ''}"
-        f'<script type="application/json">{_embedded_figures(content)}</script></figure>'
-    )
-
-
-def _cell_cards(frame: "pd.DataFrame", n_images: int | None) -> str:
-    from robust201.analysis.dataset_results import SCORES
-    from robust201.figures.palette import tie_note
-    from robust201.reader.value_checks import CLEAN
-    from robust201.statistics.intervals import accuracy_intervals
-
-    cards = []
-    for row in frame.itertuples():
-        link = f'<a href="#cell={row.architecture}" data-cell="{row.architecture}">#{row.architecture}</a>'
-        text = f"{html.escape(str(row.Index))}: {row.accuracy:.2%}"
-        if n_images is not None and row.Index == SCORES[CLEAN]:
-            low, high = accuracy_intervals(float(str(row.accuracy)), n_images)
-            text += f" [{100 * float(low):.1f}, {100 * float(high):.1f}]"
-        link += tie_note(int(str(row.tied)))
-        cards.append(f'<li class="card"><div data-draw="{row.architecture}"></div><p>{text}<br>{link}</p></li>')
-    return f'<ul class="cards">{"".join(cards)}</ul>'
-
-
-def _edge_menus(space: CellSpace) -> str:
-    options = "".join(f"<option>{space.operation_labels[operation]}</option>" for operation in space.operations)
-    return "".join(
-        f'<label>{label}<select id="edge-{edge}">{options}</select></label>'
-        for edge, label in enumerate(space.edge_labels)
+        f'<figcaption id="{identifier}-caption">{html.escape(figure.describe(results).replace("`", ""))}</figcaption>'
+        f'<div class="chart" role="img" aria-label="{title}" aria-describedby="{identifier}-caption"></div>'
+        f'<script type="application/json">{content}</script></figure>'
     )
 
 

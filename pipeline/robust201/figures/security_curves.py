@@ -2,32 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError
-from robust201.core.files import atomic_write, check_output_file
-from robust201.figures.marks import band_layers, fraction_axis, named_colours
-from robust201.figures.palette import NETWORK_COLOURS
-from robust201.figures.panels import Figure, Panel, PanelLayout, Spec
-from robust201.figures.plots import DRAWN_FORMATS, parse_width
-from robust201.figures.vega_files import draw_file
+from robust201.core.files import atomic_write
+from robust201.figures.formats import check_figure_name, parse_width
 from robust201.statistics.distances import accuracy_curve, half_distance, median_distance
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks.constraints import Constraint
+
+if TYPE_CHECKING:
+    from robust201.figures.panels import Figure
 
 _N_CURVE_POINTS = 400
 """Number of points of a drawn curve."""
 
 _SHOWN_FRACTION = 0.99
 """The default horizontal axis covers the distances of at least this fraction of each network's fooled images."""
-
-_PANEL_HEIGHT = 120.0
-_PANEL_WIDTH = 150.0
-"""Height and minimum width of the figure's panel, in points."""
 
 
 class SecurityCurves(pd.DataFrame):
@@ -129,31 +123,19 @@ class SecurityCurves(pd.DataFrame):
             )
         return "\n".join(lines)
 
-    def figure(self, largest: float | None = None) -> Figure:
+    def figure(self, largest: float | None = None) -> "Figure":
         """Return the figure: one line per network, with a band of pointwise 95% intervals.
 
         Args:
             largest: largest epsilon on the horizontal axis; by default, the axis covers at least 99% of each network's
                 fooled images.
         """
+        from robust201.figures.variants import draw_security_curves
+
         end = self._default_end() if largest is None else largest
+        note = f"{', '.join(self._attacks)}; {len(self._distances):,} images; bands: 95% intervals"
         rows = self.accuracy(np.linspace(0, end, _N_CURVE_POINTS))
-        names = [str(name) for name in self._distances]
-        colours = {name: NETWORK_COLOURS[index % len(NETWORK_COLOURS)] for index, name in enumerate(names)}
-
-        def draw(layout: PanelLayout) -> Spec:
-            scale = {"domain": [0, end], "nice": False}
-            encoding = {
-                "x": {"type": "quantitative", "scale": scale, "axis": {"title": self._constraint.axis, "tickCount": 6}},
-                "y": fraction_axis(layout, "accuracy"),
-                "color": named_colours(colours, symbolType="stroke"),
-            }
-            layers = band_layers(rows, {"field": "epsilon"}, ("low", "accuracy", "high"), {"field": "network"})
-            return {"width": layout.width, "height": _PANEL_HEIGHT, "encoding": encoding, "layer": layers}
-
-        n_images = len(self._distances)
-        note = f"{', '.join(self._attacks)}; {n_images:,} images; bands: 95% intervals"
-        return Figure([Panel("", draw)], _PANEL_WIDTH, notes=(note,))
+        return draw_security_curves(rows, (0, end), self._constraint.axis, note)
 
     def save(self, out: str | Path, *, width: str | float = "column", largest: float | None = None) -> Path:
         """Write a figure of the curves to a file.
@@ -166,6 +148,8 @@ class SecurityCurves(pd.DataFrame):
         Raises:
             ConfigError: the file name has another ending, or the width is invalid.
         """
+        from robust201.figures.vega_files import draw_file
+
         path = Path(out)
         check_figure_name(path)
         file_format = path.suffix.removeprefix(".")
@@ -181,16 +165,6 @@ class SecurityCurves(pd.DataFrame):
             if np.isfinite(column).any()
         ]
         return float(max(ends, default=0.0)) or 1.0
-
-
-def check_figure_name(out: Path) -> None:
-    """Check that a figure can be written to a file, before anything is computed."""
-    if out.suffix.removeprefix(".") not in DRAWN_FORMATS:
-        raise ConfigError(
-            f"Drawing curves failed for {out}: the file name must end in .{', .'.join(DRAWN_FORMATS)}. "
-            "Choose another file name."
-        )
-    check_output_file(out)
 
 
 def _summarise_network(network: str, distances: NDArray[np.float64]) -> dict[str, Any]:

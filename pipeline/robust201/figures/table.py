@@ -1,7 +1,7 @@
 """The table of figures, with their captions, requirements, and functions that compute and draw them.
 
-To add a figure, write a function in `figure_data` that returns its numbers as a DataFrame and a function in
-`specifications` that draws them, and add a row here. The command line, the report and the tests of all figures then
+To add a figure, write a function in `figure_data` that returns its numbers as a DataFrame and a function in `variants`
+that draws them, and add a row here. The command line, the report and the tests of all figures then
 include the figure.
 """
 
@@ -13,7 +13,7 @@ import pandas as pd
 
 from robust201.analysis.dataset_results import MEANS, DatasetResults
 from robust201.core.errors import ConfigError, did_you_mean
-from robust201.figures import figure_data, specifications
+from robust201.figures import figure_data, variants
 from robust201.figures.palette import MAX_NAMED_NETWORKS
 from robust201.figures.panels import Figure
 
@@ -29,7 +29,6 @@ class FigureDefinition(NamedTuple):
         required_results: results that the figure needs.
         compute: function that returns the figure's numbers; an empty frame if the results do not suffice.
         specify: function that returns the drawing of a frame, for files and the page.
-        shows_cells: whether the page draws the cells of the frame's `architecture` column below the figure.
         is_across_datasets: whether the figure shows all datasets of a folder together. The folder's results are then
             passed to `compute` as the results of any of its datasets.
         shows_means: whether the figure shows means over attacks or corruptions, so that it must state their weighting.
@@ -44,7 +43,6 @@ class FigureDefinition(NamedTuple):
     required_results: str
     compute: Callable[[DatasetResults], pd.DataFrame]
     specify: Callable[[pd.DataFrame, DatasetResults], Figure]
-    shows_cells: bool = False
     is_across_datasets: bool = False
     shows_means: bool = False
     min_networks: int = 1
@@ -87,7 +85,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "",
             "an attack",
             partial(figure_data.accuracy_curves, kind="attack"),
-            specifications.specify_curves,
+            variants.draw_accuracy_curves,
             max_networks=MAX_NAMED_NETWORKS,
         ),
         FigureDefinition(
@@ -98,7 +96,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "",
             "a corruption",
             partial(figure_data.accuracy_curves, kind="corruption"),
-            specifications.specify_curves,
+            variants.draw_accuracy_curves,
             max_networks=MAX_NAMED_NETWORKS,
         ),
         FigureDefinition(
@@ -112,7 +110,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 2",
             "an attack",
             partial(figure_data.accuracy_boxes, kind="attack"),
-            specifications.specify_boxes,
+            variants.draw_boxes,
             min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
         FigureDefinition(
@@ -123,7 +121,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 4",
             "a corruption",
             partial(figure_data.accuracy_boxes, kind="corruption"),
-            specifications.specify_boxes,
+            variants.draw_boxes,
             min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
         FigureDefinition(
@@ -135,7 +133,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "",
             "two keys",
             figure_data.key_correlations,
-            specifications.specify_rank_correlation,
+            variants.draw_rank_correlation,
             min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
         FigureDefinition(
@@ -145,7 +143,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 3",
             "an attack at two epsilons or with a clean accuracy",
             figure_data.attack_correlations,
-            specifications.specify_rank_correlation,
+            variants.draw_rank_correlation,
             min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
         FigureDefinition(
@@ -157,7 +155,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 17",
             "two datasets with clean accuracies or an attack",
             figure_data.dataset_correlations,
-            specifications.specify_dataset_correlation,
+            variants.draw_dataset_correlation,
             is_across_datasets=True,
             min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
@@ -168,7 +166,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 5",
             "two corruptions, or one and a clean accuracy",
             figure_data.corruption_correlations,
-            specifications.specify_rank_correlation,
+            variants.draw_rank_correlation,
             min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
         FigureDefinition(
@@ -182,7 +180,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Figs. 13 (bottom) and 15",
             "the measurement `confidence`",
             figure_data.confidence_curves,
-            specifications.specify_confidence,
+            variants.draw_confidence,
         ),
         FigureDefinition(
             "class-confidence",
@@ -194,7 +192,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 13 (top and middle)",
             "the measurement `confidence`",
             figure_data.class_confidences,
-            specifications.specify_class_confidences,
+            variants.draw_class_confidences,
         ),
         FigureDefinition(
             "one-class-confidence",
@@ -206,7 +204,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 14",
             "the measurement `confidence`",
             figure_data.one_class_confidence,
-            specifications.specify_one_class_confidence,
+            variants.draw_one_class_confidence,
         ),
         FigureDefinition(
             "confusion",
@@ -216,7 +214,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 16",
             "the measurement `cm`",
             figure_data.confusion_sums,
-            specifications.specify_confusion,
+            variants.draw_confusion,
         ),
         FigureDefinition(
             "clean-vs-robust",
@@ -230,7 +228,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 27 (left)",
             "clean accuracies and an attack",
             partial(figure_data.clean_and_key_accuracies, kind="attack"),
-            specifications.specify_clean_and_key_accuracies,
+            variants.draw_clean_and_key_accuracies,
             shows_means=True,
         ),
         FigureDefinition(
@@ -240,7 +238,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 27 (right)",
             "clean accuracies and a corruption",
             partial(figure_data.clean_and_key_accuracies, kind="corruption"),
-            specifications.specify_clean_and_key_accuracies,
+            variants.draw_clean_and_key_accuracies,
             shows_means=True,
         ),
         FigureDefinition(
@@ -252,7 +250,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 28",
             "an attack on architectures that are cells",
             figure_data.accuracy_by_kernel_parameters,
-            specifications.specify_kernel_parameters,
+            variants.draw_kernel_parameters,
             shows_means=True,
             min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
@@ -264,7 +262,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 6",
             "a measure, such as `jacobian`, and an accuracy of at least eight architectures",
             figure_data.measure_correlations,
-            specifications.specify_measure_correlations,
+            variants.draw_measure_correlations,
         ),
         FigureDefinition(
             "operation-effects",
@@ -275,7 +273,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "",
             "architectures that are cells, and an accuracy of all isomorphism classes",
             figure_data.effects_by_score,
-            specifications.specify_operation_effects,
+            variants.draw_operation_effects,
             shows_means=True,
         ),
         FigureDefinition(
@@ -287,7 +285,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Figs. 7 and 29",
             "an accuracy of architectures that are cells",
             figure_data.top_cells,
-            specifications.specify_top_cells,
+            variants.draw_top_cells,
             shows_means=True,
         ),
         FigureDefinition(
@@ -298,8 +296,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 26",
             "an accuracy of architectures that are cells",
             figure_data.best_cells,
-            specifications.specify_best_cells,
-            shows_cells=True,
+            variants.draw_best_cells,
             shows_means=True,
         ),
         FigureDefinition(
@@ -312,7 +309,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 30",
             "architectures that are cells, and accuracies of the best cell and one of its neighbours",
             figure_data.neighbour_changes,
-            specifications.specify_neighbours,
+            variants.draw_neighbours,
             shows_means=True,
         ),
     )

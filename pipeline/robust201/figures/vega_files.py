@@ -3,14 +3,12 @@
 import base64
 import json
 import re
-from functools import cache, lru_cache
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Sequence
 
 import vl_convert
 
 from robust201.core.errors import RobustError
-from robust201.figures.panels import POINTS_PER_INCH, Figure, Spec, arrange, complete_spec, vega_config, wrap
+from robust201.figures.panels import POINTS_PER_INCH, Figure, Spec, specify_file
 from robust201.spaces.cell_space import PAPER
 
 PNG_DPI = 300
@@ -27,7 +25,7 @@ _REFERENCE = re.compile(r"""( id="|url\(#)([^")]+)("|\))""")
 _POSITION = re.compile(r'transform="translate\(([-\d.]+),([-\d.]+)\)"')
 
 
-def draw_file(figure: Figure, width: float, file_format: str, *, notes: tuple[str, ...] = (), title: str = "") -> bytes:
+def draw_file(figure: Figure, width: float, file_format: str, *, notes: Sequence[str] = (), title: str = "") -> bytes:
     """Draw a figure and return the file's bytes; equal figures give equal bytes.
 
     Args:
@@ -38,39 +36,14 @@ def draw_file(figure: Figure, width: float, file_format: str, *, notes: tuple[st
         title: text above the figure.
     """
     width_in_points = POINTS_PER_INCH * width
-    svg = draw_svg(specify_file(figure, width_in_points, notes=notes, title=title))
-    excess_width = _read_size(svg)[0] - width_in_points
-    if excess_width > 0.5:  # a figure stacked on another may be wider than either alone
-        svg = draw_svg(specify_file(figure, width_in_points - excess_width, notes=notes, title=title))
-    return convert_svg(_widen(svg, width_in_points), file_format)
-
-
-def specify_file(figure: Figure, width: float, *, notes: tuple[str, ...] = (), title: str = "") -> Spec:
-    """Return the specification of a file that is `width` points wide."""
-    bodies = [_arrange_to_width(figure, width)]
-    if figure.above is not None:
-        bodies.insert(0, _arrange_to_width(figure.above, width))
-    note_lines = [note_line for note in (*figure.notes, *notes) for note_line in wrap(note, width)]
-    # Accessibility labels of all marks would double the size of a file.
-    return complete_spec(
-        bodies, vega_config(PAPER) | {"aria": False}, label=figure.label, notes=note_lines, title=title
-    )
-
-
-def _arrange_to_width(figure: Figure, width: float) -> Spec:
-    """Arrange a figure so that it is `width` points wide.
-
-    The figure is drawn to measure the width of its axes.
-    """
-    panels = [panel for panel in figure.panels if panel.is_in_file]
     axes_width = 45.0
-    for _ in range(2):
-        body = arrange(figure, panels, width, axes_width)
-        drawn_width = _read_size(draw_svg(complete_spec([body], vega_config(PAPER))))[0]
-        if abs(drawn_width - width) < 1:
-            return body
-        axes_width += drawn_width - width
-    return arrange(figure, panels, width, axes_width)
+    for _ in range(2):  # the width of the axes' labels is only known once they are drawn
+        svg = draw_svg(specify_file(figure, width_in_points, axes_width, PAPER, notes=notes, title=title))
+        excess_width = _read_size(svg)[0] - width_in_points
+        if abs(excess_width) < 1:
+            break
+        axes_width += excess_width
+    return convert_svg(_widen(svg, width_in_points), file_format)
 
 
 def convert_svg(svg: str, file_format: str) -> bytes:
@@ -89,13 +62,7 @@ def convert_svg(svg: str, file_format: str) -> bytes:
 
 def draw_svg(spec: Spec) -> str:
     """Draw a specification with one pixel per point."""
-    return _draw_json(json.dumps(spec))
-
-
-@lru_cache(maxsize=1)  # without notes and title, `draw_file` repeats the drawing that `_arrange_to_width` measured
-def _draw_json(spec_json: str) -> str:
-    _register_fonts()
-    svg = vl_convert.vegalite_to_svg(spec_json, vl_version="6.4", allowed_base_urls=[])
+    svg = vl_convert.vegalite_to_svg(json.dumps(spec), vl_version="6.4", allowed_base_urls=[])
     # The ids that Vega gives to clips and gradients depend on earlier drawings in the process, so they are renumbered.
     stable_ids = {name: f"part{index}" for index, name in enumerate(dict.fromkeys(_ID.findall(svg)))}
     return _REFERENCE.sub(lambda match: f"{match[1]}{stable_ids.get(match[2], match[2])}{match[3]}", svg)
@@ -132,11 +99,3 @@ def _rasterise(group: str) -> str:
     svg_head = f'<svg xmlns="http://www.w3.org/2000/svg" {size_attributes} viewBox="{view_box}">'
     png = base64.b64encode(vl_convert.svg_to_png(f"{svg_head}{group}</svg>", ppi=PNG_DPI)).decode()
     return f'<image x="{left:g}" y="{top:g}" {size_attributes} xlink:href="data:image/png;base64,{png}"/>'
-
-
-@cache
-def _register_fonts() -> None:
-    """Register Matplotlib's bundled font, so that text looks the same on machines without fonts."""
-    matplotlib = find_spec("matplotlib")
-    if matplotlib is not None and matplotlib.origin is not None:
-        vl_convert.register_font_directory(str(Path(matplotlib.origin).parent / "mpl-data" / "fonts" / "ttf"))

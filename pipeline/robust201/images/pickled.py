@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
-from robust201.core.unpickling import NUMPY_GLOBALS, load_pickle
+from robust201.core.unpickling import load_pickle
 from robust201.images.checks import LabelledImages, read_verified
 from robust201.images.downloads.registry import Checksum
 
@@ -24,7 +24,7 @@ def read_batch(path: Path, checksum: Checksum | None, label_key: str, image_size
             global.
     """
     content = io.BytesIO(read_verified(path, checksum))
-    batch = load_pickle(content, name=str(path), allowed=NUMPY_GLOBALS, error=DatasetError, encoding="latin1")
+    batch = load_pickle(content, name=str(path), error=DatasetError, encoding="latin1")
     missing_keys = [key for key in ("data", label_key) if not isinstance(batch, Mapping) or key not in batch]
     if missing_keys:
         got = f"keys {sorted(map(str, batch))}" if isinstance(batch, Mapping) else type(batch).__name__

@@ -1,7 +1,6 @@
 """Safe parser of sweep and training YAML files.
 
-It accepts only strings, decimal numbers, booleans, lists and mappings, rejects duplicate fields, and limits size and
-depth.
+It accepts only strings, decimal numbers, booleans, lists and mappings, and rejects duplicate fields.
 
 Values may refer to environment variables, as ``${NAME}`` or ``${NAME:-default}``.
 """
@@ -22,13 +21,6 @@ from robust201.core.files import bundled, format_bytes
 
 MAX_SWEEP_BYTES = 4 << 20
 """Maximum size of a YAML file; a sweep with the strings of all NAS-Bench-201 cells takes 1.1 MB."""
-
-MAX_NODES = 200_000
-"""Maximum number of names and values after expanding aliases; a list of weights files of 15,625 networks needs
-31,250."""
-
-MAX_DEPTH = 50
-"""Maximum nesting depth of lists and mappings."""
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
@@ -129,7 +121,7 @@ def read_fields(path: Path, content_name: str = "sweep") -> dict[str, Any]:
             f"Reading the {content_name} failed for {path}: the file cannot be read ({error.strerror}). Correct the "
             "path; jobs/ has examples."
         ) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         summary = " ".join(str(error).split()).replace(_PARSER_LOCATION, ",")
         raise ConfigError(
             f"Reading the {content_name} failed for {path}: not valid YAML: {summary}. Correct the file."
@@ -154,43 +146,7 @@ def _read_text(path: Path) -> str:
 # Commands read a file twice: first to see whether it is a sweep, and then to load it.
 @functools.lru_cache(maxsize=1)
 def _build_value(text: str) -> Any:
-    """Build the value of a YAML text; raise ValueError if it has too many values after expanding aliases."""
-    _check_depth(text)
-    loader = _StrictLoader(text)
-    try:
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        if _count_nodes(node, {}) > MAX_NODES:
-            raise ValueError(f"more than {MAX_NODES:,} names and values after expanding aliases")
-        return loader.construct_document(node)
-    finally:
-        loader.dispose()
-
-
-def _check_depth(text: str) -> None:
-    """Reject lists and mappings that are nested too deeply, because the C parser would crash the process."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_SafeLoader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > MAX_DEPTH:
-            raise ValueError(f"lists and mappings nested more than {MAX_DEPTH} levels deep")
-
-
-def _count_nodes(node: yaml.Node, n_values: dict[int, int]) -> int:
-    """Count the values of a node after expanding aliases; `n_values` caches the numbers by node id."""
-    if id(node) not in n_values:
-        n_values[id(node)] = MAX_NODES + 1  # used if the node contains itself
-        children: list[yaml.Node] = []
-        if isinstance(node, yaml.MappingNode):
-            children = [child_node for pair in node.value for child_node in pair]
-        elif isinstance(node, yaml.SequenceNode):
-            children = node.value
-        n_values[id(node)] = 1 + sum(_count_nodes(child, n_values) for child in children)
-    return n_values[id(node)]
+    return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a subclass of PyYAML's safe loader
 
 
 def find_line(path: Path, field_path: Sequence[str]) -> int | None:
@@ -201,10 +157,8 @@ def find_line(path: Path, field_path: Sequence[str]) -> int | None:
     if not path.is_file():
         return None  # a pipe has been read to its end
     try:
-        text = _read_text(path)
-        _check_depth(text)
-        node: Any = yaml.compose(text, Loader=_SafeLoader)
-    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        node: Any = yaml.compose(_read_text(path), Loader=_SafeLoader)
+    except (OSError, ValueError, yaml.YAMLError):
         return None
     line_number = None
     while field_path:

@@ -44,9 +44,6 @@ from robust201.weights.published.base import (
 RECORD_NAME = re.compile(r"(\d{1,6})\.pickle\.pbz2")
 """Pattern of the file name of a NATS-Bench record. Its group is the network's index."""
 
-# The record of the largest network, with four datasets, three seeds and both training lengths, has about 130 MB.
-_MAX_RECORD_BYTES = 1 << 30
-
 _NATS_LENGTH_NAMES = {"less": "12", "full": "200"}
 """NATS-Bench's name of a training length, by NAS-Bench-201's name."""
 
@@ -54,7 +51,7 @@ _NATS_LENGTH_NAMES = {"less": "12", "full": "200"}
 def read_nats(index: int, raw: bytes, name: str, selection: Selection) -> Iterator[SourceWeights]:
     """Return the selected weights in one record of NATS-Bench. `raw` contains the bytes of the compressed record."""
     stream = cast(BinaryIO, bz2.BZ2File(io.BytesIO(raw)))
-    results_by_length = load_pickle(stream, name=name, max_bytes=_MAX_RECORD_BYTES)
+    results_by_length = load_pickle(stream, name=name)
     return _read_trials(
         results_by_length, selection, index=index, source=name, source_sha256=hashlib.sha256(raw).hexdigest()
     )
