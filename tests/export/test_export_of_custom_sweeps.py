@@ -233,7 +233,7 @@ def test_commands_accept_sweep_with_custom_networks_attack_and_measure(custom_re
     assert [content["narrow"], content["wide"]] == table["squared_norm"].to_pylist()[::2]
 
     for out in (single_weights, all_weights):
-        comparison = json.loads(run_command("diff", custom_results, out, "--json").out)
+        comparison = json.loads(run_command("verify", custom_results, "--against", out, "--json").out)
         assert comparison["max_difference"] == 0
         assert {key_comparison["key"] for key_comparison in comparison["comparisons"]} >= {
             "clean",

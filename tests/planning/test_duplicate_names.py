@@ -87,7 +87,7 @@ def test_key_with_files_in_both_spellings_is_rejected(tmp_path: Path, robust201:
             RobustnessDataset(folder).accuracy(0, "cifar10", key)
     for command_line in (
         ("convert", folder),
-        ("diff", folder, folder),
+        ("verify", folder, "--against", folder),
         ("report", folder),
     ):
         error_line = robust201(*command_line).error_line(2)

@@ -10,7 +10,7 @@ jobs=jobs/papers/image_distribution
 case $size in lenet) runs=runs/image-distribution-lenet;; *) runs=runs/image-distribution;; esac
 python -m jobs.papers.image_distribution.fuse "$ROBUST201_DATA" $runs
 for training in $jobs/$size/train*.yaml; do
-  robust201 train "$training"
+  robust201 run "$training"
 done
 exports=
 for sweep in $jobs/$size/plain*.yaml $jobs/$size/fusion*.yaml $jobs/$size/from-*.yaml; do
@@ -21,7 +21,7 @@ for sweep in $jobs/$size/plain*.yaml $jobs/$size/fusion*.yaml $jobs/$size/from-*
   exports="$exports $runs/$name-dataset"
 done
 # the control on the original MNIST images
-robust201 train $jobs/mnist28/train.yaml --allow-code
+robust201 run $jobs/mnist28/train.yaml --allow-code
 robust201 run $jobs/mnist28/attack.yaml --allow-code
 robust201 export runs/image-distribution-mnist28/results --no-json --parquet --out $runs/mnist28-dataset
 python -m jobs.papers.image_distribution.analyse $exports $runs/mnist28-dataset

@@ -14,7 +14,7 @@ else
   python -m jobs.papers.robust_features.make_images published "$ROBUST201_DATA/release_datasets/d_robust_CIFAR" $runs/robust
 fi
 for training in $jobs/$size/train-dynamics.yaml $jobs/$size/train-mixing.yaml $jobs/$size/train-equivariance.yaml $jobs/$size/train-transformers.yaml; do
-  robust201 train "$training"
+  robust201 run "$training"
 done
 for question in dynamics mixing equivariance; do
   robust201 plan $jobs/$size/$question.yaml
@@ -23,7 +23,7 @@ for question in dynamics mixing equivariance; do
 done
 python -m jobs.papers.robust_features.analyse $runs/dynamics-dataset $runs/mixing-dataset $runs/equivariance-dataset
 if [ "$size" = cifar10 ]; then
-  robust201 train $jobs/cifar10/train-natural.yaml
+  robust201 run $jobs/cifar10/train-natural.yaml
   python -m jobs.papers.robust_features.make_images non-robust "$ROBUST201_DATA/cifar10" $runs/non-robust
-  robust201 train $jobs/cifar10/train-non-robust.yaml
+  robust201 run $jobs/cifar10/train-non-robust.yaml
 fi

@@ -455,7 +455,7 @@ def show_dataset_verdict(verdict: DatasetVerdict, *, as_json: bool = False) -> i
     return 0 if verdict.is_sound else 4
 
 
-def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None:
+def show_comparison(report: ComparisonReport) -> None:
     """Print a comparison of two result sets: a summary, then every dataset, key and strength with a difference."""
     relation = "within" if report.is_within_tolerance else "beyond"
     n_all, n_different = len(report.comparisons), len(report.differing_comparisons)
@@ -497,7 +497,7 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
                 for architecture, first_accuracy, second_accuracy in row.moved_most[:2]
             ),
         )
-        for row in (report.comparisons if all_rows else report.differing_comparisons)
+        for row in report.differing_comparisons
     ]
     columns = (
         "",

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from robust201.cli import console
-from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import Results, results_of
 from robust201.core.errors import ConfigError
 
@@ -128,78 +127,6 @@ def _choose_formats(has_json: bool, has_parquet: bool) -> "tuple[Format, ...]":
             "Exporting failed for --no-json: without JSON and Parquet, nothing is written. Add --parquet."
         )
     return tuple(name for name, is_requested in requested.items() if is_requested)
-
-
-def verify(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RESULTS", help="A results folder or its sweep YAML, an exported dataset, or the published dataset."
-        ),
-    ],
-    exported: Annotated[
-        Path | None, typer.Option("--export", help="Also compare this export of the results, file by file.")
-    ] = None,
-    requeue: Annotated[
-        bool, typer.Option("--requeue", help="Move damaged result files aside, so that the next run recomputes them.")
-    ] = False,
-    attack_flags: Annotated[
-        bool, typer.Option("--attack-flags", help="Also look for signs of weak attacks (docs/trust.md).")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Check every file and value of a results folder or dataset; exits with 3 if evaluations are missing."""
-    from robust201.export.folder import reject_unfinished_export
-    from robust201.export.verify import verify_results
-    from robust201.export.verify_dataset import verify_dataset
-    from robust201.reader.result_files import is_dataset
-
-    results = results_of(path)
-    reject_unfinished_export(results)
-    if is_dataset(results):
-        _reject_results_options(results, exported, requeue=requeue)
-        with console.showing_progress("Verifying keys") as progress:
-            verdict = verify_dataset(results, attack_flags=attack_flags, on_progress=progress)
-        raise typer.Exit(console.show_dataset_verdict(verdict, as_json=as_json))
-    with console.showing_progress("Verifying result files") as progress:
-        results_verdict = verify_results(
-            results, export=exported, requeue=requeue, attack_flags=attack_flags, on_progress=progress
-        )
-    raise typer.Exit(console.show_verdict(results_verdict, results, as_json=as_json))
-
-
-def _reject_results_options(dataset: Path, exported: Path | None, *, requeue: bool) -> None:
-    if exported is not None or requeue:
-        option = "--requeue" if requeue else "--export"
-        raise ConfigError(
-            f"Verifying failed for {dataset}: {option} applies only to a results folder, not to a dataset. Remove "
-            f"{option}, or verify the results folder."
-        )
-
-
-def diff(
-    first: Annotated[
-        Path,
-        typer.Argument(
-            metavar="A", help="A results folder or its sweep YAML, an exported dataset, or the published dataset."
-        ),
-    ],
-    second: Annotated[
-        Path, typer.Argument(metavar="B", help="Folder or YAML to compare with A, of any of these kinds.")
-    ],
-    tolerance: Annotated[float, typer.Option(help="Largest accepted difference in accuracy.")] = 0.0,
-    all_rows: Annotated[bool, typer.Option("--all", help="Also show rows with equal accuracies.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Compare the accuracies of two result sets; exits with 3 if a difference exceeds the tolerance."""
-    from robust201.export.diff import compare_results
-
-    report = compare_results(results_of(first), results_of(second), tolerance=tolerance)
-    if as_json:
-        print_json(report.to_payload())
-    else:
-        console.show_comparison(report, all_rows=all_rows)
-    raise typer.Exit(0 if report.is_within_tolerance else 3)
 
 
 def convert(

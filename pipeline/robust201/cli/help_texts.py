@@ -19,15 +19,15 @@ DOWNLOADS_HELP = "One of cifar10, cifar100, ImageNet16-120, CIFAR-10-C, CIFAR-10
 RUN_PANEL = "Run a sweep"
 DATASET_PANEL = "Look at a dataset"
 PANELS = {
-    "Set up": ("demo", "doctor", "fetch", "import", "train", "corrupt"),
+    "Set up": ("demo", "doctor", "fetch", "import", "corrupt"),
     RUN_PANEL: ("plan", "run", "submit", "status", "merge"),
-    "Check and export results": ("verify", "audit", "export", "diff", "convert", "push"),
+    "Check and export results": ("verify", "export", "convert", "push"),
     DATASET_PANEL: ("report", "rank", "plot", "metrics", "analyse", "search"),
     "Evaluate your own networks": ("evaluate", "compare", "curves", "show"),
 }
 """Commands by group, in the order in which `--help` lists them."""
 
-RESUMABLE_COMMANDS = ("fetch", "import", "train", "corrupt", "run", "submit", "audit")
+RESUMABLE_COMMANDS = ("fetch", "import", "corrupt", "run", "submit")
 """Commands that resume where they stopped if they are run again."""
 
 EXAMPLES = {
@@ -38,36 +38,21 @@ EXAMPLES = {
     ),
     "fetch": ("robust201 fetch cifar10 --out data",),
     "import": ("robust201 import NATS-tss-v1_0-3ffb9-full.taraa --architectures evaluated --out data/checkpoints",),
-    "train": (
-        "robust201 train jobs/train-digits.yaml",
-        "robust201 train jobs/train-published.yaml --limit 2",
-    ),
     "plan": (
         "robust201 plan jobs/paper.yaml --keys clean,pgd",
         "robust201 plan jobs/paper.yaml --save",
         "robust201 plan jobs/train-digits.yaml",
     ),
-    "run": (
-        "robust201 run jobs/demo.yaml",
-        "robust201 run jobs/paper.yaml --limit 100 --datasets cifar10 --keys clean,pgd",
-        "robust201 run runs/demo/results",
-        "robust201 run jobs/paper.yaml --share 3/64 --executor inline",
-    ),
-    "audit": ("robust201 audit jobs/paper.yaml --networks 5 --count 200",),
-    "status": ("robust201 status runs/paper", "robust201 status runs/paper --log 21/cifar10/pgd"),
-    "merge": ("robust201 merge runs/a runs/b --out runs/all", "robust201 merge runs/all --compact"),
-    "submit ray": ("robust201 submit ray sweep.yaml --detach", "robust201 submit ray --follow paper-1f0c2a9b"),
-    "submit slurm": (
-        "robust201 submit slurm jobs/paper.yaml --dry-run",
-        "robust201 submit slurm jobs/paper.yaml --partition gpu --time 24:00:00 --max-parallel 64",
-        "robust201 submit slurm jobs/train-digits.yaml --gpus-per-task 0 --time 24:00:00",
-    ),
-    "verify": ("robust201 verify runs/paper", "robust201 verify runs/paper --export dataset --requeue"),
+    "run": ("robust201 run jobs/paper.yaml --architectures 0-99 --datasets cifar10 --keys clean,pgd",),
+    "status": ("robust201 status runs/demo/results --log 21/digits/pgd",),
+    "merge": ("robust201 merge runs/a runs/b --out runs/all",),
+    "submit ray": ("robust201 submit ray jobs/paper.yaml --detach",),
+    "submit slurm": ("robust201 submit slurm jobs/paper.yaml --partition gpu --time 24:00:00 --extra=--account=me",),
+    "verify": ("robust201 verify dataset --against published --tolerance 0.0005",),
     "export": (
         "robust201 export runs/paper --out dataset --parquet",
         "robust201 export runs/paper --out dataset --round 3 --key-style with-norm --compress zst",
     ),
-    "diff": ("robust201 diff runs/paper published --tolerance 0.0005",),
     "convert": ("robust201 convert published",),
     "push": (
         "robust201 push dataset hf://me/my-robustness --dry-run",
@@ -96,20 +81,14 @@ EXAMPLES = {
         "robust201 search dataset --objective clean --distinct",
     ),
     "meta": ("robust201 meta --key-style with-norm --out meta.json",),
-    "corrupt": ("robust201 corrupt --dataset digits --out corrupted --keys fog,frost",),
+    "corrupt": ("robust201 corrupt --data digits --out corrupted --keys fog,frost",),
     "evaluate": (
-        "robust201 evaluate my_model.py:build --weights w.safetensors --data images.parquet",
-        "robust201 evaluate my_model.py:build --data cifar10 --keys clean,pgd,fog --count 1000 --out results.csv",
+        "robust201 evaluate my_model.py:build --data cifar10 --keys clean,pgd,fog --images 1000 --out results.csv",
     ),
     "curves": (
-        "robust201 curves plain.py:build robust.py:build --data cifar10 --count 500 --norm L2 --out curves.pdf",
-        "robust201 curves net.py:build --data images.npz --attacks fmn --set fmn.steps=1000",
+        "robust201 curves plain.py:build robust.py:build --data cifar10 --images 500 --norm L2 --out curves.pdf",
     ),
-    "compare": (
-        "robust201 compare plain.py:build robust.py:build --data cifar10 --count 500 --keys clean,autoattack",
-        "robust201 compare net.py:build --weights plain.pth --weights robust.pth --data images.npz",
-        "robust201 compare dataset:13714 dataset:9930 --keys clean,pgd:8",
-    ),
+    "compare": ("robust201 compare net.py:build --weights plain.pth --weights robust.pth --data images.npz",),
     "show": ("robust201 show my_model.py:build --data cifar10 --key pgd --set pgd.epsilons_255=8 --out attacked.png",),
 }
 """Example command lines by command."""

@@ -9,10 +9,8 @@ from robust201.cli import console
 from robust201.cli.evaluate import (
     DATA_OPTION,
     NETWORK_ARGUMENT,
-    Channels,
     ClassOrderName,
     Device,
-    ImageSize,
     Mean,
     ResizeRule,
     Seed,
@@ -47,9 +45,7 @@ def show(
     weights: WeightsFile = None,
     mean: Mean = None,
     std: Std = None,
-    image_size: ImageSize = None,
     resize: ResizeRule = None,
-    channels: Channels = None,
     class_order: ClassOrderName = None,
     seed: Seed = 0,
     device: Device = "auto",
@@ -62,7 +58,7 @@ def show(
     check_drawing(out)
     normalisation = read_normalisation(mean, std)
     parameters = read_keys(key, settings or []) or {}
-    image_set = load_data(data, image_size=image_size, resize=resize, channels=channels, class_order=class_order)
+    image_set = load_data(data, resize=resize, normalisation=normalisation, class_order=class_order)
     indices = _read_indices(images, len(image_set))
     module = build_module(network, weights)
     name, fields = next(iter(parameters.items()))
