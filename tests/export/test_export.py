@@ -302,8 +302,8 @@ def test_export_progress_counts_units_of_each_file(tmp_path):
 @pytest.mark.parametrize(
     ("modules", "forbidden"),
     [
-        ("robust201.export", {"torch", "ray", "pandas", "matplotlib"}),
-        ("robust201.reader.dataset, robust201.figures.report", {"torch", "ray", "pyarrow", "pandas", "matplotlib"}),
+        ("robust201.export", {"torch", "ray", "pandas", "altair"}),
+        ("robust201.reader.dataset, robust201.figures.report", {"torch", "ray", "pyarrow", "pandas", "altair"}),
     ],
 )
 def test_export_and_reader_do_not_import_heavy_libraries(modules, forbidden):

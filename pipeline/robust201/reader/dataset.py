@@ -30,8 +30,8 @@ from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from robust201.tasks.columns import PUBLISHED
 
 if TYPE_CHECKING:
+    import altair as alt
     import pandas as pd
-    from matplotlib.axes import Axes
 
     from robust201.reader.derived import DerivedMetrics
     from robust201.reader.outcomes import Outcomes
@@ -258,8 +258,8 @@ class RobustnessDataset:
         """Return the id, as text, of a cell string."""
         return self._find_id(s)
 
-    def draw_arch(self, s: str | None = None, i: int | str | None = None, *, ax: "Axes | None" = None) -> "Axes":
-        """Draw a cell, given its string or id; by default on pyplot's current axes, as the published helper does."""
+    def draw_arch(self, s: str | None = None, i: int | str | None = None) -> "alt.LayerChart":
+        """Draw a cell, given its string or id, as a chart that notebooks display and whose `save` writes files."""
         architecture = s if s is not None else i
         if architecture is None:
             raise ArchitectureError("Drawing failed: a cell string or an id is needed. Pass s=… or i=….")
@@ -270,11 +270,7 @@ class RobustnessDataset:
                 f"Drawing failed for {format_architecture(identifier)}: the architectures "
                 f"of the space {self.files.space_name or 'of these files'} are not cells. Only cells can be drawn."
             )
-        if ax is None:
-            import matplotlib.pyplot as plt
-
-            ax = plt.gca()
-        return space.draw_cell(ax, self.id_to_string(identifier), f"#{identifier}")
+        return space.draw_cell(self.id_to_string(identifier), f"#{identifier}")
 
     @overload
     def accuracy(
