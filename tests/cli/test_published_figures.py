@@ -18,6 +18,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* by chance")
 
 N_IMAGES = 40
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*not significantly more than by chance")  # random networks
+
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
