@@ -171,7 +171,7 @@ def test_networks_with_faults_fail_instead_of_giving_numbers(
     lines = f"        features = self.convolution(images).relu().mean(dim=(2, 3))\n        {change}\n"
     models = MODELS.replace(last_line, lines)
     sweep = write_custom_sweep({"fgsm": {"epsilons_255": [8]}}, models=models, engine=engine)
-    assert re.search(message, failure_line(robust201("run", sweep)))
+    assert re.search(message, failure_line(robust201("run", sweep, "--allow-code")))
 
 
 # --- identity ---------------------------------------------------------------------------------------------------------

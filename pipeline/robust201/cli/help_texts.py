@@ -70,7 +70,7 @@ EXAMPLES = {
     "analyse design": ("robust201 analyse design dataset --score pgd:1 --out tables",),
     "search": (
         "robust201 search dataset --table1",
-        "robust201 search dataset --objective pgd:1 --methods local,evolution --figure regret.svg",
+        "robust201 search dataset --objective pgd:1 --methods local,evolution",
         "robust201 search dataset --objective clean --distinct",
     ),
     "corrupt": ("robust201 corrupt --data digits --out corrupted --keys fog,frost",),
