@@ -217,7 +217,7 @@ def test_convert_rewrites_file_that_differs_from_listing(tmp_path, key, without_
     expected = RobustnessDataset(folder).query("cifar10", key, "accuracy")
     table = pq.ParquetFile(folder / name).read()
     pq.write_table(table.slice(1), folder / name)
-    with pytest.raises(ResultsError, match=r"expected the \d+ rows .* run `robust201 convert`"):
+    with pytest.raises(ResultsError, match=r"expected the \d+ rows .* convert it again"):
         RobustnessDataset(folder).query("cifar10", key, "accuracy")
     assert convert_dataset(folder).written_files == (name,)
     assert RobustnessDataset(folder).query("cifar10", key, "accuracy") == expected
