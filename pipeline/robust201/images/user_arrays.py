@@ -100,7 +100,7 @@ def check_label_range(labels: NDArray[np.int64], n_classes: int) -> None:
             "model was trained on other classes, its accuracy means nothing. If the images are sorted by class, select "
             "them at random.",
             RobustWarning,
-            stacklevel=5,  # the call of evaluate or attack
+            stacklevel=4,  # the call of evaluate or attack
         )
 
 
@@ -141,7 +141,7 @@ def _as_pixels(pixels: NDArray[Any]) -> NDArray[Any]:
         warnings.warn(
             f"Pixels from {lowest:.9g} to {highest:.9g} were clipped to [0, 1], as rounding errors.",
             RobustWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
         pixels = pixels.clip(0, 1)
     scaled_pixels = pixels * 255
