@@ -28,7 +28,7 @@ _USER_FIELDS = (
 """Fields that describe the network and its paper, which only the user knows."""
 
 
-class Leaderboard(NamedTuple):
+class LeaderboardFields(NamedTuple):
     """Results of a leaderboard.
 
     Attributes:
@@ -42,9 +42,9 @@ class Leaderboard(NamedTuple):
 
 
 LEADERBOARDS = {
-    "robustbench-linf": Leaderboard("8/255", "autoattack_acc"),
-    "robustbench-l2": Leaderboard("0.5", "autoattack_acc"),
-    "robustbench-corruptions": Leaderboard(None, "corruptions_acc"),
+    "robustbench-linf": LeaderboardFields("8/255", "autoattack_acc"),
+    "robustbench-l2": LeaderboardFields("0.5", "autoattack_acc"),
+    "robustbench-corruptions": LeaderboardFields(None, "corruptions_acc"),
 }
 """Leaderboards by the name of their preset of keys."""
 

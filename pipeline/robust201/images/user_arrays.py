@@ -100,7 +100,7 @@ def check_label_range(labels: NDArray[np.int64], n_classes: int) -> None:
             "model was trained on other classes, its accuracy means nothing. If the images are sorted by class, select "
             "them at random.",
             RobustWarning,
-            stacklevel=4,  # the call of evaluate or attack
+            stacklevel=5,  # the call of evaluate or attack
         )
 
 
