@@ -26,9 +26,8 @@ import psutil
 from robust201.core.records import EvaluationResult, Part, Unit, Weights, unit_id
 from robust201.export import export_dataset
 from robust201.shards import ShardStore
-from robust201.statistics.calibration import FRACTION_BITS
 from robust201.tasks import TASKS
-from robust201.tasks.columns import COLUMNS, columns_of
+from robust201.tasks.columns import COLUMNS, FRACTION_BITS, columns_of
 
 N_CLASSES = 100
 N_IMAGES = 10_000

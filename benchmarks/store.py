@@ -247,7 +247,7 @@ def scan_step(folder: Path) -> str:
 
 
 def compare_step(folder: Path) -> str:
-    """Compare all accuracies with themselves, like `diff`."""
+    """Compare all accuracies with themselves, like `verify --against`."""
     from robust201.export.diff import compare_results
 
     report = compare_results(folder, folder)

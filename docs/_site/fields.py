@@ -16,7 +16,6 @@ from robust201.core.strict_model import MAX_COUNT
 from robust201.planning.config import SweepConfig
 from robust201.planning.training_config import TrainingConfig
 from robust201.planning.user_tasks import UserTaskParameters
-from robust201.studies.config import STUDIES
 from robust201.tasks import TASKS
 
 MODELS: dict[str, type[BaseModel]] = {"sweep": SweepConfig, "training": TrainingConfig}
@@ -184,11 +183,6 @@ def _extract_summary(schema: Mapping[str, Any]) -> str:
 def describe_models(name: str) -> str:
     """Return Markdown with a table for a model and one for each model that its fields refer to."""
     return _describe_model(MODELS[name], "Top level")
-
-
-def describe_studies() -> str:
-    """Return Markdown with the tables of each kind of study."""
-    return "\n\n".join(_describe_model(model, name) for name, model in STUDIES.items())
 
 
 def _describe_model(model: type[BaseModel], title: str) -> str:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from docs._site.commands import describe_commands
-from docs._site.fields import describe_keys, describe_models, describe_studies
+from docs._site.fields import describe_keys, describe_models
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 CONTENTS = {
-    "index": ["tutorial", "guides", "reference", "protocol", "internals", "studies"],
+    "index": ["tutorial", "guides", "reference", "protocol", "internals", "papers"],
     "guides": [
         *("api", "compare", "autoattack", "your-own", "training", "training-data"),
         *("sweeps", "cluster", "slurm", "ray", "watching", "reproduce-paper"),
@@ -26,13 +26,12 @@ CONTENTS = {
             "reference/sweep-fields",
             "reference/key-fields",
             "reference/training-fields",
-            "reference/study-fields",
         ),
         *("reference/commands", "reference/api", "dataset", "reader", "statistics", "zoo", "glossary"),
     ],
     "reference/commands": [
         *("reference/commands-set-up", "reference/commands-run", "reference/commands-check"),
-        *("reference/commands-look", "reference/commands-study", "reference/commands-evaluate"),
+        *("reference/commands-look", "reference/commands-evaluate"),
     ],
     "protocol": [
         *("protocol/attacks", "protocol/corruptions", "protocol/measures", "protocol/training"),
@@ -42,21 +41,8 @@ CONTENTS = {
         *("internals/engine", "internals/store-and-runtime", "internals/performance", "internals/faults"),
         *("project/architecture", "project/contributing", "project/security", "project/changelog"),
     ],
-    "studies": [
-        *(
-            "reproduction",
-            "papers/dataset",
-            "image-distribution",
-            "studies/image-distribution-lenet/study",
-            "image-spectra",
-        ),
-        *(
-            "robust-features",
-            "studies/robust-features-dynamics-cifar10/study",
-            "studies/robust-features-mixing-cifar10/study",
-            "studies/robust-features-equivariance-cifar10/study",
-            "controls",
-        ),
+    "papers": [
+        *("reproduction", "papers/dataset", "papers/robust-features", "papers/image-distribution", "papers/controls"),
     ],
 }
 """Pages below each page, in the order of the menu. An entry that ends with * is left out if no page matches it."""
@@ -64,7 +50,7 @@ CONTENTS = {
 SHORT_TITLES = {
     "tutorial": "Tutorial",
     "protocol": "Protocol",
-    "studies": "Studies",
+    "papers": "Published works",
     "configuration": "Sweep YAML",
     "configuration-inputs": "Sweep YAML: networks, weights, images",
     "dataset": "Files of a dataset",
@@ -74,14 +60,12 @@ SHORT_TITLES = {
     "report": "The report and its figures",
     "watching": "Watching a sweep",
     "training-data": "Training data",
-    "image-distribution": "Image distribution and task",
-    "robust-features": "Robust features",
-    "studies/image-distribution-lenet/study": "Image distribution: LeNet",
-    "studies/robust-features-dynamics-cifar10/study": "Robust features: dynamics on CIFAR-10",
-    "studies/robust-features-mixing-cifar10/study": "Robust features: mixing on CIFAR-10",
-    "studies/robust-features-equivariance-cifar10/study": "Robust features: equivariance on CIFAR-10",
+    "papers/dataset": "The dataset paper",
+    "papers/robust-features": "Robust features",
 }
 """Menu titles of pages whose own titles are too long for a menu."""
+
+PAPERS = ("dataset", "robust-features", "image-distribution", "controls")
 
 PROJECT_FILES = {
     "ARCHITECTURE.md": "docs/project/architecture.md",
@@ -89,7 +73,7 @@ PROJECT_FILES = {
     "SECURITY.md": "docs/project/security.md",
     "CHANGELOG.md": "docs/project/changelog.md",
     "README.md": "docs/index.md",
-    "jobs/papers/dataset/README.md": "docs/papers/dataset.md",
+    **{f"jobs/papers/{name.replace('-', '_')}/README.md": f"docs/papers/{name}.md" for name in PAPERS},
 }
 """Page of the site that shows each file outside docs/; for README.md, the start page."""
 
@@ -142,9 +126,7 @@ def generate_text(match: re.Match[str]) -> str:
         return describe_models(argument)
     if kind == "keys":
         return describe_keys()
-    if kind == "studies":
-        return describe_studies()
-    raise ValueError(f"{match.group()}: expected commands, models, keys or studies.")
+    raise ValueError(f"{match.group()}: expected commands, models or keys.")
 
 
 def prepare_page(docname: str, text: str) -> str:

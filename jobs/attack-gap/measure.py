@@ -1,6 +1,6 @@
 """Measure the accuracy under PGD and APGD-CE at 1/255 during training, with one and with five restarts.
 
-    robust201 train jobs/attack-gap/train.yaml
+    robust201 run jobs/attack-gap/train.yaml
     python jobs/attack-gap/measure.py OUT.csv
 
 ROBUST201_DATA names a folder with cifar10/. Rows that OUT.csv already has are not measured again. The measurement takes

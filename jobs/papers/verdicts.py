@@ -1,7 +1,7 @@
 """Verdicts on a work's claims: each follows from an interval, and says how many units would decide an open claim."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -109,20 +109,24 @@ def bootstrap_estimate(value: float, replicates: ArrayLike, n: int, parts: int =
     return Estimate(value, float(low), float(high), n)
 
 
-def welch_estimate(mean: Sequence[float], sd: Sequence[float], n: Sequence[int], parts: int = 1) -> Estimate:
-    """Return the difference of the means of two groups, first minus second, with Welch's interval.
+def welch_estimate(
+    mean: ArrayLike, sd: ArrayLike, n: ArrayLike, weights: ArrayLike = (1, -1), parts: int = 1
+) -> Estimate:
+    """Return a contrast of the means of groups with Welch's interval; by default, the first mean minus the second.
 
     Args:
         mean: mean of each group.
         sd: standard deviation of each group (divisor n - 1).
         n: size of each group, at least 2.
+        weights: weight of each group's mean in the contrast.
         parts: see `mean_estimate`.
     """
-    variances = np.square(sd) / n
-    degrees = variances.sum() ** 2 / np.sum(variances**2 / (np.array(n) - 1))
+    sizes, factors = np.asarray(n, np.float64), np.asarray(weights, np.float64)
+    variances = np.square(factors * np.asarray(sd, np.float64)) / sizes
+    degrees = variances.sum() ** 2 / np.sum(variances**2 / (sizes - 1))
     half_width = stats.t.ppf(1 - (1 - LEVEL) / 2 / parts, degrees) * math.sqrt(variances.sum())
-    difference = mean[0] - mean[1]
-    return Estimate(difference, difference - half_width, difference + half_width, min(n), groups=2)
+    value = float(factors @ np.asarray(mean, np.float64))
+    return Estimate(value, value - half_width, value + half_width, int(sizes.min()), groups=len(sizes))
 
 
 def _quantile(n: float, groups: int, parts: int = 1) -> float:

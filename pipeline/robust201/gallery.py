@@ -20,7 +20,7 @@ from robust201.tasks import find_task
 from robust201.tasks.attack_kit.context import to_float
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    import altair as alt
 
 MAX_SHOWN = 20
 """Maximum number of images in a figure."""
@@ -40,7 +40,7 @@ def show(
     normalisation: Normalisation | tuple[Sequence[float], Sequence[float]] | None = None,
     class_names: Sequence[str] | None = None,
     **parameters: Any,
-) -> "Figure":
+) -> "alt.LayerChart":
     """Attack images and draw them, with the predicted classes and their confidences (softmax probabilities).
 
     The perturbation is drawn on grey, and scaled so that its largest value fills the pixel range. Its caption is the
@@ -58,7 +58,7 @@ def show(
         parameters: parameters of the attack, and further arguments of `attack`, such as ``seed=1``.
 
     Returns:
-        A Matplotlib figure, which notebooks display; ``.savefig("attacked.png")`` saves it.
+        An Altair chart, which notebooks display; ``.save("attacked.png")`` saves it.
 
     Raises:
         ConfigError: there are too many images or a wrong number of class names; or see `attack`.

@@ -74,21 +74,21 @@ def test_standing_of_a_mean_uses_paired_tests_over_images(results, dataset):
 
 
 def test_answer_names_best_and_tied_networks(results):
-    board = make_leaderboard(results)
-    pgd_standing = next(standing for standing in board.standings if standing.name == "pgd:1")
+    board = make_leaderboard(results, ["clean", "pgd:1"])
+    pgd_standing = board.sort_standing
     low, high = (100 * float(series.iloc[0]) for series in (pgd_standing.low, pgd_standing.high))
-    pgd_text = f"PGD ({pgd_standing.accuracies.iloc[0]:.1%}, 95% interval {low:.1f} to {high:.1f}, tied with "
-    assert f"#{pgd_standing.best} under " in board.answer
-    assert pgd_text in board.answer
-    assert board.answer.count(". ") == 1
-    assert "On CIFAR-10 at ε = 1/255, the most accurate network is #" in board.answer
+    assert pgd_standing.name == "pgd:1"
+    assert board.answer.startswith(
+        f"On CIFAR-10, the most accurate network is #{pgd_standing.best} (PGD, ε = 1/255: "
+        f"{pgd_standing.accuracies.iloc[0]:.1%}, 95% interval {low:.1f} to {high:.1f}), tied with "
+    )
     assert "do not differ significantly from the best on these 500 images (paired tests" in board.basis
     assert "Holm's correction within each column, level 5%)" in board.basis
 
 
 def test_answer_names_no_network_at_chance(results):
     assert make_leaderboard(results, ["pgd:8"]).answer == (
-        "On CIFAR-10 at ε = 8/255, no network is clearly above chance under PGD."
+        "On CIFAR-10, no network is clearly above chance (PGD, ε = 8/255)."
     )
 
 
@@ -99,7 +99,7 @@ def test_leaderboard_without_number_of_images_has_no_intervals_or_ties(tmp_path)
         '{"format": 1, "measurements": ["accuracy"], "sweep": {}, "strengths": {"mine": {"clean": [0], "pgd": [1, 8]}}}'
     )
     board = make_leaderboard(results_of(tmp_path))
-    assert board.answer == "On mine at ε = 1/255, the most accurate network is #2 under PGD (75.0%)."
+    assert board.answer == "On mine, the most accurate network is #2 (PGD, ε = 1/255: 75.0%)."
     assert "does not record the number of images" in board.basis
     assert board.to_frame()["low"].isna().all()
     assert r"\#2 & 80.0 & \textbf{75.0} \\" in board.latex
@@ -128,13 +128,12 @@ def test_leaderboard_of_a_single_network_has_no_ties(dataset):
     assert isinstance(board.to_frame(), pd.DataFrame)
 
 
-def test_answer_for_a_single_network_states_its_accuracies(dataset):
+def test_answer_for_a_single_network_states_its_accuracy(dataset):
     (results,) = read_results(dataset.select([21]))
     board = make_leaderboard(results, ["clean", "pgd:1"])
-    clean, pgd = (board.standings[index].accuracies[21] for index in (0, 1))
-    assert board.answer.startswith(f"On CIFAR-10, the accuracy of #21 is {clean:.1%}, 95% interval ")
-    assert f"and {pgd:.1%}, 95% interval" in board.answer
-    assert board.answer.endswith("(PGD, ε = 1/255). It is the only network.")
+    pgd = board.standings[1].accuracies[21]
+    assert board.answer.startswith(f"On CIFAR-10, the accuracy of #21, the only network, is {pgd:.1%}, 95% interval ")
+    assert board.answer.endswith("(PGD, ε = 1/255).")
     assert board.basis == "Intervals are 95% intervals over 500 images."
     assert not board.to_frame()["tied"].any()
     assert "textbf" not in board.latex

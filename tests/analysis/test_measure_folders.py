@@ -74,7 +74,7 @@ def test_equal_measure_names_end_with_their_folder(folders: list[RobustnessDatas
 
 def test_save_plot_rejects_several_folders_for_other_figures(folders: list[RobustnessDataset], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="only measure-correlations shows measures of several folders"):
-        save_plot(folders[0], "measures", tmp_path / "measures.csv", measures=folders[1:])
+        save_plot(folders[0], "attack-curves", tmp_path / "measures.csv", measures=folders[1:])
 
 
 def test_measurements_are_the_columns_in_the_protocol(folders: list[RobustnessDataset]) -> None:

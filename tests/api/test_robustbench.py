@@ -120,7 +120,7 @@ def test_benchmark_row_of_all_images_has_only_leaderboard_fields(data_folder: Pa
 
 
 def test_evaluate_command_prints_benchmark_row(data_folder: Path, robust201: RunCommand) -> None:
-    result = robust201("evaluate", "my_model.py:build", "--benchmark", "robustbench-corruptions", "--count", 10)
+    result = robust201("evaluate", "my_model.py:build", "--benchmark", "robustbench-corruptions", "--images", 10)
     assert result.code == 0, result.err
     row = json.loads(result.out)
     assert (row["dataset"], row["n_examples"]) == ("cifar10", 10)

@@ -24,12 +24,10 @@ from robust201.cli import console, exits
 from robust201.cli.app import app
 from robust201.cli.help_texts import EXAMPLES, HELP_OPTIONS, PANELS
 from robust201.runtime.scheduler import RunTally
-from robust201.spaces.nasbench201 import cells as nasbench201
 from tests.conftest import REPOSITORY, FinishedCommand, MakeFields, RunCommand, WriteSweep, read_tree
 
 COMMANDS = (
     "demo",
-    "meta",
     "plan",
     "run",
     "status",
@@ -40,26 +38,14 @@ COMMANDS = (
     "fetch",
     "import",
     "corrupt",
-    "train",
     "doctor",
     "plot",
     "compare",
     "curves",
-    "diff",
-    "convert",
     "evaluate",
-    "metrics",
-    "audit",
     "search",
-    "study",
-    "fuse",
-    "import-images",
-    "robustify",
-    "show",
     "rank",
-    "push",
 )
-HIDDEN_COMMANDS = {"meta"}
 COMMAND_GROUPS = {"submit", "analyse"}
 ESCAPE_CHARACTER = "\x1b"
 
@@ -80,13 +66,11 @@ def test_help_goes_to_stdout(robust201: RunCommand, command: str | None) -> None
 def test_app_shows_help_without_arguments(robust201: RunCommand) -> None:
     result = robust201()
     assert (result.code, result.err) == (0, "")
-    assert all(command in result.out for command in COMMANDS if command not in HIDDEN_COMMANDS)
+    assert all(command in result.out for command in COMMANDS)
 
 
 def test_help_lists_every_command_in_a_group(robust201: RunCommand) -> None:
-    assert sorted(name for names in PANELS.values() for name in names) == sorted(
-        {*COMMANDS, *COMMAND_GROUPS} - HIDDEN_COMMANDS
-    )
+    assert sorted(name for names in PANELS.values() for name in names) == sorted({*COMMANDS, *COMMAND_GROUPS})
     assert [line.strip("╭─╮ ") for line in robust201("--help").out.splitlines() if line.startswith("╭")] == [
         "Options",
         *PANELS,
@@ -170,8 +154,6 @@ def test_json_option_prints_only_json_on_stdout(
     assert json.loads(robust201("verify", "--json", finished_results).out)["sound"]
     doctor = json.loads(robust201("doctor", "--json", sweep).out)
     assert {"python", "torch", "results", "checkpoints", "digits"} <= {finding["what"] for finding in doctor}
-    meta = json.loads(robust201("meta").out)
-    assert len(meta["ids"]) == nasbench201.N_ARCHITECTURES
 
 
 def test_status_and_plan_do_not_import_heavy_libraries(
@@ -369,7 +351,7 @@ def test_plan_writes_no_files(robust201: RunCommand, write_sweep: WriteSweep, tm
 
 def test_closed_stdout_ends_command_without_error_output() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "robust201", "meta"], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "robust201", "--help"], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -478,7 +460,7 @@ def list_living_processes(session: int) -> list[str]:
 
 @pytest.mark.parametrize(
     ("command", "is_resumable"),
-    [("run", True), ("study", True), ("export", False), ("report", False)],
+    [("run", True), ("export", False), ("report", False)],
 )
 def test_interruption_mentions_resuming_only_for_resumable_commands(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, is_resumable: bool

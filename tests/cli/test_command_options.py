@@ -2,16 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
 
 from robust201.cli.app import app
-from robust201.cli.options import make_filters
 from tests.conftest import RunCommand, WriteSweep
 from tests.support.plan_edits import edit_plan
 
@@ -37,11 +34,11 @@ def options_of(command: Any) -> set[str]:
 def test_output_and_format_options_have_consistent_names() -> None:
     options = {name: options_of(command) for name, command in list_commands().items()}
     assert not {"--to", "--into", "--results", "--form", "--json/--no-json"} & set().union(*options.values())
-    writing_commands = {"demo", "export", "merge", "fetch", "import", "train", "corrupt", "meta", "run"}
+    writing_commands = {"demo", "export", "merge", "fetch", "import", "corrupt", "run"}
     assert {name for name in writing_commands if "--out" not in options[name]} == set()
     assert [name for name in options if "--requeue" in options[name]] == ["verify"]
     for name in ("plan", "run", "submit slurm", "submit ray"):
-        assert {"--architectures", "--datasets", "--keys", "--limit"} <= options[name], name
+        assert {"--architectures", "--datasets", "--keys"} <= options[name], name
 
 
 @pytest.mark.parametrize("name", [None, "run", "export", "submit", "submit slurm"])
@@ -75,51 +72,28 @@ def test_commands_accept_sweep_yaml_or_results(
             "status", path, "--log", "5/digits/clean"
         ).error_line(2)
         assert robust201("export", path, "--out", tmp_path / "json").code == 0
-        assert robust201("diff", path, tmp_path / "json").code == 0
+        assert robust201("verify", path, "--against", tmp_path / "json").code == 0
         assert robust201("merge", path, "--out", tmp_path / "merged").code == 0
         assert "#SBATCH" in robust201("submit", "slurm", path, "--dry-run").out
 
 
-def test_limit_option_selects_first_architectures(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
-) -> None:
-    sweep = write_sweep()
-    assert json.loads(robust201("plan", "--json", sweep, "--limit", 1).out)["architectures"] == 1
-    clean_plan = json.loads(robust201("plan", "--json", sweep, "--keys", "clean", "--limit", 5).out)
+def test_options_select_a_subset_of_the_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
+    sweep = write_sweep(architectures=[0, 21])
+    clean_plan = json.loads(robust201("plan", "--json", sweep, "--keys", "clean").out)
     assert (clean_plan["architectures"], clean_plan["evaluations"]) == (2, 2)
-    batch_file = robust201("submit", "slurm", sweep, "--dry-run", "--limit", 1, "--keys", "clean,fgsm").out
-    assert " --keys clean,fgsm --limit 1 --share " in batch_file
-    assert "Planned 1 evaluation of 1 network-key pair:" in robust201("run", sweep, "--keys", "clean", "--limit", 1).err
+    selection = ("--architectures", "21", "--keys", "clean")
+    assert (
+        " --architectures 21 --keys clean --share " in robust201("submit", "slurm", sweep, "--dry-run", *selection).out
+    )
+    assert "Planned 1 evaluation of 1 network-key pair:" in robust201("run", sweep, *selection).err
     status = json.loads(robust201("status", "--json", tmp_path / "results").out)
     assert (status["done"], status["total"]) == (1, 10)
     assert "expected one of its keys, got 'fogg'" in robust201("plan", sweep, "--keys", "fogg").error_line(2)
 
 
-def test_make_filters_iterates_over_architectures_once() -> None:
-    iterations = []
-
-    class CountingTuple(tuple[int, ...]):
-        def __iter__(self) -> Iterator[int]:
-            iterations.append(1)
-            return super().__iter__()
-
-    space = SimpleNamespace(select=lambda _selection: tuple(range(50, 150)))
-    config: Any = SimpleNamespace(selected_architectures=CountingTuple(range(100)), make_space=lambda _code: space)
-    assert make_filters(config, "50-149", None, None, 2).architectures == (50, 51)
-    assert len(iterations) == 1
-
-
 def test_commands_reject_repeated_names(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     for option, value in (("--keys", "clean,fgsm,clean"), ("--datasets", "digits,digits")):
         assert "is listed more than once" in robust201("plan", write_sweep(), option, value).error_line(2)
-
-
-def test_meta_needs_file_or_pipe(robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    piped_output = robust201("meta").out
-    assert robust201("meta", "--out", tmp_path / "meta.json").code == 0
-    assert (tmp_path / "meta.json").read_text() == piped_output
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    assert "the command would print 1 MB of JSON to the terminal" in robust201("meta").error_line(2)
 
 
 def test_run_of_results_folder_with_code_needs_consent(

@@ -42,8 +42,6 @@ def test_compare_prints_and_writes_differences(folder: Path, robust201: RunComma
     options = (
         "--data",
         folder / "test.npz",
-        "--image-size",
-        8,
         "--keys",
         "clean,fgsm",
         "--set",
@@ -64,7 +62,7 @@ def test_compare_prints_and_writes_differences(folder: Path, robust201: RunComma
 
 
 def test_compare_pairs_one_network_with_two_weights_files(folder: Path, robust201: RunCommand) -> None:
-    options = ("--data", folder / "test.npz", "--image-size", 8, "--keys", "clean", "--json")
+    options = ("--data", folder / "test.npz", "--keys", "clean", "--json")
     weights = ("--weights", folder / "a.pth", "--weights", folder / "b.pth")
     (row,) = json.loads(robust201("compare", f"{folder}/net.py:build", *weights, *options).out)["comparisons"]
     assert (row["first"], row["second"]) == ("a.pth", "b.pth")
@@ -95,7 +93,7 @@ def test_evaluate_and_compare_write_latex(robust201, tmp_path):
         "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\ndef b():\n    torch.manual_seed(1)\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\n"
     )
-    options = ("--data", "digits", "--count", "20", "--keys", "clean,fgsm", "--quiet")
+    options = ("--data", "digits", "--images", "20", "--keys", "clean,fgsm")
     for arguments in (("evaluate", f"{network_file}:a"), ("compare", f"{network_file}:a", f"{network_file}:b")):
         table_path = tmp_path / f"{arguments[0]}.tex"
         assert robust201(*arguments, *options, "--out", table_path).code == 0
@@ -106,19 +104,15 @@ def test_evaluate_and_compare_write_latex(robust201, tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        ("--count", 5),
+        ("--images", 5),
         ("--seed", 0),
-        ("--engine", "fused"),
         ("--device", "cpu"),
         ("--batch-size", 9),
         ("--mean", "0.5"),
         ("--std", "0.5"),
-        ("--image-size", 8),
         ("--resize", "8"),
         ("--weights", "a.pth"),
         ("--set", "pgd.steps=1"),
-        ("--channels", 1),
-        ("--data", "cifar10"),
     ],
 )
 def test_compare_rejects_evaluation_options_for_stored_networks(
@@ -129,11 +123,7 @@ def test_compare_rejects_evaluation_options_for_stored_networks(
     assert f"{options[0]}: it applies only to FILE:FUNCTION" in error_line
 
 
-def test_compare_accepts_dataset_option_only_for_stored_networks(folder: Path, robust201: RunCommand) -> None:
+def test_compare_selects_image_dataset_of_stored_networks(robust201: RunCommand) -> None:
     stored_networks = [f"benchmark_data/cells-cifar10:{architecture}" for architecture in (21, 3456)]
-    assert "it has no results on 'cifar100'" in robust201(
-        "compare", *stored_networks, "--dataset", "cifar100"
-    ).error_line(2)
-    networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
-    result = robust201("compare", *networks, "--data", folder / "test.npz", "--dataset", "cifar10")
-    assert "--dataset: it applies only to DATASET:ARCHITECTURE" in result.error_line(2)
+    error_line = robust201("compare", *stored_networks, "--data", "cifar100").error_line(2)
+    assert "it has no results on 'cifar100'" in error_line

@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_curves_writes_figure_and_distances(folder: Path, robust201: RunCommand) -> None:
-    options = ("--data", folder / "test.npz", "--image-size", 8, "--norm", "Linf", "--quiet")
+    options = ("--data", folder / "test.npz", "--norm", "Linf")
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
     result = robust201("curves", *networks, *options, "--out", folder / "curves.svg")
     assert result.code == 0, result.err
@@ -53,8 +53,8 @@ def test_curves_writes_figure_and_distances(folder: Path, robust201: RunCommand)
 
 
 def test_curves_accepts_a_single_network_and_attack_parameters(folder: Path, robust201: RunCommand) -> None:
-    options = ("--data", folder / "test.npz", "--image-size", 8, "--quiet", "--json")
-    settings = ("--norm", "L1", "--attacks", "fmn_l1", "--set", "fmn_l1.steps=300")
+    options = ("--data", folder / "test.npz", "--json")
+    settings = ("--norm", "L1", "--keys", "fmn_l1", "--set", "fmn_l1.steps=300")
     result = robust201("curves", f"{folder}/net.py:build", *options, *settings)
     assert result.code == 0, result.err
     (row,) = json.loads(result.out)["networks"]
@@ -63,7 +63,7 @@ def test_curves_accepts_a_single_network_and_attack_parameters(folder: Path, rob
 
 def test_curves_checks_options_before_executing_the_file(folder: Path, robust201: RunCommand) -> None:
     (folder / "net.py").write_text("raise SystemExit('executed')")
-    result = robust201("curves", f"{folder}/net.py:build", "--data", folder / "test.npz", "--attacks", "pgd")
+    result = robust201("curves", f"{folder}/net.py:build", "--data", folder / "test.npz", "--keys", "pgd")
     assert result.code == 2
     assert "failed for attack 'pgd'" in result.err
     result = robust201("curves", f"{folder}/net.py:build", "--data", folder / "test.npz", "--out", folder / "c.jpg")

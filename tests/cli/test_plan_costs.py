@@ -20,13 +20,14 @@ def sweep(tmp_path: Path) -> Path:
         "checkpoints": {"path": str(tmp_path)},
         "datasets": {"cifar10": {"path": str(tmp_path)}},
         "keys": {"clean": {}, "fgsm": {}, "pgd": {"epsilons_255": [1]}, "aa_square": {"epsilons_255": [1]}},
+        "execution": {"workers": 4},
     }
     path.write_text(yaml.safe_dump(fields))
     return path
 
 
 def test_hours_by_key_add_up_to_the_hours_of_the_sweep(robust201: RunCommand, sweep: Path) -> None:
-    costs = json.loads(robust201("plan", sweep, "--workers", "4", "--json").out)["costs"]
+    costs = json.loads(robust201("plan", sweep, "--json").out)["costs"]
     assert {cost["key"] for cost in costs["hours_by_key"]} == {"clean", "fgsm", "pgd", "aa_square"}
     assert sum(cost["hours"] for cost in costs["hours_by_key"]) == pytest.approx(costs["worker_hours"])
     assert costs["days"] == pytest.approx(costs["worker_hours"] / 24 / 4)

@@ -15,6 +15,8 @@ from tests.support.official_archives import random_weights
 
 N_IMAGES = 40
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*not significantly more than by chance")  # random networks
+
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

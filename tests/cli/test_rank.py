@@ -22,7 +22,7 @@ def run_command(*arguments: str) -> str:
 
 def test_rank_prints_and_writes_table(tmp_path: Path) -> None:
     output = run_command("rank", FOLDER, *SELECTION, "--keys", "clean,pgd:1", "--out", str(tmp_path / "table.tex"))
-    assert "the most accurate network is #3456 under PGD" in output
+    assert "the most accurate network is #3456 (PGD" in output
     assert (tmp_path / "table.tex").read_text().startswith("\\begin{tabular}{lrr}")
     rows = json.loads(run_command("rank", FOLDER, *SELECTION, "--out", str(tmp_path / "table.csv"), "--json"))["rows"]
     csv_table = pd.read_csv(tmp_path / "table.csv")
@@ -33,7 +33,7 @@ def test_rank_prints_and_writes_table(tmp_path: Path) -> None:
 
 def test_rank_of_one_network_marks_no_ties() -> None:
     output = run_command("rank", FOLDER, "--architectures", "21", "--keys", "clean,pgd:1")
-    assert "It is the only network." in " ".join(output.split())
+    assert "the only network" in " ".join(output.split())
     assert "*" not in output
 
 
@@ -79,7 +79,7 @@ def test_plot_and_report_show_selected_networks_and_keys(tmp_path: Path) -> None
     page = (tmp_path / "page.html").read_text()
     assert 'data-figure="attack-curves"' in page
     assert 'data-figure="corruption-curves"' not in page
-    assert page.index("the most accurate network is #3456 under PGD") < page.index("Terms")
+    assert page.index("the most accurate network is #3456 (PGD") < page.index("Terms")
 
 
 def test_plot_and_rank_errors_suggest_a_remedy(tmp_path: Path) -> None:

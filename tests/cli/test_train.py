@@ -1,4 +1,4 @@
-"""`robust201 train` prints the test accuracies of finished training runs."""
+"""`robust201 run` prints the test accuracies of finished training runs."""
 
 import re
 from pathlib import Path
@@ -22,10 +22,10 @@ def test_train_prints_test_accuracies_of_finished_runs(tmp_path: Path, robust201
     }
     path = tmp_path / "train.yaml"
     path.write_text(yaml.safe_dump(trainings))
-    one_recipe_result = robust201("train", path, "--recipes", "plain")
+    one_recipe_result = robust201("run", path, "--recipes", "plain")
     (line,) = [line for line in one_recipe_result.err.splitlines() if "test accuracy" in line]
     assert re.match(r"fc7500-w8 digits plain 1 epoch seed 0: test accuracy 0\.\d{4}$", line)
-    all_recipes_result = robust201("train", path)
+    all_recipes_result = robust201("run", path)
     assert sum("test accuracy" in line for line in all_recipes_result.err.splitlines()) == 2
 
 
@@ -49,6 +49,6 @@ def test_train_prints_test_accuracies_only_of_the_current_python_file(tmp_path: 
     path = tmp_path / "train.yaml"
     path.write_text(yaml.safe_dump(trainings))
     for _ in range(2):
-        result = robust201("train", path, "--allow-code")
+        result = robust201("run", path, "--allow-code")
         assert sum("test accuracy" in line for line in result.err.splitlines()) == 1, result.err
         models.write_text(models.read_text() + "# edited\n")

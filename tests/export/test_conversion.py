@@ -153,15 +153,6 @@ def test_convert_handles_missing_values_of_custom_dataset(tmp_path):
     assert RobustnessDataset(folder).query() == expected
 
 
-def test_convert_command_reports_written_files(folder, robust201):
-    result = robust201("convert", folder)
-    assert result.code == 0
-    assert "Wrote 4 Parquet files" in result.out
-    assert "4 already existed" in robust201("convert", folder).out
-    error_line = robust201("convert", folder / "parquet").error_line(2)
-    assert "there are no JSON files" in error_line
-
-
 def test_converted_export_passes_verification(finished_results, tmp_path, robust201):
     out = tmp_path / "out"
     robust201("export", finished_results, "--out", out, "--processes", 1)
@@ -245,23 +236,22 @@ def write_fractions(path: Path) -> None:
 
 
 @pytest.mark.parametrize("measurements", [MEASUREMENTS, ("accuracy", "confidence", "cm")])
-def test_convert_writes_counts_for_fractions_and_warns(tmp_path, monkeypatch, robust201, measurements):
+def test_convert_writes_counts_for_fractions_and_warns(tmp_path, monkeypatch, measurements):
     monkeypatch.setattr(fabricated, "N_IMAGES", 42)
     folder = tmp_path / "data"
     export(folder, make_plan([0, 2], ["clean", "pgd"], measurements=measurements))
     expected = RobustnessDataset(folder).query("cifar10", ["clean", "pgd"], "cm")
     for key in ("clean", "pgd"):
         write_fractions(folder / f"cifar10/{key}_cm.json")
-    result = robust201("convert", folder)
-    assert result.code == 0
+    report = convert_dataset(folder)
     for key in ("clean", "pgd"):
-        warning = f"warning: cifar10 {key}: rows of cm contain fractions, which were read as counts of 42 images."
-        assert warning in result.err.replace("\n", " ")
+        assert f"cifar10 {key}: rows of cm contain fractions, which were read as counts of 42 images" in report.remarks
     assert describe_source(folder, "cm") == "Parquet"
     assert RobustnessDataset(folder).query("cifar10", ["clean", "pgd"], "cm") == expected
 
 
-def test_convert_rejects_fractions_if_number_of_images_is_unknown(tmp_path, robust201):
+def test_convert_rejects_fractions_if_number_of_images_is_unknown(tmp_path):
     folder = write_results(tmp_path, {"clean": {"0": [[0.5, 0.5], [0.25, 0.75]]}}, dataset="mine", measure="cm")
     write_sweep_json(folder, {"mine": {"clean": [0]}}, measurements=("cm",))
-    assert "sweep.json does not contain the number of images" in robust201("convert", folder).error_line(2)
+    with pytest.raises(ResultsError, match=r"sweep\.json does not contain the number of images"):
+        convert_dataset(folder)

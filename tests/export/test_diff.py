@@ -1,4 +1,4 @@
-"""Comparison of two result sets, from Python and with `robust201 diff`."""
+"""Comparison of two result sets, from Python and with `robust201 verify --against`."""
 
 import json
 
@@ -59,8 +59,8 @@ def test_compare_results_reports_differences_and_rank_correlations(result_sets):
     assert compare_results(*result_sets, tolerance=0.125).is_within_tolerance
 
 
-def test_diff_command_reports_differences_and_exit_code_depends_on_tolerance(result_sets, tmp_path, robust201):
-    result = robust201("diff", *result_sets)
+def test_against_reports_differences_and_exit_code_depends_on_tolerance(result_sets, tmp_path, robust201):
+    result = robust201("verify", result_sets[0], "--against", result_sets[1])
     assert result.code == 3
     assert "cifar10 pgd 8" in result.out
     assert "#10" in result.out
@@ -68,27 +68,24 @@ def test_diff_command_reports_differences_and_exit_code_depends_on_tolerance(res
     assert result.out.startswith("largest difference 0.125, beyond the tolerance of 0; 1 of 10 rows differs, 9 are")
     assert "fgsm" not in result.out
     assert "--tolerance" not in result.err
-    output_with_all = robust201("diff", *result_sets, "--all").out
-    assert output_with_all.startswith(result.out.splitlines()[0])
-    assert "cifar10 fgsm 0.5" in output_with_all
-    assert robust201("diff", *result_sets, "--tolerance", 0.2).code == 0
-    assert "meta.json" in robust201("diff", result_sets[0], tmp_path).error_line(2)
+    assert robust201("verify", result_sets[0], "--against", result_sets[1], "--tolerance", 0.2).code == 0
+    assert "meta.json" in robust201("verify", result_sets[0], "--against", tmp_path).error_line(2)
 
 
 @pytest.mark.parametrize(("accuracies", "n_values"), [([0.5], 1), (0.5, 1), ([0.5, 0.4, 0.3, 0.2], 4)])
-def test_diff_rejects_wrong_number_of_values(result_sets, accuracies, n_values, robust201):
+def test_against_rejects_wrong_number_of_values(result_sets, accuracies, n_values, robust201):
     path = result_sets[1] / "cifar10/pgd_accuracy.json"
     content = json.loads(path.read_text())
     content["cifar10"]["pgd"]["accuracy"]["10"] = accuracies
     path.write_text(json.dumps(content))
-    error_line = robust201("diff", *result_sets).error_line(2)
+    error_line = robust201("verify", result_sets[0], "--against", result_sets[1]).error_line(2)
     assert f"#10 cifar10 pgd accuracy: expected 3 values, one per strength, got {n_values}" in error_line
 
 
-def test_diff_accepts_evaluations_in_only_one_set(tmp_path, robust201):
+def test_against_accepts_evaluations_in_only_one_set(tmp_path, robust201):
     export(tmp_path / "whole", make_plan(ARCHITECTURES))
     export(tmp_path / "part", make_plan(ARCHITECTURES[:2], ["clean", "pgd"]))
-    result = robust201("diff", tmp_path / "whole", tmp_path / "part")
+    result = robust201("verify", tmp_path / "whole", "--against", tmp_path / "part")
     assert result.code == 0
     assert "architectures: 2 in both, 3 only in the first, 0 only in the second" in result.out
     assert "only in the first: cifar10 fgsm, cifar10 fog" in result.out
@@ -99,7 +96,7 @@ def divide_by_three(_unit, _strength, values):
     return {"accuracy": values["accuracy"] / 3}
 
 
-def test_diff_suggests_tolerance_for_rounding(tmp_path, robust201):
+def test_against_suggests_tolerance_for_rounding(tmp_path, robust201):
     folders = {name: tmp_path / name for name in ("exact", "rounded", "published", "coarse")}
     for name, decimals in zip(folders, (None, 3, 3, 2), strict=True):
         export(
@@ -110,13 +107,15 @@ def test_diff_suggests_tolerance_for_rounding(tmp_path, robust201):
         )
     (folders["published"] / "sweep.json").unlink()  # the published dataset has no sweep.json
     for rounded_folder in ("rounded", "published"):
-        result = robust201("diff", folders["exact"], folders[rounded_folder])
+        result = robust201("verify", folders["exact"], "--against", folders[rounded_folder])
         assert result.code == 3
         assert "Accuracies have all decimals in the first set and 3 decimals in the second." in result.err
         assert result.err.endswith("accept them with: --tolerance 0.0005\n")
-        assert robust201("diff", folders["exact"], folders[rounded_folder], "--tolerance", 0.0005).code == 0
-    assert robust201("diff", folders["rounded"], folders["published"]).code == 0
-    result = robust201("diff", folders["rounded"], folders["coarse"])
+        assert (
+            robust201("verify", folders["exact"], "--against", folders[rounded_folder], "--tolerance", 0.0005).code == 0
+        )
+    assert robust201("verify", folders["rounded"], "--against", folders["published"]).code == 0
+    result = robust201("verify", folders["rounded"], "--against", folders["coarse"])
     assert "--tolerance 0.0055" in result.err
     report = compare_results(folders["rounded"], folders["coarse"], tolerance=0.0055)
     assert report.is_within_tolerance
@@ -131,27 +130,27 @@ def test_compare_results_rejects_sets_without_common_evaluations(tmp_path):
     assert np.isfinite(compare_results(tmp_path / "one", tmp_path / "one").max_difference)
 
 
-def test_diff_lists_strengths_in_only_one_set(tmp_path, robust201):
+def test_against_lists_strengths_in_only_one_set(tmp_path, robust201):
     keys = ["clean", "fgsm", "pgd"]
     export(tmp_path / "one", make_plan(ARCHITECTURES, [*keys, "fog"], epsilons=(1.0, 8.0, 12.0)))
     export(tmp_path / "two", make_plan(ARCHITECTURES, keys, epsilons=(0.1, 1.0, 8.0)))
-    output_lines = robust201("diff", tmp_path / "one", tmp_path / "two").out.splitlines()
+    output_lines = robust201("verify", tmp_path / "one", "--against", tmp_path / "two").out.splitlines()
     assert "only in the first: cifar10 fgsm at 12, cifar10 pgd at 12, cifar10 fog" in output_lines
     assert "only in the second: cifar10 fgsm at 0.1, cifar10 pgd at 0.1" in output_lines
 
 
-def test_diff_reports_sources_and_changed_files(tmp_path, robust201):
+def test_against_reports_sources_and_changed_files(tmp_path, robust201):
     plan, export_in_both_formats = make_plan(ARCHITECTURES), tmp_path / "both"
     export(export_in_both_formats, plan, formats=("json", "parquet"))
     export(tmp_path / "parquet", plan, formats=("parquet",))
-    result = robust201("diff", export_in_both_formats, tmp_path / "parquet")
+    result = robust201("verify", export_in_both_formats, "--against", tmp_path / "parquet")
     assert "files read from the first set: Parquet; from the second: Parquet" in result.out.splitlines()
     assert (result.code, result.err) == (0, "")
     # A JSON file that was changed after the export is preferred to the Parquet file.
     pgd_path = export_in_both_formats / "cifar10/pgd_accuracy.json"
     pgd_path.write_text(pgd_path.read_text().replace("0.", "0.0", 1))
     (export_in_both_formats / "cifar10/fog_accuracy.json").unlink()
-    result = robust201("diff", export_in_both_formats, tmp_path / "parquet")
+    result = robust201("verify", export_in_both_formats, "--against", tmp_path / "parquet")
     assert result.code == 3
     expected_source = "Parquet, except JSON for cifar10 pgd"
     assert f"files read from the first set: {expected_source}; from the second: Parquet" in result.out.splitlines()
@@ -160,7 +159,7 @@ def test_diff_reports_sources_and_changed_files(tmp_path, robust201):
         f"warning: 1 of 3 files read from {export_in_both_formats} do not match its SHA256SUMS, such as cifar10/pgd"
     )
     assert missing_warning.endswith("lists are missing, such as cifar10/fog_accuracy.json.")
-    payload = json.loads(robust201("diff", export_in_both_formats, tmp_path / "parquet", "--json").out)
+    payload = json.loads(robust201("verify", export_in_both_formats, "--against", tmp_path / "parquet", "--json").out)
     assert payload["sources"] == [expected_source, "Parquet"]
     assert len(payload["remarks"]) == 2
     assert f"; {expected_source}>" in repr(RobustnessDataset(export_in_both_formats))

@@ -29,7 +29,7 @@ from tests.support.fabricated import (
 
 PUBLISHED_META_SHA256 = "54b6d2c2780cfb63de98e9d67e72db9cb0c02be426191d429dbe02c898d4577e"
 ARCHITECTURES = (0, 2, 10, 309)
-JSON_SIDE_FILES = {f"{name}.json" for name in ("meta", "sweep", "versions", "weights", "croissant")}
+JSON_SIDE_FILES = {f"{name}.json" for name in ("meta", "sweep", "versions", "weights")}
 SIDE_FILES = {*JSON_SIDE_FILES, "sweep.yaml", "README.md", "SHA256SUMS"}
 
 
@@ -302,8 +302,8 @@ def test_export_progress_counts_units_of_each_file(tmp_path):
 @pytest.mark.parametrize(
     ("modules", "forbidden"),
     [
-        ("robust201.export", {"torch", "ray", "pandas", "matplotlib"}),
-        ("robust201.reader.dataset, robust201.figures.report", {"torch", "ray", "pyarrow", "pandas", "matplotlib"}),
+        ("robust201.export", {"torch", "ray", "pandas", "altair"}),
+        ("robust201.reader.dataset, robust201.figures.report", {"torch", "ray", "pyarrow", "pandas", "altair"}),
     ],
 )
 def test_export_and_reader_do_not_import_heavy_libraries(modules, forbidden):

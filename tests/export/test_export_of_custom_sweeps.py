@@ -12,6 +12,7 @@ import yaml
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, Weights
+from robust201.export.conversion import convert_dataset
 from robust201.export.diff import compare_results
 from robust201.tasks import TASKS, Task
 from robust201.tasks.constraints import L2
@@ -92,9 +93,8 @@ def test_export_writes_one_file_per_measure_column(tmp_path, space):
     assert comparison.names_only_second == ("cifar10 spectrum list_of_norms[4]",)
     assert load_json(out, "sweep.json")["strengths"]["cifar10"] == {"clean": [0.0], "spectrum": [0.0]}
     assert load_json(out, "meta.json")["epsilons"] == {}
-    card, croissant = (out / "README.md").read_text(), load_json(out, "croissant.json")
+    card = (out / "README.md").read_text()
     assert "| `list_of_norms` | `list<double>` | Measure list_of_norms of the network. |" in card
-    assert {record_set["name"] for record_set in croissant["recordSet"]} == {"evaluations", "measure-spectrum"}
     configurations = yaml.safe_load(card.split("---\n")[1])["configs"]
     assert [configuration["config_name"] for configuration in configurations] == ["cifar10", "cifar10-spectrum"]
 
@@ -233,7 +233,7 @@ def test_commands_accept_sweep_with_custom_networks_attack_and_measure(custom_re
     assert [content["narrow"], content["wide"]] == table["squared_norm"].to_pylist()[::2]
 
     for out in (single_weights, all_weights):
-        comparison = json.loads(run_command("diff", custom_results, out, "--json").out)
+        comparison = json.loads(run_command("verify", custom_results, "--against", out, "--json").out)
         assert comparison["max_difference"] == 0
         assert {key_comparison["key"] for key_comparison in comparison["comparisons"]} >= {
             "clean",
@@ -242,7 +242,7 @@ def test_commands_accept_sweep_with_custom_networks_attack_and_measure(custom_re
             "jacobian squared_norm",
         }
 
-    run_command("convert", single_weights)
+    convert_dataset(single_weights)
     converted_table = pq.read_table(single_weights / "parquet/dataset=digits/key=jacobian/part-0.parquet")
     assert converted_table["architecture"].to_pylist() == ["narrow", "wide"]
     assert converted_table["squared_norm"].to_pylist() == [content["narrow"], content["wide"]]

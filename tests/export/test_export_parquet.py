@@ -123,30 +123,6 @@ def test_hugging_face_datasets_reads_parquet_export(folder, tmp_path, monkeypatc
     assert set(cifar100_rows["dataset"]) == {"cifar100"}
 
 
-@pytest.mark.filterwarnings("ignore")  # warnings come from the library's own dependencies
-def test_croissant_json_is_valid_and_yields_rows(folder, monkeypatch):
-    import mlcroissant
-
-    monkeypatch.chdir(folder)
-    croissant = mlcroissant.Dataset(jsonld="croissant.json")
-    assert list(croissant.metadata.issues.errors) == []
-    records = list(croissant.records("evaluations"))
-    names = [f"evaluations/{name}" for name in COLUMNS]
-
-    def decode(value):
-        return value.decode() if isinstance(value, bytes) else value
-
-    check_accuracies([tuple(decode(record[name]) for name in names) for record in records], folder)
-    listed_hashes = {
-        file["@id"]: file["sha256"] for file in json.loads(Path("croissant.json").read_text())["distribution"][:-1]
-    }
-    unlisted_names = {"croissant.json", "parquet_files.json", "SHA256SUMS"}
-    tree = read_tree(folder)
-    assert listed_hashes == {
-        name: hashlib.sha256(content).hexdigest() for name, content in tree.items() if name not in unlisted_names
-    }
-
-
 def test_card_lists_sizes_checksums_licence_and_columns(tmp_path):
     plan = make_plan(ARCHITECTURES)
     export(tmp_path, plan, formats=("parquet",), licence="cc-by-4.0")
@@ -154,7 +130,7 @@ def test_card_lists_sizes_checksums_licence_and_columns(tmp_path):
     assert not any(name.endswith(".json") and "/" in name for name in tree)
     card = tree["README.md"].decode()
     for name, content in tree.items():
-        if name not in ("README.md", "croissant.json", "parquet_files.json", "SHA256SUMS"):
+        if name not in ("README.md", "parquet_files.json", "SHA256SUMS"):
             assert f"| `{name}` | {len(content)} | `{hashlib.sha256(content).hexdigest()}` |" in card
         if name.startswith("parquet/"):
             for column in pq.read_schema(tmp_path / name):

@@ -68,7 +68,7 @@ def test_exports_of_golden_results_have_recorded_bytes(
     listing: str,
     options: tuple[object, ...],
 ) -> None:
-    # sweep.json and croissant.json contain the version of robust201. All other bytes must be unchanged.
+    # sweep.json contains the version of robust201. All other bytes must be unchanged.
     for module in ("side_files", "card"):
         monkeypatch.setattr(f"robust201.export.{module}.__version__", RECORDED_VERSION)
     result = robust201("export", golden_results, "--out", tmp_path / "dataset", "--processes", 1, *options)

@@ -120,9 +120,15 @@ def dataset(tmp_path: Path) -> Path:
     return folder
 
 
-def test_push_uploads_listed_files_and_page(hub: FakeHub, dataset: Path, robust201: RunCommand) -> None:
+def test_export_uploads_listed_files_and_page(
+    hub: FakeHub, finished_results: Path, tmp_path: Path, robust201: RunCommand
+) -> None:
+    dataset = tmp_path / "exported"
     hub.files = {"parquet/dataset=cifar10/key=old/part-0.parquet": b"", "LICENSE": b"mine"}
-    result = robust201("push", dataset, f"hf://{REPOSITORY_NAME}")
+    arguments = ("export", finished_results, "--out", dataset, "--push")
+    assert "Write hf://USER/NAME" in robust201(*arguments, "me/my-robustness").error_line(2)
+    assert not dataset.exists()
+    result = robust201(*arguments, f"hf://{REPOSITORY_NAME}")
     assert result.code == 0, result.err
     listed_names = {line.split("  ")[1] for line in (dataset / "SHA256SUMS").read_text().splitlines()}
     assert set(hub.files) == {*listed_names, "SHA256SUMS", PAGE_FILE, "LICENSE"}
@@ -151,7 +157,7 @@ def test_push_removes_json_files_only_if_published_listing_contains_them(
     listing = (dataset / "SHA256SUMS").read_bytes() + b"0" * 64 + b"  cifar10/fgsm_accuracy.json\n"
     hub.files = {"SHA256SUMS": listing, "cifar10/fgsm_accuracy.json": b"{}", "cifar10/mine.json": b"{}"}
     messages: list[str] = []
-    push(upload, public=False, say=messages.append)
+    push(upload, say=messages.append)
     assert set(hub.files) == {*upload.files, "cifar10/mine.json"}
     assert messages == ["Removing 1 files of an earlier version, such as cifar10/fgsm_accuracy.json."]
 
@@ -163,25 +169,6 @@ def test_prepare_upload_rejects_listed_page(dataset: Path) -> None:
         listing.write(f"{digest}  {PAGE_FILE}\n")
     with pytest.raises(ResultsError, match=f"lists a file {PAGE_FILE}"):
         prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", dataset / PAGE_FILE)
-
-
-def test_push_dry_run_lists_files_without_upload(hub: FakeHub, dataset: Path, robust201: RunCommand) -> None:
-    result = robust201("push", dataset, f"hf://datasets/{REPOSITORY_NAME}", "--dry-run")
-    assert result.code == 0, result.err
-    assert "README.md" in result.out
-    assert PAGE_FILE in result.out
-    assert "private-notes" not in result.out
-    assert f"nothing was uploaded to {REPOSITORY_NAME}" in result.out
-    assert (hub.files, hub.created) == ({}, [])
-
-
-def test_push_creates_public_repository_on_request(hub: FakeHub, dataset: Path, tmp_path: Path) -> None:
-    (tmp_path / PAGE_FILE).write_text("page")
-    upload = prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", tmp_path / PAGE_FILE)
-    assert upload.n_bytes == sum(path.stat().st_size for path in upload.files.values())
-    push(upload, public=True, say=lambda _line: None)
-    (created_repository,) = hub.created
-    assert created_repository.get("private") is False or created_repository.get("visibility") == "public"
 
 
 def test_push_rejects_invalid_targets_and_changed_files(hub: FakeHub, dataset: Path, tmp_path: Path) -> None:
@@ -203,7 +190,7 @@ def test_push_rejects_invalid_targets_and_changed_files(hub: FakeHub, dataset: P
     upload = prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", page)
     hub.rejects_requests = True
     with pytest.raises(StorageError, match="hf auth login"):
-        push(upload, public=False, say=lambda _line: None)
+        push(upload, say=lambda _line: None)
     (dataset / "meta.json").write_text("{}")
     with pytest.raises(ResultsError, match=r"meta\.json: the file does not match SHA256SUMS"):
         prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", page)

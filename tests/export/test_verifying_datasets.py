@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from robust201.core.errors import ResultsError
+from robust201.export.conversion import convert_dataset
 from robust201.export.key_rows import count_decimals
 from robust201.export.verify_dataset import verify_dataset
 from robust201.reader.dataset import RobustnessDataset
@@ -220,7 +222,8 @@ def test_verify_dataset_rejects_cm_rows_that_are_neither_counts_nor_valid_fracti
     assert (
         "an array C x C of counts" if len(matrix) == 10 else "fractions that are not multiples of 1/1,"
     ) in result.err
-    assert robust201("convert", dataset_folder).error_line(2)
+    with pytest.raises(ResultsError):
+        convert_dataset(dataset_folder)
 
 
 def test_verify_dataset_rejects_fractions_if_class_sizes_differ(tmp_path):

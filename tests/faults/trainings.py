@@ -47,7 +47,7 @@ def _store_folder(trial: Trial) -> Path:
 
 
 def _start(trial: Trial, *options: str) -> Command:
-    return trial.start("train", str(trial.folder / "trainings.yaml"), *options)
+    return trial.start("run", str(trial.folder / "trainings.yaml"), *options)
 
 
 def _prepare(trial: Trial) -> None:

@@ -7,7 +7,7 @@ the previous demo.
 
 Images, ids, random numbers, accuracies and confusion matrices are the same on every tested CPU. Only the last bits of a
 confidence depend on the CPU's instruction set. `demo-export.sha256` was recorded with AVX512 on an Intel Xeon. On
-2026-11-23, the demo's PGD got larger steps. The files of PGD and `croissant.json` were then recorded again on an AMD
+2026-11-23, the demo's PGD got larger steps. The files of PGD were then recorded again on an AMD
 EPYC (family 25, model 17), where all other files were equal to the recorded files. `demo-export-avx2.sha256` lists the
 files that differ on a CPU with AVX2 only. It was recorded on an AMD EPYC (family 25, model 1), where other kernels of
 MKL, OpenBLAS and NumPy gave the same files.
@@ -40,7 +40,7 @@ of all images."""
 
 RECORDED_VERSION = "0.1.0"
 
-VERSIONED_FILES = ("sweep.json", "versions.json", "README.md", "croissant.json")
+VERSIONED_FILES = ("sweep.json", "versions.json", "README.md")
 """Files that contain the version. Each file also contains the hashes of the files before it in this list."""
 
 

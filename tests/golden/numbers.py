@@ -23,6 +23,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import robust201
+from jobs.papers.image_distribution.spectra import singular_spectra
 from robust201.analysis.dataset_results import read_results
 from robust201.cli.app import app
 from robust201.core.errors import RobustWarning
@@ -31,7 +32,6 @@ from robust201.figures.table import find_figure
 from robust201.images import load_images, select
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201.space import NasBench201
-from robust201.statistics.singular_values import singular_spectra
 from robust201.training.data import OneSource
 from robust201.training.loop import train
 from robust201.training.recipes import Recipe

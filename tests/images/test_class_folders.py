@@ -255,7 +255,7 @@ def test_commands_and_sweeps_take_a_class_order(
     (tmp_path / "mine.py").write_text(
         "from torch import nn\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(192, 12))\n"
     )
-    command = ("evaluate", f"{tmp_path / 'mine.py'}:build", "--data", numbered_folder, "--keys", "clean", "--quiet")
+    command = ("evaluate", f"{tmp_path / 'mine.py'}:build", "--data", numbered_folder, "--keys", "clean")
     assert "label 2 is folder 10" in robust201(*command).err
     assert "is folder" not in robust201(*command, "--class-order", "numeric").err
     assert "--class-order" in robust201(*command[:2], "--data", "digits", "--class-order", "text").error_line(2)

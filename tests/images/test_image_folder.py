@@ -8,17 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.records import ImageSet
 from robust201.images import load_images
 from robust201.images.fusion import blend, pair, write_fusion
-from robust201.images.image_folder import describe_folder
 from robust201.images.specs import custom_dataset
 from robust201.images.torch_images import Rounding, import_torch_images
 from robust201.training.data import Fusion
-from tests.conftest import RunCommand
 from tests.training.test_data import numbered_images
 
 # --- fixed blends
@@ -99,31 +96,6 @@ def test_write_fusion_records_the_blended_rows(tmp_path: Path) -> None:
     # Blends for training have the same shape.
     (batch,) = Fusion(FIRST_IMAGES, FIRST_IMAGES, 0.3).batches(40, 0, 0)
     assert batch.pixels.shape == (40, 3, 4, 4)
-
-
-def test_fuse_writes_a_folder_and_prints_its_entry_for_a_sweep_yaml(robust201: RunCommand, tmp_path: Path) -> None:
-    output_folder = tmp_path / "fused"
-    blend_options = ("--first", "digits", "--second", "digits", "--alpha", "0.25")
-    result = robust201("fuse", *blend_options, "--label", "second", "--out", output_folder)
-    assert (result.code, result.err) == (0, "")
-    section = yaml.safe_load(result.out)["datasets"]["fused"]
-    assert section == {"path": str(output_folder), "classes": 10, "image_size": 32}
-    assert len(read_folder(output_folder, section["classes"], section["image_size"])) == 450
-    assert json.loads((output_folder / "test.json").read_text())["made"]["alpha"] == 0.25
-    for option, value in (("--label", "third"), ("--split", "all"), ("--first", "mnits")):
-        assert robust201("fuse", *blend_options, option, value, "--out", tmp_path / "none").code == 2
-    result = robust201("fuse", "--first-data", tmp_path / "nowhere", "--alpha", "1.5", "--out", tmp_path / "none")
-    assert result.code == 2
-    assert "--alpha" in result.err  # --alpha is checked before any images are read
-    assert not (tmp_path / "none").exists()
-
-
-@pytest.mark.parametrize(
-    ("folder", "name"), [("a/b.c", "b.c"), ("my: {blends}", "my---blends-"), ("-x", "x"), ("_", "made"), ("été", "té")]
-)
-def test_describe_folder_returns_valid_yaml(folder: str, name: str) -> None:
-    ((key, section),) = yaml.safe_load(describe_folder(Path(folder), 10, 32))["datasets"].items()
-    assert (key, section) == (name, {"path": folder, "classes": 10, "image_size": 32})
 
 
 # --- published robust features
@@ -258,19 +230,3 @@ def test_import_torch_images_rejects_truncated_files(tmp_path: Path, file_format
     with pytest.raises(DatasetError, match=r"expected a torch\.save file") as error:
         import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10)
     assert "\n" not in str(error.value)
-
-
-def test_import_images_converts_folders_and_reports_missing_files(robust201: RunCommand, tmp_path: Path) -> None:
-    (_, labels_path) = write_torch_files(tmp_path / "source", *make_tensors())
-    result = robust201("import-images", tmp_path / "source", "--out", tmp_path / "robust")
-    assert (result.code, result.err) == (0, "")
-    section = {"path": str(tmp_path / "robust"), "classes": 10, "image_size": 8}
-    assert yaml.safe_load(result.out) == {"datasets": {"robust": section}}
-    result = robust201("import-images", tmp_path / "source", "--out", tmp_path / "other", "--classes", "40000")
-    assert (result.code, "less than or equal to 32767" in result.err) == (2, True)
-    error_line = robust201("import-images", tmp_path / "source", "--out", labels_path).error_line(2)
-    assert "a file with this name exists" in error_line
-    labels_path.unlink()
-    result = robust201("import-images", tmp_path / "source", "--out", tmp_path / "other")
-    assert result.code == 2
-    assert "the folder has no CIFAR_lab" in result.err

@@ -1,4 +1,4 @@
-"""`robust201 logs` prints the lines about one unit from all workers, sorted by time."""
+"""`robust201 status --log` prints the lines about one unit from all workers, sorted by time."""
 
 import json
 from dataclasses import replace

@@ -107,22 +107,21 @@ def _probes_of_results(results: str) -> dict[str, Probe]:
 _RESULTS_PROBES = _probes_of_results("results") | {
     "run": Probe(_run),
     "merge": _command("merge", "@results", "--out", "@merged"),
-    "diff": _command("diff", "@results", "@json"),
+    "diff": _command("verify", "@results", "--against", "@json"),
 }
 _INPUTS_PROBES = {"run from scratch": Probe(_run_from_scratch), "plan": _command("plan", "@sweep.yaml")}
 _JSON_PROBES = {
     "read": Probe(lambda root: _read_dataset(root, "json"), is_compared=False),
     "report": _command("report", "@json", "--out", "@page.html"),
-    "diff": _command("diff", "@json", "@results", is_compared=True),
+    "diff": _command("verify", "@json", "--against", "@results", is_compared=True),
     "verify export": _command("verify", "@results", "--export", "@json", is_compared=True),
-    "convert": _command("convert", "@json"),
     "verify": _command("verify", "@json"),
 }
 _PARQUET_PROBES = {
     "read": Probe(lambda root: _read_dataset(root, "parquet")),
     "read parquet/": Probe(lambda root: _read_dataset(root, "parquet/parquet")),
     "report": _command("report", "@parquet", "--out", "@page.html"),
-    "diff": _command("diff", "@parquet", "@results", is_compared=True),
+    "diff": _command("verify", "@parquet", "--against", "@results", is_compared=True),
     "verify export": _command("verify", "@results", "--export", "@parquet", is_compared=True),
 }
 

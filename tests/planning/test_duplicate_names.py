@@ -3,12 +3,12 @@
 import gzip
 import json
 import random
-import re
 from pathlib import Path
 
 import pytest
 
 from robust201.core.errors import ResultsError
+from robust201.export.conversion import convert_dataset
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.value_checks import parse_json
 from tests.conftest import RunCommand
@@ -49,7 +49,8 @@ def test_duplicate_id_is_rejected_by_all_readers(
     ):
         with pytest.raises(ResultsError, match=f"pgd_{measure}.json.*{message}"):
             read_values(RobustnessDataset(folder))
-    assert re.search(message, robust201("convert", folder).error_line(2))
+    with pytest.raises(ResultsError, match=message):
+        convert_dataset(folder)
 
 
 def test_duplicate_field_of_a_value_is_rejected(tmp_path: Path) -> None:
@@ -86,8 +87,7 @@ def test_key_with_files_in_both_spellings_is_rejected(tmp_path: Path, robust201:
         with pytest.raises(ResultsError, match="with the other spelling of the key"):
             RobustnessDataset(folder).accuracy(0, "cifar10", key)
     for command_line in (
-        ("convert", folder),
-        ("diff", folder, folder),
+        ("verify", folder, "--against", folder),
         ("report", folder),
     ):
         error_line = robust201(*command_line).error_line(2)

@@ -141,10 +141,10 @@ def test_plan_rejects_out_of_range_steps_and_batch_sizes_without_reading_images(
     assert "odd on digits" in error_line
 
 
-def test_run_rejects_training_yaml_and_train_rejects_sweep(robust201: RunCommand) -> None:
-    trainings, sweep = REPOSITORY / "jobs/train-digits.yaml", REPOSITORY / "jobs/demo.yaml"
-    assert "expected a sweep, got a training YAML. Run it with" in robust201("run", trainings).error_line(2)
-    assert "expected a training YAML, got a sweep. Run it with" in robust201("train", sweep).error_line(2)
+def test_export_rejects_training_yaml(robust201: RunCommand, tmp_path: Path) -> None:
+    result = robust201("export", REPOSITORY / "jobs/train-digits.yaml", "--out", tmp_path / "out")
+    assert "expected a sweep, got a training YAML" in result.error_line(2)
+    assert not list(tmp_path.iterdir())
 
 
 def test_yaml_boolean_field_names_are_read_as_strings(tmp_path: Path) -> None:
@@ -195,9 +195,27 @@ def test_estimate_includes_gradients_of_adversarial_training(tmp_path: Path) -> 
     assert estimate_hours(adversarial={"trades": {"steps": 10}}) == pytest.approx(12 * estimate_hours())
 
 
-def test_sweep_options_are_rejected_with_training_yaml(robust201: RunCommand) -> None:
-    example = REPOSITORY / "jobs/train-digits.yaml"
-    assert "--keys" in robust201("plan", example, "--keys", "clean").error_line(2)
-    assert "--epochs" in robust201("train", example, "--epochs", "2").error_line(2)
-    assert "Missing argument 'TRAININGS'" in robust201("train").err
-    assert "Did you mean 'plain'" in robust201("train", example, "--recipes", "plan").error_line(2)
+@pytest.mark.parametrize("command", ["plan", "run"])
+@pytest.mark.parametrize(
+    ("yaml_name", "option", "value"),
+    [
+        ("train-digits", "--architectures", "0"),
+        ("train-digits", "--datasets", "digits"),
+        ("train-digits", "--keys", "clean"),
+        ("train-digits", "--share", "1/2"),
+        ("train-digits", "--save", None),
+        ("demo", "--recipes", "plain"),
+    ],
+)
+def test_options_that_do_not_apply_to_the_yaml_are_rejected(
+    robust201: RunCommand, tmp_path: Path, command: str, yaml_name: str, option: str, value: str | None
+) -> None:
+    options = (option,) if value is None else (option, value)
+    out = ("--out", tmp_path / "out") if command == "run" else ()
+    assert option in robust201(command, REPOSITORY / f"jobs/{yaml_name}.yaml", *options, *out).error_line(2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_run_suggests_recipe(robust201: RunCommand, tmp_path: Path) -> None:
+    command = ("run", REPOSITORY / "jobs/train-digits.yaml", "--out", tmp_path / "out", "--recipes", "plan")
+    assert "Did you mean 'plain'" in robust201(*command).error_line(2)

@@ -1,15 +1,12 @@
-"""Controls with published networks (docs/controls.md): conversion of their weights, and a small comparison."""
+"""Controls with published networks (jobs/papers/controls): conversion of their weights, and a small comparison."""
 
-import importlib.util
 import io
 import json
 import os
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import h5py
 import numpy as np
@@ -17,31 +14,13 @@ import pytest
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
-from benchmarks import controls
+from jobs.papers.controls import analyse as controls
+from jobs.papers.controls import networks, prepare
 from robust201.planning.filters import Filters
 from robust201.planning.loading import load_config
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import run_sweep
 from tests.conftest import REPOSITORY, RunCommand
-
-CONTROLS = REPOSITORY / "jobs" / "controls"
-
-
-def load_script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, CONTROLS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(autouse=True)
-def forget_scripts() -> Iterator[None]:
-    yield
-    for name in ("networks", "prepare", "by_hand"):
-        sys.modules.pop(name, None)
 
 
 def keras_arrays() -> dict[str, np.ndarray]:
@@ -98,7 +77,6 @@ def keras_forward(arrays: dict[str, np.ndarray], pixels: np.ndarray) -> np.ndarr
 
 def test_converted_keras_weights_give_logits_of_numpy_implementation(tmp_path: Path) -> None:
     arrays = keras_arrays()
-    prepare, networks = load_script("prepare"), load_script("networks")
     with zipfile.ZipFile(tmp_path / "cifar_10_model-7.4.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr(prepare.KERAS_FILE, keras_file_bytes(arrays))
     network = networks.build("keras-cnn", 10)
@@ -112,7 +90,6 @@ def test_converted_keras_weights_give_logits_of_numpy_implementation(tmp_path: P
 
 
 def test_lenet_weights_are_read_from_source_distribution(tmp_path: Path) -> None:
-    prepare, networks = load_script("prepare"), load_script("networks")
     states = {}
     with tarfile.open(tmp_path / "advertorch-0.2.3.tar.gz", "w:gz") as archive:
         for name, member in prepare.LENETS.items():
@@ -128,7 +105,7 @@ def test_lenet_weights_are_read_from_source_distribution(tmp_path: Path) -> None
 
 
 def test_lenet_uses_only_first_channel() -> None:
-    network = load_script("networks").build("lenet-robust", 10)
+    network = networks.build("lenet-robust", 10)
     images = torch.rand(2, 3, 28, 28, requires_grad=True)
     logits = network(images)
     torch.testing.assert_close(logits, network(images[:, :1]), rtol=0, atol=0)
@@ -157,7 +134,7 @@ def controls_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.chdir(tmp_path)
     (tmp_path / "jobs").symlink_to(REPOSITORY / "jobs")
-    load_script("prepare").main()
+    prepare.main()
     return tmp_path / "runs" / "controls"
 
 
@@ -165,10 +142,12 @@ def controls_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_engines_and_libraries_agree_on_lenets(
     controls_folder: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from jobs.papers.controls import by_hand  # imports Foolbox, whose warnings only tests of attacks ignore
+
     keys = ("clean", "pgd", "aa_apgd-ce")
     for engine in controls.ENGINES:
         config = load_config(
-            Path("jobs/controls-mnist.yaml"),
+            Path("jobs/papers/controls/mnist.yaml"),
             engine=engine,
             results=str(controls_folder / f"mnist-{engine}"),
             images={"count": 40, "seed": 0},
@@ -179,8 +158,6 @@ def test_engines_and_libraries_agree_on_lenets(
             "export", config.results, "--partial", "--parquet", "--outcomes", "bits", "--out", export_folder
         )
         assert result.code == 3, result.err  # the export is incomplete, because other keys are missing
-    load_script("networks")
-    by_hand = load_script("by_hand")  # calls the libraries directly, without robust201
     sweep = controls_folder / "three-keys.yaml"
     sweep.write_text(json.dumps({"keys": {key: config.keys[key] for key in keys}}))
     images = [

@@ -78,6 +78,8 @@ _FUNCTIONS_WITH_SIDE_EFFECTS = {
     "show",
     "mkdir",
     "copy",
+    "write_feature_images",
+    "write_fusion",
     "write_text",
     "to_parquet",
     "save",
@@ -86,6 +88,7 @@ _FUNCTIONS_WITH_SIDE_EFFECTS = {
     "backward",
     "step",
     "save_file",
+    "convert_dataset",
     "manual_seed",
     "__init__",
 }

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from docs._site.commands import describe_commands
-from docs._site.fields import MODELS, describe_keys, describe_models, describe_studies, field_meanings, nested_models
+from docs._site.fields import MODELS, describe_keys, describe_models, field_meanings, nested_models
 from docs._site.pages import CONTENTS, SHORT_TITLES, link_pages, prepare_page, rewrite_links
 from robust201.cli.help_texts import PANELS
 from robust201.planning.config import SweepConfig
 from robust201.planning.user_tasks import UserTaskParameters
-from robust201.studies.config import STUDIES
 from robust201.tasks import TASKS
 from tests.conftest import REPOSITORY
 from tests.project.test_documents import DOCS
@@ -38,11 +37,7 @@ def test_site_lists_every_page_once() -> None:
 @pytest.mark.parametrize("page", list_pages())
 def test_pages_are_not_too_long(page: str) -> None:
     pages_without_limit = {"protocol/attacks", "protocol/measures"}
-    assert (
-        page in pages_without_limit
-        or page.startswith("studies/")
-        or len((DOCS / f"{page}.md").read_text().split()) <= MAX_WORDS
-    )
+    assert page in pages_without_limit or len((DOCS / f"{page}.md").read_text().split()) <= MAX_WORDS
 
 
 def test_page_references_in_repository_exist() -> None:
@@ -82,7 +77,7 @@ def test_field_reference_has_meanings_types_defaults_and_limits() -> None:
 
 
 def test_every_field_has_a_meaning() -> None:
-    models = [*MODELS.values(), *STUDIES.values(), *(task.parameters for task in TASKS.values()), UserTaskParameters]
+    models = [*MODELS.values(), *(task.parameters for task in TASKS.values()), UserTaskParameters]
     meanings = {
         f"{name}.{field}": meaning
         for model in models
@@ -92,12 +87,6 @@ def test_every_field_has_a_meaning() -> None:
     assert [field for field, meaning in meanings.items() if not meaning] == []
     assert {"SweepConfig.keys", "CorruptionsSection.frost", "SquareInL2.queries", "Recipe.decay"} <= {*meanings}
     assert meanings["Grid135Parameters.rotations"] == "number of angles."  # from the docstring of the base class
-
-
-def test_study_reference_describes_every_kind_of_study() -> None:
-    reference = describe_studies()
-    assert {*STUDIES} <= {*re.findall(r"^## (.*)$", reference, re.M)}
-    assert "| `iterations_per_epoch` | " in reference
 
 
 def test_key_reference_describes_every_key() -> None:

@@ -111,8 +111,6 @@ ALLOWED_CALLS: dict[str, set[str]] = {
     "figures/report.py": {"(resources.files('robust201.figures') / name).read_text"},
     "images/downloads/registry.py": {"bundled('benchmark_data/downloads.toml').read_text"},
     "spaces/nasbench201/compiled/native.py": {"C_SOURCE.read_bytes", "library.read_bytes"},
-    "studies/comparisons.py": {"(_PUBLISHED / 'image_distribution.json').read_text"},
-    "studies/robust_features.py": {"_PUBLISHED.read_text"},
     # Files that the process created under a new name, or in a folder that only it can write to.
     "images/downloads/fetch.py": {"tarfile.open"},
     "runtime/executors/ray_folder.py": {"os.open"},

@@ -113,7 +113,7 @@ def test_reader_rejects_malformed_rows(folder: Path, robust201: RunCommand, case
     rewrite(folder / FILES[key], change)
     with pytest.raises(ResultsError, match=message):
         RobustnessDataset(folder).to_frame("cifar10", key)
-    assert message in robust201("diff", folder, folder).error_line(2)
+    assert message in robust201("verify", folder, "--against", folder).error_line(2)
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + bytes(100) + b"PAR1"])
@@ -175,7 +175,7 @@ def test_reader_rejects_file_with_fewer_rows_than_listed(
     rewrite(folder / FILES[key], lambda table: table.slice(0, min(n_rows, len(table) - 1)))
     (folder / "parquet_files.json").write_bytes(listing)
     for dataset_folder in (folder, folder / "parquet"):
-        error_line = robust201("diff", dataset_folder, dataset_folder).error_line(2)
+        error_line = robust201("verify", dataset_folder, "--against", dataset_folder).error_line(2)
         assert f"expected the {N_ROWS[key]} rows that parquet_files.json lists, got" in error_line
 
 

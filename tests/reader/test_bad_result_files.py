@@ -97,7 +97,7 @@ def test_commands_reject_invalid_ids_and_values(tmp_path, case, robust201: RunCo
     measurement = INVALID_VALUES[case][0]
     commands: list[tuple[object, ...]] = [("report", invalid_folder, "--out", tmp_path / "page.html")]
     if measurement == "accuracy":
-        commands.append(("diff", valid_folder, invalid_folder))
+        commands.append(("verify", valid_folder, "--against", invalid_folder))
     for command in commands:
         error_line = robust201(*command).error_line(2)
         assert f"pgd_{measurement}.json" in error_line
@@ -114,7 +114,7 @@ def test_commands_reject_invalid_ids_and_values(tmp_path, case, robust201: RunCo
 def test_commands_accept_valid_files(tmp_path, robust201: RunCommand):
     valid_folder = write_valid_results(tmp_path / "valid")
     assert robust201("report", valid_folder, "--out", tmp_path / "page.html").code == 0
-    assert robust201("diff", valid_folder, valid_folder).code == 0
+    assert robust201("verify", valid_folder, "--against", valid_folder).code == 0
 
 
 @pytest.mark.parametrize(
@@ -159,20 +159,22 @@ def test_arrays_of_iter_stacks_equal_the_values(tmp_path, measurement, key):
 @pytest.mark.parametrize("tolerance", ["inf", "nan", "1e999", "-inf"])
 def test_diff_rejects_tolerance_that_is_not_finite(tmp_path, tolerance, robust201: RunCommand):
     valid_folder = write_valid_results(tmp_path)
-    assert "tolerance" in robust201("diff", valid_folder, valid_folder, f"--tolerance={tolerance}").error_line(2)
+    assert "tolerance" in robust201(
+        "verify", valid_folder, "--against", valid_folder, f"--tolerance={tolerance}"
+    ).error_line(2)
 
 
 def test_diff_ignores_missing_accuracy(tmp_path, robust201: RunCommand):
     valid_folder, incomplete_folder = write_valid_results(tmp_path / "valid"), write_valid_results(tmp_path / "other")
     write_results(incomplete_folder, {"pgd": {"0": [0.5, None], "1": [0.6, 0.5]}})
-    assert robust201("diff", valid_folder, incomplete_folder).code == 0
+    assert robust201("verify", valid_folder, "--against", incomplete_folder).code == 0
 
 
 @pytest.mark.parametrize("content", ["5", "[]", '"x"', "null", '{"format": 1}', '{"format": 1, "strengths": 5}'])
 def test_reader_rejects_invalid_sweep_json(tmp_path, content, robust201: RunCommand):
     folder = write_valid_results(tmp_path / "dataset")
     (folder / "sweep.json").write_text(content)
-    error_line = robust201("diff", folder, folder).error_line(2)
+    error_line = robust201("verify", folder, "--against", folder).error_line(2)
     assert "Opening a dataset failed for" in error_line
     assert "sweep.json" in error_line
 
@@ -212,7 +214,7 @@ SWEEP: dict[str, Any] = {"format": 1, "strengths": {"cifar10": {"pgd": [1, 8]}},
 def test_reader_rejects_invalid_record_in_sweep_json(tmp_path: Path, fields: dict[str, Any], robust201: RunCommand):
     folder = write_valid_results(tmp_path / "dataset")
     (folder / "sweep.json").write_text(json.dumps(SWEEP | fields))
-    for command in (("diff", folder, folder), ("report", folder, "--out", tmp_path / "page.html"), ("convert", folder)):
+    for command in (("verify", folder, "--against", folder), ("report", folder, "--out", tmp_path / "page.html")):
         assert "sweep.json: expected strengths by dataset and key" in robust201(*command).error_line(2)
 
 
@@ -220,5 +222,5 @@ def test_reader_rejects_invalid_record_in_sweep_json(tmp_path: Path, fields: dic
 def test_reader_accepts_sweep_json_without_protocols(tmp_path: Path, fields: dict[str, Any], robust201: RunCommand):
     folder = write_valid_results(tmp_path / "dataset")
     (folder / "sweep.json").write_text(json.dumps(SWEEP | fields))
-    for command in (("diff", folder, folder), ("report", folder, "--out", tmp_path / "page.html"), ("convert", folder)):
+    for command in (("verify", folder, "--against", folder), ("report", folder, "--out", tmp_path / "page.html")):
         assert robust201(*command).code == 0

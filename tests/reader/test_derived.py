@@ -1,7 +1,6 @@
 """Derived metrics, which are computed from stored results, and the requirements of missing metrics."""
 
 import json
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from robust201.tasks import TASKS
 from tests.conftest import RunCommand
 from tests.reader.test_outcomes import ARCHITECTURES, make_expected_outcomes
 from tests.support.fabricated import (
-    N_IMAGES,
     ChangedStore,
     FabricatedPlan,
     export,
@@ -45,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def derived_metrics(folder: Path) -> DerivedMetrics:
-    return RobustnessDataset(folder).metrics(reference=2, n_draws=8)
+    return RobustnessDataset(folder).metrics(reference=2)
 
 
 def get_metric_values(
@@ -110,8 +108,6 @@ def test_calibration_uses_stored_means(derived_metrics: DerivedMetrics) -> None:
         accuracy * mean_confidences[0] + (1 - accuracy) * mean_confidences[1] - accuracy
     )
     assert (get_metric_values(derived_metrics, "class_calibration_gap", "clean", 0.0) >= 0).all()
-    assert "softmax of every image" in derived_metrics.needs["equal-mass and class-wise calibration error, brier, aurc"]
-    assert derived_metrics.needs["ece, maximum_calibration_error"] == "the measurement `calibration`"
 
 
 def test_corruption_errors_are_relative_to_reference(derived_metrics: DerivedMetrics) -> None:
@@ -148,36 +144,13 @@ def test_corruption_errors_note_reference_without_errors(tmp_path: Path) -> None
     assert notes["relative_mean_corruption_error", "fog+snow"].endswith(ending)
 
 
-@pytest.mark.parametrize("n_draws", [-1, 1, True, 2.5])
-def test_metrics_rejects_invalid_number_of_draws(folder: Path, n_draws: Any) -> None:
-    with pytest.raises(ConfigError, match="expected 0 or at least 2 bootstrap draws, got"):
-        RobustnessDataset(folder).metrics(n_draws=n_draws)
-
-
-def test_rankings_contain_intervals_and_ties(derived_metrics: DerivedMetrics, folder: Path) -> None:
-    rankings = {(ranking.key, ranking.strength): ranking for ranking in derived_metrics.rankings}
-    # There are clean images, two attacks at three epsilons, and two corruptions at three severities.
-    assert len(rankings) == len(derived_metrics.rankings) == 13
-    clean_ranking = rankings["clean", 0.0]
-    ties = RobustnessDataset(folder).rank("cifar10", "clean", ties=0.05)
-    assert clean_ranking.best == ties.index[0]
-    assert {*clean_ranking.tied} == {*ties.index[ties["tied"]]}
-    assert (clean_ranking.paired, clean_ranking.n_images) == (True, N_IMAGES)
-    assert [*clean_ranking.bootstrap] == ["median"]
-    assert [*rankings["pgd", 1.0].bootstrap] == ["median", "kendall_tau_to_clean"]
-    assert clean_ranking.ranks is not None
-    assert clean_ranking.ranks["best_share"].max() > 0.5
-    assert (clean_ranking.ranks["low"] <= clean_ranking.ranks["high"]).all()
-
-
 def test_metrics_list_requirements_of_missing_metrics(tmp_path: Path) -> None:
     export(tmp_path, make_plan(ARCHITECTURES[:2], ("clean", "fgsm", "pgd", "fog"), measurements=("accuracy", "cm")))
     derived_metrics = RobustnessDataset(tmp_path).metrics()
     assert {metric_row.metric for metric_row in derived_metrics.metrics} == {"robustness_r", "relative_change"}
-    assert not any(ranking.paired for ranking in derived_metrics.rankings)
     for name in ("attack_success_rate", "worst_case_accuracy"):
         assert "--outcomes bits" in derived_metrics.needs[name]
-    assert "--reference" in derived_metrics.needs["corruption_error, mean_corruption_error"]
+    assert "reference" in derived_metrics.needs["corruption_error, mean_corruption_error"]
     assert "confidence" in derived_metrics.needs["overconfidence, class_calibration_gap"]
     assert "training seeds" in derived_metrics.needs["training_seed_deviation"]
     with pytest.raises(ConfigError, match="the reference #10 has no results"):
@@ -196,44 +169,10 @@ def test_metrics_compare_training_seeds(tmp_path: Path) -> None:
     assert "training_seed_deviation" not in derived_metrics.needs
 
 
-def test_metrics_command_prints_tables_or_json(robust201: RunCommand, folder: Path) -> None:
-    result = robust201("metrics", folder, "--keys", "clean,pgd")
-    assert result.code == 0, result.err
-    assert "Rankings" in result.out
-    assert "robustness_r" in result.out
-    assert "brier, aurc: not computed; requires the softmax of every image" in result.err
-    result = robust201("metrics", folder, "--reference", 2, "--bootstrap", 5, "--json")
-    payload = json.loads(result.out)
-    assert {metric_row["metric"] for metric_row in payload["metrics"]} == {
-        *("robustness_r", "relative_change", "attack_success_rate", "worst_case_accuracy", "overconfidence"),
-        *("class_calibration_gap", "corruption_error", "mean_corruption_error", "relative_mean_corruption_error"),
-    }
-    assert payload["rankings"][0].keys() >= {"best", "low", "high", "tied_with_best", "paired", "median", "ranks"}
-    assert robust201("metrics", folder, "--keys", "nothing").code == 2
-    assert "clean is listed more than once" in robust201("metrics", folder, "--keys", "clean,clean").error_line(2)
-    assert "between 0 and 1, got nan" in robust201("metrics", folder, "--ties", "nan").error_line(2)
-    assert "0 or at least 2 bootstrap draws, got 1" in robust201("metrics", folder, "--bootstrap", 1).error_line(2)
-    for keys in ("clean", "fog"):
-        assert robust201("metrics", folder, "--keys", keys, "--reference", "unknown").code == 2
-
-
 def test_metrics_to_frame_has_one_row_per_value(derived_metrics: DerivedMetrics) -> None:
     frame = derived_metrics.to_frame()
     assert [*frame.columns] == ["dataset", "metric", "key", "strength", "architecture", "value"]
     assert len(frame) == sum(len(metric_row.values) for metric_row in derived_metrics.metrics)
-
-
-def test_kendall_tau_to_clean_does_not_depend_on_order_of_keys(folder: Path) -> None:
-    dataset = RobustnessDataset(folder)
-    clean_first, clean_last = (
-        {
-            (ranking.key, ranking.strength): ranking.bootstrap
-            for ranking in dataset.metrics(keys=keys, n_draws=4).rankings
-        }
-        for keys in (("clean", "pgd"), ("pgd", "clean"))
-    )
-    assert "kendall_tau_to_clean" in clean_first["pgd", 1.0]
-    assert clean_last == clean_first
 
 
 def test_metrics_and_rank_reject_outcomes_of_other_evaluations(folder: Path, tmp_path: Path) -> None:
@@ -244,16 +183,6 @@ def test_metrics_and_rank_reject_outcomes_of_other_evaluations(folder: Path, tmp
         overlay.rank("cifar10", "pgd", 1.0, ties=0.05)
     with pytest.raises(ResultsError, match="the per-image outcomes of"):
         overlay.metrics()
-    with pytest.raises(ConfigError, match="level of ties must be between 0 and 1"):
-        RobustnessDataset(folder).metrics(ties=1)
-
-
-def test_metrics_report_unpaired_comparison_without_warning(tmp_path: Path) -> None:
-    export(tmp_path, make_plan(ARCHITECTURES[:2], ("clean",), measurements=("accuracy",)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        derived_metrics = RobustnessDataset(tmp_path).metrics()
-    assert [ranking.paired for ranking in derived_metrics.rankings] == [False]
 
 
 def test_rank_agreement_compares_robustness_r_with_mean_accuracy(tmp_path: Path) -> None:
@@ -293,18 +222,25 @@ def test_rank_agreement_compares_robustness_r_with_mean_accuracy(tmp_path: Path)
     assert json.loads(json.dumps(RobustnessDataset(tmp_path / "equal").metrics().to_payload()))["agreements"]
 
 
-def test_metrics_command_shows_worst_case_of_keys(robust201: RunCommand, folder: Path) -> None:
-    accuracy_rows = json.loads(robust201("metrics", folder, "--worst-case", "clean,fog=5,pgd=0.5", "--json").out)
-    dataset = RobustnessDataset(folder)
-    table = dataset.worst_case("cifar10", [("clean", 0), ("fog", 5.0), ("pgd", 0.5)], intervals=True)
-    printed_accuracies = {
-        accuracy_row["architecture"]: (accuracy_row["accuracy"], accuracy_row["low"], accuracy_row["high"])
-        for accuracy_row in accuracy_rows
+def test_rank_command_prints_metrics(robust201: RunCommand, folder: Path, tmp_path: Path) -> None:
+    result = robust201("rank", folder, "--metrics", "--keys", "clean,pgd", "--out", tmp_path / "metrics.csv")
+    assert result.code == 0, result.err
+    assert "robustness_r" in result.out
+    metrics = RobustnessDataset(folder).metrics(keys=["clean", "pgd"])
+    assert len(pd.read_csv(tmp_path / "metrics.csv")) == len(metrics.to_frame())
+    payload = json.loads(robust201("rank", folder, "--metrics", "--json").out)
+    assert {metric_row["metric"] for metric_row in payload["metrics"]} == {
+        *("robustness_r", "relative_change", "attack_success_rate", "worst_case_accuracy", "overconfidence"),
+        "class_calibration_gap",
     }
-    assert printed_accuracies == {
-        cell: tuple(accuracy_row) for cell, accuracy_row in zip(table.index, table.to_numpy().tolist(), strict=True)
-    }
-    assert [accuracy_row["accuracy"] for accuracy_row in accuracy_rows] == sorted(table["accuracy"], reverse=True)
-    result = robust201("metrics", folder, "--worst-case", "fog=5,pgd=0.5")
-    assert "worst of fog 5, pgd 0.5" in result.out
-    assert "not of the form KEY=STRENGTH" in robust201("metrics", folder, "--worst-case", "fog=high").error_line(2)
+    assert robust201("rank", folder, "--metrics", "--keys", "nothing").code == 2
+    assert "clean is listed more than once" in robust201(
+        "rank", folder, "--metrics", "--keys", "clean,clean"
+    ).error_line(2)
+
+
+@pytest.mark.parametrize("option", [("--epsilon", "1/255"), ("--by", "clean"), ("--rows", 3), ("--out", "table.tex")])
+def test_rank_command_rejects_options_of_a_ranking_with_metrics(
+    robust201: RunCommand, folder: Path, option: tuple[str, Any]
+) -> None:
+    assert option[0] in robust201("rank", folder, "--metrics", *option).error_line(2)

@@ -1,6 +1,5 @@
 """Per-image outcomes and the table of images: writing, and reading with robust201 and other libraries."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -115,10 +114,6 @@ def test_export_writes_bits_instead_of_or_with_classes(folder: Path, tmp_path: P
     assert [name for name in columns[1] if name not in columns[0]] == ["predictions"]
     assert "correct_bits" in columns[0]
     assert "`images/dataset=<dataset>/part-0.parquet`" in (folder / "README.md").read_text()
-    croissant = json.loads((folder / "croissant.json").read_text())
-    fields = [field["name"] for field in croissant["recordSet"][0]["field"]]
-    assert "accuracy" in fields
-    assert "correct_bits" not in fields  # Croissant has no type for bytes
 
 
 def test_export_outcomes_requires_predictions_and_parquet(tmp_path: Path) -> None:

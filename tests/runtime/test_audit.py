@@ -20,7 +20,7 @@ FIELDS: dict[str, Any] = {
     "keys": {"clean": {}, "pgd": {"epsilons_255": [8, 16], "steps": 3, "rel_stepsize": 0.4}, "fog": {}},
     "images": {"count": None},
 }
-AUDIT_OPTIONS = ("--networks", 1, "--count", 60, "--seed", 3)
+AUDIT_OPTIONS = ("--with-libraries", 1, "--images", 60)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def sweep(write_sweep: WriteSweep) -> Path:
 
 
 def test_audit_of_equal_engines_passes(sweep: Path, robust201: RunCommand, tmp_path: Path) -> None:
-    result = robust201("audit", sweep, *AUDIT_OPTIONS, "--json")
+    result = robust201("verify", sweep, *AUDIT_OPTIONS, "--json")
     assert result.code == 0, result.err
     evaluations = json.loads(result.out)
     assert [(evaluation["key"], evaluation["strength"], evaluation["n_images"]) for evaluation in evaluations] == [
@@ -40,10 +40,10 @@ def test_audit_of_equal_engines_passes(sweep: Path, robust201: RunCommand, tmp_p
     assert len({evaluation["architecture"] for evaluation in evaluations}) == 1
     assert not (tmp_path / "results").exists()
     assert {path.name for path in (tmp_path / "results-audit").iterdir()} == {"reference", "fused"}
-    text_result = robust201("audit", sweep, *AUDIT_OPTIONS)
+    text_result = robust201("verify", sweep, *AUDIT_OPTIONS)
     assert text_result.code == 0
     assert "Compared 2 evaluations: the engines differ in none." in text_result.out
-    assert json.loads(robust201("audit", sweep, *AUDIT_OPTIONS, "--json").out) == evaluations
+    assert json.loads(robust201("verify", sweep, *AUDIT_OPTIONS, "--json").out) == evaluations
 
 
 def test_audit_detects_weak_attack(sweep: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,55 +54,52 @@ def test_audit_detects_weak_attack(sweep: Path, robust201: RunCommand, monkeypat
             yield from batches_by_strength(samples, samples.clean)
 
     monkeypatch.setattr(pgd, "fused", fused)
-    result = robust201("audit", sweep, *AUDIT_OPTIONS, "--json")
+    result = robust201("verify", sweep, *AUDIT_OPTIONS, "--json")
     assert result.code == 3
     evaluation = json.loads(result.out)[1]
     assert evaluation["differs"]
     n_correct, n_only_one = evaluation["correct"], evaluation["only_one"]
     assert n_correct["fused"] - n_correct["reference"] == n_only_one["fused"] - n_only_one["reference"] > 20
     assert evaluation["p_value"] < evaluation["adjusted_p_value"] < 1e-5
-    assert "the engines differ in" in robust201("audit", sweep, *AUDIT_OPTIONS).out
+    assert "the engines differ in" in robust201("verify", sweep, *AUDIT_OPTIONS).out
+
+
+def test_audit_rejects_folder_with_other_files(sweep: Path, robust201: RunCommand, tmp_path: Path) -> None:
+    folder = tmp_path / "results-audit"
+    folder.mkdir()
+    (folder / "format.json").touch()
+    assert "got a folder that contains format.json" in robust201("verify", sweep, *AUDIT_OPTIONS).error_line(2)
+    assert len(list(folder.iterdir())) == 1
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "rejected_option"),
     [
-        (
-            ("--keys", "fog"),
-            "for fog: expected attacks of the sweep that both engines support (it has pgd)",
-        ),
-        (("--keys", "pdg"), "Did you mean 'pgd'?"),
+        ((*AUDIT_OPTIONS, "--requeue"), "--requeue"),
+        ((*AUDIT_OPTIONS, "--tolerance", "0.1"), "--tolerance"),
+        (("--against", "sweep.yaml", "--images", "60"), "--images"),
+        (("--images", "60"), "--images"),
+        (("--tolerance", "0"), "--tolerance"),
     ],
 )
-def test_audit_rejects_unsupported_keys(
-    sweep: Path, robust201: RunCommand, options: tuple[str, ...], message: str
+def test_verify_rejects_options_that_do_not_apply(
+    sweep: Path, robust201: RunCommand, tmp_path: Path, options: tuple[str, ...], rejected_option: str
 ) -> None:
-    assert message in robust201("audit", sweep, *options).error_line(2)
-
-
-def test_audit_rejects_negative_seed_and_folder_with_other_files(
-    sweep: Path, robust201: RunCommand, tmp_path: Path
-) -> None:
-    assert robust201("audit", sweep, "--seed", "-1").code == 2
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other/format.json").touch()
-    assert "got a folder that contains format.json" in robust201(
-        "audit", sweep, "--out", tmp_path / "other"
-    ).error_line(2)
-    assert len(list((tmp_path / "other").iterdir())) == 1
+    assert f" failed for {rejected_option}: " in robust201("verify", sweep, *options).error_line(2)
+    assert {path.name for path in tmp_path.iterdir()} == {sweep.name}
 
 
 def test_audit_rejects_sweep_without_attacks(write_sweep: WriteSweep, robust201: RunCommand) -> None:
-    assert "(it has none)" in robust201("audit", write_sweep(keys={"clean": {}})).error_line(2)
+    assert "got none" in robust201("verify", write_sweep(keys={"clean": {}}), *AUDIT_OPTIONS).error_line(2)
 
 
 def test_audit_excludes_attacks_unsupported_by_foolbox(write_sweep: WriteSweep, robust201: RunCommand) -> None:
     keys = {"clean": {}, "pgd_linf7": {"iterate": "best", "random_start": True}}
-    assert "(it has none)" in robust201("audit", write_sweep(**(FIELDS | {"keys": keys}))).error_line(2)
+    assert "got none" in robust201("verify", write_sweep(**(FIELDS | {"keys": keys})), *AUDIT_OPTIONS).error_line(2)
 
 
 def test_sample_sweep_uses_all_images_and_networks_of_small_sweep(sweep: Path, tmp_path: Path) -> None:
     config = load_config(sweep)
-    sweeps = sample_sweep(config, networks=9, images=100_000, seed=0, keys=None, out=tmp_path / "audit")
+    sweeps = sample_sweep(config, networks=9, images=100_000, out=tmp_path / "audit")
     assert {config.images.count for config in sweeps.values()} == {450}  # all test images of digits
     assert {len(config.selected_architectures) for config in sweeps.values()} == {3}

@@ -240,7 +240,7 @@ def test_train_rejects_bad_images_before_writing(tmp_path: Path, robust201: RunC
             arrays = dict(archive)
         np.savez(path, images=arrays["images"], labels=arrays["labels"] + 1)
     (tmp_path / "train.yaml").write_text(yaml.safe_dump(fields))
-    robust201("train", tmp_path / "train.yaml").error_line(2)
+    robust201("run", tmp_path / "train.yaml").error_line(2)
     assert not (tmp_path / "store").exists()
 
 
@@ -432,10 +432,10 @@ def test_snapshots_missing_from_manifest_are_recovered(tmp_path: Path) -> None:
 
 
 def test_training_selection_limits_run(tmp_path: Path) -> None:
-    config = make_config_with_both_recipes(tmp_path, seeds=[0, 1])
-    tally = run_trainings(config, selection=TrainingSelection(recipes=("plain",), limit=1))
+    config = make_config_with_both_recipes(tmp_path)
+    tally = run_trainings(config, selection=TrainingSelection(("plain",)))
     assert (tally.complete, tally.results) == (True, 3)
-    assert {record.seed for record in CheckpointStore(config.store).records()} == {0}
+    assert {record.recipe for record in CheckpointStore(config.store).records()} == {"plain"}
 
 
 def test_status_counts_complete_training_runs_and_reports_failures(tmp_path: Path, robust201: RunCommand) -> None:
@@ -443,7 +443,7 @@ def test_status_counts_complete_training_runs_and_reports_failures(tmp_path: Pat
     diverging_recipe = RECIPE | {"learning_rate": 1e30}
     path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": RECIPE, "wild": diverging_recipe})))
     assert "it has no training runs yet" in robust201("status", path).error_line(2)
-    result = robust201("train", path)
+    result = robust201("run", path)
     assert result.code == 3
     assert "Planned 6 snapshots of 2 training runs: 0 done, 6 missing." in result.err
     for target, trainings_text in ((path, "; 1 of 2 training runs complete"), (tmp_path / "store", "")):
@@ -476,7 +476,7 @@ def test_status_reports_steps_before_first_snapshot(
         make_step(training)
 
     monkeypatch.setattr(loop._Training, "_make_step", read_status_and_step)
-    assert robust201("train", path).code == 0
+    assert robust201("run", path).code == 0
     (beat,) = statuses[-1].in_progress
     assert beat.training is not None
     steps = beat.training
@@ -496,20 +496,21 @@ def test_status_watch_waits_for_all_trainings_of_yaml(
     tmp_path: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "train.yaml"
-    path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": RECIPE}, seeds=[0, 1])))
+    recipes = {"plain": RECIPE, "other": RECIPE}
+    path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes=recipes)))
     monkeypatch.setattr(time, "sleep", lambda _seconds: None)
     monkeypatch.setattr(monitoring, "_PATIENCE_SECONDS", 0.0)
     result_before_run = robust201("status", path, "--watch")
     assert result_before_run.code == 3
     assert "not started: 0 of 0 snapshots; 0 of 2 training runs complete; 0 active workers" in result_before_run.out
     assert "No worker has been active for 0 minutes." in result_before_run.err
-    assert robust201("train", path, "--limit", "1").code == 0
+    assert robust201("run", path, "--recipes", "plain").code == 0
     # The status of a store covers only the last run, which had one training run.
     assert robust201("status", tmp_path / "store", "--watch").code == 0
     assert robust201("status", path, "--watch").code == 3
 
     def train(_seconds: float) -> None:
-        assert robust201("train", path).code == 0
+        assert robust201("run", path).code == 0
 
     monkeypatch.setattr(time, "sleep", train)
     monkeypatch.setattr(monitoring, "_PATIENCE_SECONDS", 600.0)

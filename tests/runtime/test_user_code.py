@@ -171,7 +171,7 @@ def test_networks_with_faults_fail_instead_of_giving_numbers(
     lines = f"        features = self.convolution(images).relu().mean(dim=(2, 3))\n        {change}\n"
     models = MODELS.replace(last_line, lines)
     sweep = write_custom_sweep({"fgsm": {"epsilons_255": [8]}}, models=models, engine=engine)
-    assert re.search(message, failure_line(robust201("run", sweep)))
+    assert re.search(message, failure_line(robust201("run", sweep, "--allow-code")))
 
 
 # --- identity ---------------------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ COMMANDS = (
     ("run",),
     ("run", "--executor", "inline"),
     ("run", "--share", "1/1"),
-    ("audit",),
+    ("verify", "--with-libraries", "1"),
     ("submit", "slurm", "--dry-run"),
     ("submit", "slurm"),
     ("submit", "ray"),
@@ -283,11 +283,11 @@ def test_training_requires_consent_to_code(robust201: RunCommand, tmp_path: Path
     fields |= {"space": {"file": str(code)}, "architectures": ["narrow"], "network": {}}
     training_yaml = tmp_path / "train.yaml"
     training_yaml.write_text(yaml.safe_dump(fields))
-    for arguments in (("train",), ("submit", "slurm", "--dry-run")):
+    for arguments in (("run",), ("submit", "slurm", "--dry-run")):
         assert "--allow-code" in robust201(*arguments, training_yaml).error_line(2)
     assert not code.with_name("executed").exists()
     assert " --allow-code" in robust201("submit", "slurm", "--dry-run", training_yaml, "--allow-code").out
-    result = robust201("train", training_yaml, "--allow-code")
+    result = robust201("run", training_yaml, "--allow-code")
     assert result.code == 0, result.err
 
 

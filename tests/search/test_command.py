@@ -15,10 +15,8 @@ from tests.support.small_results import write_results
 FEW_QUERIES = ("--methods", "local,random", "--runs", 3, "--queries", 40, "--processes", 1)
 
 
-def test_search_writes_table_csv_and_figure(
-    robust201: RunCommand, planted_optimum_folder: Path, tmp_path: Path
-) -> None:
-    out, figure = tmp_path / "table.csv", tmp_path / "regret.svg"
+def test_search_writes_table_and_csv(robust201: RunCommand, planted_optimum_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "table.csv"
     result = robust201(
         "search",
         planted_optimum_folder,
@@ -28,8 +26,6 @@ def test_search_writes_table_csv_and_figure(
         *FEW_QUERIES,
         "--out",
         out,
-        "--figure",
-        figure,
     )
     assert result.code == 0
     for expected_text in ("Search on cifar10 clean: 40 queries, 3 runs", "Optimum", "Local search"):
@@ -41,7 +37,6 @@ def test_search_writes_table_csv_and_figure(
     assert {*frame["objective"]} == {"clean", "fgsm:1"}
     assert {*frame["column"]} == {"clean", "fgsm:1", "pgd:1"}
     assert (frame["mean"] <= frame["optimum"] + 1e-12).all()
-    assert "Random search" in figure.read_text()
 
 
 def test_search_json_is_reproducible(robust201: RunCommand, planted_optimum_folder: Path) -> None:
@@ -76,8 +71,6 @@ def test_search_json_is_reproducible(robust201: RunCommand, planted_optimum_fold
             ("--dataset", "cifar10", "--table1", "--objective", "clean"),
             "--table1 already sets the objectives and reports",
         ),
-        (("--dataset", "cifar10", "--figure", "regret.txt"), "regret.txt: the file name must end in .png, .svg, .pdf"),
-        (("--dataset", "cifar10", "--figure", "regret.csv"), "regret.csv: the file name must end in .png, .svg, .pdf"),
         (("--dataset", "cifar10", "--objective", "0.5*clean"), "no such name; expected a score, a key"),
     ],
 )
@@ -123,10 +116,3 @@ def test_search_reads_parquet_export(robust201: RunCommand, tmp_path: Path) -> N
     assert "Search on cifar10 fog: 40 queries, 3 runs" in result.out
     assert "table 1" not in result.out
     assert "nan" not in robust201("search", tmp_path / "dataset", *FEW_QUERIES, "--runs", 1).out
-
-
-def test_search_draws_figure_for_a_single_cell(robust201: RunCommand, tmp_path: Path) -> None:
-    write_results(tmp_path / "one", {"clean": {"0": 0.8}})
-    result = robust201("search", tmp_path / "one", "--figure", tmp_path / "one.svg", "--runs", 3, "--queries", 2)
-    assert result.code == 0
-    assert (tmp_path / "one.svg").is_file()

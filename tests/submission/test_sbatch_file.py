@@ -41,13 +41,9 @@ def test_batch_file_contains_every_option(make_sweep: MakeSweep) -> None:
         max_parallel=4,
         time="1-12:30",
         gpus_per_task="a100:1",
-        cpus_per_task=6,
-        mem="48G",
         partition="gpu,long",
-        account="project_7",
         extra=("--constraint=a100|h100", "#SBATCH --mail-type=END", "-x node7"),
         setup=("module load cuda/12", "export ROBUST201_DATA='/data/of us'"),
-        drain_seconds=450,
     )
     batch_file = render_file(make_sweep(), options)
     options_in_file = parse_directives(batch_file)
@@ -56,12 +52,9 @@ def test_batch_file_contains_every_option(make_sweep: MakeSweep) -> None:
         "array": "1-8%4",
         "time": "1-12:30",
         "gres": "gpu:a100:1",
-        "cpus-per-task": "6",
-        "mem": "48G",
         "partition": "gpu,long",
-        "account": "project_7",
         "mail-type": "END",
-        "signal": "B:USR1@450",
+        "signal": "B:USR1@600",
         "output": "/scratch/results/slurm/%A_%a.log",
         "open-mode": "append",
         "requeue": "",
@@ -86,7 +79,7 @@ def test_batch_file_omits_unset_options(make_sweep: MakeSweep) -> None:
     options_in_file = parse_directives(
         render_file(make_sweep(execution={"device": "cpu", "threads": 3}), ArrayOptions())
     )
-    assert not {"time", "mem", "partition", "account", "gres"} & set(options_in_file)
+    assert not {"time", "partition", "gres"} & set(options_in_file)
     assert (options_in_file["array"], options_in_file["cpus-per-task"], options_in_file["signal"]) == (
         "1-8",
         "3",
@@ -162,10 +155,9 @@ def test_parse_time_limit_accepts_the_formats_of_sbatch(time_limit: str, seconds
 def test_drain_time_is_a_quarter_of_a_short_time_limit() -> None:
     assert ArrayOptions(time="20").drain_lead_seconds == 300
     assert ArrayOptions(time="12:00:00").drain_lead_seconds == ArrayOptions().drain_lead_seconds == 600
-    assert ArrayOptions(time="20", drain_seconds=600).drain_lead_seconds == 600
 
 
-@pytest.mark.parametrize("options", [{}, {"time": "20"}, {"time": "1"}, {"drain_seconds": 1}, {"drain_seconds": 90}])
+@pytest.mark.parametrize("options", [{}, {"time": "20"}, {"time": "1"}])
 def test_draining_ends_before_the_time_limit(make_sweep: MakeSweep, options: dict[str, Any]) -> None:
     batch_file = render_file(make_sweep(engine="reference"), ArrayOptions(**options))
     seconds_before_limit = int(parse_directives(batch_file)["signal"].removeprefix("B:USR1@"))
@@ -180,18 +172,12 @@ def test_draining_ends_before_the_time_limit(make_sweep: MakeSweep, options: dic
     [
         ("--tasks", "0"),
         ("--max-parallel", "0"),
-        ("--cpus-per-task", "-1"),
         ("--time", "tomorrow"),
         ("--time", "0"),
         ("--time", "1:2:3:4"),
-        ("--time", "20", "--drain-seconds", "1200"),
-        ("--drain-seconds", "100000"),
-        ("--mem", "lots"),
-        ("--mem", "16G\n#SBATCH --uid=0"),
         ("--gpus-per-task", "a100"),
         ("--gpus-per-task", "-1"),
         ("--partition", "gpu; rm -rf x"),
-        ("--account", ""),
         ("--extra", "constraint=a100"),
         ("--extra", "--constraint=a\n#SBATCH --uid=0"),
         ("--extra", "--array=1-3"),
@@ -214,17 +200,16 @@ def test_invalid_option_gives_a_one_line_error(
 def test_dry_run_prints_a_valid_script_and_writes_nothing(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
-    sweep = write_sweep(execution={"device": "cpu", "part_minutes": 1e-9})
+    results = str(tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:])
+    sweep = write_sweep(results=results, execution={"device": "cpu", "part_minutes": 1e-9})
     files_before = read_tree(tmp_path)
-    result = robust201(
-        "submit", "slurm", sweep, "--dry-run", "--tasks", 3, "--out", tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:]
-    )
+    result = robust201("submit", "slurm", sweep, "--dry-run", "--tasks", 3)
     assert (result.code, result.err) == (0, "")
     assert subprocess.run(["bash", "-n"], input=result.out, text=True, check=False).returncode == 0
     assert parse_directives(result.out)["array"] == "1-3"
     arguments = parse_command(result.out)
     assert (arguments[0], arguments[5]) == (sys.executable, str(sweep))
-    assert arguments[arguments.index("--out") + 1] == str(tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:])
+    assert arguments[arguments.index("--out") + 1] == results
     assert read_tree(tmp_path) == files_before
 
 
@@ -235,7 +220,6 @@ def test_dry_run_prints_a_valid_script_and_writes_nothing(
         ({"workers": 3}, {"gpus_per_task": "8"}, ("gpu:8", 8, 8)),
         ({"device": "cpu"}, {}, (None, 1, 1)),
         ({"device": "cpu", "workers": 3, "threads": 2}, {}, (None, 6, 3)),
-        ({"device": "cpu", "threads": 2}, {"cpus_per_task": 9}, (None, 9, 4)),
     ],
 )
 def test_task_with_all_trainings_requests_the_resources_of_its_workers(
@@ -250,10 +234,11 @@ def test_task_with_all_trainings_requests_the_resources_of_its_workers(
 def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: RunCommand, tmp_path: Path) -> None:
     trainings = tmp_path / "train.yaml"
     execution = {"device": "cuda", "executor": "ray"}
-    trainings.write_text(yaml.safe_dump(training_fields(tmp_path, execution=execution)))
+    store = str(tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:])
+    trainings.write_text(yaml.safe_dump(training_fields(tmp_path, store=store, execution=execution)))
     files_before = read_tree(tmp_path)
-    arguments = ("--dry-run", "--recipes", "plain", "--limit", 1, "--gpus-per-task", "a100:4", "--time", "24:00:00")
-    result = robust201("submit", "slurm", trainings, *arguments, "--out", tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:])
+    arguments = ("--dry-run", "--recipes", "plain", "--gpus-per-task", "a100:4", "--time", "24:00:00")
+    result = robust201("submit", "slurm", trainings, *arguments)
     assert (result.code, result.err) == (0, "")
     assert subprocess.run(["bash", "-n"], input=result.out, text=True, check=False).returncode == 0
     options_in_file = parse_directives(result.out)
@@ -262,15 +247,12 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
         "gpu:a100:4",
         "B:USR1@600",
     )
-    assert (
-        options_in_file["output"].replace("%%", "%")
-        == f"{tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:]}/training/slurm/%A_%a.log"
-    )
+    assert options_in_file["output"].replace("%%", "%") == f"{store}/training/slurm/%A_%a.log"
     assert parse_command(result.out)[4:] == [
-        "train",
+        "run",
         str(trainings),
         "--out",
-        str(tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:]),
+        store,
         "--executor",
         "ray",
         "--workers",
@@ -278,8 +260,6 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
         "--slurm-requeue",
         "--recipes",
         "plain",
-        "--limit",
-        "1",
     ]
     assert read_tree(tmp_path) == files_before
 

@@ -280,7 +280,7 @@ def test_trainings_are_submitted_until_nothing_is_missing(
 
     monkeypatch.setattr(TrainingWorker, "drain", drain_and_notify)
     monkeypatch.setattr(loop._Training, "_make_step", make_step_and_signal)
-    task = ("train", trainings, "--executor", "inline", "--slurm-requeue")
+    task = ("run", trainings, "--executor", "inline", "--slurm-requeue")
     first_run = robust201(*task)
     assert first_run.code == 3
     assert scontrol_calls.read_text().splitlines()[-1] == "requeue 4711_8"
@@ -326,13 +326,14 @@ def test_real_array_is_requeued_and_gives_the_same_bytes_as_one_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     keys = {"clean": {}, "fgsm": {"epsilons_255": [1]}, "aa_square": {"epsilons_255": [1, 8], "queries": 1500}}
-    sweep = write_sweep(keys=keys, batch_size=1, execution={"part_minutes": 1e-9, "device": "cpu"})
-    assert robust201("run", sweep, "--out", tmp_path / "ordinary").code == 0
     results = tmp_path / 'it\'s "100%" here'
+    execution = {"part_minutes": 1e-9, "device": "cpu"}
+    sweep = write_sweep(keys=keys, batch_size=1, results=str(results), execution=execution)
+    assert robust201("run", sweep, "--out", tmp_path / "ordinary").code == 0
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    submit = ("submit", "slurm", sweep, "--out", results, "--time", "10")
+    submit = ("submit", "slurm", sweep, "--time", "10")
     assert "at most 32" in robust201(*submit, "--tasks", "33").error_line(2)
     assert "invalid partition" in robust201(*submit, "--partition", "nowhere").error_line(2)
     # The setup line tests quoting through the file, Slurm and the shell.
@@ -369,7 +370,7 @@ def test_real_array_is_requeued_and_gives_the_same_bytes_as_one_run(
     for name, folder in (("array", results), ("driver", tmp_path / "ordinary")):
         assert robust201("export", folder, "--out", tmp_path / name).code == 0
     assert read_tree(tmp_path / "array") == read_tree(tmp_path / "driver")
-    assert robust201("submit", "slurm", sweep, "--out", results).out == ""
+    assert robust201("submit", "slurm", sweep).out == ""
 
 
 SLOW_STEPS = """
@@ -392,8 +393,8 @@ def test_real_training_task_is_requeued_and_gives_the_same_bytes_as_one_run(
 ) -> None:
     recipe = RECIPE | {"epochs": 30, "snapshots": {"epochs": [1]}}
     store, trainings = tmp_path / 'it\'s "100%" here', tmp_path / "train.yaml"
-    trainings.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": recipe})))
-    assert robust201("train", trainings).code == 0
+    trainings.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": recipe}, store=str(store))))
+    assert robust201("run", trainings, "--out", tmp_path / "store").code == 0
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
     # Steps are slow until a file exists, so that the signal arrives during the training.
@@ -401,7 +402,7 @@ def test_real_training_task_is_requeued_and_gives_the_same_bytes_as_one_run(
     (tmp_path / "patch/sitecustomize.py").write_text(SLOW_STEPS)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path / "patch", REPOSITORY / "pipeline"))))
     monkeypatch.setenv("ROBUST201_TEST_GO", str(tmp_path / "go"))
-    result = robust201("submit", "slurm", trainings, "--out", store, "--time", "10")
+    result = robust201("submit", "slurm", trainings, "--time", "10")
     assert result.code == 0, result.err
     task, log = f"{result.out.strip()}_1", store / f"training/slurm/{result.out.strip()}_1.log"
     cluster.wait_for((store / "manifest.jsonl").exists)
@@ -414,4 +415,4 @@ def test_real_training_task_is_requeued_and_gives_the_same_bytes_as_one_run(
     assert (cluster.job(task)["Restarts"], cluster.job(task)["ExitCode"]) == ("1", "0:0"), log.read_text()
     assert "1 done, 1 missing" in log.read_text()
     assert hash_weight_files(store) == hash_weight_files(tmp_path / "store")
-    assert robust201("submit", "slurm", trainings, "--out", store).out == ""
+    assert robust201("submit", "slurm", trainings).out == ""

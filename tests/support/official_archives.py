@@ -123,9 +123,8 @@ def iter_weights(
     datasets: Collection[str] | None = None,
     hp: str = DEFAULT_HP,
     seed: int | None = DEFAULT_SEED,
-    format: str | None = None,  # noqa: A002
 ) -> Iterator[SourceWeights]:
     """Yield the selected weights of a file or folder, one trial at a time."""
     selection = Selection(None if datasets is None else tuple(datasets), hp, seed)
-    for read_network in open_networks(path, indices, format)[0]:
+    for read_network in open_networks(path, indices)[0]:
         yield from read_network(selection)

@@ -163,6 +163,9 @@ class _BackendModule(_DummyBackendModule):
     def get_rng_state(self, _device: int) -> torch.Tensor:
         return torch.empty(0, dtype=torch.uint8)
 
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.float16, torch.bfloat16]
+
     def set_rng_state(self, _state: torch.Tensor, _device: int) -> None:
         """Do nothing."""
 

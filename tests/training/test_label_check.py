@@ -5,16 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from robust201.core.errors import DatasetError
 from robust201.core.records import ImageSet, Normalisation, image_hash
-from robust201.images import load_images
 from robust201.models.classifier import Classifier
 from robust201.training.label_check import check_generated_labels
 from robust201.training.robust_features import FeatureSettings, write_feature_images
-from tests.conftest import RunCommand
 from tests.support.tiny_networks import tiny_classifier, tiny_images
 
 N_CLASSES = 4
@@ -85,62 +82,3 @@ def test_check_generated_labels_rejects_images_of_a_targeted_attack(tmp_path):
     write_feature_images(tmp_path, images, tiny_classifier(), settings, network={"name": "tiny"})
     with pytest.raises(DatasetError, match="generated with --method representation"):
         check_generated_labels(tmp_path, images, tiny_classifier())
-
-
-def test_robustify_warns_if_judge_does_not_recognise_labels(robust201: RunCommand, tmp_path: Path) -> None:
-    """After a single step, an image still looks like its starting image."""
-    store = "bundled:benchmark_data/demo"
-    few_images_and_steps = ("--dataset", "digits", "--count", "40", "--steps", "1", "--step-size", "0.01")
-    unchecked = robust201("robustify", "13714", *few_images_and_steps, "--store", store, "--out", tmp_path / "robust")
-    assert unchecked.code == 0
-    assert "The labels were not checked: whether another network recognises them" in unchecked.err
-    (judge,) = Path("benchmark_data/demo").rglob("000021*.safetensors")
-    checked = robust201(
-        "robustify", "13714", *few_images_and_steps, "--store", store, "--out", tmp_path / "robust",
-        "--judge", judge, "--judge-network", "21",
-    )  # fmt: skip
-    assert checked.code == 0
-    assert "not robust features" in checked.err
-
-
-def test_robustify_normalises_pixels_for_judge_as_requested(robust201: RunCommand, tmp_path: Path) -> None:
-    (tmp_path / "judge.py").write_text(
-        """
-import torch
-
-class Judge(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("unused", torch.zeros(1))
-
-    def forward(self, images):  # class 1 if the pixels are not normalised, and class 0 otherwise
-        is_raw = (images.min() >= 0) & (images.max() <= 1)
-        return torch.nn.functional.one_hot(is_raw.long().expand(len(images)), 10).float()
-
-def build():
-    return Judge()
-"""
-    )
-    judge_weights = tmp_path / "judge.safetensors"
-    save_file({"unused": torch.zeros(1)}, judge_weights)
-    arguments = (
-        "robustify", "13714", "--dataset", "digits", "--count", "40", "--steps", "1", "--step-size", "0.01",
-        "--store", "bundled:benchmark_data/demo", "--out", tmp_path / "robust", "--judge", judge_weights,
-        "--judge-network", f"{tmp_path / 'judge.py'}:build",
-    )  # fmt: skip
-    normalised = robust201(*arguments)
-    raw = robust201(*arguments, "--judge-mean", "0,0,0", "--judge-std", "1,1,1")
-    assert (normalised.code, raw.code) == (0, 0), normalised.err + raw.err
-    with np.load(tmp_path / "robust/train.npz") as arrays:
-        labels, start_rows = arrays["labels"], arrays["start_rows"]
-    start_labels = load_images("digits", split="train").labels[start_rows]
-    labels = labels[labels != start_labels]
-    for result, predicted_class in ((normalised, 0), (raw, 1)):
-        assert f"intended label for {(labels == predicted_class).mean():.0%} of the images" in " ".join(
-            result.err.split()
-        )
-    assert "--judge-std: only one of them" in robust201(*arguments, "--judge-mean", "0,0,0").error_line(2)
-    without_judge = arguments[:-4]
-    assert "they need --judge" in robust201(*without_judge, "--judge-mean", "0,0,0", "--judge-std", "1,1,1").error_line(
-        2
-    )

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from torch import nn
 
 from robust201.core.errors import ConfigError, DatasetError, EvaluationError
@@ -16,7 +15,6 @@ from robust201.images.specs import custom_dataset
 from robust201.spaces import DEFAULT_SPACE, SPACES
 from robust201.training import robust_features
 from robust201.training.robust_features import FeatureSettings, Method, write_feature_images
-from tests.conftest import RunCommand
 from tests.support.tiny_networks import (
     N_CLASSES,
     SIZE,
@@ -252,35 +250,3 @@ def test_networks_without_a_representation_are_rejected(tmp_path: Path) -> None:
         layer.weight.fill_(float("nan"))
     with pytest.raises(EvaluationError, match="gradients are NaN or infinite"):
         write_features(tmp_path, "next-target", network=SharedLayer())
-
-
-def test_robustify_accepts_networks_from_a_store_and_from_a_file(robust201: RunCommand, tmp_path: Path) -> None:
-    few_images_and_steps = ("--dataset", "digits", "--count", "12", "--steps", "2", "--batch-size", "6")
-    folder = tmp_path / "robust"
-    result = robust201(
-        "robustify", "13714", *few_images_and_steps, "--store", "bundled:benchmark_data/demo", "--out", folder
-    )
-    assert result.code == 0
-    section = yaml.safe_load(result.out)["datasets"]["robust"]
-    assert section == {"path": str(folder), "classes": 10, "image_size": 32}
-    assert len(load_images(custom_dataset("robust", n_classes=10, image_size=32), path=folder, split="train")) == 12
-    python_file = tmp_path / "mine.py"
-    python_file.write_text(
-        "import torch\nfrom torch import nn\ndef build():\n    torch.manual_seed(0)\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\n"
-    )
-    file_arguments = (f"{python_file}:build", *few_images_and_steps, "--method", "next-target")
-    normalisation = ("--mean", "0,0,0", "--std", "1,1,1")
-    assert robust201("robustify", *file_arguments, *normalisation, "--out", tmp_path / "own").code == 0
-    provenance = json.loads((tmp_path / "own/train.json").read_text())["made"]
-    assert provenance["network"]["normalisation"] == [0, 0, 0, 1, 1, 1]
-    moved_file = python_file.rename(tmp_path / "moved.py")
-    assert (
-        robust201(
-            "robustify", f"{moved_file}:build", *file_arguments[1:], *normalisation, "--out", tmp_path / "own"
-        ).code
-        == 0
-    )
-    for invalid_option in (("--store", tmp_path), ("--method", "none"), ("--steps", "0")):
-        assert robust201("robustify", *file_arguments, *invalid_option, "--out", tmp_path / "wrong").code == 2
-    assert not (tmp_path / "wrong").exists()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from robust201.core.errors import CheckpointError
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.weights.published.base import SourceWeights, choose_seeds
-from robust201.weights.published.formats import FORMATS, detect_format
+from robust201.weights.published.formats import detect_format
 from robust201.weights.published.nats_split import JoinedParts, find_parts
 from tests.support.official_archives import (
     CELLS,
@@ -202,16 +202,11 @@ def test_reader_errors_contain_the_missing_network_dataset_or_length(nats: Path,
             list(iter_weights(source, indices=[3], hp="90"))
 
 
-def test_readers_reject_unknown_sources_and_formats(nats: Path, tmp_path: Path) -> None:
+def test_readers_reject_unknown_sources(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such file or folder"):
         list(iter_weights(tmp_path / "absent"))
     with pytest.raises(CheckpointError, match="an empty folder"):
         list(iter_weights(tmp_path))
-    with pytest.raises(CheckpointError, match="Did you mean 'nats'"):
-        list(iter_weights(nats, format="nat"))
-    for name in FORMATS:
-        with pytest.raises(CheckpointError):
-            list(iter_weights(tmp_path / "absent", format=name, indices=[1]))
 
 
 # --- damaged files
@@ -268,11 +263,12 @@ def test_every_reader_rejects_pickles_with_forbidden_globals(tmp_path: Path, fil
 @pytest.mark.parametrize("content", [[], {}, {"200": 3}, {"200": {"arch_index": 3, "all_results": {"cifar10": 1}}}])
 def test_readers_reject_contents_that_are_not_weights(tmp_path: Path, content: Any) -> None:
     (tmp_path / "000003.pickle.pbz2").write_bytes(bz2.compress(pickle.dumps(content, 4)))
-    torch.save(content, tmp_path / "000003.pth")
     with pytest.raises(CheckpointError, match=r"000003\.pickle\.pbz2: expected"):
-        list(iter_weights(tmp_path, format="nats"))
+        list(iter_weights(tmp_path))
+    (tmp_path / "000003.pickle.pbz2").unlink()
+    torch.save(content, tmp_path / "000003.pth")
     with pytest.raises(CheckpointError, match=r"000003\.pth: expected a state_dict"):
-        list(iter_weights(tmp_path, format="state-dicts", datasets=["cifar10"]))
+        list(iter_weights(tmp_path, datasets=["cifar10"]))
 
 
 # --- split archives

@@ -165,33 +165,20 @@ def test_import_rejects_another_cell_with_equal_parameter_count(tmp_path: Path) 
         import_to_store(tmp_path / "source", tmp_path / "store")
 
 
-def test_import_with_keep_going_reports_rejected_networks(nats: Path, tmp_path: Path) -> None:
+def test_import_reports_networks_rejected_after_the_first(nats: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
-    trials = {"200": [("cifar10", 777), ("cifar100", 777)]}
-    write_edited_record(source, 3, replace_weights, trials)
-    (source / "000021.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes()[:200])
-    (source / "000309.pickle.pbz2").write_bytes((nats / "000309.pickle.pbz2").read_bytes())
-    (source / "999999.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes())
-    report = import_to_store(source, tmp_path / "store", keep_going=True, indices=[3, 5, 21, 309, 999_999])
-    assert [(record.index, record.dataset, record.seed) for record in report.imported] == [
-        (3, "cifar100", 777),
-        (309, "cifar10", 777),
-        (309, "cifar100", 888),
-    ]
-    assert report.n_other_seeds == 1
-    assert len(report.rejected) == 4
-    for message, expected_text in zip(report.rejected, ("#3 cifar10", "#5", "truncated", "999999"), strict=True):
-        assert expected_text in message
-    assert CheckpointStore(tmp_path / "store").find(3, "cifar100").seed == 777
-
-
-def test_import_keeps_networks_imported_before_an_error(nats: Path, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    write_edited_record(source, 309, add_nan)
+    source.mkdir()
     (source / "000003.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes())
-    with pytest.raises(CheckpointError, match="#309"):
-        import_to_store(source, tmp_path / "store")
-    assert {record.index for record in CheckpointStore(tmp_path / "store").records()} == {3}
+    (source / "000309.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes()[:200])
+    write_edited_record(source, 21, replace_weights, {"200": [("cifar10", 777), ("cifar100", 777)]})
+    (source / "999999.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes())
+    report = import_to_store(source, tmp_path / "store", indices=[3, 5, 21, 309, 999_999])
+    assert {record.index for record in report.imported} == {3, 21}
+    assert report.imported[-1].dataset == "cifar100"
+    assert len(report.rejected) == 4
+    for message, expected_text in zip(report.rejected, ("#5", "#21 cifar10", "truncated", "999999"), strict=True):
+        assert expected_text in message
+    assert CheckpointStore(tmp_path / "store").find(21, "cifar100").seed == 777
 
 
 def test_import_ignores_recorded_seed_and_parameter_count(tmp_path: Path) -> None:
@@ -209,7 +196,7 @@ def test_import_ignores_recorded_seed_and_parameter_count(tmp_path: Path) -> Non
 def test_import_checks_state_dicts_against_their_indices(tmp_path: Path) -> None:
     for name, index in (("000003", 3), ("000021", 309)):
         torch.save(random_weights(index, "cifar10", 1, 1), tmp_path / f"{name}.pth")
-    report = import_to_store(tmp_path, tmp_path / "store", datasets=["cifar10"], keep_going=True)
+    report = import_to_store(tmp_path, tmp_path / "store", datasets=["cifar10"])
     assert [record.index for record in report.imported] == [3]
     assert "#21 cifar10" in report.rejected[0]
 

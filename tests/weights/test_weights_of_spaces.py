@@ -204,7 +204,6 @@ def test_load_model_and_import_warn_about_several_state_dicts(robust201: RunComm
     [
         ("tiny", ["--space", "zo"], "expected nasbench201, zoo or FILE:FUNCTION, got 'zo'. Did you mean 'zoo'"),
         ("tiny", ["--space", "zoo", "--recipe", "1e3"], "a name must start with a letter"),
-        ("tiny", ["--space", "zoo", "--format", "nats"], "--format nats is only for the space nasbench201"),
         ("tinny", ["--space", "zoo"], "'tinny': it is not a network of the zoo"),
         (
             "wide",

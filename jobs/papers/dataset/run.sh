@@ -11,7 +11,7 @@ exports="benchmark_data/cells-cifar10 benchmark_data/cells-cifar10-more benchmar
 if [ "${1:-}" != --shipped ]; then
   cells=${1:+--architectures $1}
   robust201 plan $jobs/cells.yaml $cells
-  robust201 train $jobs/train.yaml $cells
+  robust201 run $jobs/train.yaml $cells
   for sweep in cells measures; do
     robust201 run $jobs/$sweep.yaml $cells
   done

@@ -1,4 +1,4 @@
-"""Leaderboards: the best networks under each evaluation, with intervals and ties, as tables and sentences."""
+"""Leaderboards: the best networks under each evaluation, with intervals and ties, as tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from robust201.analysis.dataset_results import ADVERSARIAL, CORRUPTION, OVER_EVALUATIONS, SCORES, DatasetResults
 from robust201.analysis.evaluation import LEVEL
-from robust201.analysis.labels import column_label, dataset_label, key_label, strength_label
+from robust201.analysis.labels import column_label, dataset_label, key_label
 from robust201.analysis.latex_tables import leaderboard_latex
 from robust201.analysis.terms import require_evaluations
 from robust201.core.records import ArchitectureId
 from robust201.reader.error_bars import count_evaluated_images, find_ties
 from robust201.reader.outcomes import Outcomes
-from robust201.reader.rankings import StoredResults
 from robust201.reader.result_files import kind_of
+from robust201.reader.stored_results import StoredResults
 from robust201.reader.value_checks import CLEAN
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import unpack_outcomes
@@ -129,25 +129,21 @@ class Leaderboard:
 
     @property
     def answer(self) -> str:
-        """Sentences about the best network under each attack and under corruptions, and the networks tied with it.
-
-        For a single network, the answer is a sentence with its accuracies.
-        """
-        if len(self.results.accuracies) == 1:
-            return _describe_single(self.standings, self.results)
-        attack_standings = [standing for standing in self.standings if standing.name not in (CLEAN, CORRUPTION)]
-        corruption_standings = [standing for standing in self.standings if standing.name == CORRUPTION]
-        sentences = [_describe_attacks(attack_standings, self.results)] if attack_standings else []
-        for standing in corruption_standings:
-            n_types = len(self.results.averaged_keys(CORRUPTION))
-            condition = f"corruptions (mean over {n_types} type{'' if n_types == 1 else 's'} and their severities)"
-            if _is_near_chance(standing, self.results):
-                sentences.append(f"Under {condition}, no network is clearly above chance.")
-            else:
-                sentences.append(
-                    f"Under {condition}, the most accurate network is {_describe_best(standing, self.results)}."
-                )
-        return " ".join(sentences)
+        """Sentence about the best network, by which the networks are sorted, and the networks tied with it."""
+        standing = self.sort_standing
+        if standing is None or not len(standing.accuracies):
+            return ""
+        dataset, best = dataset_label(self.results.name), self.results.network_label(standing.best)
+        low, high = float(standing.low.iloc[0]), float(standing.high.iloc[0])
+        accuracy = f"{standing.accuracies.iloc[0]:.1%}"
+        if standing.n_images is not None:
+            accuracy += f", 95% interval {100 * low:.1f} to {100 * high:.1f}"
+        if not standing.has_several_networks:
+            return f"On {dataset}, the accuracy of {best}, the only network, is {accuracy} ({standing.label})."
+        if self.results.chance_level is not None and low <= self.results.chance_level:
+            return f"On {dataset}, no network is clearly above chance ({standing.label})."
+        ties = "" if standing.n_images is None else f", {_describe_ties(standing, self.results)}"
+        return f"On {dataset}, the most accurate network is {best} ({standing.label}: {accuracy}){ties}."
 
     @property
     def basis(self) -> str:
@@ -284,74 +280,8 @@ def _count_correct_evaluations(all_outcomes: Sequence[Outcomes]) -> NDArray[np.u
     return n_correct
 
 
-def _describe_attacks(standings: Sequence[Standing], results: DatasetResults) -> str:
-    """Return a sentence that names the most accurate network under each attack; attacks are grouped by network."""
-    key_and_strength_labels = [_key_and_strength_labels(standing, results) for standing in standings]
-    strengths = {strength for _, strength in key_and_strength_labels}
-    shared_strength = strengths.pop() if len(strengths) == 1 else ""
-    conditions_by_network: dict[str, list[str]] = {}
-    for standing, (key, strength) in zip(standings, key_and_strength_labels, strict=True):
-        condition = key if shared_strength or not strength else f"{key} at {strength}"
-        best_label = "" if _is_near_chance(standing, results) else results.network_label(standing.best)
-        conditions_by_network.setdefault(best_label, []).append(
-            f"{condition} ({_describe_best_accuracy(standing, results)})" if best_label else condition
-        )
-    phrases = [
-        f"{best_label} under {_join_with_and(conditions)}"
-        for best_label, conditions in conditions_by_network.items()
-        if best_label
-    ]
-    at_strength = f" at {shared_strength}" if shared_strength else ""
-    sentence = (
-        f"On {dataset_label(results.name)}{at_strength}, the most accurate network is {_join_with_and(phrases, '; ')}"
-        if phrases
-        else ""
-    )
-    if "" not in conditions_by_network:
-        return f"{sentence}."
-    chance_note = f"no network is clearly above chance under {_join_with_and(conditions_by_network[''])}"
-    return (
-        f"{sentence}; {chance_note}." if sentence else f"On {dataset_label(results.name)}{at_strength}, {chance_note}."
-    )
-
-
-def _describe_single(standings: Sequence[Standing], results: DatasetResults) -> str:
-    """Return a sentence with the accuracies of a single network."""
-    if not standings:
-        return ""
-    phrases = [f"{_describe_best_accuracy(standing, results)} ({standing.label})" for standing in standings]
-    network = results.network_label(standings[0].best)
-    accuracies = _join_with_and(phrases, "; ")
-    return f"On {dataset_label(results.name)}, the accuracy of {network} is {accuracies}. It is the only network."
-
-
-def _key_and_strength_labels(standing: Standing, results: DatasetResults) -> tuple[str, str]:
-    """Return the labels of a standing's key and strength; for several evaluations, the second label is empty."""
-    evaluations = require_evaluations(results, standing.name)
-    if len(evaluations) > 1:
-        return standing.label, ""
-    ((key, strength),) = evaluations
-    return key_label(key), strength_label(key, strength, results.strengths(key))
-
-
-def _is_near_chance(standing: Standing, results: DatasetResults) -> bool:
-    return results.chance_level is not None and float(standing.low.iloc[0]) <= results.chance_level
-
-
-def _describe_best(standing: Standing, results: DatasetResults) -> str:
-    return f"{results.network_label(standing.best)} ({_describe_best_accuracy(standing, results)})"
-
-
-def _describe_best_accuracy(standing: Standing, results: DatasetResults) -> str:
-    accuracy, low, high = (float(series.iloc[0]) for series in (standing.accuracies, standing.low, standing.high))
-    if standing.n_images is None:
-        return f"{accuracy:.1%}"
-    accuracy_text = f"{accuracy:.1%}, 95% interval {100 * low:.1f} to {100 * high:.1f}"
-    return accuracy_text if len(standing.accuracies) == 1 else f"{accuracy_text}, {_describe_ties(standing, results)}"
-
-
-def _join_with_and(items: Sequence[str], separator: str = ", ") -> str:
-    return separator.join([*items[:-2], f"{separator if separator != ', ' else ' '}and ".join(items[-2:])])
+def _join_with_and(items: Sequence[str]) -> str:
+    return ", ".join([*items[:-2], " and ".join(items[-2:])])
 
 
 def _describe_ties(standing: Standing, results: DatasetResults) -> str:

@@ -12,16 +12,13 @@ import typer
 from robust201 import __version__
 from robust201.cli import console, plan_costs
 from robust201.cli.analyse import analyse_app
-from robust201.cli.audit import audit
 from robust201.cli.compare import compare
 from robust201.cli.curves import curves
-from robust201.cli.dataset import KeyStyleText, convert, diff, export, read_key_style, verify
+from robust201.cli.dataset import export
 from robust201.cli.demo import demo
-from robust201.cli.evaluate import ClassOrderName, ImageSize, ResizeRule, choose_size, evaluate, read_resize
+from robust201.cli.evaluate import DATA_OPTION, ClassOrderName, Images, ResizeRule, evaluate, load_data
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DATASET_PANEL, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
-from robust201.cli.images import fuse, import_images, robustify
-from robust201.cli.metrics import metrics
 from robust201.cli.monitoring import AsJson, doctor, print_json, status
 from robust201.cli.options import (
     AllowCode,
@@ -30,7 +27,7 @@ from robust201.cli.options import (
     Datasets,
     Executor,
     Keys,
-    Limit,
+    Recipes,
     SlurmRequeue,
     Sweep,
     WeightsName,
@@ -42,17 +39,15 @@ from robust201.cli.options import (
     results_of,
     split_names,
 )
-from robust201.cli.pictures import check_drawing, draw_corruption_sheet, show
+from robust201.cli.pictures import check_drawing, draw_corruption_sheet
 from robust201.cli.plot import MEAN_HELP, ShownKeys, ShownNetworks, plot
-from robust201.cli.push import push
 from robust201.cli.rank import Epsilon, rank
 from robust201.cli.search import search
-from robust201.cli.study import study
 from robust201.cli.submit import submit_app
-from robust201.cli.train import plan_training_runs, train
+from robust201.cli.train import plan_training_runs, run_training_runs
 from robust201.cli.user_file import parse_space
+from robust201.cli.verify import verify
 from robust201.core.errors import ConfigError
-from robust201.core.files import write_text
 from robust201.spaces import DEFAULT_SPACE, SPACES
 
 app = typer.Typer(
@@ -84,34 +79,11 @@ def _read_global_options(
     del version
 
 
-def meta(
-    out: Annotated[Path | None, typer.Option("--out", help="File to write. Default: standard output.")] = None,
-    key_style: KeyStyleText = "plain",
-) -> None:
-    """Write meta.json: all 15,625 architectures, their isomorphs and the paper's epsilons."""
-    if out is None and sys.stdout.isatty():
-        raise ConfigError(
-            "Reading the command line failed for robust201 meta: the command would print 1 MB of JSON to the terminal. "
-            "Write it to a file with --out, or use a pipe."
-        )
-    from robust201.export import meta_file_text
-    from robust201.tasks import PAPER_KEYS, TASKS
-
-    strengths = {key: TASKS[key].parameters().strengths for key in PAPER_KEYS}
-    meta_text = meta_file_text(strengths, read_key_style(key_style))
-    if out is None:
-        typer.echo(meta_text, nl=False)
-    else:
-        write_text(out, meta_text)
-        typer.echo(out)
-
-
 def plan(
     sweep: Sweep,
     architectures: Architectures = None,
     datasets: Datasets = None,
     keys: Keys = None,
-    limit: Limit = None,
     save: Annotated[
         bool,
         typer.Option("--save", help="Save the plan and the images in the results folder; `run --share` needs them."),
@@ -120,7 +92,6 @@ def plan(
         bool,
         typer.Option("--check", help="Also read the images and check that the weights exist; `doctor` checks more."),
     ] = False,
-    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Estimate the size, disk space and hours of a sweep or training YAML."""
@@ -133,18 +104,17 @@ def plan(
             datasets=datasets,
             keys=keys,
             save=save or None,
-            workers=workers,
         )
-        plan_training_runs(sweep, limit=limit, check=check, as_json=as_json)
+        plan_training_runs(sweep, check=check, as_json=as_json)
         return
     from robust201.core.user_code import hash_files
     from robust201.planning.estimates import estimate
     from robust201.planning.plan import assumed_facts, make_plan
     from robust201.planning.sweep_warnings import find_sweep_warnings, find_uncounted_images
 
-    config = load_sweep(sweep, execution={"workers": workers})
+    config = load_sweep(sweep)
     hash_files(config.code_files())  # reports a missing Python file, which otherwise only `run` would notice
-    filters = make_filters(config, architectures, datasets, keys, limit)
+    filters = make_filters(config, architectures, datasets, keys)
     filters.check(config)
     if save:
         from robust201.runtime.sweep import prepare_sweep
@@ -167,7 +137,7 @@ def plan(
         console.show_plan(summary)
         plan_costs.show_cost_estimates(summary["costs"])
     if save:
-        selection = option_argv(architectures=architectures, datasets=datasets, keys=keys, limit=limit)
+        selection = option_argv(architectures=architectures, datasets=datasets, keys=keys)
         console.say(
             f"Saved the plan and the images in {config.results}. Next, on each machine: "
             f"robust201 run {join([str(sweep), *selection])} --share I/N"
@@ -179,10 +149,12 @@ def run(
     architectures: Architectures = None,
     datasets: Datasets = None,
     keys: Keys = None,
-    limit: Limit = None,
+    recipes: Recipes = None,
     executor: Executor = None,
     workers: Workers = None,
-    out: Annotated[str | None, typer.Option("--out", help="Results folder; overrides the YAML.")] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", help="Results folder or checkpoint store; overrides the YAML.")
+    ] = None,
     share: Annotated[
         str | None,
         typer.Option(
@@ -193,10 +165,25 @@ def run(
     slurm_requeue: SlurmRequeue = False,
     allow_code: AllowCode = False,
 ) -> None:
-    """Run a sweep's missing evaluations, in this process or on Ray; after an interruption, run the command again.
+    """Run a sweep's missing evaluations or a training YAML's missing training, in this process or on Ray.
 
-    Ctrl-C finishes the evaluations in progress; a second Ctrl-C stops immediately. Finished work is kept.
+    Ctrl-C finishes the work in progress; a second Ctrl-C stops immediately. Run the command again to resume.
     """
+    from robust201.planning.loading import is_training_yaml
+
+    if is_training_yaml(sweep):
+        reject_options("training YAML", architectures=architectures, datasets=datasets, keys=keys, share=share)
+        code = run_training_runs(
+            sweep,
+            out=out,
+            executor=executor,
+            workers=workers,
+            recipes=recipes,
+            slurm_requeue=slurm_requeue,
+            allow_code=allow_code,
+        )
+        raise typer.Exit(code)
+    reject_options("sweep", recipes=recipes)
     from robust201.planning.filters import EVERYTHING
     from robust201.planning.shares import Share
     from robust201.runtime.executors import check_device, make_executor
@@ -206,7 +193,7 @@ def run(
     from robust201.submission.slurm import ArrayTask
 
     config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers})
-    filters = make_filters(config, architectures, datasets, keys, limit)
+    filters = make_filters(config, architectures, datasets, keys)
     check_device(config)
     slurm_task = ArrayTask.of(os.environ) if slurm_requeue else None
     announce_code(config, allowed=allow_code, say=console.say)
@@ -347,12 +334,6 @@ def import_(
     seed: Annotated[
         int, typer.Option(help="Training seed of the weights to import; if SOURCE lacks it, its lowest seed is used.")
     ] = 777,
-    source_format: Annotated[
-        str | None, typer.Option("--format", help="Format of the weights. Default: detected from the path.")
-    ] = None,
-    keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Continue if files are rejected, and report them at the end.")
-    ] = False,
 ) -> None:
     """Convert published weights to safetensors in a checkpoint store; the only command that unpickles weights."""
     from robust201.weights.importing import import_weights
@@ -371,8 +352,6 @@ def import_(
             recipe=recipe,
             epochs=epochs,
             seed=seed,
-            format=source_format,
-            keep_going=keep_going,
             progress=progress,
         )
     raise typer.Exit(console.show_import(report, out))
@@ -380,22 +359,14 @@ def import_(
 
 def corrupt(
     out: Annotated[Path, typer.Option("--out", help="Folder for the .npy files, laid out like CIFAR-10-C.")],
-    dataset: Annotated[
-        str, typer.Option(help="Dataset whose test images are corrupted; with --data, a name for your own images.")
-    ] = "digits",
-    path: Annotated[Path | None, typer.Option("--data", help="Path of the images.")] = None,
-    image_format: Annotated[
-        str | None, typer.Option("--format", help="Format of the images. Default: detected.")
-    ] = None,
-    image_size: ImageSize = None,
+    data: Annotated[str, DATA_OPTION],
     resize: ResizeRule = None,
     class_order: ClassOrderName = None,
     keys: Annotated[
         str | None, typer.Option(help="Only these corruptions, separated by commas, such as fog,frost.")
     ] = None,
-    count: Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")] = None,
-    image_seed: Annotated[int, typer.Option(help="Seed of that subset.")] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of the corruptions.")] = 0,
+    images: Images = None,
+    seed: Annotated[int, typer.Option(help="Seed of the subset and of the corruptions.")] = 0,
     frost: Annotated[
         Path | None, typer.Option(help="Folder with the six frost images. Default: synthetic frost.")
     ] = None,
@@ -416,27 +387,18 @@ def corrupt(
     Images smaller than 224 pixels get the corruption parameters of CIFAR-10-C; other images get the parameters of
     ImageNet-C.
     """
-    from robust201.images import load_images
     from robust201.tasks import expand_keys
     from robust201.tasks.corruptions.folder import corrupt_dataset
 
     key_names = split_names(keys)
     if sheet is not None:
         check_drawing(sheet)
-    rule = read_resize(resize)
-    size = choose_size(image_size, rule)
+    image_set = load_data(data, resize=resize, class_order=class_order, count=images, seed=seed)
     with console.showing_progress("Corrupting") as progress:
         lines, is_valid = corrupt_dataset(
             out,
-            dataset=dataset,
-            path=path,
-            form=image_format,
-            image_size=size,
-            resize=rule,
-            class_order=class_order,
+            image_set,
             keys=None if key_names is None else expand_keys(key_names),
-            count=count,
-            image_seed=image_seed,
             seed=seed,
             frost_folder=frost,
             workers=workers,
@@ -444,29 +406,18 @@ def corrupt(
             progress=progress,
         )
     if sheet is not None and not check_published:
-        images = load_images(
-            dataset,
-            path=path,
-            form=image_format,
-            count=count,
-            seed=image_seed,
-            image_size=size,
-            resize=rule,
-            class_order=class_order,
-        )
-        draw_corruption_sheet(out, images, sheet)
+        draw_corruption_sheet(out, image_set, sheet)
     typer.echo("\n".join(lines))
     raise typer.Exit(0 if is_valid else 3)
 
 
 add_commands(
     app,
-    *(demo, doctor, fetch, import_, train, corrupt),
+    *(demo, doctor, fetch, import_, corrupt),
     *(plan, run, status, merge),
-    *(verify, audit, export, diff, convert, push, meta),
-    *(report, plot, rank, metrics, search),
-    *(study, fuse, import_images, robustify),
-    *(evaluate, compare, curves, show),
+    *(verify, export),
+    *(report, plot, rank, search),
+    *(evaluate, compare, curves),
 )
 app.add_typer(submit_app, rich_help_panel=RUN_PANEL)
 app.add_typer(analyse_app, rich_help_panel=DATASET_PANEL)

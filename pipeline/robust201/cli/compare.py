@@ -9,17 +9,13 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.evaluate import (
-    DATA_OPTION,
+    DATA_HELP,
     KEYS_HELP,
     BatchSize,
-    Channels,
     ClassOrderName,
-    Count,
     Device,
-    Engine,
-    ImageSize,
+    Images,
     Mean,
-    Quiet,
     ResizeRule,
     Seed,
     Settings,
@@ -43,7 +39,7 @@ if TYPE_CHECKING:
     from robust201.analysis.evaluation import Comparison
 
 
-_DATASET_NETWORK_PARAMETERS = ("networks", "dataset", "keys", "out", "as_json", "quiet")
+_DATASET_NETWORK_PARAMETERS = ("networks", "data", "keys", "out", "as_json")
 """Parameters of `compare` that may be set for networks of a dataset (DATASET:ARCHITECTURE)."""
 
 
@@ -52,39 +48,32 @@ def compare(
         list[str],
         typer.Argument(
             metavar="NETWORK...",
-            help="Two or more networks, each as FILE:FUNCTION (a Python file and its function that returns a network), "
-            "or as DATASET:ARCHITECTURE or DATASET:ARCHITECTURE@WEIGHTS (a network of a dataset with per-image "
-            "outcomes).",
+            help="Two or more networks: FILE:FUNCTION (a Python file and its function that returns a network), or "
+            "DATASET:ARCHITECTURE (a network of a dataset with per-image outcomes; add @WEIGHTS if it has several).",
         ),
     ],
     context: typer.Context,
-    data: Annotated[str | None, DATA_OPTION] = None,
-    dataset: Annotated[
+    data: Annotated[
         str | None,
-        typer.Option("--dataset", help="For DATASET:ARCHITECTURE: image dataset to use, if DATASET has several."),
+        typer.Option(help=f"{DATA_HELP} For DATASET:ARCHITECTURE: one of its image datasets."),
     ] = None,
     weights: WeightsFiles = None,
     keys: Annotated[
         str | None,
         typer.Option(
             help=f"{KEYS_HELP} For DATASET:ARCHITECTURE also keys at a strength, such as pgd:8. Default: "
-            "clean,fgsm,pgd, or for DATASET:ARCHITECTURE every key at one strength (attacks at the epsilon nearest to "
-            "1/255, or 1 for norms other than Linf; corruptions at severity 3)."
+            "clean,fgsm,pgd, or every key of DATASET at one strength."
         ),
     ] = None,
     settings: Settings = None,
     mean: Mean = None,
     std: Std = None,
-    count: Count = None,
-    image_size: ImageSize = None,
+    images: Images = None,
     resize: ResizeRule = None,
-    channels: Channels = None,
     class_order: ClassOrderName = None,
     seed: Seed = 0,
-    engine: Engine = "fused",
     batch_size: BatchSize = 250,
     device: Device = "auto",
-    quiet: Quiet = False,
     out: TableFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -100,14 +89,9 @@ def compare(
         check_table_file(out)
     if any(split_network(network) is not None for network in networks):
         _reject_file_options(context)
-        comparison = compare_networks(networks, keys=split_names(keys), data=dataset)
+        comparison = compare_networks(networks, keys=split_names(keys), data=data)
         _report(comparison, out, as_json, "images of the dataset")
         return
-    if dataset is not None:
-        raise ConfigError(
-            "Reading the command line failed for --dataset: it applies only to DATASET:ARCHITECTURE. For "
-            "FILE:FUNCTION, set the images with --data."
-        )
     if data is None:
         raise ConfigError(
             "Reading the command line failed for robust201 compare: FILE:FUNCTION needs images. Add --data, such as "
@@ -116,28 +100,26 @@ def compare(
     files_by_name = name_networks(networks, weights or [], command="compare")
     normalisation = read_normalisation(mean, std)
     parsed_keys = read_keys(keys or "clean,fgsm,pgd", settings or []) or {}
-    parse_keys(parsed_keys, engine)  # before the user's files are executed
-    images = load_data(
-        data, image_size=image_size, resize=resize, channels=channels, class_order=class_order, count=count, seed=seed
+    parse_keys(parsed_keys, "fused")  # before the user's files are executed
+    image_set = load_data(
+        data, resize=resize, normalisation=normalisation, class_order=class_order, count=images, seed=seed
     )
     modules = {name: build_module(network, file) for name, (network, file) in files_by_name.items()}
     restore_gc_thresholds()
     with calling_user_code(", ".join(files_by_name)):
         comparison = compare_networks(
             modules,
-            images,
+            image_set,
             None,
             parsed_keys,
-            count=count,
+            count=images,
             normalisation=normalisation,
             seed=seed,
-            engine=engine,
             device=choose_device(device),
             batch_size=batch_size,
-            progress=not quiet,
+            progress=True,
         )
-    n_images = len(images) if count is None else count
-    _report(comparison, out, as_json, f"{console.format_count(n_images, 'image')} of {data}")
+    _report(comparison, out, as_json, f"{console.format_count(len(image_set), 'image')} of {data}")
 
 
 def _reject_file_options(context: typer.Context) -> None:

@@ -455,7 +455,7 @@ def show_dataset_verdict(verdict: DatasetVerdict, *, as_json: bool = False) -> i
     return 0 if verdict.is_sound else 4
 
 
-def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None:
+def show_comparison(report: ComparisonReport) -> None:
     """Print a comparison of two result sets: a summary, then every dataset, key and strength with a difference."""
     relation = "within" if report.is_within_tolerance else "beyond"
     n_all, n_different = len(report.comparisons), len(report.differing_comparisons)
@@ -497,7 +497,7 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
                 for architecture, first_accuracy, second_accuracy in row.moved_most[:2]
             ),
         )
-        for row in (report.comparisons if all_rows else report.differing_comparisons)
+        for row in report.differing_comparisons
     ]
     columns = (
         "",
@@ -513,31 +513,7 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
 
 
 def show_metrics(metrics: DerivedMetrics) -> None:
-    """Print rankings with intervals, metrics of the architectures, and what is missing for metrics not computed."""
-    rankings = [
-        (
-            f"{row.dataset} {row.key} {row.strength:g}",
-            format_architecture(row.best),
-            f"{row.accuracies.iloc[0]:.4f}",
-            f"[{row.low[0]:.4f}, {row.high[0]:.4f}]",
-            f"{len(row.tied):,} of {len(row.accuracies):,}",
-            "same images" if row.paired else "accuracies",
-            *(f"{estimate.value:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]" for estimate in row.bootstrap.values()),
-        )
-        for row in metrics.rankings
-    ]
-    if rankings:
-        display_names = {name: name.replace("_", " ") for row in metrics.rankings for name in row.bootstrap}
-        columns = (
-            "",
-            "best",
-            "accuracy",
-            "95% interval",
-            "tied with the best",
-            "ties tested on",
-            *display_names.values(),
-        )
-        show_table("Rankings", columns, [(*row, *[""] * (len(columns) - len(row))) for row in rankings])
+    """Print metrics of the architectures, and what is missing for metrics that were not computed."""
     rows = []
     for metric in metrics.metrics:
         keys = metric.key if len(metric.key) <= _MAX_KEY_LIST_LENGTH else f"{metric.key.count('+') + 1} keys"
@@ -550,8 +526,7 @@ def show_metrics(metrics: DerivedMetrics) -> None:
         label = f"{metric.dataset} {keys}" + ("" if metric.strength is None else f" {metric.strength:g}")
         rows.append((label, metric.metric, *lowest_median_highest, f"{len(metric_values):,}", metric.note))
     if rows:
-        columns = ("", "metric", "lowest", "median", "highest", "networks", "")
-        show_table("Metrics", columns, rows)
+        show_table("Metrics", ("", "metric", "lowest", "median", "highest", "networks", ""), rows)
     if metrics.agreements:
         agreement_rows = [
             (
@@ -562,8 +537,11 @@ def show_metrics(metrics: DerivedMetrics) -> None:
             )
             for agreement in metrics.agreements
         ]
-        columns = ("", "Kendall's tau, 95% interval", "best in both rankings", "networks")
-        show_table("Agreement of ranks by robustness R and mean accuracy under the attack", columns, agreement_rows)
+        show_table(
+            "Agreement of ranks by robustness R and mean accuracy under the attack",
+            ("", "Kendall's tau, 95% interval", "best in both rankings", "networks"),
+            agreement_rows,
+        )
     for name, required_results in metrics.needs.items():
         say(f"{name}: not computed; requires {required_results}.")
 

@@ -11,14 +11,10 @@ from robust201.cli.compare import name_networks
 from robust201.cli.evaluate import (
     DATA_OPTION,
     BatchSize,
-    Channels,
     ClassOrderName,
-    Count,
     Device,
-    Engine,
-    ImageSize,
+    Images,
     Mean,
-    Quiet,
     ResizeRule,
     Seed,
     Settings,
@@ -45,35 +41,30 @@ def curves(
         list[str],
         typer.Argument(
             metavar="FILE:FUNCTION...",
-            help="One or more networks: a Python file and its function that returns a network.",
+            help="Networks: a Python file and its function that returns a network.",
         ),
     ],
     data: Annotated[str, DATA_OPTION],
     weights: WeightsFiles = None,
     norm: Annotated[str, typer.Option(help="Norm of the perturbations: Linf, L2 or L1.")] = "Linf",
-    attacks: Annotated[
+    keys: Annotated[
         str | None,
         typer.Option(
-            help="Minimum-norm attacks, separated by commas; for each image, the smallest distance counts. Default: "
-            "fmn (Linf), fmn_l2 (L2), fmn_l1 (L1)."
+            help="Minimum-norm attacks; for each image, the smallest distance counts. Default: fmn, fmn_l2 or fmn_l1."
         ),
     ] = None,
     settings: Settings = None,
     mean: Mean = None,
     std: Std = None,
-    count: Count = None,
-    image_size: ImageSize = None,
+    images: Images = None,
     resize: ResizeRule = None,
-    channels: Channels = None,
     class_order: ClassOrderName = None,
     seed: Seed = 0,
-    engine: Engine = "fused",
     batch_size: BatchSize = 250,
     device: Device = "auto",
-    quiet: Quiet = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Write the figure (.pdf, .svg or .png) or the distances (.csv) to this file."),
+        typer.Option("--out", help="Write the figure (.pdf, .svg, .png) or the distances (.csv) to this file."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -91,28 +82,27 @@ def curves(
         check_figure_name(out)
     files_by_name = name_networks(networks, weights or [], command="curves", min_networks=1)
     normalisation = read_normalisation(mean, std)
-    parsed_attacks = read_keys(attacks or ",".join(DEFAULT_ATTACKS.get(norm, ())) or None, settings or [])
+    parsed_attacks = read_keys(keys or ",".join(DEFAULT_ATTACKS.get(norm, ())) or None, settings or [])
     if parsed_attacks is not None:
         parse_attacks(norm, parsed_attacks)  # before the user's files are executed
-    images = load_data(
-        data, image_size=image_size, resize=resize, channels=channels, class_order=class_order, count=count, seed=seed
+    image_set = load_data(
+        data, resize=resize, normalisation=normalisation, class_order=class_order, count=images, seed=seed
     )
     modules = {name: build_module(network, file) for name, (network, file) in files_by_name.items()}
     restore_gc_thresholds()
     with calling_user_code(", ".join(files_by_name)):
         security_curves = compute_curves(
             modules,
-            images,
+            image_set,
             None,
             norm,
             parsed_attacks,
-            count=count,
+            count=images,
             normalisation=normalisation,
             seed=seed,
-            engine=engine,
             device=choose_device(device),
             batch_size=batch_size,
-            progress=not quiet,
+            progress=True,
         )
     if out is not None and out.suffix == ".csv":
         write_csv(out, security_curves.distances.reset_index())

@@ -1,14 +1,15 @@
-"""Commands on finished results: export, verify, diff, convert."""
+"""Commands on finished results: export, verify, diff."""
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from robust201.cli import console
-from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import Results, results_of
 from robust201.core.errors import ConfigError
+from robust201.core.files import format_bytes
 
 if TYPE_CHECKING:
     from robust201.export.groups import KeyStyle
@@ -70,6 +71,14 @@ def export(
     partial: Annotated[
         bool, typer.Option("--partial", help="Export an incomplete sweep, and report what is missing.")
     ] = False,
+    push: Annotated[
+        str | None,
+        typer.Option(
+            metavar="hf://USER/NAME",
+            help="Then upload the dataset and its report to this repository of the Hugging Face Hub; a new repository "
+            "is private. Needs the extra `hub` and a login (`hf auth login`).",
+        ),
+    ] = None,
     processes: Annotated[
         int | None,
         typer.Option(
@@ -80,6 +89,7 @@ def export(
 ) -> None:
     """Write the dataset of a complete sweep: JSON in the published layout, optional Parquet, a card and checksums."""
     from robust201.export import export_dataset
+    from robust201.export.hub import parse_target
     from robust201.export.number_text import Empty
     from robust201.export.outcome_files import OutcomeEncoding
     from robust201.export.pool import default_processes, max_processes
@@ -87,6 +97,8 @@ def export(
     from robust201.planning.plan_file import load_plan
     from robust201.shards import ShardStore
 
+    if push is not None:
+        parse_target(push)
     style = read_key_style(key_style)
     compression = None if compress is None else parse_choice("compression", compress, get_args(Compression))
     formats = _choose_formats(not no_json, parquet)
@@ -118,7 +130,24 @@ def export(
             processes=processes or default_processes(parquet=parquet),
             progress=progress,
         )
-    raise typer.Exit(console.show_export(written_export))
+    code = console.show_export(written_export)
+    if push is not None:
+        _push(out, push)
+    raise typer.Exit(code)
+
+
+def _push(dataset: Path, target: str) -> None:
+    """Upload an export and its report, in one commit."""
+    from robust201.export.hub import PAGE_FILE, prepare_upload, push
+    from robust201.figures.report import write_report
+    from robust201.reader.dataset import RobustnessDataset
+
+    with tempfile.TemporaryDirectory(prefix="robust201-push-") as folder:
+        page = Path(folder) / PAGE_FILE
+        upload = prepare_upload(dataset, target, page)
+        write_report(RobustnessDataset(dataset), page)
+        url = push(upload, say=console.say)
+    typer.echo(f"Uploaded {console.format_count(len(upload.files), 'file')}, {format_bytes(upload.n_bytes)}, to {url}")
 
 
 def _choose_formats(has_json: bool, has_parquet: bool) -> "tuple[Format, ...]":
@@ -128,92 +157,3 @@ def _choose_formats(has_json: bool, has_parquet: bool) -> "tuple[Format, ...]":
             "Exporting failed for --no-json: without JSON and Parquet, nothing is written. Add --parquet."
         )
     return tuple(name for name, is_requested in requested.items() if is_requested)
-
-
-def verify(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RESULTS", help="A results folder or its sweep YAML, an exported dataset, or the published dataset."
-        ),
-    ],
-    exported: Annotated[
-        Path | None, typer.Option("--export", help="Also compare this export of the results, file by file.")
-    ] = None,
-    requeue: Annotated[
-        bool, typer.Option("--requeue", help="Move damaged result files aside, so that the next run recomputes them.")
-    ] = False,
-    attack_flags: Annotated[
-        bool, typer.Option("--attack-flags", help="Also look for signs of weak attacks (docs/trust.md).")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Check every file and value of a results folder or dataset; exits with 3 if evaluations are missing."""
-    from robust201.export.folder import reject_unfinished_export
-    from robust201.export.verify import verify_results
-    from robust201.export.verify_dataset import verify_dataset
-    from robust201.reader.result_files import is_dataset
-
-    results = results_of(path)
-    reject_unfinished_export(results)
-    if is_dataset(results):
-        _reject_results_options(results, exported, requeue=requeue)
-        with console.showing_progress("Verifying keys") as progress:
-            verdict = verify_dataset(results, attack_flags=attack_flags, on_progress=progress)
-        raise typer.Exit(console.show_dataset_verdict(verdict, as_json=as_json))
-    with console.showing_progress("Verifying result files") as progress:
-        results_verdict = verify_results(
-            results, export=exported, requeue=requeue, attack_flags=attack_flags, on_progress=progress
-        )
-    raise typer.Exit(console.show_verdict(results_verdict, results, as_json=as_json))
-
-
-def _reject_results_options(dataset: Path, exported: Path | None, *, requeue: bool) -> None:
-    if exported is not None or requeue:
-        option = "--requeue" if requeue else "--export"
-        raise ConfigError(
-            f"Verifying failed for {dataset}: {option} applies only to a results folder, not to a dataset. Remove "
-            f"{option}, or verify the results folder."
-        )
-
-
-def diff(
-    first: Annotated[
-        Path,
-        typer.Argument(
-            metavar="A", help="A results folder or its sweep YAML, an exported dataset, or the published dataset."
-        ),
-    ],
-    second: Annotated[
-        Path, typer.Argument(metavar="B", help="Folder or YAML to compare with A, of any of these kinds.")
-    ],
-    tolerance: Annotated[float, typer.Option(help="Largest accepted difference in accuracy.")] = 0.0,
-    all_rows: Annotated[bool, typer.Option("--all", help="Also show rows with equal accuracies.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Compare the accuracies of two result sets; exits with 3 if a difference exceeds the tolerance."""
-    from robust201.export.diff import compare_results
-
-    report = compare_results(results_of(first), results_of(second), tolerance=tolerance)
-    if as_json:
-        print_json(report.to_payload())
-    else:
-        console.show_comparison(report, all_rows=all_rows)
-    raise typer.Exit(0 if report.is_within_tolerance else 3)
-
-
-def convert(
-    dataset: Annotated[
-        Path, typer.Argument(metavar="DATASET", help="Folder of the published dataset, or an export with JSON files.")
-    ],
-) -> None:
-    """Convert a dataset's JSON files to Parquet in its subfolder parquet/, so that single values are read quickly."""
-    from robust201.export.conversion import convert_dataset
-
-    with console.showing_progress("Converting keys") as progress:
-        report = convert_dataset(dataset, progress=progress)
-    existing_note = f"; {len(report.unchanged_files):,} already existed" if report.unchanged_files else ""
-    written_note = console.format_count(len(report.written_files), "Parquet file")
-    typer.echo(f"Wrote {written_note} into {dataset / 'parquet'}{existing_note}.")
-    for line in report.remarks:
-        console.say(f"warning: {line}.")

@@ -28,63 +28,54 @@ if TYPE_CHECKING:
     from robust201.images import Resize
 
 _IMAGENET_SIZE = 224
-"""Default image size with a resize rule, as in torchvision."""
+"""Default size of the crop with a resize rule, as in torchvision."""
 
-DATA_OPTION = typer.Option(
-    help="Images: a dataset's name such as cifar10, a .npz or Parquet file, a folder with such a file, or a folder "
-    "with a subfolder of JPEG or PNG files per class."
-)
+DATA_HELP = "Images: a dataset such as cifar10, a .npz or Parquet file, or a folder with a subfolder per class."
+DATA_OPTION = typer.Option(help=DATA_HELP)
 NETWORK_ARGUMENT = typer.Argument(
     metavar="FILE:FUNCTION", help="A Python file and its function that returns the network."
 )
 WeightsFile = Annotated[
     Path | None,
     typer.Option(
-        help="File of the network's state_dict, safetensors or PyTorch. Default: the weights that the function sets."
+        metavar="FILE", help="State_dict (safetensors or PyTorch). Default: the weights that the function sets."
     ),
 ]
 WeightsFiles = Annotated[
     list[Path] | None,
     typer.Option(
-        help="File of a state_dict, safetensors or PyTorch. Repeatable: one for each network, in the same order."
+        metavar="FILE", help="State_dict (safetensors or PyTorch). Repeatable: one per network, in the same order."
     ),
 ]
-KEYS_HELP = (
-    "Keys separated by commas, such as clean,pgd,autoattack. A custom task is a Python file such as "
-    "my_attack.py, with its fields in --set: --set my_attack.norm=Linf --set my_attack.strengths=8 (docs/your-own.md)."
-)
+KEYS_HELP = "Keys such as clean,pgd,autoattack, or a Python file with your own attack (docs/your-own.md)."
 Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        metavar="KEY.PARAMETER=VALUE",
-        help="Set a parameter of a key, such as pgd.epsilons_255=1,8. Repeatable: --set pgd.steps=10 "
-        "--set pgd.rel_stepsize=0.25.",
+        metavar="KEY.NAME=VALUE",
+        help="Parameter of a key. Repeatable: --set pgd.steps=10 --set pgd.rel_stepsize=0.25.",
     ),
 ]
 Mean = Annotated[
     str | None,
     typer.Option(
         metavar="R,G,B",
-        help="Channel means that are subtracted from pixels in [0, 1]; a single number for grey images.",
+        help="Channel means, subtracted from pixels in [0, 1]; for grey images one number, as in --mean 0 --std 1.",
     ),
 ]
 Std = Annotated[
     str | None,
-    typer.Option(metavar="R,G,B", help="Channel standard deviations; pixels minus means are divided by them."),
+    typer.Option(metavar="R,G,B", help="Channel standard deviations."),
 ]
-Count = Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")]
-ImageSize = Annotated[
-    int | None,
-    typer.Option(min=1, help="Height and width of the images in a file. Default: the size of the first image."),
+Images = Annotated[
+    int | None, typer.Option("--images", metavar="N", help="Use a class-stratified subset of this many images.")
 ]
 ResizeRule = Annotated[
     str | None,
     typer.Option(
         "--resize",
-        metavar="N[,FILTER]",
-        help="Resize the shorter side of JPEG and PNG files to N pixels, then crop the centre to --image-size (224 if "
-        "absent). torchvision uses 256 for ImageNet. FILTER is bilinear if absent.",
+        metavar="N[,CROP][,FILTER]",
+        help="Resize the shorter side to N pixels (torchvision: 256), then crop to CROP (224). FILTER: bilinear.",
     ),
 ]
 ClassOrderName = Annotated[
@@ -94,16 +85,10 @@ ClassOrderName = Annotated[
         help="Number class folders in the order of their names as text (default) or as numbers (numeric).",
     ),
 ]
-Channels = Annotated[
-    int | None, typer.Option(min=1, max=3, help="Channels of the images in a file: 3 (default), or 1 for grey images.")
-]
-Seed = Annotated[int, typer.Option(help="Seed of the subset and of all random numbers.")]
-Engine = Annotated[str, typer.Option(help="fused (fast), or reference (calls Foolbox and AutoAttack).")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Maximum number of images per batch.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Do not show progress.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the subset and of all random numbers.")]
+BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of images per batch.")]
 Device = Annotated[
-    str,
-    typer.Option(help="Device to compute on: auto (a GPU if PyTorch can use one, else the CPU), cpu, cuda or cuda:N."),
+    str, typer.Option(metavar="NAME", help="auto (a GPU if PyTorch can use one, else the CPU), cpu, cuda or cuda:N.")
 ]
 
 
@@ -123,7 +108,7 @@ def evaluate(
         typer.Option(
             help="Follow the protocol of a RobustBench leaderboard on CIFAR-10, instead of --keys: "
             "robustbench-linf, robustbench-l2 or robustbench-corruptions. Prints an entry for the leaderboard as JSON; "
-            "--count selects the first images."
+            "--images selects the first images."
         ),
     ] = None,
     epsilon: Annotated[
@@ -135,24 +120,12 @@ def evaluate(
     settings: Settings = None,
     mean: Mean = None,
     std: Std = None,
-    count: Count = None,
-    image_size: ImageSize = None,
+    images: Images = None,
     resize: ResizeRule = None,
-    channels: Channels = None,
     class_order: ClassOrderName = None,
     seed: Seed = 0,
-    engine: Engine = "fused",
     batch_size: BatchSize = 250,
     device: Device = "auto",
-    worst_case: Annotated[
-        bool,
-        typer.Option(
-            "--worst-case",
-            help="Also print the worst-case accuracy with its interval: the fraction of images classified correctly "
-            "under every key and strength.",
-        ),
-    ] = False,
-    quiet: Quiet = False,
     out: TableFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -170,7 +143,7 @@ def evaluate(
     normalisation = read_normalisation(mean, std)
     parsed_keys = read_keys(keys, settings or [])
     if parsed_keys is not None:
-        parse_keys(parsed_keys, engine)  # before the user's file is executed
+        parse_keys(parsed_keys, "fused")  # before the user's file is executed
     if benchmark is not None:
         find_benchmark(benchmark)
     if benchmark is not None and data in DATASETS and data != DATASET:
@@ -184,33 +157,26 @@ def evaluate(
         )
     data = data or DATASET
     # A benchmark uses the first images, so all images are loaded in their order.
-    n_loaded = count if benchmark is None else None
-    images = load_data(
-        data,
-        image_size=image_size,
-        resize=resize,
-        channels=channels,
-        class_order=class_order,
-        count=n_loaded,
-        seed=seed,
+    n_loaded = images if benchmark is None else None
+    image_set = load_data(
+        data, resize=resize, normalisation=normalisation, class_order=class_order, count=n_loaded, seed=seed
     )
     module = build_module(network, weights)
     restore_gc_thresholds()
     with calling_user_code(network):
         frame = evaluate_model(
             module,
-            images,
+            image_set,
             None,
             parsed_keys,
             benchmark=benchmark,
             epsilon=epsilon,
-            count=count,
+            count=images,
             normalisation=normalisation,
             seed=seed,
-            engine=engine,
             device=choose_device(device),
             batch_size=batch_size,
-            progress=not quiet,
+            progress=True,
         )
     if out is not None:
         write_table(out, frame)
@@ -219,24 +185,20 @@ def evaluate(
         print_json(frame.model_info)
         return
     if as_json:
-        _print_json(frame, with_summary=parsed_keys is None, worst_case=worst_case)
+        _print_json(frame, with_summary=parsed_keys is None)
         return
     _show(frame, f"{network} on {console.format_count(len(frame.outcomes), 'image')} of {data}")
     if parsed_keys is None:
         typer.echo(frame.summary)
-    if worst_case:
-        typer.echo(frame.worst_case().summary)
 
 
-def _print_json(frame: "Evaluation", *, with_summary: bool, worst_case: bool) -> None:
+def _print_json(frame: "Evaluation", *, with_summary: bool) -> None:
     # JSON has no infinity or NaN: write null.
     finite_frame = frame.replace([math.inf, -math.inf], math.nan).astype(object)
     rows = finite_frame.where(finite_frame.notna(), None).to_dict("records")
     payload: dict[str, Any] = {"rows": rows}
     if with_summary:
         payload["summary"] = frame.summary.splitlines()
-    if worst_case:
-        payload["worst_case"] = frame.worst_case().summary.splitlines()
     print_json(payload)
 
 
@@ -376,44 +338,45 @@ def _read_numbers(option: str, text: str) -> tuple[float, ...]:
     return channel_values
 
 
-def read_resize(text: str | None) -> "Resize | None":
-    """Parse the resize rule ``256`` or ``256,bicubic``."""
+def read_resize(text: str | None) -> "tuple[int | None, Resize | None]":
+    """Parse --resize, such as ``256``, ``342,299`` or ``256,224,bicubic``; return the image size and the resize rule.
+
+    Without a rule, both are None, and images have the size of the first image.
+    """
     from robust201.images import Resize
 
     if text is None:
-        return None
-    shorter_side, _, resampling = (field.strip() for field in text.partition(","))
-    if not shorter_side.isdecimal():
+        return None, None
+    shorter_side, *others = (field.strip() for field in text.split(","))
+    crop = others.pop(0) if others and others[0].isdecimal() else str(_IMAGENET_SIZE)
+    if not shorter_side.isdecimal() or len(others) > 1:
         raise ConfigError(
-            f"Reading the command line failed for --resize {text!r}: it is not of the form N or N,FILTER, such as 256 "
-            "or 256,bicubic. Correct the option."
+            f"Reading the command line failed for --resize {text!r}: it is not of the form N[,CROP][,FILTER], such as "
+            "256, 342,299 or 256,224,bicubic. Correct the option."
         )
-    return Resize(int(shorter_side), resampling or Resize().resampling)
-
-
-def choose_size(image_size: int | None, resize: "Resize | None") -> int | None:
-    """Return the image size, which is 224 by default with a resize rule; None means the size of the first image."""
-    return _IMAGENET_SIZE if image_size is None and resize is not None else image_size
+    return int(crop), Resize(int(shorter_side), others[0] if others else Resize().resampling)
 
 
 def load_data(
     data: str,
     *,
-    image_size: int | None = None,
     resize: str | None = None,
-    channels: int | None = None,
+    normalisation: "Normalisation | None" = None,
     class_order: str | None = None,
     count: int | None = None,
     seed: int = 0,
 ) -> "ImageSet":
-    """Load the images of a file, a folder or a named dataset; `count` selects the same subset as `evaluate` does."""
+    """Load the images of a file, a folder or a named dataset; `count` selects the same subset as `evaluate` does.
+
+    Images of a file are grey if the normalisation has one channel.
+    """
     from robust201.images import DATASETS, load_images
     from robust201.images.specs import UNKNOWN_COUNT, custom_dataset
 
-    path, rule = Path(data), read_resize(resize)
+    path = Path(data)
+    image_size, rule = read_resize(resize)
     if data in DATASETS:
-        options = {"image-size": image_size, "resize": resize, "channels": channels, "class-order": class_order}
-        for name, value in options.items():
+        for name, value in {"resize": resize, "class-order": class_order}.items():
             if value is not None:
                 raise ConfigError(
                     f"Reading the command line failed for --{name}: it is only for files and folders, but {data} is a "
@@ -428,8 +391,8 @@ def load_data(
     # The number of classes comes from class folders or from the network; labels are checked against it later.
     spec = custom_dataset(
         path.stem,
-        image_size=choose_size(image_size, rule) or UNKNOWN_COUNT,
-        channels=channels or 3,
+        image_size=image_size or UNKNOWN_COUNT,
+        channels=3 if normalisation is None else len(normalisation.mean),
         resize=rule,
         class_order=class_order,
     )

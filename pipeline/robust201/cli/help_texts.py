@@ -19,16 +19,15 @@ DOWNLOADS_HELP = "One of cifar10, cifar100, ImageNet16-120, CIFAR-10-C, CIFAR-10
 RUN_PANEL = "Run a sweep"
 DATASET_PANEL = "Look at a dataset"
 PANELS = {
-    "Set up": ("demo", "doctor", "fetch", "import", "train", "corrupt"),
+    "Set up": ("demo", "doctor", "fetch", "import", "corrupt"),
     RUN_PANEL: ("plan", "run", "submit", "status", "merge"),
-    "Check and export results": ("verify", "audit", "export", "diff", "convert", "push"),
-    DATASET_PANEL: ("report", "rank", "plot", "metrics", "analyse", "search"),
-    "Run a study": ("study", "fuse", "import-images", "robustify"),
-    "Evaluate your own networks": ("evaluate", "compare", "curves", "show"),
+    "Check and export results": ("verify", "export"),
+    DATASET_PANEL: ("report", "rank", "plot", "analyse", "search"),
+    "Evaluate your own networks": ("evaluate", "compare", "curves"),
 }
 """Commands by group, in the order in which `--help` lists them."""
 
-RESUMABLE_COMMANDS = ("fetch", "import", "train", "corrupt", "robustify", "run", "submit", "audit", "study")
+RESUMABLE_COMMANDS = ("fetch", "import", "corrupt", "run", "submit")
 """Commands that resume where they stopped if they are run again."""
 
 EXAMPLES = {
@@ -39,40 +38,21 @@ EXAMPLES = {
     ),
     "fetch": ("robust201 fetch cifar10 --out data",),
     "import": ("robust201 import NATS-tss-v1_0-3ffb9-full.taraa --architectures evaluated --out data/checkpoints",),
-    "train": (
-        "robust201 train jobs/train-digits.yaml",
-        "robust201 train jobs/train-published.yaml --limit 2",
-    ),
     "plan": (
         "robust201 plan jobs/paper.yaml --keys clean,pgd",
         "robust201 plan jobs/paper.yaml --save",
         "robust201 plan jobs/train-digits.yaml",
     ),
-    "run": (
-        "robust201 run jobs/demo.yaml",
-        "robust201 run jobs/paper.yaml --limit 100 --datasets cifar10 --keys clean,pgd",
-        "robust201 run runs/demo/results",
-        "robust201 run jobs/paper.yaml --share 3/64 --executor inline",
-    ),
-    "audit": ("robust201 audit jobs/paper.yaml --networks 5 --count 200",),
-    "status": ("robust201 status runs/paper", "robust201 status runs/paper --log 21/cifar10/pgd"),
-    "merge": ("robust201 merge runs/a runs/b --out runs/all", "robust201 merge runs/all --compact"),
-    "submit ray": ("robust201 submit ray sweep.yaml --detach", "robust201 submit ray --follow paper-1f0c2a9b"),
-    "submit slurm": (
-        "robust201 submit slurm jobs/paper.yaml --dry-run",
-        "robust201 submit slurm jobs/paper.yaml --partition gpu --time 24:00:00 --max-parallel 64",
-        "robust201 submit slurm jobs/train-digits.yaml --gpus-per-task 0 --time 24:00:00",
-    ),
-    "verify": ("robust201 verify runs/paper", "robust201 verify runs/paper --export dataset --requeue"),
+    "run": ("robust201 run jobs/paper.yaml --architectures 0-99 --datasets cifar10 --keys clean,pgd",),
+    "status": ("robust201 status runs/demo/results --log 21/digits/pgd",),
+    "merge": ("robust201 merge runs/a runs/b --out runs/all",),
+    "submit ray": ("robust201 submit ray jobs/paper.yaml --detach",),
+    "submit slurm": ("robust201 submit slurm jobs/paper.yaml --partition gpu --time 24:00:00 --extra=--account=me",),
+    "verify": ("robust201 verify dataset --against published --tolerance 0.0005",),
     "export": (
         "robust201 export runs/paper --out dataset --parquet",
+        "robust201 export runs/paper --out dataset --push hf://me/my-robustness",
         "robust201 export runs/paper --out dataset --round 3 --key-style with-norm --compress zst",
-    ),
-    "diff": ("robust201 diff runs/paper published --tolerance 0.0005",),
-    "convert": ("robust201 convert published",),
-    "push": (
-        "robust201 push dataset hf://me/my-robustness --dry-run",
-        "robust201 push dataset hf://me/my-robustness --public",
     ),
     "report": ("robust201 report dataset --out report.html",),
     "plot": (
@@ -84,44 +64,23 @@ EXAMPLES = {
     "rank": (
         "robust201 rank dataset --epsilon 8/255",
         "robust201 rank dataset --keys clean,pgd:1,corruption --architectures 21,13714 --out table.tex",
-    ),
-    "metrics": (
-        "robust201 metrics dataset --keys clean,pgd",
-        "robust201 metrics dataset --reference 13714 --bootstrap 1000 --json",
+        "robust201 rank dataset --metrics --keys clean,pgd",
     ),
     "analyse measures": ("robust201 analyse measures dataset --keys clean,pgd",),
     "analyse design": ("robust201 analyse design dataset --score pgd:1 --out tables",),
     "search": (
         "robust201 search dataset --table1",
-        "robust201 search dataset --objective pgd:1 --methods local,evolution --figure regret.svg",
+        "robust201 search dataset --objective pgd:1 --methods local,evolution",
         "robust201 search dataset --objective clean --distinct",
     ),
-    "study": (
-        "robust201 study --published image-distribution",
-        "robust201 study jobs/image-distribution-small.yaml --out runs/image-distribution-small/study",
-    ),
-    "meta": ("robust201 meta --key-style with-norm --out meta.json",),
-    "fuse": ("robust201 fuse --first mnist --second cifar10 --label second --out data/fusion-object",),
-    "import-images": ("robust201 import-images datasets/robust_CIFAR --out data/robust-cifar",),
-    "robustify": (
-        "robust201 robustify resnet50 --store checkpoints --recipe adversarial --dataset cifar10 --out data/robust",
-        "robust201 robustify resnet50 --store checkpoints --dataset cifar10 --method next-target --out data/ddet",
-    ),
-    "corrupt": ("robust201 corrupt --dataset digits --out corrupted --keys fog,frost",),
+    "corrupt": ("robust201 corrupt --data digits --out corrupted --keys fog,frost",),
     "evaluate": (
-        "robust201 evaluate my_model.py:build --weights w.safetensors --data images.parquet",
-        "robust201 evaluate my_model.py:build --data cifar10 --keys clean,pgd,fog --count 1000 --out results.csv",
+        "robust201 evaluate my_model.py:build --data cifar10 --keys clean,pgd,fog --images 1000 --out results.csv",
     ),
     "curves": (
-        "robust201 curves plain.py:build robust.py:build --data cifar10 --count 500 --norm L2 --out curves.pdf",
-        "robust201 curves net.py:build --data images.npz --attacks fmn --set fmn.steps=1000",
+        "robust201 curves plain.py:build robust.py:build --data cifar10 --images 500 --norm L2 --out curves.pdf",
     ),
-    "compare": (
-        "robust201 compare plain.py:build robust.py:build --data cifar10 --count 500 --keys clean,autoattack",
-        "robust201 compare net.py:build --weights plain.pth --weights robust.pth --data images.npz",
-        "robust201 compare dataset:13714 dataset:9930 --keys clean,pgd:8",
-    ),
-    "show": ("robust201 show my_model.py:build --data cifar10 --key pgd --set pgd.epsilons_255=8 --out attacked.png",),
+    "compare": ("robust201 compare net.py:build --weights plain.pth --weights robust.pth --data images.npz",),
 }
 """Example command lines by command."""
 

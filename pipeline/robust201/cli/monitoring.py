@@ -106,7 +106,7 @@ def _show_trainings(path: Path, *, watch: bool, as_json: bool) -> int:
     if find_training_folder(store) is None:
         raise ConfigError(
             f"Reading the status failed for {store}: it has no training runs yet. "
-            "Start them with: robust201 train TRAININGS.yaml"
+            "Start them with: robust201 run TRAININGS.yaml"
         )
     current_status = read_status()
     if as_json:
@@ -181,16 +181,13 @@ def doctor(
             "published accuracies.",
         ),
     ] = False,
-    count: Annotated[
-        int, typer.Option(min=1, help="With --published-figures: how many of the 10,000 test images to evaluate.")
-    ] = 1_000,
     as_json: AsJson = False,
 ) -> None:
     """Check the installation, and optionally the inputs of a sweep; every failed check comes with a fix."""
     if published_figures:
         from robust201.cli.published_figures import examine_published_figures
 
-        raise typer.Exit(_show_checks(examine_published_figures(count=count), as_json=as_json))
+        raise typer.Exit(_show_checks(examine_published_figures(), as_json=as_json))
     from robust201.monitoring.doctor import HealthCheck, examine
 
     config, failed_sweep_checks = None, []

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 Sweep = Annotated[
     Path,
-    typer.Argument(metavar="SWEEP", help="A sweep YAML (docs/configuration.md), or a sweep's results folder."),
+    typer.Argument(
+        metavar="SWEEP",
+        help="A sweep YAML (docs/configuration.md), a sweep's results folder, or a training YAML (docs/training.md).",
+    ),
 ]
 Results = Annotated[Path, typer.Argument(metavar="RESULTS", help="A results folder, or the sweep YAML that names it.")]
 Architectures = Annotated[
@@ -31,8 +34,7 @@ Datasets = Annotated[
     str | None, typer.Option(help="Only these datasets, separated by commas, such as cifar10,cifar100.")
 ]
 Keys = Annotated[str | None, typer.Option(help="Only these keys, separated by commas, such as clean,pgd,corruptions.")]
-Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N architectures.")]
-Recipes = Annotated[str | None, typer.Option(help="For a training YAML: only these recipes, separated by commas.")]
+Recipes = Annotated[str | None, typer.Option(help="Only these recipes of a training YAML, separated by commas.")]
 Executor = Annotated[str | None, typer.Option(help="inline (in this process) or ray; overrides the YAML.")]
 Workers = Annotated[int | None, typer.Option(help="Number of workers; overrides the YAML.")]
 SlurmRequeue = Annotated[
@@ -50,7 +52,7 @@ WeightsName = Annotated[
     str | None, typer.Option("--weights-name", help="Weights to use, if DATASET has several per architecture.")
 ]
 TableFile = Annotated[
-    Path | None, typer.Option("--out", help="Also write the table to this file: CSV (.csv) or LaTeX (.tex).")
+    Path | None, typer.Option("--out", metavar="FILE", help="Also write the table: CSV (.csv) or LaTeX (.tex).")
 ]
 AllowCode = Annotated[
     bool, typer.Option("--allow-code", help="Allow the execution of the Python files that the YAML names.")
@@ -106,27 +108,15 @@ def results_of(path: Path) -> Path:
     return load_config(path).results if path.is_file() else path
 
 
-def make_filters(
-    config: SweepConfig, architectures: str | None, datasets: str | None, keys: str | None, limit: int | None
-) -> Filters:
+def make_filters(config: SweepConfig, architectures: str | None, datasets: str | None, keys: str | None) -> Filters:
     """Parse the options that select a subset of a sweep."""
     from robust201.planning.filters import Filters
 
-    selected_architectures = None if architectures is None else config.make_space({}).select(architectures)
-    if limit is not None:
-        sweep_architectures = config.selected_architectures
-        known_architectures = set(sweep_architectures)
-        # If the sweep has none of the selected architectures, keep them all, so that `Filters.check` raises an error.
-        candidates = sweep_architectures
-        if selected_architectures is not None:
-            known_selection = tuple(
-                architecture for architecture in selected_architectures if architecture in known_architectures
-            )
-            candidates = known_selection or selected_architectures
-        selected_architectures = candidates[:limit]
     key_names = split_names(keys)
     return Filters(
-        selected_architectures, split_names(datasets), None if key_names is None else config.resolve_keys(key_names)
+        None if architectures is None else config.make_space({}).select(architectures),
+        split_names(datasets),
+        None if key_names is None else config.resolve_keys(key_names),
     )
 
 
@@ -155,7 +145,7 @@ def _option_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def select_trainings(config: TrainingConfig, recipes: str | None, limit: int | None) -> TrainingSelection:
+def select_trainings(config: TrainingConfig, recipes: str | None) -> TrainingSelection:
     """Parse the options that select a subset of the training runs of a YAML."""
     from robust201.runtime.training_run import TrainingSelection
 
@@ -166,4 +156,4 @@ def select_trainings(config: TrainingConfig, recipes: str | None, limit: int | N
                 f"Selecting training runs failed for {config.name}: it has no recipe {name!r}."
                 f"{did_you_mean(name, config.recipes)}"
             )
-    return TrainingSelection(recipe_names, limit)
+    return TrainingSelection(recipe_names)

@@ -63,7 +63,7 @@ def _format_key_costs(key: str, cost_by_dataset: dict[str, dict[str, Any]], data
 def _describe_days(costs: dict[str, Any]) -> str:
     hours, workers = costs["worker_hours"], costs["workers"]
     count = console.format_count(workers or 1, "worker")
-    hint = "" if workers else "; set another number with --workers N"
+    hint = "" if workers else "; set another number in `execution.workers`"
     days = costs["days"]
     time = f"{days:,.0f} days" if days >= 10 else f"{days:.1f} days" if days >= 1 else f"{24 * days:.2g} hours"
     return f"{console.format_hours(hours)} worker-hours are {time} on {count}{hint}."

@@ -39,7 +39,7 @@ _PROTOCOL_REMEDY = "If the clean accuracy agrees, a choice in docs/protocol.md i
 
 
 def examine_published_figures(
-    *, count: int | None, store: Path | None = None, published: Mapping[str, Mapping[float, float]] = PUBLISHED
+    *, count: int | None = 1_000, store: Path | None = None, published: Mapping[str, Mapping[float, float]] = PUBLISHED
 ) -> Iterator[HealthCheck]:
     """Evaluate #0 on `count` test images of CIFAR-10 (None: all), and compare it with every published accuracy.
 

@@ -9,10 +9,10 @@ import typer
 from robust201.cli import console
 from robust201.cli.evaluate import check_table_file
 from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.options import Dataset, ImageDataset, TableFile, WeightsName, split_names
+from robust201.cli.options import Dataset, ImageDataset, TableFile, WeightsName, explicit_options, split_names
 from robust201.cli.plot import ShownNetworks
 from robust201.core.errors import ConfigError
-from robust201.core.files import write_text
+from robust201.core.files import check_output_file, write_text
 
 if TYPE_CHECKING:
     from robust201.analysis.dataset_results import DatasetResults
@@ -29,6 +29,7 @@ Epsilon = Annotated[
 
 
 def rank(
+    context: typer.Context,
     dataset: Dataset,
     data: ImageDataset = None,
     keys: Annotated[
@@ -44,6 +45,10 @@ def rank(
     ] = None,
     architectures: ShownNetworks = None,
     n_rows: Annotated[int, typer.Option("--rows", min=1, metavar="N", help="Number of networks, best first.")] = 20,
+    metrics: Annotated[
+        bool,
+        typer.Option("--metrics", help="Print derived metrics of --keys, such as robustness R, instead of a ranking."),
+    ] = False,
     weights: WeightsName = None,
     out: TableFile = None,
     as_json: AsJson = False,
@@ -52,6 +57,9 @@ def rank(
     from robust201.analysis.chosen_epsilon import choose_evaluations_at_epsilon
     from robust201.analysis.leaderboard import make_leaderboard
 
+    if metrics:
+        _show_metrics(context, dataset, data, split_names(keys), weights, out, as_json=as_json)
+        return
     if keys is not None and epsilon is not None:
         raise ConfigError(
             "Reading the command line failed for --epsilon: --keys sets the strengths itself, such as pgd:8. Remove "
@@ -69,6 +77,38 @@ def rank(
         print_json({"answer": board.answer, "rows": rows.astype(object).where(rows.notna(), None).to_dict("records")})
     else:
         _show(board)
+
+
+def _show_metrics(
+    context: typer.Context,
+    dataset: Path,
+    data: str | None,
+    keys: tuple[str, ...] | None,
+    weights: str | None,
+    out: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    from robust201.core.csv_files import write_csv
+    from robust201.reader.dataset import RobustnessDataset
+
+    for parameter, option in explicit_options(context).items():
+        if parameter in ("epsilon", "by", "architectures", "n_rows"):
+            raise ConfigError(
+                f"Reading the command line failed for {option}: it applies only to a ranking, not to --metrics. Remove "
+                "the option."
+            )
+    if out is not None:
+        check_output_file(out)
+        if out.suffix != ".csv":
+            raise ConfigError(f"Writing metrics failed for --out {out}: the file name must end in .csv. Change it.")
+    derived_metrics = RobustnessDataset(dataset, weights=weights).metrics(data, keys)
+    if out is not None:
+        write_csv(out, derived_metrics.to_frame())
+    if as_json:
+        print_json(derived_metrics.to_payload())
+    else:
+        console.show_metrics(derived_metrics)
 
 
 def _read_results(

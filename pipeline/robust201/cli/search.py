@@ -55,9 +55,6 @@ def search(
     ] = None,
     weights: WeightsName = None,
     out: Annotated[Path | None, typer.Option("--out", help="Also write the table to this CSV file.")] = None,
-    figure: Annotated[
-        Path | None, typer.Option("--figure", help="Also draw regret per query into this .png, .svg or .pdf file.")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare architecture search methods on a dataset; prints means over runs with 95% intervals."""
@@ -69,7 +66,8 @@ def search(
             "Reading the command line failed for robust201 search: --table1 already sets the objectives and reports. "
             "Remove --objective and --report, or remove --table1."
         )
-    _check_outputs(out, figure)
+    if out is not None:
+        check_output_file(out)
     reader = RobustnessDataset(*folders, weights=weights)
     dataset = _choose_dataset(reader, data)
     with console.showing_progress("Searching") as progress:
@@ -104,19 +102,6 @@ def search(
 
         write_csv(out, pd.concat([repeated_search.to_frame() for repeated_search in searches]))
         console.say(f"Wrote {out}.")
-    if figure is not None:
-        from robust201.figures.regret_curves import save_regret_curves
-
-        console.say(f"Wrote {save_regret_curves(searches, figure)}.")
-
-
-def _check_outputs(out: Path | None, figure: Path | None) -> None:
-    if out is not None:
-        check_output_file(out)
-    if figure is not None:
-        from robust201.figures.regret_curves import check_figure_file
-
-        check_figure_file(figure)
 
 
 def _choose_dataset(reader: "RobustnessDataset", data: str | None) -> str:

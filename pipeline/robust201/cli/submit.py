@@ -16,7 +16,6 @@ from robust201.cli.options import (
     Architectures,
     Datasets,
     Keys,
-    Limit,
     Recipes,
     load_sweep,
     make_filters,
@@ -50,18 +49,11 @@ def ray(
     datasets: Datasets = None,
     keys: Keys = None,
     recipes: Recipes = None,
-    limit: Limit = None,
     address: Annotated[
         str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="Dashboard of the Ray head, http://HOST:PORT.")
     ] = "http://127.0.0.1:8265",
     detach: Annotated[bool, typer.Option("--detach", help="Return as soon as the job is accepted.")] = False,
-    job_id: Annotated[
-        str | None, typer.Option(help="ID of the new job. Default: the sweep's name and a random suffix.")
-    ] = None,
     follow: Annotated[str | None, typer.Option(help="Only show the log of the submitted job with this ID.")] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Allow connecting to another machine without a token.")
-    ] = False,
     allow_code: AllowCode = False,
 ) -> None:
     """Run a sweep or training YAML as a job on a Ray cluster, and show its log; submit again to resume."""
@@ -75,11 +67,11 @@ def ray(
             "Reading the command line failed for robust201 submit ray: expected either SWEEP or --follow, got "
             f"{'neither' if sweep is None else 'both'}. Use exactly one of them."
         )
-    access = check_access(address, find_token(), insecure=insecure)
+    access = check_access(address, find_token())
     if access.sends_token_in_plain_text:
         console.say(f"The token is sent unencrypted to {access.address}. Use a tunnel or https to protect it.")
     if sweep is not None:
-        job = _read_job(sweep, architectures, datasets, keys, recipes, limit, None, allow_code)
+        job = _read_job(sweep, architectures, datasets, keys, recipes, allow_code)
         if job.trainings is not None:
             require_explicit_device(job.trainings)
         shipment = prepare_shipment(job.config, sweep, os.environ, job.filter_options)
@@ -87,7 +79,7 @@ def ray(
             archive = Path(folder) / "robust201-job.zip"
             pack(shipment, archive)
             client = ray_jobs.connect(access)
-            job_id = ray_jobs.submit_job(client, shipment, archive, job_id)
+            job_id = ray_jobs.submit_job(client, shipment, archive)
         typer.echo(job_id)
         console.say("If the job or the cluster dies, submit the sweep again. Finished work is kept.")
     else:
@@ -129,10 +121,6 @@ def slurm(
     datasets: Datasets = None,
     keys: Keys = None,
     recipes: Recipes = None,
-    limit: Limit = None,
-    out: Annotated[
-        str | None, typer.Option("--out", help="Results folder or checkpoint store to write; overrides the YAML.")
-    ] = None,
     tasks: Annotated[
         int | None,
         typer.Option(help="Number of tasks. Default: the largest number that the sweep can be split into, up to 256."),
@@ -143,24 +131,12 @@ def slurm(
         str | None,
         typer.Option(help="GPUs per task, as NUMBER or TYPE:NUMBER. Default: 1, or 0 if the YAML has device: cpu."),
     ] = None,
-    cpus_per_task: Annotated[
-        int | None, typer.Option(help="CPUs per task. Default: as many as the task's workers need.")
-    ] = None,
-    mem: Annotated[str | None, typer.Option(help="Memory per task, such as 16G.")] = None,
     partition: Annotated[str | None, typer.Option(help="Partitions, separated by commas.")] = None,
-    account: Annotated[str | None, typer.Option(help="Account to charge.")] = None,
     extra: Annotated[
-        list[str] | None, typer.Option(help="Additional sbatch option, such as --constraint=a100. Repeatable.")
+        list[str] | None, typer.Option(help="Additional sbatch option, such as --account=me or --mem=16G. Repeatable.")
     ] = None,
     setup: Annotated[
         list[str] | None, typer.Option(help="Shell command to run first, such as 'module load cuda'. Repeatable.")
-    ] = None,
-    drain_seconds: Annotated[
-        int | None,
-        typer.Option(
-            help="How many seconds before the time limit a task begins to drain, so that it starts no further "
-            "evaluations. Default: 600, or a quarter of the limit if that is shorter."
-        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print the batch file; read no data and submit nothing.")
@@ -179,15 +155,11 @@ def slurm(
         max_parallel=max_parallel,
         time=time,
         gpus_per_task=gpus_per_task,
-        cpus_per_task=cpus_per_task,
-        mem=mem,
         partition=partition,
-        account=account,
         extra=tuple(extra or ()),
         setup=tuple(setup or ()),
-        drain_seconds=drain_seconds,
     )
-    job = _read_job(sweep, architectures, datasets, keys, recipes, limit, out, allow_code)
+    job = _read_job(sweep, architectures, datasets, keys, recipes, allow_code)
     config, trainings = job.config, job.trainings
     if trainings is not None:
         reject_options("training YAML", tasks=tasks, max_parallel=max_parallel)
@@ -196,8 +168,7 @@ def slurm(
         return
     submission = slurm_jobs.submit_array(job, options, say=console.say)
     if submission is not None and trainings is not None:
-        # Until the task starts, only the YAML shows the runs. With --out, it names another store, so show the store.
-        _show_submission(submission, "snapshot", str(sweep if out is None else trainings.store))
+        _show_submission(submission, "snapshot", str(sweep))  # until the task starts, only the YAML shows the runs
     elif submission is not None:
         _show_submission(submission, "evaluation", str(config.results))
     elif trainings is not None:
@@ -230,8 +201,6 @@ def _read_job(
     datasets: str | None,
     keys: str | None,
     recipes: str | None,
-    limit: int | None,
-    out: str | None,
     allow_code: bool,
 ) -> "Job":
     """Load the selected part of a sweep or training YAML, and check consent to execute its Python files."""
@@ -239,15 +208,15 @@ def _read_job(
     from robust201.runtime.user_code import announce_code
     from robust201.submission.slurm import Job
 
-    argv = option_argv(architectures=architectures, datasets=datasets, keys=keys, recipes=recipes, limit=limit)
+    argv = option_argv(architectures=architectures, datasets=datasets, keys=keys, recipes=recipes)
     if is_training_yaml(path):
         reject_options("training YAML", architectures=architectures, datasets=datasets, keys=keys)
-        trainings = load_training(path, store=out)
-        job = Job(trainings, path, argv, selection=select_trainings(trainings, recipes, limit))
+        trainings = load_training(path)
+        job = Job(trainings, path, argv, selection=select_trainings(trainings, recipes))
     else:
         reject_options("sweep", recipes=recipes)
-        config = load_sweep(path, results=out)
-        job = Job(config, path, argv, filters=make_filters(config, architectures, datasets, keys, limit))
+        config = load_sweep(path)
+        job = Job(config, path, argv, filters=make_filters(config, architectures, datasets, keys))
         job.filters.check(config)
     announce_code(job.config, allowed=allow_code, say=console.say)
     return replace(job, filter_options=(*job.filter_options, "--allow-code")) if allow_code else job

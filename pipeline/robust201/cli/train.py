@@ -1,17 +1,15 @@
-"""`robust201 train`: train the networks of a training YAML."""
+"""`robust201 run` and `plan` for a training YAML."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from robust201.cli import console
 from robust201.cli.monitoring import print_json
-from robust201.cli.options import AllowCode, Executor, Limit, SlurmRequeue, Workers, select_trainings
+from robust201.cli.options import AllowCode, select_trainings
 
 if TYPE_CHECKING:
     from robust201.planning.training_config import Training
@@ -19,21 +17,17 @@ if TYPE_CHECKING:
     from robust201.weights.manifest import CheckpointRecord
 
 
-def train(
-    trainings: Annotated[Path, typer.Argument(metavar="TRAININGS", help="A training YAML (docs/training.md).")],
-    out: Annotated[Path | None, typer.Option("--out", help="Checkpoint store to write; overrides the YAML.")] = None,
-    executor: Executor = None,
-    workers: Workers = None,
-    recipes: Annotated[str | None, typer.Option(help="Only these recipes, separated by commas.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N training runs.")] = None,
-    slurm_requeue: SlurmRequeue = False,
-    allow_code: AllowCode = False,
-) -> None:
-    """Train the networks of a training YAML, and save their weights in a checkpoint store.
-
-    After an interruption, run the same command again: each training run resumes from its last saved state. The weights
-    are the same as without an interruption.
-    """
+def run_training_runs(
+    path: Path,
+    *,
+    out: str | None,
+    executor: str | None,
+    workers: int | None,
+    recipes: str | None,
+    slurm_requeue: bool,
+    allow_code: AllowCode,
+) -> int:
+    """Train the missing snapshots of a training YAML; return the exit code. Parameters are the options of `run`."""
     from robust201.core.user_code import hash_files
     from robust201.planning.loading import load_training
     from robust201.planning.sweep_warnings import find_default_normalisations
@@ -45,8 +39,8 @@ def train(
     from robust201.submission.slurm import ArrayTask
 
     execution = {"executor": executor, "workers": workers}
-    config = load_training(trainings, store=None if out is None else str(out), execution=execution)
-    selection = select_trainings(config, recipes, limit)
+    config = load_training(path, store=out, execution=execution)
+    selection = select_trainings(config, recipes)
     slurm_task = ArrayTask.of(os.environ) if slurm_requeue else None
     if slurm_task is not None:
         config = for_single_machine(config)
@@ -81,7 +75,7 @@ def train(
     code = console.show_tally(tally, "snapshot", completion_message)
     if slurm_task is not None:
         slurm_task.requeue_if_unfinished(tally, console.say, has_new_states=bool(saved_states(config) - states_before))
-    raise typer.Exit(code)
+    return code
 
 
 def _describe_accuracies(store: Path, space: str, trainings: Sequence[Training]) -> list[str]:
@@ -108,22 +102,21 @@ def _training_of(record: CheckpointRecord) -> Training:
     return Training(record.index, record.dataset, record.recipe, record.seed)
 
 
-def plan_training_runs(path: Path, *, limit: Limit, check: bool, as_json: bool) -> None:
+def plan_training_runs(path: Path, *, check: bool, as_json: bool) -> None:
     """Print the numbers of training runs and snapshots and the estimated hours; `check` also reads the inputs."""
     from robust201.core.user_code import hash_files
     from robust201.planning.loading import load_training
     from robust201.planning.sweep_warnings import find_default_normalisations
     from robust201.planning.training_plan import estimate_trainings
-    from robust201.runtime.training_run import TrainingSelection, preview_trainings
+    from robust201.runtime.training_run import ALL_TRAININGS, preview_trainings
 
     config = load_training(path)
     for warning in find_default_normalisations(config):
         console.say(f"warning: {warning}")
     hash_files(config.code_files())
-    selection = TrainingSelection(limit=limit)
-    summary = estimate_trainings(config, selection.select(config))
+    summary = estimate_trainings(config, ALL_TRAININGS.select(config))
     if check:
-        plan = preview_trainings(config, selection, console.say)
+        plan = preview_trainings(config, ALL_TRAININGS, console.say)
         summary |= {"snapshots": plan.n_evaluations, "snapshots_done": plan.n_done}
     if as_json:
         print_json(summary)

@@ -16,7 +16,7 @@
 
 `key_rows` reads a dataset's files as rows, including the `format_variants` that exports do not write. `conversion`
 writes Parquet files for a dataset of JSON files, `verify` checks a results folder and its export, `verify_dataset`
-checks a dataset without its results folder, `diff` compares two result sets, and `hub` uploads a dataset.
+checks a dataset without its results folder, `compare_results` compares two result sets, and `hub` uploads a dataset.
 """
 
 from robust201.export.groups import KeyStyle

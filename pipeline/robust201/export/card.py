@@ -1,11 +1,9 @@
-"""The dataset card and the machine-readable metadata of an export.
+"""The dataset card of an export, README.md, for the Hugging Face Hub.
 
-README.md is a dataset card for the Hugging Face Hub. Its YAML front matter has one configuration per dataset.
-croissant.json is in the format Croissant 1.0 (http://mlcommons.org/croissant/1.0). Neither file contains a date or an
-absolute path, so that equal results give equal bytes.
+Its YAML front matter has one configuration per dataset. The card contains neither a date nor an absolute path, so that
+equal results give equal bytes.
 """
 
-import json
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
@@ -13,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import yaml
 
 from robust201 import __version__
@@ -29,36 +26,14 @@ from robust201.tasks.columns import CORRECT_BITS
 from robust201.tasks.constraints import LINF
 
 CARD_FILE = "README.md"
-CROISSANT_FILE = "croissant.json"
 
 DEFAULT_LICENCE = "mit"
-
-PROJECT_URL = "https://robustness.vision"
 
 _EXAMPLE = """  ```python
   pandas.read_parquet("parquet", columns=["architecture", "key", "strength", "accuracy"])
   duckdb.sql("select key, avg(accuracy) from 'parquet/**/*.parquet' group by key")
   datasets.load_dataset("parquet", data_dir="parquet", split="train")
   ```"""
-
-_TERMS = (
-    *("citeAs", "column", "equivalentProperty", "extract", "field", "fileProperty", "fileObject", "fileSet", "format"),
-    *("includes", "isLiveDataset", "jsonPath", "key", "md5", "parentField", "path", "recordSet", "references", "regex"),
-    *("repeated", "replace", "samplingRate", "separator", "source", "subField", "transform"),
-)
-_CONTEXT: dict[str, Any] = {
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    "conformsTo": "dct:conformsTo",
-    "cr": "http://mlcommons.org/croissant/",
-    "data": {"@id": "cr:data", "@type": "@json"},
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "dct": "http://purl.org/dc/terms/",
-    "examples": {"@id": "cr:examples", "@type": "@json"},
-    "rai": "http://mlcommons.org/croissant/RAI/",
-    "sc": "https://schema.org/",
-} | {term: f"cr:{term}" for term in _TERMS}
-"""The complete context that Croissant 1.0 prescribes."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +100,7 @@ class CardFacts:
 
 
 def check_licence(licence: str, out: Path) -> None:
-    """Check that a licence only has characters of SPDX expressions; these need no escaping in YAML and JSON.
+    """Check that a licence only has characters of SPDX expressions; these need no escaping in YAML.
 
     Raises:
         ConfigError: the licence has other characters, or is too long.
@@ -278,91 +253,3 @@ def _checksums_section(facts: CardFacts) -> str:
     lines += ["| file | bytes | SHA-256 |", "|---|---|---|"]
     lines += [f"| `{file.name}` | {file.n_bytes} | `{file.sha256}` |" for file in facts.files]
     return "\n".join([*lines, ""])
-
-
-def croissant_text(facts: CardFacts) -> str:
-    """Return the content of croissant.json."""
-    payload: dict[str, Any] = {
-        "@context": _CONTEXT,
-        "@type": "sc:Dataset",
-        "conformsTo": "http://mlcommons.org/croissant/1.0",
-        "name": f"{facts.layout.slug}-{facts.name}",
-        "description": facts.description,
-        "license": facts.licence,
-        "url": PROJECT_URL,
-        "version": __version__,
-        "citeAs": PAPER_BIBTEX,
-        "distribution": [_make_file_object(file) for file in facts.files],
-    }
-    record_sets = []
-    if facts.columns:
-        all_files = f"{PARQUET_FOLDER}/**/*.parquet"
-        keys = dict.fromkeys(key for _, key in facts.parquet_files.values())
-        image_key_files = [f"{PARQUET_FOLDER}/*/key={key}/*.parquet" for key in keys if key not in facts.measures]
-        payload["distribution"].append(
-            _make_file_set("parquet-files", image_key_files if facts.measures else all_files)
-        )
-        description = "One row per evaluation: an architecture on a dataset under a key at a strength."
-        record_sets.append(_make_record_set("evaluations", "parquet-files", description, facts.columns))
-    for key, columns in facts.measures.items():
-        file_set, description = f"parquet-files-{key}", f"One row for each network on a dataset: {key}."
-        payload["distribution"].append(_make_file_set(file_set, f"{PARQUET_FOLDER}/*/key={key}/*.parquet"))
-        record_sets.append(_make_record_set(f"measure-{key}", file_set, description, columns))
-    if record_sets:
-        payload["recordSet"] = record_sets
-    return json.dumps(payload, indent=1) + "\n"
-
-
-def _make_node(node_type: str, name: str, **fields: Any) -> dict[str, Any]:
-    return {"@type": f"cr:{node_type}", "@id": name, "name": name, **fields}
-
-
-def _make_file_set(name: str, includes: str | list[str]) -> dict[str, Any]:
-    return _make_node("FileSet", name, encodingFormat="application/x-parquet", includes=includes)
-
-
-def _make_record_set(
-    name: str, file_set: str, description: str, columns: Mapping[str, ParquetColumn]
-) -> dict[str, Any]:
-    # Binary columns are left out, because Croissant 1.0 has no type for bytes.
-    representable_columns = {
-        column_name: column for column_name, column in columns.items() if not pa.types.is_binary(column.dtype)
-    }
-    fields = [_make_field(name, file_set, column_name, column) for column_name, column in representable_columns.items()]
-    return _make_node("RecordSet", name, description=description, field=fields)
-
-
-def _make_file_object(file: WrittenFile) -> dict[str, Any]:
-    encodings = {
-        ".parquet": "application/x-parquet",
-        ".json": "application/json",
-        ".gz": "application/gzip",
-        ".zst": "application/zstd",
-        ".yaml": "application/yaml",
-        ".md": "text/markdown",
-    }
-    return _make_node(
-        "FileObject",
-        file.name,
-        contentUrl=file.name,
-        contentSize=f"{file.n_bytes} B",
-        encodingFormat=next(encoding for suffix, encoding in encodings.items() if file.name.endswith(suffix)),
-        sha256=file.sha256,
-    )
-
-
-def _make_field(record_set: str, file_set: str, name: str, column: ParquetColumn) -> dict[str, Any]:
-    is_text = pa.types.is_dictionary(column.element_type) or pa.types.is_string(column.element_type)
-    is_float = pa.types.is_floating(column.element_type)
-    data_type = "sc:Text" if is_text else "sc:Float" if is_float else "sc:Integer"
-    field: dict[str, Any] = {
-        "@type": "cr:Field",
-        "@id": f"{record_set}/{name}",
-        "name": name,
-        "description": column.meaning,
-        "dataType": data_type,
-        "source": {"fileSet": {"@id": file_set}, "extract": {"column": name}},
-    }
-    if column.is_list:
-        field["repeated"] = True
-    return field

@@ -85,12 +85,11 @@ def prepare_upload(folder: Path, target: str, page: Path) -> Upload:
     return Upload(repository, files | {PAGE_FILE: page})
 
 
-def push(upload: Upload, *, public: bool, say: Callable[[str], None]) -> str:
-    """Upload a dataset in one commit, with the credentials of huggingface_hub.
+def push(upload: Upload, *, say: Callable[[str], None]) -> str:
+    """Upload a dataset in one commit, with the credentials of huggingface_hub; a new repository is private.
 
     Args:
         upload: the files.
-        public: whether a new repository is public.
         say: called with messages about the upload.
 
     Returns:
@@ -111,7 +110,7 @@ def push(upload: Upload, *, public: bool, say: Callable[[str], None]) -> str:
         ) from error
     api = HfApi()
     try:
-        url = api.create_repo(upload.repository, repo_type="dataset", private=not public, exist_ok=True)
+        url = api.create_repo(upload.repository, repo_type="dataset", private=True, exist_ok=True)
         published_names = api.list_repo_files(upload.repository, repo_type="dataset")
         listed_names = (
             _read_published_listing(api, upload.repository) if CHECKSUM_FILE in published_names else frozenset()

@@ -176,7 +176,6 @@ class SpaceLayout:
 
     Attributes:
         title: title of the dataset card.
-        slug: identifier made from the title.
         tags: tags of the dataset card.
         architectures_noun: plural noun for the architectures in the dataset card.
         meta_sentence: sentence in the dataset card that describes meta.json.
@@ -187,7 +186,6 @@ class SpaceLayout:
     """
 
     title: str
-    slug: str
     tags: tuple[str, ...]
     architectures_noun: str
     meta_sentence: str
@@ -222,7 +220,6 @@ def _isomorph_members() -> dict[int, list[int]]:
 
 _NASBENCH201_LAYOUT = SpaceLayout(
     title="NAS-Bench-201 robustness",
-    slug="nas-bench-201-robustness",
     tags=("neural-architecture-search", "robustness", "nas-bench-201"),
     architectures_noun="NAS-Bench-201 architectures",
     meta_sentence="`meta.json` names the 15,625 architectures, their isomorphs and the epsilons.",
@@ -247,7 +244,6 @@ def _meta_text_of_names(epsilons: Epsilons, architectures: Iterable[Architecture
 
 _NAMED_LAYOUT = SpaceLayout(
     title="Network robustness",
-    slug="network-robustness",
     tags=("robustness",),
     architectures_noun="networks",
     meta_sentence="`meta.json` names the networks and the epsilons.",

@@ -19,12 +19,10 @@ from robust201.core.errors import ConfigError, IncompleteError
 from robust201.core.records import ImageSet
 from robust201.export.card import (
     CARD_FILE,
-    CROISSANT_FILE,
     DEFAULT_LICENCE,
     CardFacts,
     card_text,
     check_licence,
-    croissant_text,
 )
 from robust201.export.folder import open_folder
 from robust201.export.groups import (
@@ -176,7 +174,6 @@ def export_dataset(
         *side_files,
         *listings,
         CARD_FILE,
-        CROISSANT_FILE,
         *result_names,
         *map(images_name, images),
     }
@@ -194,20 +191,19 @@ def export_dataset(
             folder.write(images_name(dataset), image_table_bytes(image_set))
         for name, text in side_files.items():
             folder.write(name, text)
-        for name, make_text in ((CARD_FILE, card_text), (CROISSANT_FILE, croissant_text)):
-            facts = CardFacts(
-                name=plan_description["name"],
-                licence=licence,
-                layout=layout_of(plan.space_name),
-                groups=exported_groups,
-                measurements=tuple(name for name in plan.measurements if name not in file_format.omitted_measurements),
-                protocols=protocol_counts,
-                files=tuple(folder.written[name] for name in sorted(folder.written)),  # all files written so far
-                columns=_columns_of_image_keys(plan, groups, file_format) if "parquet" in formats else {},
-                measures=dict(sorted(measure_columns.items())),
-                unevaluated_keys=_find_unevaluated_keys(plan, groups),
-            )
-            folder.write(name, make_text(facts))
+        facts = CardFacts(
+            name=plan_description["name"],
+            licence=licence,
+            layout=layout_of(plan.space_name),
+            groups=exported_groups,
+            measurements=tuple(name for name in plan.measurements if name not in file_format.omitted_measurements),
+            protocols=protocol_counts,
+            files=tuple(folder.written[name] for name in sorted(folder.written)),
+            columns=_columns_of_image_keys(plan, groups, file_format) if "parquet" in formats else {},
+            measures=dict(sorted(measure_columns.items())),
+            unevaluated_keys=_find_unevaluated_keys(plan, groups),
+        )
+        folder.write(CARD_FILE, card_text(facts))
         if parquet_names:
             parquet_listing = {
                 name.removeprefix(f"{PARQUET_FOLDER}/"): describe_file(folder.staging / name) for name in parquet_names

@@ -3,7 +3,6 @@
 Sizes are in points.
 """
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import pandas as pd
 
 from robust201.figures import palette
 from robust201.figures.panels import MIN_NUMBER_SIZE, NUMBER_SIZE, SMALL_SIZE, Chart, Layout, text_width
-from robust201.spaces.cell_space import INK, PAPER, CellSpace
+from robust201.spaces.cell_space import INK
 
 Limits = tuple[float, float]
 
@@ -452,46 +451,3 @@ def cell_tiles(
         alt.Chart(_ROW).mark_text(text="rank", align="right", dx=-3, **text).encode(x=alt.value(0), y=alt.value(0)),
     ]
     return layered(layers, 72)
-
-
-# ---- 8: a cell -----------------------------------------------------------------------------------------------------
-
-
-def cell(space: CellSpace, spec: str, layout: Layout) -> alt.LayerChart:
-    """Draw a cell: its nodes, and its edges with their operations."""
-    drawing = space.cell_parts(spec)
-    left, right, bottom, top = drawing.bounds
-
-    def scale(*ends: float) -> dict[str, Any]:
-        return {"axis": None, "scale": alt.Scale(domain=list(ends), nice=False, zero=False)}
-
-    position = {"x": alt.X("x:Q", **scale(left, right)), "y": alt.Y("y:Q", **scale(bottom, top))}
-    colour = alt.Color("colour:N", scale=None, legend=None)
-    # Segments of the curves. An edge without an operation has only every second segment, so that it looks dashed.
-    segments = [
-        (*start, *end, edge.colour)
-        for edge in drawing.edges
-        for step, (start, end) in enumerate(itertools.pairwise(edge.curve))
-        if edge.operation != "none" or step % 2
-    ]
-    lines = alt.Chart(pd.DataFrame(segments, columns=["x", "y", "to_x", "to_y", "colour"]).round(4))
-    ends = [(*edge.curve[-1], 90 - edge.angle, edge.colour) for edge in drawing.edges]
-    arrows = alt.Chart(pd.DataFrame(ends, columns=["x", "y", "angle", "colour"]).round(4))
-    label_rows = [(*edge.label_centre, edge.text, edge.colour) for edge in drawing.edges]
-    labels = alt.Chart(pd.DataFrame(label_rows, columns=["x", "y", "text", "colour"]).round(4))
-    node_rows = [(x, y, name) for name, (x, y) in drawing.nodes.items()]
-    nodes = alt.Chart(pd.DataFrame(node_rows, columns=["x", "y", "text"]))
-    diameter = 2 * drawing.radius * layout.width / (right - left)
-    halo = labels.mark_text(fontSize=MIN_NUMBER_SIZE, stroke=PAPER, strokeWidth=2.5, color=PAPER)
-    circle = nodes.mark_point(fill=PAPER, stroke=INK, strokeWidth=0.8, size=float(np.pi / 4 * diameter**2))
-    head = arrows.mark_point(shape="M0,0L-0.4,1.1L0.4,1.1Z", size=30, strokeWidth=0)
-    angle = alt.Angle("angle:Q", scale=None, legend=None)
-    layers = [
-        lines.mark_rule(strokeWidth=1, strokeCap="round").encode(**position, x2="to_x", y2="to_y", color=colour),
-        head.encode(**position, color=colour, angle=angle),
-        halo.encode(**position, text="text:N"),
-        labels.mark_text(fontSize=MIN_NUMBER_SIZE).encode(**position, text="text:N", color=colour),
-        circle.encode(**position),
-        nodes.mark_text().encode(**position, text="text:N"),
-    ]
-    return layered(layers, layout.width * (top - bottom) / (right - left))

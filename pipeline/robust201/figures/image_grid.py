@@ -1,22 +1,35 @@
-"""Grids of enlarged images with captions, drawn with Matplotlib."""
+"""Sheets of enlarged images with captions."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import altair as alt
 import numpy as np
-from matplotlib.figure import Figure
+import pandas as pd
 from numpy.typing import NDArray
+from PIL import Image
 
-from robust201.figures import matplotlib_parts as parts
-from robust201.figures.panels import SMALL_SIZE
-from robust201.spaces.cell_space import INK
+from robust201.analysis.labels import key_label
+from robust201.core.files import atomic_write
+from robust201.figures.panels import FONT, POINTS_PER_INCH, SMALL_SIZE, Chart
+from robust201.figures.vega_files import convert_svg, draw_svg
+from robust201.spaces.cell_space import INK, PAPER
 
-_LINE_HEIGHT = 0.16
-"""Height of a line of text, in inches."""
+FIGURE_WIDTH = 7.2
+"""Width of a sheet of images, in inches."""
+
+_LINE_HEIGHT = 11.0
+"""Height of a line of text, in points."""
+
+_MIN_SIDE = 256
+"""Minimum length of an enlarged image's longer side, in pixels; viewers would smooth smaller images."""
 
 
 class Tile(NamedTuple):
-    """An image in a grid.
+    """An image in a sheet.
 
     Attributes:
         pixels: (C, H, W) in [0, 1], with C of 1 or 3.
@@ -29,38 +42,66 @@ class Tile(NamedTuple):
 
 def draw_image_grid(
     rows: Sequence[Sequence[Tile]], *, column_labels: Sequence[str], row_labels: Sequence[str], width: float
-) -> Figure:
+) -> alt.LayerChart:
     """Draw rows of images.
 
     Args:
         rows: rows of images, all of the same length.
         column_labels: text above each column.
         row_labels: text to the left of each row; an empty text means that the row belongs to the row above.
-        width: width of the figure, in inches.
+        width: width of the sheet, in inches.
     """
-    n_columns = len(column_labels)
-    has_captions = any(tile.caption for row in rows for tile in row)
-    tile_size = width / (n_columns + 1)
-    height = len(rows) * (tile_size + (2 * _LINE_HEIGHT if has_captions else 0)) + 2 * _LINE_HEIGHT
-    figure = Figure(figsize=(width, height), layout="constrained")
-    panels = iter(parts.make_panels(figure, len(rows) * n_columns, n_columns))
-    for row_number, (row, label) in enumerate(zip(rows, row_labels, strict=True)):
-        for column_number, tile in enumerate(row):
-            axes = next(panels)
-            axes.imshow(_as_picture(tile.pixels), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
-            axes.set_xticks([])
-            axes.set_yticks([])
-            parts.style_axes(axes)
-            axes.set_xlabel(tile.caption, fontsize=SMALL_SIZE, color=INK)
-            if row_number == 0:
-                axes.set_title(column_labels[column_number], fontsize=SMALL_SIZE, color=INK)
-            if column_number == 0:
-                axes.set_ylabel(label, fontsize=SMALL_SIZE, color=INK)
-    return figure
+    side = POINTS_PER_INCH * width / (len(column_labels) + 1)
+    caption_height = _LINE_HEIGHT if any(tile.caption for row in rows for tile in row) else 0.0
+    row_height = side + caption_height + 4
+    tiles = pd.DataFrame(
+        [
+            {
+                "x": (column + 1) * side,
+                "y": _LINE_HEIGHT + row_number * row_height,
+                "middle": (column + 1.5) * side,
+                "below": _LINE_HEIGHT + row_number * row_height + side,
+                "url": _encode_png(tile.pixels),
+                "caption": tile.caption,
+            }
+            for row_number, row in enumerate(rows)
+            for column, tile in enumerate(row)
+        ]
+    )
+    heads = pd.DataFrame({"x": side * (np.arange(len(column_labels)) + 1.5), "text": list(column_labels)})
+    sides = pd.DataFrame({"y": _LINE_HEIGHT + row_height * np.arange(len(rows)) + side / 2, "text": list(row_labels)})
+    images = alt.Chart(tiles).mark_image(width=0.97 * side, height=0.97 * side, align="left", baseline="top")
+    captions = _text(tiles, baseline="top", dy=1)
+    layers: list[Chart] = [
+        images.encode(x=_pixel("x"), y=_pixel("y"), url="url:N"),
+        captions.encode(x=_pixel("middle"), y=_pixel("below"), text="caption:N"),
+        _text(heads, baseline="top").encode(x=_pixel("x"), y=alt.value(0), text="text:N"),
+        _text(sides, baseline="middle").encode(x=alt.value(side / 2), y=_pixel("y"), text="text:N"),
+    ]
+    config = alt.Config(background=PAPER, view=alt.ViewConfig(stroke=None), font=FONT)
+    sheet_width, height = side * (len(column_labels) + 1), _LINE_HEIGHT + row_height * len(rows)
+    return alt.LayerChart(layer=layers, config=config, width=sheet_width, height=height)
 
 
-def _as_picture(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
-    return pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
+def _text(rows: pd.DataFrame, **place: Any) -> alt.Chart:
+    chart: alt.Chart = alt.Chart(rows).mark_text(align="center", fontSize=SMALL_SIZE, color=INK, **place)
+    return chart
+
+
+def _pixel(field: str) -> dict[str, Any]:
+    """Return the position channel of a field in points from the top left corner."""
+    return {"field": field, "type": "quantitative", "scale": None, "axis": None}
+
+
+def _encode_png(pixels: NDArray[np.float32]) -> str:
+    """Return an image as the URL of an enlarged PNG."""
+    values = np.round(255 * np.clip(pixels, 0, 1)).astype(np.uint8)
+    picture = Image.fromarray(values[0] if len(values) == 1 else np.ascontiguousarray(values.transpose(1, 2, 0)))
+    factor = -(-_MIN_SIDE // max(picture.size))
+    picture = picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
+    stream = io.BytesIO()
+    picture.save(stream, "PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
 def change_to_image(change: NDArray[np.float32], max_change: float) -> NDArray[np.float32]:
@@ -70,3 +111,24 @@ def change_to_image(change: NDArray[np.float32], max_change: float) -> NDArray[n
     """
     scaled_change: NDArray[np.float32] = np.clip(0.5 + change / (2 * max(max_change, 1e-9)), 0, 1)
     return scaled_change
+
+
+def draw_corruptions(clean: NDArray[np.float32], corrupted: Mapping[str, NDArray[np.float32]]) -> alt.LayerChart:
+    """Draw one image under corruptions, one row per key, one column per severity, as in the dataset paper's figure 18.
+
+    Args:
+        clean: (3, H, W) pixels in [0, 1].
+        corrupted: (5, 3, H, W) pixels at severities 1 to 5, by key.
+    """
+    rows = [[Tile(image) for image in (clean, *severities)] for severities in corrupted.values()]
+    columns = ["clean", *(f"severity {severity}" for severity in range(1, 6))]
+    return draw_image_grid(
+        rows, column_labels=columns, row_labels=[key_label(key) for key in corrupted], width=FIGURE_WIDTH
+    )
+
+
+def save_figure(figure: alt.LayerChart, path: Path) -> Path:
+    """Write a sheet in the format given by the path's suffix; equal sheets have equal bytes."""
+    with atomic_write(path) as stream:
+        stream.write(convert_svg(draw_svg(figure.to_dict(validate=False)), path.suffix.lstrip(".")))
+    return path

@@ -18,7 +18,9 @@ from robust201.spaces.cell_space import INK
 Chart = alt.Chart | alt.LayerChart
 Spec = dict[str, Any]
 
-FONT = "DejaVu Sans"
+FONT = "DejaVu Sans, Liberation Sans"
+"""Font of files; vl-convert contains the second one, for machines without fonts."""
+
 TITLE_SIZE = 8.0
 TEXT_SIZE = 7.5
 SMALL_SIZE = 6.5

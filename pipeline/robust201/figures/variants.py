@@ -420,7 +420,7 @@ def draw_best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
 
 def _draw_cell(layout: Layout, space: CellSpace, spec: str) -> Chart:
-    return drawings.cell(space, spec, layout)
+    return space.draw_cell(spec, width=layout.width)
 
 
 def draw_neighbours(frame: pd.DataFrame, results: DatasetResults) -> Figure:

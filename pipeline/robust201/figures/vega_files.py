@@ -4,9 +4,6 @@ import base64
 import json
 import re
 from collections.abc import Sequence
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 
 import vl_convert
 
@@ -65,7 +62,6 @@ def convert_svg(svg: str, file_format: str) -> bytes:
 
 def draw_svg(spec: Spec) -> str:
     """Draw a specification with one pixel per point."""
-    _register_fonts()
     svg = vl_convert.vegalite_to_svg(json.dumps(spec), vl_version="6.4", allowed_base_urls=[])
     # The ids that Vega gives to clips and gradients depend on earlier drawings in the process, so they are renumbered.
     stable_ids = {name: f"part{index}" for index, name in enumerate(dict.fromkeys(_ID.findall(svg)))}
@@ -103,11 +99,3 @@ def _rasterise(group: str) -> str:
     svg_head = f'<svg xmlns="http://www.w3.org/2000/svg" {size_attributes} viewBox="{view_box}">'
     png = base64.b64encode(vl_convert.svg_to_png(f"{svg_head}{group}</svg>", ppi=PNG_DPI)).decode()
     return f'<image x="{left:g}" y="{top:g}" {size_attributes} xlink:href="data:image/png;base64,{png}"/>'
-
-
-@cache
-def _register_fonts() -> None:
-    """Register Matplotlib's bundled font, so that text looks the same on machines without fonts."""
-    matplotlib = find_spec("matplotlib")
-    if matplotlib is not None and matplotlib.origin is not None:
-        vl_convert.register_font_directory(str(Path(matplotlib.origin).parent / "mpl-data" / "fonts" / "ttf"))

@@ -7,7 +7,6 @@ further arrays, such as the origin of each image. A sweep reads such a folder li
 
 import io
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -103,10 +102,3 @@ def write_split(
     with atomic_write(folder / f"{split}.npz") as stream:
         stream.write(content.getbuffer())
     return digest
-
-
-def describe_folder(folder: Path, n_classes: int, image_size: int) -> str:
-    """Return the `datasets` section of a sweep YAML that reads this folder."""
-    name = re.sub(r"^[^A-Za-z0-9]+|[^\w.-]", "-", folder.name).lstrip("-") or "made"
-    path = json.dumps(str(folder), ensure_ascii=False)  # a JSON string is also a YAML string
-    return f"datasets:\n  {name}: {{path: {path}, classes: {n_classes}, image_size: {image_size}}}"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PACKAGES = {
     **{name: name for name in ("torch", "numpy", "foolbox", "pyautoattack", "ray", "pyarrow", "orjson", "pandas")},
-    **{name: name for name in ("scipy", "pydantic", "safetensors", "altair", "matplotlib", "psutil", "fsspec")},
+    **{name: name for name in ("scipy", "pydantic", "safetensors", "altair", "psutil", "fsspec")},
     "scikit-learn": "sklearn",
     "pillow": "PIL",
     "pyyaml": "yaml",

@@ -15,7 +15,7 @@ from robust201.weights.store import CheckpointStore
 
 @dataclass(frozen=True)
 class TrainingStatus:
-    """Status of the last `train` run in a store; a snapshot is the weights after some number of steps.
+    """Status of the last training `run` in a store; a snapshot is the weights after some number of steps.
 
     Attributes:
         state: ``running``, ``draining``, ``stopped``, ``drained`` or ``finished``; ``interrupted`` if the run did not

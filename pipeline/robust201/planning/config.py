@@ -132,7 +132,7 @@ class CheckpointsSection(Section):
     """Checkpoint store, and the filters that select one training run per network."""
 
     path: ConfigPath
-    """A checkpoint store, written by `robust201 import` or `robust201 train`."""
+    """A checkpoint store, written by `robust201 import` or `robust201 run`."""
     epochs: PositiveInt | None = None
     """Training length of the weights in epochs; by default 200 if available, else the longest."""
     seed: int | None = None

@@ -38,8 +38,8 @@ def override_config(fields: Mapping[str, Any], path: Path, overrides: Mapping[st
     """Apply command-line overrides to the fields of a file and validate them (see `load_config`)."""
     if _describes_trainings(fields):
         raise ConfigError(
-            f"Reading the sweep failed for {path}: expected a sweep, got a training YAML. Run it with: robust201 train "
-            f"{path} (plan, status and submit also accept it)"
+            f"Reading the sweep failed for {path}: expected a sweep, got a training YAML. Only plan, run, "
+            "submit and status accept it."
         )
     return parse_config(_override_fields(fields, overrides), str(path), _make_locator(path, overrides))
 
@@ -55,14 +55,8 @@ def _describes_trainings(fields: Mapping[str, Any]) -> bool:
 
 def load_training(path: Path, /, **overrides: Any) -> TrainingConfig:
     """Read and check a training YAML, like `load_config` for a sweep."""
-    fields = read_fields(path, "training YAML")
-    if not _describes_trainings(fields) and "results" in fields:
-        raise ConfigError(
-            f"Reading the training YAML failed for {path}: expected a training YAML, got a sweep. Run it with: "
-            f"robust201 run {path}"
-        )
     locate = _make_locator(path, overrides)
-    config = parse_training(_override_fields(fields, overrides), str(path), locate)
+    config = parse_training(_override_fields(read_fields(path, "training YAML"), overrides), str(path), locate)
     _check_normalisations(config.datasets, "training YAML", locate)
     return config
 

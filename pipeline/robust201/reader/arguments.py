@@ -93,16 +93,5 @@ def as_level(level: object, error_prefix: str) -> float:
     return number
 
 
-def as_draws(n_draws: object, error_prefix: str) -> int:
-    """Return a number of bootstrap resamples as an int; it must be 0 or at least 2."""
-    is_number = isinstance(n_draws, numbers.Integral) and not isinstance(n_draws, bool)
-    number = int(n_draws) if is_number else -1  # type: ignore[call-overload]
-    if number < 0 or number == 1:  # a single resample has no variance
-        raise ConfigError(
-            f"{error_prefix}: expected 0 or at least 2 bootstrap draws, got {reprlib.repr(n_draws)}. Try 1000."
-        )
-    return int(number)
-
-
 def _describe_type(value: Any) -> str:
     return "nothing" if value is None else f"a value of type {type(value).__name__}"

@@ -30,8 +30,8 @@ from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from robust201.tasks.columns import PUBLISHED
 
 if TYPE_CHECKING:
+    import altair as alt
     import pandas as pd
-    from matplotlib.axes import Axes
 
     from robust201.reader.derived import DerivedMetrics
     from robust201.reader.outcomes import Outcomes
@@ -258,8 +258,8 @@ class RobustnessDataset:
         """Return the id, as text, of a cell string."""
         return self._find_id(s)
 
-    def draw_arch(self, s: str | None = None, i: int | str | None = None, *, ax: "Axes | None" = None) -> "Axes":
-        """Draw a cell, given its string or id; by default on pyplot's current axes, as the published helper does."""
+    def draw_arch(self, s: str | None = None, i: int | str | None = None) -> "alt.LayerChart":
+        """Draw a cell, given its string or id, as a chart that notebooks display and whose `save` writes files."""
         architecture = s if s is not None else i
         if architecture is None:
             raise ArchitectureError("Drawing failed: a cell string or an id is needed. Pass s=… or i=….")
@@ -270,11 +270,7 @@ class RobustnessDataset:
                 f"Drawing failed for {format_architecture(identifier)}: the architectures "
                 f"of the space {self.files.space_name or 'of these files'} are not cells. Only cells can be drawn."
             )
-        if ax is None:
-            import matplotlib.pyplot as plt
-
-            ax = plt.gca()
-        return space.draw_cell(ax, self.id_to_string(identifier), f"#{identifier}")
+        return space.draw_cell(self.id_to_string(identifier), f"#{identifier}")
 
     @overload
     def accuracy(
@@ -325,7 +321,7 @@ class RobustnessDataset:
 
         The value is the same as in `query`: a single value, or a list in the order of `strengths`. A JSON file is read
         completely and cached (see `reader.file_cache`), whereas only a part of a Parquet file is read. Convert large
-        JSON files with ``robust201 convert`` first. Threads and forked processes may share a dataset.
+        JSON files with `export.conversion.convert_dataset` first. Threads and forked processes may share a dataset.
         """
         identifier, uid = self._find_id(architecture), self.get_uid(architecture)
         for argument_name, name in (("dataset", dataset), ("key", key), ("measurement", measure)):
@@ -501,11 +497,8 @@ class RobustnessDataset:
         keys: NameOrNames | None = None,
         *,
         reference: int | str | None = None,
-        ties: float = 0.05,
-        n_draws: int = 0,
-        seed: int = 0,
     ) -> "DerivedMetrics":
-        """Compute rankings with their uncertainty, and derived metrics.
+        """Compute derived metrics.
 
         If architectures have several sets of weights, each set is a separate network (see `select`).
 
@@ -513,14 +506,9 @@ class RobustnessDataset:
             datasets: names of datasets.
             keys: names of keys.
             reference: network to which corruption errors are relative.
-            ties: significance level for ties with the best network.
-            n_draws: number of bootstrap resamples for intervals of medians, ranks and rank correlations, at least 2, or
-                0 for no intervals.
-            seed: seed of the bootstrap resamples.
 
         Raises:
-            ConfigError: a dataset, key or the reference does not exist, the level is not between 0 and 1, or `n_draws`
-                is 1.
+            ConfigError: a dataset, key or the reference does not exist.
             ResultsError: per-image outcomes contradict the accuracies.
         """
         from robust201.reader.derived import derive_metrics
@@ -531,7 +519,7 @@ class RobustnessDataset:
         )
         reference_id = None if reference is None else parse_architecture_id(self.get_uid(reference))
         files = self.select().files
-        return derive_metrics(files, *datasets_and_keys, reference=reference_id, level=ties, n_draws=n_draws, seed=seed)
+        return derive_metrics(files, *datasets_and_keys, reference=reference_id)
 
     @overload
     def worst_case(

@@ -16,18 +16,12 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, format_architecture
-from robust201.reader.arguments import as_draws, as_level
 from robust201.reader.frames import read_frame
 from robust201.reader.outcomes import Outcomes
-from robust201.reader.rankings import Ranking, StoredResults, rank_evaluations, to_plain_number
 from robust201.reader.result_files import ResultFiles
+from robust201.reader.stored_results import StoredResults
 from robust201.reader.value_checks import CLEAN, parse_architecture_id
-from robust201.statistics.calibration import (
-    BINS_REQUIREMENT,
-    SOFTMAX_REQUIREMENT,
-    binned_calibration,
-    stored_calibration,
-)
+from robust201.statistics.calibration import stored_calibration
 from robust201.statistics.outcomes import attack_success_rates, count_correct, worst_case
 from robust201.statistics.rank_correlation import correlate_ranks
 from robust201.statistics.robustness import (
@@ -36,9 +30,7 @@ from robust201.statistics.robustness import (
     relative_corruption_errors,
     robustness_r,
 )
-from robust201.statistics.variance import summarise_seeds
 from robust201.tasks import expand_keys
-from robust201.tasks.columns import CALIBRATION
 
 MIN_RANKED_ARCHITECTURES = 8
 """Minimum number of architectures for computing the agreement of two rankings."""
@@ -103,13 +95,11 @@ class DerivedMetrics:
     """Derived metrics of a dataset.
 
     Attributes:
-        rankings: rankings with their uncertainty.
         metrics: the metrics.
         needs: what the metrics that could not be computed require, by the comma-separated names of these metrics.
         agreements: agreement of robustness R with mean accuracies.
     """
 
-    rankings: Sequence[Ranking]
     metrics: Sequence[MetricRow]
     needs: Mapping[str, str]
     agreements: Sequence[RankAgreement] = ()
@@ -118,16 +108,15 @@ class DerivedMetrics:
         metrics = [
             {
                 **{name: value for name, value in metric._asdict().items() if name != "values"},
-                "values": {str(architecture): to_plain_number(value) for architecture, value in metric.values.items()},
+                "values": {str(architecture): _to_plain_number(value) for architecture, value in metric.values.items()},
             }
             for metric in self.metrics
         ]
-        rankings = [ranking.to_payload() for ranking in self.rankings]
         agreements = [
-            {name: to_plain_number(value) for name, value in agreement._asdict().items()}
+            {name: _to_plain_number(value) for name, value in agreement._asdict().items()}
             for agreement in self.agreements
         ]
-        return {"rankings": rankings, "metrics": metrics, "agreements": agreements, "needs": dict(self.needs)}
+        return {"metrics": metrics, "agreements": agreements, "needs": dict(self.needs)}
 
     def to_frame(self) -> pd.DataFrame:
         """Return a DataFrame with one row per metric, key, strength and architecture."""
@@ -148,19 +137,13 @@ def derive_metrics(
     keys: Sequence[str] | None = None,
     *,
     reference: ArchitectureId | None = None,
-    level: float = 0.05,
-    n_draws: int = 0,
-    seed: int = 0,
 ) -> DerivedMetrics:
     """Compute derived metrics (see `RobustnessDataset.metrics`)."""
-    error_prefix = f"Computing metrics failed for {files.path}"
-    level, n_draws = as_level(level, error_prefix), as_draws(n_draws, error_prefix)
     datasets = None if datasets is None else tuple(dict.fromkeys(datasets))
     keys = None if keys is None else expand_keys(keys, files.keys)
     metrics: list[MetricRow] = []
-    rankings: list[Ranking] = []
     agreements: list[RankAgreement] = []
-    requirements: dict[str, str] = {"equal-mass and class-wise calibration error, brier, aurc": SOFTMAX_REQUIREMENT}
+    requirements: dict[str, str] = {}
     if datasets is None:  # a copy of the published data may lack some of its datasets
         evaluated_datasets = [
             name
@@ -170,7 +153,6 @@ def derive_metrics(
         datasets = tuple(evaluated_datasets or files.datasets)
     for dataset in datasets:
         results = StoredResults.read(files, dataset, keys)
-        rankings += rank_evaluations(results, level, n_draws, seed)
         metrics += [metric_row for derive in _DERIVATIONS for metric_row in derive(results, requirements)]
         metrics += _derive_corruption_errors(results, requirements, reference)
         agreements += [
@@ -179,7 +161,7 @@ def derive_metrics(
             if metric_row.dataset == dataset and _can_compare_ranks(metric_row)
         ]
     metrics += _derive_seed_deviations(files, datasets, keys, requirements)
-    return DerivedMetrics(rankings, metrics, requirements, agreements)
+    return DerivedMetrics(metrics, requirements, agreements)
 
 
 def _can_compare_ranks(metric: MetricRow) -> bool:
@@ -317,23 +299,6 @@ def _derive_calibration(results: StoredResults, requirements: dict[str, str]) ->
             yield from _make_metric_rows(results.name, names, key, strength, metrics_by_network)
 
 
-def _derive_binned_calibration(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
-    files = results.files
-    for key in results.accuracies:
-        if files.find(results.name, key, CALIBRATION) is None:
-            requirements["ece, maximum_calibration_error"] = BINS_REQUIREMENT
-            continue
-        bins, is_single = files.read(results.name, key, CALIBRATION), files.has_single_value(results.name, key)
-        for position, strength in enumerate(files.strengths(results.name, key)):
-            metrics_by_network = {
-                parse_architecture_id(identifier): binned_calibration(value["counts"], value["confidence"])
-                for identifier, architecture_bins in bins.items()
-                if (value := architecture_bins if is_single else architecture_bins[position]) is not None
-            }
-            names = "ece", "maximum_calibration_error"
-            yield from _make_metric_rows(results.name, names, key, strength, metrics_by_network)
-
-
 def _make_metric_rows(
     dataset: str,
     names: Sequence[str],
@@ -360,7 +325,6 @@ _DERIVATIONS: tuple[Callable[[StoredResults, dict[str, str]], Iterator[MetricRow
     _derive_success_rates,
     _derive_worst_cases,
     _derive_calibration,
-    _derive_binned_calibration,
 )
 """Functions that yield metrics of a dataset. They add what is required for metrics that they cannot compute to the
 dict."""
@@ -372,7 +336,7 @@ def _derive_corruption_errors(
     keys = results.keys("corruption")
     if reference is None:
         if keys:
-            requirements["corruption_error, mean_corruption_error"] = "a reference network: --reference ARCHITECTURE"
+            requirements["corruption_error, mean_corruption_error"] = "a reference network (metrics(reference=…))"
         return
     if not keys:
         requirements["corruption_error, mean_corruption_error"] = "results of a corruption"
@@ -442,7 +406,12 @@ def _derive_seed_deviations(
             if strength == CLEAN_STRENGTH and files.uses_clean_at_zero(dataset, str(key)):
                 continue
             accuracies = group.pivot_table(index="architecture", columns="weights", values="value", dropna=False)
-            deviations, pooled_deviation = summarise_seeds(accuracies.to_numpy())
-            note = f"over {', '.join(weights_names)}; pooled {pooled_deviation:.4g}"
-            deviation = pd.Series(deviations, index=accuracies.index)
+            note = f"over {', '.join(weights_names)}"
+            deviation = accuracies.std(axis=1, ddof=1)
             yield MetricRow(dataset, "training_seed_deviation", str(key), float(str(strength)), deviation, note)
+
+
+def _to_plain_number(value: Any) -> Any:
+    """Convert a NumPy number to a JSON value; NaN becomes None."""
+    number = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(number, float) and math.isnan(number) else number

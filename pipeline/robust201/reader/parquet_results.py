@@ -183,7 +183,7 @@ def check_listed(path: Path, expected: ListedFile | None) -> None:
     )
     raise ResultsError(
         f"Reading failed for {path}: {difference}. Export or download the file again; if it was converted from JSON "
-        f"files, run `robust201 convert`; if it was changed on purpose, delete {PARQUET_FILES}."
+        f"files, convert it again; if it was changed on purpose, delete {PARQUET_FILES}."
     )
 
 

@@ -5,7 +5,7 @@ the same images, as a separate small sweep in another folder, which also stores 
 resumed, runs on the same executors, and does not modify the audited sweep.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,13 @@ from robust201.planning.plan_file import load_plan
 from robust201.runtime.scheduler import RunTally
 from robust201.shards import ShardStore
 from robust201.statistics.significance import holm_adjust, mcnemar_p_values
-from robust201.tasks import ENGINES, TASKS, suggest_key
+from robust201.tasks import ENGINES, TASKS
 
 AUDIT_LEVEL = 0.01
 """Significance level: the maximum probability that an audit finds a difference between equally strong engines."""
+
+_SEED = 0
+"""Seed for sampling architectures and images."""
 
 RunSweep = Callable[[SweepConfig], RunTally]
 
@@ -71,29 +74,25 @@ class AuditedEvaluation:
         return asdict(self) | by_engine | {"differs": self.differs}
 
 
-def sample_sweep(
-    config: SweepConfig, *, networks: int, images: int, seed: int, keys: Collection[str] | None, out: Path
-) -> dict[str, SweepConfig]:
+def sample_sweep(config: SweepConfig, *, networks: int, images: int, out: Path) -> dict[str, SweepConfig]:
     """Return the small sweeps of an audit, by engine.
 
     Args:
         config: the sweep to audit.
         networks: number of architectures to sample.
         images: number of test images per dataset to sample.
-        seed: seed for sampling architectures and images.
-        keys: attacks to audit; None for all attacks of the sweep that both engines support.
         out: folder of the audit.
 
     Raises:
-        ConfigError: a key is not an attack of the sweep that both engines support with its parameters, the sweep has no
-            such attack, or the folder contains other files.
+        ConfigError: the sweep has no attack that both engines support with its parameters, or the folder contains other
+            files.
         DatasetError: images are missing or damaged.
     """
     other_files = [path.name for path in sorted(out.iterdir()) if path.name not in ENGINES] if out.is_dir() else []
     if other_files:
         raise ConfigError(
             f"Auditing failed for {out}: expected a new folder or the folder of a previous audit, got a folder that "
-            f"contains {other_files[0]}. Choose another folder with --out."
+            f"contains {other_files[0]}. Move these files away."
         )
     auditable_keys = [
         key
@@ -105,24 +104,21 @@ def sample_sweep(
             for engine in ENGINES
         )
     ]
-    unsupported_keys = [key for key in keys or () if key not in auditable_keys]
-    if unsupported_keys or not auditable_keys:
-        supported_keys_text = f"it has {', '.join(auditable_keys)}" if auditable_keys else "it has none"
+    if not auditable_keys:
         raise ConfigError(
-            f"Auditing failed for {unsupported_keys[0] if unsupported_keys else config.name}: expected attacks of the "
-            f"sweep that both engines support ({supported_keys_text}). Choose other keys with --keys, or audit another "
-            f"sweep.{suggest_key(unsupported_keys[0], auditable_keys) if unsupported_keys else ''}"
+            f"Auditing failed for {config.name}: expected attacks that both engines support, got none. Verify another "
+            "sweep with the libraries."
         )
     full_inputs = Inputs(config.model_copy(update={"images": config.images.model_copy(update={"count": None})}))
     n_images = min(images, *(len(full_inputs.images(dataset)) for dataset in config.datasets))
     architectures = config.selected_architectures
-    sampled_indices = np.random.default_rng(seed).choice(
+    sampled_indices = np.random.default_rng(_SEED).choice(
         len(architectures), size=min(networks, len(architectures)), replace=False
     )
     common_fields = {
         "architectures": tuple(architectures[index] for index in sorted(sampled_indices.tolist())),
-        "images": config.images.model_copy(update={"count": n_images, "seed": seed}),
-        "keys": {key: config.keys[key] for key in auditable_keys if keys is None or key in keys},
+        "images": config.images.model_copy(update={"count": n_images, "seed": _SEED}),
+        "keys": {key: config.keys[key] for key in auditable_keys},
         "datasets": {
             name: section.model_copy(update={"corruptions": None}) for name, section in config.datasets.items()
         },

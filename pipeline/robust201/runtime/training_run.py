@@ -80,17 +80,12 @@ def require_explicit_device(config: TrainingConfig) -> None:
 
 @dataclass(frozen=True)
 class TrainingSelection:
-    """Selection of a YAML's training runs: the first `limit` runs with one of `recipes`; None means no restriction."""
+    """Selection of a YAML's training runs: those with one of `recipes`; None means all runs."""
 
     recipes: tuple[str, ...] | None = None
-    limit: int | None = None
 
     def select(self, config: TrainingConfig) -> list[Training]:
-        trainings = config.trainings()
-        matching_trainings = [
-            training for training in trainings if self.recipes is None or training.recipe in self.recipes
-        ]
-        return matching_trainings[: self.limit]
+        return [training for training in config.trainings() if self.recipes is None or training.recipe in self.recipes]
 
 
 ALL_TRAININGS = TrainingSelection()
@@ -171,7 +166,7 @@ def _prepare(
 
 
 class _Run:
-    """A run of the `train` command, executed in stages."""
+    """A run of a training YAML, executed in stages."""
 
     def __init__(
         self,

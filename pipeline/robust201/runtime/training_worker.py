@@ -16,7 +16,7 @@ from robust201.training.loop import Snapshot, measure_accuracy, train
 from robust201.training.state import EpochRecord
 from robust201.weights.store import CheckpointStore
 
-_SOURCE = "robust201 train"
+_SOURCE = "robust201 run"
 """Value of the field `source` in the manifest."""
 
 

@@ -11,8 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from robust201.shards.arrow_arrays import join_chunks, numbers_of, to_numpy
-from robust201.statistics.calibration import FRACTION_BITS
-from robust201.tasks.columns import COLUMNS, COUNTS, STANDARD_COLUMNS, Column
+from robust201.tasks.columns import COLUMNS, COUNTS, FRACTION_BITS, STANDARD_COLUMNS, Column
 from robust201.tasks.measurements import row_sum_tolerance
 
 RowMask = NDArray[np.bool_]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from robust201.spaces.base import Space
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    import altair as alt
 
 INK = "#22272e"
 """Colour of text and lines in drawings and figures; report pages replace it with their text colour."""
@@ -94,7 +94,7 @@ class CellSpace(Space):
         reference_kernel_parameters: number of kernel parameters for figures that compare cells of equal size.
         edit_distance: returns the number of edges on which two cell strings differ.
         neighbours: returns the cells that differ from a cell string on one edge.
-        draw_cell: draws a cell, given axes, cell string and title.
+        draw_cell: draws a cell, given its string, a title and the width in points.
         cell_parts: returns the parts of a drawing of a cell string.
         all_edge_parts: returns the parts of a drawing of all operations on every edge.
     """
@@ -115,6 +115,6 @@ class CellSpace(Space):
     reference_kernel_parameters: int
     edit_distance: Callable[[str, str], int]
     neighbours: Callable[[str], list[Neighbour]]
-    draw_cell: "Callable[..., Axes]"
+    draw_cell: "Callable[..., alt.LayerChart]"
     cell_parts: Callable[[str], CellParts]
     all_edge_parts: Callable[[], CellParts]

@@ -1,4 +1,4 @@
-"""Pareto fronts and their hypervolumes, for objectives to maximise."""
+"""Pareto fronts, for objectives to maximise."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,29 +41,3 @@ def non_dominated_mask(values: _Floats) -> NDArray[np.bool_]:
     is_distinct_point_on_front[front_indices(distinct)] = True
     is_on_front[complete_indices] = is_distinct_point_on_front[distinct_indices.reshape(-1)]
     return is_on_front
-
-
-def hypervolume(values: _Floats) -> float:
-    """Return the volume between 0 and the front of points (n, m); points with an objective of 0 or less add nothing.
-
-    Each point adds the volume of its box minus the part that the boxes of later points cover (While, Bradstreet and
-    Barone, "A Fast Way of Calculating Exact Hypervolumes", IEEE TEC 16, 2012).
-    """
-    positive = values[(values > 0).all(axis=1)]
-    return _volume(positive) if len(positive) else 0.0
-
-
-def _volume(points: _Floats) -> float:
-    """Return the volume of the union of the boxes between 0 and each positive point."""
-    if points.shape[1] == 1:
-        return float(points.max())
-    points = points[front_indices(points)]
-    if points.shape[1] == 2:
-        points = points[np.argsort(-points[:, 0])]
-        heights = np.diff(points[:, 1], prepend=0.0)
-        return float(points[:, 0] @ heights)
-    points = points[np.argsort(points[:, -1])]
-    volume = float(np.prod(points[-1]))
-    for index, point in enumerate(points[:-1]):
-        volume += float(np.prod(point)) - _volume(np.minimum(points[index + 1 :], point))
-    return volume

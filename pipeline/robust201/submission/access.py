@@ -111,10 +111,8 @@ def _token_file_error(path: Path, fault: str) -> ConfigError:
     return ConfigError(f"Reading the token failed for {path}: expected {expected}, got {fault}. {advice}.")
 
 
-def check_access(address: str, token: str | None, *, insecure: bool = False) -> Access:
+def check_access(address: str, token: str | None) -> Access:
     """Return access to a head after checking that connecting to its address with this token is safe.
-
-    `insecure` permits a head on another machine without a token.
 
     Raises:
         ConfigError: the address is not HTTP (for another scheme, Ray's client would import a module of that name), or
@@ -131,10 +129,10 @@ def check_access(address: str, token: str | None, *, insecure: bool = False) -> 
             "the head's dashboard."
         )
     access = Access(address.rstrip("/"), token)
-    if token is None and not access.is_loopback and not insecure:
+    if token is None and not access.is_loopback:
         raise ConfigError(
             f"Submitting failed for {access.address}: connecting to another machine requires a token, and none is set. "
             "Start the cluster with RAY_AUTH_MODE=token and put its token into ~/.ray/auth_token or RAY_AUTH_TOKEN "
-            "(docs/ray.md), or pass --insecure."
+            "(docs/ray.md)."
         )
     return access

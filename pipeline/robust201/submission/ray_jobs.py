@@ -67,41 +67,30 @@ def entrypoint(shipment: Shipment) -> str:
 
     `python -m` finds the package `robust201` beside the YAML, in the archive, before an installed one.
     """
-    command = ["python", "-m", "robust201", shipment.verb, shipment.file_name, "--executor", "ray"]
+    command = ["python", "-m", "robust201", "run", shipment.file_name, "--executor", "ray"]
     return shlex.join([*command, *shipment.filter_options])
 
 
-def submit_job(client: Any, shipment: Shipment, archive: Path, job_id: str | None) -> str:
-    """Upload an archive, start its job and return the job's id, by default the sweep's name and 8 random hex digits."""
-    job_id = job_id or f"{shipment.config.name}-{uuid.uuid4().hex[:8]}"
+def submit_job(client: Any, shipment: Shipment, archive: Path) -> str:
+    """Upload an archive, start its job and return the job's id: the sweep's name and 8 random hex digits."""
+    job_id = f"{shipment.config.name}-{uuid.uuid4().hex[:8]}"
     # By default, Ray kills a stopped job 3 seconds after SIGTERM, but its workers need time to finish their parts.
     drain_seconds = int(60 * (shipment.config.execution.part_minutes + 1))
     environment = {**shipment.variables, "RAY_JOB_STOP_WAIT_TIME_S": str(drain_seconds)}
     try:
-        statuses = _read_statuses(client)
-        if job_id not in statuses:
-            return str(
-                client.submit_job(
-                    entrypoint=entrypoint(shipment),
-                    submission_id=job_id,
-                    runtime_env={"working_dir": str(archive), "env_vars": environment},
-                    metadata={"robust201_sweep": shipment.config.name},
-                )
+        return str(
+            client.submit_job(
+                entrypoint=entrypoint(shipment),
+                submission_id=job_id,
+                runtime_env={"working_dir": str(archive), "env_vars": environment},
+                metadata={"robust201_sweep": shipment.config.name},
             )
+        )
     except _REQUEST_ERRORS as error:
         raise ConfigError(
             f"Submitting failed for {job_id}: the head did not accept the job ({one_line(error)}). Check the "
             "head's log, then submit again."
         ) from error
-    advice = (
-        "Choose another id; finished work is kept."
-        if statuses[job_id].is_terminal()
-        else f"Follow the job with --follow {job_id}, or choose another id."
-    )
-    raise ConfigError(
-        f"Submitting failed for {job_id}: the cluster already has a job with this id, in state "
-        f"{statuses[job_id].value}. {advice}"
-    )
 
 
 def _read_statuses(client: Any) -> dict[str, JobStatus]:

@@ -24,11 +24,10 @@ SLURM_FOLDER = "slurm"
 """Subfolder of the results folder that contains the batch file and one log per task."""
 
 DRAIN_SECONDS = 600
-"""Default lead time in seconds: a task begins to drain this long before its time limit. It is twice the maximum time of
+"""Longest lead time in seconds: a task begins to drain this long before its time limit. It is twice the maximum time of
 the fused engine's parts (slices of a network's work). To drain means to finish the evaluations in progress and to start
 no others."""
 
-_MAX_DRAIN_SECONDS = 65_535
 _ENDING_SECONDS = 60
 """Seconds between the end of draining and the time limit, in which the task writes its last files and is requeued."""
 
@@ -36,9 +35,7 @@ _PLAIN_TIME = re.compile(r"(\d{1,7})(?::(\d{1,2}))?(?::(\d{1,2}))?")
 _DAYS_TIME = re.compile(r"(\d{1,4})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?")
 _OPTION_PATTERNS = {
     "gpus_per_task": (r"(?:[A-Za-z][\w.-]*:)?\d{1,4}", "a number of GPUs, or TYPE:NUMBER such as a100:1"),
-    "mem": (r"\d{1,9}[KMGT]?", "a size such as 16G"),
     "partition": (r"\w[\w.,+-]*", "a name, or names separated by commas"),
-    "account": (r"\w[\w.@+-]*", "a name"),
 }
 # robust201 sets these options, because shares, resuming and requeueing depend on them.
 _RESERVED_OPTIONS = ("-a", "--array", "--signal", "--requeue", "--no-requeue", "-o", "--output", "-e", "--error")
@@ -69,16 +66,12 @@ class ArrayOptions:
     max_parallel: int | None = None
     time: str | None = None
     gpus_per_task: str | None = None
-    cpus_per_task: int | None = None
-    mem: str | None = None
     partition: str | None = None
-    account: str | None = None
     extra: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
-    drain_seconds: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("tasks", "max_parallel", "cpus_per_task", "drain_seconds"):
+        for name in ("tasks", "max_parallel"):
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise _option_error(name, number, "at least 1")
@@ -91,19 +84,12 @@ class ArrayOptions:
         for line in self.setup:
             if "\0" in line or not line.strip():
                 raise _option_error("setup", line, "a shell line")
-        drain_limit = (
-            _MAX_DRAIN_SECONDS + 1 if self.time is None else min(parse_time_limit(self.time), _MAX_DRAIN_SECONDS + 1)
-        )
-        if self.drain_seconds is not None and self.drain_seconds >= drain_limit:
-            raise _option_error(
-                "drain_seconds", self.drain_seconds, f"a number below the time limit and at most {_MAX_DRAIN_SECONDS}"
-            )
+        if self.time is not None:
+            parse_time_limit(self.time)
 
     @property
     def drain_lead_seconds(self) -> int:
         """Number of seconds before the time limit at which a task begins to drain."""
-        if self.drain_seconds is not None:
-            return self.drain_seconds
         return DRAIN_SECONDS if self.time is None else min(DRAIN_SECONDS, max(1, parse_time_limit(self.time) // 4))
 
     @property
@@ -139,8 +125,7 @@ def task_resources(
 ) -> tuple[str | None, int, int]:
     """Return the resources of a task; those that the options do not set follow from its number of workers.
 
-    A task without GPUs has one worker. If it is the array's only task, it has as many workers as the YAML sets, or else
-    as its CPUs permit.
+    A task without GPUs has one worker. If it is the array's only task, it has as many workers as the YAML sets.
 
     Returns:
         The value of sbatch's ``--gres`` (None without a GPU), the number of CPUs and the number of workers. A single
@@ -151,8 +136,8 @@ def task_resources(
     cpus_per_worker = max(math.ceil(execution.cpus_per_worker), execution.threads)
     n_workers = max(1, int(n_gpus / execution.gpus_per_worker))
     if is_only_task and not n_gpus:
-        n_workers = execution.workers or max(1, (options.cpus_per_task or 0) // cpus_per_worker)
-    return f"gpu:{gpu_request}" if n_gpus else None, options.cpus_per_task or n_workers * cpus_per_worker, n_workers
+        n_workers = execution.workers or 1
+    return f"gpu:{gpu_request}" if n_gpus else None, n_workers * cpus_per_worker, n_workers
 
 
 def render(
@@ -165,14 +150,14 @@ def render(
 ) -> str:
     """Return the text of the batch file that computes the job shares `indices` of a sweep, or all training runs.
 
-    Each task reads `source` when it starts. `filter_options` are further options of `run` or `train`.
+    Each task reads `source` when it starts. `filter_options` are further options of `run`.
     """
     # Relative paths in the YAML refer to the folder from which the array is submitted.
     source, results, folder, python = source.absolute(), config.results.absolute(), Path.cwd(), sys.executable
     is_training = isinstance(config, TrainingConfig)
-    subcommand, output_path, share_option = "run", results, f' --share "$SLURM_ARRAY_TASK_ID/{n_shares}"'
+    output_path, share_option = results, f' --share "$SLURM_ARRAY_TASK_ID/{n_shares}"'
     if isinstance(config, TrainingConfig):
-        subcommand, output_path, share_option = "train", config.store.absolute(), ""
+        output_path, share_option = config.store.absolute(), ""
     _check_paths(source, results, folder, Path(python))
     _check_shell("\n".join(options.setup))  # checked separately, because a later line could close an open quote
     gres, n_cpus, n_workers = task_resources(options, config.execution, is_only_task=is_training)
@@ -184,17 +169,15 @@ def render(
         "--ntasks": "1",
         "--cpus-per-task": n_cpus,
         "--gres": gres,
-        "--mem": options.mem,
         "--time": options.time,
         "--partition": options.partition,
-        "--account": options.account,
         # With B:, only the batch process receives the signal (robust201, because of exec), and not its workers.
         "--signal": f"B:USR1@{options.drain_lead_seconds}",
         "--output": _quote_directive(f"{logs}/%A_%a.log"),
         "--open-mode": "append",
     }
     executor = ["--executor", "inline"] if n_workers == 1 else ["--executor", "ray", "--workers", str(n_workers)]
-    command = [python, "-P", "-m", "robust201", subcommand, str(source), "--out", str(output_path), *executor]
+    command = [python, "-P", "-m", "robust201", "run", str(source), "--out", str(output_path), *executor]
     command += ["--slurm-requeue", *filter_options]
     lines = [
         "#!/bin/bash",

@@ -42,7 +42,7 @@ class Shipment:
         variables: the environment variables that the YAML refers to and that are set here.
         bundled_names: sorted names of bundled files: the names after ``bundled:`` in the YAML, and the files that every
             job needs.
-        filter_options: further options of `run` or `train`, such as ``--keys``.
+        filter_options: further options of `run`, such as ``--keys``.
     """
 
     config: SweepConfig | TrainingConfig
@@ -50,11 +50,6 @@ class Shipment:
     variables: Mapping[str, str]
     bundled_names: tuple[str, ...]
     filter_options: tuple[str, ...] = ()
-
-    @property
-    def verb(self) -> str:
-        """Subcommand of robust201 that the job runs."""
-        return "train" if isinstance(self.config, TrainingConfig) else "run"
 
     @property
     def file_name(self) -> str:

@@ -70,7 +70,7 @@ class Job:
     Attributes:
         config: the configuration as read on this machine.
         source: the YAML or results folder, which is read again when the job starts.
-        filter_options: options of `run` or `train` that the job passes on, such as those that repeat `filters` or
+        filter_options: options of `run` that the job passes on, such as those that repeat `filters` or
             `selection`.
         filters: filters that select part of a sweep.
         selection: selection from the training runs of a YAML.

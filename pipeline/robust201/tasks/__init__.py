@@ -143,11 +143,7 @@ class Task:
         """
         if engine not in self.functions:
             other_engine = next(iter(self.functions)) if engine in ENGINES else ""
-            advice = (
-                f" Use engine {other_engine} (--engine {other_engine})."
-                if other_engine
-                else did_you_mean(engine, self.functions)
-            )
+            advice = f" Use engine {other_engine}." if other_engine else did_you_mean(engine, self.functions)
             raise ConfigError(
                 f"Loading {self.key} failed for engine {engine!r}: expected one of {', '.join(self.functions)}, got "
                 f"{engine!r}.{advice}"

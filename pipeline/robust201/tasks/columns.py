@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.statistics.calibration import FRACTION_BITS, N_BINS
-
 if TYPE_CHECKING:
     import torch
+
+FRACTION_BITS = 32
+"""Fractional bits of a stored sum of confidences."""
 
 Values = Mapping[str, NDArray[Any]]
 """Column name → array, as in `EvaluationResult.values`."""
@@ -107,7 +108,6 @@ class Column:
         count_images_of_value: (value) → number of images; None if the value does not determine it.
         contradiction: (value, `cm`) → text "EXPECTED, got ACTUAL" if the value contradicts `cm`, otherwise None.
         elements: name → description of Parquet columns, if each element has a separate Parquet column.
-        max_term: maximum that an image adds to a total of integers.
         wide_dtype: NumPy type for more than `MAX_COUNTED_CLASSES` classes; None if it is the same.
     """
 
@@ -124,7 +124,6 @@ class Column:
     count_images_of_value: Callable[[NDArray[Any]], int] | None = None
     contradiction: Callable[[NDArray[Any], Counts], str | None] | None = None
     elements: Mapping[str, str] | None = None
-    max_term: int = 1
     wide_dtype: np.dtype[Any] | None = None
 
     def dtype_for(self, n_classes: int) -> np.dtype[Any]:
@@ -201,45 +200,12 @@ def _contradiction_of_predictions(predictions: NDArray[Any], cm: Counts) -> str 
     )
 
 
-def _confidences_and_bins(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
-    """Return the confidence in the predicted class, and the index of its bin, computed in integers.
-
-    The bins are ((m - 1) / M, m / M] for m from 1 to M.
-    """
-    confidences = outputs.confidences.gather(1, outputs.predicted[:, None])[:, 0]
-    scale = 2**FRACTION_BITS
-    bins = (confidences * N_BINS + scale - 1).div(scale, rounding_mode="floor") - 1
-    return confidences, bins.clamp(0, N_BINS - 1)
-
-
-def _add_bin_counts(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
-    is_correct = (outputs.predicted == outputs.labels).long()
-    terms = is_correct[:, None].repeat(1, 2)
-    terms[:, 0] = 1
-    return _confidences_and_bins(outputs)[1], terms
-
-
-def _add_bin_confidence(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
-    confidences, bins = _confidences_and_bins(outputs)
-    return bins, confidences
-
-
-def _contradiction_of_bins(counts: NDArray[Any], cm: Counts) -> str | None:
-    n_correct, n_correct_in_bins = int(np.trace(cm)), int(counts[:, 1].sum())
-    if (counts[:, 1] > counts[:, 0]).any():
-        return "no bin with more correct images than images in total, got one"
-    return None if n_correct_in_bins == n_correct else f"{n_correct} correct images, got {n_correct_in_bins}"
-
-
 UNITS_PER_DISTANCE = 1e9
 """Distances are stored as integers, in units of 1e-9, where pixels are in [0, 1]."""
 
 NOT_FOOLED_DISTANCE = 2**53 - 1
 """Stored distance of an image that the attack does not fool: the largest integer that all JSON parsers represent
 exactly."""
-
-CALIBRATION = "calibration"
-"""Measurement of binned confidences, from which the expected calibration error is computed."""
 
 DISTANCES = "distances"
 """Column of per-image distances; the measurement has the same name."""
@@ -339,28 +305,6 @@ COLUMNS: dict[str, Column] = {
             add=lambda outputs: (outputs.positions, outputs.predicted),
             count_images_of_value=len,
             contradiction=_contradiction_of_predictions,
-        ),
-        Column(
-            "calibration_counts",
-            CALIBRATION,
-            "15 pairs: number of images whose confidence in the predicted class is in ((m - 1) / 15, m / 15], and "
-            "number of correctly classified images among them.",
-            field="counts",
-            dtype=np.dtype(np.int32),
-            dimensions=(N_BINS, 2),
-            add=_add_bin_counts,
-            count_images_of_value=lambda counts: int(counts[:, 0].sum()),
-            contradiction=_contradiction_of_bins,
-        ),
-        Column(
-            "calibration_confidence",
-            CALIBRATION,
-            "Sum over each bin of the confidences in the predicted class, in units of 2**-32.",
-            field="confidence",
-            dtype=np.dtype(np.int64),
-            dimensions=(N_BINS,),
-            add=_add_bin_confidence,
-            max_term=2**FRACTION_BITS,
         ),
         Column(
             DISTANCES,

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError
 from robust201.core.records import MAX_CLASSES
-from robust201.statistics.calibration import FRACTION_BITS
 from robust201.tasks.columns import (
     COLUMNS,
     COUNTS,
+    FRACTION_BITS,
     MAX_MATRIX_CLASSES,
     MEASUREMENTS,
     PREDICTIONS,
@@ -339,7 +339,7 @@ def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integ
         column = COLUMNS[name]
         n_counted = n_images if column.count_images_of_value is None else column.count_images_of_value(array)
         lowest, highest = (array.min(), array.max()) if column.is_exact and array.size else (0, 0)
-        if n_counted != n_images or lowest < 0 or (highest > n_images * column.max_term and not column.is_per_image):
+        if n_counted != n_images or lowest < 0 or (highest > n_images and not column.is_per_image):
             return f"{name} to count {n_images} images, got counts from {lowest} to {highest}, {n_counted} in total"
     if not has_counts(values):
         return None

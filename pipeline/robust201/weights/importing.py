@@ -58,8 +58,6 @@ def import_weights(
     recipe: str = "",
     epochs: int = 200,
     seed: int | None = DEFAULT_SEED,
-    format: str | None = None,  # noqa: A002
-    keep_going: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> ImportReport:
     """Read the selected weights of a source, check each network, and add the weights to a store.
@@ -76,16 +74,14 @@ def import_weights(
         recipe: name of the training recipe, to distinguish training runs of equal length and seed.
         epochs: training length to import: 200 or 12 in the published archives.
         seed: preferred training seed; a network without it uses its lowest seed. None imports every seed.
-        format: name of a format; None detects it from the path.
-        keep_going: collect rejections in the report and continue, instead of stopping at the first.
         progress: called with the number of finished networks and the total, which is an upper limit for tar archives.
 
     Raises:
-        CheckpointError: the source has an unknown format or contains no selected network. Without `keep_going`,
-            also if requested weights are absent, damaged, not finite, or belong to another network.
-        ArchitectureError: the source has a network that is not in the space (only without `keep_going`).
+        CheckpointError: the source has an unknown format or contains no selected network, or the first weights are
+            absent, damaged, not finite, or belong to another network. If later weights are, the report has messages.
+        ArchitectureError: the first network is not in the space.
         ConfigError: the recipe is not a valid name. For spaces other than the default, also if the number of classes is
-            unknown or `format` is set.
+            unknown.
     """
     if recipe and not re.fullmatch(_RECIPE_NAME, recipe):
         raise ConfigError(
@@ -93,25 +89,24 @@ def import_weights(
             "letters, digits, dots, dashes and underscores. Rename the recipe."
         )
     selection = Selection(None if datasets is None else tuple(datasets), str(epochs), seed)
-    readers, total = _open_source(source, space, indices, selection.datasets, n_classes, format)
+    readers, total = _open_source(source, space, indices, selection.datasets, n_classes)
     imported: list[CheckpointRecord] = []
     messages: list[str] = []
     for n_finished, read_network in enumerate(readers, start=1):
         for outcome in _import_network(read_network, selection, store, space, recipe):
             if isinstance(outcome, CheckpointRecord):
                 imported.append(outcome)
-            elif keep_going:
+            elif imported:
                 messages.append(str(outcome))
-            else:
-                store.flush()
+            else:  # probably a wrong option, which applies to all networks
                 raise outcome
         if progress is not None:
             progress(n_finished, total)
     store.flush()
-    if not imported and not messages:
+    if not imported:
         raise CheckpointError(
             f"Importing weights failed for {source}: the selection contains no network. "
-            "Check the path, the format and the selection."
+            "Check the path and the selection."
         )
     return ImportReport(
         tuple(imported), tuple(messages), 0 if seed is None else sum(record.seed != seed for record in imported)
@@ -124,16 +119,10 @@ def _open_source(
     indices: Collection[ArchitectureId] | None,
     datasets: tuple[str, ...] | None,
     n_classes: int | None,
-    format: str | None,  # noqa: A002
 ) -> tuple[Iterable[NetworkReader], int]:
     """Return readers of the networks of a source, and their number (see `open_networks`)."""
     if space.has_published_weights:
-        return open_networks(source, None if indices is None else [int(name) for name in indices], format)
-    if format is not None:
-        raise ConfigError(
-            f"Importing weights failed for {source}: --format {format} is only for the space {DEFAULT_SPACE}. For "
-            f"{space.name}, files of state_dicts are named after the networks. Remove --format."
-        )
+        return open_networks(source, None if indices is None else [int(name) for name in indices])
     dataset = datasets[0] if datasets else ""
     if n_classes is None and dataset in DATASETS:
         n_classes = DATASETS[dataset].n_classes

@@ -161,7 +161,7 @@ def _unexpected_error(error: RayTaskError) -> EvaluationError:
     message = one_line(cause, 200)
     return EvaluationError(
         f"Running workers failed: one of them raised {type(cause).__name__}: {message}. This is a bug: please report "
-        "it. `robust201 logs` shows the worker's last actions."
+        "it. `robust201 status --log` shows the worker's last actions."
     )
 
 

@@ -1,5 +1,6 @@
 """Drawing of NAS-Bench-201 cells: four nodes, and six edges with one operation each."""
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +8,7 @@ from robust201.spaces.cell_space import INK, PAPER, CellParts, EdgeParts, Point
 from robust201.spaces.nasbench201.cells import EDGES, NODE_NAMES, OPERATIONS, parse
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    import altair as alt
 
 OPERATION_COLOURS = {
     "none": "#8b949e",
@@ -30,8 +31,8 @@ NODES = {0: (0.0, 0.0), 1: (1.0, 0.85), 2: (1.45, -0.3), 3: (3.2, 0.0)}
 
 NODE_RADIUS = 0.21
 BOUNDS = (-0.4, 3.6, -1.1, 1.3)
-FONT_SIZE = 9.0
-"""Font size in points."""
+MIN_FONT_SIZE = 5.0
+"""Minimum font size in points."""
 
 _BENDS = {(0, 1): -0.15, (0, 2): 0.0, (0, 3): 0.5, (1, 2): 0.0, (1, 3): -0.15, (2, 3): 0.0}
 """Distance of each edge's control point from the midpoint between its nodes, as a fraction of the distance between the
@@ -80,33 +81,52 @@ def edge_parts(edge: int, operation: str) -> EdgeParts:
     )
 
 
-def draw_cell(axes: "Axes", spec: str, title: str = "") -> "Axes":
-    """Draw a cell with a title above it. This also sets the axes' limits, ticks and frame."""
-    from matplotlib.patches import Circle, FancyArrowPatch
+def draw_cell(spec: str, title: str = "", width: float = 200.0) -> "alt.LayerChart":
+    """Draw a cell: its nodes, and its edges with their operations, with a title above.
 
+    Args:
+        spec: the cell string.
+        title: text above the cell; empty for none.
+        width: width in points.
+    """
+    import altair as alt
+    import pandas as pd
+
+    font_size = max(MIN_FONT_SIZE, width / 25)
     parts = cell_parts(spec)
-    for edge in parts.edges:
-        line_style = ":" if edge.operation == "none" else "-"
-        axes.plot(*zip(*edge.curve, strict=True), color=edge.colour, linewidth=1.6, linestyle=line_style, zorder=1)
-        arrow_head = FancyArrowPatch(
-            edge.curve[-3],
-            edge.curve[-1],
-            arrowstyle="-|>",
-            color=edge.colour,
-            mutation_scale=13,
-            shrinkA=0,
-            shrinkB=0,
-        )
-        axes.add_patch(arrow_head)
-        label_box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.5}
-        label_style: Any = {"fontsize": FONT_SIZE, "color": edge.colour, "zorder": 2, "bbox": label_box}
-        axes.text(*edge.label_centre, edge.text, ha="center", va="center", **label_style)
-    for name, centre in parts.nodes.items():
-        circle_style: Any = {"facecolor": PAPER, "edgecolor": INK, "linewidth": 1.5, "zorder": 3, "clip_on": False}
-        axes.add_patch(Circle(centre, parts.radius, **circle_style))
-        axes.text(*centre, name, ha="center", va="center", fontsize=FONT_SIZE + 1, color=INK, zorder=4)
     left, right, bottom, top = parts.bounds
-    axes.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[], aspect="equal")
-    axes.set_frame_on(False)
-    axes.set_title(title, color=INK, fontsize=FONT_SIZE + 2, parse_math=False)
-    return axes
+
+    def scale(*ends: float) -> dict[str, Any]:
+        return {"axis": None, "scale": alt.Scale(domain=list(ends), nice=False, zero=False)}
+
+    position = {"x": alt.X("x:Q", **scale(left, right)), "y": alt.Y("y:Q", **scale(bottom, top))}
+    colour = alt.Color("colour:N", scale=None, legend=None)
+    # Segments of the curves. An edge without an operation has only every second segment, so that it looks dashed.
+    segments = [
+        (*start, *end, edge.colour)
+        for edge in parts.edges
+        for step, (start, end) in enumerate(itertools.pairwise(edge.curve))
+        if edge.operation != "none" or step % 2
+    ]
+    lines = alt.Chart(pd.DataFrame(segments, columns=["x", "y", "to_x", "to_y", "colour"]).round(4))
+    ends = [(*edge.curve[-1], 90 - edge.angle, edge.colour) for edge in parts.edges]
+    arrows = alt.Chart(pd.DataFrame(ends, columns=["x", "y", "angle", "colour"]).round(4))
+    label_rows = [(*edge.label_centre, edge.text, edge.colour) for edge in parts.edges]
+    labels = alt.Chart(pd.DataFrame(label_rows, columns=["x", "y", "text", "colour"]).round(4))
+    node_rows = [(x, y, name) for name, (x, y) in parts.nodes.items()]
+    nodes = alt.Chart(pd.DataFrame(node_rows, columns=["x", "y", "text"]))
+    diameter = 2 * parts.radius * width / (right - left)
+    halo = labels.mark_text(fontSize=font_size, stroke=PAPER, strokeWidth=2.5, color=PAPER)
+    circle = nodes.mark_point(fill=PAPER, stroke=INK, strokeWidth=0.8, size=math.pi / 4 * diameter**2)
+    head = arrows.mark_point(shape="M0,0L-0.4,1.1L0.4,1.1Z", size=30, strokeWidth=0)
+    angle = alt.Angle("angle:Q", scale=None, legend=None)
+    layers = [
+        lines.mark_rule(strokeWidth=1, strokeCap="round").encode(**position, x2="to_x", y2="to_y", color=colour),
+        head.encode(**position, color=colour, angle=angle),
+        halo.encode(**position, text="text:N"),
+        labels.mark_text(fontSize=font_size).encode(**position, text="text:N", color=colour),
+        circle.encode(**position),
+        nodes.mark_text(fontSize=1.2 * font_size, color=INK).encode(**position, text="text:N"),
+    ]
+    heading: dict[str, Any] = {"title": title} if title else {}
+    return alt.LayerChart(layer=layers, width=width, height=width * (top - bottom) / (right - left), **heading)

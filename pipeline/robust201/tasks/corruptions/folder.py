@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from robust201.core.errors import ConfigError, DatasetError, PerturbationError, did_you_mean
 from robust201.core.files import sole_writer
 from robust201.core.records import ImageSet
-from robust201.images import Resize, load_images
 from robust201.images import dataset as dataset_spec
 from robust201.images.corrupted import CorruptedStore, open_generated
 from robust201.images.downloads.registry import download
@@ -251,35 +250,21 @@ def check_deterministic(
 
 def corrupt_dataset(
     folder: Path,
+    images: ImageSet,
     *,
-    dataset: str,
-    path: Path | None = None,
-    form: str | None = None,
-    image_size: int | None = None,
-    resize: Resize | None = None,
-    class_order: str | None = None,
     keys: Sequence[str] | None = None,
-    count: int | None = None,
-    image_seed: int = 0,
     seed: int = 0,
     frost_folder: Path | None = None,
     workers: int = 1,
     check_published: bool = False,
     progress: ImageProgress | None = None,
 ) -> tuple[list[str], bool]:
-    """Load images, and generate or check their corruptions, for `robust201 corrupt`.
+    """Generate or check the corruptions of images, for `robust201 corrupt`.
 
     Args:
         folder: output folder; not used for a check.
-        dataset: dataset whose test images are corrupted; any name if there is a path.
-        path: location of the images; None searches the data folder.
-        form: format of the image files; None takes the first format found.
-        image_size: height and width of the images of datasets that are not in the table; None takes the first image's.
-        resize: how to resize images of other sizes.
-        class_order: order of class folders (see `images.load_images`).
+        images: the clean images.
         keys: corruptions; None takes all corruptions or, for a check, all corruptions without a random part.
-        count: number of images in a class-stratified selection; None takes all.
-        image_seed: seed of the selection.
         seed: seed of the corruptions.
         frost_folder: folder of the photographs of frost; None makes synthetic textures from `seed`.
         workers: number of processes.
@@ -290,19 +275,9 @@ def corrupt_dataset(
         Lines that report the result, and whether all MD5s match (True if none were compared).
 
     Raises:
-        InputError: a key, the dataset, the images, the frost textures or the folder is wrong.
+        InputError: a key, the images, the frost textures or the folder is wrong.
         StorageError: another process is generating images in this folder, or the disk is full.
     """
-    images = load_images(
-        dataset,
-        form=form,
-        path=path,
-        count=count,
-        seed=image_seed,
-        image_size=image_size,
-        resize=resize,
-        class_order=class_order,
-    )
     if check_published:
         comparisons = check_deterministic(images, keys=keys or DETERMINISTIC_CORRUPTIONS, progress=progress)
         lines = [
@@ -314,7 +289,7 @@ def corrupt_dataset(
     keys = tuple(keys or CORRUPTIONS)
     generate_corruptions(folder, images, keys=keys, seed=seed, frost=frost, workers=workers, progress=progress)
     line = (
-        f"{len(keys)} corruptions of {len(images):,} images of {dataset} at {N_SEVERITIES} severities are in "
+        f"{len(keys)} corruptions of {len(images):,} images of {images.dataset} at {N_SEVERITIES} severities are in "
         f"{folder} (generated, seed {seed}, frost {frost.name})."
     )
     return [line], True

@@ -8,6 +8,7 @@ any order and of any size, as long as each position appears once per strength. W
 
 import dataclasses
 from collections.abc import Iterator
+from typing import NoReturn
 
 import torch
 
@@ -105,15 +106,55 @@ def check_batches(
     images, strengths = request.images, request.strengths
     n_yields = torch.zeros((len(strengths), len(images)), dtype=torch.int32, device=images.device)
     for batch in perturbed:
-        _check_indices(batch, name, len(images), strengths)
-        _check_pixels(batch, name, request, constraint)
-        n_yields_at_strength = n_yields[batch.strength_index]
-        n_yields_at_strength.index_add_(0, batch.positions, torch.ones_like(batch.positions, dtype=torch.int32))
-        if bool((n_yields_at_strength > 1).any()):
-            raise _coverage_error(name, n_yields, strengths)
+        _check_form(batch, name, images, strengths)
+        if _count_violations(batch, n_yields[batch.strength_index], request, constraint):
+            _explain_violation(batch, name, n_yields, request, constraint)
         yield batch
     if not bool((n_yields == 1).all()):
         raise _coverage_error(name, n_yields, strengths)
+
+
+def _count_violations(batch: Perturbed, n_yields: torch.Tensor, request: Request, constraint: Constraint | None) -> int:
+    """Count a batch's positions in `n_yields`, and return how many of its values break the contract.
+
+    All checks are computed on the device, so the host waits once per batch.
+    """
+    n_images = len(request.images)
+    positions = batch.positions.clamp(0, n_images - 1)  # an index outside would end the process on a GPU
+    n_yields.index_add_(0, positions, torch.ones_like(positions, dtype=torch.int32))
+    # A comparison with NaN is false.
+    is_pixel_valid = (batch.images >= 0) & (batch.images <= 1)
+    violations = [(positions != batch.positions).sum(), (n_yields > 1).sum(), (~is_pixel_valid).sum()]
+    if constraint is not None:
+        distances = constraint.distances(batch.images - to_float(request.images[positions]))
+        violations.append((~(distances <= constraint.reach(request.strengths[batch.strength_index]))).sum())
+    return int(torch.stack(violations).sum())
+
+
+def _explain_violation(
+    batch: Perturbed, name: str, n_yields: torch.Tensor, request: Request, constraint: Constraint | None
+) -> NoReturn:
+    """Raise the error of a batch that breaks the contract; the host may wait."""
+    min_position, max_position = int(batch.positions.min()), int(batch.positions.max())
+    if min_position < 0 or max_position >= len(request.images):
+        raise PerturbationError(
+            f"Perturbing failed for {name}: expected positions in [0, {len(request.images)}), got {min_position} to "
+            f"{max_position}. This is a bug in the attack."
+        )
+    if bool((n_yields > 1).any()):
+        raise _coverage_error(name, n_yields, request.strengths)
+    lowest, highest = float(batch.images.min()), float(batch.images.max())
+    if constraint is None or not (lowest >= 0 and highest <= 1):
+        raise PerturbationError(
+            f"Perturbing failed for {name}: expected pixels in [0, 1], got [{lowest}, {highest}]. This is a bug in the "
+            "attack, which must clamp pixels to [0, 1] and must not divide by zero."
+        )
+    strength = request.strengths[batch.strength_index]
+    distance = float(constraint.distances(batch.images - to_float(request.images[batch.positions])).max())
+    raise PerturbationError(
+        f"Perturbing failed for {name}: expected {constraint.name} distances up to epsilon "
+        f"{constraint.radius(strength):.6g} (strength {strength:g}), got {distance:.6g}. This is a bug in the attack."
+    )
 
 
 def _coverage_error(name: str, n_yields: torch.Tensor, strengths: tuple[float, ...]) -> PerturbationError:
@@ -126,7 +167,8 @@ def _coverage_error(name: str, n_yields: torch.Tensor, strengths: tuple[float, .
     )
 
 
-def _check_indices(batch: Perturbed, name: str, n_images: int, strengths: tuple[float, ...]) -> None:
+def _check_form(batch: Perturbed, name: str, images: torch.Tensor, strengths: tuple[float, ...]) -> None:
+    """Check what the host knows about a batch: strength, types and shapes."""
     if not 0 <= batch.strength_index < len(strengths):
         raise PerturbationError(
             f"Perturbing failed for {name}: expected a strength index below {len(strengths)}, got "
@@ -137,35 +179,9 @@ def _check_indices(batch: Perturbed, name: str, n_images: int, strengths: tuple[
             f"Perturbing failed for {name}: expected one or more positions (B,) int64, got "
             f"{batch.positions.dtype} {tuple(batch.positions.shape)}. This is a bug in the attack."
         )
-    min_position, max_position = int(batch.positions.min()), int(batch.positions.max())
-    if min_position < 0 or max_position >= n_images:
-        raise PerturbationError(
-            f"Perturbing failed for {name}: expected positions in [0, {n_images}), got {min_position} to "
-            f"{max_position}. This is a bug in the attack."
-        )
-
-
-def _check_pixels(batch: Perturbed, name: str, request: Request, constraint: Constraint | None) -> None:
-    images = request.images
     shape = (len(batch.positions), *images.shape[1:])
     if tuple(batch.images.shape) != shape or batch.images.dtype != torch.float32:
         raise PerturbationError(
             f"Perturbing failed for {name}: expected float32 images of shape {shape}, "
             f"got {batch.images.dtype} {tuple(batch.images.shape)}. This is a bug in the attack."
         )
-    # The minimum and maximum propagate NaN, and a comparison with NaN is false.
-    if not bool((batch.images.min() >= 0) & (batch.images.max() <= 1)):
-        lowest, highest = float(batch.images.min()), float(batch.images.max())
-        raise PerturbationError(
-            f"Perturbing failed for {name}: expected pixels in [0, 1], got [{lowest}, {highest}]. This is a bug in the "
-            "attack, which must clamp pixels to [0, 1] and must not divide by zero."
-        )
-    if constraint is not None:
-        strength = request.strengths[batch.strength_index]
-        radius = constraint.radius(strength)
-        distance = float(constraint.distances(batch.images - to_float(images[batch.positions])).max())
-        if not distance <= constraint.reach(strength):
-            raise PerturbationError(
-                f"Perturbing failed for {name}: expected {constraint.name} distances up to epsilon {radius:.6g} "
-                f"(strength {strength:g}), got {distance:.6g}. This is a bug in the attack."
-            )

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sized
 from pathlib import Path
 
-from robust201.core.errors import CheckpointError, did_you_mean
+from robust201.core.errors import CheckpointError
 from robust201.spaces.nasbench201.cells import N_ARCHITECTURES
 from robust201.weights.published.base import NetworkReader, WeightsFormat
 from robust201.weights.published.nats_split import NATS_SPLIT
@@ -38,26 +38,13 @@ def detect_format(path: Path) -> WeightsFormat:
     got = ", ".join(file_names) or "an empty folder"
     raise CheckpointError(
         f"Finding weights failed for {path}: expected one of the published formats ({known_formats}), got {got}. "
-        "Check the path, or set the format with --format."
+        "Check the path."
     )
 
 
-def open_networks(
-    path: Path,
-    indices: Collection[int] | None = None,
-    format: str | None = None,  # noqa: A002
-) -> tuple[Iterable[NetworkReader], int]:
+def open_networks(path: Path, indices: Collection[int] | None = None) -> tuple[Iterable[NetworkReader], int]:
     """Return readers of the networks of a source, and their number (an upper limit for tar archives)."""
-    if format is not None and format not in FORMATS:
-        raise CheckpointError(
-            f"Finding weights failed for {path}: there is no format {format!r}.{did_you_mean(format, FORMATS)}"
-        )
-    weights_format = detect_format(path) if format is None else FORMATS[format]
-    if not path.exists() and not weights_format.matches(path):
-        raise CheckpointError(
-            f"Finding weights failed for {path}: there is no such file or folder ({weights_format.description}). "
-            "Check the path."
-        )
+    weights_format = detect_format(path)
     readers = weights_format.make_readers(path, indices)
     if indices is not None:
         return readers, len(set(indices))

@@ -1,0 +1,135 @@
+"""Write the weights and images of the control networks into a folder, by default runs/controls (README.md).
+
+    pip download --no-deps --no-binary advertorch advertorch==0.2.3 cifar-10-model==7.4.0 -d FOLDER
+    export ROBUST201_CONTROLS=FOLDER       # contains the two packages
+    export ROBUST201_DATA=DATA             # contains cifar10/ and mnist/ in their official formats
+    python jobs/papers/controls/prepare.py
+
+The output is `weights/NAME.safetensors` with state_dicts for `networks.py`, and the test images in `mnist/test.npz` and
+`cifar10/test.npz`. The weights of resnet18 are part of the installed pyautoattack. Keras's file is read with h5py
+(`pip install h5py`), without TensorFlow. No code in the packages is executed.
+"""
+
+import argparse
+import io
+import os
+import tarfile
+import zipfile
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from robust201.images import load_images
+
+LENETS = {
+    "lenet-plain": "advertorch_examples/trained_models/mnist_lenet5_clntrained.pt",
+    "lenet-robust": "advertorch_examples/trained_models/mnist_lenet5_advtrained.pt",
+}
+KERAS_FILE = "cifar_10_model/trained_models/cnn_model.h5"
+
+StateDict = dict[str, torch.Tensor]
+
+
+def read_lenet(packages: Path, name: str) -> StateDict:
+    """Read the weights of one of advertorch's two networks from the source distribution."""
+    (package,) = packages.glob("advertorch-0.2.3.tar.gz")
+    with tarfile.open(package) as archive:
+        member = archive.extractfile(f"advertorch-0.2.3/{LENETS[name]}")
+        if member is None:
+            raise FileNotFoundError(f"{package} does not contain {LENETS[name]}")
+        return load_pytorch(member.read())
+
+
+def read_resnet18() -> StateDict:
+    """Read the weights of the network in AutoAttack's examples from the installed package."""
+    return load_pytorch((files("pyautoattack") / "examples" / "model_test.pt").read_bytes())
+
+
+def load_pytorch(content: bytes) -> StateDict:
+    """Load a state_dict without executing code that its pickle refers to."""
+    state: StateDict = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return {name: tensor.contiguous() for name, tensor in state.items()}
+
+
+def read_keras(packages: Path) -> StateDict:
+    """Read the weights of cifar-10-model's network from the wheel."""
+    (package,) = packages.glob("cifar_10_model-7.4.0-*.whl")
+    with zipfile.ZipFile(package) as archive:
+        return convert_keras(archive.read(KERAS_FILE))
+
+
+def convert_keras(content: bytes) -> StateDict:
+    """Convert Keras's HDF5 file to the names and axes of `networks.KerasCNN`.
+
+    Kernels of convolutions are (height, width, in, out) in Keras and (out, in, height, width) in PyTorch. Kernels of
+    dense layers are transposed. The input of the first dense layer is a single pixel with 64 channels, so the order of
+    its features is the same in both libraries.
+    """
+    import h5py
+
+    state: StateDict = {}
+    with h5py.File(io.BytesIO(content)) as file:
+
+        def read_array(layer_name: str, layer_index: int, array_name: str) -> torch.Tensor:
+            name = f"{layer_name}_{layer_index}" if layer_index else layer_name
+            return torch.from_numpy(np.asarray(file["model_weights"][name][name][f"{array_name}:0"]))
+
+        for layer_index in range(6):
+            kernel = read_array("conv2d", layer_index, "kernel")
+            state[f"convolutions.{layer_index}.weight"] = kernel.permute(3, 2, 0, 1).contiguous()
+            state[f"convolutions.{layer_index}.bias"] = read_array("conv2d", layer_index, "bias")
+            state[f"norms.{layer_index}.weight"] = read_array("batch_normalization", layer_index, "gamma")
+            state[f"norms.{layer_index}.bias"] = read_array("batch_normalization", layer_index, "beta")
+            state[f"norms.{layer_index}.running_mean"] = read_array("batch_normalization", layer_index, "moving_mean")
+            state[f"norms.{layer_index}.running_var"] = read_array(
+                "batch_normalization", layer_index, "moving_variance"
+            )
+            state[f"norms.{layer_index}.num_batches_tracked"] = torch.tensor(0)
+        for layer_index in range(3):
+            state[f"dense.{layer_index}.weight"] = read_array("dense", layer_index, "kernel").T.contiguous()
+            state[f"dense.{layer_index}.bias"] = read_array("dense", layer_index, "bias")
+    return state
+
+
+def read_mnist(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Read MNIST's test images (N, 3, 28, 28), with three equal channels, and their labels from unpacked IDX files."""
+    pixels = np.fromfile(folder / "t10k-images-idx3-ubyte", np.uint8)[16:].reshape(-1, 1, 28, 28)
+    labels = np.fromfile(folder / "t10k-labels-idx1-ubyte", np.uint8)[8:]
+    return np.repeat(pixels, 3, axis=1), labels
+
+
+def read_cifar10(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Read CIFAR-10's test images (N, 3, 32, 32) and labels."""
+    images = load_images("cifar10", path=folder)
+    return images.images, images.labels
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--packages", type=Path, default=os.environ.get("ROBUST201_CONTROLS"), help="folder of packages"
+    )
+    parser.add_argument("--data", type=Path, default=os.environ.get("ROBUST201_DATA"), help="folder of images")
+    parser.add_argument("--out", type=Path, default=Path("runs/controls"))
+    options = parser.parse_args()
+    if options.packages is None or options.data is None:
+        parser.error("set ROBUST201_CONTROLS and ROBUST201_DATA to the folders, or use --packages and --data")
+
+    weights = {name: read_lenet(options.packages, name) for name in LENETS}
+    weights |= {"keras-cnn": read_keras(options.packages), "resnet18": read_resnet18()}
+    (options.out / "weights").mkdir(parents=True, exist_ok=True)
+    for name, state in weights.items():
+        save_file(state, options.out / "weights" / f"{name}.safetensors")
+
+    for dataset, read in (("mnist", read_mnist), ("cifar10", read_cifar10)):
+        images, labels = read(options.data / dataset)
+        (options.out / dataset).mkdir(exist_ok=True)
+        np.savez(options.out / dataset / "test.npz", images=images, labels=labels)
+        print(f"{options.out / dataset}/test.npz: {len(images):,} images")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,469 @@
+"""Robustness R by image distribution and task: our numbers, the printed ones, claims and figures of README.md.
+
+    python -m jobs.papers.image_distribution.analyse EXPORT [EXPORT …]   # new tables, then page and figures
+    python -m jobs.papers.image_distribution.analyse                     # page and figures from tables/
+
+`--folder` writes elsewhere. R is the area under the curve of a network's accuracy against the strength of FGSM, divided
+by the area under a curve that stays at the clean accuracy. It is computed for each network, never clipped, and then
+averaged. A group consists of the networks of one architecture, trained on one set of images with one set of labels.
+
+Source: Kunhardt, Deza and Poggio, "The Effects of Image Distribution and Task on Adversarial Robustness", CBMM memo 116
+(2021), tables 1 to 18.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import pandas as pd
+from scipy.stats import ttest_ind_from_stats
+
+from jobs.papers.figures import draw_lines
+from jobs.papers.image_distribution.psychometrics import fit_psychometric, sensitivity
+from jobs.papers.networks import Trained, read_accuracies, read_trained
+from jobs.papers.page import claims_table, fill, number, p_value, table, write_table
+from jobs.papers.verdicts import UNDECIDED, Claim, Estimate, describe_units, judge, mean_estimate, welch_estimate
+from robust201.statistics.intervals import accuracy_intervals
+from robust201.statistics.robustness import relative_changes, robustness_r
+from robust201.statistics.significance import holm_adjust
+
+FOLDER = Path(__file__).parent
+PUBLISHED = json.loads((FOLDER / "published.json").read_text())
+N_IMAGES = 10_000
+LEVEL = 0.05
+
+NETWORKS = {"lenet5": "LeNet", "lenet28": "LeNet", "resnet50": "ResNet50", "fc7500": "FullyConnectedNet"}
+
+
+class Group(NamedTuple):
+    """A group: its label, the dataset on which it is attacked, the recipe of its training, the number of classes."""
+
+    label: str
+    dataset: str
+    recipe: str
+    classes: int = 10
+
+
+GROUPS = {
+    "mnist": Group("MNIST", "mnist", "plain"),
+    "cifar10": Group("CIFAR-10", "cifar10", "plain"),
+    "cifar10_to_mnist": Group("CIFAR-10 → MNIST", "mnist", "from-cifar10"),
+    "mnist_to_cifar10": Group("MNIST → CIFAR-10", "cifar10", "from-mnist"),
+    "fusion_digit": Group("fusion, digit", "fusion-digit", "digit"),
+    "fusion_object": Group("fusion, object", "fusion-object", "object"),
+    "mnist_28": Group("MNIST, 28×28×1", "mnist-28", "plain"),
+}
+"""Groups in the order of the printed tables; the last one is a control without printed numbers."""
+
+
+class Comparison(NamedTuple):
+    """Two groups that the work compares, for every network and epoch.
+
+    Attributes:
+        experiment: name of the experiment.
+        marker: letter of the printed significance marker.
+        first: the more robust group according to the claim, if the claim has a direction.
+        second: the other group.
+        is_two_sided: whether the second group gets the marker if it is the more robust one.
+    """
+
+    experiment: str
+    marker: str
+    first: str
+    second: str
+    is_two_sided: bool = False
+
+    @property
+    def label(self) -> str:
+        relation = "against" if self.is_two_sided else ">"
+        return f"{self.experiment} {GROUPS[self.first].label} {relation} {GROUPS[self.second].label}"
+
+
+COMPARISONS = (
+    Comparison("E1", "s", "mnist", "cifar10"),
+    Comparison("E2a", "t", "fusion_digit", "fusion_object"),
+    Comparison("E2b", "z", "mnist", "fusion_digit"),
+    Comparison("E2b", "z", "cifar10", "fusion_object"),
+    Comparison("E3a", "d", "cifar10_to_mnist", "mnist", is_two_sided=True),
+    Comparison("E3b", "d", "mnist_to_cifar10", "cifar10", is_two_sided=True),
+    Comparison("E3c", "b", "cifar10_to_mnist", "mnist_to_cifar10"),
+)
+
+
+# --- Tables, from exports
+
+
+def measure(networks: Sequence[Trained]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return R of each trained network, and the mean accuracy curves of each group.
+
+    If groups have different numbers of classes, R is computed from the sensitivity d' instead of the accuracy.
+    """
+    rows, curves = [], []
+    has_equal_classes = len({group.classes for group in GROUPS.values()}) == 1
+    for name, group in GROUPS.items():
+        chosen = [network for network in networks if network.recipe == group.recipe and network.epochs is not None]
+        if not any(group.dataset in network.reader.data for network in chosen):
+            continue
+        both = [read_accuracies(chosen, group.dataset, key) for key in ("clean", "fgsm")]
+        columns = ["architecture", "epochs", "seed"]
+        wide = pd.concat(both).pivot_table(index=columns, columns="strength", values="accuracy").dropna()
+        strengths = wide.columns.to_numpy(np.float64)
+        for (architecture, epoch, seed), accuracies in zip(wide.index, wide.to_numpy(np.float64), strict=True):
+            performance = accuracies if has_equal_classes else sensitivity(accuracies, group.classes, N_IMAGES)
+            rows.append(
+                {"network": NETWORKS[architecture], "group": name, "epoch": int(epoch), "seed": seed}
+                | measure_network(strengths, accuracies, performance, group.classes)
+            )
+        for key, accuracies_of_group in wide.groupby(["architecture", "epochs"], sort=False):
+            architecture, epoch = cast("tuple[str, float]", key)
+            values = accuracies_of_group.to_numpy(np.float64)
+            normalised = values / values[:, :1]
+            curves.append(
+                pd.DataFrame(
+                    {"network": NETWORKS[architecture], "group": name, "epoch": int(epoch), "strength": strengths}
+                    | {"n": len(values), "accuracy": values.mean(0), "accuracy_sd": values.std(0, ddof=1)}
+                    | {"normalised": normalised.mean(0), "normalised_sd": normalised.std(0, ddof=1)}
+                )
+            )
+    return pd.DataFrame(rows), pd.concat(curves, ignore_index=True)
+
+
+def measure_network(
+    strengths: np.ndarray, accuracies: np.ndarray, performance: np.ndarray, n_classes: int
+) -> dict[str, float]:
+    """Return R and the mean relative change C (R - 1) of one network; NaN if its clean accuracy is at chance."""
+    curve = robustness_r(strengths, performance)
+    changes = relative_changes(strengths, performance)
+    at_chance = bool(accuracy_intervals(accuracies[0], N_IMAGES)[0] <= 1 / n_classes)
+    fitted = fit_psychometric(strengths, performance).robustness(strengths[0], strengths[-1])
+    values = {
+        "r": float(curve.value),
+        "c": float(np.trapezoid(changes, strengths) / (strengths[-1] - strengths[0])),
+        "r_fitted": fitted,
+    }
+    return {
+        "clean": float(accuracies[0]),
+        **{name: math.nan if at_chance else value for name, value in values.items()},
+        "exceeds_one": bool(curve.exceeds_one) and not at_chance,
+        "rises": bool(curve.rises),
+        "at_chance": at_chance,
+    }
+
+
+def summarise(networks: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per network, group and epoch: `n`, `mean`, `sd` of R, its interval, and the printed numbers.
+
+    `p_printed` is the p-value of Welch's test of the difference from the printed mean.
+    """
+    printed = {(row["network"], row["group"], row["epoch"]): row for row in printed_tables().to_dict("records")}
+    rows = []
+    for key, group in networks.groupby(["network", "group", "epoch"], sort=False):
+        r = group["r"].dropna().to_numpy()
+        estimate = mean_estimate(r)
+        sd = float(r.std(ddof=1)) if len(r) > 1 else math.nan
+        theirs = printed.get(cast("tuple[Any, Any, Any]", key), {"mean": math.nan, "sd": math.nan, "n": 20})
+        test = ttest_ind_from_stats(
+            estimate.value, sd, len(r), theirs["mean"], theirs["sd"], theirs["n"], equal_var=False
+        )
+        rows.append(
+            dict(zip(("network", "group", "epoch"), key, strict=True))
+            | {"n": len(r), "mean": estimate.value, "sd": sd, "low": estimate.low, "high": estimate.high}
+            | {"clean": group["clean"].mean(), "printed_mean": theirs["mean"], "printed_sd": theirs["sd"]}
+            | {"difference": estimate.value - theirs["mean"], "p_printed": float(test.pvalue)}
+        )
+    return pd.DataFrame(rows)
+
+
+# --- Comparisons of groups
+
+
+def printed_tables() -> pd.DataFrame:
+    """Return tables 1 to 18.
+
+    Returns:
+        One row per cell: `table`, `network`, `group`, `epoch`, `mean` and `sd` of R (NaN if not printed), `n` networks,
+        `marks` (letters of markers) and `certain` (whether the epoch of the number is certain).
+    """
+    rows = [
+        {"table": part["table"], "network": part["network"], "group": part["group"], "n": PUBLISHED["models"]}
+        | {"certain": True}
+        | cell
+        for part in PUBLISHED["tables"]
+        for cell in part["cells"]
+    ]
+    return pd.DataFrame(rows).astype({"mean": float, "sd": float})
+
+
+def compare(summaries: pd.DataFrame) -> pd.DataFrame:
+    """Perform all comparisons whose two groups are in the summaries, by Welch's two-sided test.
+
+    Returns:
+        One row per comparison, network and epoch: `comparison` (its label), `first`, `second`, `network`, `epoch`, the
+        means, the `difference` with its 95% interval `low` to `high`, `p` and `p_holm` (over all rows; a row without
+        numbers counts as p = 1), and `higher` and `higher_holm`: the side with the significantly higher mean, or "".
+    """
+    cells = {(row["network"], row["group"], row["epoch"]): row for row in summaries.to_dict("records")}
+    rows = []
+    for comparison in COMPARISONS:
+        for (network, group, epoch), first in cells.items():
+            other = cells.get((network, comparison.second, epoch))
+            if group != comparison.first or other is None:
+                continue
+            pair = first, other
+            mean, sd, n = ([row[name] for row in pair] for name in ("mean", "sd", "n"))
+            estimate = welch_estimate(mean, sd, n)
+            p = ttest_ind_from_stats(mean[0], sd[0], n[0], mean[1], sd[1], n[1], equal_var=False).pvalue
+            rows.append(
+                {"comparison": comparison.label, "first": group, "second": comparison.second, "network": network}
+                | {"epoch": epoch, "mean_first": mean[0], "mean_second": mean[1], "difference": estimate.value}
+                | {"low": estimate.low, "high": estimate.high, "p": float(p)}
+            )
+    frame = pd.DataFrame(rows)
+    known = frame["p"].notna()
+    frame["p_holm"] = np.where(known, holm_adjust(frame["p"].where(known, 1.0)), np.nan)
+    for suffix in ("", "_holm"):
+        side = np.where(frame["difference"] > 0, "first", "second")
+        frame[f"higher{suffix}"] = np.where(frame[f"p{suffix}"] < LEVEL, side, "")
+    return frame
+
+
+def printed_comparisons() -> pd.DataFrame:
+    """Recompute the printed decisions from the printed means and standard deviations of 20 networks per group.
+
+    Returns:
+        `compare` of the printed tables with the columns `certain` (whether the epochs are), `printed` (the side with
+        the marker, or ""), `marked` (the side that should have it) and `agrees`.
+    """
+    tables = printed_tables()
+    cells = {(row["network"], row["group"], row["epoch"]): row for row in tables.to_dict("records")}
+    comparisons = {(comparison.first, comparison.second): comparison for comparison in COMPARISONS}
+    frame = compare(tables)
+    printed, marked, certain = [], [], []
+    for row in frame.to_dict("records"):
+        comparison = comparisons[row["first"], row["second"]]
+        first, second = (cells[row["network"], row[side], row["epoch"]] for side in ("first", "second"))
+        on_second = "second" if comparison.is_two_sided and comparison.marker in second["marks"] else ""
+        printed.append("first" if comparison.marker in first["marks"] else on_second)
+        marked.append(row["higher"] if comparison.is_two_sided or row["higher"] == "first" else "")
+        certain.append(bool(first["certain"] and second["certain"]))
+    frame = frame.assign(certain=certain, printed=printed, marked=marked)
+    return frame.assign(agrees=frame["printed"] == frame["marked"])
+
+
+# --- Claims
+
+
+def test_claims(summaries: pd.DataFrame) -> Iterator[Claim]:
+    """Test each printed claim at the epochs at which the work marks a difference as significant."""
+    printed = printed_comparisons().to_dict("records")
+    cells = summaries.set_index(["network", "group", "epoch"])[["mean", "sd", "n"]]
+    for comparison in COMPARISONS:
+        for network in summaries["network"].unique():
+            epochs = [
+                (row["epoch"], row["printed"])
+                for row in printed
+                if (row["first"], row["second"], row["network"]) == (comparison.first, comparison.second, network)
+                and {(network, row["first"], row["epoch"]), (network, row["second"], row["epoch"])} <= {*cells.index}
+                and row["printed"]
+            ]
+            if not epochs:
+                continue
+            estimates = []
+            for epoch, side in epochs:
+                groups = [comparison.first, comparison.second][:: 1 if side == "first" else -1]
+                pair = cells.loc[[(network, group, epoch) for group in groups]]
+                estimates.append(welch_estimate(pair["mean"], pair["sd"], pair["n"], parts=len(epochs)))
+            sides = [GROUPS[comparison.first if side == "first" else comparison.second].label for _, side in epochs]
+            verdict = judge(estimates)
+            yield Claim(
+                f"{comparison.label}, {network}",
+                "Tables 1 to 18",
+                "; ".join(f"{side} at epoch {epoch}" for (epoch, _), side in zip(epochs, sides, strict=True)),
+                "; ".join(
+                    f"{estimate} at epoch {epoch}" for (epoch, _), estimate in zip(epochs, estimates, strict=True)
+                ),
+                f"{int(cells['n'].min())} seeds, {N_IMAGES:,} images",
+                verdict,
+                describe_units(estimates, "seeds") if verdict == UNDECIDED else "",
+            )
+    yield from control_claims(summaries)
+
+
+def control_claims(summaries: pd.DataFrame) -> Iterator[Claim]:
+    """Compare MNIST at 28×28×1 and at 32×32×3 (section 3.2, without numbers)."""
+    cells = summaries.set_index(["network", "group", "epoch"])[["mean", "sd", "n"]]
+    epochs = [epoch for network, group, epoch in cells.index if (network, group) == ("LeNet", "mnist_28")]
+    if not epochs:
+        return
+    groups = ["mnist_28", "mnist", "cifar10"]
+    rows = [cells.loc[[("LeNet", group, epoch) for group in groups]] for epoch in epochs]
+
+    def contrasts(weights: Sequence[float]) -> list[Estimate]:
+        return [welch_estimate(row["mean"], row["sd"], row["n"], weights, len(epochs)) for row in rows]
+
+    differences, margins = contrasts((1, -1, 0)), contrasts((-1, 2, -1))
+    data = f"LeNet, {int(cells['n'].min())} seeds, {N_IMAGES:,} images"
+    ours = "; ".join(f"{estimate} at epoch {epoch}" for epoch, estimate in zip(epochs, differences, strict=True))
+    for claim, estimates in (
+        ("R is slightly higher on the original MNIST images (28×28×1) than on the scaled ones (32×32×3).", differences),
+        ("This difference is small in comparison to the other differences (here: MNIST minus CIFAR-10).", margins),
+    ):
+        verdict = judge(estimates)
+        needs = describe_units(estimates, "seeds") if verdict == UNDECIDED else ""
+        yield Claim(claim, "Section 3.2", "no numbers", ours, data, verdict, needs)
+
+
+# --- Page
+
+
+def comparisons_table(frame: pd.DataFrame) -> str:
+    labels = {"first": "first", "second": "second", "": "–"}
+    rows = [
+        [
+            row["comparison"],
+            row["network"],
+            str(row["epoch"]),
+            *(number(row[name], 4) for name in ("mean_first", "mean_second")),
+            f"{number(row['difference'], 4, signed=True)} [{number(row['low'], 4)}, {number(row['high'], 4)}]",
+            *(p_value(row[name]) for name in ("p", "p_holm")),
+            *(labels[row[name]] for name in ("higher", "printed")),
+        ]
+        for row in frame.to_dict("records")
+    ]
+    columns = ["comparison", "network", "epoch", "R, first", "R, second", "difference", "p", "p (Holm)"]
+    return table([*columns, "higher R", "printed"], rows, text_columns=2)
+
+
+def published_part(frame: pd.DataFrame) -> str:
+    """Return the sentences and tables on the printed decisions."""
+    certain = frame[frame["certain"]]
+    marked = frame[(frame["printed"] != "") & frame["p"].notna()]
+    kept = marked[marked["printed"] == marked["higher_holm"]]
+    borderline = frame[frame["p"].between(0.01, 0.09)].sort_values("p", kind="stable")
+    return (
+        f"Of {len(certain)} printed decisions whose epochs are certain, {int(certain['agrees'].sum())} follow from the "
+        f"printed means and standard deviations. {len(kept)} of the {len(marked)} printed marks with numbers remain "
+        f"significant after Holm's correction for all {len(frame)} comparisons. This decision cannot be reproduced:\n\n"
+        f"{comparisons_table(certain[~certain['agrees']])}\n"
+        "Borderline cases, with p between 0.01 and 0.09 (rounding of the printed numbers might change a decision):\n\n"
+        f"{comparisons_table(borderline)}"
+    )
+
+
+def robustness_table(summaries: pd.DataFrame) -> str:
+    rows = [
+        [
+            f"{row['network']}, {GROUPS[row['group']].label}",
+            str(row["epoch"]),
+            *(number(row[name]) for name in ("clean", "mean", "sd")),
+            f"[{number(row['low'])}, {number(row['high'])}]",
+            *(number(row[name]) for name in ("printed_mean", "printed_sd")),
+            p_value(row["p_printed"]),
+        ]
+        for row in summaries.to_dict("records")
+    ]
+    columns = ["network, group", "epoch", "clean accuracy", "R", "SD", "95% interval", "printed R", "printed SD", "p"]
+    return table(columns, rows)
+
+
+def describe_agreement(summaries: pd.DataFrame) -> str:
+    """Return a sentence that counts the means of R that differ significantly from the printed ones."""
+    p = summaries["p_printed"].dropna()
+    differing = summaries.loc[p.index[holm_adjust(p) < LEVEL]]
+    names = ", ".join(f"{GROUPS[row['group']].label} at epoch {row['epoch']}" for row in differing.to_dict("records"))
+    sentence = (
+        f"Of {len(p)} means of R with printed numbers, {len(differing)} differ significantly from print after Holm's"
+    )
+    return f"{sentence} correction{f' ({names})' if names else ''}."
+
+
+def draw_figures(folder: Path, networks: pd.DataFrame, curves: pd.DataFrame, summaries: pd.DataFrame) -> None:
+    """Draw R by epoch, the accuracy curves (figures 4 to 7) and the areas of figure 1."""
+    labels = {name: group.label for name, group in GROUPS.items()}
+    chance = {name: 1 / group.classes for name, group in GROUPS.items()}
+    frame = summaries.assign(
+        group=summaries["group"].map(labels), R=summaries["mean"], epoch=summaries["epoch"].astype(str)
+    )
+    draw_lines(
+        frame,
+        folder / "robustness.svg",
+        x="epoch",
+        y="R",
+        colour="group",
+        panel="network",
+        band=("low", "high"),
+        printed="printed_mean",
+    )
+    for figure, groups in (
+        ("4-and-6", ("mnist", "cifar10", "fusion_digit", "fusion_object")),
+        ("5-and-7", ("cifar10_to_mnist", "mnist_to_cifar10")),
+    ):
+        chosen = curves[curves["group"].isin(groups)]
+        clean = chosen.groupby(["network", "group", "epoch"])["accuracy"].transform("first")
+        parts = [
+            chosen.assign(
+                panel=[f"{row.network}, epoch {row.epoch}, {kind}" for row in chosen.itertuples()],
+                y=chosen[column],
+                low=chosen[column] - chosen[f"{column}_sd"],
+                high=chosen[column] + chosen[f"{column}_sd"],
+                chance=chosen["group"].map(chance) / (clean if kind == "normalised" else 1),
+            )
+            for kind, column in (("normalised", "normalised"), ("unnormalised", "accuracy"))
+        ]
+        frame = pd.concat(parts).rename(columns={"y": "accuracy under FGSM", "accuracy": "mean"})
+        frame = frame.assign(group=frame["group"].map(labels), epsilon=frame["strength"] / 255)
+        draw_lines(
+            frame,
+            folder / f"curves-{figure}.svg",
+            x="epsilon",
+            y="accuracy under FGSM",
+            colour="group",
+            panel="panel",
+            band=("low", "high"),
+            chance="chance",
+            columns=4,
+        )
+    last = curves[(curves["network"] == networks["network"].iloc[0]) & (curves["epoch"] == curves["epoch"].max())]
+    areas = last[last["group"].isin(["mnist", "cifar10"])]
+    frame = pd.concat([areas.assign(panel=name, y=areas[name], floor=0.0) for name in ("accuracy", "normalised")])
+    frame = frame.assign(group=frame["group"].map(labels), epsilon=frame["strength"] / 255)
+    draw_lines(frame, folder / "areas.svg", x="epsilon", y="y", colour="group", panel="panel", band=("floor", "y"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("exports", nargs="*", type=Path)
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    arguments = parser.parse_args()
+    tables = arguments.folder / "tables"
+    if arguments.exports:
+        for name, frame in zip(("networks", "curves"), measure(read_trained(arguments.exports)), strict=True):
+            write_table(tables / f"{name}.csv", frame)
+    networks, curves = (pd.read_csv(tables / f"{name}.csv") for name in ("networks", "curves"))
+    summaries = summarise(networks)
+    published = printed_comparisons()
+    ours = compare(summaries)
+    keys = ["first", "second", "network", "epoch"]
+    ours = ours.merge(published[[*keys, "printed"]], on=keys, how="left").fillna({"printed": ""})
+    claims = [*test_claims(summaries)]
+    for name, frame in (("claims", pd.DataFrame(claims)), ("comparisons", ours), ("robustness", summaries)):
+        write_table(tables / f"{name}.csv", frame)
+    write_table(tables / "published.csv", published)
+    agreement = describe_agreement(summaries)
+    fill(
+        arguments.folder / "README.md",
+        {
+            "claims": claims_table(claims),
+            "published": published_part(published),
+            "robustness": f"{agreement}\n\n{robustness_table(summaries)}",
+        },
+    )
+    draw_figures(arguments.folder / "figures", networks, curves, summaries)
+
+
+if __name__ == "__main__":
+    main()

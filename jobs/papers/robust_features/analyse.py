@@ -1,0 +1,479 @@
+"""Numbers, claims and figures of the three questions on robust features, and the generated parts of README.md.
+
+    python -m jobs.papers.robust_features.analyse EXPORT [EXPORT …]   # new tables, then page and figures
+    python -m jobs.papers.robust_features.analyse                     # page and figures from tables/
+
+`--folder` writes elsewhere. Networks are recognised by architecture and recipe (see the YAMLs). Accuracies are
+fractions; printed numbers, percentages in published.json, come from single runs.
+
+Source: Wang and Horne, "Understanding (Non-)Robust Feature Disentanglement and the Relationship Between Low- and
+High-Dimensional Adversarial Attacks" (ETH Zurich, 2020), figures 1 to 3, tables 1 to 4.
+"""
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from scipy.stats import kendalltau
+
+from jobs.papers.figures import draw_lines
+from jobs.papers.networks import Trained, read_accuracies, read_outcomes, read_trained
+from jobs.papers.page import claims_table, fill, number, table, write_table
+from jobs.papers.verdicts import UNDECIDED, Claim, Estimate, describe_units, judge, mean_estimate, normal_estimate
+
+FOLDER = Path(__file__).parent
+PUBLISHED = json.loads((FOLDER / "published.json").read_text())
+DATASET = "cifar10"
+
+RUNS = {"std": "std", "star": "std*"}
+SETTINGS = {"d-std": "D", "dr-std": "D_R", "d-star": "D*", "dr-star": "D_R*"}
+"""Setting by the beginning of a recipe's name; the rest of the name is the learning rate."""
+
+NETWORKS = {
+    "resnet": "ResNet",
+    "vgg": "VGG",
+    "gresnet": "G-ResNet",
+    "stn-resnet": "STN-ResNet",
+    "ptn-resnet": "PTN-ResNet",
+}
+
+SPATIAL = ("rot30", "grid135", "grid775")
+PRINTED_ITERATIONS = PUBLISHED["dynamics"]["iterations"]
+ITERATIONS_PER_EPOCH = 782
+
+
+def network_name(architecture: str) -> str:
+    """Return the printed name of an architecture of the zoo: ``G-ResNet-18`` for ``gresnet18-w1``."""
+    family, depth = re.fullmatch(r"([a-z-]+?)(\d+)(?:-\w+)?", architecture).groups()  # type: ignore[union-attr]
+    return f"{NETWORKS[family]}-{depth}"
+
+
+def summarise(values: ArrayLike) -> dict[str, float]:
+    """Summarise values over seeds: `n`, `mean`, its interval `low` to `high` (NaN for one seed), `min`, `max`."""
+    estimate = mean_estimate(values)
+    ends = {"min": float(np.min(values)), "max": float(np.max(values))}
+    return {"n": estimate.n, "mean": estimate.value, "low": estimate.low, "high": estimate.high} | ends
+
+
+# --- Tables, from exports
+
+
+def measure_dynamics(networks: Sequence[Trained]) -> pd.DataFrame:
+    """Return clean accuracy and attack success by run, curve and iteration.
+
+    Attack success is the fraction of the correctly classified images that are misclassified under the attack, over all
+    images.
+    """
+    rows = []
+    for network in networks:
+        iteration = network.steps or ITERATIONS_PER_EPOCH * (network.epochs or 0)
+        keys = [("clean", 0.0)] + [
+            (key, strength)
+            for key in network.reader.keys_all
+            if key != "clean"
+            for strength in network.reader.strengths(DATASET, key)
+        ]
+        clean = read_outcomes(network, DATASET, "clean", 0.0)
+        for key, strength in keys:
+            name = key if strength == 0 else f"{key}:{strength:g}"
+            for architecture, correct in read_outcomes(network, DATASET, key, strength).items():
+                before = clean[architecture]
+                value = before.mean() if key == "clean" else (before & ~correct).sum() / before.sum()
+                curve = name if key == "clean" else f"asr {name}"
+                rows.append((RUNS[network.recipe], curve, iteration, float(value)))
+    frame = pd.DataFrame(rows, columns=["run", "curve", "iteration", "value"])
+    return _summarise_groups(frame, ["run", "curve", "iteration"])
+
+
+def _summarise_groups(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    groups = frame.groupby([*names], sort=False)["value"]
+    rows = [dict(zip(names, key, strict=True)) | summarise(values.to_numpy()) for key, values in groups]
+    return pd.DataFrame(rows)
+
+
+def measure_mixing(networks: Sequence[Trained]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return accuracies by network, curve and fraction alpha, and the slope over alpha by network and curve."""
+    frames = []
+    for key in networks[0].reader.keys_all:
+        frame = read_accuracies(networks, DATASET, key)
+        names = [key if strength == 0 else f"{key}:{strength:g}" for strength in frame["strength"]]
+        frames.append(frame.assign(curve=names))
+    frame = pd.concat(frames).rename(columns={"accuracy": "value"})
+    frame["network"] = [network_name(architecture) for architecture in frame["architecture"]]
+    frame["alpha"] = frame["recipe"].str.removeprefix("mix-").astype(int) / 100
+    slopes = []
+    for (network, curve), rows in frame.groupby(["network", "curve"], sort=False):
+        by_seed = rows.pivot_table(index="seed", columns="alpha", values="value").dropna()
+        slope = mean_estimate([float(np.polyfit(by_seed.columns, values, 1)[0]) for values in by_seed.to_numpy()])
+        slopes.append((network, curve, slope.n, slope.value, slope.low, slope.high))
+    slope_columns = ["network", "curve", "n", "slope", "low", "high"]
+    return _summarise_groups(frame, ["network", "curve", "alpha"]), pd.DataFrame(slopes, columns=slope_columns)
+
+
+def measure_equivariance(networks: Sequence[Trained], seed: int = 0) -> pd.DataFrame:
+    """Return accuracies by attack, setting, architecture and recipe: mean over seeds on each half of the images.
+
+    `validation` is the accuracy on a random half of the images, on which the best candidate is chosen; the other
+    numbers are those of the other half.
+    """
+    rows = []
+    for network in networks:
+        (setting,) = [name for prefix, name in SETTINGS.items() if re.fullmatch(rf"{prefix}(-\w+)?", network.recipe)]
+        for key in network.reader.keys_all:
+            for architecture, correct in read_outcomes(network, DATASET, key, 0.0).items():
+                order = np.random.default_rng(seed).permutation(len(correct))
+                halves = correct[order[: len(order) // 2]].mean(), correct[order[len(order) // 2 :]].mean()
+                rows.append((key, setting, network_name(architecture), network.recipe, *halves))
+    names = ["attack", "setting", "architecture", "recipe"]
+    frame = pd.DataFrame(rows, columns=[*names, "validation", "value"])
+    validation = frame.groupby(names, sort=False)["validation"].mean().to_numpy()
+    return _summarise_groups(frame, names).assign(validation=validation)
+
+
+# --- Claims
+
+
+def trends(curves: pd.DataFrame) -> pd.DataFrame:
+    """Return each curve's first, last, lowest and highest mean, and tau with its interval; and the printed ones."""
+    rows = []
+    for (run, curve), ours in curves.groupby(["run", "curve"], sort=False):
+        printed = PUBLISHED["dynamics"]["runs"].get(run, {}).get(curve, [])
+        row: dict[str, Any] = {"run": run, "curve": curve}
+        for prefix, x, y in (
+            ("", ours["iteration"], ours["mean"].to_numpy()),
+            ("printed_", PRINTED_ITERATIONS, np.array(printed) / 100),
+        ):
+            known = len(y) > 0
+            tau = tau_estimate(x, y) if known else Estimate(math.nan, math.nan, math.nan, 0)
+            extremes = (y[0], y[-1], y.min(), y.max()) if known else (math.nan,) * 4
+            names = ("first", "last", "lowest", "highest", "tau", "tau_low", "tau_high")
+            row |= dict(zip((prefix + name for name in names), (*extremes, *tau[:3]), strict=True))
+        rows.append(row | {"snapshots": len(ours), "seeds": int(ours["n"].min())})
+    return pd.DataFrame(rows)
+
+
+def tau_estimate(x: ArrayLike, y: ArrayLike, parts: int = 1) -> Estimate:
+    """Return Kendall's tau with the interval of the standard error of independent rankings."""
+    values = np.asarray(y, np.float64)
+    n = len(values)
+    error = math.sqrt(2 * (2 * n + 5) / (9 * n * (n - 1)))
+    return normal_estimate(float(kendalltau(np.asarray(x, np.float64), values).statistic), error, n, parts)
+
+
+def claims_on_dynamics(curves: pd.DataFrame) -> Iterator[Claim]:
+    groups = dict([*curves.groupby(["run", "curve"], sort=False)])
+    attacks = [curve for run, curve in groups if run == "std" and curve in PUBLISHED["dynamics"]["runs"]["std"]]
+    linf = [curve for curve in attacks if "pgd_linf7" in curve]
+    spatial = [f"asr {key}" for key in SPATIAL if ("std", f"asr {key}") in groups]
+    some = next(iter(groups.values()))
+    data = f"{int(some['n'].min())} training run(s), {len(some)} snapshots"
+
+    def taus(run: str, names: Sequence[str], sign: int) -> list[Estimate]:
+        parts = [groups[run, name] for name in names if (run, name) in groups]
+        return [tau_estimate(rows["iteration"], sign * rows["mean"].to_numpy(), len(parts)) for rows in parts]
+
+    def describe(run: str, names: Sequence[str], estimates: Sequence[Estimate], sign: int) -> str:
+        texts = [
+            f"{name.removeprefix('asr ')} {sign * tau.value:+.2f}" for name, tau in zip(names, estimates, strict=True)
+        ]
+        values = [groups[run, name]["mean"] for name in names]
+        return (
+            f"tau: {', '.join(texts)}; success {100 * min(map(min, values)):.0f} to {100 * max(map(max, values)):.0f}%"
+        )
+
+    printed_taus = {
+        run: {curve: tau_estimate(PRINTED_ITERATIONS, values).value for curve, values in by_curve.items()}
+        for run, by_curve in PUBLISHED["dynamics"]["runs"].items()
+    }
+    for run, names, sign, claim in (
+        ("std", linf, 1, "With std, the success of Linf PGD rises during training."),
+        ("std*", spatial, -1, "With std*, the success of spatial attacks falls during training."),
+    ):
+        estimates = taus(run, names, sign)
+        verdict = judge(estimates)
+        printed = "tau: " + ", ".join(f"{name.removeprefix('asr ')} {printed_taus[run][name]:+.2f}" for name in names)
+        needs = describe_units(estimates, "snapshots") if verdict == UNDECIDED else ""
+        yield Claim(claim, "Figures 1, 2", printed, describe(run, names, estimates, sign), data, verdict, needs)
+    estimates = taus("std", spatial, 1)
+    widest = max(max(abs(tau.low), abs(tau.high)) for tau in estimates)
+    yield Claim(
+        "With std, the success of spatial attacks stays about constant during training.",
+        "Figure 1",
+        "rot30 65 to 81%, grid135 81 to 91%, grid775 87 to 94%",
+        f"{describe('std', spatial, estimates, 1)}; trends up to ±{widest:.2f} cannot be excluded",
+        data,
+        UNDECIDED,
+        "several training runs: an interval that excludes every trend needs more than one curve",
+    )
+    highest = max(rows["mean"].max() for (_, curve), rows in groups.items() if curve == "clean")
+    yield Claim(
+        "The success of Linf PGD stays constant once clean accuracy is about 80%.",
+        "Figure 2",
+        "about 50, 85 and 100% at 0.5, 1 and 2/255",
+        f"clean accuracy stays below {math.ceil(100 * highest)}%",
+        data,
+        UNDECIDED,
+        "training to a clean accuracy above 80%",
+    )
+
+
+def claims_on_mixing(slopes: pd.DataFrame) -> Iterator[Claim]:
+    for row in slopes.to_dict("records"):
+        is_clean = row["curve"] == "clean"
+        sign = -1 if is_clean else 1
+        # Two seeds with equal slopes have no spread, which says nothing about other seeds.
+        known = row["high"] - row["low"] > 1e-9
+        bounds = sorted((sign * row["low"], sign * row["high"])) if known else [-math.inf, math.inf]
+        slope = Estimate(sign * row["slope"], bounds[0], bounds[1], int(row["n"]))
+        printed = PUBLISHED["mixing"]["networks"].get(row["network"], {}).get(row["curve"])
+        printed_slope = (
+            100 * np.polyfit(PUBLISHED["mixing"]["alphas"], np.array(printed) / 100, 1)[0] if printed else math.nan
+        )
+        verdict = judge([slope])
+        interval = f"[{100 * row['low']:+.1f}, {100 * row['high']:+.1f}]" if known else "[equal for all seeds]"
+        yield Claim(
+            f"{row['network']}, {row['curve']}: accuracy {'falls' if is_clean else 'rises'} with the fraction of "
+            "robust images.",
+            "Figure 3",
+            f"slope {printed_slope:+.1f} points" if printed else "not measured for this network",
+            f"slope {100 * row['slope']:+.1f} points {interval}",
+            f"{int(row['n'])} seeds, 200 images",
+            verdict,
+            (describe_units([slope], "seeds") if known else "more seeds") if verdict == UNDECIDED else "",
+        )
+    yield Claim(
+        "A tenth of natural images, instead of none, raises clean accuracy by about four points.",
+        "Figure 3",
+        "85.1 to 90.0% (ResNet-50)",
+        "the fraction 0.9 was not trained",
+        "–",
+        UNDECIDED,
+        "networks trained with 90% robust images",
+    )
+
+
+def select(candidates: pd.DataFrame, column: str, by: str) -> pd.DataFrame:
+    """Return, for each attack, setting and `column`, the candidate with the best accuracy `by`; the first in ties."""
+    best = candidates.loc[candidates.groupby(["attack", "setting", column], sort=False)[by].idxmax()]
+    return best.set_index(["attack", "setting", column])
+
+
+def best_by_network(candidates: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Return the best depth and learning rate of each network, as in table 1 of the original."""
+    families = candidates["architecture"].str.replace(r"^(STN|PTN).*|^(G-ResNet)-\d+$", r"\1\2", regex=True)
+    return select(candidates.assign(network=families), "network", by)
+
+
+def claims_on_equivariance(candidates: pd.DataFrame) -> Iterator[Claim]:
+    """Compare settings and networks, by accuracies averaged over attacks; the units are pairs of trained networks."""
+    best = best_by_network(candidates, "mean")["mean"].unstack("attack")
+    attacks = [attack for attack in best.columns if attack != "clean"]
+    networks = [*dict.fromkeys(best.index.get_level_values("network"))]
+    resnets = [name for name in networks if name.startswith("ResNet")]
+    others = [name for name in networks if name not in resnets]
+    comparisons = (
+        (
+            "Training on robust images (D_R) lowers accuracy, clean and under attack.",
+            "38 of 38 comparisons",
+            [((high, name), (low, name)) for name in networks for high, low in (("D", "D_R"), ("D*", "D_R*"))],
+            ["clean", *attacks],
+        ),
+        (
+            "Rotations in training (D*, D_R*) raise accuracy under attack.",
+            "30 of 30 comparisons",
+            [((high, name), (low, name)) for name in networks for high, low in (("D*", "D"), ("D_R*", "D_R"))],
+            attacks,
+        ),
+        (
+            "Equivariant networks are more accurate under attack than ResNets.",
+            "40 of 40 comparisons",
+            [
+                ((setting, other), (setting, resnet))
+                for other in others
+                for resnet in resnets
+                for setting in SETTINGS.values()
+            ],
+            attacks,
+        ),
+    )
+    for claim, printed, pairs, columns in comparisons:
+        differences = np.array([best.loc[high, columns] - best.loc[low, columns] for high, low in pairs], np.float64)
+        estimate = mean_estimate(differences.mean(axis=1))
+        verdict = judge([estimate])
+        yield Claim(
+            claim,
+            "Table 1",
+            printed,
+            f"mean difference {estimate}; {(differences > 0).sum()} of {differences.size} comparisons agree",
+            f"{len(pairs)} pairs of networks, {int(candidates['n'].min())} seeds, 100 images",
+            verdict,
+            describe_units([estimate], "pairs of networks") if verdict == UNDECIDED else "",
+        )
+
+
+# --- Page
+
+
+def percent(value: float, *, signed: bool = False) -> str:
+    return number(100 * value, 1, signed=signed)
+
+
+def trends_table(frame: pd.DataFrame) -> str:
+    rows = []
+    for row in frame.to_dict("records"):
+        cells = [
+            f"{percent(row[name])} / {percent(row[f'printed_{name}'])}"
+            for name in ("first", "last", "lowest", "highest")
+        ]
+        tau = f"{number(row['tau'], 2, signed=True)} [{number(row['tau_low'], 2)}, {number(row['tau_high'], 2)}]"
+        rows.append([f"{row['run']}, {row['curve']}", *cells, tau, number(row["printed_tau"], 2, signed=True)])
+    return table(["run, curve", "first", "last", "lowest", "highest", "tau", "printed tau"], rows)
+
+
+def mixing_table(curves: pd.DataFrame) -> str:
+    means = curves.pivot_table(index=["network", "curve"], columns="alpha", values="mean", sort=False)
+    rows = [
+        [f"{network}, {curve}", *map(percent, values)]
+        for (network, curve), values in zip(means.index, means.to_numpy(), strict=True)
+    ]
+    return table(["network, curve", *(f"α = {alpha:g}" for alpha in means.columns)], rows)
+
+
+def equivariance_table(candidates: pd.DataFrame) -> str:
+    """Return table 1 in its printed layout: ours / printed, for the candidate that is best on the test images."""
+    best = best_by_network(candidates, "mean")["mean"]
+    attacks, settings, networks = ([*dict.fromkeys(best.index.get_level_values(level))] for level in range(3))
+    printed = PUBLISHED["equivariance"]
+    rows = []
+    for attack in attacks:
+        cells = []
+        for network in networks:
+            for setting in settings:
+                values = printed["best"].get(network, {}).get(attack)
+                theirs = "–" if values is None else f"{values[printed['settings'].index(setting)]:.1f}"
+                cells.append(f"{percent(best[attack, setting, network])} / {theirs}")
+        rows.append([attack, *cells])
+    return table(["attack", *(f"{network} {setting}" for network in networks for setting in settings)], rows)
+
+
+def effect_of_selection(candidates: pd.DataFrame) -> str:
+    """Return a sentence on how much choosing on the test images flatters the chosen candidates."""
+    by_test, by_validation = (best_by_network(candidates, by)["mean"] for by in ("mean", "validation"))
+    n_candidates = candidates.groupby(["attack", "setting", "architecture"]).size().max()
+    if n_candidates == 1 and (by_test == by_validation).all():
+        return "Each network has one candidate here, so nothing was selected."
+    return (
+        "Selecting candidates on the test images instead of on other images raises their accuracy by "
+        f"{percent((by_test - by_validation).mean())} points on average."
+    )
+
+
+def draw_figures(folder: Path, dynamics: pd.DataFrame, mixing: pd.DataFrame, candidates: pd.DataFrame) -> None:
+    longest = dynamics.groupby("run")["iteration"].transform("max")
+    fraction = dynamics["iteration"] / longest
+    curves = dynamics.assign(**{"fraction of training": fraction, "percent": 100 * dynamics["mean"]})
+    printed = [
+        PUBLISHED["dynamics"]["runs"].get(row["run"], {}).get(row["curve"], {}) for row in curves.to_dict("records")
+    ]
+    positions = [round(value * PRINTED_ITERATIONS[-1]) for value in fraction]
+    curves["printed"] = [
+        values[PRINTED_ITERATIONS.index(position)] if values and position in PRINTED_ITERATIONS else math.nan
+        for values, position in zip(printed, positions, strict=True)
+    ]
+    draw_lines(
+        curves,
+        folder / "dynamics.svg",
+        x="fraction of training",
+        y="percent",
+        colour="run",
+        panel="curve",
+        printed="printed",
+    )
+    alphas = PUBLISHED["mixing"]["alphas"]
+    frame = mixing.assign(percent=100 * mixing["mean"], low=100 * mixing["min"], high=100 * mixing["max"])
+    frame["printed"] = [
+        dict(
+            zip(alphas, PUBLISHED["mixing"]["networks"].get(row["network"], {}).get(row["curve"], ()), strict=False)
+        ).get(row["alpha"], math.nan)
+        for row in frame.to_dict("records")
+    ]
+    draw_lines(
+        frame,
+        folder / "mixing.svg",
+        x="alpha",
+        y="percent",
+        colour="network",
+        panel="curve",
+        band=("low", "high"),
+        printed="printed",
+        columns=4,
+    )
+    best = best_by_network(candidates, "mean").reset_index()
+    best = best.assign(**{"training set": best["setting"], "percent": 100 * best["mean"]})
+    best["low"], best["high"] = 100 * best["min"], 100 * best["max"]
+    order = PUBLISHED["equivariance"]["settings"]
+    published = PUBLISHED["equivariance"]["best"]
+    best["printed"] = [
+        published.get(row["network"], {}).get(row["attack"], [math.nan] * 4)[order.index(row["setting"])]
+        for row in best.to_dict("records")
+    ]
+    draw_lines(
+        best,
+        folder / "equivariance.svg",
+        x="training set",
+        y="percent",
+        colour="network",
+        panel="attack",
+        band=("low", "high"),
+        printed="printed",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("exports", nargs="*", type=Path)
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    arguments = parser.parse_args()
+    tables = arguments.folder / "tables"
+    networks = read_trained(arguments.exports)
+    for question in ("dynamics", "mixing", "equivariance"):
+        prefixes = {"dynamics": RUNS, "mixing": {"mix": ""}, "equivariance": SETTINGS}[question]
+        chosen = [
+            network for network in networks if any(re.match(rf"{prefix}\b", network.recipe) for prefix in prefixes)
+        ]
+        if not chosen:
+            continue
+        if question == "dynamics":
+            write_table(tables / "dynamics.csv", measure_dynamics(chosen))
+        elif question == "mixing":
+            curves, slopes = measure_mixing(chosen)
+            write_table(tables / "mixing.csv", curves)
+            write_table(tables / "mixing-slopes.csv", slopes)
+        else:
+            write_table(tables / "equivariance.csv", measure_equivariance(chosen))
+    dynamics, mixing, slopes, candidates = (
+        pd.read_csv(tables / f"{name}.csv") for name in ("dynamics", "mixing", "mixing-slopes", "equivariance")
+    )
+    claims = [*claims_on_dynamics(dynamics), *claims_on_mixing(slopes), *claims_on_equivariance(candidates)]
+    write_table(tables / "claims.csv", pd.DataFrame(claims))
+    fill(
+        arguments.folder / "README.md",
+        {
+            "claims": claims_table(claims),
+            "dynamics": trends_table(trends(dynamics)),
+            "mixing": mixing_table(mixing),
+            "equivariance": f"{equivariance_table(candidates)}\n{effect_of_selection(candidates)}",
+        },
+    )
+    draw_figures(arguments.folder / "figures", dynamics, mixing, candidates)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""R by image distribution: printed decisions follow from printed numbers, claims are judged, the page is generated."""
+
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from jobs.papers.image_distribution import analyse, pictures
+from jobs.papers.image_distribution.analyse import COMPARISONS, GROUPS
+from jobs.papers.networks import read_trained
+from jobs.papers.verdicts import FAILS, HOLDS, UNDECIDED
+from robust201.statistics.robustness import robustness_r
+from tests.conftest import REPOSITORY
+from tests.support.trained_exports import make_weights, write_trained
+
+FOLDER = REPOSITORY / "jobs/papers/image_distribution"
+
+
+@pytest.fixture(scope="module")
+def printed():
+    return analyse.printed_comparisons()
+
+
+def test_there_are_18_printed_tables_of_six_epochs():
+    tables = analyse.printed_tables()
+    assert tables.groupby("table").size().tolist() == [6] * 18
+    assert tables.loc[~tables["certain"], ["table", "epoch"]].to_numpy().tolist() == [[5, e] for e in (10, 25, 50, 150)]
+    assert int(tables["mean"].isna().sum()) == 1
+    # With nine epsilons, R is between its floor, 1/48, and 1, unless accuracies rise.
+    assert tables["mean"].dropna().between(1 / 48, 1).all()
+    assert set("".join(tables["marks"])) == {comparison.marker for comparison in COMPARISONS}
+
+
+def test_all_printed_markers_but_one_follow_from_printed_numbers(printed):
+    certain = printed[printed["certain"]]
+    assert (len(printed), len(certain), int(certain["agrees"].sum())) == (126, 118, 117)
+    (exception,) = certain[~certain["agrees"]].itertuples()
+    assert (exception.network, exception.epoch, exception.first, exception.second) == (
+        *("ResNet50", 10),
+        *("cifar10_to_mnist", "mnist"),
+    )
+    assert (exception.printed, exception.marked, exception.higher_holm) == ("", "first", "first")
+
+
+def test_p_values_and_intervals_match_scipy(printed):
+    tables = analyse.printed_tables().set_index(["network", "group", "epoch"])
+    for row in printed.itertuples():
+        first, second = (tables.loc[row.network, group, row.epoch] for group in (row.first, row.second))
+        expected = stats.ttest_ind_from_stats(
+            *(first["mean"], first["sd"], 20, second["mean"], second["sd"], 20), equal_var=False
+        )
+        assert row.p == pytest.approx(expected.pvalue, rel=1e-9, nan_ok=True)
+        assert np.isnan(row.p) or (row.low > 0 or row.high < 0) == (row.p < 0.05)
+
+
+def test_four_marks_are_lost_by_correction_for_126_tests(printed):
+    marked = printed[(printed["printed"] != "") & printed["p"].notna()]
+    lost = marked[marked["printed"] != marked["higher_holm"]]
+    assert (len(marked), len(lost)) == (106, 4)
+    assert [(row.comparison[:3], row.network, row.epoch) for row in lost.itertuples()] == [
+        *(("E2b", "LeNet", 25), ("E2b", "ResNet50", 10)),
+        *(("E3b", "LeNet", 50), ("E3b", "ResNet50", 125)),
+    ]
+
+
+def make_summaries(means, sd=0.02, n=5):
+    rows = [("LeNet", group, 25, n, mean, sd) for group, mean in means.items()]
+    return pd.DataFrame(rows, columns=["network", "group", "epoch", "n", "mean", "sd"])
+
+
+@pytest.mark.parametrize(
+    ("mnist", "cifar10", "sd", "verdict"),
+    [(0.5, 0.1, 0.02, HOLDS), (0.1, 0.5, 0.02, FAILS), (0.30, 0.29, 0.02, UNDECIDED), (0.5, 0.1, 0.4, UNDECIDED)],
+)
+def test_claim_is_judged_by_the_interval_of_the_difference(mnist, cifar10, sd, verdict):
+    (claim,) = analyse.test_claims(make_summaries({"mnist": mnist, "cifar10": cifar10}, sd))
+    assert claim.verdict == verdict
+    assert claim.would_decide.endswith("seeds") == (verdict == UNDECIDED)
+
+
+def test_claim_without_direction_is_judged_on_the_side_that_print_marks():
+    """For LeNet at epoch 25, print marks MNIST above CIFAR-10 → MNIST."""
+    (claim,) = analyse.test_claims(make_summaries({"cifar10_to_mnist": 0.3, "mnist": 0.5}))
+    assert (claim.verdict, claim.printed) == (HOLDS, "MNIST at epoch 25")
+
+
+@pytest.mark.parametrize(("original", "verdicts"), [(0.51, [UNDECIDED, HOLDS]), (0.6, [HOLDS, HOLDS])])
+def test_control_on_original_images_is_small_or_undecided(original, verdicts):
+    summaries = make_summaries({"mnist": 0.5, "cifar10": 0.1, "mnist_28": original})
+    claims = [claim for claim in analyse.test_claims(summaries) if claim.place == "Section 3.2"]
+    assert [claim.verdict for claim in claims] == verdicts
+
+
+def test_r_is_measured_for_each_network(tmp_path):
+    strengths = tuple(255 * epsilon for epsilon in pictures.EPSILONS)
+
+    def accuracy(architecture, dataset, weights, key, strength):
+        return (0.9 if dataset == "mnist" else 0.1) * np.exp(-strength / (50 + 10 * weights.seed))
+
+    networks = {dataset: {"lenet5": make_weights("plain", (1, 4), (0, 1))} for dataset in ("mnist", "cifar10")}
+    export = write_trained(tmp_path / "e", networks, {"clean": (), "fgsm": strengths}, accuracy)
+    table, curves = analyse.measure(read_trained([export]))
+    assert table.groupby(["group", "epoch"]).size().to_dict() == {
+        (group, epoch): 2 for group in ("mnist", "cifar10") for epoch in (1, 4)
+    }
+    mnist = table[table["group"] == "mnist"]
+    accuracies = [
+        round(400 * accuracy("", "mnist", make_weights("plain", (1,), (1,))[0], "", s)) / 400 for s in (0, *strengths)
+    ]
+    expected = robustness_r((0, *strengths), accuracies).value
+    assert mnist.set_index(["epoch", "seed"]).loc[(1, 1), "r"] == pytest.approx(float(expected))
+    np.testing.assert_allclose(mnist["c"], mnist["r"] - 1)
+    assert (mnist["r_fitted"] - mnist["r"]).abs().max() < 0.05
+    # accuracy at chance: no R
+    assert table.loc[table["group"] == "cifar10", "r"].isna().all()
+    assert table.loc[table["group"] == "cifar10", "at_chance"].all()
+    assert len(curves) == 2 * 2 * 9
+
+
+def test_page_and_tables_follow_from_committed_numbers(tmp_path, monkeypatch):
+    shutil.copytree(FOLDER / "tables", tmp_path / "tables")
+    shutil.copy(FOLDER / "README.md", tmp_path)
+    (tmp_path / "figures").mkdir()
+    monkeypatch.setattr("sys.argv", ["analyse", "--folder", str(tmp_path)])
+    analyse.main()
+    assert (tmp_path / "README.md").read_text() == (FOLDER / "README.md").read_text()
+    for path in (FOLDER / "tables").glob("*.csv"):
+        assert (tmp_path / "tables" / path.name).read_text() == path.read_text()
+    networks = pd.read_csv(FOLDER / "tables/networks.csv")
+    np.testing.assert_allclose(networks["c"], networks["r"] - 1)
+    assert {*networks["group"]} <= {*GROUPS}
+
+
+def test_grid_of_pictures_is_enlarged(tmp_path):
+    from PIL import Image
+
+    white, black = np.ones((3, 4, 4), np.float32), np.zeros((3, 4, 4), np.float32)
+    pictures.save_grid([[white, black]], tmp_path / "grid.png")
+    pixels = np.asarray(Image.open(tmp_path / "grid.png"))
+    assert pixels.shape == (pictures.ZOOM * (4 + pictures.GAP), pictures.ZOOM * 2 * (4 + pictures.GAP), 3)
+    assert (pixels[0, 0, 0], pixels[0, pictures.ZOOM * (4 + pictures.GAP), 0]) == (255, 0)

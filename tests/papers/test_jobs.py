@@ -1,0 +1,56 @@
+"""The YAML files of the papers are valid, and run.sh names only existing files."""
+
+import re
+import subprocess
+
+import pytest
+
+from robust201.planning.loading import load_config, load_training
+from tests.conftest import REPOSITORY
+
+PAPERS = REPOSITORY / "jobs/papers"
+YAMLS = sorted(path.relative_to(REPOSITORY) for path in PAPERS.rglob("*.yaml"))
+SCRIPTS = sorted(PAPERS.rglob("run.sh"))
+
+
+@pytest.fixture(autouse=True)
+def _change_to_repository(monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setenv("ROBUST201_DATA", "somewhere")
+
+
+@pytest.mark.parametrize("path", YAMLS, ids=str)
+def test_yaml_is_valid(path):
+    load = load_training if path.name.startswith("train") else load_config
+    load(path)
+
+
+def test_sweeps_evaluate_snapshots_that_are_trained():
+    """Each sweep of the two works with trainings names recipes, lengths and seeds of a training in the same folder."""
+    for path in YAMLS:
+        if path.name.startswith("train") or path.parent.name not in {"full", "lenet", "mnist28", "cifar10"}:
+            continue
+        weights = load_config(path).weights
+        trainings = [
+            load_training(other) for other in YAMLS if other.parent == path.parent and other.name.startswith("train")
+        ]
+        trainings = [training for training in trainings if training.store == weights.path]
+        recipes = [item for training in trainings for item in training.recipes.items()]
+        assert trainings, path
+        names = [weights.recipe] if isinstance(weights.recipe, str) else weights.recipe or ()
+        assert {*names} <= {name for name, _ in recipes}, path
+        assert {*weights.seeds} <= {seed for training in trainings for seed in training.seeds}, path
+        for epochs in weights.epochs or ():
+            assert any(epochs in {recipe.epochs, *(recipe.snapshots.epochs or ())} for _, recipe in recipes), path
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.parent.name)
+def test_script_is_valid_and_names_existing_modules(script):
+    subprocess.run(["sh", "-n", script], check=True)
+    text = script.read_text()
+    modules = re.findall(r"python -m (jobs[\w.]+)", text)
+    assert modules
+    for module in modules:
+        assert (REPOSITORY / f"{module.replace('.', '/')}.py").is_file(), module
+    paths = [path.replace("$jobs", str(script.parent)) for path in re.findall(r"\$jobs/[\w./-]+(?:yaml|py)", text)]
+    assert [path for path in paths if not (REPOSITORY / path).is_file()] == []
