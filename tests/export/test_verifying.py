@@ -141,6 +141,14 @@ def test_run_recomputes_only_requeued_unit(finished_results, tmp_path, write_swe
     assert read_tree(tmp_path / "before") == read_tree(tmp_path / "after")
 
 
+def test_comparison_rejects_damaged_shard(finished_results, robust201):
+    path = sorted((finished_results / "shards").rglob("*.parquet"))[0]
+    flip(path)
+    result = robust201("verify", finished_results, "--against", finished_results)
+    assert str(path) in result.error_line(4)
+    assert result.out == ""
+
+
 @pytest.mark.parametrize("compression", [None, "gz", "zst"])
 def test_verify_compares_export_with_shards(finished_results, tmp_path, robust201, compression):
     out = tmp_path / "out"
