@@ -13,7 +13,8 @@ from robust201.core.files import sha256_of
 from robust201.export import conversion, parquet_files
 from robust201.export.conversion import convert_dataset
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.listings import ListedFile, read_checksums, read_parquet_files
+from robust201.reader.listings import read_checksums, read_parquet_files
+from robust201.reader.parquet_results import describe_file
 from tests.support import fabricated
 from tests.support.fabricated import export, export_copy, make_plan
 from tests.support.small_results import write_results, write_sweep_json
@@ -199,7 +200,7 @@ def test_convert_resumes_if_interrupted_before_files_are_listed(folder, monkeypa
     convert_dataset(folder)
     listed_files, checksums = read_parquet_files(folder), read_checksums(folder)
     for name in convert_dataset(folder).unchanged_files:
-        assert listed_files[name.removeprefix("parquet/")] == ListedFile.of(folder / name)
+        assert listed_files[name.removeprefix("parquet/")] == describe_file(folder / name)
         assert checksums[name] == sha256_of(folder / name)
     assert checksums["parquet_files.json"] == sha256_of(folder / "parquet_files.json")
 

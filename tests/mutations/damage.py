@@ -1,8 +1,6 @@
 """Functions that damage a file at random."""
 
-import hashlib
 import json
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,13 +50,6 @@ def _swap(path: Path, siblings: Sequence[Path], rng: Rng) -> None:
     sibling.write_bytes(content)
 
 
-def _damage_and_rename(path: Path, siblings: Sequence[Path], rng: Rng) -> None:
-    """Damage a shard, and put the hash of the damaged contents into its name."""
-    (_flip_bit if rng.integers(2) else _zero)(path, siblings, rng)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    path.rename(path.with_name(re.sub(r"[0-9a-f]{16}\.parquet$", f"{digest}.parquet", path.name)))
-
-
 WRONG_VALUES: tuple[Any, ...] = (None, "text", -1, 2.5, True, [], {}, [None], 10**30, "x" * 5000, {"a": {"b": 1}})
 
 
@@ -89,16 +80,13 @@ DAMAGES: dict[str, Damage] = {
     "a folder": _replace_with(Path.mkdir),
     "swapped": _swap,
     **{name: _replace_with(make) for name, make in OBSTACLES.items() if name != "a folder"},
-    "renamed to its hash": _damage_and_rename,
     "another type": _set_wrong_type,
 }
 
 
-def damages_of(file_kind: str, path: Path) -> list[str]:
+def damages_of(path: Path) -> list[str]:
     """Return the names of the damages that are possible for a file."""
-    damages = [name for name in DAMAGES if name not in {"renamed to its hash", "another type"}]
-    if "shard" in file_kind:
-        damages.append("renamed to its hash")
+    damages = [name for name in DAMAGES if name != "another type"]
     if path.suffix in {".json", ".jsonl"}:
         damages.append("another type")
     return damages

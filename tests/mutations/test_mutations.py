@@ -46,7 +46,7 @@ def test_damaged_files_give_errors_warnings_or_correct_results(tmp_path: Path) -
             workspace.restore()
         files = workspace.files(file_kind)
         path = pick(files, rng)
-        damage = pick(damages_of(file_kind, path), rng)
+        damage = pick(damages_of(path), rng)
         siblings = [file for file in files if file != path and file.suffix == path.suffix]
         damage = "bit flipped" if damage == "swapped" and not siblings else damage
         DAMAGES[damage](path, siblings, rng)

@@ -61,7 +61,7 @@ def test_command_reference_has_options_and_examples() -> None:
     reference = describe_commands("Run a sweep")
     assert "\n### submit slurm\n" in reference
     assert "* `--share I/N`: " in reference
-    assert "\n    robust201 merge runs/a runs/b --out runs/all\n" in reference
+    assert "\n    robust201 run jobs/paper.yaml " in reference
 
 
 def test_field_reference_has_meanings_types_defaults_and_limits() -> None:

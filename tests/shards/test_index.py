@@ -16,7 +16,7 @@ from robust201.core.errors import IncompleteError, ShardDamagedError, StorageFul
 from robust201.core.files import atomic_write
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import run_sweep
-from robust201.shards import ShardStore, backends, index, merge_folders, scan
+from robust201.shards import ShardStore, index, merge_folders, scan
 from robust201.shards.folder import ResultsFolder, network_of
 from robust201.shards.inventory import required_columns
 from tests.support.shard_support import (
@@ -307,31 +307,6 @@ def test_run_hashes_unverified_shards(store, hashed_names):
     scan_like_run(store)
     scan_like_run(store)
     assert len(hashed_names) == len(UNITS) + 1
-
-
-def test_recently_written_shard_is_hashed_again(store, hashed_names):
-    for _ in range(2):
-        hashed_names.clear()
-        scan_like_run(store)
-        assert len(hashed_names) == len(UNITS)
-    make_older(store, -3600)  # as if the clock had been set back afterwards
-    for _ in range(2):
-        hashed_names.clear()
-        scan_like_run(store)
-        assert len(hashed_names) == len(UNITS)
-
-
-def test_no_shard_counts_as_verified_if_clock_of_file_system_is_unavailable(store, hashed_names, monkeypatch):
-    make_older(store)
-
-    def raise_error(**_named):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(backends.tempfile, "TemporaryFile", raise_error)
-    for _ in range(2):
-        hashed_names.clear()
-        scan_like_run(store)
-        assert len(hashed_names) == len(UNITS)
 
 
 def test_run_hashes_everything_after_index_damage(store, hashed_names):

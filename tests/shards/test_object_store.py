@@ -103,7 +103,7 @@ def test_shard_above_size_limit_is_damaged(store, monkeypatch):
     assert [*store.inventory(verify="all", on_damage="report").damage] == [shard]
 
 
-def test_run_hashes_shards_without_reliable_change_marker(store, url, monkeypatch):
+def test_run_hashes_shards_once(store, monkeypatch):
     monkeypatch.setattr(index, "MIN_ROWS", 1)
     hashed_shards = []
     original_check_hash = ResultsFolder.check_hash
@@ -115,9 +115,7 @@ def test_run_hashes_shards_without_reliable_change_marker(store, url, monkeypatc
     assert set(hashed_shards) == shards
     hashed_shards.clear()
     store.inventory(verify="unverified")
-    # ETags of S3 are reliable. Files are too new for reliable modification times, and in-memory shards have neither
-    # ETags nor modification times. So files and in-memory shards are hashed again.
-    assert set(hashed_shards) == (set() if url.startswith("s3:") else shards)
+    assert hashed_shards == []
     damaged_shard = min(shards)
     flip_byte(store, damaged_shard)
     assert store.inventory(verify="unverified", on_damage="set_aside").damaged == (damaged_shard,)

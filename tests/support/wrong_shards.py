@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -51,14 +50,6 @@ def _convert_to_text(name: str) -> Change:
     return with_column(name, lambda t: pa.array([str(value) for value in t[name].to_pylist()]))
 
 
-def _inflate_cm(table: pa.Table) -> pa.Table:
-    """Replace the first confusion matrix by forty million zeros, which take only a few kilobytes in the file."""
-    zeros = pa.array(np.zeros(40_000_000, np.int32))
-    offsets = pa.array(np.array([0, *[len(zeros)] * len(table)], np.int32))
-    cm_type = table.schema.field("cm").type
-    return with_column("cm", lambda _table: pa.ListArray.from_arrays(offsets, zeros, type=cm_type))(table)
-
-
 def _shorten_cm(table: pa.Table) -> pa.Table:
     cm_type = table.schema.field("cm").type
     return with_column("cm", lambda t: pa.array([matrix[:-1] for matrix in t["cm"].to_pylist()], cm_type))(table)
@@ -82,7 +73,6 @@ INVALID_TABLES: dict[str, Change] = {
     "a negative stop": with_column("stop", lambda t: pa.array([-1] * len(t), pa.int32())),
     "a NaN strength": with_column("strength", lambda t: pa.array([float("nan")] * len(t))),
     "short matrices": _shorten_cm,
-    "forty million values": _inflate_cm,
     "no classes": with_column("n_classes", lambda t: pa.array([0] * len(t), pa.int16())),
     "a provenance that is a list": with_column("provenance", lambda t: pa.array(["[]"] * len(t))),
     "an invalid JSON provenance": with_column("provenance", lambda t: pa.array(["{"] * len(t))),

@@ -27,7 +27,7 @@ PANELS = {
 }
 """Commands by group, in the order in which `--help` lists them."""
 
-RESUMABLE_COMMANDS = ("fetch", "import", "corrupt", "run", "submit")
+RESUMABLE_COMMANDS = ("import", "corrupt", "run", "submit")
 """Commands that resume where they stopped if they are run again."""
 
 EXAMPLES = {

@@ -13,8 +13,8 @@ from robust201.export.parquet_files import ParquetResultFile
 from robust201.export.published_layout import describe_strength
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.listings import PARQUET_FILES, ListedFile, parquet_files_text, read_parquet_files
-from robust201.reader.parquet_results import JSON_SOURCES, agrees_with, has_columns_of, is_converted
+from robust201.reader.listings import PARQUET_FILES, parquet_files_text, read_parquet_files
+from robust201.reader.parquet_results import JSON_SOURCES, agrees_with, describe_file, has_columns_of, is_converted
 from robust201.reader.result_files import PARQUET_FOLDER, ResultFiles, parquet_name, task_of
 from robust201.shards import RowBatch
 
@@ -92,7 +92,7 @@ def _find_changed_conversions(folder: Path) -> set[str]:
     return {
         name
         for name, listed_file in existing_files.items()
-        if is_converted(folder / name) and ListedFile.of(folder / name) != listed_file
+        if is_converted(folder / name) and describe_file(folder / name) != listed_file
     }
 
 
@@ -118,7 +118,7 @@ def _add_to_listings(folder: Path, names: Iterable[str]) -> None:
     listed_files = read_parquet_files(folder)
     paths = {name.removeprefix(f"{PARQUET_FOLDER}/"): folder / name for name in names}
     new_files = {
-        name: ListedFile.of(path) for name, path in paths.items() if name not in listed_files and is_converted(path)
+        name: describe_file(path) for name, path in paths.items() if name not in listed_files and is_converted(path)
     }
     if new_files:
         remove_from_listing(folder, {PARQUET_FILES})

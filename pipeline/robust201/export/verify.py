@@ -146,7 +146,7 @@ def verify_results(
                 "Write it with: robust201 run SWEEP.yaml"
             )
         if requeue:
-            requeued = requeue_shards(store.folder, inventory, findings)
+            requeued = requeue_shards(store.folder, findings)
         if export is not None and plan is not None:
             # The inventory is read again if shards were set aside, because it lists shards that no longer exist.
             current_inventory = store.inventory(on_damage="report") if requeued else inventory

@@ -44,7 +44,8 @@ from robust201.export.side_files import side_file_texts, weight_hashes
 from robust201.export.written_file import Compression, parse_choice
 from robust201.images import DATASETS
 from robust201.planning.plan import Plan
-from robust201.reader.listings import CHECKSUM_FILE, PARQUET_FILES, ListedFile, parquet_files_text
+from robust201.reader.listings import CHECKSUM_FILE, PARQUET_FILES, parquet_files_text
+from robust201.reader.parquet_results import describe_file
 from robust201.reader.result_files import PARQUET_FOLDER, images_name
 from robust201.shards import Inventory, RowSelection, ShardStore
 from robust201.tasks.columns import COLUMNS, PREDICTIONS, count_numbers, fields_of
@@ -205,7 +206,7 @@ def export_dataset(
         folder.write(CARD_FILE, card_text(facts))
         if parquet_names:
             parquet_listing = {
-                name.removeprefix(f"{PARQUET_FOLDER}/"): ListedFile.of(folder.staging / name) for name in parquet_names
+                name.removeprefix(f"{PARQUET_FOLDER}/"): describe_file(folder.staging / name) for name in parquet_names
             }
             folder.write(PARQUET_FILES, parquet_files_text(parquet_listing))
         removed_names = folder.close()

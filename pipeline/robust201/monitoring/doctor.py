@@ -288,7 +288,9 @@ def _examine_clean_accuracy(config: SweepConfig) -> Iterator[HealthCheck]:
     if not (config.results / PLAN_FILE).exists():
         return
     store = ShardStore.open(config.results)
-    check = check_clean_accuracy(load_plan(config.results), store, store.inventory(on_damage="report"))
+    check = check_clean_accuracy(
+        load_plan(config.results), store, store.inventory(verify="unverified", on_damage="report")
+    )
     n_expected = check.n_checked - len(check.unexpected)
     detail = f"agrees with the accuracy recorded with the weights for {n_expected} of {check.n_checked} networks"
     if check.n_checked:

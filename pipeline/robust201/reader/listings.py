@@ -5,18 +5,16 @@ hash of the footer of each Parquet file. It is outside the folder `parquet`, bec
 that folder as Parquet. Folders without listings, such as the published dataset, cannot be checked.
 """
 
-import hashlib
 import json
 import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from robust201.core.errors import ResultsError, RobustWarning
-from robust201.core.files import MAX_EXPORTED_FILE_BYTES, load_json, open_file, read_text
-from robust201.core.parquet_footer import parse_row_groups, read_footer_bytes
+from robust201.core.files import load_json, read_text
 
 CHECKSUM_FILE = "SHA256SUMS"
 """Listing for ``sha256sum -c``.
@@ -109,12 +107,6 @@ class ListedFile(NamedTuple):
 
     rows: int
     footer: str
-
-    @classmethod
-    def of(cls, path: Path) -> Self:
-        with open_file(path, MAX_EXPORTED_FILE_BYTES) as stream:
-            footer = read_footer_bytes(stream)
-        return cls(sum(group.n_rows for group in parse_row_groups(footer)), hashlib.sha256(footer).hexdigest())
 
 
 def parquet_files_text(files: Mapping[str, ListedFile]) -> str:

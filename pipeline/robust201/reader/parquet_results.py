@@ -5,7 +5,9 @@ damaged. Functions with a parameter `weights` raise ConfigError if the file has 
 `weights` is not the name of one of these sets.
 """
 
+import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +21,6 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, ResultsError, did_you_mean
 from robust201.core.files import MAX_EXPORTED_FILE_BYTES, IrregularFileError, check_file, open_file
-from robust201.core.parquet_footer import RowGroup, parse_row_groups, read_footer_bytes
 from robust201.reader.file_cache import FileState, cached_while_unchanged, hash_once
 from robust201.reader.listings import PARQUET_FILES, ListedFile
 from robust201.reader.value_checks import ADVICE, damaged_file_error, format_id
@@ -28,6 +29,8 @@ from robust201.tasks.columns import CORRECT_BITS, DESCRIPTIVE_COLUMNS, MEASUREME
 
 _WEIGHTS_COLUMN = "weights"
 """Column with the name of the weights, in files with rows for several sets of weights per architecture."""
+
+_TRAILER_BYTES = 8  # after the footer: its length and the magic number, four bytes each
 
 _ROWS_PER_BATCH = 16
 """Number of rows that are converted to Python objects at once; objects need about ten times as much memory as Arrow."""
@@ -156,9 +159,14 @@ def read_n_classes(path: Path) -> int | None:
 
 
 @cached_while_unchanged
-def _describe_file(path: Path) -> ListedFile:
-    with _convert_damage_errors(path):
-        return ListedFile.of(path)
+def describe_file(path: Path) -> ListedFile:
+    """Return a file's number of rows and the hash of its footer."""
+    with _convert_damage_errors(path), open_file(path, MAX_EXPORTED_FILE_BYTES) as stream:
+        n_rows = pq.read_metadata(stream).num_rows
+        footer_end = stream.seek(-_TRAILER_BYTES, os.SEEK_END)
+        n_bytes = int.from_bytes(stream.read(4), "little")
+        stream.seek(footer_end - n_bytes)
+        return ListedFile(n_rows, hashlib.sha256(stream.read(n_bytes)).hexdigest())
 
 
 def check_listed(path: Path, expected: ListedFile | None) -> None:
@@ -166,7 +174,7 @@ def check_listed(path: Path, expected: ListedFile | None) -> None:
 
     If `expected` is None, the file is not listed, and nothing is checked.
     """
-    if expected is None or (actual := _describe_file(path)) == expected:
+    if expected is None or (actual := describe_file(path)) == expected:
         return
     difference = (
         f"expected the {expected.rows:,} rows that {PARQUET_FILES} lists, got {actual.rows:,} rows"
@@ -313,7 +321,7 @@ def _iter_values(
 ) -> Iterator[tuple[str, float, Any]]:
     """Yield the id, strength and value of each row."""
     requested_id = architecture if architecture is None or ids_are_text else int(architecture)
-    groups = None if requested_id is None else _find_groups(path, requested_id)
+    groups = _find_groups(path, requested_id) if isinstance(requested_id, int) else None
     for group in _iter_row_groups(path, ["architecture", "strength", *column_sources(measurement)], weights, groups):
         with _convert_damage_errors(path):
             architectures = group["architecture"].cast(pa.string()) if ids_are_text else group["architecture"]
@@ -326,19 +334,18 @@ def _iter_values(
                 yield from zip(ids, strengths, _convert_rows(rows, measurement), strict=True)
 
 
-def _find_groups(path: Path, architecture: int | str) -> list[int]:
-    """Return the indices of the row groups whose bounds in the footer include an architecture's id."""
-    with _convert_damage_errors(path), open_file(path, MAX_EXPORTED_FILE_BYTES) as stream:
-        groups = parse_row_groups(read_footer_bytes(stream))
-    return [index for index, group in enumerate(groups) if _may_contain(group, architecture)]
-
-
-def _may_contain(group: RowGroup, architecture: int | str) -> bool:
-    bounds = next((chunk.bounds for chunk in group.chunks if chunk.path == "architecture"), None)
-    if bounds is None or any(len(value) not in (4, 8) for value in bounds) or isinstance(architecture, str):
-        return True
-    lower, upper = (int.from_bytes(value, "little", signed=True) for value in bounds)
-    return lower <= architecture <= upper
+def _find_groups(path: Path, architecture: int) -> list[int]:
+    """Return the indices of the row groups whose bounds in the footer include an architecture's index."""
+    with _convert_damage_errors(path):
+        metadata = pq.read_metadata(path)
+        columns = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+        index = columns.index("architecture")
+        bounds = (metadata.row_group(group).column(index).statistics for group in range(metadata.num_row_groups))
+        return [
+            group
+            for group, statistics in enumerate(bounds)
+            if statistics is None or not statistics.has_min_max or statistics.min <= architecture <= statistics.max
+        ]
 
 
 def _convert_rows(table: pa.Table, measurement: str) -> list[Any]:

@@ -177,7 +177,9 @@ def _read_outcomes(config: SweepConfig) -> Iterator[tuple[_EvaluationId, NDArray
     labels = {dataset: np.asarray(inputs.images(dataset).labels) for dataset in config.datasets}
     unit: Unit
     columns_by_strength: Mapping[float, Mapping[str, Any]]
-    for unit, columns_by_strength in store.select(plan.units, store.inventory(), ("predictions",)).iter_values():
+    for unit, columns_by_strength in store.select(
+        plan.units, store.inventory(verify="unverified"), ("predictions",)
+    ).iter_values():
         for strength, columns in columns_by_strength.items():
             evaluation = unit.dataset, unit.architecture, unit.weights, unit.key, strength
             yield evaluation, columns["predictions"] == labels[unit.dataset]

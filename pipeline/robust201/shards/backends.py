@@ -14,7 +14,6 @@ import hashlib
 import io
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -57,11 +56,6 @@ def is_compacted(shard: str) -> bool:
 
 MAX_SHARD_BYTES = 1 << 30
 """Maximum size of a shard that is read into memory in one piece. Uncompacted shards are usually a few megabytes."""
-
-MIN_RELIABLE_AGE_SECONDS = 5.0
-"""Age of a file, in seconds, from which any further change is certain to change its modification time. Modification
-times may have a resolution of only two seconds (FAT), so two changes in quick succession can have the same time."""
-
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -150,19 +144,6 @@ class LocalBackend:
                     name, change_marker = f"{folder.name}/{shard.name}", str(status.st_mtime_ns)
                     entries.append(ShardEntry(name, status.st_size, change_marker, status.st_mtime))
         return entries
-
-    def find_shards_with_reliable_markers(self, entries: Iterable[ShardEntry]) -> set[str]:
-        """Return the names of shards whose change marker is certain to change if their bytes change from now on.
-
-        These shards were last changed at least `MIN_RELIABLE_AGE_SECONDS` ago by the file system's clock. `entries`
-        must be a listing made just before the call.
-        """
-        try:
-            with tempfile.TemporaryFile(dir=self.root) as probe:  # a file server has its own clock
-                server_time = os.fstat(probe.fileno()).st_mtime
-        except OSError:
-            return set()
-        return {entry.name for entry in entries if entry.modified <= server_time - MIN_RELIABLE_AGE_SECONDS}
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return the bytes [start, stop) of a shard, or fewer if the shard is shorter; without `stop`, up to its end.

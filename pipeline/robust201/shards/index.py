@@ -10,8 +10,7 @@ written by robust201 are ignored. An entry is valid only for a shard with the sa
 merges smaller files into it, so an entry is rewritten only when the number of entries has doubled.
 
 An entry also records whether the shard is verified, which means that its bytes were hashed and the hash matched its
-name. A file that changed within seconds before it was hashed does not count as verified, because a further change may
-leave its modification time unchanged.
+name.
 """
 
 import hashlib

@@ -144,15 +144,6 @@ class Inventory:
         }
 
     @cached_property
-    def dataset_protocols(self) -> tuple[list[tuple[str, str]], NDArray[np.int64]]:
-        """Distinct (dataset, protocol) pairs of units, and the index of each unit's pair."""
-        dataset, protocol = (self._units.columns[name].dictionary_encode() for name in ("dataset", "protocol"))
-        codes = to_numpy(dataset.indices).astype(np.int64) * len(protocol.dictionary) + to_numpy(protocol.indices)
-        _, first_units, pair_of_unit = np.unique(codes, return_index=True, return_inverse=True)
-        pair_columns = (column.take(from_numpy(first_units)).to_pylist() for column in (dataset, protocol))
-        return list(zip(*pair_columns, strict=True)), pair_of_unit.astype(np.int64)
-
-    @cached_property
     def _unit_numbers(self) -> dict[str, int]:
         return {unit_id: number for number, unit_id in enumerate(self._units.columns["unit_id"].to_pylist())}
 

@@ -64,7 +64,7 @@ def merge_folders(sources: Sequence[Path], target: Path) -> MergeReport:
         if isinstance(target_folder.backend, LocalBackend):
             for dataset in {shard.partition("/")[0] for shard in inventory.shards}:
                 fsync_folder(target_folder.backend.path(dataset))  # new links survive a crash only after this
-    inventory = scan(target_folder, verify="none", on_damage="report")
+    inventory = scan(target_folder, verify="unverified", on_damage="report")
     findings += [ShardFinding.damaged(shard, message) for shard, message in inventory.damage.items()]
     findings += find_unequal_duplicates(RowReader(target_folder), inventory)
     return MergeReport(added=n_added, present=n_present, protocols=n_protocols, findings=tuple(findings))

@@ -43,10 +43,7 @@ from robust201.shards.backends import (
 PUT_STEPS = ("ready", "put")
 """Steps of publishing at which `on_step` is called: before the request is sent, and after the response."""
 
-_CHANGE_FIELDS = ("ETag", "etag", "md5Hash", "generation")
-"""Properties of an object that change whenever its bytes change. Modification times are too coarse for this."""
-
-_MARKER_FIELDS = (*_CHANGE_FIELDS, "mtime", "LastModified", "last_modified", "created")
+_MARKER_FIELDS = ("ETag", "etag", "md5Hash", "generation", "mtime", "LastModified", "last_modified", "created")
 """Properties of an object that may serve as its change marker; the first that exists is used."""
 
 _TIME_FIELDS = ("LastModified", "last_modified", "mtime", "updated", "created")
@@ -200,9 +197,6 @@ class ObjectBackend:
                     )
                 )
         return sorted(entries, key=lambda entry: entry.name)
-
-    def find_shards_with_reliable_markers(self, entries: Iterable[ShardEntry]) -> set[str]:
-        return {entry.name for entry in entries if entry.change_marker.partition(" ")[0] in _CHANGE_FIELDS}
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
         if stop is not None:

@@ -15,7 +15,6 @@ import errno
 import io
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -27,13 +26,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.errors import FormatVersionError, ShardDamagedError, StorageError
-from robust201.core.files import open_file
-from robust201.core.parquet_footer import parse_row_groups, read_footer_bytes
 from robust201.core.records import EvaluationResult, canonical_json
 from robust201.shards.arrow_arrays import from_numpy, from_values, join_chunks, numbers_of, to_numpy
 from robust201.shards.backends import damage_error, unreadable_error
 from robust201.shards.object_store import StorageBackend
-from robust201.shards.validation import WrongShardError, check_row_count, check_schema, check_sizes, check_table
+from robust201.shards.validation import WrongShardError, check_schema, check_table
 from robust201.tasks.columns import COLUMNS, count_classes, stored_order
 
 FORMAT_VERSION = 1
@@ -239,30 +236,24 @@ class ShardFile:
     """An open shard, whose row groups can be read one at a time.
 
     `content` contains the bytes of the shard if they were already read. Methods raise the errors listed in
-    `shards.backends`.
+    `shards.backends`. The caller has compared the shard with the hash in its name, because a damaged column can make
+    Arrow abort the process.
     """
 
     def __init__(self, backend: StorageBackend, shard: str, content: bytes | None = None) -> None:
         self.label = backend.label(shard)
         try:
             self._source = backend.source(shard) if content is None else io.BytesIO(content)
-            file = open_file(self._source, None) if isinstance(self._source, Path) else nullcontext(self._source)
-            with file as stream:
-                groups = parse_row_groups(read_footer_bytes(stream))
             self._file = pq.ParquetFile(self._source, pre_buffer=not isinstance(self._source, Path))
             check_schema(self._file.schema_arrow, IDENTITY_TYPES, MEASUREMENT_TYPES, WIDE_TYPES)
-            check_sizes(groups, self._file.metadata.num_columns)
-            n_rows_of_groups = [group.n_rows for group in groups]
-            check_row_count(
-                sum(n_rows_of_groups), sum(chunk.n_compressed_bytes for group in groups for chunk in group.chunks)
-            )
-            self._column_bytes_of_groups = [{chunk.column: chunk.n_bytes for chunk in group.chunks} for group in groups]
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError, ValueError) as error:
             raise parquet_read_error(self.label, error) from error
         self.columns = tuple(name for name in self._file.schema_arrow.names if name not in IDENTITY_TYPES)
-        self.first_rows = np.cumsum([0, *n_rows_of_groups])
+        self._metadata = self._file.metadata
+        row_groups = map(self._metadata.row_group, range(self._metadata.num_row_groups))
+        self.first_rows = np.cumsum([0, *(group.num_rows for group in row_groups)])
         """(G + 1,) int64: the first row of each of G row groups, followed by the number of rows."""
 
     def read(self, row_group: int, columns: Sequence[str] | None = None, *, stop: int | None = None) -> pa.Table:
@@ -279,8 +270,13 @@ class ShardFile:
 
     def count_encoded_bytes(self, row_group: int, columns: Collection[str] | None = None) -> int:
         """Return the size of a row group, or of some of its columns, before compression."""
-        sizes = self._column_bytes_of_groups[row_group]
-        return sum(size for name, size in sizes.items() if columns is None or name in columns)
+        group = self._metadata.row_group(row_group)
+        chunks = map(group.column, range(group.num_columns))
+        return sum(
+            chunk.total_uncompressed_size
+            for chunk in chunks
+            if columns is None or chunk.path_in_schema.partition(".")[0] in columns
+        )
 
     def iter_group_ranges(self, max_bytes: int) -> Iterator[tuple[int, int]]:
         """Yield ranges [first, stop) of row groups that have at most `max_bytes` before compression.
@@ -288,13 +284,13 @@ class ShardFile:
         A larger row group forms a separate range.
         """
         first_group, n_range_bytes = 0, 0
-        for group in range(len(self._column_bytes_of_groups)):
+        for group in range(self._metadata.num_row_groups):
             group_bytes = self.count_encoded_bytes(group)
             if group > first_group and n_range_bytes + group_bytes > max_bytes:
                 yield first_group, group
                 first_group, n_range_bytes = group, 0
             n_range_bytes += group_bytes
-        yield first_group, len(self._column_bytes_of_groups)
+        yield first_group, self._metadata.num_row_groups
 
     def close(self) -> None:
         self._file.close()

@@ -18,7 +18,7 @@ RowMask = NDArray[np.bool_]
 """(R,) bool, one per row."""
 
 
-def find_suspects(table: pa.Table, columns: tuple[str, ...]) -> tuple[RowMask, NDArray[np.int64] | None]:
+def find_suspects(table: pa.Table, columns: tuple[str, ...]) -> RowMask:
     """Find suspects among R rows that passed `shards.validation.check_table`.
 
     Args:
@@ -26,21 +26,19 @@ def find_suspects(table: pa.Table, columns: tuple[str, ...]) -> tuple[RowMask, N
         columns: names of the measurement columns.
 
     Returns:
-        (R,) booleans, true for suspects, and (R, C) numbers of images per true class. The numbers are None if rows
-        have no `cm`, or matrices of different sizes.
+        (R,) booleans, true for suspects.
     """
     n_rows = len(table)
     if COLUMNS.keys().isdisjoint(columns):  # rows of a measure, whose values only need to be finite
         is_finite = all(np.isfinite(_flatten_column(table, name)).all() for name in columns)
-        return np.full(n_rows, not is_finite), None
+        return np.full(n_rows, not is_finite)
     distinct_n_classes = np.unique(numbers_of(table["n_classes"]))
     if not {*STANDARD_COLUMNS} <= {*columns} <= COLUMNS.keys() or len(distinct_n_classes) != 1:
-        return np.ones(n_rows, dtype=bool), None
+        return np.ones(n_rows, dtype=bool)
     n_classes = int(distinct_n_classes[0])
     n_images = numbers_of(table["stop"]).astype(np.int64) - numbers_of(table["start"])
     cm = _flatten_column(table, COUNTS).astype(np.int64).reshape(n_rows, n_classes, n_classes)
-    class_sizes = cm.sum(axis=2)
-    is_suspect: RowMask = (cm.min(axis=(1, 2)) < 0) | (class_sizes.sum(axis=1) != n_images)
+    is_suspect: RowMask = (cm.min(axis=(1, 2)) < 0) | (cm.sum(axis=(1, 2)) != n_images)
     summed_confidences = []
     for column in (COLUMNS[name] for name in columns if name != COUNTS):
         if column.is_per_image:
@@ -61,7 +59,7 @@ def find_suspects(table: pa.Table, columns: tuple[str, ...]) -> tuple[RowMask, N
     # All confidence columns are means of the same softmax vectors, so their sums over all images must be equal.
     for sums in summed_confidences[1:]:
         is_suspect |= ~(summed_confidences[0] == sums).all(axis=1)
-    return is_suspect, class_sizes
+    return is_suspect
 
 
 def _flatten_column(table: pa.Table, name: str) -> NDArray[Any]:

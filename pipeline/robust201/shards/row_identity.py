@@ -28,7 +28,7 @@ from robust201.shards.parquet import (
     invalid_shard_error,
     parquet_read_error,
 )
-from robust201.shards.validation import WrongShardError, check_identity, check_row_count, check_schema
+from robust201.shards.validation import WrongShardError, check_identity, check_schema
 
 _UNIT_COLUMNS = ["unit_id", "architecture", "dataset", "key", "protocol", "n_images"]  # in order of `StoredUnit`
 _NUMBER_COLUMNS = ["strength", "start", "stop", "seconds"]
@@ -141,8 +141,6 @@ def _rows_from_columns(source: Path | BinaryIO) -> ShardRows:
     """Read and check the identities of a shard's rows from its columns."""
     column_names = [*_UNIT_COLUMNS, *_NUMBER_COLUMNS]
     with pq.ParquetFile(source, read_dictionary=_TEXT_COLUMNS, pre_buffer=not isinstance(source, Path)) as file:
-        n_bytes = source.stat().st_size if isinstance(source, Path) else source.seek(0, 2)
-        check_row_count(file.metadata.num_rows, n_bytes)
         table = file.read(columns=column_names, use_threads=False).unify_dictionaries()
     arrays = {name: _join_and_validate(table[name]) for name in column_names}
     _, first_rows, unit_of_row = np.unique(to_numpy(arrays["unit_id"].indices), return_index=True, return_inverse=True)

@@ -87,7 +87,6 @@ class _Scanner:
     networks: Collection[tuple[str, ArchitectureId]] | None
     damage: dict[str, str] = field(default_factory=dict)
     names_to_hash: frozenset[str] = frozenset()
-    names_with_reliable_markers: set[str] = field(default_factory=set)
 
     def scan(self) -> Inventory:
         entries = [entry for entry in self.folder.backend.entries() if entry.name not in self.damage]
@@ -97,13 +96,6 @@ class _Scanner:
         indexed_catalogue = index.load(entries if self.verify != "all" else (), self.names_to_hash)
         indexed_names = set(list_shard_names(indexed_catalogue))
         entries_to_read = [entry for entry in entries if entry.name not in indexed_names]
-        # A shard counts as verified only if any later change is certain to change its change marker. Whether this is
-        # certain must be determined before hashing, because the shard may change while it is hashed.
-        entries_to_hash = [entry for entry in entries_to_read if entry.name in self.names_to_hash]
-        if entries_to_hash:
-            self.names_with_reliable_markers = self.folder.backend.find_shards_with_reliable_markers(entries_to_hash)
-        else:
-            self.names_with_reliable_markers = set()
         # Compacted shards are read first, because only an intact compacted shard replaces its inputs.
         compacted_catalogue = self._read_shards([entry for entry in entries_to_read if is_compacted(entry.name)])
         all_names = [entry.name for entry in entries]
@@ -146,7 +138,8 @@ class _Scanner:
             if isinstance(content, ShardDamagedError):
                 self._handle_damage(entry.name, content)
             else:
-                batch.append(ScannedShard(entry, *content, verified=entry.name in self.names_with_reliable_markers))
+                verified = entry.name in self.names_to_hash and bool(entry.change_marker)
+                batch.append(ScannedShard(entry, *content, verified=verified))
                 n_rows += len(content[1].unit)
             if n_rows >= _BATCH_ROWS:
                 catalogues.append(make_catalogue(batch))

@@ -1,30 +1,19 @@
-"""Checks of a shard before its contents are used: schema, counts and sizes, and null values.
+"""Checks of a shard before its contents are used: schema, identities, null values and lengths of lists.
 
 Every reader of shards calls these functions, because a file that robust201 did not write may still match the hash in
-its name. Metadata is checked before any page is decoded, so that a file of a few kilobytes cannot take gigabytes of
-memory.
+its name.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from robust201.core.parquet_footer import RowGroup
 from robust201.core.records import MAX_CLASSES
 from robust201.shards.arrow_arrays import to_numpy
 from robust201.tasks.columns import COLUMNS, COUNTS
-
-MAX_SMALL_ROWS = 1 << 20
-"""Maximum number of rows of a shard with up to this many bytes. A larger shard may have one row per byte."""
-
-MAX_GROUP_BYTES = 256 << 20
-"""Maximum size of a row group in memory, unless `MAX_EXPANSION` times its size in the file is larger."""
-
-MAX_EXPANSION = 100
-"""Maximum size in memory of a large row group, as a multiple of its size in the file."""
 
 
 class WrongShardError(ValueError):
@@ -71,26 +60,6 @@ def check_schema(
             allowed_types += (wide_measurements[field.name],) if field.name in wide_measurements else ()
         if field.type not in allowed_types:
             raise WrongShardError(f"`{field.name}` as {field.type}")
-
-
-def check_row_count(n_rows: int, n_bytes: int) -> None:
-    """Check that the number of rows is possible for a file with `n_bytes`."""
-    if not 0 < n_rows <= max(MAX_SMALL_ROWS, n_bytes):
-        raise WrongShardError(f"{n_rows:,} rows in {n_bytes:,} bytes" if n_rows else "no rows")
-
-
-def check_sizes(groups: Sequence[RowGroup], n_columns: int) -> None:
-    """Check that the footer's row groups have `n_columns` columns each, enough values, and no excessive sizes."""
-    for group in groups:
-        if len(group.chunks) != n_columns:
-            raise WrongShardError(f"a row group with {len(group.chunks)} columns, not {n_columns}")
-        short_chunk = next((chunk for chunk in group.chunks if chunk.n_values < group.n_rows), None)
-        if short_chunk is not None:
-            raise WrongShardError(f"{short_chunk.n_values} values of {short_chunk.path} in {group.n_rows} rows")
-        memory_bytes = sum(max(8 * chunk.n_values, chunk.n_bytes) for chunk in group.chunks)
-        file_bytes = sum(chunk.n_compressed_bytes for chunk in group.chunks)
-        if memory_bytes > max(MAX_GROUP_BYTES, MAX_EXPANSION * file_bytes):
-            raise WrongShardError(f"a row group of {file_bytes:,} bytes that takes {memory_bytes:,} in memory")
 
 
 def check_identity(

@@ -1,10 +1,8 @@
 """Verification of stored results, and removal of invalid results, which the next run recomputes."""
 
 import os
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from threading import Lock
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,17 +13,14 @@ from robust201.core.errors import EvaluationError, ShardDamagedError
 from robust201.core.memory import give_back_freed_memory
 from robust201.core.records import format_architecture
 from robust201.shards.arrow_arrays import numbers_of
-from robust201.shards.backends import ShardEntry, is_compacted, map_ahead
+from robust201.shards.backends import is_compacted, map_ahead
 from robust201.shards.folder import ResultsFolder, has_stem, stem_of
 from robust201.shards.index import Index
 from robust201.shards.inventory import EvaluationSlices, Inventory, Slice, choose_slices, find_gaps
 from robust201.shards.parquet import (
-    ROW_GROUP_BYTES,
-    Footer,
     ShardFile,
     copy_row_values,
     invalid_shard_error,
-    write_tables,
 )
 from robust201.shards.row_checks import find_suspects
 from robust201.shards.row_identity import (
@@ -36,11 +31,10 @@ from robust201.shards.row_identity import (
     read_footer,
     read_shard_rows,
 )
-from robust201.shards.row_reader import RowReader, read_rows_in_order
-from robust201.tasks.columns import COUNTS
+from robust201.shards.row_reader import RowReader
 from robust201.tasks.measurements import check_values
 
-FindingKind = Literal["damaged", "invalid", "misplaced", "unlike others", "unequal duplicates", "lost in compaction"]
+FindingKind = Literal["damaged", "invalid", "misplaced", "unequal duplicates", "lost in compaction"]
 
 OnProgress = Callable[[int, int], None]
 """Called after each shard with the number of checked shards and the number of all shards."""
@@ -53,13 +47,11 @@ _READ_BYTES = 4 << 20
 class ShardFinding:
     """A fault in the stored results of a unit, or in a whole shard if `unit` is ``""``.
 
-    `locations` are the (shard, position) pairs of the rows that must be recomputed; the position is None for a whole
-    shard. `kind` is one of:
+    `faulty_shards` are the shards whose evaluations must be recomputed. `kind` is one of:
 
     - ``damaged``: bytes do not match the hash in the name.
     - ``invalid``: numbers break an invariant.
     - ``misplaced``: a row does not match the footer, the file name or the folder.
-    - ``unlike others``: the numbers of images per class differ from other rows on the same images.
     - ``unequal duplicates``: two results of one evaluation differ.
     - ``lost in compaction``: a compacted shard lacks a row of a shard that it replaces.
     """
@@ -68,11 +60,11 @@ class ShardFinding:
     unit: str
     kind: FindingKind
     message: str
-    locations: tuple[tuple[str, int | None], ...] = ()
+    faulty_shards: tuple[str, ...] = ()
 
     @classmethod
     def damaged(cls, shard: str, message: str) -> "ShardFinding":
-        return cls(shard, "", "damaged", message, ((shard, None),))
+        return cls(shard, "", "damaged", message, (shard,))
 
 
 class _RowIdentity(NamedTuple):
@@ -130,120 +122,42 @@ def check_rows(
     on_progress: OnProgress = lambda _done, _all: None,
     provenances: set[str] | None = None,
 ) -> Iterator[ShardFinding]:
-    """Check each row of an inventory's shards, including its numbers of images per class, and yield all faults.
+    """Check each row of an inventory's shards, and yield one fault for each shard with faulty rows.
 
     The provenances of all rows, as JSON text, are added to `provenances`.
     """
     checker = _RowChecker(folder, inventory, set() if provenances is None else provenances)
     # Reading, decoding and NumPy release the interpreter's lock.
-    findings_of_shards = map_ahead(
-        checker.check_shard, range(len(inventory.shards)), threads=len(os.sched_getaffinity(0))
-    )
-    for n_checked, findings in enumerate(findings_of_shards, start=1):
-        if any(finding.kind == "damaged" for finding in findings):
-            Index(folder.index).forget([inventory.shards[n_checked - 1]])  # its change marker may be unchanged
-        yield from findings
+    findings = map_ahead(checker.check_shard, range(len(inventory.shards)), threads=len(os.sched_getaffinity(0)))
+    for n_checked, finding in enumerate(findings, start=1):
+        if finding is not None:
+            if finding.kind == "damaged":
+                Index(folder.index).forget([finding.shard])  # its change marker may be unchanged
+            yield finding
         on_progress(n_checked, len(inventory.shards))
-    for row, difference in checker.class_size_check.find_disagreements():
-        (identity,) = _list_inventory_identities(inventory, np.array([row]))
-        shard, position = inventory.locate(row)
-        message = f"Verifying failed for {identity.label}: {difference}"
-        yield ShardFinding(shard, identity.label, "unlike others", message, ((shard, position),))
-
-
-class _ClassSizeCheck:
-    """Checks that rows measured on the same images have the same number of images of each true class.
-
-    These numbers, the class sizes, are the row sums of a confusion matrix. The images may not be available, so rows are
-    compared with each other, and rows that differ from the majority are reported.
-    """
-
-    def __init__(self, inventory: Inventory) -> None:
-        self._inventory = inventory
-        # Outer keys are (dataset, hash of the images, start, stop), and inner keys are the numbers of images per class.
-        self._rows: dict[tuple[str, str, int, int], dict[tuple[int, ...], list[NDArray[np.integer[Any]]]]] = {}
-        self._image_hashes: dict[str, str] = {}
-        self._lock = Lock()
-
-    def add(self, rows: NDArray[np.integer[Any]], class_sizes: NDArray[np.integer[Any]]) -> None:
-        """Record `class_sizes` (R, C), the numbers of images per true class, for R rows of the inventory."""
-        if not len(rows):
-            return
-        unit_numbers, start, stop = (self._inventory.row_column(name)[rows] for name in ("unit", "start", "stop"))
-        dataset_protocols, pair_of_unit = self._inventory.dataset_protocols
-        ranges_and_sizes = np.column_stack([pair_of_unit[unit_numbers], start, stop, class_sizes])
-        if (ranges_and_sizes == ranges_and_sizes[:1]).all():
-            distinct_entries, group_of_row = ranges_and_sizes[:1], np.zeros(len(rows), np.intp)
-        else:
-            distinct_entries, group_of_row = np.unique(ranges_and_sizes, axis=0, return_inverse=True)
-        with self._lock:
-            for index, (pair_number, start_image, stop_image, *sizes) in enumerate(distinct_entries.tolist()):
-                dataset, protocol = dataset_protocols[pair_number]
-                rows_by_sizes = self._rows.setdefault(
-                    (dataset, self._find_image_hash(protocol), start_image, stop_image), {}
-                )
-                rows_by_sizes.setdefault(tuple(sizes), []).append(rows[group_of_row.ravel() == index])
-
-    def _find_image_hash(self, protocol: str) -> str:
-        """Return the hash of a protocol's images, or the protocol's digest if its payload has no such hash."""
-        if protocol not in self._image_hashes:
-            image_fields = self._inventory.protocol(protocol).get("images", {})
-            self._image_hashes[protocol] = str(image_fields.get("sha256", protocol))
-        return self._image_hashes[protocol]
-
-    def find_disagreements(self) -> Iterator[tuple[int, str]]:
-        """Yield rows whose class sizes differ from the majority's class sizes, each with a message.
-
-        Rows with the same dataset, images and range of images are compared.
-        """
-        for rows_by_sizes in self._rows.values():
-            n_rows = {class_sizes: sum(map(len, row_arrays)) for class_sizes, row_arrays in rows_by_sizes.items()}
-            first_row = {
-                class_sizes: min(int(rows.min()) for rows in row_arrays)
-                for class_sizes, row_arrays in rows_by_sizes.items()
-            }
-            majority = max(rows_by_sizes, key=lambda class_sizes: (n_rows[class_sizes], -first_row[class_sizes]))
-            other_rows = "1 other row" if n_rows[majority] == 1 else f"{n_rows[majority]} other rows"
-            message = f"expected {list(majority)} images per class in cm, as in {other_rows}"
-            minorities = (
-                (row_arrays, class_sizes)
-                for class_sizes, row_arrays in rows_by_sizes.items()
-                if class_sizes != majority
-            )
-            for row, class_sizes in sorted(
-                (row, class_sizes)
-                for row_arrays, class_sizes in minorities
-                for rows in row_arrays
-                for row in rows.tolist()
-            ):
-                yield row, f"{message}, got {list(class_sizes)}. Evaluate it again."
 
 
 @dataclass
 class _RowChecker:
-    """Checks the rows of one shard at a time, and collects their class sizes and provenances."""
+    """Checks the rows of one shard at a time, and collects their provenances."""
 
     folder: ResultsFolder
     inventory: Inventory
     provenances: set[str]
-    class_size_check: _ClassSizeCheck = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.class_size_check = _ClassSizeCheck(self.inventory)
-
-    def check_shard(self, shard_number: int) -> list[ShardFinding]:
-        """Check the shard at an index of `inventory.shards`; thread-safe."""
+    def check_shard(self, shard_number: int) -> ShardFinding | None:
+        """Return the first fault of the shard at an index of `inventory.shards`; thread-safe."""
         shard = self.inventory.shards[shard_number]
         try:
             if not self.inventory.is_hashed:
                 self.folder.verify_hash(shard)
             file = ShardFile(self.folder.backend, shard)
             try:
-                return list(self._check_rows(file, shard, self.inventory.rows_of_shard(shard_number)))
+                return next(self._check_rows(file, shard, self.inventory.rows_of_shard(shard_number)), None)
             finally:
                 file.close()
         except ShardDamagedError as error:
-            return [ShardFinding.damaged(shard, str(error))]
+            return ShardFinding.damaged(shard, str(error))
 
     def _check_rows(self, file: ShardFile, shard: str, inventory_rows: NDArray[np.int32]) -> Iterator[ShardFinding]:
         """Yield the faults of a shard's rows, whose indices in the inventory are `inventory_rows`."""
@@ -258,21 +172,13 @@ class _RowChecker:
             self.provenances.update(table["provenance"].unique().to_pylist())
             if not self._matches_inventory(shard, rows, table):
                 yield from self._find_misplaced(shard, rows, table, file.label)
-            suspects, class_sizes = find_suspects(table, file.columns)
-            is_invalid = np.zeros(len(table), dtype=bool)
-            for offset in np.flatnonzero(suspects).tolist():
+            for offset in np.flatnonzero(find_suspects(table, file.columns)).tolist():
                 (identity,) = _iter_table_identities(table.slice(offset, 1))
                 values = copy_row_values(table, offset, file.columns)
                 try:
                     check_values(values, identity.stop - identity.start, name=f"{identity.label} in {shard}")
                 except EvaluationError as error:
-                    is_invalid[offset] = True
-                    yield ShardFinding(shard, identity.label, "invalid", str(error), ((shard, first_row + offset),))
-                    continue
-                if COUNTS in file.columns and class_sizes is None:
-                    self.class_size_check.add(rows[offset : offset + 1], values[COUNTS].sum(axis=1)[None])
-            if class_sizes is not None:
-                self.class_size_check.add(rows[~is_invalid], class_sizes[~is_invalid])
+                    yield ShardFinding(shard, identity.label, "invalid", str(error), (shard,))
 
     def _matches_inventory(self, shard: str, rows: NDArray[np.int32], table: pa.Table) -> bool:
         """Return whether a table's rows match the inventory's rows, and belong in a shard of this name."""
@@ -301,7 +207,7 @@ class _RowChecker:
                     f"Verifying failed for result file {label}: expected {expected.label}, according to "
                     f"its footer and name, got {identity.label}. Set the file aside and run the sweep again."
                 )
-                yield ShardFinding(shard, identity.label, "misplaced", message, ((shard, None),))
+                yield ShardFinding(shard, identity.label, "misplaced", message, (shard,))
 
 
 def _is_named_for(shard: str, unit: StoredUnit) -> bool:
@@ -328,13 +234,13 @@ def find_unequal_duplicates(
             if _has_equal_values(reader, inventory, used_slice, other_slices):
                 continue
             label = _RowIdentity(evaluation.unit, evaluation.strength, used_slice.start, used_slice.stop).label
-            locations = tuple(inventory.locate(image_slice.row) for image_slice in (used_slice, *other_slices))
-            (used_shard, _), (other_shard, _), *_ = locations
+            shards = tuple(inventory.locate(image_slice.row)[0] for image_slice in (used_slice, *other_slices))
+            used_shard, other_shard, *_ = shards
             message = (
                 f"Comparing duplicates failed for {label}: values in {used_shard} and {other_shard} differ; "
                 "the first file is used. Compare the devices and versions in their provenance, and set one file aside."
             )
-            yield ShardFinding(other_shard, label, "unequal duplicates", message, locations)
+            yield ShardFinding(other_shard, label, "unequal duplicates", message, shards)
     reader.close()
 
 
@@ -386,67 +292,25 @@ def _find_rows_lost_in_compaction(folder: ResultsFolder, inventory: Inventory) -
                     "Set the compacted file aside and run the sweep again."
                 )
                 compacted_shards = (name for name in inventory.shards if is_compacted(name) and name in entries)
-                locations = tuple(
-                    (name, None)
-                    for name in compacted_shards
-                    if shard in read_footer(folder.backend, entries[name]).inputs
+                faulty_shards = tuple(
+                    name for name in compacted_shards if shard in read_footer(folder.backend, entries[name]).inputs
                 )
-                yield ShardFinding(shard, identity.label, "lost in compaction", message, locations)
+                yield ShardFinding(shard, identity.label, "lost in compaction", message, faulty_shards)
 
 
-def requeue_shards(folder: ResultsFolder, inventory: Inventory, findings: Collection[ShardFinding]) -> tuple[str, ...]:
+def requeue_shards(folder: ResultsFolder, findings: Collection[ShardFinding]) -> tuple[str, ...]:
     """Move faulty shards into ``damaged/``, so that their rows count as missing, and return the names of these shards.
 
-    If only some rows of a compacted shard are faulty, the shard is first rewritten without these rows. The new shard
-    replaces the old shard and its inputs, so that faulty rows in the inputs do not reappear.
+    A compacted shard with wrong values is moved together with the shards that it replaces, which have the same values.
     """
-    positions_by_shard: defaultdict[str, set[int | None]] = defaultdict(set)
-    for finding in findings:
-        for shard, position in finding.locations:
-            positions_by_shard[shard].add(position)
-    moved_shards: list[str] = []
     entries = {entry.name: entry for entry in folder.backend.entries()}
-    for shard, positions in sorted(positions_by_shard.items()):
-        if shard not in entries or shard in moved_shards:
-            continue
-        faulty_positions = {position for position in positions if position is not None}
-        if is_compacted(shard) and len(faulty_positions) == len(positions):
-            moved_shards += _rewrite_without_rows(folder, entries, inventory, shard, faulty_positions)
+    names: set[str] = set()
+    for finding in findings:
+        names.update(finding.faulty_shards)
+        if finding.kind in {"invalid", "unequal duplicates"}:
+            for shard in filter(entries.__contains__, finding.faulty_shards):
+                names.update(read_footer(folder.backend, entries[shard]).inputs)
+    moved_shards = tuple(sorted(names & entries.keys()))
+    for shard in moved_shards:
         folder.backend.set_aside(shard)
-        moved_shards.append(shard)
-    return tuple(sorted(moved_shards))
-
-
-def _rewrite_without_rows(
-    folder: ResultsFolder,
-    entries: Mapping[str, ShardEntry],
-    inventory: Inventory,
-    shard: str,
-    positions: Collection[int],
-) -> list[str]:
-    """Rewrite a compacted shard without some rows, and set aside the replaced shards with results of the same units.
-
-    Returns the names of the replaced shards that were set aside.
-    """
-    rows = inventory.rows_of_shard(inventory.shards.index(shard))
-    is_faulty = np.isin(inventory.row_column("position")[rows], list(positions))
-    faulty_unit_ids = {
-        inventory.units[unit_number].id for unit_number in inventory.row_column("unit")[rows[is_faulty]].tolist()
-    }
-    rows = rows[~is_faulty]
-    if not len(rows):
-        return []
-    footer = read_footer(folder.backend, entries[shard])
-    replaced_shards = [name for name in footer.inputs if name in entries]
-    reader = RowReader(folder)
-    with folder.open_compacted_shard(shard.partition("/")[0]) as stream:
-        tables = read_rows_in_order(reader, inventory, rows, ROW_GROUP_BYTES)
-        write_tables(stream, tables, Footer("compacted", footer.columns, tuple(sorted({*replaced_shards, shard}))))
-    reader.close()
-    moved_shards = []
-    for name in replaced_shards:
-        shard_rows = read_shard_rows(folder.backend, name, read_footer(folder.backend, entries[name]))
-        if faulty_unit_ids & {shard_rows.units[unit_number].id for unit_number in set(shard_rows.unit.tolist())}:
-            folder.backend.set_aside(name)
-            moved_shards.append(name)
     return moved_shards
