@@ -24,11 +24,11 @@ REQUIRED_ARGUMENTS = {
     "torch.load": ("weights_only", True),
     "np.load": ("allow_pickle", False),
     "np.save": ("allow_pickle", False),
+    "tar.extractall": ("filter", "data"),
 }
 FORBIDDEN_BUILTINS = {"eval", "exec"}
 FORBIDDEN_FUNCTIONS = {
     "os.system",
-    "extractall",
     "tar.extract",
     "shutil.unpack_archive",
     "read_pickle",
@@ -59,7 +59,7 @@ def find_call_violations(call: ast.Call) -> Iterator[str]:
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
     for suffix, (keyword, required_value) in REQUIRED_ARGUMENTS.items():
         value = keywords.get(keyword)
-        if _ends_with(function, suffix) and not (isinstance(value, ast.Constant) and value.value is required_value):
+        if _ends_with(function, suffix) and not (isinstance(value, ast.Constant) and value.value == required_value):
             yield f"{function} without {keyword}={required_value}"
     if function in FORBIDDEN_BUILTINS or any(_ends_with(function, suffix) for suffix in FORBIDDEN_FUNCTIONS):
         yield function
