@@ -65,5 +65,4 @@ def test_only_csv_files_module_writes_csv() -> None:
     modules_writing_csv = {
         path.name for path in source_paths if re.search(r"\.to_csv\(|csv\.writer|DictWriter", path.read_text())
     }
-    # marks.py writes CSV into a figure, which no spreadsheet opens.
-    assert modules_writing_csv == {"csv_files.py", "marks.py"}
+    assert modules_writing_csv == {"csv_files.py"}

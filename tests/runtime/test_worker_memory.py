@@ -9,7 +9,7 @@ import torch
 from robust201.export import export_dataset
 from robust201.models.buckets import BucketedModel
 from robust201.models.classifier import Classifier
-from robust201.models.network_check import check_network
+from robust201.models.network_check import CheckedImages, check_network
 from robust201.planning.bundles import make_bundles
 from robust201.planning.config import SweepConfig
 from robust201.planning.plan_file import load_plan
@@ -118,7 +118,7 @@ def test_check_network_raises_device_errors_unchanged(error: Exception, monkeypa
     classifier = tiny_classifier(TinyNetwork())
     monkeypatch.setattr(classifier, "_logits", fail)
     with pytest.raises(type(error)):
-        check_network(classifier, torch.zeros(2, 3, 8, 8), name="tiny")
+        check_network(classifier, CheckedImages(torch.zeros(2, 3, 8, 8)), name="tiny")
 
 
 def test_reference_engine_halves_micro_batch(make_sweep: MakeSweep, limit_memory) -> None:

@@ -183,5 +183,5 @@ def test_manifest_with_invalid_accuracy_is_rejected(tmp_path: Path, tiny_weights
     lines = (tiny_weights / "manifest.jsonl").read_text().splitlines()
     lines[1] = json.dumps(json.loads(lines[1]) | {"test_accuracy": 93.4})
     (tmp_path / "manifest.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.raises(Exception, match="line 2: expected a number from 0 to 1"):
+    with pytest.raises(Exception, match=r"line 2: .*'test_accuracy'"):
         CheckpointStore(tmp_path).records()

@@ -137,8 +137,7 @@ def test_evaluate_part_yields_each_strength_as_soon_as_it_is_complete():
     assert next(results).strength == 1.0
     n_images_at_first_strength = network.n_images
     assert next(results).strength == 8.0
-    # The first gradient is compared with one more pass, of one image.
-    assert network.n_images == 2 * n_images_at_first_strength - 1
+    assert network.n_images == 2 * n_images_at_first_strength
 
 
 def test_result_has_only_requested_and_standard_columns():

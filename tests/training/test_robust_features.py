@@ -226,7 +226,7 @@ def test_representation_is_the_input_of_the_last_linear_layer() -> None:
     cell_network = SPACES[DEFAULT_SPACE].with_size(channels=4, cells=1).build(13714, n_classes=10).eval()
     pixels = torch.rand(2, 3, 32, 32)
     with torch.no_grad(), robust_features._representation(cell_network) as represent:
-        torch.testing.assert_close(represent(cell_network, pixels), cell_network(pixels)[0])
+        torch.testing.assert_close(represent(cell_network, pixels), cell_network.features(pixels))
 
 
 def test_networks_without_a_representation_are_rejected(tmp_path: Path) -> None:

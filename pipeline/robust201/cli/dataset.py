@@ -144,8 +144,8 @@ def _push(dataset: Path, target: str) -> None:
 
     with tempfile.TemporaryDirectory(prefix="robust201-push-") as folder:
         page = Path(folder) / PAGE_FILE
-        upload = prepare_upload(dataset, target, page)
         write_report(RobustnessDataset(dataset), page)
+        upload = prepare_upload(dataset, target, page)
         url = push(upload, say=console.say)
     typer.echo(f"Uploaded {console.format_count(len(upload.files), 'file')}, {format_bytes(upload.n_bytes)}, to {url}")
 

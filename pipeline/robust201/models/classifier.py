@@ -151,7 +151,7 @@ class Classifier(nn.Module):
         self.n_classes = n_classes
         self.micro_batch = micro_batch
         self.compiler: Callable[[nn.Module, torch.device], CompiledNetwork | None] | None = None
-        self.last_batch_size = 0
+        self._batch_sizes = [0]  # a list, which copies of `watched` share
         self.notices: tuple[str, ...] = ()
         self._watch: Watch | None = None
         self._is_differentiable: bool | None = None
@@ -161,6 +161,14 @@ class Classifier(nn.Module):
         self.requires_grad_(requires_grad=False)
         self.eval()
         self.to(device)
+
+    @property
+    def last_batch_size(self) -> int:
+        return self._batch_sizes[0]
+
+    @last_batch_size.setter
+    def last_batch_size(self, n_images: int) -> None:
+        self._batch_sizes[0] = n_images
 
     @property
     def device(self) -> torch.device:
@@ -226,7 +234,7 @@ class Classifier(nn.Module):
     def _logits_in_chunks(self, pixels: torch.Tensor) -> torch.Tensor:
         if self._is_differentiable is None and torch.is_grad_enabled() and pixels.requires_grad:
             self._is_differentiable = self._has_gradient(pixels)
-        self.last_batch_size = min(len(pixels), self.micro_batch or len(pixels))
+        self._batch_sizes[0] = min(len(pixels), self.micro_batch or len(pixels))
         if self.micro_batch is None or len(pixels) <= self.micro_batch:
             return self._logits(pixels)
         chunks = torch.split(pixels, self.micro_batch)

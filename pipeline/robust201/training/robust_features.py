@@ -306,7 +306,13 @@ def _representation(network: nn.Module) -> Iterator[Callable[[nn.Module, torch.T
     layer_inputs: list[torch.Tensor] = []
     handle = layers[-1].register_forward_pre_hook(lambda _layer, inputs: layer_inputs.append(inputs[0]))
 
+    is_first_pass = True
+
     def represent(classifier: nn.Module, pixels: torch.Tensor) -> torch.Tensor:
+        nonlocal is_first_pass
+        if is_first_pass:  # a classifier looks once, in a pass of its own, whether there are gradients
+            classifier(pixels[:1].detach().clone().requires_grad_())
+            is_first_pass = False
         layer_inputs.clear()
         classifier(pixels)
         if len(layer_inputs) != 1 or len(layer_inputs[0]) != len(pixels):
