@@ -147,7 +147,8 @@ def _push(dataset: Path, target: str) -> None:
         write_report(RobustnessDataset(dataset), page)
         upload = prepare_upload(dataset, target, page)
         url = push(upload, say=console.say)
-    typer.echo(f"Uploaded {console.format_count(len(upload.files), 'file')}, {format_bytes(upload.n_bytes)}, to {url}")
+        size = f"{console.format_count(len(upload.files), 'file')}, {format_bytes(upload.n_bytes)}"
+    typer.echo(f"Uploaded {size}, to {url}")
 
 
 def _choose_formats(has_json: bool, has_parquet: bool) -> "tuple[Format, ...]":
