@@ -234,6 +234,7 @@ def evaluate(
             accurate than chance; an attack's steps are too short to reach its epsilon, a weaker attack beats a stronger
             one, or there is another sign of a weak attack (docs/trust.md).
     """
+    keys = "quick" if keys is None else keys
     preset = _find_preset(keys)
     parsed_keys = parse_keys(keys, engine)
     user_images = as_image_set(images, labels)

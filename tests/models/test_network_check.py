@@ -53,11 +53,17 @@ def index_squeezed(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
     return logits[:, list(range(logits.shape[1]))]
 
 
+def mask_classes(logits: torch.Tensor) -> torch.Tensor:
+    """Return the logits with two more classes, which are never predicted."""
+    return torch.cat([logits, torch.full((len(logits), 2), -1e9)], dim=1)
+
+
 DEPENDENT_PASSES: dict[str, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {
     "BatchNorm without running statistics": normalise_batch,
     "minus the mean image": lambda network, images: network(images - images.mean(dim=0)),
     "weak": lambda network, images: network(images - 0.05 * images.mean(dim=0)),
     "pairs": mix_pairs,
+    "masked classes": lambda network, images: mask_classes(network(images - images.mean(dim=0))),
     "cumulative": lambda network, images: network(images.cumsum(dim=0)),
     "large batches only": lambda network, images: network(images - (len(images) >= 32) * images.mean(dim=0)),
     "order": lambda network, images: network(images + torch.linspace(0, 1, len(images))[:, None, None, None]),
@@ -98,6 +104,23 @@ def test_rounding_is_not_dependence(dtype: torch.dtype) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RobustWarning)
         robust201.evaluate(network, IMAGES.images, IMAGES.labels, ["clean"], progress=False)
+
+
+def test_parameters_that_change_are_rejected_and_restored() -> None:
+    class Drifting(Changed):
+        def __init__(self) -> None:
+            super().__init__(lambda _network, images: images)
+            self.mean_image = nn.Parameter(torch.zeros(3, 8, 8))
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                self.mean_image.add_(1e-6 * images.detach().mean(dim=0))
+            return self.network(images - self.mean_image)
+
+    network = Drifting()
+    with pytest.raises(NetworkError, match="its parameter mean_image changes"):
+        robust201.evaluate(network, IMAGES.images, IMAGES.labels, ["clean"], progress=False)
+    assert not network.mean_image.any()
 
 
 def test_buffers_that_change_are_rejected_and_restored() -> None:

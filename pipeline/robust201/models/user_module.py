@@ -194,7 +194,7 @@ def _wrap_as_classifier(
 def _restore_state_afterwards(model: nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     gradient_flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    buffers = {name: (buffer, buffer.clone()) for name, buffer in model.named_buffers()}
+    tensors = [(tensor, tensor.detach().clone()) for tensor in _tensors_of(model)]
     try:
         yield
     finally:
@@ -202,6 +202,6 @@ def _restore_state_afterwards(model: nn.Module) -> Iterator[None]:
             module.training = was_training
         for parameter, requires_grad in gradient_flags:
             parameter.requires_grad_(requires_grad)
-        for buffer, values in buffers.values():
-            if buffer.shape == values.shape and not has_same_bits(buffer, values):
-                buffer.copy_(values)
+        for tensor, values in tensors:
+            if tensor.shape == values.shape and not has_same_bits(tensor, values):
+                tensor.data.copy_(values)
