@@ -116,9 +116,9 @@ def _terminate(trial: Trial, command: Command) -> None:
 
 
 def jump_clock(trial: Trial) -> None:
-    """Make the wall clock jump whenever it is read, in a run and in simultaneous `status` and `compact` commands.
+    """Make the wall clock jump whenever it is read, in a run and in simultaneous commands.
 
-    If the clock of `compact` is three days ahead, all grace periods are over. `compact` may then delete files, but
+    If the clock of `merge --compact` is three days ahead, all grace periods are over. It may then delete files, but
     must not lose results.
     """
     trial.write_sweep()

@@ -15,6 +15,7 @@ from torch.nn import functional
 import robust201
 from robust201.core.errors import NetworkError, RobustWarning
 from robust201.models.network_check import CheckedImages, check_network
+from robust201.models.watch import Watch
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_classifier, tiny_images
 
 IMAGES = tiny_images(70)
@@ -230,3 +231,14 @@ def test_concurrent_evaluations_restore_the_module() -> None:
     assert all(table["accuracy"].tolist() == expected["accuracy"].tolist() for table in tables)
     assert all(module.training for module in network.modules())
     assert all(parameter.requires_grad for parameter in network.parameters())
+
+
+def test_watched_classifiers_work_inside_transforms() -> None:
+    classifier = tiny_classifier()
+    pixels = torch.from_numpy(IMAGES.images[:2]) / 255
+    watch = Watch(torch.device("cpu"))
+    watched = classifier.watched(watch)
+    jacobian = torch.func.jacrev(lambda x: watched(x[None])[0])(pixels[0])
+    gradients = torch.func.vmap(torch.func.grad(lambda x: watched(x[None])[0, 0]))(pixels)
+    torch.testing.assert_close(jacobian[0], gradients[0])
+    assert not watch.has_faults()

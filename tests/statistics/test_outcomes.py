@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from robust201.statistics.outcomes import (
     attack_success_rates,
-    count_by_image,
     count_correct,
     pack_outcomes,
     unpack_outcomes,
@@ -44,8 +43,3 @@ def test_attack_success_rate_is_a_ratio_of_counts() -> None:
     ]
     np.testing.assert_array_equal(rates[:5], expected)
     assert np.isnan(rates[5])
-
-
-def test_count_by_image_sums_over_networks() -> None:
-    correct = make_outcomes(300, 61)
-    np.testing.assert_array_equal(count_by_image(pack_outcomes(correct), 61), correct.sum(axis=0))

@@ -42,7 +42,7 @@ from tests.support.tiny_networks import (
 
 AUTOATTACKS = [task for task in FULLY_TESTED_ATTACKS if task.key.startswith("aa_")]
 DETERMINISTIC_ATTACKS = ("fgsm", "aa_fab-t", "fmn", "grid775", "rot30")
-"""Attacks without random numbers. DDN uses them only if a gradient is 0, which is not the case for these images."""
+"""Attacks without random numbers."""
 every_task = pytest.mark.parametrize("task", mark_ensembles_slow(FULLY_TESTED_TASKS))
 every_attack = pytest.mark.parametrize("task", mark_ensembles_slow(FULLY_TESTED_ATTACKS))
 every_autoattack = pytest.mark.parametrize("task", mark_ensembles_slow(AUTOATTACKS))

@@ -80,5 +80,5 @@ def test_check_generated_labels_rejects_images_of_a_targeted_attack(tmp_path):
     images = tiny_images()
     settings = FeatureSettings.of("next-target", steps=1, batch_size=8)
     write_feature_images(tmp_path, images, tiny_classifier(), settings, network={"name": "tiny"})
-    with pytest.raises(DatasetError, match="generated with --method representation"):
+    with pytest.raises(DatasetError, match="generated with the method `representation`"):
         check_generated_labels(tmp_path, images, tiny_classifier())

@@ -66,8 +66,7 @@ def leaderboard_latex(table: pd.DataFrame, labels: Mapping[str, str]) -> str:
     """Return a tabular of accuracies in percent with 95% intervals, one row per network and one column per evaluation.
 
     Args:
-        table: columns `network`, `evaluation`, `accuracy`, `low`, `high` and `tied`; tied accuracies are bold. If the
-            optional column `estimated` is true, the accuracy gets a tilde.
+        table: columns `network`, `evaluation`, `accuracy`, `low`, `high` and `tied`; tied accuracies are bold.
         labels: labels of the evaluations, in the order of the columns.
     """
     cells = {

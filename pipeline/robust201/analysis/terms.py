@@ -114,12 +114,3 @@ def _unknown_error(results: DatasetResults, name: str, expected: str, known_name
 def _evaluation_names(results: DatasetResults) -> list[str]:
     keys = dict.fromkeys(key for key, _ in results.columns)
     return list(dict.fromkeys([*results.scores, *keys, *evaluation_names(results.columns)]))
-
-
-def _has_architectures(rows: pd.DataFrame, results: DatasetResults) -> bool:
-    """Return whether a table has a row of an evaluated architecture."""
-    return bool(rows["architecture"].isin(list(map(architecture_of_network, results.architectures))).any())
-
-
-def _rows_of_dataset(table: pd.DataFrame, results: DatasetResults) -> pd.DataFrame:
-    return table[table["dataset"] == results.name].drop(columns="dataset") if "dataset" in table else table

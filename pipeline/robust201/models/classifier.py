@@ -15,7 +15,7 @@ from robust201.core.errors import EvaluationError, NetworkError
 from robust201.core.precision import Precision, check_precision, feature_map_dtype
 from robust201.core.records import Normalisation
 from robust201.models.model import CompiledNetwork, Objective
-from robust201.models.watch import Watch
+from robust201.models.watch import Watch, is_transformed
 
 _Network = TypeVar("_Network", bound=nn.Module)
 
@@ -181,7 +181,7 @@ class Classifier(nn.Module):
 
     def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
         logits = self._network_logits(pixels)
-        if torch.is_grad_enabled() and pixels.requires_grad and not self._is_differentiable:
+        if torch.is_grad_enabled() and pixels.requires_grad and self._is_differentiable is False:
             # The logits of a network without a path from input to output do not depend on the pixels. Attacks then need
             # a zero gradient instead of an error. Pixels are finite, so the added term is exactly 0.
             self._reject_hidden_gradient(pixels, logits)
@@ -232,7 +232,9 @@ class Classifier(nn.Module):
         return self._logits_in_chunks(pixels)
 
     def _logits_in_chunks(self, pixels: torch.Tensor) -> torch.Tensor:
-        if self._is_differentiable is None and torch.is_grad_enabled() and pixels.requires_grad:
+        needs_gradient = torch.is_grad_enabled() and pixels.requires_grad
+        # Inside a transform of `torch.func`, the gradient of a pass cannot be computed separately.
+        if self._is_differentiable is None and needs_gradient and not is_transformed():
             self._is_differentiable = self._has_gradient(pixels)
         self._batch_sizes[0] = min(len(pixels), self.micro_batch or len(pixels))
         if self.micro_batch is None or len(pixels) <= self.micro_batch:

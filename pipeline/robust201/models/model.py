@@ -55,13 +55,11 @@ class CompiledNetwork(Model, Protocol):
         device: device of the network.
         chunk: maximum number of images per pass; None for no limit.
         last_batch_size: number of images in the largest pass of the last call.
-        min_batch: minimum number of images per pass; smaller batches are padded.
     """
 
     device: torch.device
     chunk: int | None
     last_batch_size: int
-    min_batch: int
 
     @property
     def is_constant(self) -> bool:

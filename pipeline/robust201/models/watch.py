@@ -28,6 +28,11 @@ def name_images(numbers: Sequence[int]) -> str:
     return f"image{'s' if len(numbers) > 1 else ''} {named_numbers}{f' and {n_more:,} more' if n_more > 0 else ''}"
 
 
+def is_transformed() -> bool:
+    """Return whether the caller is inside a transform of `torch.func`, such as `vmap` or `jacrev`."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 class Watch:
     """Counts results of a network that are not finite, and keeps one of the images that caused them.
 
@@ -57,7 +62,7 @@ class Watch:
             is_defined: (B,) whether the objective's gradient with respect to the logits is finite. If it is not, the
                 attack's objective is at fault, not the network. None means that all are finite.
         """
-        if not len(pixels):
+        if not len(pixels) or is_transformed():
             return
         pixels = pixels.detach()
         is_fault = ~_have_finite_rows(logits)
@@ -79,6 +84,8 @@ class Watch:
             compute: (B, C, H, W) → (B, C).
             pixels: (B, C, H, W).
         """
+        if is_transformed():  # tensors inside a transform must not be kept beyond it
+            return compute(pixels)
         if not (torch.is_grad_enabled() and pixels.requires_grad):
             logits = compute(pixels)
             self.record(pixels, logits)

@@ -96,7 +96,7 @@ class AttackFlag:
 
     Attributes:
         dataset: name of the dataset; empty for a single network on images without a name.
-        check: name of the check: ``black-box stronger``, ``transfer stronger``, ``single step stronger``,
+        check: name of the check: ``black-box stronger``, ``single step stronger``,
             ``ensemble weaker``, ``not monotone``, ``far from chance``, ``changed at zero``, ``zero gradients`` or ``at
             chance``.
         where: keys and strengths, such as ``aa_square against aa_apgd-ce at 8``.

@@ -56,13 +56,5 @@ def attack_success_rates(clean: Packed, attacked: Packed) -> NDArray[np.float64]
     return rates
 
 
-def count_by_image(packed: Packed, n_images: int) -> NDArray[np.int64]:
-    """Return the number of rows in which each image is correct: (A, B) uint8 to (N,)."""
-    counts = np.zeros(n_images, np.int64)
-    for block in _split_rows(packed):
-        counts += unpack_outcomes(block, n_images).sum(axis=0)
-    return counts
-
-
 def _split_rows(packed: Packed) -> Iterator[Any]:
     return (packed[start : start + _BLOCK_ROWS] for start in range(0, len(packed), _BLOCK_ROWS))

@@ -56,8 +56,8 @@ def check_generated_labels(folder: Path, images: ImageSet, judge: Classifier) ->
     with np.load(folder / "train.npz", allow_pickle=False) as arrays:
         if "start_rows" not in arrays:
             raise DatasetError(
-                f"Checking the images of {folder} failed: --judge needs images that were generated with "
-                "--method representation. Omit --judge."
+                f"Checking the images of {folder} failed: expected images that were generated with the "
+                "method `representation`, got others. Check only such images."
             )
         generated, labels, start_rows = arrays["images"], arrays["labels"], arrays["start_rows"]
     order = np.argsort(images.indices)
@@ -65,7 +65,7 @@ def check_generated_labels(folder: Path, images: ImageSet, judge: Classifier) ->
     if (images.indices[positions] != start_rows).any():
         raise DatasetError(
             f"Checking the images of {folder} failed: their starting images are not among the "
-            f"{len(images):,} training images. Use the same --count and --seed as when the images were generated."
+            f"{len(images):,} training images. Pass the images from which they were generated."
         )
     start_labels = images.labels[positions]
     has_other_label = start_labels != labels

@@ -53,8 +53,6 @@ class InferenceNetwork:
         last_batch_size: maximum number of images per pass in the last call.
     """
 
-    min_batch = MIN_BATCH
-
     def __init__(
         self,
         network: Network,
