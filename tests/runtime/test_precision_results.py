@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from robust201.core.errors import InputError
-from robust201.core.precision import PRECISIONS, has_avx512
+from robust201.core.precision import PRECISIONS
 from robust201.export import export_dataset
+from robust201.models.device import has_avx512
 from robust201.planning.config import SweepConfig
 from robust201.planning.identity import protocol_payload
 from robust201.planning.input_facts import InputFacts

@@ -90,7 +90,7 @@ def _examine_package(package: str, module: str) -> HealthCheck:
 
 
 def _examine_cpu_kernels() -> HealthCheck:
-    from robust201.core.precision import has_avx512
+    from robust201.models.device import has_avx512
     from robust201.spaces import native_library_problem
 
     reason = native_library_problem()
@@ -108,8 +108,9 @@ def _examine_gpus() -> HealthCheck:
     """Check that PyTorch can use the machine's GPUs; a machine with nvidia-smi has some."""
     import torch
 
-    build = f"torch {torch.__version__}, CUDA {torch.version.cuda or 'none'}"
-    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    from robust201.models.device import cuda_version, gpu_names
+
+    build, names = f"torch {torch.__version__}, CUDA {cuda_version() or 'none'}", gpu_names()
     if not names and shutil.which("nvidia-smi") is not None:
         fix = "Install a build of PyTorch for this driver's CUDA version, or update the driver."
         return HealthCheck("gpus", ok=False, detail=f"nvidia-smi is installed, but {build} finds no GPU", fix=fix)
