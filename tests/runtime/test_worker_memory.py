@@ -7,10 +7,10 @@ import torch
 
 from robust201.export import export_dataset
 from robust201.models.classifier import Classifier
+from robust201.models.device import is_out_of_memory
 from robust201.planning.config import SweepConfig
 from robust201.planning.plan_file import load_plan
 from robust201.runtime import networks
-from robust201.runtime.devices import is_out_of_memory
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import run_sweep
 from robust201.shards import ShardStore

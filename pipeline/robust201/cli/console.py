@@ -271,7 +271,8 @@ def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield a label and the worker-hours at the assumed speed; if the run chooses the device, for GPUs and for CPUs."""
     speed, cpu_speed = summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
     hours = summary["estimated_worker_hours"]
-    device = {"cuda": " on GPUs", "cpu": " on CPUs"}.get(summary["device"], " on GPUs" if cpu_speed is not None else "")
+    is_unknown = summary["device"] == "auto" and cpu_speed is None
+    device = "" if is_unknown else " on CPUs" if summary["device"] == "cpu" else " on GPUs"
     yield f"worker-hours{device} at {speed:,g} GMAC/s", format_hours(hours)
     if cpu_speed is not None:
         yield f"worker-hours on CPUs at {cpu_speed:,g} GMAC/s", format_hours(hours * speed / cpu_speed)

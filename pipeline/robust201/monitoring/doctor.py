@@ -122,7 +122,7 @@ def _examine_package(package_name: str, module: str) -> HealthCheck:
 
 
 def _examine_cpu_kernels() -> HealthCheck:
-    from robust201.core.precision import has_avx512
+    from robust201.models.device import has_avx512
     from robust201.spaces import native_library_problem
 
     reason = native_library_problem()
@@ -140,22 +140,24 @@ def _examine_gpus() -> HealthCheck:
     """Check that PyTorch can use GPUs if nvidia-smi lists any."""
     import torch
 
+    from robust201.models.device import cuda_version, gpu_names
+
     cores = f"{len(os.sched_getaffinity(0))} CPU cores"
     listed_gpus = _list_gpus()
-    gpu_names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    build = f"torch {torch.__version__}, CUDA {torch.version.cuda or 'none'}"
-    if listed_gpus and not torch.cuda.is_available():
+    names, cuda = gpu_names(), cuda_version()
+    build = f"torch {torch.__version__}, CUDA {cuda or 'none'}"
+    if listed_gpus and not names:
         fix = (
             "Install a CUDA build of PyTorch (reinstall robust201 with -c constraints.txt, without a CPU index)."
-            if torch.version.cuda is None
-            else f"Update the driver to one that supports CUDA {torch.version.cuda}, or install a PyTorch built for an "
+            if cuda is None
+            else f"Update the driver to one that supports CUDA {cuda}, or install a PyTorch built for an "
             "older CUDA version."
         )
         return HealthCheck("gpus", ok=False, detail=f"{'; '.join(listed_gpus)}: not usable by {build}", fix=fix)
-    if not gpu_names:
+    if not names:
         return HealthCheck("gpus", ok=True, detail=f"none; {cores}")
     driver = f"; driver {listed_gpus[0].rpartition(', ')[2]}" if listed_gpus else ""
-    return HealthCheck("gpus", ok=True, detail=f"{', '.join(gpu_names)} ({build}{driver}); {cores}")
+    return HealthCheck("gpus", ok=True, detail=f"{', '.join(names)} ({build}{driver}); {cores}")
 
 
 def _list_gpus() -> list[str]:
