@@ -38,10 +38,8 @@ def render_file(
 
 def test_batch_file_contains_every_option(make_sweep: MakeSweep) -> None:
     options = ArrayOptions(
-        max_parallel=4,
         time="1-12:30",
         gpus_per_task="a100:1",
-        partition="gpu,long",
         extra=("--constraint=a100|h100", "#SBATCH --mail-type=END", "-x node7"),
         setup=("module load cuda/12", "export ROBUST201_DATA='/data/of us'"),
     )
@@ -49,10 +47,9 @@ def test_batch_file_contains_every_option(make_sweep: MakeSweep) -> None:
     options_in_file = parse_directives(batch_file)
     expected = {
         "job-name": "robust201-tiny",
-        "array": "1-8%4",
+        "array": "1-8",
         "time": "1-12:30",
         "gres": "gpu:a100:1",
-        "partition": "gpu,long",
         "mail-type": "END",
         "signal": "B:USR1@600",
         "output": "/scratch/results/slurm/%A_%a.log",
@@ -171,13 +168,11 @@ def test_draining_ends_before_the_time_limit(make_sweep: MakeSweep, options: dic
     "invalid_options",
     [
         ("--tasks", "0"),
-        ("--max-parallel", "0"),
         ("--time", "tomorrow"),
         ("--time", "0"),
         ("--time", "1:2:3:4"),
         ("--gpus-per-task", "a100"),
         ("--gpus-per-task", "-1"),
-        ("--partition", "gpu; rm -rf x"),
         ("--extra", "constraint=a100"),
         ("--extra", "--constraint=a\n#SBATCH --uid=0"),
         ("--extra", "--array=1-3"),
@@ -237,7 +232,7 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
     store = str(tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:])
     trainings.write_text(yaml.safe_dump(training_fields(tmp_path, store=store, execution=execution)))
     files_before = read_tree(tmp_path)
-    arguments = ("--dry-run", "--recipes", "plain", "--gpus-per-task", "a100:4", "--time", "24:00:00")
+    arguments = ("--dry-run", "--gpus-per-task", "a100:4", "--time", "24:00:00")
     result = robust201("submit", "slurm", trainings, *arguments)
     assert (result.code, result.err) == (0, "")
     assert subprocess.run(["bash", "-n"], input=result.out, text=True, check=False).returncode == 0
@@ -258,8 +253,6 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
         "--workers",
         "4",
         "--slurm-requeue",
-        "--recipes",
-        "plain",
     ]
     assert read_tree(tmp_path) == files_before
 
@@ -268,12 +261,7 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
     ("cluster_type", "invalid_options", "message"),
     [
         ("slurm", ("--tasks", "2"), "--tasks: it applies only to a sweep"),
-        ("slurm", ("--max-parallel", "2"), "--max-parallel: it applies only to a sweep"),
-        ("slurm", ("--keys", "clean"), "--keys: it applies only to a sweep"),
-        ("slurm", ("--recipes", "plan"), "'plan'. Did you mean 'plain'?"),
         ("slurm", (), "execution.device must be cpu or cuda"),
-        ("ray", ("--datasets", "digits"), "--datasets: it applies only to a sweep"),
-        ("ray", ("--recipes", "plan"), "'plan'. Did you mean 'plain'?"),
         ("ray", (), "execution.device must be cpu or cuda"),
     ],
 )
@@ -286,11 +274,6 @@ def test_options_that_do_not_apply_to_trainings_give_a_one_line_error(
     dry_run_option = ("--dry-run",) if cluster_type == "slurm" else ()
     assert message in robust201("submit", cluster_type, trainings, *dry_run_option, *invalid_options).error_line(2)
     assert not (tmp_path / "store").exists()
-
-
-def test_submit_rejects_recipes_option_for_a_sweep(robust201: RunCommand, write_sweep: WriteSweep) -> None:
-    line = robust201("submit", "slurm", write_sweep(), "--dry-run", "--recipes", "plain").error_line(2)
-    assert "--recipes: it applies only to a training YAML" in line
 
 
 @given(st.sets(st.integers(1, 60)))

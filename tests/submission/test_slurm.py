@@ -97,83 +97,6 @@ def test_submit_rejects_too_many_tasks_and_caps_tasks_at_number_of_bundles(
     assert parse_directives((tmp_path / "results/slurm/array.sbatch").read_text())["array"] == "1-2"
 
 
-GPUS_ONLY_IN_PARTITION_GPU = "printf '%s\\n' 'cpu*|(null)' 'gpu|(null)' 'gpu|gpu:a100:4(S:0-1)' 'old|craynetwork:2'"
-
-
-@pytest.mark.parametrize(
-    ("options", "rejected_partition"),
-    [
-        ((), "cpu"),
-        (("--gpus-per-task", "a100:2"), "cpu"),
-        (("--partition", "old"), "old"),
-        (("--partition", "gpu"), None),
-        (("--partition", "cpu,gpu"), None),
-        (("--gpus-per-task", "0"), None),
-        (("--extra", "--partition=gpu"), None),
-    ],
-)
-def test_submit_reports_missing_gpus_before_it_writes_files(
-    robust201: RunCommand,
-    write_sweep: WriteSweep,
-    write_program: WriteProgram,
-    tmp_path: Path,
-    options: tuple[str, ...],
-    rejected_partition: str | None,
-) -> None:
-    write_program("sbatch", "echo 1")
-    write_program("sinfo", GPUS_ONLY_IN_PARTITION_GPU)
-    result = robust201("submit", "slurm", write_sweep(keys={"clean": {}}), *options)
-    if rejected_partition is None:
-        assert result.code == 0, result.err
-        return
-    line = result.error_line(2)
-    assert f"failed for partition {rejected_partition}: its nodes have no GPUs" in line
-    assert "--gpus-per-task 0" in line
-    assert not (tmp_path / "results").exists()
-
-
-@pytest.mark.parametrize(
-    ("environment", "options", "rejected_partition", "advice"),
-    [
-        ({"SBATCH_PARTITION": "gpu"}, (), None, ""),
-        ({"SBATCH_PARTITION": "gpu"}, ("--partition", "old"), None, ""),
-        ({"SBATCH_PARTITION": "old"}, ("--partition", "gpu"), "old", "Set SBATCH_PARTITION to another partition, or"),
-        (
-            {"SBATCH_PARTITION": "old"},
-            ("--extra", "--partition=gpu"),
-            "old",
-            "Set SBATCH_PARTITION to another partition, or",
-        ),
-        ({"SBATCH_GRES": "craynetwork:1"}, (), None, ""),
-        ({"SBATCH_GRES": "gpu:0"}, (), None, ""),
-        ({"SBATCH_GRES": "gpu:a100:1"}, ("--gpus-per-task", "0"), "cpu", "with SBATCH_GRES unset and --gpus-per-task"),
-        ({"SBATCH_GPUS_PER_TASK": "a100:1"}, ("--gpus-per-task", "0"), "cpu", "with SBATCH_GPUS_PER_TASK unset and"),
-        ({"SBATCH_GPUS_PER_TASK": "0"}, ("--gpus-per-task", "0"), None, ""),
-    ],
-)
-def test_submit_considers_sbatch_environment_variables(
-    robust201: RunCommand,
-    write_sweep: WriteSweep,
-    write_program: WriteProgram,
-    monkeypatch: pytest.MonkeyPatch,
-    environment: dict[str, str],
-    options: tuple[str, ...],
-    rejected_partition: str | None,
-    advice: str,
-) -> None:
-    write_program("sbatch", "echo 1")
-    write_program("sinfo", GPUS_ONLY_IN_PARTITION_GPU)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    result = robust201("submit", "slurm", write_sweep(keys={"clean": {}}), *options)
-    if rejected_partition is None:
-        assert result.code == 0, result.err
-        return
-    line = result.error_line(2)
-    assert f"failed for partition {rejected_partition}: its nodes have no GPUs" in line
-    assert advice in line
-
-
 def test_submit_suggests_gpus_per_task_0_if_sbatch_rejects_gpus(
     robust201: RunCommand, write_sweep: WriteSweep, write_program: WriteProgram
 ) -> None:
@@ -335,7 +258,7 @@ def test_real_array_is_requeued_and_gives_the_same_bytes_as_one_run(
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     submit = ("submit", "slurm", sweep, "--time", "10")
     assert "at most 32" in robust201(*submit, "--tasks", "33").error_line(2)
-    assert "invalid partition" in robust201(*submit, "--partition", "nowhere").error_line(2)
+    assert "invalid partition" in robust201(*submit, "--extra=--partition=nowhere").error_line(2)
     # The setup line tests quoting through the file, Slurm and the shell.
     result = robust201(*submit, "--tasks", "2", "--max-parallel", "2", "--setup", 'echo "it\'s $SLURM_JOB_NAME"')
     assert result.code == 0, result.err

@@ -17,7 +17,7 @@ from robust201.planning.loading import parse_config
 from robust201.planning.sweep_record import portable_fields
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.zoo.space import NETWORKS, ZooNetwork
-from robust201.submission.shipment import _find_paths
+from robust201.submission.ray_jobs import _find_paths
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
 from tests.runtime.test_extended_sweeps import write_parquet
