@@ -209,7 +209,7 @@ def read_manifest(path: Path) -> dict[NetworkName, Trials]:
     except OSError as error:
         raise CheckpointError(
             f"Opening weights failed for {path.parent}: {MANIFEST_NAME} cannot be read ({error.strerror}). "
-            "Correct the path, or create the store with import-weights or train."
+            "Correct the path, or create the store with `robust201 import` or `robust201 run`."
         ) from error
     # An interrupted import may leave an incomplete line after the last newline.
     header, *lines = content.split(b"\n")[:-1] or [b""]

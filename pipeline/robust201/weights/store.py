@@ -298,7 +298,7 @@ class CheckpointStore:
         return CheckpointError(
             f"Finding weights failed for {_network_label(network)} in {self.root}: expected "
             f"{requested or 'a checkpoint'}, got {existing}. Correct the selection, import the weights with "
-            "import-weights, or train them."
+            "`robust201 import`, or train them."
         )
 
 
