@@ -4,28 +4,35 @@ import platform
 import socket
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
+from typing import Any
 
 import torch
 
 from robust201.core.errors import DatasetError, StorageError, WorkerBrokenError, one_line
 from robust201.core.interrupts import SignalInterrupt
-from robust201.core.records import EvaluationResult, ImageSet, Unit
+from robust201.core.records import EvaluationResult, ImageSet, Unit, canonical_json
 from robust201.images.corrupted import CorruptedStore
-from robust201.models.arithmetic import configure_torch
+from robust201.images.store import ArrayFolder
+from robust201.models.device import (
+    choose_device,
+    configure_torch,
+    describe_device,
+    free_cached_memory,
+    is_out_of_memory,
+)
 from robust201.planning.config import SweepConfig
 from robust201.planning.inputs import Inputs, make_worker_space, make_worker_tasks
 from robust201.planning.weights import WeightsSource
 from robust201.run.events import Events
-from robust201.runtime.devices import choose_device, is_out_of_memory
 from robust201.runtime.networks import LoadedNetwork, NetworkLoader
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import ShardName, content_hash
 from robust201.store.shards import encode
-from robust201.sweep.inputs import Facts, generation_recipes
+from robust201.sweep.inputs import Facts, pixel_libraries
 from robust201.sweep.parts import SlicePart
 from robust201.tasks.attack_kit.context import Context
 from robust201.tasks.evaluate import ResidentImages, copy_to_device, evaluate_part
@@ -112,8 +119,7 @@ class Worker:
             except _CODE_ERRORS as error:
                 if not is_out_of_memory(error) or not self._use_less_memory():
                     raise
-            if self._device.type == "cuda":
-                torch.cuda.empty_cache()  # after the `except` block, in which the error keeps tensors alive
+            free_cached_memory(self._device)  # after the `except` block, in which the error keeps tensors alive
 
     def _use_less_memory(self) -> bool:
         network = self._networks.loaded
@@ -180,11 +186,10 @@ class Worker:
 
     @cached_property
     def _provenance(self) -> dict[str, str]:
-        device = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else platform.machine()
         return {name: version(name) for name in _PACKAGES} | {
             "python": platform.python_version(),
             "host": socket.gethostname(),
-            "device": f"{self._device.type} {device}",
+            "device": f"{self._device.type} {describe_device(self._device)}",
         }
 
     def _images(self, unit: Unit) -> ImageSet:
@@ -202,25 +207,23 @@ class Worker:
             return None
         if unit.dataset not in self._corrupted:
             self._corrupted[unit.dataset] = self._inputs.open_corruptions(unit.dataset)
-        return self._corrupted[unit.dataset]
+        store = self._corrupted[unit.dataset]
+        _check_recipe(store, unit, self._facts.datasets[unit.dataset].corruptions[unit.key])
+        return store
 
 
-def check_recipes(config: SweepConfig, facts: Facts) -> None:
-    """Check that this process would generate corrupted images with the planned recipe.
+def _check_recipe(store: CorruptedStore, unit: Unit, planned: Mapping[str, Any]) -> None:
+    """Check that corrupted images were made as planned.
 
     Raises:
-        DatasetError: a library or the generator has another version than in the plan.
+        DatasetError: they were made with another recipe, or published images differ from the planned ones.
     """
-    for dataset, section in ((name, config.datasets[name].corruptions) for name in config.datasets):
-        planned = facts.datasets[dataset].corruptions
-        if section is not None and section.source == "generated" and planned:
-            own = generation_recipes(section, list(planned), config.dataset_spec(dataset).image_size)
-            key = next((key for key in planned if own[key] != planned[key]), None)
-            if key is not None:
-                raise DatasetError(
-                    f"Generating corrupted images failed for {dataset} {key}: expected {planned[key]}, got {own[key]}. "
-                    "Use the libraries of the plan, or plan again."
-                )
-
-
-MakeWorker = Callable[[], Worker]
+    actual = store.identity(unit.key)
+    if store.source == "generated":
+        del actual["sha256"]  # the recipe identifies the pixels, and the shard records their hash
+        actual["libraries"] = pixel_libraries(ArrayFolder(store.folder).info(unit.key)["libraries"])
+    if canonical_json(actual) != canonical_json(dict(planned)):
+        raise DatasetError(
+            f"Opening corrupted images failed for {unit.label} in {store.folder}: expected {dict(planned)}, got "
+            f"{actual}. Delete the folder, and run the same command again."
+        )

@@ -1,6 +1,6 @@
 """The facts about a sweep's inputs that decide numbers: hashes of images, weights and code; they contain no paths."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,12 @@ from robust201.core.errors import ConfigError, InputError
 from robust201.core.files import MAX_JSON_BYTES, read_file, write_text
 from robust201.core.records import ArchitectureId, ImageSelection, Weights
 from robust201.core.user_code import hash_files
-from robust201.images.generated_folder import GeneratorRecipe, library_versions
 from robust201.planning.config import CorruptionsSection, SweepConfig
 from robust201.planning.inputs import Inputs
 from robust201.planning.loading import parse_config
 from robust201.planning.weights import WeightsSource
-from robust201.tasks.corruptions.generator import GENERATOR_VERSION, corruption_versions, load_frost, synthetic_frost
+from robust201.tasks.corruptions.folder import library_versions
+from robust201.tasks.corruptions.generator import corruption_recipes, load_frost, synthetic_frost
 
 PLAN_FILE = "plan.json"
 
@@ -116,27 +116,24 @@ def _identify_corruptions(config: SweepConfig, dataset: str, inputs: Inputs) -> 
     if section is None or not keys:
         return
     if section.source == "generated":
-        yield from generation_recipes(section, keys, config.dataset_spec(dataset).image_size).items()
+        yield from _generation_recipes(section, keys, config.dataset_spec(dataset).image_size).items()
         return
     store = inputs.open_corruptions(dataset, verify="full")
     for key in keys:
         yield key, store.identity(key)
 
 
-def generation_recipes(section: CorruptionsSection, keys: list[str], image_size: int) -> dict[str, dict[str, Any]]:
-    """Return what decides the pixels of generated corruptions, by key, besides the clean images.
+def _generation_recipes(section: CorruptionsSection, keys: list[str], image_size: int) -> dict[str, dict[str, Any]]:
+    """Return what decides the pixels of generated corruptions besides the clean images, by key."""
+    frost = load_frost(section.frost_path) if section.frost_path else synthetic_frost(section.seed)
+    recipes = corruption_recipes(keys, image_size, seed=section.seed, frost=frost)
+    libraries = pixel_libraries(library_versions())
+    return {key: {"source": "generated", **recipe, "libraries": libraries} for key, recipe in recipes.items()}
 
-    The libraries are those of this process, so a worker whose recipe differs from the plan's must not generate.
-    """
-    textures = {}
-    if "frost" in keys:
-        textures = (load_frost(section.frost_path) if section.frost_path else synthetic_frost(section.seed)).identity()
-    recipe = GeneratorRecipe(GENERATOR_VERSION, section.seed, textures)
-    libraries = {name: version for name, version in library_versions().items() if name != "python"}
-    return {
-        key: {"source": "generated", **recipe.identity(key, version), "libraries": libraries}
-        for key, version in corruption_versions(keys, image_size).items()
-    }
+
+def pixel_libraries(versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the versions of the libraries that decide pixels; Python's own version does not."""
+    return {name: version for name, version in versions.items() if name != "python"}
 
 
 def save_plan(config: SweepConfig, facts: Facts) -> None:
