@@ -3,17 +3,12 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from robust201.cli import console
-from robust201.core.errors import StorageError
-from robust201.models.device import has_avx512
-from robust201.monitoring.doctor import HealthCheck, _examine_device, _examine_gpus, examine
-from robust201.spaces.nasbench201.compiled import native
+from robust201.monitoring.doctor import _examine_device, _examine_gpus, examine
 from tests.conftest import REPOSITORY, MakeSweep, RunCommand, WriteSweep
 
 
@@ -55,39 +50,11 @@ def test_doctor_and_run_reject_bf16_on_a_cpu_without_avx512(
     assert "wrong gradients in bfloat16. Set `precision` to fp32" in robust201("run", sweep).error_line(2)
 
 
-@pytest.mark.parametrize(
-    ("has_avx512", "detail"), [(True, "results are the same."), (False, "confidences may differ in their last digits.")]
-)
-def test_doctor_reports_whether_results_change_without_native_library(
-    monkeypatch: pytest.MonkeyPatch, has_avx512: bool, detail: str
-) -> None:
-    monkeypatch.setattr(native, "unavailable_reason", lambda: "no library")
-    monkeypatch.setattr("robust201.models.device.has_avx512", lambda: has_avx512)
-    kernels = next(check for check in examine(None) if check.what == "cpu kernels")
-    assert kernels.detail.endswith(detail)
-
-
-@pytest.mark.skipif(not has_avx512(), reason="the native library is compiled for AVX-512")
-def test_doctor_reports_which_cpu_kernels_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "unavailable_reason", lambda: None)
-    assert next(check for check in examine(None) if check.what == "cpu kernels").detail.startswith("the native library")
-    monkeypatch.setattr(native, "unavailable_reason", lambda: "it was not compiled")
-    check = next(check for check in examine(None) if check.what == "cpu kernels")
-    assert check.ok
-    assert "PyTorch's, since the native library cannot be used: it was not compiled." in check.detail
-
-
 def test_doctor_reports_missing_images_and_missing_corruptions(make_sweep: MakeSweep, tmp_path: Path) -> None:
     section = {"path": str(tmp_path / "no"), "corruptions": {"source": "published", "path": str(tmp_path / "no-C")}}
     problems = {check.what: check for check in examine(make_sweep(datasets={"cifar10": section})) if not check.ok}
     assert {"cifar10", "cifar10 corruptions"} <= set(problems)
     assert "fetch CIFAR-10-C" in problems["cifar10 corruptions"].fix
-
-
-def test_doctor_prints_warnings_with_their_fix(capsys: pytest.CaptureFixture[str]) -> None:
-    console.show_health_check(HealthCheck("token", ok=True, detail="mode 0644", fix="chmod 600", warns=True))
-    console.show_health_check(HealthCheck("clock", ok=True, detail="0 s", fix="Synchronise both."))
-    assert capsys.readouterr().out == "warn token: mode 0644\n     chmod 600\nok   clock: 0 s\n"
 
 
 @pytest.mark.parametrize("content", [None, "name: a\nresults: ${UNSET_IN_THIS_TEST}/runs\n"])
@@ -119,116 +86,12 @@ def test_doctor_reports_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPa
         assert (check.ok, "NVIDIA A100, 470.57" in check.detail, fix in check.fix) == (False, True, True)
 
 
-def test_doctor_reports_a_missing_device(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    config = make_sweep(execution={"device": "cuda"})
-    assert "auto or cpu" in _examine_device(config).fix
-    assert _examine_device(make_sweep(execution={"device": "cuda", "executor": "ray", "ray_address": "auto"})).ok
-
-
 def run_without(modules: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a process that cannot import these modules, which are separated by commas."""
     blocked_modules = dict.fromkeys(modules.split(","))
     program = f"import sys; sys.modules.update({blocked_modules}); from robust201.cli.app import main; main()"
     command = [sys.executable, "-W", "ignore", "-c", program, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
-
-
-def test_doctor_rejects_a_sweep_that_needs_a_missing_package(write_sweep: WriteSweep) -> None:
-    result = run_without("pyarrow", "doctor", str(write_sweep(shards="s3://bucket/paper")))
-    assert (result.returncode, result.stdout) == (2, "")
-    assert "robust201 doctor (without a sweep)" in result.stderr
-
-
-@pytest.mark.parametrize(
-    "package", ["pyarrow", *(pytest.param(name, marks=pytest.mark.slow) for name in ("torch", "ray"))]
-)
-def test_doctor_reports_a_missing_package_and_all_other_checks(write_sweep: WriteSweep, package: str) -> None:
-    result = run_without(package, "doctor", str(write_sweep()))
-    assert "Traceback" not in result.stderr
-    statuses = {
-        line.split(":")[0].split()[-1]: line.split()[0] for line in result.stdout.splitlines() if line[0] != " "
-    }
-    affected_checks = {"torch": {"kernels", "gpus", "device", "disk", "digits"}, "pyarrow": {"disk"}, "ray": set()}[
-        package
-    ]
-    assert statuses.keys() >= {"python", "torch", "gpus", "device", "results", "disk", "digits"}
-    assert {check_name for check_name, status in statuses.items() if status == "fix"} <= affected_checks | {
-        "checkpoints",
-        package,
-    }
-    assert result.returncode == (2 if "fix" in statuses.values() else 0)
-    assert not affected_checks or "fix" in statuses.values()
-
-
-def test_doctor_reports_a_broken_package(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_arguments: object) -> None:
-        raise OSError("libcudnn.so.9: cannot open shared object file")
-
-    monkeypatch.setattr("robust201.monitoring.doctor._examine_gpus", fail)
-    checks = {check.what: check for check in examine(make_sweep())}
-    assert (checks["gpus"].ok, "libcudnn" in checks["gpus"].detail) == (False, True)
-    assert checks["digits"].ok
-
-
-def test_doctor_reports_images_without_read_permission(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    def raise_error(*_arguments: object) -> None:
-        raise PermissionError(13, "Permission denied", "test_batch")
-
-    monkeypatch.setattr("robust201.planning.inputs.Inputs.images", raise_error)
-    failures = [check for check in examine(make_sweep()) if not check.ok]
-    assert [check.what for check in failures] == ["digits"]
-    assert ("test_batch" in failures[0].detail, "permissions" in failures[0].fix) == (True, True)
-
-
-def test_doctor_prints_each_check_immediately(
-    robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def examine_two(*_arguments: object, **_options: object) -> Iterator[HealthCheck]:
-        yield HealthCheck("first", ok=True, detail="there")
-        output.append(capsys.readouterr().out)
-        yield HealthCheck("second", ok=False, detail="gone", fix="Bring it back.")
-
-    output: list[str] = []
-    monkeypatch.setattr("robust201.monitoring.doctor.examine", examine_two)
-    result = robust201("doctor")
-    assert (result.code, output) == (2, ["ok   first: there\n"])
-    assert result.out == "fix  second: gone\n     Bring it back.\n"
-
-
-def test_doctor_reports_an_old_package(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    import importlib.metadata
-
-    original_version = importlib.metadata.version
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.9.3" if name == "ray" else original_version(name))
-    failures = [check for check in examine(None) if not check.ok]
-    assert [(check.what, check.detail) for check in failures] == [("ray", "2.9.3, older than 2.56")]
-
-
-def test_doctor_checks_that_the_shards_url_is_writable(
-    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    import fsspec
-
-    from robust201.shards import object_store
-    from robust201.shards.object_store import ObjectBackend
-
-    memory = fsspec.filesystem("memory")
-    monkeypatch.setattr(object_store, "url_to_fs", lambda url, **_named: (memory, url.removeprefix("s3:/")))
-
-    def examine_shards(url: str) -> HealthCheck:
-        return next(check for check in examine(make_sweep(shards=url)) if check.what == "shards")
-
-    assert examine_shards("s3://bucket/paper").ok
-    assert memory.find("/bucket") == []
-    assert examine_shards(f"file://{tmp_path}/far").ok
-
-    def raise_error(self: ObjectBackend, shard: str, content: bytes) -> None:
-        raise StorageError("Writing failed for the bucket: expected to write there, got Access Denied.")
-
-    monkeypatch.setattr(ObjectBackend, "publish", raise_error)
-    check = examine_shards("s3://bucket/paper")
-    assert (check.ok, "Access Denied" in check.fix) == (False, True)
 
 
 @pytest.mark.parametrize(
