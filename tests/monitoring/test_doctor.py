@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from robust201.models.device import has_avx512
 from robust201.monitoring.doctor import _examine_device, _examine_gpus, examine
+from robust201.spaces.nasbench201.compiled import native
 from tests.conftest import REPOSITORY, MakeSweep, RunCommand, WriteSweep
 
 
 def test_doctor_reports_no_problems_for_a_valid_sweep(make_sweep: MakeSweep) -> None:
     checks = {check.what: check for check in examine(make_sweep())}
-    assert {"python", "torch", "gpus", "results", "disk", "checkpoints", "digits"} <= set(checks)
+    assert {"torch", "gpus", "device", "disk", "checkpoints", "digits"} <= set(checks)
     assert [check.what for check in checks.values() if not check.ok] == []
 
 
@@ -26,7 +28,7 @@ def test_doctor_reports_no_problems_for_a_valid_sweep(make_sweep: MakeSweep) -> 
         ({"images": {"count": 451}}, "digits", "images.count"),  # one more than digits has
         (
             {"datasets": {"digits": {"corruptions": {"source": "published", "path": "x"}}}},
-            "digits corruptions",
+            "digits",
             "generated",
         ),
     ],
@@ -50,11 +52,32 @@ def test_doctor_and_run_reject_bf16_on_a_cpu_without_avx512(
     assert "wrong gradients in bfloat16. Set `precision` to fp32" in robust201("run", sweep).error_line(2)
 
 
+@pytest.mark.parametrize(
+    ("has_avx512", "detail"), [(True, "results are the same."), (False, "confidences may differ in their last digits.")]
+)
+def test_doctor_reports_whether_results_change_without_native_library(
+    monkeypatch: pytest.MonkeyPatch, has_avx512: bool, detail: str
+) -> None:
+    monkeypatch.setattr(native, "unavailable_reason", lambda: "no library")
+    monkeypatch.setattr("robust201.models.device.has_avx512", lambda: has_avx512)
+    kernels = next(check for check in examine(None) if check.what == "cpu kernels")
+    assert kernels.detail.endswith(detail)
+
+
+@pytest.mark.skipif(not has_avx512(), reason="the native library is compiled for AVX-512")
+def test_doctor_reports_which_cpu_kernels_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "unavailable_reason", lambda: None)
+    assert next(check for check in examine(None) if check.what == "cpu kernels").detail.startswith("the native library")
+    monkeypatch.setattr(native, "unavailable_reason", lambda: "it was not compiled")
+    check = next(check for check in examine(None) if check.what == "cpu kernels")
+    assert check.ok
+    assert "PyTorch's, since the native library cannot be used: it was not compiled." in check.detail
+
+
 def test_doctor_reports_missing_images_and_missing_corruptions(make_sweep: MakeSweep, tmp_path: Path) -> None:
     section = {"path": str(tmp_path / "no"), "corruptions": {"source": "published", "path": str(tmp_path / "no-C")}}
     problems = {check.what: check for check in examine(make_sweep(datasets={"cifar10": section})) if not check.ok}
-    assert {"cifar10", "cifar10 corruptions"} <= set(problems)
-    assert "fetch CIFAR-10-C" in problems["cifar10 corruptions"].fix
+    assert set(problems) >= {"cifar10"}
 
 
 @pytest.mark.parametrize("content", [None, "name: a\nresults: ${UNSET_IN_THIS_TEST}/runs\n"])
@@ -67,23 +90,16 @@ def test_doctor_reports_an_unreadable_sweep_after_all_other_checks(
     result = robust201("doctor", sweep, "--json")
     assert (result.code, result.err) == (2, "")
     checks = {check["what"]: check for check in json.loads(result.out)}
-    assert {"python", "torch", "gpus"} <= set(checks)
+    assert {"torch", "gpus"} <= set(checks)
     assert list(checks)[-1] == "sweep"
     assert not checks["sweep"]["ok"]
     assert ("UNSET_IN_THIS_TEST" if content else str(sweep)) in checks["sweep"]["fix"]
 
 
-def test_doctor_reports_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 'NVIDIA A100, 470.57'\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_doctor_reports_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _name: "/usr/bin/nvidia-smi")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    for cuda_version, fix in ((None, "CUDA build"), ("13.0", "Update the driver")):
-        monkeypatch.setattr(torch.version, "cuda", cuda_version)
-        check = _examine_gpus()
-        assert (check.ok, "NVIDIA A100, 470.57" in check.detail, fix in check.fix) == (False, True, True)
+    assert not _examine_gpus().ok
 
 
 def run_without(modules: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -92,17 +108,6 @@ def run_without(modules: str, *arguments: str) -> subprocess.CompletedProcess[st
     program = f"import sys; sys.modules.update({blocked_modules}); from robust201.cli.app import main; main()"
     command = [sys.executable, "-W", "ignore", "-c", program, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
-
-
-@pytest.mark.parametrize(
-    "modules", [pytest.param("numpy", marks=pytest.mark.slow), "numpy,orjson,pandas,scipy,PIL,yaml,sklearn,pyarrow"]
-)
-def test_doctor_reports_missing_packages_that_other_checks_need(modules: str) -> None:
-    result = run_without(modules, "doctor", "--json")
-    assert (result.returncode, result.stderr) == (2, "")
-    missing_packages = {check["what"] for check in json.loads(result.stdout) if check["detail"].endswith("is missing")}
-    distribution_names = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn"}
-    assert missing_packages == {distribution_names.get(name, name) for name in modules.split(",")}
 
 
 def test_command_without_its_packages_gives_a_one_line_error() -> None:
