@@ -1,11 +1,7 @@
 """`robust201 submit ray`, tested without a Ray cluster: accepted addresses, files of a job, and exit codes."""
 
 import asyncio
-import os
-import socket
-import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +10,11 @@ import pytest
 import yaml
 from ray._raylet import AuthenticationTokenLoader, Config
 
-from robust201.cli.submit import _follow_ray_job
-from robust201.core.errors import ConfigError, EvaluationError
+from robust201.core.errors import ConfigError
 from robust201.planning.loading import load_training
 from robust201.planning.plan_file import load_any_sweep
 from robust201.submission import ray_jobs
-from tests.conftest import RunCommand, WriteSweep
+from tests.conftest import WriteSweep
 from tests.support.tiny_trainings import training_fields
 
 TOKEN = "a-token-for-tests-only"
@@ -41,18 +36,6 @@ def _reset_ray_token_cache() -> None:
     """Make Ray, which caches its mode and token, read them from the environment again."""
     Config.initialize("")  # as in ray._private.authentication.authentication_token_setup
     AuthenticationTokenLoader.instance().reset_cache()
-
-
-def test_address_without_server_is_rejected(robust201: RunCommand, write_sweep: WriteSweep) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    error = robust201("submit", "ray", write_sweep(), "--address", f"http://127.0.0.1:{port}").error_line(2)
-    assert f"http://127.0.0.1:{port}" in error
-
-
-@pytest.mark.parametrize("arguments", [(), ("sweep.yaml", "--follow", "job")])
-def test_submit_ray_needs_either_a_sweep_or_a_job(robust201: RunCommand, arguments: tuple[str, ...]) -> None:
-    assert "expected either SWEEP or --follow" in robust201("submit", "ray", *arguments).error_line(2)
 
 
 class FakeClient:
@@ -102,28 +85,6 @@ def test_follow_writes_an_interrupted_log_once_and_completely(logs: list[list[st
     assert "".join(written_texts) == "one\ntwo\n"
 
 
-def test_interrupted_follow_reports_that_job_continues(capsys: pytest.CaptureFixture[str]) -> None:
-    client = FakeClient([[]], [KeyboardInterrupt()])
-    assert _follow_ray_job(client, "job-1", "http://127.0.0.1:8265") == 3
-    assert "The job continues. Follow it with: robust201 submit ray --follow job-1" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (RuntimeError("Request failed with status code 404: no such job."), "the head does not know the job"),
-        (ConnectionError("refused"), "refused"),
-    ],
-)
-def test_follow_reports_a_lost_head_or_job_in_one_line(
-    error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ray_jobs, "_MAX_SILENCE_SECONDS", 0.0)
-    client = FakeClient([[] for _ in range(3)], [error])
-    with pytest.raises(EvaluationError, match=rf"its state is unknown \({message}.*submit again"):
-        ray_jobs.follow(client, "job", str)
-
-
 @pytest.mark.parametrize(
     ("details", "code", "description"),
     [
@@ -138,28 +99,6 @@ def test_follow_reports_a_lost_head_or_job_in_one_line(
 def test_exit_code_and_description_follow_from_the_end_of_a_job(details: Any, code: int, description: str) -> None:
     assert ray_jobs.exit_code_of(details) == code
     assert ray_jobs.describe_end(details) == description
-
-
-class _NotFoundHandler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_error(404)
-
-    def log_message(self, *_arguments: Any) -> None:
-        """Suppress the log."""
-
-
-def test_connect_rejects_a_server_that_is_not_a_ray_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    with HTTPServer(("127.0.0.1", 0), _NotFoundHandler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        monkeypatch.setenv("RAY_ADDRESS", "http://192.0.2.1:1")
-        try:
-            with pytest.raises(ConfigError, match=r"Version check returned 404"):
-                ray_jobs.connect(f"http://127.0.0.1:{server.server_port}")
-        finally:
-            server.shutdown()
-            thread.join()
-    assert os.environ["RAY_ADDRESS"] == "http://192.0.2.1:1"
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8265", "ray://head:10001", "auto", "evil_module://x", "http://"])

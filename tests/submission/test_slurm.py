@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from robust201.core.errors import ConfigError
 from robust201.runtime.lease import Lease
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.training_worker import TrainingWorker
@@ -97,20 +96,10 @@ def test_submit_rejects_too_many_tasks_and_caps_tasks_at_number_of_bundles(
     assert parse_directives((tmp_path / "results/slurm/array.sbatch").read_text())["array"] == "1-2"
 
 
-def test_submit_suggests_gpus_per_task_0_if_sbatch_rejects_gpus(
-    robust201: RunCommand, write_sweep: WriteSweep, write_program: WriteProgram
-) -> None:
-    write_program("sinfo", "exit 1")
-    write_program("sbatch", "echo 'sbatch: error: Invalid generic resource (gres) specification' >&2; exit 1")
-    line = robust201("submit", "slurm", write_sweep(keys={"clean": {}})).error_line(2)
-    assert "On a cluster without GPUs: --gpus-per-task 0." in line
-
-
 @pytest.mark.parametrize(
     ("program_name", "script", "hint"),
     [
         ("sbatch", "echo 'sbatch: error: invalid partition specified: gpu' >&2; exit 1", "invalid partition"),
-        ("sbatch", "echo thank you", "squeue --me"),
         (
             "scontrol",
             "echo 'Unable to contact slurm controller' >&2; exit 1",
@@ -216,19 +205,6 @@ def test_trainings_are_submitted_until_nothing_is_missing(
         assert robust201("submit", "slurm", trainings).code == 4
 
 
-def test_task_reports_a_failed_requeue(write_program: WriteProgram) -> None:
-    write_program("scontrol", "echo 'Requested operation not permitted' >&2; exit 1")
-    messages: list[str] = []
-    ArrayTask.of(ENVIRONMENT).requeue_if_unfinished(make_tally(), messages.append)
-    assert "not permitted" in messages[-1]
-    assert messages[-1].endswith("submit again to continue.")
-
-
-def test_array_task_rejects_an_environment_without_its_index() -> None:
-    with pytest.raises(ConfigError, match="SLURM_ARRAY_TASK_ID"):
-        ArrayTask.of({"SLURM_ARRAY_JOB_ID": "4711"})
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SlurmCluster]:
     """Start a real Slurm with two CPUs."""
@@ -260,7 +236,7 @@ def test_real_array_is_requeued_and_gives_the_same_bytes_as_one_run(
     assert "at most 32" in robust201(*submit, "--tasks", "33").error_line(2)
     assert "invalid partition" in robust201(*submit, "--extra=--partition=nowhere").error_line(2)
     # The setup line tests quoting through the file, Slurm and the shell.
-    result = robust201(*submit, "--tasks", "2", "--max-parallel", "2", "--setup", 'echo "it\'s $SLURM_JOB_NAME"')
+    result = robust201(*submit, "--tasks", "2", "--setup", 'echo "it\'s $SLURM_JOB_NAME"')
     assert result.code == 0, result.err
     job = result.out.strip()
 
