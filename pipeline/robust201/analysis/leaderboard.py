@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from robust201.analysis.dataset_results import ADVERSARIAL, CORRUPTION, OVER_EVALUATIONS, SCORES, DatasetResults
+from robust201.analysis.dataset_results import CORRUPTION, SCORES, DatasetResults
 from robust201.analysis.evaluation import LEVEL
 from robust201.analysis.labels import column_label, dataset_label, key_label
 from robust201.analysis.latex_tables import leaderboard_latex
@@ -241,8 +241,7 @@ def _rank_networks(results: DatasetResults, stored_results: StoredResults, name:
     if n_images is None:
         unknown_numbers = pd.Series(np.nan, accuracies.index)
         return Standing(name, label, accuracies, unknown_numbers, unknown_numbers, unknown_numbers, False, None)
-    is_unweighted_mean = results.mean == OVER_EVALUATIONS or name not in (ADVERSARIAL, CORRUPTION)
-    if single_evaluation is None and outcomes is not None and is_unweighted_mean:
+    if single_evaluation is None and outcomes is not None:
         n_correct = _count_correct_evaluations(outcomes)
         ties = mean_ties_with_best(n_correct, len(evaluations), level=LEVEL)
         low, high = image_mean_intervals(n_correct, len(evaluations))

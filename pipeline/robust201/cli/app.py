@@ -40,8 +40,8 @@ from robust201.cli.options import (
     split_names,
 )
 from robust201.cli.pictures import check_drawing, draw_corruption_sheet
-from robust201.cli.plot import MEAN_HELP, ShownKeys, ShownNetworks, plot
-from robust201.cli.rank import Epsilon, rank
+from robust201.cli.plot import ShownKeys, ShownNetworks, plot
+from robust201.cli.rank import rank
 from robust201.cli.search import search
 from robust201.cli.submit import submit_app
 from robust201.cli.train import plan_training_runs, run_training_runs
@@ -282,8 +282,6 @@ def report(
     dataset: Dataset,
     out: Annotated[Path | None, typer.Option("--out", help="HTML file to write. Default: DATASET-report.html.")] = None,
     weights: WeightsName = None,
-    mean: Annotated[str, typer.Option("--mean", help=MEAN_HELP)] = "over-evaluations",
-    epsilon: Epsilon = None,
     keys: ShownKeys = None,
     architectures: ShownNetworks = None,
 ) -> None:
@@ -294,7 +292,7 @@ def report(
     folder = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # `.` and `..` do not name the folder
     page = out or folder.parent / f"{folder.name}-report.html"
     reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
-    typer.echo(write_report(reader, page, mean=mean, epsilon=epsilon))
+    typer.echo(write_report(reader, page))
 
 
 def fetch(
