@@ -36,7 +36,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "corruptions manifest": ("corruptions/**/manifest.json",),
     "dataset JSON": ("json/digits/*.json",),
     "dataset Parquet": ("parquet/parquet/*/*/*.parquet",),
-    "dataset checksums": ("json/SHA256SUMS", "parquet/SHA256SUMS", "parquet/parquet_files.json"),
+    "dataset checksums": ("json/SHA256SUMS", "parquet/SHA256SUMS"),
     "dataset metadata": ("json/meta.json", "json/sweep.json", "parquet/sweep.json", "parquet/meta.json"),
 }
 """Path patterns by kind of file."""

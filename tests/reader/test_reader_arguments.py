@@ -143,9 +143,3 @@ def test_reader_rejects_invalid_folders(path: Any, tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="failed for"):
         RobustnessDataset(path)
-
-
-@pytest.mark.parametrize("ties", ["a", True, [0.05], 0, 1.0, float("nan")])
-def test_rank_rejects_invalid_level_of_ties(dataset: RobustnessDataset, ties: Any) -> None:
-    with pytest.raises(ConfigError, match="level of ties must be between 0 and 1, got"):
-        dataset.rank("cifar10", "pgd", 8, ties=ties)
