@@ -212,6 +212,7 @@ def test_verify_dataset_rejects_cm_rows_that_are_neither_counts_nor_valid_fracti
 
 def test_verify_dataset_rejects_fractions_if_class_sizes_differ(tmp_path):
     write_fractions(write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"])) / "cifar10/clean_cm.json", 3)
+    (tmp_path / "SHA256SUMS").unlink()
     assert any("all classes have the same number of images" in problem for problem in verify_dataset(tmp_path).problems)
 
 
@@ -266,6 +267,7 @@ def test_verify_dataset_reports_invalid_sweep_json(tmp_path, record):
     dataset_folder = write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"]))
     sweep = json.loads((dataset_folder / "sweep.json").read_text())
     (dataset_folder / "sweep.json").write_text(json.dumps(sweep | {"sweep": record}))
+    (dataset_folder / "SHA256SUMS").unlink()
     assert any(
         "sweep.json: expected strengths by dataset and key" in problem
         for problem in verify_dataset(dataset_folder).problems
@@ -313,7 +315,7 @@ def test_verify_command_reports_counts_and_rejects_options_for_results_folders(t
     verify_result = robust201("verify", dataset_folder, "--json")
     assert verify_result.code == 4
     payload = json.loads(verify_result.out)
-    assert (payload["sound"], len(payload["problems"])) == (False, 2)
+    assert (payload["sound"], len(payload["problems"])) == (False, 1)
 
 
 def test_count_decimals_returns_none_for_unrounded_values():

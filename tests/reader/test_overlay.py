@@ -1,4 +1,4 @@
-"""Overlaid folders: each evaluation is read from the first folder that has it, which is reported as its source."""
+"""Overlaid folders: each evaluation is read from the first folder that has it."""
 
 import json
 from pathlib import Path
@@ -149,7 +149,7 @@ def test_overlay_equals_single_folder_for_all_formats(tmp_path):
     expected, dataset = RobustnessDataset(complete_folder), RobustnessDataset(*folders)
     assert dataset.query() == expected.query()
     assert (dataset.data, dataset.keys_all, dataset.measures) == (expected.data, expected.keys_all, expected.measures)
-    assert dataset.to_frame().drop(columns="source").equals(expected.to_frame())
+    assert dataset.to_frame().equals(expected.to_frame())
     for measure in ("cm", "confidence"):
         summaries, expected_summaries = (
             summarise_classes(reader.files, "cifar10", keys, measure) for reader in (dataset, expected)

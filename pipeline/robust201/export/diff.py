@@ -154,7 +154,7 @@ def _sort_by_key(table: pd.DataFrame) -> pd.DataFrame:
 
 def _task_keys(table: pd.DataFrame) -> "pd.Series[str]":
     """Return the keys; the key of a measure is followed by the name of a column."""
-    keys: pd.Series[str] = table["key"].str.partition(" ")[0]
+    keys: pd.Series[str] = table["key"].str.split(" ").str[0]
     return keys
 
 
