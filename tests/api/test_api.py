@@ -263,7 +263,8 @@ def test_evaluate_ignores_the_callers_precision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "radii", "order"), [("pgd", {"epsilon_255": [8, 1]}, "inf"), ("pgd_l2", {"epsilon": [0.5, 0.25]}, 2)]
+    ("key", "radii", "order"),
+    [("pgd", {"epsilon": ["8/255", "1/255"]}, "inf"), ("pgd_l2", {"epsilon": [0.5, 0.25]}, 2)],
 )
 def test_attack_returns_images_within_balls_in_requested_order(key: str, radii: dict, order: object) -> None:
     attacked = attack(key, tiny_classifier(), PIXELS, LABELS, **radii)
@@ -271,7 +272,7 @@ def test_attack_returns_images_within_balls_in_requested_order(key: str, radii: 
     assert attacked.shape == (2, *PIXELS.shape)
     difference = (attacked - torch.from_numpy(PIXELS) / 255).flatten(2)
     norms = difference.abs().amax(dim=2) if order == "inf" else difference.norm(dim=2)
-    epsilons = torch.tensor(radii.get("epsilon", [8 / 255, 1 / 255]))
+    epsilons = torch.tensor([float(parse_radius(radius)) for radius in epsilon])
     assert (norms <= epsilons[:, None] + 1e-5).all()
     assert (norms.amax(dim=1) > 0.9 * epsilons).all()
 

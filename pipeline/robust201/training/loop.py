@@ -5,7 +5,6 @@ arguments, because it affects the order of float additions.
 """
 
 import math
-import os
 import random
 import time
 import warnings
@@ -23,10 +22,10 @@ from torch import nn
 from robust201.core.errors import CheckpointError, ConfigError, EvaluationError, NetworkError, one_line
 from robust201.core.memory import restore_gc_thresholds
 from robust201.core.noise import derived_seed
-from robust201.core.precision import Precision, check_precision, has_avx512
+from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, ImageSet, Normalisation, format_architecture
 from robust201.models.classifier import Classifier, network_logits
-from robust201.models.device import use_precision
+from robust201.models.device import available_device, check_device, has_avx512, isolated, restored_random_state
 from robust201.models.network_check import CheckedImages, check_network
 from robust201.spaces.base import Space
 from robust201.training.adversarial import RandomStarts, step_loss
@@ -437,13 +436,10 @@ def _make_optimiser(network: nn.Module, recipe: Recipe) -> torch.optim.SGD:
 
 
 def _check_device(device: str, precision: Precision) -> None:
-    if device != "cpu" and not torch.cuda.is_available():
-        raise ConfigError(
-            f"Training failed for device {device!r}: this machine or its PyTorch has no CUDA device. Use --device cpu."
-        )
+    available = available_device(device)
     if precision == "bf16":
         raise ConfigError("Training failed for precision bf16: only fp32 and tf32 are supported. Choose one of these.")
-    check_precision(precision, torch.device(device))
+    check_device(available, precision)
 
 
 @contextmanager
@@ -451,19 +447,12 @@ def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[
     """Set threads, precision and deterministic algorithms. Restore the settings and the random state afterwards."""
     restore_gc_thresholds()  # training can leave large unused objects
     is_on_cpu = device == "cpu"
-    if not is_on_cpu:
-        # PyTorch requires this variable for deterministic matrix products; cuBLAS reads the variable on first use.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[] if is_on_cpu else [device]))
+        stack.enter_context(restored_random_state(torch.device(device)))
         stack.callback(torch.set_num_threads, torch.get_num_threads())
-        stack.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
-        stack.callback(setattr, torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)
-        stack.enter_context(use_precision(precision))
-        torch.set_num_threads(threads)
-        torch.backends.cudnn.benchmark = False
         # On a GPU, some gradients have no deterministic algorithm, for example the gradient of grid_sample.
-        torch.set_deterministic_debug_mode("error" if is_on_cpu else "warn")
+        stack.enter_context(isolated(torch.device(device), precision, mode="error" if is_on_cpu else "warn"))
+        torch.set_num_threads(threads)
         if not is_on_cpu:
             stack.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation")
