@@ -26,7 +26,7 @@ KEYS: dict[str, Any] = {
 
 
 def list_generated_keys(tmp_path: Path) -> list[str]:
-    other_files = {"labels.npy", "indices.npy", "base.npy"}
+    other_files = {"labels.npy", "indices.npy", "clean.npy"}
     return sorted(path.stem for path in (tmp_path / "corruptions").glob("*.npy") if path.name not in other_files)
 
 

@@ -71,6 +71,7 @@ def test_run_trainings_stores_snapshots_once(tmp_path: Path) -> None:
         CheckpointStore(config.store).load(record)
     assert list((config.results / "states").iterdir()) == list((config.results / "finished").iterdir()) == []
     assert not (config.results / "lease.json").exists()
+    assert not (config.results / "images").exists()
     progress = read_progress(config.results)
     assert (progress["state"], progress["done_evaluations"], progress["total_evaluations"]) == ("finished", 3, 3)
     rerun = run_trainings(config)
