@@ -264,13 +264,20 @@ def _attack(
 
 
 def _attack_in_all_norms(
-    key: str, name: str, model: type[Attack], module: str, passes: Passes, **defaults_by_norm: Mapping[str, Any]
+    key: str,
+    name: str,
+    model: type[Attack],
+    module: str,
+    passes: Passes,
+    module_of_other_norms: str = "",
+    **defaults_by_norm: Mapping[str, Any],
 ) -> Iterator[Task]:
     """Yield one task per norm. The key in Linf has no suffix; other keys end with the norm's name."""
     for norm in NORMS:
         suffix, note = ("", "") if norm == "Linf" else (f"_{norm.lower()}", f", {norm}")
         defaults = defaults_by_norm.get(norm, {})
-        yield replace(_attack(key + suffix, name + note, model, module, passes, norm, **defaults), attack=key)
+        norm_module = module if norm == "Linf" else module_of_other_norms or module
+        yield replace(_attack(key + suffix, name + note, model, norm_module, passes, norm, **defaults), attack=key)
 
 
 def _grid(key: str, name: str, **defaults: Any) -> Task:
@@ -317,7 +324,7 @@ TASKS: dict[str, Task] = {
             "aa_apgd-t", "APGD-T", ApgdTargeted, "apgd_targeted", _apgd_targeted_passes, L1={"targets": 5}
         ),
         *_attack_in_all_norms("aa_fab-t", "FAB-T", FabTargeted, "fab", _fab_targeted_passes),
-        *_attack_in_all_norms("aa_square", "Square", Square, "square", _square_passes),
+        *_attack_in_all_norms("aa_square", "Square", Square, "square", _square_passes, "square_lp"),
         *_attack_in_all_norms("aa_standard", "AutoAttack", Standard, "standard", _standard_passes),
         _attack("fgsm", "FGSM", Attack, "fgsm", lambda _p, _c: 5.0, epsilons=PAPER_FGSM_EPSILONS),
         _attack("pgd", "PGD", Pgd, "pgd", _pgd_passes),

@@ -36,6 +36,11 @@ AutoAttack's schedule for 10,000 queries, used for any number of queries (`resc_
 
 
 def reference(context: Context, parameters: Square, request: Request) -> Iterator[Perturbed]:
+    """Attack with AutoAttack."""
+    yield from square_batches(context, parameters, request)
+
+
+def square_batches(context: Context, parameters: Square, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack's Square."""
     # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
@@ -85,10 +90,6 @@ def fused(job: AttackJob, parameters: Square) -> Iterator[Perturbed]:
 
 def single_run(parameters: Square) -> SingleRun:
     """Return a function that runs the attack once."""
-    if parameters.norm != "Linf":
-        from robust201.tasks.perturbations.square_lp import single_run as single_run_in_other_norms
-
-        return single_run_in_other_norms(parameters)
 
     def run(job: AttackJob, samples: Samples, restart: int) -> tuple[torch.Tensor, torch.Tensor]:
         return _run_square(job, samples, restart, parameters)

@@ -9,18 +9,29 @@ the number of the query (AutoAttack's `resc_schedule=False`). It is odd and at l
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
-from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun
+from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun, attack_correct
 from robust201.tasks.attack_kit.batching import logits_of
+from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.attack_kit.random_numbers import ImageShape, WindowMove
 from robust201.tasks.parameters import Square
 from robust201.tasks.perturbations.l1_projection import correction_to_l1
-from robust201.tasks.perturbations.square import SearchState, covered_pixels, margins_of
+from robust201.tasks.perturbations.square import SearchState, covered_pixels, margins_of, pooled_samples, square_batches
 
 _MIN_LENGTH = 1e-12
+
+
+def reference(context: Context, parameters: Square, request: Request) -> Iterator[Perturbed]:
+    """Attack with AutoAttack."""
+    yield from square_batches(context, parameters, request)
+
+
+def fused(job: AttackJob, parameters: Square) -> Iterator[Perturbed]:
+    """Attack images at all epsilons together (see `square.fused`)."""
+    yield from attack_correct(job, functools.partial(pooled_samples, job), single_run(parameters), parameters.restarts)
 
 
 def single_run(parameters: Square) -> SingleRun:

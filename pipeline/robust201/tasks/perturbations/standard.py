@@ -20,7 +20,7 @@ from robust201.tasks.attack_kit.attack_job import AttackJob, SingleRun, attack_w
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of, to_float
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Apgd, ApgdTargeted, FabTargeted, Square, Standard
-from robust201.tasks.perturbations import apgd, apgd_targeted, fab, square
+from robust201.tasks.perturbations import apgd, apgd_targeted, fab, square, square_lp
 
 if TYPE_CHECKING:
     from pyautoattack import AutoAttack
@@ -118,6 +118,7 @@ class Stage:
 def _stages(job: AttackJob, parameters: Standard) -> tuple[Stage, ...]:
     attack_parameters = _attack_parameters(parameters)
     batch_size = job.batching.batch_size
+    square_run = square.single_run if parameters.norm == "Linf" else square_lp.single_run
     return (
         Stage(
             find_attack("aa_apgd-ce", parameters.norm).key,
@@ -140,7 +141,7 @@ def _stages(job: AttackJob, parameters: Standard) -> tuple[Stage, ...]:
         ),
         Stage(
             find_attack("aa_square", parameters.norm).key,
-            square.single_run(attack_parameters.square),
+            square_run(attack_parameters.square),
             attack_parameters.square.restarts,
             max(batch_size, job.batching.pool_size),
         ),
