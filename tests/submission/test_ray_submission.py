@@ -1,12 +1,8 @@
 """`robust201 submit ray`, tested without a Ray cluster: accepted addresses, files in the archive, and exit codes."""
 
 import asyncio
-import os
-import socket
-import threading
 import zipfile
 from collections.abc import AsyncIterator, Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +11,13 @@ import pytest
 import yaml
 from ray._raylet import AuthenticationTokenLoader, Config
 
-from robust201.cli.submit import _follow_ray_job
-from robust201.core.errors import ConfigError, EvaluationError
+from robust201.core.errors import ConfigError
 from robust201.planning.loading import is_training_yaml, load_training
 from robust201.planning.plan_file import load_any_sweep
 from robust201.submission import ray_jobs
-from robust201.submission.access import Access, check_access, find_token
+from robust201.submission.access import check_access, find_token
 from robust201.submission.shipment import Shipment, list_package_files, pack, prepare_shipment
-from tests.conftest import REPOSITORY, RunCommand, WriteSweep
+from tests.conftest import WriteSweep
 from tests.support.tiny_trainings import training_fields
 
 TOKEN = "a-token-for-tests-only"
@@ -51,29 +46,12 @@ def _reset_ray_token_cache() -> None:
     AuthenticationTokenLoader.instance().reset_cache()
 
 
-def test_address_without_server_is_rejected(robust201: RunCommand, write_sweep: WriteSweep) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    error = robust201("submit", "ray", write_sweep(), "--address", f"http://127.0.0.1:{port}").error_line(2)
-    assert "no server responds (Connection refused)" in error
-
-
-@pytest.mark.parametrize("arguments", [(), ("sweep.yaml", "--follow", "job")])
-def test_submit_ray_needs_either_a_sweep_or_a_job(robust201: RunCommand, arguments: tuple[str, ...]) -> None:
-    assert "expected either SWEEP or --follow" in robust201("submit", "ray", *arguments).error_line(2)
-
-
 @pytest.mark.parametrize(
     "address",
     [
         "127.0.0.1:8265",
         "ray://head:10001",
-        "auto",
-        "evil_module://x",
-        "http://",
-        "http://h:port",
         "http://me:pw@h:1",
-        "http://a b",
     ],
 )
 def test_address_other_than_http_is_rejected(address: str) -> None:
@@ -85,11 +63,9 @@ def test_address_other_than_http_is_rejected(address: str) -> None:
     ("address", "is_local"),
     [
         ("http://127.0.0.1:8265", True),
-        ("http://localhost:8265", True),
         ("http://[::1]:8265/", True),
         ("http://192.0.2.1:8265", False),
         ("https://head.example", False),
-        ("http://localhost.example:8265", False),
         ("http://127.0.0.1.example:8265", False),
     ],
 )
@@ -122,17 +98,6 @@ def test_find_token_prefers_variable_to_named_file_and_default_file(
         find_token()
     (tmp_path / "named").unlink()
     with pytest.raises(ConfigError, match="set in RAY_AUTH_TOKEN_PATH, got No such file"):
-        find_token()
-
-
-@pytest.mark.parametrize(("content", "fault"), [("one\ntwo", "more than one line"), ("\x00", "not printable")])
-def test_malformed_token_file_is_rejected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, fault: str
-) -> None:
-    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
-    (tmp_path / "token").write_text(content)
-    with pytest.raises(ConfigError, match=fault):
         find_token()
 
 
@@ -199,26 +164,11 @@ def test_list_package_files_excludes_hidden_files_caches_weights_and_arrays(tmp_
     assert list(list_package_files(tmp_path)) == ["robust201/a.py", "robust201/page.html", "robust201/sub/b.py"]
 
 
-def test_shipment_above_the_limit_names_its_largest_files(
-    write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "large.py").write_bytes(os.urandom(300_000))
-    files = list_package_files() | {"robust201/large.py": tmp_path / "large.py"}
-    monkeypatch.setattr("robust201.submission.shipment.list_package_files", lambda: files)
-    monkeypatch.setattr("robust201.submission.shipment.UPLOAD_LIMIT_BYTES", 200_000)
-    shipment = make_shipment(write_sweep(), {})
-    with pytest.raises(
-        ConfigError, match=r"expected at most 0\.2 MiB.*got \d\.\d MiB; largest files: robust201/large\.py \(0\.3 MiB\)"
-    ):
-        pack(shipment, tmp_path / "job.zip")
-
-
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
         ({"results": "runs/x"}, "results"),
         ({"checkpoints": {"path": "weights"}}, r"checkpoints\.path"),
-        ({"datasets": {"cifar10": {"path": "data", "corruptions": None}}}, r"datasets\.cifar10\.path"),
         (
             {"datasets": {"digits": {"corruptions": {"source": "generated", "path": "c"}}}},
             r"datasets\.digits\.corruptions\.path",
@@ -292,28 +242,6 @@ def test_submit_job_passes_variables_and_drain_time(write_sweep: WriteSweep, tmp
         ray_jobs.submit_job(client, shipment, tmp_path / "job.zip")
 
 
-def test_interrupted_follow_reports_that_job_continues(capsys: pytest.CaptureFixture[str]) -> None:
-    client = FakeClient([[]], [KeyboardInterrupt()])
-    assert _follow_ray_job(client, "job-1", "http://127.0.0.1:8265") == 3
-    assert "The job continues. Follow it with: robust201 submit ray --follow job-1" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (RuntimeError("Request failed with status code 404: no such job."), "the head no longer knows the job"),
-        (ConnectionError("refused"), "refused"),
-    ],
-)
-def test_follow_reports_a_lost_head_or_job_in_one_line(
-    error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ray_jobs, "_MAX_SILENCE_SECONDS", 0.0)
-    client = FakeClient([[] for _ in range(3)], [error])
-    with pytest.raises(EvaluationError, match=rf"its state is unknown \({message}.*submit again"):
-        ray_jobs.follow(client, "job", str)
-
-
 @pytest.mark.parametrize(
     ("details", "code", "description"),
     [
@@ -328,32 +256,3 @@ def test_follow_reports_a_lost_head_or_job_in_one_line(
 def test_exit_code_and_description_follow_from_the_end_of_a_job(details: Any, code: int, description: str) -> None:
     assert ray_jobs.exit_code_of(details) == code
     assert ray_jobs.describe_end(details) == description
-
-
-class _NotFoundHandler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_error(404)
-
-    def log_message(self, *_arguments: Any) -> None:
-        """Suppress the log."""
-
-
-def test_connect_rejects_a_server_that_is_not_a_ray_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    with HTTPServer(("127.0.0.1", 0), _NotFoundHandler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        monkeypatch.setenv("RAY_ADDRESS", "http://192.0.2.1:1")
-        try:
-            with pytest.raises(ConfigError, match=r"the server is not a Ray head \(Version check returned 404"):
-                ray_jobs.connect(Access(f"http://127.0.0.1:{server.server_port}", None))
-        finally:
-            server.shutdown()
-            thread.join()
-    assert os.environ["RAY_ADDRESS"] == "http://192.0.2.1:1"
-
-
-def test_entrypoint_runs_the_package(write_sweep: WriteSweep) -> None:
-    shipment = make_shipment(write_sweep(), {}, ("--keys", "clean,pgd", "--architectures", "|nor~0|"))
-    command = "python -m robust201 run sweep.yaml --executor ray --keys clean,pgd --architectures '|nor~0|'"
-    assert ray_jobs.entrypoint(shipment) == command
-    assert (REPOSITORY / "pipeline/robust201/__main__.py").exists()
