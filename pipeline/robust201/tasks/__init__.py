@@ -27,10 +27,12 @@ from robust201.tasks.parameters import (
     Attack,
     Corruption,
     FabTargeted,
+    Fgsm,
     Fmn,
     Parameters,
     Pgd,
     PgdVariant,
+    Role,
     Spatial,
     Square,
     Standard,
@@ -62,7 +64,8 @@ class Task:
         passes: function that estimates the cost for planning (see `Passes`); a gradient counts as three forward passes.
         defaults: default parameters of the key where they differ from those of the class.
         constraint: the ball that contains the perturbed images; None if they are unbounded.
-        attack: key of the same attack in the Linf norm; the key itself for any other task.
+        attack: key of the same attack in the Linf norm; empty if the task is no attack.
+        group: group of a corruption (Hendrycks and Dietterich, ICLR 2019), which figures show together.
         columns: a measure's columns, unless its parameters select others (see `with_parameters`); empty for a
             perturbation, whose columns follow from the sweep's measurements.
         semantics_version: increased only when results change although the parameters are equal.
@@ -79,6 +82,7 @@ class Task:
     defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
     constraint: Constraint | None = None
     attack: str = ""
+    group: str = ""
     columns: tuple[str, ...] = ()
     semantics_version: int = 1
     images_version: int = 1
@@ -116,6 +120,11 @@ class Task:
             ValueError: a field is invalid (pydantic's ValidationError is a subclass).
         """
         return self.model(**self.complete(fields))
+
+    @property
+    def role(self) -> Role:
+        """Kind of the attack (see `Role`)."""
+        return self.model.role
 
     @property
     def finds_distances(self) -> bool:
@@ -285,26 +294,26 @@ def _grid(key: str, name: str, **defaults: Any) -> Task:
     return Task(key, "attack", Spatial, "spatial", lambda p, _c: p.n_points + 2.0, defaults, attack=key, name=name)
 
 
-def _corruption(key: str, images_version: int = 1, name: str = "") -> Task:
-    return Task(key, "corruption", Corruption, "corruption", images_version=images_version, name=name)
+def _corruption(key: str, group: str, images_version: int = 1, name: str = "") -> Task:
+    return Task(key, "corruption", Corruption, "corruption", group=group, images_version=images_version, name=name)
 
 
 _CORRUPTION_TASKS = (
-    _corruption("brightness"),
-    _corruption("contrast"),
-    _corruption("defocus_blur"),
-    _corruption("elastic_transform"),
-    _corruption("fog"),
-    _corruption("frost"),
-    _corruption("gaussian_noise"),
-    _corruption("glass_blur"),
-    _corruption("impulse_noise"),
-    _corruption("jpeg_compression", name="JPEG compression"),
-    _corruption("motion_blur", images_version=2),
-    _corruption("pixelate"),
-    _corruption("shot_noise"),
-    _corruption("snow", images_version=2),
-    _corruption("zoom_blur"),
+    _corruption("brightness", "weather"),
+    _corruption("contrast", "digital"),
+    _corruption("defocus_blur", "blur"),
+    _corruption("elastic_transform", "digital"),
+    _corruption("fog", "weather"),
+    _corruption("frost", "weather"),
+    _corruption("gaussian_noise", "noise"),
+    _corruption("glass_blur", "blur"),
+    _corruption("impulse_noise", "noise"),
+    _corruption("jpeg_compression", "digital", name="JPEG compression"),
+    _corruption("motion_blur", "blur", images_version=2),
+    _corruption("pixelate", "digital"),
+    _corruption("shot_noise", "noise"),
+    _corruption("snow", "weather", images_version=2),
+    _corruption("zoom_blur", "blur"),
 )
 
 CORRUPTIONS = tuple(task.key for task in _CORRUPTION_TASKS)
@@ -326,7 +335,7 @@ TASKS: dict[str, Task] = {
         *_attack_in_all_norms("aa_fab-t", "FAB-T", FabTargeted, "fab", _fab_targeted_passes),
         *_attack_in_all_norms("aa_square", "Square", Square, "square", _square_passes, "square_lp"),
         *_attack_in_all_norms("aa_standard", "AutoAttack", Standard, "standard", _standard_passes),
-        _attack("fgsm", "FGSM", Attack, "fgsm", lambda _p, _c: 5.0, epsilons=PAPER_FGSM_EPSILONS),
+        _attack("fgsm", "FGSM", Fgsm, "fgsm", lambda _p, _c: 5.0, epsilons=PAPER_FGSM_EPSILONS),
         _attack("pgd", "PGD", Pgd, "pgd", _pgd_passes),
         _attack("pgd_linf7", "PGD-7", PgdVariant, "pgd_linf7", _pgd_passes, epsilons=_PGD_7_EPSILONS, steps=7),
         _attack("pgd_l2", "PGD-L2", PgdVariant, "pgd_l2", _pgd_passes, "L2", steps=100),
