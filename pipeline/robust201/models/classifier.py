@@ -12,8 +12,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from robust201.core.errors import EvaluationError, NetworkError
-from robust201.core.precision import Precision, check_precision, feature_map_dtype
+from robust201.core.precision import Precision
 from robust201.core.records import Normalisation
+from robust201.models.device import check_device, feature_map_dtype
 from robust201.models.model import CompiledNetwork, Objective
 from robust201.models.watch import Watch, is_transformed
 
@@ -115,7 +116,7 @@ class Classifier(nn.Module):
             protocol (the settings that determine a result), because random numbers do not depend on it.
         precision: arithmetic of the network (`core.precision.PRECISIONS`). ``bf16`` uses a copy of the network and
             bfloat16 images; the network must keep this dtype up to its float32 head, as in
-            `spaces.nasbench201.network.Network`. ``tf32`` requires `models.arithmetic.configure_torch`.
+            `spaces.nasbench201.network.Network`. ``tf32`` requires `models.device.configure_torch`.
         dtype: floating-point dtype of the network. Normalised images and gradients are computed in this dtype, but
             logits and gradients are returned as float32.
         channels_last: whether to use the channels_last memory format for images and convolution weights. It is faster
@@ -148,7 +149,7 @@ class Classifier(nn.Module):
         channels_last: bool = False,
     ) -> None:
         super().__init__()
-        check_precision(precision, torch.device(device))
+        check_device(torch.device(device), precision)
         self.precision = precision
         self.dtype = dtype
         self._feature_map_dtype = feature_map_dtype(precision)
@@ -226,7 +227,7 @@ class Classifier(nn.Module):
             change = ((logits_nearby - logits) * weights).sum(dim=1).abs().sum()
             allowed_change = _MAX_CHANGE_RATIO * _PROBE_STEP * gradient.abs().sum()
             rounding = _MIN_CHANGE * logits.abs().amax(dim=1).sum()
-            # A gradient of exactly 0 is no sign, because ReLUs may be inactive. `Watch` finds NaN, which compares false.
+            # A gradient of exactly 0 is no sign, because ReLUs may be inactive. NaN, which `Watch` finds, is not above.
             return not bool((change > allowed_change + rounding) & (allowed_change > 0))
 
     def _reject_hidden_gradient(self, pixels: torch.Tensor, logits: torch.Tensor) -> None:
