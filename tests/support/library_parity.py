@@ -14,6 +14,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.batching import BatchedModel, Batching
 from robust201.tasks.attack_kit.context import Request, to_float
 from robust201.tasks.attack_kit.runner import run_attack
+from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations import square
 from robust201.tasks.perturbations.reference import foolbox
@@ -146,8 +147,9 @@ def fused_images(key, classifier, images, labels, epsilons, seed, parameters, *,
     random_numbers_class = LargerBallRandomNumbers if begins_with_larger_balls else ReplayedRandomNumbers
     batched_model = BatchedModel(model or classifier, LIBRARY_BATCHES, classifier.n_classes)
     adversarial = torch.full((len(epsilons), *images.shape), torch.nan, device=images.device)
+    divisor = CONSTRAINTS[parameters.norm].divisor
     for strength_index, epsilon in enumerate(epsilons):
-        request = Request((epsilon * TASKS[key].constraint.divisor,), images, labels, np.arange(len(images)))
+        request = Request((epsilon * divisor,), images, labels, np.arange(len(images)))
         with pytest.MonkeyPatch.context() as monkeypatch:
             monkeypatch.setattr(square, "queries_per_check", lambda _query: 1)
             for batch in run_attack(TASKS[key], parameters, batched_model, request, random_numbers_class(seed, device)):

@@ -53,9 +53,9 @@ class ReplayedRandomNumbers(RandomNumbers):
         channels, height, width = shape
         window_moves = []
         for side in sides:
-            positions = [self._position(length - side) for length in (height, width) * 2]
+            positions = [self._position(length - side) for length in (height, width, height, width)]
             is_turned, signs = self._is_turned(), self._signs(len(indices), channels, 1, 1)
-            window_moves.append(WindowMove(*positions, side, is_turned, signs))
+            window_moves.append(WindowMove._make((*positions, side, is_turned, signs)))
         return window_moves
 
     def _position(self, n_positions):

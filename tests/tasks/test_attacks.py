@@ -367,7 +367,8 @@ def test_check_batches_yields_valid_batches():
     pixels = torch.from_numpy(IMAGES.images)
     order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))
     batches = [Perturbed(0, positions, to_float(pixels[positions])) for positions in order.split(4)]
-    checked_batches = list(check_batches(iter(batches), tiny_context(""), request_of(IMAGES, (1.0,)), LINF, None, name="x"))
+    request = request_of(IMAGES, (1.0,))
+    checked_batches = list(check_batches(iter(batches), tiny_context(""), request, LINF, None, name="x"))
     assert [batch.positions.tolist() for batch in checked_batches] == [batch.positions.tolist() for batch in batches]
 
 

@@ -126,9 +126,7 @@ APGD_VARIANTS = {
 @one_or_two_restarts
 def test_parity_of_apgd_variants(key, restarts):
     parameters = TASKS[key].parameters(**APGD_VARIANTS[key], steps=12, restarts=restarts)
-    differences = list(
-        assert_parity(key, tiny_classifier(), tiny_images(), parameters).values()
-    )
+    differences = list(assert_parity(key, tiny_classifier(), tiny_images(), parameters).values())
     assert differences[0].n_changed < differences[-1].n_changed
 
 
@@ -136,9 +134,7 @@ def test_parity_of_apgd_variants(key, restarts):
 @one_or_two_restarts
 def test_parity_of_square_in_other_norms(key, epsilons, restarts):
     parameters = TASKS[key].parameters(epsilons=epsilons, queries=30, restarts=restarts)
-    differences = list(
-        assert_parity(key, tiny_classifier(), tiny_images(), parameters).values()
-    )
+    differences = list(assert_parity(key, tiny_classifier(), tiny_images(), parameters).values())
     assert differences[0].n_changed < differences[-1].n_changed
 
 
@@ -154,9 +150,7 @@ FAB_VARIANTS = {
 def test_parity_of_fab_variants(norm_suffix):
     key = f"aa_fab-t{norm_suffix}"
     parameters = TASKS[key].parameters(**FAB_VARIANTS[norm_suffix], steps=6, targets=9)
-    differences = list(
-        assert_parity(key, tiny_classifier(), tiny_images(), parameters).values()
-    )
+    differences = list(assert_parity(key, tiny_classifier(), tiny_images(), parameters).values())
     assert differences[0].n_changed < differences[-1].n_changed
 
 

@@ -92,7 +92,7 @@ class RandomNumbers:
         return torch.from_numpy(uniforms).view(len(indices), *shape)
 
     def normals(self, run: int, indices: NDArray[np.int64], n_values: int) -> torch.Tensor:
-        """Draw standard normal numbers, for starting points in other balls and for directions: (B, n_values) float32."""
+        """Draw standard normal numbers, for starts in other balls and for directions: (B, n_values) float32."""
         return torch.from_numpy(_gather(_normal_block, (*self._seed_and_key, run, n_values), indices))
 
     def stripes(self, run: int, indices: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:

@@ -61,8 +61,10 @@ def run_attack(
             if is_fooled is not None and number < len(stages):
                 fooled = is_fooled.cpu().numpy()
                 resisting.append(group[~fooled])
-                group, images = group[fooled], images[torch.from_numpy(np.flatnonzero(fooled)).to(images.device)]
-            yield from _by_strength(group, n_images, images)
+                fooled_rows = torch.from_numpy(np.flatnonzero(fooled)).to(images.device)
+                yield from _by_strength(group[fooled], n_images, images[fooled_rows])
+            else:
+                yield from _by_strength(group, n_images, images)
         remaining = np.sort(np.concatenate(resisting))
 
 

@@ -70,9 +70,7 @@ class Samples:
         if len(rows) < len(self):
             device_rows = torch.from_numpy(rows).to(clean.device)
             clean, labels = clean[device_rows], labels[device_rows]
-        return Samples(
-            clean, labels, self.radii[rows], self.images[rows], self.indices[rows], self.random_numbers, run
-        )
+        return Samples(clean, labels, self.radii[rows], self.images[rows], self.indices[rows], self.random_numbers, run)
 
     def by_image(self) -> tuple["Samples", torch.Tensor]:
         """Return one sample per image, in order of appearance, and the row of each sample's image in it: (B,) int64."""

@@ -35,6 +35,7 @@ _Differentiate = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, torc
 
 
 def attack(model: BatchedModel, samples: Samples, options: Apgd) -> torch.Tensor:
+    """Return each image's last misclassified iterate of one run, or the clean image if there is none."""
     if isinstance(options, ApgdTargeted):
         differentiate = _targeted_loss(model, samples, samples.run // options.restarts + 2)
     else:

@@ -139,9 +139,7 @@ class L1Steps:
             of .2, as for a random start.
     """
 
-    def __init__(
-        self, samples: Samples, n_steps: int, radii: NDArray[np.float64], start: torch.Tensor | None
-    ) -> None:
+    def __init__(self, samples: Samples, n_steps: int, radii: NDArray[np.float64], start: torch.Tensor | None) -> None:
         self._clean, self._radii = samples.clean, samples.column(radii)
         self._min_sizes = samples.column(radii / 10.0)
         self._sizes = self._radii

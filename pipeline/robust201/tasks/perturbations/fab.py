@@ -34,6 +34,7 @@ _LENGTHS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def attack(model: BatchedModel, samples: Samples, options: FabTargeted) -> torch.Tensor:
+    """Return each image's nearest misclassified iterate if it lies in the ball, otherwise the clean image."""
     images, rows = samples.by_image()
     nearest = _search(model, images, options.steps, options.norm)[rows]
     distances = _LENGTHS[options.norm]((samples.clean - nearest).flatten(1))

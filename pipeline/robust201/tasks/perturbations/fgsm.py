@@ -15,6 +15,7 @@ from robust201.tasks.perturbations.pgd import project_to_cube
 
 
 def attack(model: BatchedModel, samples: Samples, _options: Attack) -> torch.Tensor:
+    """Return each image after one step."""
     images, rows = samples.by_image()
     direction = model.loss_and_gradient(images.clean, images.labels)[2].sign()[rows]
     stepped = direction.mul_(samples.epsilons).add_(samples.clean)

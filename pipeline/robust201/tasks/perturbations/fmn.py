@@ -33,6 +33,7 @@ _Project = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def attack(model: BatchedModel, samples: Samples, options: Fmn) -> torch.Tensor:
+    """Return each image's nearest misclassified iterate if it lies in the ball, otherwise the clean image."""
     images, rows = samples.by_image()
     nearest = find_nearest(model, images, options)[rows]
     return keep_in_balls(CONSTRAINTS[options.norm], samples.clean, nearest, samples.radii)
@@ -169,6 +170,7 @@ def _project_linf(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Ten
 
 
 def project_l2(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
+    """Project perturbations (B, C, H, W) to L2 balls of radii (B,) around 0."""
     return difference * _per_image((epsilons / _l2_norms(difference).clamp_min(_MIN_NORM)).clamp_max(1))
 
 

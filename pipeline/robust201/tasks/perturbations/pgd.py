@@ -4,8 +4,8 @@ Sources: Kurakin, Goodfellow and Bengio, "Adversarial Machine Learning at Scale"
 Learning Models Resistant to Adversarial Attacks", ICLR 2018; `foolbox.attacks.LinfPGD` and `L2PGD`, whose order of
 operations this module follows. The published dataset uses Foolbox's defaults (docs/protocol.md). The attack starts at
 the clean image, or at a uniformly random point of the ball. A step moves along the cross-entropy's gradient: in Linf,
-along its sign by `rel_stepsize` × epsilon; in L2, by `step_size`. Then the image is projected to the ball and clipped to
-[0, 1]. Every image is attacked.
+along its sign by `rel_stepsize` × epsilon; in L2, by `step_size`. Then the image is projected to the ball and clipped
+to [0, 1]. Every image is attacked.
 
 `target: least_likely` moves towards the clean image's least likely class, as in equation 2 of Jung et al. (ICLR 2023),
 which their published numbers do not follow. Implementations of seven or more steps for training and evaluation (Wang
@@ -47,8 +47,12 @@ class _Ball(Protocol):
 
 
 def attack(model: BatchedModel, samples: Samples, options: _Options) -> torch.Tensor:
-    is_l2 = isinstance(options, PgdVariant) and options.norm == "L2"
-    ball: _Ball = _L2Ball(samples, options.step_size) if is_l2 else _Cube(samples, options)
+    """Return each image's last or best iterate."""
+    ball: _Ball
+    if isinstance(options, PgdVariant) and options.norm == "L2":
+        ball = _L2Ball(samples, options.step_size)
+    else:
+        ball = _Cube(samples, options)
     images = ball.start() if options.random_start else samples.clean.clone()
     classes = _classes(model, samples, images, options)
     best = _BestIterate(images) if isinstance(options, PgdVariant) and options.iterate == "best" else None

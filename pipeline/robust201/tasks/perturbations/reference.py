@@ -91,9 +91,7 @@ def _linf_pgd(options: Pgd | PgdVariant) -> Any:
 def _pgd_variant(options: PgdVariant) -> Any:
     if options.norm == "Linf":
         return _linf_pgd(options)
-    return foolbox.attacks.L2PGD(
-        abs_stepsize=options.step_size, steps=options.steps, random_start=options.random_start
-    )
+    return foolbox.attacks.L2PGD(abs_stepsize=options.step_size, steps=options.steps, random_start=options.random_start)
 
 
 def _spatial(options: Spatial) -> Any:
@@ -147,15 +145,19 @@ class _ProjectedL2FMN(foolbox.attacks.L2FMNAttack):  # type: ignore[misc]  # the
         return x0 + eagerpy.astensor(project_l2((x - x0).raw, epsilon.raw))
 
 
+def _minimum_norm_classes(options: Fmn) -> list[Any]:
+    """Return Foolbox's class for each run of the attack."""
+    if options.norm != "L2":
+        return [{"Linf": foolbox.attacks.LInfFMNAttack, "L1": foolbox.attacks.L1FMNAttack}[options.norm]]
+    projected, unprojected = _ProjectedL2FMN, foolbox.attacks.L2FMNAttack
+    return {"ball": [projected], "none": [unprojected], "both": [projected, unprojected]}[options.projection]
+
+
 def _minimum_norm_batches(context: Context, options: Fmn, request: Request) -> Iterator[Perturbed]:
     """Run the attack once on every batch, for all strengths."""
-    projections = {"ball": (_ProjectedL2FMN,), "none": (foolbox.attacks.L2FMNAttack,)}
-    projections["both"] = projections["ball"] + projections["none"]
-    library_classes = {"Linf": (foolbox.attacks.LInfFMNAttack,), "L1": (foolbox.attacks.L1FMNAttack,)}
-    library_classes["L2"] = projections[options.projection]
     attacks = [
         library_class(steps=options.steps, max_stepsize=options.max_stepsize, gamma=options.gamma)
-        for library_class in library_classes[options.norm]
+        for library_class in _minimum_norm_classes(options)
     ]
     constraint = CONSTRAINTS[options.norm]
     for batch_number, batch in context.batches(len(request.images)):

@@ -77,6 +77,7 @@ class Proposals(Protocol):
 
 
 def attack(model: BatchedModel, samples: Samples, options: Square) -> torch.Tensor:
+    """Return each image's last accepted proposal of one run."""
     proposals: Proposals = _Squares(model, samples) if options.norm == "Linf" else Moves(model, samples, options.norm)
     images = proposals.start()
     margins = _margins(model.logits(images), samples.labels)
@@ -114,7 +115,7 @@ def _make_queries(search: Search, n_queries: int, margins: torch.Tensor, labels:
     A misclassified sample does not change any more: its margin is at most 0, so no proposal is accepted.
     """
     for query in range(n_queries):
-        proposed_margins = margins_of(search.propose(query), labels)
+        proposed_margins = _margins(search.propose(query), labels)
         accepted = (proposed_margins < margins) & (margins > 0)
         margins = torch.where(accepted, proposed_margins, margins)
         search.accept(accepted)
