@@ -119,7 +119,7 @@ def test_evaluate_rejects_network_that_blocks_gradients(
     block_gradients: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
     """Gradient attacks would fail, and the network would look perfectly robust."""
-    fgsm = [{"fgsm": {"epsilons_255": [8]}}]
+    fgsm = [{"fgsm": {"epsilons": ["8/255"]}}]
     assert_evaluate_raises(
         EvaluationError,
         "its logits depend on the images, but",
@@ -133,7 +133,7 @@ def test_evaluate_rejects_network_that_blocks_gradients(
 def test_evaluate_accepts_attack_on_constant_logits_without_autograd_graph() -> None:
     constant_network = NetworkWithChangedLogits(lambda logits: torch.zeros_like(logits).detach())
     with pytest.warns(RobustWarning, match="the gradient of the loss is zero"):
-        frame = evaluate(constant_network, PIXELS, LABELS, ["clean", {"fgsm": {"epsilons_255": [8]}}], progress=False)
+        frame = evaluate(constant_network, PIXELS, LABELS, ["clean", {"fgsm": {"epsilons": ["8/255"]}}], progress=False)
     assert frame["accuracy"].nunique() == 1
 
 
@@ -150,15 +150,6 @@ def test_evaluate_warns_if_labels_use_only_the_first_half_of_the_classes(
     for warning in label_warnings:
         assert str(warning.message).startswith("The model has 10 classes, but all 50 labels are below 5. ")
         assert warning.filename == __file__
-
-
-def test_evaluate_warns_about_epsilons_in_wrong_unit() -> None:
-    with pytest.warns(UserWarning, match=r"0\.03 is in units of 1/255.*If 8/255 is meant, write 8"):
-        evaluate(TinyNetwork(), PIXELS, LABELS, [{"fgsm": {"epsilons_255": [0.03]}}], progress=False)
-    with pytest.warns(UserWarning, match=r"0\.0313 is in units of 1/255.*If 8/255 is meant, write 8"):
-        evaluate(TinyNetwork(), PIXELS, LABELS, [{"fgsm": {"epsilons_255": [0.0313]}}], progress=False)
-    with pytest.warns(UserWarning, match="write 8, or"):
-        attack("fgsm", TinyNetwork(), PIXELS, LABELS, epsilon_255=8 / 255)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +177,10 @@ def test_evaluate_warns_about_steps_too_short_for_epsilon(keys: Any, message: st
 
 
 def test_evaluate_warns_if_weaker_attack_beats_stronger_one() -> None:
-    keys = {"fgsm": {"epsilons_255": [16, 32]}, "pgd": {"epsilons_255": [16, 32], "rel_stepsize": 0.025}}
+    keys = {
+        "fgsm": {"epsilons": ["16/255", "32/255"]},
+        "pgd": {"epsilons": ["16/255", "32/255"], "rel_stepsize": 0.025},
+    }
     with pytest.warns(RobustWarning, match="single step stronger: fgsm against pgd at") as caught_warnings:
         frame = evaluate(TinyNetwork(), PIXELS, LABELS, keys, progress=False)
     fgsm, pgd = (frame[frame["key"] == key]["accuracy"].to_numpy() for key in keys)
@@ -334,7 +328,10 @@ WRONG_KEYS = {
     "unknown parameter": ([{"pgd": {"step": 3}}], r"pgd: expected a known parameter, got 'step'\. Did you mean 'st"),
     "invalid value": ([{"pgd": {"steps": 0}}], r"pgd: steps: expected at least 1, got 0"),
     "invalid strength": ([{"fog": {"severities": [6]}}], r"fog: severities.0: expected at most 5, got 6"),
-    "duplicate strength": ([{"pgd": {"epsilons_255": [1, 1]}}], r"expected different epsilons, got \[1\.0, 1\.0"),
+    "duplicate strength": (
+        [{"pgd": {"epsilons": ["1/255", "1/255"]}}],
+        r"expected different epsilons",
+    ),
     "image selection of a measure": ([{"jacobian": {"images": 5}}], r"expected a known parameter, got 'images'"),
 }
 
@@ -387,10 +384,9 @@ def test_evaluate_rejects_wrong_options() -> None:
 def test_attack_rejects_wrong_arguments() -> None:
     for key, options, message in (
         ("fog", {}, r"'fog': it is not an attack. Use one of aa_apgd-ce, "),
-        ("pgd", {"epsilon": 0.5}, r"'pgd': its radius in Linf is set with epsilon_255, not epsilon\."),
-        ("pgd_l2", {"epsilon_255": 8}, r"'pgd_l2': its radius in L2 is set with epsilon, not epsilon_255"),
-        ("pgd", {"epsilon_255": [300]}, r"epsilons_255.0: expected at most 255, got 300"),
-        ("pgd", {"epsilon_255": 8, "step": 3}, r"expected a known parameter, got 'step'"),
+        ("rot30", {"epsilon": 0.5}, r"'rot30': this attack has no epsilon"),
+        ("pgd", {"epsilon": [300]}, r"epsilons: expected numbers up to 1, .* got 300"),
+        ("pgd", {"epsilon": "8/255", "step": 3}, r"expected a known parameter, got 'step'"),
         ("pgf", {}, r"Did you mean 'pgd'"),
     ):
         with pytest.raises(ConfigError, match=message):

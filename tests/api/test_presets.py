@@ -109,14 +109,14 @@ def test_summary_is_per_image_worst_case_over_attacks() -> None:
 
 
 def test_summary_mentions_missing_autoattack() -> None:
-    table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, {"fgsm": {"epsilons_255": [1, 8]}}, **OPTIONS)
+    table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, {"fgsm": {"epsilons": ["1/255", "8/255"]}}, **OPTIONS)
     lines = table.summary.splitlines()
     assert len(lines) == 2
     assert all(line.endswith("AutoAttack may fool more images.") for line in lines)
 
 
 def test_subset_results_match_results_on_all_images() -> None:
-    keys = ["clean", {"pgd": {"epsilons_255": [8], "steps": 4, "rel_stepsize": 0.5}}, {"gaussian_noise": {}}]
+    keys = ["clean", {"pgd": {"epsilons": ["8/255"], "steps": 4, "rel_stepsize": 0.5}}, {"gaussian_noise": {}}]
     table_of_all_images = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, **OPTIONS)
     table_of_subset = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, count=15, seed=0, **OPTIONS)
     pd.testing.assert_frame_equal(

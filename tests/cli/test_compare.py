@@ -45,7 +45,7 @@ def test_compare_prints_and_writes_differences(folder: Path, robust201: RunComma
         "--keys",
         "clean,fgsm",
         "--set",
-        "fgsm.epsilons_255=1,8",
+        "fgsm.epsilons=1/255,8/255",
     )
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
     result = robust201("compare", *networks, *options, "--out", folder / "table.csv")

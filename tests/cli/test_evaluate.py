@@ -16,8 +16,7 @@ from robust201.api import evaluate
 from robust201.cli.evaluate import choose_device, load_data, read_normalisation, read_resize
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning
 from robust201.images.specs import Resize, custom_dataset
-from robust201.tasks import PRESETS
-from robust201.tasks.parameters import PgdParameters
+from robust201.tasks import PRESETS, TASKS
 from tests.conftest import RunCommand
 from tests.support.dataset_files import write_parquet
 from tests.support.tiny_networks import N_CLASSES, NORMALISATION, SIZE, TinyNetwork, tiny_images
@@ -189,7 +188,10 @@ def test_custom_task_accepts_parameters_and_must_respect_its_epsilon(files: Path
 
 def test_custom_task_has_constraint_and_code_hash(files: Path) -> None:
     (files / "my_tasks.py").write_text(CUSTOM_TASKS)
-    keys = {"mine": {"file": "my_tasks.py", "norm": "Linf", "strengths": [8]}, "pgd": {"epsilons_255": [8], "steps": 3}}
+    keys = {
+        "mine": {"file": "my_tasks.py", "norm": "Linf", "strengths": [8]},
+        "pgd": {"epsilons": ["8/255"], "steps": 3},
+    }
     with pytest.warns(RobustWarning):
         table = evaluate(TinyNetwork(seed=0), IMAGES.images, IMAGES.labels, keys, normalisation=NORMALISATION)
     assert "withstand mine, pgd at epsilon 8/255 (Linf), each image under its worst attack" in table.summary
@@ -206,7 +208,7 @@ def test_custom_task_has_constraint_and_code_hash(files: Path) -> None:
 def test_evaluate_without_keys_runs_preset_quick(
     files: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick_keys = {"clean": {}, "fgsm": {"epsilons_255": [8]}, "pgd": {"epsilons_255": [8]}}
+    quick_keys = {"clean": {}, "fgsm": {"epsilons": ["8/255"]}, "pgd": {"epsilons": ["8/255"]}}
     monkeypatch.setitem(PRESETS, "quick", quick_keys)
     result = robust201(*make_arguments(keys=None, images=12))
     assert result.code == 0, result.err
@@ -364,8 +366,8 @@ def test_evaluate_reports_invalid_input_in_one_line(files: Path, robust201: RunC
 
 
 def test_evaluate_rejects_repeated_setting(files: Path, robust201: RunCommand) -> None:
-    settings = ("--set", "fgsm.epsilons_255=8", "--set", "fgsm.epsilons_255=1")
-    assert "fgsm.epsilons_255 is set more than once" in robust201(*make_arguments(), *settings).error_line(2)
+    settings = ("--set", "fgsm.epsilons=8/255", "--set", "fgsm.epsilons=1/255")
+    assert "fgsm.epsilons is set more than once" in robust201(*make_arguments(), *settings).error_line(2)
 
 
 def test_evaluate_rejects_weights_of_different_network(files: Path, robust201: RunCommand) -> None:
@@ -452,18 +454,18 @@ def test_set_example_in_help_gives_no_warning(robust201: RunCommand) -> None:
     help_text = " ".join(robust201("evaluate", "--help").out.replace("│", " ").split())
     settings = dict(assignment.split("=") for assignment in re.findall(r"--set pgd\.(\w+=[\d.]*\d)", help_text))
     assert set(settings) == {"steps", "rel_stepsize"}
-    assert PgdParameters.model_validate(settings).cautions == ()
+    assert TASKS["pgd"].parameters(**settings).cautions == ()
 
 
 def test_set_option_sets_parameters_of_keys(files: Path, robust201: RunCommand) -> None:
-    settings = ("--set", "pgd.steps=2", "--set", "pgd.epsilons_255=8", "--set", "pgd.rel_stepsize=1")
+    settings = ("--set", "pgd.steps=2", "--set", "pgd.epsilons=8/255", "--set", "pgd.rel_stepsize=1")
     result = robust201(*make_arguments(keys="clean,pgd", out="results.csv"), *settings)
     assert result.code == 0, result.err
     expected = evaluate(
         TinyNetwork(seed=0),
         IMAGES.images,
         IMAGES.labels,
-        ["clean", {"pgd": {"steps": 2, "epsilons_255": [8], "rel_stepsize": 1}}],
+        ["clean", {"pgd": {"steps": 2, "epsilons": ["8/255"], "rel_stepsize": 1}}],
         normalisation=NORMALISATION,
         progress=False,
     )

@@ -30,7 +30,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def measure_accuracies(store: Path) -> dict[str, dict[float, float]]:
     images = image_set(N_IMAGES)
     model = load_model(0, "cifar10", store)
-    frame = evaluate(model, images.images, images.labels, ["clean", {"pgd": {"epsilons_255": [1, 8]}}])
+    frame = evaluate(model, images.images, images.labels, ["clean", {"pgd": {"epsilons": ["1/255", "8/255"]}}])
     return {str(key): dict(zip(rows["strength"], rows["accuracy"], strict=True)) for key, rows in frame.groupby("key")}
 
 

@@ -173,7 +173,9 @@ def test_verify_compares_export_with_shards(finished_results, tmp_path, robust20
 
 def test_verify_detects_export_of_other_results_with_valid_listing(finished_results, tmp_path, write_sweep, robust201):
     robust201("export", finished_results, "--out", tmp_path / "out", "--parquet", "--processes", 1)
-    other_sweep = write_sweep(results=str(tmp_path / "other"), keys={"clean": {}, "fgsm": {"epsilons_255": [2, 8]}})
+    other_sweep = write_sweep(
+        results=str(tmp_path / "other"), keys={"clean": {}, "fgsm": {"epsilons": ["2/255", "8/255"]}}
+    )
     assert robust201("run", other_sweep).code == 0
     result = robust201("verify", tmp_path / "other", "--export", tmp_path / "out")
     assert result.code == 4

@@ -59,7 +59,7 @@ def test_read_image_arrays_rejects_damaged_images(tmp_path: Path, array_name: st
 
 def test_run_replaces_damaged_image_arrays(make_sweep: MakeSweep) -> None:
     run_sweep(make_sweep(keys={"clean": {}}), make_executor)
-    config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1]}})
+    config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons": ["1/255"]}})
     (images_file,) = (config.results / "images").rglob("images.npy")
     images_file.write_bytes(images_file.read_bytes()[:-1])
     assert run_sweep(config, make_executor).complete

@@ -193,7 +193,7 @@ def test_watch_ends_without_message_on_ctrl_c(
 def test_status_reader_recounts_only_after_shards_change(
     make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}})
+    config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}})
     run_sweep(config, make_executor, filters=Filters(keys=("clean",)))
     plan, store = load_plan(config.results), ShardStore.open(config.results)
     counted_keys: list[str] = []

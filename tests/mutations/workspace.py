@@ -99,7 +99,7 @@ class Workspace:
             "checkpoints": {"path": str(root / "weights")},
             "datasets": {"digits": {"corruptions": {"source": "generated", "path": str(root / "corruptions")}}},
             "images": {"count": 10, "seed": 0},
-            "keys": {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "brightness": {"severities": [1, 5]}},
+            "keys": {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "brightness": {"severities": [1, 5]}},
             "batch_size": 4,
         }
         (root / "sweep.yaml").write_text(yaml.safe_dump(sweep, sort_keys=False))

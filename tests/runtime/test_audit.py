@@ -14,7 +14,7 @@ from tests.conftest import RunCommand, WriteSweep
 FIELDS: dict[str, Any] = {
     "checkpoints": {"path": "bundled:benchmark_data/demo"},
     "architectures": [0, 9, 309],
-    "keys": {"clean": {}, "pgd": {"epsilons_255": [8, 16], "steps": 3, "rel_stepsize": 0.4}, "fog": {}},
+    "keys": {"clean": {}, "pgd": {"epsilons": ["8/255", "16/255"], "steps": 3, "rel_stepsize": 0.4}, "fog": {}},
     "images": {"count": None},
 }
 AUDIT_OPTIONS = ("--with-libraries", 1, "--images", 60)

@@ -170,7 +170,7 @@ def test_networks_with_faults_fail_instead_of_giving_numbers(
     assert last_line in MODELS
     lines = f"        features = self.convolution(images).relu().mean(dim=(2, 3))\n        {change}\n"
     models = MODELS.replace(last_line, lines)
-    sweep = write_custom_sweep({"fgsm": {"epsilons_255": [8]}}, models=models, engine=engine)
+    sweep = write_custom_sweep({"fgsm": {"epsilons": ["8/255"]}}, models=models, engine=engine)
     assert re.search(message, failure_line(robust201("run", sweep, "--allow-code")))
 
 
@@ -409,7 +409,7 @@ def test_parts_of_unusable_user_networks_fail(
     if "dropout(" in models:  # close the additional parenthesis
         models = models.replace(".relu().mean(dim=(2, 3)))", ".relu().mean(dim=(2, 3))))")
     result = robust201(
-        "run", "--allow-code", write_custom_sweep({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models)
+        "run", "--allow-code", write_custom_sweep({"clean": {}, "fgsm": {"epsilons": ["8/255"]}}, models=models)
     )
     assert expected in failure_line(result)
 
@@ -417,7 +417,7 @@ def test_parts_of_unusable_user_networks_fail(
 def test_user_network_with_constant_logits_is_valid(write_custom_sweep: WriteSweep, robust201: RunCommand) -> None:
     models = MODELS.replace("self.head(", "0 * self.head(")
     result = robust201(
-        "run", "--allow-code", write_custom_sweep({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models)
+        "run", "--allow-code", write_custom_sweep({"clean": {}, "fgsm": {"epsilons": ["8/255"]}}, models=models)
     )
     assert result.code == 0, result.err
 
@@ -444,7 +444,7 @@ def test_user_network_is_not_converted_to_channels_last(write_custom_sweep: Writ
         robust201(
             "run",
             "--allow-code",
-            write_custom_sweep({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models_with_view),
+            write_custom_sweep({"clean": {}, "fgsm": {"epsilons": ["8/255"]}}, models=models_with_view),
         ).code
         == 0
     )

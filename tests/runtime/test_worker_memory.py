@@ -277,6 +277,6 @@ def test_images_are_copied_to_device_once_per_dataset(make_sweep: MakeSweep, mon
         return copy_to_device(images, device)
 
     monkeypatch.setattr(worker, "copy_to_device", record_and_copy_to_device)
-    sweep = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}})
+    sweep = make_sweep(keys={"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}})
     assert run_sweep(sweep, make_executor).complete
     assert copied_datasets == ["digits"]

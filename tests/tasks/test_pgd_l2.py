@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from torch.nn import functional
 
 from robust201.core.errors import ConfigError
-from robust201.tasks import TASKS
+from robust201.tasks import ENGINES, TASKS
 from robust201.tasks.attack_kit.context import to_float
 from robust201.tasks.constraints import L2
 from robust201.tasks.perturbations.contract import perturb
@@ -174,4 +174,4 @@ def test_reference_engine_rejects_best_iterate():
         perturb_all(TASK, TASK.parameters(iterate="best", steps=1), IMAGES, tiny_context(TASK.key))
     # Every task accepts its default parameters with each engine that it supports.
     for task in TASKS.values():
-        assert all(task.parameters().unsupported_engine_reason(engine) is None for engine in task.functions)
+        assert all(task.parameters().unsupported_engine_reason(engine) is None for engine in ENGINES)

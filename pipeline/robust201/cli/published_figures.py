@@ -59,7 +59,7 @@ def examine_published_figures(
         return
     subset = images if count is None or count >= len(images) else select(images, count=count, seed=0)
     keys: list[str | Mapping[str, Any]] = [
-        "clean" if key == "clean" else {key: {"epsilons_255": list(accuracies)}}
+        "clean" if key == "clean" else {key: {"epsilons": [f"{strength:g}/255" for strength in accuracies]}}
         for key, accuracies in published.items()
     ]
     yield from _compare(evaluate(model, subset.images, subset.labels, keys), subset, len(images), published)
