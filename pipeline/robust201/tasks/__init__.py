@@ -4,8 +4,9 @@ A task's name, such as `pgd`, is called its key. A task holds the data that plan
 and the name of the module that does the work. Only workers import these modules (`Task.load`), so planning, status and
 export never import torch. "The paper" is Jung et al. (ICLR 2023), who published the original dataset.
 
-To add an attack, write a module in `tasks/perturbations`, and a row of `_ATTACKS` with its parameters (a class in
-`tasks/parameters.py`) and defaults. Tests that run for every task then cover it.
+To add an attack, write a module in `tasks/perturbations` with a function `attack` (see `tasks.attack_kit.runner`) and
+an `_attack` row with its parameters (a class in `tasks/parameters.py`) and defaults. An attack without an entry in
+`tasks/perturbations/reference.py` has `engines=("fused",)`. Tests that run for every task then cover it.
 """
 
 import importlib
@@ -86,6 +87,7 @@ class Task:
         procedure: how an attack is run.
         constraint: the ball that contains the perturbed images; None if they are unbounded.
         attack: key of the same attack in the Linf norm; the key itself for any other task.
+        engines: engines that have the task.
         columns: a measure's columns, unless its parameters select others (see `with_parameters`); empty for a
             perturbation, whose columns follow from the sweep's measurements.
         semantics_version: increased only when results change although the parameters are equal.
@@ -103,6 +105,7 @@ class Task:
     procedure: Procedure = Procedure()
     constraint: Constraint | None = None
     attack: str = ""
+    engines: tuple[str, ...] = ENGINES
     columns: tuple[str, ...] = ()
     semantics_version: int = 1
     images_version: int = 1
@@ -187,12 +190,12 @@ class Task:
         """Import the task's function, which imports torch.
 
         Raises:
-            ConfigError: the engine does not exist.
+            ConfigError: the engine does not have the task.
         """
-        if engine not in ENGINES:
+        if engine not in self.engines:
             raise ConfigError(
-                f"Loading {self.key} failed for engine {engine!r}: expected one of {', '.join(ENGINES)}, got "
-                f"{engine!r}.{did_you_mean(engine, ENGINES)}"
+                f"Loading {self.key} failed for engine {engine!r}: expected one of {', '.join(self.engines)}, got "
+                f"{engine!r}.{did_you_mean(engine, self.engines)}"
             )
         folder = "measures" if self.kind == "measure" else "perturbations"
         name = {"measure": "measure", "attack": "attack"}.get(self.kind, "yield_images")
@@ -309,10 +312,11 @@ def _attack(
     passes: Passes,
     procedure: Procedure = Procedure(),
     norm: Norm = "Linf",
+    engines: tuple[str, ...] = ENGINES,
     **defaults: Any,
 ) -> Task:
     defaults = {"epsilons": _EPSILONS[norm]} | defaults
-    return Task(key, "attack", model, module, passes, defaults, procedure, CONSTRAINTS[norm], key, name=name)
+    return Task(key, "attack", model, module, passes, defaults, procedure, CONSTRAINTS[norm], key, engines, name=name)
 
 
 def _attack_in_all_norms(
