@@ -81,7 +81,8 @@ class Task:
         key: name in the paper's style, such as ``aa_square``.
         kind: kind of task; a `measure` evaluates a property of the network itself, without perturbing images.
         model: class of the key's parameters.
-        module: module of `tasks.perturbations` or, for a measure, of `tasks.measures`.
+        module: module of `tasks.perturbations` or, for a measure, of `tasks.measures`; that of the first attack of an
+            ensemble.
         passes: function that estimates the cost for planning (see `Passes`); a gradient counts as three forward passes.
         defaults: default parameters of the key where they differ from those of the class.
         procedure: how an attack is run.
@@ -394,7 +395,12 @@ TASKS: dict[str, Task] = {
         ),
         *_attack_in_all_norms("aa_square", "Square", Square, "square", _square_passes, replace(_RESTARTS, per="pool")),
         *_attack_in_all_norms(
-            "aa_standard", "AutoAttack", Standard, "", _standard_passes, Procedure("sample", "correct", None, _stages)
+            "aa_standard",
+            "AutoAttack",
+            Standard,
+            "apgd",
+            _standard_passes,
+            Procedure("sample", "correct", None, _stages),
         ),
         _attack("fgsm", "FGSM", Attack, "fgsm", lambda _p, _c: 5.0, Procedure("image"), epsilons=PAPER_FGSM_EPSILONS),
         _attack("pgd", "PGD", Pgd, "pgd", _pgd_passes),
