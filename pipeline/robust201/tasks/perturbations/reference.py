@@ -68,15 +68,49 @@ def attack(context: Context, options: Any, request: Request) -> Iterator[Perturb
     if isinstance(options, Fmn):
         yield from _minimum_norm_batches(context, options, request)
         return
+    stages = TASKS[context.key].stages(options)
     perturb = _run_foolbox if type(options) in _FOOLBOX else _run_autoattack
     for strength_index, strength in enumerate(request.strengths):
         radius = CONSTRAINTS[options.norm].radius(strength) if isinstance(options, Attack) else None
         for batch_number, batch in context.batches(len(request.images)):
+            positions = positions_of(batch, request.images.device)
             pixels, labels = to_float(request.images[batch]), request.labels[batch]
-            with context.seeded(batch_number) as seed, torch.enable_grad():
-                perturbed = perturb(context, options, radius, seed, pixels, labels)
-            # Rounding in interpolations and projections may move values slightly outside [0, 1].
-            yield Perturbed(strength_index, positions_of(batch, pixels.device), perturbed.detach().clamp(0, 1))
+
+            def run(stage_options: Any, rows: torch.Tensor | slice) -> torch.Tensor:
+                with context.seeded(batch_number) as seed, torch.enable_grad():
+                    perturbed = perturb(context, stage_options, radius, seed, pixels[rows], labels[rows])
+                # Rounding in interpolations and projections may move values slightly outside [0, 1].
+                return perturbed.detach().clamp(0, 1)
+
+            if len(stages) == 1:
+                yield Perturbed(strength_index, positions, run(options, slice(None)))
+            else:
+                for rows, images in _run_stages(context, request, stages, run, pixels, labels):
+                    yield Perturbed(strength_index, positions[rows], images)
+
+
+def _run_stages(
+    context: Context,
+    request: Request,
+    stages: Sequence[tuple[str, Parameters]],
+    run: Callable[[Any, torch.Tensor], torch.Tensor],
+    pixels: torch.Tensor,
+    labels: torch.Tensor,
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Run the attacks of an ensemble on a batch, each on the images that still resist, and yield rows and images."""
+    remaining, images = torch.arange(len(pixels), device=pixels.device), pixels
+    for number, (key, options) in enumerate([("", None), *stages]):
+        if number:
+            if request.on_stage is not None:
+                request.on_stage(number, key)
+            images = run(options, remaining)
+        correct = context.classifier.logits(images).argmax(dim=1) == labels[remaining]
+        if not correct.all():
+            yield remaining[~correct], images[~correct]
+        remaining = remaining[correct]
+        if len(remaining) == 0:
+            return
+    yield remaining, pixels[remaining]
 
 
 # --- Foolbox -------------------------------------------------------------------------------------------------------
@@ -246,21 +280,18 @@ _AUTOATTACK: Mapping[type[Parameters], tuple[str, Callable[[AutoAttack, Context,
 def _run_autoattack(
     context: Context, options: Any, radius: float | None, seed: int, pixels: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
-    """Run an attack, or the stages of an ensemble, each on the images that still resist."""
-    stages: Sequence[Any] = [stage_options for _, stage_options in TASKS[context.key].stages(options)]
-    names, functions = zip(*(_AUTOATTACK[type(stage)] for stage in stages), strict=True)
+    name, set_parameters = _AUTOATTACK[type(options)]
     with _preserve_trace_function():
         adversary = AutoAttack(
             context.classifier,
-            attacks=list(names),
+            attacks=[name],
             device=context.classifier.device,
             eps=radius,
             norm=options.norm,
             seed=seed,
             version="custom",
         )
-        for set_parameters, stage in zip(functions, stages, strict=True):
-            set_parameters(adversary, context, stage)
+        set_parameters(adversary, context, options)
         # AutoAttack uses its version only to decide whether to spend 5 forward passes on detecting a randomised
         # defence. A frozen network in evaluation mode is not randomised, so skip the detection.
         adversary.version = "rand"
