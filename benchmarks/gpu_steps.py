@@ -29,11 +29,10 @@ from benchmarks.engine_case import (
 from benchmarks.generated import random_network
 from robust201.core.precision import Precision
 from robust201.images import load_images, select
-from robust201.models.arithmetic import configure_torch
 from robust201.models.buckets import BucketedModel
 from robust201.models.capacity import USED_FRACTION, Capacity, choose_capacity
 from robust201.models.classifier import Classifier
-from robust201.models.graphs import GraphCapture
+from robust201.models.device import GraphCapture, configure_torch
 from robust201.spaces.nasbench201.compiled.network import max_bytes_per_image
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.batching import MAX_IMAGES_PER_SAMPLE

@@ -31,9 +31,10 @@ from robust201.images import dataset as dataset_spec
 from robust201.images.corrupted import open_published
 from robust201.images.user_arrays import as_image_set, check_label_range
 from robust201.models.classifier import Classifier
+from robust201.models.device import available_device
 from robust201.models.model import CompiledNetwork
 from robust201.models.network_check import CheckedImages, check_compiled
-from robust201.models.user_module import as_classifier, available_device
+from robust201.models.user_module import as_classifier
 from robust201.monitoring.evaluation_progress import EvaluationProgress, ProgressOption, shown_progress
 from robust201.planning.config import parse_custom_task
 from robust201.planning.field_errors import describe_problem

@@ -25,6 +25,7 @@ from robust201.spaces.zoo.space import Zoo
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import find_task
 from robust201.tasks.attack_kit.context import Context
+from robust201.tasks.constraints import parse_radius
 from robust201.tasks.evaluate import evaluate_part
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
@@ -262,16 +263,14 @@ def test_evaluate_ignores_the_callers_precision() -> None:
 # --- attack
 
 
-@pytest.mark.parametrize(
-    ("key", "radii", "order"), [("pgd", {"epsilon_255": [8, 1]}, "inf"), ("pgd_l2", {"epsilon": [0.5, 0.25]}, 2)]
-)
-def test_attack_returns_images_within_balls_in_requested_order(key: str, radii: dict, order: object) -> None:
-    attacked = attack(key, tiny_classifier(), PIXELS, LABELS, **radii)
+@pytest.mark.parametrize(("key", "epsilon", "order"), [("pgd", ["8/255", 1 / 255], "inf"), ("pgd_l2", [0.5, 0.25], 2)])
+def test_attack_returns_images_within_balls_in_requested_order(key: str, epsilon: list, order: object) -> None:
+    attacked = attack(key, tiny_classifier(), PIXELS, LABELS, epsilon=epsilon)
     assert attacked.dtype == torch.float32
     assert attacked.shape == (2, *PIXELS.shape)
     difference = (attacked - torch.from_numpy(PIXELS) / 255).flatten(2)
     norms = difference.abs().amax(dim=2) if order == "inf" else difference.norm(dim=2)
-    epsilons = torch.tensor(radii.get("epsilon", [8 / 255, 1 / 255]))
+    epsilons = torch.tensor([float(parse_radius(radius)) for radius in epsilon])
     assert (norms <= epsilons[:, None] + 1e-5).all()
     assert (norms.amax(dim=1) > 0.9 * epsilons).all()
 

@@ -473,18 +473,18 @@ def test_set_option_sets_parameters_of_keys(files: Path, robust201: RunCommand) 
     pd.testing.assert_frame_equal(csv_table.drop(columns="seconds"), expected.drop(columns="seconds"))
 
 
-@pytest.mark.parametrize(
-    ("name", "has_gpu", "expected"),
-    [("auto", False, "cpu"), ("auto", True, "cuda:0"), ("cpu", True, "cpu"), ("cuda", True, "cuda:0")],
-)
-def test_default_device_is_a_gpu_which_is_announced(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, has_gpu: bool, expected: str
-) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: has_gpu)
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_gpu_is_announced(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], device: str) -> None:
     monkeypatch.setattr("torch.cuda.get_device_name", lambda _device: "Test GPU")
-    monkeypatch.setattr(
-        "robust201.models.user_module.available_device",
-        lambda device: torch.device("cuda:0" if device == "cuda" else device),
-    )
-    assert choose_device(name) == torch.device(expected)
-    assert ("Test GPU" in capsys.readouterr().err) == (expected != "cpu")
+    monkeypatch.setattr("robust201.models.device.available_device", torch.device)
+    assert choose_device(device) == torch.device(device)
+    assert ("Test GPU" in capsys.readouterr().err) == (device != "cpu")
+
+
+def test_default_device_is_a_gpu_if_pytorch_can_use_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert choose_device("auto") == torch.device("cpu")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.ones", lambda *_, device: torch.zeros(1, device="meta"))  # has no value
+    with pytest.raises(ConfigError, match="'cuda'"):
+        choose_device("auto")

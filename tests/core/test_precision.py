@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from robust201.core.errors import ConfigError
-from robust201.core.precision import check_precision, has_avx512
 from robust201.models.classifier import Classifier
-from robust201.runtime.devices import choose_device
+from robust201.models.device import check_device, choose_device, has_avx512
 from robust201.runtime.worker import Worker
 from robust201.spaces.nasbench201.cells import constant_nodes, format_spec, specs
 from robust201.spaces.nasbench201.compiled import compile_network, kernels
@@ -170,11 +169,11 @@ def test_bf16_sums_relus_and_gradients_have_bfloat16_accuracy():
 
 
 def test_bf16_is_rejected_on_cpus_without_avx512(monkeypatch):
-    monkeypatch.setattr("robust201.core.precision.has_avx512", lambda: False)
+    monkeypatch.setattr("robust201.models.device.has_avx512", lambda: False)
     with pytest.raises(ConfigError, match=r"no AVX-512, .* wrong gradients .* Set `precision` to fp32"):
         choose_device("cpu", "bf16")
     assert choose_device("cpu", "fp32").type == "cpu"
-    monkeypatch.setattr("robust201.core.precision.has_avx512", lambda: True)
+    monkeypatch.setattr("robust201.models.device.has_avx512", lambda: True)
     assert choose_device("cpu", "bf16").type == "cpu"
 
 
@@ -304,7 +303,7 @@ def test_configure_torch_sets_and_resets_precision():
     # In a separate process, because these settings are process-wide.
     script = """
 import torch
-from robust201.models.arithmetic import configure_torch
+from robust201.models.device import configure_torch
 
 def switches():
     return (torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.allow_tf32,
@@ -351,15 +350,15 @@ def test_tf32_is_rejected_by_networks_and_workers_without_a_gpu(
     ("cuda_version", "capability", "description"),
     [("12.4", (7, 5), "7.5"), (None, (9, 4), "cuda without CUDA"), ("12.4", (8, 0), "")],
 )
-def test_check_precision_rejects_gpus_without_tf32(cuda_version, capability, description, monkeypatch):
+def test_check_device_rejects_gpus_without_tf32(cuda_version, capability, description, monkeypatch):
     """Older GPUs, and AMD GPUs (PyTorch also calls them cuda), ignore the TF32 settings and compute in float32."""
     monkeypatch.setattr(torch.version, "cuda", cuda_version)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
     if not description:
-        check_precision("tf32", torch.device("cuda"))
+        check_device(torch.device("cuda"), "tf32")
         return
     with pytest.raises(ConfigError, match=rf"got {description}\. Set `precision`"):
-        check_precision("tf32", torch.device("cuda"))
+        check_device(torch.device("cuda"), "tf32")
 
 
 def test_unknown_precision_suggests_the_closest(robust201: RunCommand, write_sweep: WriteSweep) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from robust201.models.arithmetic import cumulative_sum
 from robust201.models.classifier import Classifier
+from robust201.models.device import cumulative_sum
 from robust201.spaces.nasbench201.cells import specs
 from robust201.spaces.nasbench201.compiled import compile_network
 from robust201.spaces.zoo.space import NETWORKS

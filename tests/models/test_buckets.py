@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from robust201.models import graphs
+from robust201.models import device as graphs
 from robust201.models.buckets import BucketedModel
 from robust201.models.capacity import (
     BUCKETS,

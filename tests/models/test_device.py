@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from robust201.core.precision import PRECISIONS, Precision
 from robust201.models import device
-from robust201.models.arithmetic import configure_torch
-from robust201.models.device import use_precision
+from robust201.models.device import configure_torch, isolated
 from tests.support.precision_settings import (
     FP32_SETTINGS,
     SETTINGS,
@@ -20,6 +19,8 @@ from tests.support.precision_settings import (
     settings_restored,
     tf32_everywhere,
 )
+
+CPU = torch.device("cpu")
 
 needs_new_settings = pytest.mark.skipif(not SETTINGS, reason="the settings need PyTorch 2.9")
 
@@ -62,7 +63,7 @@ def _check(changes: list, precision: Precision) -> None:
         expected = raw_settings()
     with settings_restored():
         _apply(changes)
-        with use_precision(precision):
+        with isolated(CPU, precision):
             assert effective_settings() == (TF32_SETTINGS if precision == "tf32" else FP32_SETTINGS)
         assert raw_settings() == expected
 
@@ -100,13 +101,29 @@ def test_older_settings_suffice_without_newer_ones(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(device, "_change_setting", None)
     torch.set_float32_matmul_precision("medium")
     torch.backends.cudnn.allow_tf32 = True
-    with use_precision("fp32"):
+    with isolated(CPU):
         assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("highest", False)
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("medium", True)
 
 
 def test_settings_are_restored_after_an_error() -> None:
     torch.set_float32_matmul_precision("high")
-    with pytest.raises(ValueError, match="inside"), use_precision("fp32"):
+    with pytest.raises(ValueError, match="inside"), isolated(CPU):
         raise ValueError("inside")
     assert torch.get_float32_matmul_precision() == "high"
+
+
+@pytest.mark.parametrize("debug_mode", [0, 1, 2])
+def test_algorithms_are_deterministic_inside_and_settings_are_restored(debug_mode: int) -> None:
+    def settings() -> tuple[int | bool, ...]:
+        cudnn = torch.backends.cudnn
+        return torch.get_deterministic_debug_mode(), cudnn.deterministic, cudnn.benchmark, torch.is_grad_enabled()
+
+    torch.set_deterministic_debug_mode(debug_mode)
+    try:
+        before = settings()
+        with torch.no_grad(), isolated(CPU, mode="error"):
+            assert settings() == (2, True, False, True)
+        assert settings() == before
+    finally:
+        torch.set_deterministic_debug_mode(0)

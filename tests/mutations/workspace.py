@@ -104,8 +104,8 @@ class Workspace:
         }
         (root / "sweep.yaml").write_text(yaml.safe_dump(sweep, sort_keys=False))
         self._run("run", root / "sweep.yaml")
-        self._run("export", root / "results", "--out", root / "json", "--processes", 1)
-        self._run("export", root / "results", "--out", root / "parquet", "--parquet", "--no-json", "--processes", 1)
+        self._run("export", root / "results", "--out", root / "json")
+        self._run("export", root / "results", "--out", root / "parquet", "--parquet", "--no-json")
         shutil.copytree(root / "results", root / "compacted")
         for _ in range(2):  # the second call deletes the shards that the first one compacted
             ShardStore.open(root / "compacted").compact(grace_seconds=0)

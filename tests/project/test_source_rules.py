@@ -57,6 +57,34 @@ def test_experiment_specific_words_appear_only_in_listed_files() -> None:
     assert unlisted == {}
 
 
+# --- Only `models.device` names CUDA and changes PyTorch's settings ---------------------------------------------------
+
+DEVICE_ATTRIBUTES = re.compile(
+    r"torch\.(cuda|backends|version|autocast|set_(deterministic|float32)\w*|use_deterministic\w*)"
+    r"|\.pin_memory\b|\bnon_blocking\b"
+)
+FILES_WITH_DEVICE_NAMES = {
+    "models/device.py": "the device",
+    "planning/config.py": "the setting `execution.device`",
+    "planning/training_plan.py": "the devices of training runs, on which the weights depend",
+}
+
+
+def device_names(path: Path) -> Iterator[str]:
+    """Yield the expressions of a file that name CUDA or settings of PyTorch, and the text ``"cuda"``."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute | ast.Call) and (match := DEVICE_ATTRIBUTES.search(ast.unparse(node))):
+            yield match[0]
+        if isinstance(node, ast.Constant) and node.value == "cuda":
+            yield "'cuda'"
+
+
+def test_only_the_module_of_the_device_names_cuda() -> None:
+    found = {module_path(path): set(device_names(path)) for path in list_sources()}
+    assert {file for file, names in found.items() if names} - FILES_WITH_DEVICE_NAMES.keys() == set()
+    assert found["models/device.py"] >= {"torch.cuda", "torch.backends", "torch.autocast", ".pin_memory", "'cuda'"}
+
+
 # --- Public names are unique within a folder --------------------------------------------------------------------------
 
 SHARED_NAMES = {

@@ -11,11 +11,10 @@ import torch
 from torch.nn import functional
 
 from robust201.export import export_dataset
-from robust201.models.arithmetic import configure_torch
 from robust201.models.buckets import BucketedModel
 from robust201.models.capacity import USED_FRACTION, Capacity
 from robust201.models.classifier import Classifier
-from robust201.models.graphs import GraphCapture
+from robust201.models.device import GraphCapture, configure_torch
 from robust201.planning.config import SweepConfig
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, run_sweep

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from robust201.core.errors import ConfigError, EvaluationError, PerturbationError
-from robust201.models.arithmetic import configure_torch
+from robust201.models.device import configure_torch
 from robust201.tasks import TASKS
 from robust201.tasks.columns import MEASUREMENTS
 from robust201.tasks.evaluate import evaluate_part
@@ -219,7 +219,7 @@ def test_configure_torch_enables_determinism():
     # In a separate process, because the settings affect the whole process.
     command = """
 import os, torch
-from robust201.models.arithmetic import configure_torch
+from robust201.models.device import configure_torch
 configure_torch(2)
 assert torch.get_num_threads() == 2
 assert torch.are_deterministic_algorithms_enabled()

@@ -156,7 +156,8 @@ def test_parameters_have_published_defaults_and_identity():
     parameters = TASK.parameters()
     assert (parameters.strengths, parameters.step_size, parameters.steps) == ((0.25, 0.5), 0.1, 100)
     assert not parameters.random_start
-    assert parameters.identity() == {"step_size": 0.1, "steps": 100, "random_start": False, "iterate": "last"}
+    fields = {"step_size": 0.1, "steps": 100, "random_start": False, "iterate": "last", "label": "given"}
+    assert parameters.identity() == fields
     # Older evaluations, which do not have the parameter `label`, keep their ids.
     assert TASK.parameters(label="predicted").identity() == {**parameters.identity(), "label": "predicted"}
     assert TASK.parameters(epsilons=[2, 0.5]).strengths == (0.5, 2.0)

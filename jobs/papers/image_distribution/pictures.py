@@ -16,6 +16,7 @@ from PIL import Image
 
 from robust201 import attack, load_model
 from robust201.images import load_images
+from robust201.images.store import ArrayFolder
 
 Picture = NDArray[np.float32]
 """Pixels (3, H, W) in [0, 1]."""
@@ -39,10 +40,10 @@ def save_grid(rows: Sequence[Sequence[Picture]], path: Path) -> None:
 def blends(data: Path, runs: Path) -> list[list[Picture]]:
     """Return the first digits, the objects with which they are blended, and the blends."""
     sources = [load_images(name, path=data / name).images for name in ("mnist", "cifar10")]
-    with np.load(runs / "fusion-digit/test.npz", allow_pickle=False) as arrays:
-        rows = [arrays[name][:N_BLENDS] for name in ("first_rows", "second_rows")]
-        parts = [source[indices] for source, indices in zip(sources, rows, strict=True)]
-        parts.append(arrays["images"][:N_BLENDS])
+    made = ArrayFolder(runs / "fusion-digit/test")
+    rows = [made.read(name)[:N_BLENDS] for name in ("first_rows", "second_rows")]
+    parts = [source[indices] for source, indices in zip(sources, rows, strict=True)]
+    parts.append(made.read("images")[:N_BLENDS])
     return [[image.astype(np.float32) / 255 for image in part] for part in parts]
 
 

@@ -271,7 +271,8 @@ def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield a label and the worker-hours at the assumed speed; if the run chooses the device, for GPUs and for CPUs."""
     speed, cpu_speed = summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
     hours = summary["estimated_worker_hours"]
-    device = {"cuda": " on GPUs", "cpu": " on CPUs"}.get(summary["device"], " on GPUs" if cpu_speed is not None else "")
+    is_unknown = summary["device"] == "auto" and cpu_speed is None
+    device = "" if is_unknown else " on CPUs" if summary["device"] == "cpu" else " on GPUs"
     yield f"worker-hours{device} at {speed:,g} GMAC/s", format_hours(hours)
     if cpu_speed is not None:
         yield f"worker-hours on CPUs at {cpu_speed:,g} GMAC/s", format_hours(hours * speed / cpu_speed)
@@ -354,10 +355,10 @@ class DownloadProgress:
 
 
 def show_health_check(check: HealthCheck) -> None:
-    """Print the result of a check of `doctor`, and the remedy if it failed or warns."""
-    label = "[red]fix [/red]" if not check.ok else "[yellow]warn[/yellow]" if check.warns else "[green]ok  [/green]"
+    """Print the result of a check of `doctor`, and the remedy if it failed."""
+    label = "[green]ok  [/green]" if check.ok else "[red]fix [/red]"
     out.print(label, f"{check.what}: {escape(check.detail)}", highlight=False)
-    if not check.ok or check.warns:
+    if not check.ok:
         out.print(f"     {check.fix}", markup=False, highlight=False)
 
 
@@ -527,21 +528,6 @@ def show_metrics(metrics: DerivedMetrics) -> None:
         rows.append((label, metric.metric, *lowest_median_highest, f"{len(metric_values):,}", metric.note))
     if rows:
         show_table("Metrics", ("", "metric", "lowest", "median", "highest", "networks", ""), rows)
-    if metrics.agreements:
-        agreement_rows = [
-            (
-                f"{agreement.dataset} {agreement.key}",
-                f"{agreement.kendall:.3f} [{agreement.low:.3f}, {agreement.high:.3f}]",
-                f"{agreement.overlap} of {agreement.top}",
-                f"{agreement.n:,}",
-            )
-            for agreement in metrics.agreements
-        ]
-        show_table(
-            "Agreement of ranks by robustness R and mean accuracy under the attack",
-            ("", "Kendall's tau, 95% interval", "best in both rankings", "networks"),
-            agreement_rows,
-        )
     for name, required_results in metrics.needs.items():
         say(f"{name}: not computed; requires {required_results}.")
 

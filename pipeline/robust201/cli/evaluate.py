@@ -372,13 +372,11 @@ def load_data(
 
 def choose_device(name: str) -> "torch.device":
     """Return the device of --device, and announce a GPU."""
-    import torch
+    from robust201.models.device import available_device, describe_device, is_gpu
 
-    from robust201.models.user_module import available_device
-
-    device = available_device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
-    if device.type == "cuda":
-        console.say(f"Computing on {device} ({torch.cuda.get_device_name(device)}).")
+    device = available_device(name)
+    if is_gpu(device):
+        console.say(f"Computing on {device} ({describe_device(device)}).")
     return device
 
 

@@ -34,7 +34,6 @@ EXAMPLES = {
     "doctor": (
         "robust201 doctor",
         "robust201 doctor jobs/paper.yaml",
-        "robust201 doctor --published-figures",
     ),
     "fetch": ("robust201 fetch cifar10 --out data",),
     "import": ("robust201 import NATS-tss-v1_0-3ffb9-full.taraa --architectures evaluated --out data/checkpoints",),

@@ -3,12 +3,9 @@
 The precision affects results, so it is part of the protocol: results in one precision never replace those in another.
 """
 
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from robust201.core.errors import ConfigError, did_you_mean
-
-if TYPE_CHECKING:
-    import torch
 
 Precision = Literal["fp32", "tf32", "bf16"]
 
@@ -29,68 +26,14 @@ Sources: PyTorch's notes "CUDA semantics" (TensorFloat-32, reduced precision red
 accuracy" (docs.pytorch.org/docs/stable/notes/cuda.html, .../numerical_accuracy.html).
 """
 
-_MIN_TF32_CAPABILITY: Final = (8, 0)
-"""Minimum compute capability of a CUDA device that supports TF32."""
 
-
-def check_precision(name: str, device: "torch.device | None" = None) -> None:
-    """Check that a precision exists, and that the device, if there is one, supports it.
+def check_precision(name: str) -> None:
+    """Check that a precision exists; `models.device.check_device` checks that a device supports it.
 
     Raises:
-        ConfigError: there is no such precision (the message suggests the closest name), or the device does not support
-            the precision.
+        ConfigError: there is no such precision; the message suggests the closest name.
     """
     if name not in PRECISIONS:
         raise ConfigError(
             f"Choosing the arithmetic failed for precision {name!r}: no such precision.{did_you_mean(name, PRECISIONS)}"
         )
-    if name != "tf32" or device is None:
-        return
-    # A device without TF32 ignores PyTorch's TF32 settings and computes in float32, so the results
-    # would be wrongly labelled tf32.
-    device_description = _describe_device_without_tf32(device)
-    if device_description:
-        raise ConfigError(
-            "Choosing the arithmetic failed for precision tf32: expected a CUDA device of compute capability 8.0 or "
-            f"higher, got {device_description}. Set `precision` to fp32 or bf16, or use such a device."
-        )
-
-
-def _describe_device_without_tf32(device: "torch.device") -> str:
-    """Describe a device that does not support TF32; return an empty string for a device that does."""
-    import torch
-
-    if device.type != "cuda" or torch.version.cuda is None:
-        return "a CPU" if device.type == "cpu" else f"{device.type} without CUDA"
-    capability = torch.cuda.get_device_capability(device)
-    return "" if capability >= _MIN_TF32_CAPABILITY else f"{capability[0]}.{capability[1]}"
-
-
-def has_avx512() -> bool:
-    """Return whether this CPU has AVX-512 and PyTorch uses it."""
-    import torch
-
-    return torch.backends.cpu.get_cpu_capability() == "AVX512"
-
-
-def check_gradients(precision: Precision, device: "torch.device") -> None:
-    """Check that a device computes gradients correctly in a precision.
-
-    On CPUs without AVX-512, PyTorch 2.13's transposed convolutions in bfloat16 are wrong
-    (docs/protocol/images-and-processors.md).
-
-    Raises:
-        ConfigError: the gradients would be wrong.
-    """
-    if precision == "bf16" and device.type == "cpu" and not has_avx512():
-        raise ConfigError(
-            "Choosing the arithmetic failed for precision bf16: this CPU has no AVX-512, and without it PyTorch "
-            "computes wrong gradients in bfloat16. Set `precision` to fp32, or compute on a GPU or a CPU with AVX-512."
-        )
-
-
-def feature_map_dtype(precision: Precision) -> "torch.dtype":
-    """Return the dtype of feature maps and convolution weights: bfloat16 or float32."""
-    import torch
-
-    return torch.bfloat16 if precision == "bf16" else torch.float32

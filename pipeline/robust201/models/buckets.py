@@ -3,22 +3,19 @@
 Each size is prepared once, for example by recording a CUDA graph, and then reused.
 """
 
-from collections.abc import Callable
 from typing import Protocol
 
 import torch
 
 from robust201.models.capacity import Capacity, buckets_up_to, split_into_batches
+from robust201.models.device import Pass
 from robust201.models.model import Model, Objective
-
-PassFunction = Callable[[], tuple[torch.Tensor, ...]]
-"""Function that runs one pass. It reads fixed buffers, and returns tensors that the next call may overwrite."""
 
 
 class Preparation(Protocol):
-    """Prepares passes for repeated execution, for example `graphs.GraphCapture`."""
+    """Prepares passes for repeated execution, for example `device.GraphCapture`."""
 
-    def __call__(self, compute: PassFunction) -> PassFunction:
+    def __call__(self, compute: Pass) -> Pass:
         """Prepare a pass, and return the function to call instead."""
         ...
 
@@ -30,7 +27,7 @@ class Preparation(Protocol):
 class DirectCalls:
     """`Preparation` that returns each pass unchanged."""
 
-    def __call__(self, compute: PassFunction) -> PassFunction:
+    def __call__(self, compute: Pass) -> Pass:
         return compute
 
     def release(self) -> None:
@@ -68,7 +65,7 @@ class BucketedModel:
         self._limit: int | None = None
         self._prepare = prepare or DirectCalls()
         self._buffers: dict[torch.Size, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._passes: dict[tuple[torch.Size, int, bool], PassFunction] = {}
+        self._passes: dict[tuple[torch.Size, int, bool], Pass] = {}
 
     @property
     def capacity(self) -> Capacity:
@@ -137,7 +134,7 @@ class BucketedModel:
         # Usually there is only one batch, and concatenating it would copy it.
         return outputs[0] if len(outputs) == 1 else tuple(torch.cat(column) for column in zip(*outputs, strict=True))
 
-    def _prepared_pass(self, shape: torch.Size, bucket: int, *, gradient: bool) -> PassFunction:
+    def _prepared_pass(self, shape: torch.Size, bucket: int, *, gradient: bool) -> Pass:
         """Return the pass for a batch size and image shape; prepare it on its first use."""
         pass_key = (shape, bucket, gradient)
         if pass_key not in self._passes:

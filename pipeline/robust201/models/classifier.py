@@ -12,8 +12,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from robust201.core.errors import EvaluationError, NetworkError
-from robust201.core.precision import Precision, check_precision, feature_map_dtype
+from robust201.core.precision import Precision
 from robust201.core.records import Normalisation
+from robust201.models.device import check_device, feature_map_dtype
 from robust201.models.model import CompiledNetwork, Objective
 from robust201.models.watch import Watch, is_transformed
 
@@ -100,7 +101,7 @@ class Classifier(nn.Module):
             protocol (the settings that determine a result), because random numbers do not depend on it.
         precision: arithmetic of the network (`core.precision.PRECISIONS`). ``bf16`` uses a copy of the network and
             bfloat16 images; the network must keep this dtype up to its float32 head, as in
-            `spaces.nasbench201.network.Network`. ``tf32`` requires `models.arithmetic.configure_torch`.
+            `spaces.nasbench201.network.Network`. ``tf32`` requires `models.device.configure_torch`.
         dtype: floating-point dtype of the network. Normalised images and gradients are computed in this dtype, but
             logits and gradients are returned as float32.
         channels_last: whether to use the channels_last memory format for images and convolution weights. It is faster
@@ -133,7 +134,7 @@ class Classifier(nn.Module):
         channels_last: bool = False,
     ) -> None:
         super().__init__()
-        check_precision(precision, torch.device(device))
+        check_device(torch.device(device), precision)
         self.precision = precision
         self.dtype = dtype
         self._feature_map_dtype = feature_map_dtype(precision)

@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from robust201.core.errors import ConfigError, NetworkError, RobustWarning
 from robust201.core.records import NO_NORMALISATION, ImageSet, Normalisation
 from robust201.models.classifier import Classifier
-from robust201.models.device import use_precision
+from robust201.models.device import available_device, isolated
 from robust201.models.guarded_network import has_same_bits
 from robust201.models.network_check import CheckedImages, check_network
 
@@ -38,10 +38,10 @@ def as_classifier(
     Evaluations in several threads of a process run one after the other, because torch's settings and random state
     belong to the process, and threads may share a module.
 
-    In the `with` block, the arithmetic is float32 and gradients are available, even if the caller uses
-    `torch.autocast`, TF32, `torch.no_grad` or `torch.inference_mode`. Only a module whose parameters all have another
-    floating-point dtype computes in that dtype (see `Classifier`). The module's modes, `requires_grad` flags and device
-    are always restored.
+    In the `with` block, the arithmetic is float32, algorithms are deterministic and gradients are available, even if
+    the caller uses `torch.autocast`, TF32, `torch.no_grad` or `torch.inference_mode`. Only a module whose parameters
+    all have another floating-point dtype computes in that dtype (see `Classifier`). The module's modes, `requires_grad`
+    flags and device are always restored.
 
     Args:
         model: module that maps images (B, 3, H, W) float32 to logits (B, C). A `Classifier` uses its own
@@ -75,7 +75,7 @@ def as_classifier(
     device = module_device if device is None else available_device(device)
     with ExitStack() as stack:
         stack.enter_context(_ONE_EVALUATION)
-        stack.enter_context(_isolate_from_caller_settings(device))
+        stack.enter_context(isolated(device))
         if device != module_device or any(tensor.is_inference() for tensor in _tensors_of(model)):
             model = copy.deepcopy(model).to(device)
         stack.enter_context(_restore_state_afterwards(model))
@@ -87,24 +87,6 @@ def as_classifier(
             classifier, checked_images, name=type(model).__name__, n_classes=n_classes
         )
         yield classifier
-
-
-def available_device(device: torch.device | str) -> torch.device:
-    """Return a device, with its index, after checking that it is available.
-
-    Raises:
-        ConfigError: the device is not available.
-    """
-    try:
-        chosen_device = torch.device(device)
-        torch.ones(1, device=chosen_device).item()  # fails on `meta`, which computes only shapes
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            f"Choosing a device failed for {str(device)!r}: PyTorch cannot use it "
-            f"({str(error).splitlines()[0].rstrip('.')}). Choose another device, such as cpu."
-        ) from error
-    # The name `cuda` means the current CUDA device; a tensor on it has the index.
-    return torch.empty(0, device=chosen_device).device
 
 
 def _reject_fixed_mode(model: nn.Module) -> None:
@@ -142,20 +124,6 @@ def _dtype_of(model: nn.Module) -> torch.dtype:
 def _device_of(model: nn.Module) -> torch.device:
     tensors = _tensors_of(model)
     return tensors[0].device if tensors else torch.device("cpu")
-
-
-@contextmanager
-def _isolate_from_caller_settings(device: torch.device) -> Iterator[None]:
-    """Disable contexts and settings of the caller that affect arithmetic and gradients."""
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(mode=False))
-        stack.enter_context(torch.enable_grad())
-        for device_type in sorted({"cpu", device.type}):
-            stack.enter_context(torch.autocast(device_type, enabled=False))
-        stack.enter_context(use_precision("fp32"))
-        if device.type == "cuda":
-            stack.enter_context(torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False))
-        yield
 
 
 def _wrap_as_classifier(

@@ -225,7 +225,7 @@ class StatusReader:
         """Return the cost of worker time, using the largest number of GPUs per worker that the runs reported."""
         known_counts = [run["gpus_per_worker"] for run in runs if run.get("gpus_per_worker") is not None]
         execution = self._plan.config.execution
-        assumed_count = execution.gpus_per_worker if execution.device == "cuda" else 0.0
+        assumed_count = execution.gpus_per_worker if execution.requires_gpu else 0.0
         gpus_per_worker = float(max(known_counts, default=assumed_count))
         hours = worker_seconds / 3600
         return Cost(hours * gpus_per_worker, "GPU-hours") if gpus_per_worker else Cost(hours, "worker-hours")

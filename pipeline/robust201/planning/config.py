@@ -362,6 +362,11 @@ class ExecutionSection(Section):
     """Assumed speed of a worker in billion multiply-accumulates per second, for estimates and for dividing the work; it
     does not affect results. By default 2000 for a GPU, and 10 for each CPU thread."""
 
+    @property
+    def requires_gpu(self) -> bool:
+        """Whether workers must have a GPU."""
+        return self.device == "cuda"
+
     def is_on_cpu(self, has_gpu: bool | None = None) -> bool:
         """Return whether workers compute on a CPU.
 

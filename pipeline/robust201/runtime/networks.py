@@ -6,12 +6,11 @@ from robust201.core.records import ImageSet, Unit
 from robust201.models.buckets import BucketedModel
 from robust201.models.capacity import Capacity, choose_capacity
 from robust201.models.classifier import Classifier
-from robust201.models.graphs import GraphCapture
+from robust201.models.device import GraphCapture, device_memory, is_gpu
 from robust201.models.model import CompiledNetwork
 from robust201.models.network_check import COMPARISON_BATCH, CheckedImages, check_compiled, check_network
 from robust201.planning.config import SweepConfig
 from robust201.planning.weights import WRONG_WEIGHTS_ADVICE, WeightsSource
-from robust201.runtime.devices import device_memory
 from robust201.spaces.base import Space
 from robust201.tasks.attack_kit.batching import MAX_IMAGES_PER_SAMPLE
 from robust201.weights.loading import fill_network
@@ -147,6 +146,6 @@ class NetworkLoader:
             image_size=image_size,
             images_per_sample=MAX_IMAGES_PER_SAMPLE,
         )
-        uses_graphs = execution.cuda_graphs and self._device.type == "cuda" and not compiled.is_constant
+        uses_graphs = execution.cuda_graphs and is_gpu(self._device) and not compiled.is_constant
         prepare = GraphCapture(self._device) if uses_graphs else None
         return BucketedModel(compiled, capacity, device=self._device, prepare=prepare)

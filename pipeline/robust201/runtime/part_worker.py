@@ -13,7 +13,7 @@ import torch
 from robust201.core.errors import StorageError, WorkerBrokenError
 from robust201.core.interrupts import SignalInterrupt
 from robust201.core.records import Bundle, Part, Receipt, UnitFailure
-from robust201.runtime.devices import choose_device, is_out_of_memory
+from robust201.models.device import choose_device, free_cached_memory, is_out_of_memory
 from robust201.runtime.executors.base import WorkSettings
 from robust201.runtime.heartbeat import Heartbeat
 from robust201.runtime.work_log import WorkLog
@@ -67,9 +67,9 @@ class PartWorker:
         """Compute a part, retrying with less memory if it runs out; yield its receipts, and a failure if it fails."""
         remaining_strengths, attempt = part.strengths, 1
         while True:
-            if attempt > 1 and self.device.type == "cuda":
+            if attempt > 1:
                 # Not in the `except` block, in which the error still keeps the tensors of the evaluation alive.
-                torch.cuda.empty_cache()
+                free_cached_memory(self.device)
             try:
                 for receipt in self.compute(Part(part.unit, remaining_strengths, part.start, part.stop), heartbeat):
                     remaining_strengths = tuple(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 from robust201.core.errors import ConfigError
 from robust201.core.files import make_folder, remove_leftovers
@@ -63,9 +64,9 @@ def choose_device_kind(config: TrainingConfig) -> DeviceKind:
         return execution.device
     if execution.executor == "ray" and execution.ray_address:
         require_explicit_device(config)
-    from robust201.runtime.devices import choose_device
+    from robust201.models.device import choose_device
 
-    return "cuda" if choose_device("auto", config.precision).type == "cuda" else "cpu"
+    return cast("DeviceKind", choose_device("auto", config.precision).type)
 
 
 def require_explicit_device(config: TrainingConfig) -> None:
@@ -137,7 +138,10 @@ def run_trainings(
             planner.inputs.test_images(planned_training.training.dataset)  # `save_copies` copies all opened images
         image_hashes = planner.inputs.save_copies()
         on_preview(plan)
-        return _Run(lease, planner, plan, image_hashes, start=start, on_progress=on_progress, say=say).run()
+        tally = _Run(lease, planner, plan, image_hashes, start=start, on_progress=on_progress, say=say).run()
+        if tally.complete:
+            shutil.rmtree(config.results / "images", ignore_errors=True)  # the workers' copies
+        return tally
 
 
 @contextmanager
@@ -251,7 +255,7 @@ class _Run:
         work = TrainingWork(self._config, trainings_by_unit, self._image_hashes, plan.code, device)
         self._driver.run_stage(
             partial(self._start, work),
-            lambda _executor: plan.bundles(trainings, device == "cuda"),
+            lambda _executor: plan.bundles(trainings, device != "cpu"),
             find_committed=self._find_committed,
             on_receipt=self._add_snapshot,
         )

@@ -11,11 +11,9 @@ from collections.abc import Iterator
 from functools import cached_property
 from importlib.metadata import version
 
-import torch
-
 from robust201.core.records import Bundle, EvaluationResult, ImageSet, Part, Receipt, Unit, UnitFailure
 from robust201.images.corrupted import CorruptedStore
-from robust201.models.arithmetic import configure_torch
+from robust201.models.device import configure_torch, describe_device
 from robust201.planning.config import SweepConfig
 from robust201.planning.input_facts import InputFacts
 from robust201.planning.inputs import Inputs, make_worker_space, make_worker_tasks
@@ -120,11 +118,10 @@ class Worker(PartWorker):
     @cached_property
     def _provenance(self) -> dict[str, str]:
         packages = ("robust201", "torch", "numpy", "foolbox", "pyautoattack")
-        device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else platform.machine()
         return {name: version(name) for name in packages} | {
             "python": platform.python_version(),
             "host": socket.gethostname(),
-            "device": f"{self.device.type} {device}",
+            "device": f"{self.device.type} {describe_device(self.device)}",
         }
 
     def _image_set(self, unit: Unit) -> ImageSet:

@@ -11,6 +11,7 @@ from scipy.special import ndtri
 from torch import nn
 from torch.nn import functional
 
+from robust201.models.device import restored_random_state
 from robust201.training.augmentation import to_device
 from robust201.training.draws import image_random_words, uniform
 from robust201.training.recipes import AdversarialTraining, PgdTraining, TradesTraining
@@ -140,11 +141,10 @@ def _attack_mode(network: nn.Module, attack: PgdTraining | TradesTraining) -> It
     Unless `update_statistics` is set, also restore the buffers. The random state is always restored, so that dropout is
     the same with and without an attack.
     """
-    devices = {parameter.device for parameter in network.parameters()}
     buffers = [] if attack.update_statistics else [(buffer, buffer.clone()) for buffer in network.buffers()]
     network.train(attack.mode == "training")
     try:
-        with torch.random.fork_rng(devices=[device for device in devices if device.type == "cuda"]):
+        with restored_random_state(next(network.parameters()).device):
             yield
     finally:
         network.train()

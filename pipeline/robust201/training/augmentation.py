@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from robust201.models.device import copy_to_device
 from robust201.training.draws import epoch_random_words, uniform
 from robust201.training.recipes import Augmentation
 
@@ -24,9 +25,8 @@ _JITTER_ORDERS = np.array(list(itertools.permutations(range(3))))
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Copy an array to a device. Copies to a GPU use pinned memory and do not synchronise."""
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+    """Copy an array to a device, without waiting for a GPU."""
+    return copy_to_device(torch.from_numpy(np.ascontiguousarray(array)), device)
 
 
 class Augmenter:

@@ -20,8 +20,8 @@ def check_device(config: WorkSettings) -> None:
     if execution.executor == "ray" and not execution.ray_address:
         _check_cores(execution)
     is_local = execution.executor == "inline" or not execution.ray_address
-    if is_local and (execution.device == "cuda" or config.precision != "fp32"):
-        from robust201.runtime.devices import choose_device
+    if is_local and (execution.requires_gpu or config.precision != "fp32"):
+        from robust201.models.device import choose_device
 
         choose_device(execution.device, config.precision)
 
@@ -53,11 +53,11 @@ def start_executor(config: WorkSettings, start_worker: StartWorker) -> Executor:
     """Start the executor chosen in the settings, which the caller must close; `start_worker` creates its workers."""
     execution = config.execution
     if execution.executor == "inline":
-        from robust201.runtime.devices import choose_device
+        from robust201.models.device import choose_device, is_gpu
         from robust201.runtime.executors.inline import InlineExecutor
 
         worker = start_worker()
-        is_on_gpu = choose_device(execution.device, config.precision).type == "cuda"
+        is_on_gpu = is_gpu(choose_device(execution.device, config.precision))
         return InlineExecutor(
             worker.run, on_drain=worker.drain, gpus_per_worker=execution.gpus_per_worker if is_on_gpu else 0.0
         )

@@ -249,9 +249,9 @@ class RayExecutor:
         if self._execution.device == "cpu":
             return False
         n_gpus = ray.cluster_resources().get("GPU", 0)
-        needs_gpus = self._execution.device == "cuda" or self._precision == "tf32"  # CPUs do not support tf32
+        needs_gpus = self._execution.requires_gpu or self._precision == "tf32"  # CPUs do not support tf32
         if needs_gpus and not n_gpus and not self._may_grow:
-            setting = "execution.device cuda" if self._execution.device == "cuda" else f"precision {self._precision}"
+            setting = "execution.device cuda" if self._execution.requires_gpu else f"precision {self._precision}"
             raise ConfigError(
                 f"Starting workers failed for {setting}: Ray has no GPU. Set execution.device to cpu and precision to "
                 "fp32, or start Ray on machines with a GPU."

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from robust201.models.device import is_gpu
 from robust201.models.model import Model, Objective, WindowSearch, start_search
 from robust201.tasks.attack_kit.context import Context
 
@@ -14,18 +15,18 @@ CPU_SAMPLES = 64
 CUDA_SAMPLES = 2048
 """Default batch size on CUDA, in samples. `Context.model_batch` replaces it by one that suits the GPU's memory."""
 
-_POOL_BYTES = {"cpu": 2**26, "cuda": 2**30}
+_POOL_BYTES = {"cpu": 2**26, "gpu": 2**30}
 """Maximum size in bytes of Square's pool in float32, by device type. The pool contains the samples from which Square
 fills its batches."""
 
-_POOL_BATCHES = {"cpu": 128, "cuda": 16}
+_POOL_BATCHES = {"cpu": 128, "gpu": 16}
 """Maximum number of batches in Square's pool, by device type. This limit applies if batches are small. At this
 limit, even on CUDA, a full pool has sixteen batches, so the one that may be only partly filled costs little."""
 
 _POOL_COPIES = 6
 """Number of float32 tensors of the size of Square's pool that are in memory at once."""
 
-MAX_IMAGES_PER_SAMPLE = _POOL_COPIES * _POOL_BATCHES["cuda"] + 4
+MAX_IMAGES_PER_SAMPLE = _POOL_COPIES * _POOL_BATCHES["gpu"] + 4
 """Maximum number of float32 images in GPU memory during an attack, per sample in a batch: copies of Square's pool, and
 temporary tensors of a query. APGD needs less: about fourteen images per sample."""
 
@@ -50,10 +51,10 @@ class Batching:
     def of(cls, context: Context, n_values: int) -> "Batching":
         """Return the sizes for images of `n_values` pixel values each."""
         device = context.classifier.device
-        batch_size = context.model_batch or (CUDA_SAMPLES if device.type == "cuda" else CPU_SAMPLES)
+        batch_size = context.model_batch or (CUDA_SAMPLES if is_gpu(device) else CPU_SAMPLES)
         if context.classifier.micro_batch is not None:
             batch_size = min(batch_size, context.classifier.micro_batch)
-        device_type = "cuda" if device.type == "cuda" else "cpu"
+        device_type = "gpu" if is_gpu(device) else "cpu"
         pool_size = min(_POOL_BYTES[device_type] // (4 * max(1, n_values)), _POOL_BATCHES[device_type] * batch_size)
         return cls(batch_size, max(batch_size, pool_size))
 

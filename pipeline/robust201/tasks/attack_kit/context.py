@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from robust201.core.noise import derived_seed
 from robust201.models.classifier import Classifier
+from robust201.models.device import restored_random_state
 from robust201.models.model import Model
 
 
@@ -125,10 +126,7 @@ class Context:
             The seed, for libraries that seed their own generators.
         """
         seed = derived_seed(self.seed, self.key, batch_number)
-        # `manual_seed` and the libraries seed every CUDA device, so restore all. A run on the CPU must not initialise
-        # CUDA.
-        devices = range(torch.cuda.device_count()) if self.classifier.device.type == "cuda" else ()
-        with torch.random.fork_rng(devices=devices):
+        with restored_random_state(self.classifier.device):
             torch.manual_seed(seed)
             yield seed
 

@@ -13,12 +13,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from robust201.core.errors import EvaluationError
 from robust201.core.noise import generator
 from robust201.models.classifier import Classifier
+from robust201.models.device import is_gpu
 from robust201.tasks.attack_kit.context import Context
 from robust201.tasks.measures.parameters import DerivativeParameters, Mode
 
-_PASS_IMAGES = {"cpu": 64, "cuda": 256}
-"""Number of images per pass, by device type. A pass keeps its graph, and second derivatives take about 40 MB per image
-for the published networks."""
+_CPU_IMAGES, _GPU_IMAGES = 64, 256
+"""Number of images per pass on a CPU and on a GPU. A pass keeps its graph, and second derivatives take about 40 MB per
+image for the published networks."""
 
 
 def copy_in_mode(classifier: Classifier, mode: Mode) -> nn.Module:
@@ -111,7 +112,7 @@ def pass_slices(classifier: Classifier, n_images: int, start: int = 0) -> Iterat
     In evaluation mode, the size affects only rounding. In training mode, do not use this function: batches must not be
     split.
     """
-    n_pass_images = _PASS_IMAGES.get(classifier.device.type, 64)
+    n_pass_images = _GPU_IMAGES if is_gpu(classifier.device) else _CPU_IMAGES
     n_pass_images = min(n_pass_images, classifier.micro_batch or n_pass_images)
     for first_image in range(start, start + n_images, n_pass_images):
         yield slice(first_image, min(first_image + n_pass_images, start + n_images))

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robust201.models.arithmetic import cumulative_sum
+from robust201.models.device import cumulative_sum
 from robust201.tasks.attack_kit.batching import BatchedModel
 from robust201.tasks.attack_kit.samples import Samples
 from robust201.tasks.constraints import CONSTRAINTS, Constraint

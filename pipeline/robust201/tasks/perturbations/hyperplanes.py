@@ -18,7 +18,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from robust201.models.arithmetic import cumulative_sum
+from robust201.models.device import cumulative_sum
 
 _INFINITE_RATIO = 1e12
 """Number that stands for an infinite ratio."""

@@ -9,7 +9,7 @@ import math
 
 import torch
 
-from robust201.models.arithmetic import cumulative_sum
+from robust201.models.device import cumulative_sum
 
 
 def correction_to_l1(clean: torch.Tensor, difference: torch.Tensor, radii: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from robust201.core.precision import has_avx512
+from robust201.models.device import has_avx512
 
 LIBRARY: Final = Path(__file__).with_name("_native.so")
 C_SOURCE: Final = Path(__file__).with_name("native.c")

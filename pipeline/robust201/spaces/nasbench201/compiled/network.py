@@ -14,9 +14,10 @@ from torch import nn
 from torch.nn import functional
 
 from robust201.core.memory import keep_freed_memory
-from robust201.core.precision import Precision, check_precision, feature_map_dtype
+from robust201.core.precision import Precision
 from robust201.core.records import Normalisation
 from robust201.models.classifier import cast_convolutions
+from robust201.models.device import check_device, feature_map_dtype
 from robust201.models.model import Objective, differentiate_objective
 from robust201.spaces.nasbench201.compiled import kernels, native
 from robust201.spaces.nasbench201.compiled.blocks import Block, CellBlock, NeededForms, ReductionBlock, Tape, Value
@@ -330,7 +331,7 @@ def compile_network(
         n_classes: number of classes.
         device: device for the computation.
         precision: the arithmetic (`core.precision.PRECISIONS`). Weights are folded in float64 and rounded once,
-            directly to the precision's dtype. ``tf32`` requires `models.arithmetic.configure_torch`.
+            directly to the precision's dtype. ``tf32`` requires `models.device.configure_torch`.
 
     Raises:
         ArchitectureError: the string is not a cell.
@@ -349,7 +350,7 @@ def compile_network(
             f"{network.classifier.out_features}. Load the checkpoint for this dataset."
         )
     device = torch.device(device)
-    check_precision(precision, device)
+    check_device(device, precision)
     if device.type == "cpu":
         keep_freed_memory()
     dtype = feature_map_dtype(precision)
