@@ -120,9 +120,10 @@ def test_side_of_follows_published_schedule():
         1001: 5,
         2001: 4,
     }
-    assert {query: side_of(query, 0.8, shape) for query in expected_sides} == expected_sides
-    assert side_of(9999, 0.8, shape) == 1
-    assert side_of(0, 1.0, (3, 16, 8)) == 8
+    assert {query: side_of(query, 0.8, shape, "Linf") for query in expected_sides} == expected_sides
+    assert side_of(9999, 0.8, shape, "Linf") == 1
+    assert side_of(0, 1.0, (3, 16, 8), "Linf") == 8
+    assert [side_of(query, 0.8, shape, "L2") for query in (0, 11, 51, 9999)] == [29, 21, 15, 3]
 
 
 @pytest.mark.parametrize("shape", [(3, 224, 224), (3, 260, 260)])

@@ -100,7 +100,8 @@ def check_batches(
 
     def count_faults(violations: torch.Tensor) -> int:
         """Return the number of violations, after checking the watch."""
-        n_violations, n_faults = torch.stack((violations, violations * 0 if watch is None else watch.n_faults)).tolist()
+        n_recorded = torch.zeros_like(violations) if watch is None else watch.n_faults
+        n_violations, n_faults = torch.stack((violations, n_recorded)).cpu().tolist()
         if n_faults and watch is not None:
             faults = watch.describe_faults(
                 context.attacked_model, to_float(request.images), request.labels, request.indices

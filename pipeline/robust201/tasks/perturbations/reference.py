@@ -6,6 +6,7 @@ including those that are misclassified without an attack. AutoAttack attacks onl
 and returns the clean image if the attack does not succeed.
 """
 
+import functools
 import os
 import sys
 import warnings
@@ -69,31 +70,38 @@ def attack(context: Context, options: Any, request: Request) -> Iterator[Perturb
         yield from _minimum_norm_batches(context, options, request)
         return
     stages = TASKS[context.key].stages(options)
-    perturb = _run_foolbox if type(options) in _FOOLBOX else _run_autoattack
     for strength_index, strength in enumerate(request.strengths):
         radius = CONSTRAINTS[options.norm].radius(strength) if isinstance(options, Attack) else None
         for batch_number, batch in context.batches(len(request.images)):
             positions = positions_of(batch, request.images.device)
             pixels, labels = to_float(request.images[batch]), request.labels[batch]
-
-            def run(stage_options: Any, rows: torch.Tensor | slice) -> torch.Tensor:
-                with context.seeded(batch_number) as seed, torch.enable_grad():
-                    perturbed = perturb(context, stage_options, radius, seed, pixels[rows], labels[rows])
-                # Rounding in interpolations and projections may move values slightly outside [0, 1].
-                return perturbed.detach().clamp(0, 1)
-
+            run = functools.partial(_run, context, batch_number, radius)
             if len(stages) == 1:
-                yield Perturbed(strength_index, positions, run(options, slice(None)))
+                yield Perturbed(strength_index, positions, run(options, pixels, labels))
             else:
                 for rows, images in _run_stages(context, request, stages, run, pixels, labels):
                     yield Perturbed(strength_index, positions[rows], images)
+
+
+_Run = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(options, pixels (B, C, H, W), labels (B,)) → perturbed pixels."""
+
+
+def _run(
+    context: Context, batch_number: int, radius: float | None, options: Any, pixels: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
+    run_library = _run_foolbox if type(options) in _FOOLBOX else _run_autoattack
+    with context.seeded(batch_number) as seed, torch.enable_grad():
+        perturbed = run_library(context, options, radius, seed, pixels, labels)
+    # Rounding in interpolations and projections may move values slightly outside [0, 1].
+    return perturbed.detach().clamp(0, 1)
 
 
 def _run_stages(
     context: Context,
     request: Request,
     stages: Sequence[tuple[str, Parameters]],
-    run: Callable[[Any, torch.Tensor], torch.Tensor],
+    run: _Run,
     pixels: torch.Tensor,
     labels: torch.Tensor,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -103,7 +111,7 @@ def _run_stages(
         if number:
             if request.on_stage is not None:
                 request.on_stage(number, key)
-            images = run(options, remaining)
+            images = run(options, pixels[remaining], labels[remaining])
         correct = context.classifier.logits(images).argmax(dim=1) == labels[remaining]
         if not correct.all():
             yield remaining[~correct], images[~correct]
