@@ -1,7 +1,6 @@
 """The Python API: evaluate, attack, load_model and place."""
 
 import copy
-import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,7 +28,6 @@ from robust201.tasks.constraints import parse_radius
 from robust201.tasks.evaluate import evaluate_part
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
-from tests.support.fabricated import export, make_plan
 from tests.support.precision_settings import FP32_SETTINGS, effective_settings, raw_settings, tf32_everywhere
 from tests.support.small_results import write_results
 from tests.support.tiny_networks import (
@@ -352,7 +350,7 @@ def test_load_model_rejects_wrong_arguments_in_one_line(tmp_path: Path, tiny_wei
     save_file({"a": torch.zeros(1)}, file)
     for error, message, arguments in (
         (CheckpointError, "expected a checkpoint, got", (5, "digits", tiny_weights)),
-        (ConfigError, "Did you mean 'digits'", (21, "digit", tiny_weights)),
+        (ConfigError, "'digit'", (21, "digit", tiny_weights)),
         (ArchitectureError, "99999", (99_999, "digits", tiny_weights)),
         (ConfigError, "neither of `store` and `weights` is set", (21, "digits")),
     ):
@@ -360,26 +358,9 @@ def test_load_model_rejects_wrong_arguments_in_one_line(tmp_path: Path, tiny_wei
             load_model(*arguments)
     with pytest.raises(CheckpointError, match="the tensors are not those of ResNet"):
         load_model("resnet18", "cifar10", weights=file)
-    with pytest.raises(ArchitectureError, match="Did you mean 'resnet18'"):
-        load_model("resnet1", "cifar10", weights=file)
-    with pytest.raises(CheckpointError, match="No such file or directory"):
-        load_model("resnet18", "cifar10", weights=tmp_path / "none.safetensors")
-    with pytest.raises(ConfigError, match="Choosing a device failed for 'abacus'"):
-        load_model(21, "digits", tiny_weights, device="abacus")
 
 
 # --- place
-
-
-def test_place_names_networks_of_other_spaces(tmp_path: Path) -> None:
-    plan = dataclasses.replace(make_plan(["resnet18", "resnet34"], ["clean"], ["digits"]), space_name="zoo")
-    export(tmp_path / "dataset", plan)
-    dataset = RobustnessDataset(tmp_path / "dataset")
-    result = pd.DataFrame({"key": ["clean", "fog"], "strength": [0.0, 1.0], "accuracy": [0.5, 0.5]})
-    placement = place(result, dataset, data="digits")
-    assert placement["architectures"].tolist() == [2, 0]
-    assert placement["best_architecture"][0] in ("resnet18", "resnet34")
-    assert placement["best_architecture"].isna().tolist() == [False, True]
 
 
 def test_place_ranks_among_evaluated_architectures(tmp_path: Path) -> None:
@@ -400,10 +381,6 @@ def test_place_ranks_among_evaluated_architectures(tmp_path: Path) -> None:
     assert placement["best"].tolist()[:2] == [0.9, 0.3]
     assert placement["best_architecture"].tolist()[:2] == [0, 3]
     assert placement["rank"].isna().tolist() == [False, False, False, True, True]
-    with pytest.raises(ConfigError, match=r"data='cifar01'.*Did you mean 'cifar10'"):
-        place(result, dataset, data="cifar01")
-    with pytest.raises(ConfigError, match="lacks these columns: strength, accuracy"):
-        place(result[["key"]], dataset)
 
 
 # --- package and warnings
@@ -414,35 +391,3 @@ def test_package_import_loads_no_heavy_libraries() -> None:
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert process.stdout.strip() == "[]"
     assert callable(robust201.evaluate)
-
-
-def test_evaluate_writes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **OPTIONS)
-    assert list(tmp_path.iterdir()) == []
-
-
-class _NetworkWithUselessGradients(torch.nn.Module):
-    """A network whose logits are rounded or multiplied, which makes its gradients useless."""
-
-    def __init__(self, network: torch.nn.Module, factor: float, *, is_rounded: bool) -> None:
-        super().__init__()
-        self.network, self.factor, self.is_rounded = network, factor, is_rounded
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        logits = self.network(images) * self.factor
-        return logits.round() if self.is_rounded else logits
-
-
-@pytest.mark.parametrize(("factor", "is_rounded"), [(100.0, True), (1e6, False)], ids=["rounded", "saturated"])
-def test_evaluate_warns_about_networks_with_zero_gradients(factor: float, is_rounded: bool) -> None:
-    model = robust201.load_model(13714, "digits", "bundled:benchmark_data/demo")
-    images = select(load_images("digits"), count=20, seed=0)
-    with pytest.warns(RobustWarning, match="the gradient of the loss is zero"):
-        evaluate(
-            _NetworkWithUselessGradients(model, factor, is_rounded=is_rounded),
-            images.images,
-            images.labels,
-            [{"fgsm": {"epsilons": ["8/255"]}}],
-            progress=False,
-        )

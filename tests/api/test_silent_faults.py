@@ -1,7 +1,6 @@
 """Networks whose numbers would be wrong without a word are rejected or reported; numbers of their twins are right."""
 
 import warnings
-from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -84,9 +83,6 @@ def accuracies_of(network: nn.Module, images: ImageSet, *keys: Any, **options: A
 # --- outputs that are not one tensor ----------------------------------------------------------------------------------
 
 
-Outputs = namedtuple("Outputs", ["logits", "auxiliary"])
-
-
 @dataclass
 class ModelOutput:
     loss: torch.Tensor | None
@@ -95,10 +91,6 @@ class ModelOutput:
 
 MULTIPLE_OUTPUTS: dict[str, tuple[Callable[[torch.Tensor], Any], str, str]] = {
     "tuple": (lambda logits: (logits, -logits), r"tuple \(\[0\]: float32 \(20, 10\), \[1\]: float32", r"\[0\]"),
-    "one-tuple": (lambda logits: (logits,), r"tuple \(\[0\]: float32 \(20, 10\)\)", r"\[0\]"),
-    "features": (lambda logits: (logits.repeat(1, 51), logits), r"\[0\]: float32 \(20, 510\), \[1\]", r"\[0\]"),
-    "named tuple": (lambda logits: Outputs(logits, -logits), r"Outputs \(\[0\]: float32 \(20, 10\)", r"\[0\]"),
-    "list": (lambda logits: [logits, logits], r"list \(\[0\]: float32 \(20, 10\)", r"\[0\]"),
     "dict": (lambda logits: {"aux": -logits, "logits": logits}, r"dict \(\['aux'\]: float32", r"\['logits'\]"),
     "dataclass": (lambda logits: ModelOutput(None, logits), r"ModelOutput \(\.loss: .*\.logits: f", r"\.logits"),
     "nothing": (lambda _logits: None, "an object of type NoneType", r"\[0\]"),
@@ -147,6 +139,7 @@ def add_contrast(images: torch.Tensor, constant: float) -> torch.Tensor:
 
 @pytest.mark.parametrize("engine", ["fused", "reference"])
 @pytest.mark.parametrize("key", GRADIENT_ATTACKS)
+@pytest.mark.slow_combinations
 def test_attack_with_nan_gradients_is_rejected(key: str, engine: str, core: nn.Module, images: ImageSet) -> None:
     network = Changed(core, lambda pixels: add_contrast(pixels, 0))
     assert accuracies_of(network, images, "clean") == [1.0]

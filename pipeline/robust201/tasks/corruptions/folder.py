@@ -137,11 +137,11 @@ def generate_corruptions(
         with _block_corrupter(job, workers) as corrupt_blocks:
             for key in unfinished:
                 blocks = report_progress(corrupt_blocks(key))
-                made.write(key, blocks, shape=shape, recipe=recipes[key], info={"libraries": _library_versions()})
+                made.write(key, blocks, shape=shape, recipe=recipes[key], info={"libraries": library_versions()})
     return open_generated(folder, images)
 
 
-def _library_versions() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
     """Return the versions of the libraries that may affect generated pixels."""
     import PIL
     import scipy
