@@ -150,7 +150,7 @@ def test_bounded_heads_are_reported(head: nn.Module, core: nn.Module, images: Im
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         accuracies = accuracies_of(network, images, "clean", FGSM)
-    assert accuracies == [loop_accuracy(network, images), loop_accuracy(network, images, EPSILON)]
+    assert accuracies == [loop_accuracy(network, images), loop_accuracy(network, images, 8 / 255)]
     assert str(caught[0].message).startswith("Sequential seems to end in a ")
 
 
