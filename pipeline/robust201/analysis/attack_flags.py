@@ -119,14 +119,16 @@ class _Rule:
     Attributes:
         check: name of the check.
         reason: possible cause; ``{limit}`` stands for the largest plausible accuracy at a huge epsilon.
-        margin: largest difference that is not flagged; `exact` and `chance` stand for the margin for chance, which
-            `exact` drops if the caller requests it.
+        tolerance: largest difference that is not flagged.
+        margin: whether the tolerance is a margin for chance instead: `always`, unless any difference is to be flagged
+            (`optional`), or `never`.
     """
 
     check: str
     reason: str
     compare: _Compare
-    margin: float | Literal["exact", "chance"] = 0.0
+    tolerance: float = 0.0
+    margin: Literal["always", "optional", "never"] = "never"
 
 
 def _compare_attacks(weak_roles: Collection[str], strong_role: str) -> _Compare:
@@ -182,25 +184,25 @@ _RULES = (
         "black-box stronger",
         "an attack without gradients should not beat one with them: gradients may be masked",
         _compare_attacks({"black box"}, "white box"),
-        "exact",
+        margin="optional",
     ),
     _Rule(
         "single step stronger",
         "one step should not beat many: the iterative attack may be stuck, or its step too small",
         _compare_attacks({"single step"}, "white box"),
-        "exact",
+        margin="optional",
     ),
     _Rule(
         "ensemble weaker",
         "no attack should fool an image that AutoAttack's standard version does not fool",
         _compare_attacks({"single step", "white box", "black box", "nearest"}, "ensemble"),
-        "exact",
+        margin="optional",
     ),
     _Rule(
         "not monotone",
         "a larger ball contains the smaller one: the attack at the larger epsilon did not converge",
         _compare_strengths,
-        "chance",
+        margin="always",
     ),
     _Rule(
         "far from chance",
@@ -234,13 +236,12 @@ def find_flags(
     because it proves that only the weaker attack fools some of these images.
     """
     limit = min(1.0, 1 / n_classes + NEAR_CHANCE)
+    margins = ("always",) if flag_any_difference else ("always", "optional")
     flags = []
     for rule in _RULES:
         comparisons = list(rule.compare(results, limit))
         for where, higher, lower in comparisons:
-            margin = rule.margin
-            if isinstance(margin, str):
-                margin = 0.0 if margin == "exact" and flag_any_difference else _ChanceMargin(n_images, len(comparisons))
+            margin = _ChanceMargin(n_images, len(comparisons)) if rule.margin in margins else rule.tolerance
             networks, n_checked = _find_excess(higher, lower, margin)
             if networks:
                 reason = rule.reason.format(limit=limit)

@@ -326,7 +326,19 @@ def _attack(
     **defaults: Any,
 ) -> Task:
     defaults = {"epsilons": _EPSILONS[norm]} | defaults
-    return Task(key, "attack", model, module, passes, defaults, procedure, CONSTRAINTS[norm], key, engines, name=name)
+    return Task(
+        key,
+        "attack",
+        model,
+        module,
+        passes,
+        defaults,
+        procedure,
+        CONSTRAINTS[norm],
+        attack=key,
+        engines=engines,
+        name=name,
+    )
 
 
 def _attack_in_all_norms(
