@@ -35,7 +35,7 @@ from robust201.models.classifier import Classifier
 from robust201.models.device import GraphCapture, configure_torch
 from robust201.spaces.nasbench201.compiled.network import max_bytes_per_image
 from robust201.tasks import TASKS
-from robust201.tasks.attack_kit.attack_job import MAX_IMAGES_PER_SAMPLE
+from robust201.tasks.attack_kit.batching import MAX_IMAGES_PER_SAMPLE
 from robust201.tasks.attack_kit.context import to_float
 from robust201.tasks.parameters import Parameters
 from tests.support.library_parity import compare

@@ -12,7 +12,7 @@ from robust201.models.network_check import COMPARISON_BATCH, CheckedImages, chec
 from robust201.planning.config import SweepConfig
 from robust201.planning.weights import WRONG_WEIGHTS_ADVICE, WeightsSource
 from robust201.spaces.base import Space
-from robust201.tasks.attack_kit.attack_job import MAX_IMAGES_PER_SAMPLE
+from robust201.tasks.attack_kit.batching import MAX_IMAGES_PER_SAMPLE
 from robust201.weights.loading import fill_network
 
 
@@ -56,8 +56,7 @@ class LoadedNetwork:
         """Check the network's outputs, at the first call only (see `check_compiled`); `limit` must be called first."""
         if self._is_checked:
             return
-        # A sweep compares accuracies with chance when it is verified, because many cells cannot be trained.
-        checked_images = CheckedImages.of(images, self.classifier.device)._replace(labels=None)
+        checked_images = CheckedImages.of(images, self.classifier.device)
         if self.model is None:
             check_network(self.classifier, checked_images, name=name, n_classes=images.n_classes)
         else:
