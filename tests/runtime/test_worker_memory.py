@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from robust201.export import export_dataset
-from robust201.models.buckets import BucketedModel
+from robust201.models import batch_sizes
 from robust201.models.classifier import Classifier
 from robust201.models.device import is_out_of_memory
 from robust201.models.network_check import CheckedImages, check_network
@@ -71,7 +71,7 @@ def set_device_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None
     def set_memory(gigabytes: float) -> None:
         free_and_total = round(gigabytes * GIGABYTE), round(gigabytes * GIGABYTE)
         monkeypatch.setattr(networks, "device_memory", lambda _: free_and_total)
-        monkeypatch.setattr(network, "CPU_CHUNK", None)
+        monkeypatch.setattr(batch_sizes, "peak_bytes", lambda *_: 0)
 
     return set_memory
 
@@ -163,14 +163,15 @@ def test_micro_batch_halving_is_logged(make_sweep: MakeSweep, limit_memory) -> N
 
 
 @pytest.mark.parametrize("key", ["clean", "fgsm", "pgd", "aa_square", "brightness"])
-def test_bucket_size_is_halved_if_device_memory_runs_out(
+def test_padded_batch_is_halved_if_device_memory_runs_out(
     make_sweep: MakeSweep, limit_memory, set_device_memory, key
 ) -> None:
-    set_device_memory(0.001)
-    sizes = limit_memory(40)
+    set_device_memory(1)
+    sizes = limit_memory(10)
     config = make_sweep(architectures=[21], keys={key: TINY_KEYS[key]}, engine="fused")
     assert run_sweep(config, make_executor).complete
-    assert running_minima(sizes) == [256, 128, 64, 32]
+    assert sizes[:2] == [8, 8]  # trial passes
+    assert running_minima(sizes[2:]) == [16, 8]
 
 
 @pytest.mark.parametrize("engine", ["reference", "fused"])
@@ -226,57 +227,20 @@ def test_results_do_not_depend_on_device_memory_or_micro_batch(
     assert exports[0] == exports[1] == exports[2]
 
 
-def test_network_is_released_before_next_is_loaded(
-    make_sweep: MakeSweep, set_device_memory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_device_memory(1)
-    events: list[tuple[str, int]] = []
-    release, initialise = BucketedModel.release, BucketedModel.__init__
-
-    def record_release(self):
-        events.append(("release", id(self)))
-        release(self)
-
-    def record_initialisation(self, *arguments, **options):
-        events.append(("start", id(self)))
-        initialise(self, *arguments, **options)
-
-    monkeypatch.setattr(BucketedModel, "release", record_release)
-    monkeypatch.setattr(BucketedModel, "__init__", record_initialisation)
-    assert run_sweep(make_sweep(engine="fused", keys={"clean": {}}), make_executor).complete
-    (first_event, started_id), (second_event, released_id), (third_event, _) = events
-    assert (first_event, second_event, third_event) == ("start", "release", "start")
-    assert started_id == released_id
-
-
 @pytest.mark.parametrize(("gpus_per_worker", "share"), [(0.5, 0.5), (1, 1), (2, 1)])
+@pytest.mark.parametrize("engine", ["reference", "fused"])
 def test_device_memory_is_divided_among_workers(
-    make_sweep: MakeSweep, set_device_memory, monkeypatch: pytest.MonkeyPatch, gpus_per_worker, share
+    make_sweep: MakeSweep, set_device_memory, monkeypatch: pytest.MonkeyPatch, engine, gpus_per_worker, share
 ) -> None:
     set_device_memory(8)
     recorded_shares = []
-    choose = networks.choose_capacity
 
-    def record_and_choose_capacity(**options):
-        recorded_shares.append((options["share"], options["image_size"]))
-        return choose(**options)
+    def record_and_fit_memory(model, shape, *arguments, **options):
+        recorded_shares.append((options["share"], shape))
+        batch_sizes.fit_memory(model, shape, *arguments, **options)
 
-    monkeypatch.setattr(networks, "choose_capacity", record_and_choose_capacity)
+    monkeypatch.setattr(networks, "fit_memory", record_and_fit_memory)
     execution = {"gpus_per_worker": gpus_per_worker}
-    config = make_sweep(architectures=[21], keys={"clean": {}}, engine="fused", execution=execution)
+    config = make_sweep(architectures=[21], keys={"clean": {}}, engine=engine, execution=execution)
     assert run_sweep(config, make_executor).complete
-    assert recorded_shares == [(share, 32)]
-
-
-def test_images_are_copied_to_device_once_per_dataset(make_sweep: MakeSweep, monkeypatch) -> None:
-    copied_datasets = []
-    copy_to_device = worker.copy_to_device
-
-    def record_and_copy_to_device(images, device):
-        copied_datasets.append(images.dataset)
-        return copy_to_device(images, device)
-
-    monkeypatch.setattr(worker, "copy_to_device", record_and_copy_to_device)
-    sweep = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}})
-    assert run_sweep(sweep, make_executor).complete
-    assert copied_datasets == ["digits"]
+    assert recorded_shares == [(share, (3, 32, 32))]

@@ -17,12 +17,6 @@ from robust201.tasks.attack_kit.batching import Batching, logits_of, slices_of_e
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
 from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers, ImageShape, RandomNumbers
 
-CPU_SAMPLES = 64
-"""Batch size on the CPU, in samples. The activations of one batch fit into a processor's cache."""
-
-CUDA_SAMPLES = 2048
-"""Default batch size on CUDA, in samples. `Context.model_batch` replaces it by one that suits the GPU's memory."""
-
 _POOL_BYTES = {"cpu": 2**26, "gpu": 2**30}
 """Maximum size in bytes of Square's pool in float32, by device type. The pool contains the samples from which Square
 fills its batches."""
@@ -191,9 +185,7 @@ def make_job(context: Context, request: Request, epsilons: Sequence[float], mode
     """
     images = request.images
     device = context.classifier.device
-    batch_size = context.model_batch or (CUDA_SAMPLES if is_gpu(device) else CPU_SAMPLES)
-    if context.classifier.micro_batch is not None:
-        batch_size = min(batch_size, context.classifier.micro_batch)
+    batch_size = context.attacked_model.batch_sizes.attack_samples
     sample_bytes = 4 * max(1, int(np.prod(images.shape[1:])))
     device_type = "gpu" if is_gpu(device) else "cpu"
     pool_size = max(batch_size, min(_POOL_BYTES[device_type] // sample_bytes, _POOL_BATCHES[device_type] * batch_size))
