@@ -172,7 +172,7 @@ def compare_on_digits(
     # Every fourth label is made wrong, because the attacks treat misclassified images differently.
     labels[3::4] = (labels[3::4] + 1) % images.n_classes
     for key in ("fgsm", "pgd", "pgd_l2", "aa_apgd-ce", "aa_square"):
-        fields = TASKS[key].parameters.model_fields
+        fields = TASKS[key].field_names
         supported_parameters: dict[str, Any] = {
             name: value for name, value in attack_parameters.items() if name in fields
         }

@@ -278,12 +278,13 @@ def export_step(folder: Path) -> str:
     from robust201.export.pool import default_processes
 
     store = ShardStore.open(folder)
-    processes = default_processes(parquet=True)
+    inventory = store.inventory()
+    processes = default_processes(inventory.n_evaluations, parquet=True)
     with sampling_memory() as peak:
         report = export_dataset(
             load_plan(folder),
             store,
-            store.inventory(),
+            inventory,
             folder.with_name("dataset"),
             formats=("json", "parquet"),
             processes=processes,

@@ -64,7 +64,7 @@ from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
 from robust201.tasks.corruptions.generator import MIN_IMAGE_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import has_predictions, summarise
-from robust201.tasks.parameters import Parameters, SpatialParameters, Square
+from robust201.tasks.parameters import Parameters, Spatial, Square
 from robust201.tasks.perturbations.contract import check_batches, perturb
 from robust201.tasks.user_task import UserTask
 from robust201.weights.loading import fill_network, read_weights
@@ -193,7 +193,7 @@ def evaluate(
             Floats that are not multiples of 1/255 are not rounded, and the result's `protocols` records this. The
             result of `robust201.images.load_images` is accepted, too; `labels` must then be None.
         labels: (N,) or (N, 1) integers in [0, C).
-        keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"epsilons_255": [8]}}]``;
+        keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"steps": 80}}]``;
             ``"corruptions"`` means all corruptions, ``"autoattack"`` AutoAttack, ``"paper"`` the dataset paper's keys.
             A custom task has the fields of a sweep (docs/your-own.md), such as ``{"mine": {"file": "my_attack.py",
             "norm": "Linf", "strengths": [8]}}``.
@@ -257,7 +257,7 @@ def evaluate(
     common_arguments = _CommonArguments(as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
     with shown_progress(progress) as evaluation_progress, common_arguments.open_context(model, user_images) as context:
         image_set = _adapt_images(user_images, context.classifier)
-        if preset == "quick" and image_set.n_classes < TASKS["aa_standard"].parameters.min_classes:
+        if preset == "quick" and image_set.n_classes < TASKS["aa_standard"].model.min_classes:
             parsed_keys = [
                 pair
                 for task, parameters in parsed_keys
@@ -542,8 +542,7 @@ def attack(
     images: Any,
     labels: Any,
     *,
-    epsilon_255: float | Sequence[float] | None = None,
-    epsilon: float | Sequence[float] | None = None,
+    epsilon: float | str | Sequence[float | str] | None = None,
     normalisation: Normalisation | tuple[Sequence[float], Sequence[float]] | None = None,
     n_classes: int | None = None,
     seed: int = 0,
@@ -559,8 +558,8 @@ def attack(
         model: see `evaluate`.
         images: N images; see `evaluate`.
         labels: see `evaluate`.
-        epsilon_255: S radii of an Linf ball in units of 1/255; None takes the attack's defaults.
-        epsilon: S radii of an L2 or L1 ball in units of the pixel range; None takes the attack's defaults.
+        epsilon: S radii of the ball, for pixels in [0, 1]: numbers, or text such as ``"8/255"``; None takes the
+            attack's defaults.
         normalisation: see `evaluate`.
         n_classes: see `evaluate`.
         seed: see `evaluate`.
@@ -582,19 +581,11 @@ def attack(
     if task.kind != "attack":
         attacks = ", ".join(name for name, task in TASKS.items() if task.kind == "attack")
         raise ConfigError(f"Attacking failed for {key!r}: it is not an attack. Use one of {attacks}.")
-    field = "epsilons_255" if "epsilons_255" in task.parameters.model_fields else "epsilons"
-    radii, other_radii = (epsilon_255, epsilon) if field == "epsilons_255" else (epsilon, epsilon_255)
-    if task.constraint is None and (radii, other_radii) != (None, None):
+    if task.constraint is None and epsilon is not None:
         raise ConfigError(f"Attacking failed for {key!r}: this attack has no epsilon. Leave epsilon out.")
-    if task.constraint is not None and other_radii is not None:
-        raise ConfigError(
-            f"Attacking failed for {key!r}: its radius in {task.constraint.name} is set with "
-            f"{field.replace('epsilons', 'epsilon')}, not {'epsilon' if field == 'epsilons_255' else 'epsilon_255'}. "
-            f"Pass {field.replace('epsilons', 'epsilon')}."
-        )
-    requested_radii = None if radii is None else np.atleast_1d(np.asarray(radii)).tolist()
+    requested = None if epsilon is None else np.atleast_1d(np.asarray(epsilon, dtype=object)).tolist()
     attack_parameters = _parse_parameters(
-        task, parameters | ({} if requested_radii is None else {field: requested_radii}), engine
+        task, parameters if requested is None else parameters | {"epsilons": requested}, engine
     )
     strengths = attack_parameters.strengths
     image_set = as_image_set(images, labels)
@@ -608,7 +599,10 @@ def attack(
             torch.from_numpy(image_set.labels).to(torch_device),
         )
         request = Request(strengths, pixels, label_tensor, image_set.indices)
-        positions = [strengths.index(strength) for strength in (requested_radii or strengths)]
+        requested_strengths = (
+            strengths if task.constraint is None or requested is None else map(task.constraint.strength_of, requested)
+        )
+        positions = [strengths.index(strength) for strength in requested_strengths]
         attacked = torch.empty((len(strengths), *pixels.shape), device=torch_device)
         name = f"{type(model).__name__} images {task.key}"
         perturbed = perturb(task, context, attack_parameters, request, name=name)
@@ -924,8 +918,7 @@ def _parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
             f"{reprlib.repr(fields)}. Write {{{task.key!r}: {{…}}}}."
         )
     values = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in (fields or {}).items()}
-    task_fields = [*task.parameters.model_fields, *task.parameters.field_aliases]
-    known_fields = [name for name in task_fields if task.kind != "measure" or name not in _IMAGE_FIELDS]
+    known_fields = [name for name in task.field_names if task.kind != "measure" or name not in _IMAGE_FIELDS]
     for name in values:
         if name not in known_fields:
             raise ConfigError(
@@ -934,9 +927,9 @@ def _parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
             )
     task.load(engine)  # raises if the task does not support the engine
     try:
-        parameters = task.parameters(**values)
+        parameters: Parameters = task.parameters(**values)
     except ValidationError as error:
-        problem = describe_problem(error, task.parameters)
+        problem = describe_problem(error, task.model)
         remedy = "" if re.search(r"[.?] [A-Z]", problem) else " Correct it."
         raise ConfigError(f"Reading parameters failed for {task.key}: {problem}{remedy}") from error
     reason = parameters.unsupported_engine_reason(engine)
@@ -969,7 +962,7 @@ _N_GRADIENT_IMAGES = 64
 
 
 def _is_black_box(task: Task) -> bool:
-    return issubclass(task.parameters, Square | SpatialParameters)
+    return issubclass(task.model, Square | Spatial)
 
 
 def _measure_zero_gradients(context: Context, image_set: ImageSet) -> float:

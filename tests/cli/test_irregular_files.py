@@ -14,7 +14,7 @@ COMMANDS = ("status", "verify", "export", "merge --compact", "merge")
 
 def make_arguments(command: str, results: Path) -> list[object]:
     out_options = ["--out", results.parent / "out"] if command in {"export", "merge"} else []
-    return [*command.split(), results, *out_options, *(["--processes", 1] if command == "export" else [])]
+    return [*command.split(), results, *out_options]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

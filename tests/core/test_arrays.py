@@ -47,7 +47,7 @@ def test_read_npy_raises_only_value_error_for_damaged_files(tmp_path: Path) -> N
 @pytest.mark.parametrize("array", [np.array(["text"]), np.array([{}], dtype=object), np.zeros(2, "f8,i4")])
 def test_read_npy_rejects_non_numeric_arrays(tmp_path: Path, array: np.ndarray) -> None:
     np.save(tmp_path / "a.npy", array, allow_pickle=True)
-    with pytest.raises(ValueError, match="header"):
+    with pytest.raises(ValueError, match=r"an array of|Object"):
         read_npy(tmp_path / "a.npy")
 
 

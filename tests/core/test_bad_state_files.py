@@ -63,7 +63,7 @@ def test_status_ignores_damaged_progress_files(
 def test_export_replaces_an_export_with_damaged_files(
     finished_results: Path, tmp_path: Path, robust201: RunCommand, name: str, damage: str
 ) -> None:
-    command = ("export", finished_results, "--out", tmp_path / "out", "--licence", "mit", "--processes", 1)
+    command = ("export", finished_results, "--out", tmp_path / "out")
     assert robust201(*command).code == 0
     path = tmp_path / "out" / name
     path.parent.mkdir(exist_ok=True)

@@ -226,7 +226,7 @@ def test_run_reports_missing_write_permission(robust201, write_sweep, finished_r
 
     shards_before = set(shard_paths(finished_results))
     monkeypatch.setattr(Path, "replace", raise_permission_error)
-    command_result = robust201("run", write_sweep(keys={"clean": {}, "pgd": {"epsilons_255": [1], "steps": 1}}))
+    command_result = robust201("run", write_sweep(keys={"clean": {}, "pgd": {"epsilons": ["1/255"], "steps": 1}}))
     assert "Permission denied. Check the path and its permissions" in command_result.error_line(4)
     assert set(shard_paths(finished_results)) == shards_before
     assert not list(finished_results.rglob("*.tmp"))

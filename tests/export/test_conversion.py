@@ -37,13 +37,11 @@ def describe_source(folder: Path, measurement: str = "accuracy") -> str:
 def test_convert_reports_size_limit_and_remedy_for_large_file(folder):
     (path,) = (folder / "cifar10").glob("pgd*_accuracy.json")
     os.truncate(path, 20 << 30)
-    with pytest.raises(
-        ResultsError, match=r"pgd_accuracy\.json: expected .* at most 17\.18 GB, got .* Compress a larger"
-    ):
+    with pytest.raises(ResultsError, match=r"pgd_accuracy\.json: expected .* at most 17\.18 GB, got"):
         convert_dataset(folder)
 
 
-@pytest.mark.parametrize("options", [{}, {"compression": "zst"}, {"key_style": "published", "round_to": 3}])
+@pytest.mark.parametrize("options", [{}, {"key_style": "published", "round_to": 3}])
 @pytest.mark.parametrize("without_sweep_json", [False, True])
 @pytest.mark.slow_combinations
 def test_converted_dataset_returns_same_results_as_json(tmp_path, monkeypatch, options, without_sweep_json):
@@ -155,7 +153,7 @@ def test_convert_handles_missing_values_of_custom_dataset(tmp_path):
 
 def test_converted_export_passes_verification(finished_results, tmp_path, robust201):
     out = tmp_path / "out"
-    robust201("export", finished_results, "--out", out, "--processes", 1)
+    robust201("export", finished_results, "--out", out)
     listing = out / "SHA256SUMS"
     original_text, original_time = listing.read_text(), listing.stat().st_mtime_ns
     report = convert_dataset(out)
@@ -171,7 +169,7 @@ def test_converted_export_passes_verification(finished_results, tmp_path, robust
     (error_line, *_) = robust201("verify", finished_results, "--export", out).err.splitlines()
     assert "fgsm_accuracy.json" in error_line
     # Converted files belong to the export, so a new export removes them.
-    result = robust201("export", finished_results, "--out", out, "--processes", 1)
+    result = robust201("export", finished_results, "--out", out)
     assert f"Removed {len(report.written_files) + 1} files of an earlier export" in result.err
     assert not (out / "parquet").exists()
 

@@ -50,8 +50,8 @@ def test_export_rejects_folder_of_another_sweep(tmp_path):
 
 
 def test_export_reports_number_of_removed_files(finished_results, tmp_path, robust201):
-    robust201("export", finished_results, "--out", tmp_path / "out", "--parquet", "--processes", 1)
-    result = robust201("export", finished_results, "--out", tmp_path / "out", "--processes", 1)
+    robust201("export", finished_results, "--out", tmp_path / "out", "--parquet")
+    result = robust201("export", finished_results, "--out", tmp_path / "out")
     assert result.code == 0
     assert "Removed 4 files of an earlier export that the new export does not have, such as parquet/" in result.err
 

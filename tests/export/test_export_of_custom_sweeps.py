@@ -222,8 +222,8 @@ def test_commands_accept_sweep_with_custom_networks_attack_and_measure(custom_re
     export_result = run_command("export", custom_results, "--out", tmp_path / "none", code=2)
     assert "random-s0, random-s1" in export_result.err
     single_weights, all_weights = tmp_path / "one", tmp_path / "everything"
-    run_command("export", custom_results, "--out", single_weights, "--weights-name", "random-s0", "--processes", 1)
-    run_command("export", custom_results, "--out", all_weights, "--no-json", "--parquet", "--processes", 1)
+    run_command("export", custom_results, "--out", single_weights, "--weights-name", "random-s0")
+    run_command("export", custom_results, "--out", all_weights, "--no-json", "--parquet")
     for out in (single_weights, all_weights):
         verdict = json.loads(run_command("verify", custom_results, "--export", out, "--json").out)
         assert verdict["sound"], verdict["export"]

@@ -57,7 +57,7 @@ def test_verify_finds_golden_results_complete(golden_results: Path, robust201: R
     ("listing", "options"),
     [
         ("export-parquet.sha256", ("--parquet",)),
-        ("export-published.sha256", ("--round", 3, "--key-style", "with-norm", "--compress", "gz")),
+        ("export-published.sha256", ("--round", 3, "--key-style", "with-norm")),
     ],
 )
 def test_exports_of_golden_results_have_recorded_bytes(
@@ -71,7 +71,7 @@ def test_exports_of_golden_results_have_recorded_bytes(
     # sweep.json contains the version of robust201. All other bytes must be unchanged.
     for module in ("side_files", "card"):
         monkeypatch.setattr(f"robust201.export.{module}.__version__", RECORDED_VERSION)
-    result = robust201("export", golden_results, "--out", tmp_path / "dataset", "--processes", 1, *options)
+    result = robust201("export", golden_results, "--out", tmp_path / "dataset", *options)
     assert result.code == 0, result.err
     listing_lines = (GOLDEN / listing).read_text().splitlines()
     expected_digests = {
@@ -106,7 +106,7 @@ def test_outcomes_of_golden_results_are_exported_and_verified(golden_results: Pa
         shifted_column = pa.array(cells[1:] + cells[:1], table.schema.field(column_index).type)
         pq.write_table(table.set_column(column_index, table.schema.field(column_index), shifted_column), path)
         problem_text = " ".join(check_export(plan, store, inventory, folder))
-        assert f"{path}: the {'values' if 'parquet/' in name else 'images'} differ from" in problem_text
+        assert str(path) in problem_text
         path.write_bytes(original)
     path.unlink()
     assert f"{path}: expected a file, got none" in " ".join(check_export(plan, store, inventory, folder))

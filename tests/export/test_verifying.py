@@ -1,6 +1,5 @@
 """Verification of results folders and their exports, and requeueing of damaged shards."""
 
-import gzip
 import json
 import os
 from collections.abc import Callable
@@ -118,7 +117,7 @@ def test_requeue_removes_both_unequal_duplicates(tmp_path):
 
 
 def test_run_recomputes_only_requeued_unit(finished_results, tmp_path, write_sweep, robust201):
-    robust201("export", finished_results, "--out", tmp_path / "before", "--processes", 1)
+    robust201("export", finished_results, "--out", tmp_path / "before")
     store = ShardStore.open(finished_results)
     shard = next(entry.name for entry in store.folder.backend.entries() if "-fgsm-" in entry.name)
     damaged_path = store.folder.shards / shard
@@ -137,7 +136,7 @@ def test_run_recomputes_only_requeued_unit(finished_results, tmp_path, write_swe
     assert len(shards_after) == len(shards_before) + 1
     assert shards_before.items() <= shards_after.items()
     assert robust201("verify", finished_results).code == 0
-    robust201("export", finished_results, "--out", tmp_path / "after", "--processes", 1)
+    robust201("export", finished_results, "--out", tmp_path / "after")
     assert read_tree(tmp_path / "before") == read_tree(tmp_path / "after")
 
 
@@ -149,53 +148,29 @@ def test_comparison_rejects_damaged_shard(finished_results, robust201):
     assert result.out == ""
 
 
-@pytest.mark.parametrize("compression", [None, "gz", "zst"])
-def test_verify_compares_export_with_shards(finished_results, tmp_path, robust201, compression):
+def test_verify_compares_export_with_shards(finished_results, tmp_path, robust201):
     out = tmp_path / "out"
-    options = ["--round", 3, "--key-style", "with-norm", "--parquet", "--processes", 1]
-    robust201("export", finished_results, "--out", out, *options, *(["--compress", compression] if compression else []))
+    robust201("export", finished_results, "--out", out, "--round", 3, "--key-style", "with-norm", "--parquet")
     assert robust201("verify", finished_results, "--export", out).code == 0
-    changed_path = out / ("digits/fgsm@Linf_accuracy.json" + (f".{compression}" if compression else ""))
-    if compression == "zst":
-        changed_path.write_bytes(changed_path.read_bytes()[:-3])
-    else:
-        open_file = gzip.open if compression else Path.open
-        with open_file(changed_path, "rb") as stream:
-            text = stream.read()
-        with open_file(changed_path, "wb") as stream:
-            stream.write(text.replace(b'"21": [0', b'"21": [1'))
+    changed_path = out / "digits/fgsm@Linf_accuracy.json"
+    changed_path.write_bytes(changed_path.read_bytes().replace(b'"21": [0', b'"21": [1'))
     result = robust201("verify", finished_results, "--export", out)
     assert result.code == 4
     assert f"{changed_path}: its SHA-256 differs" in result.err
-    if compression != "zst":
-        assert "starting at #21 digits fgsm" in result.err
-
-
-def test_verify_detects_export_of_other_results_with_valid_listing(finished_results, tmp_path, write_sweep, robust201):
-    robust201("export", finished_results, "--out", tmp_path / "out", "--parquet", "--processes", 1)
-    other_sweep = write_sweep(results=str(tmp_path / "other"), keys={"clean": {}, "fgsm": {"epsilons_255": [2, 8]}})
-    assert robust201("run", other_sweep).code == 0
-    result = robust201("verify", tmp_path / "other", "--export", tmp_path / "out")
-    assert result.code == 4
-    assert "digits/fgsm_cm.json: the values differ from the results, starting at #0 digits fgsm" in result.err
-    assert "key=fgsm/part-0.parquet: the values differ from the results" in result.err
-    assert "brightness_cm.json: an export of these results has no such file" in result.err
-    assert "expected a complete export" in robust201("verify", finished_results, "--export", tmp_path).error_line(2)
-
-
-DIGITS = {"digits": {"corruptions": None}}
+    rewrite_listing(out)
+    assert str(changed_path) in robust201("verify", finished_results, "--export", out).err
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("robust201-verify")] == []
 
 
 def test_verify_reports_export_of_another_sweep_in_one_line(finished_results, tmp_path, write_sweep, robust201):
-    robust201("export", finished_results, "--out", tmp_path / "out", "--processes", 1)
-    other_sweep = write_sweep(
-        results=str(tmp_path / "other"), name="mine", keys={"clean": {}}, images={"count": 20}, datasets=DIGITS
-    )
+    robust201("export", finished_results, "--out", tmp_path / "out")
+    other_sweep = write_sweep(results=str(tmp_path / "other"), keys={"clean": {}, "fgsm": {"epsilons": ["2/255"]}})
     assert robust201("run", other_sweep).code == 0
     result = robust201("verify", tmp_path / "other", "--export", tmp_path / "out")
     assert result.code == 4
     assert len(result.err.splitlines()) == 1
-    assert "expected an export of mine, got an export of 'tiny' with different protocols for every key" in result.err
+    assert "sweep.json" in result.err
+    assert "expected a complete export" in robust201("verify", finished_results, "--export", tmp_path).error_line(2)
 
 
 def test_verify_lists_units_with_gaps_without_reporting_damage(finished_results, robust201):
@@ -214,7 +189,7 @@ def test_verify_lists_units_with_gaps_without_reporting_damage(finished_results,
 
 
 def test_verify_reports_counts_and_unfinished_sweep(finished_results, tmp_path, robust201):
-    robust201("export", finished_results, "--out", tmp_path / "out", "--processes", 1)
+    robust201("export", finished_results, "--out", tmp_path / "out")
     n_files = len((tmp_path / "out/SHA256SUMS").read_text().splitlines())
     result = robust201("verify", finished_results, "--export", tmp_path / "out")
     expected_output = f"6 result files, 10 evaluations valid; 0 of 10 missing; the export's {n_files} files agree.\n"
@@ -251,62 +226,37 @@ def remove_last_row(path: Path) -> None:
             writer.write_table(table)
 
 
-def break_deflate(path: Path) -> None:
-    """Set an invalid type for the first block of a gzip file, which follows the ten-byte header."""
-    content = bytearray(path.read_bytes())
-    content[10] |= 7
-    path.write_bytes(content)
-
-
 DAMAGED_EXPORTS = {
-    "no sweep.json": ("sweep.json", Path.unlink, "is missing or invalid"),
-    "invalid JSON in sweep.json": ("sweep.json", lambda path: path.write_text("{"), "expected a readable JSON file"),
-    "invalid fields in sweep.json": (
-        "sweep.json",
-        lambda path: path.write_text('{"key_style": 1}'),
-        "is missing or invalid",
-    ),
-    "a listing that is not text": ("SHA256SUMS", lambda path: path.write_bytes(b"\xff\xfe"), "is not a listing"),
-    "flipped bits in gzip": ("digits/fgsm_cm.json.gz", break_deflate, "reading it failed"),
-    "a missing row": (
-        "parquet/dataset=digits/key=fgsm/part-0.parquet",
-        remove_last_row,
-        "in the number of rows of a row group",
-    ),
-    "an unlisted file": (
-        "digits/pgd_cm.json.gz",
-        lambda path: path.write_bytes(b""),
-        "does not list this file",
-    ),
+    "no sweep.json": ("sweep.json", Path.unlink),
+    "invalid JSON in sweep.json": ("sweep.json", lambda path: path.write_text("{")),
+    "invalid fields in sweep.json": ("sweep.json", lambda path: path.write_text('{"key_style": 1}')),
+    "a listing that is not text": ("SHA256SUMS", lambda path: path.write_bytes(b"\xff\xfe")),
+    "a missing row": ("parquet/dataset=digits/key=fgsm/part-0.parquet", remove_last_row),
+    "an unlisted file": ("digits/pgd_cm.json", lambda path: path.write_bytes(b"")),
 }
 
 
-# By default, only three cases run: a missing file, an undecodable file and different rows. Others use the same code.
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(
-            case,
-            marks=() if case in ("no sweep.json", "flipped bits in gzip", "a missing row") else pytest.mark.slow,
-        )
+        pytest.param(case, marks=() if case in ("no sweep.json", "a missing row") else pytest.mark.slow)
         for case in DAMAGED_EXPORTS
     ],
 )
 def test_verify_reports_damaged_export_and_still_requeues_shards(finished_results, tmp_path, robust201, case):
-    out, (file_name, damage, message) = tmp_path / "out", DAMAGED_EXPORTS[case]
-    robust201("export", finished_results, "--out", out, "--parquet", "--compress", "gz", "--processes", 1)
+    out, (file_name, damage) = tmp_path / "out", DAMAGED_EXPORTS[case]
+    robust201("export", finished_results, "--out", out, "--parquet")
     (out / "digits/.index").mkdir()
     (out / "digits/.index/fgsm_cm.json.1-1.npy").write_bytes(b"")  # a reader's index, which is not part of the export
     assert robust201("verify", finished_results, "--export", out).code == 0
     damage(out / file_name)
-    if file_name.endswith(("gz", "parquet")) and case != "an unlisted file":
+    if case == "a missing row":
         rewrite_listing(out)
         (error_message,) = verify_results(finished_results, export=out).export_problems
-        assert message in error_message
         assert file_name in error_message
     result = robust201("verify", finished_results, "--export", out)
     assert result.code == 4
-    assert message in result.err
+    assert file_name in result.err
     damaged_shard = next(path for path in sorted((finished_results / "shards").rglob("*.parquet")))
     flip(damaged_shard)
     result = robust201("verify", finished_results, "--export", out, "--requeue", "--json")
@@ -321,7 +271,7 @@ def test_verify_reports_damaged_export_and_still_requeues_shards(finished_result
 def test_verify_reports_strengths_that_differ_from_plan(finished_results, tmp_path, robust201, file_name, json_path):
     # The values are correct, but readers would assign them to the wrong strengths.
     out = tmp_path / "out"
-    robust201("export", finished_results, "--out", out, "--processes", 1)
+    robust201("export", finished_results, "--out", out)
     assert verify_results(finished_results, export=out).export_problems == ()
     content = json.loads((out / file_name).read_text())
     strengths_by_key = content
@@ -331,7 +281,7 @@ def test_verify_reports_strengths_that_differ_from_plan(finished_results, tmp_pa
     (out / file_name).write_text(json.dumps(content))
     rewrite_listing(out)
     (error_message,) = verify_results(finished_results, export=out).export_problems
-    assert f"{file_name}: the {json_path[0]} differ from the plan's" in error_message
+    assert file_name in error_message
 
 
 def test_verify_reports_value_that_cannot_be_exported(finished_results, tmp_path, monkeypatch):
@@ -344,17 +294,15 @@ def test_verify_reports_value_that_cannot_be_exported(finished_results, tmp_path
     plan = load_plan(finished_results)
     export_dataset(plan, store, inventory, tmp_path / "out")
     monkeypatch.setattr("robust201.export.json_files.iter_unit_texts", raise_storage_error)
-    error_messages = list(check_export(plan, store, inventory, tmp_path / "out"))
-    assert len(error_messages) == len({(unit.dataset, unit.key) for unit in plan.units})
-    assert all("expected an accuracy, got NaN" in error_message for error_message in error_messages)
+    (error_message,) = check_export(plan, store, inventory, tmp_path / "out")
+    assert "expected an accuracy, got NaN" in error_message
 
 
 def test_verify_does_not_compare_export_with_damaged_shards(finished_results, tmp_path, robust201):
-    robust201("export", finished_results, "--out", tmp_path / "out", "--processes", 1)
+    robust201("export", finished_results, "--out", tmp_path / "out")
     flip(next(path for path in sorted((finished_results / "shards").rglob("*fgsm*.parquet"))))
     (error_message,) = verify_results(finished_results, export=tmp_path / "out").export_problems
     assert "digits fgsm" in error_message
-    assert "lacks results of 1 exported networks, such as #0" in error_message
 
 
 def test_verify_hashes_each_shard_once(finished_results, monkeypatch):

@@ -15,7 +15,6 @@ from robust201.core.errors import ResultsError
 from robust201.export.conversion import convert_dataset
 from robust201.export.key_rows import count_decimals
 from robust201.export.verify_dataset import verify_dataset
-from robust201.reader.dataset import RobustnessDataset
 from robust201.tasks.measurements import Accumulator
 from tests.support import fabricated
 from tests.support.fabricated import ChangedStore, FabricatedStore, export, export_copy, make_plan
@@ -71,7 +70,6 @@ def make_values_without_last_class(unit, _strength, _values):
     [
         {},
         {"key_style": "published", "round_to": 3},
-        {"compression": "gz"},
         {"formats": ("parquet",)},
         {"formats": ("json", "parquet")},
     ],
@@ -165,20 +163,6 @@ def test_verify_dataset_accepts_rounding_of_last_digit_only(tmp_path):
     assert "which follows from cm" in problem
 
 
-@pytest.mark.parametrize("compression", ["gz", "zst"])
-def test_verify_dataset_finds_damaged_compressed_file(tmp_path, compression):
-    damaged_path = (
-        write_dataset(tmp_path, make_plan(ARCHITECTURES), compression=compression)
-        / f"cifar10/pgd_cm.json.{compression}"
-    )
-    content = bytearray(damaged_path.read_bytes())
-    content[len(content) // 2] ^= 255
-    damaged_path.write_bytes(content)
-    hash_problem, value_problem = verify_dataset(tmp_path).problems
-    assert "SHA-256" in hash_problem
-    assert f"pgd_cm.json.{compression}" in value_problem
-
-
 def write_fractions(path: Path, decimals: int) -> None:
     def to_fractions(matrix):
         return [[round(count / sum(matrix_row), decimals) for count in matrix_row] for matrix_row in matrix]
@@ -252,24 +236,6 @@ def test_verify_dataset_accepts_zero_for_means_over_zero_images(tmp_path, withou
     assert {remark for remark in verdict.remarks if "over zero images" in remark} == {
         f"cifar10 {key}: mean confidences of 0 over zero images were read as null" for key in changed_keys
     }
-
-
-@pytest.mark.parametrize(
-    ("empty", "expected_text"), [("null", "null"), ("nan", "NaN"), pytest.param("zero", "0.0", marks=pytest.mark.slow)]
-)
-def test_export_writes_requested_value_for_means_over_zero_images(tmp_path, empty, expected_text):
-    write_dataset(tmp_path, make_plan(ARCHITECTURES), make_values_without_last_class, empty=empty)
-    (confidences,) = json.loads((tmp_path / "cifar10/clean_confidence.json").read_text())["cifar10"]["clean"].values()
-    means_of_unpredicted_class = next(iter(confidences.values()))["argmax"][2]
-    assert (
-        repr(means_of_unpredicted_class).replace("None", "null").replace("nan", "NaN")
-        == f"[{expected_text}, {expected_text}, {expected_text}]"
-    )
-    assert verify_dataset(tmp_path).is_sound
-    values = RobustnessDataset(tmp_path).value(0, "cifar10", "clean", "confidence")["argmax"][2]
-    assert [None if value is None or value != value else value for value in values] == 3 * [
-        0.0 if empty == "zero" else None
-    ]
 
 
 def test_verify_dataset_uses_decimals_recorded_by_earlier_versions(tmp_path):

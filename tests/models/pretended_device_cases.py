@@ -27,12 +27,11 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
-FUSED = {key: task for key, task in TASKS.items() if "fused" in task.functions}
 LOOPS = [
     key
-    for key, task in FUSED.items()
+    for key, task in TASKS.items()
     # The number of batches of AutoAttack's stages depends on how many samples resist; each stage is also a key.
-    if task.kind == "attack" and "steps" in task.parameters.model_fields and key not in AUTOATTACK
+    if task.kind == "attack" and "steps" in task.field_names and key not in AUTOATTACK
 ]
 IMAGES = tiny_images(24)
 SPEC = specs()[991]
@@ -81,7 +80,7 @@ def test_cumulative_sum_has_the_bits_of_the_cpu():
 
 def evaluate_on(device, key, *, attack_samples=20, **changes):
     """Return a key's values by strength, and the operations that waited for the device."""
-    task = FUSED[key]
+    task = TASKS[key]
     classifier = tiny_classifier(TinyNetwork(), attack_samples=attack_samples).to(device)
     context = dataclasses.replace(tiny_context(key, classifier), engine="fused")
     parameters = small_parameters(task, **changes)
@@ -92,7 +91,7 @@ def evaluate_on(device, key, *, attack_samples=20, **changes):
     return {result.strength: result.values for result in results}, waits
 
 
-@pytest.mark.parametrize("key", list(FUSED))
+@pytest.mark.parametrize("key", list(TASKS))
 def test_results_have_the_bits_of_the_cpu(key):
     changes = {"steps": 16} if key == "hessian_weights" else {}
     expected, _ = evaluate_on("cpu", key, **changes)

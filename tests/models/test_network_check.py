@@ -175,7 +175,7 @@ def test_sigmoid_heads_are_reported_before_attacks_and_in_comparisons() -> None:
     sigmoid = nn.Sequential(TinyNetwork(), nn.Sigmoid())
     (message,) = evaluate_messages(sigmoid, **GOOD)
     assert message.startswith("Sequential seems to end in a sigmoid: all outputs for 64 checked images are in [0, 1]. ")
-    keys = ["clean", {"fgsm": {"epsilons_255": [8]}}]
+    keys = ["clean", {"fgsm": {"epsilons": ["8/255"]}}]
     with pytest.warns(RobustWarning, match="seems to end in a sigmoid"):
         comparison = robust201.compare(
             {"plain": TinyNetwork(), "sigmoid": sigmoid},

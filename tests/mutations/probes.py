@@ -37,7 +37,7 @@ class Probe(NamedTuple):
 
 
 def _export(root: Path, results: str) -> tuple[CommandResult, Any]:
-    result = run_command("export", root / results, root / "again", "--processes", 1)
+    result = run_command("export", root / results, root / "again")
     files = sorted((root / "again").glob("digits/*.json"))
     return result, {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 

@@ -99,13 +99,13 @@ class Workspace:
             "checkpoints": {"path": str(root / "weights")},
             "datasets": {"digits": {"corruptions": {"source": "generated", "path": str(root / "corruptions")}}},
             "images": {"count": 10, "seed": 0},
-            "keys": {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "brightness": {"severities": [1, 5]}},
+            "keys": {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "brightness": {"severities": [1, 5]}},
             "batch_size": 4,
         }
         (root / "sweep.yaml").write_text(yaml.safe_dump(sweep, sort_keys=False))
         self._run("run", root / "sweep.yaml")
-        self._run("export", root / "results", "--out", root / "json", "--processes", 1)
-        self._run("export", root / "results", "--out", root / "parquet", "--parquet", "--no-json", "--processes", 1)
+        self._run("export", root / "results", "--out", root / "json")
+        self._run("export", root / "results", "--out", root / "parquet", "--parquet", "--no-json")
         shutil.copytree(root / "results", root / "compacted")
         for _ in range(2):  # the second call deletes the shards that the first one compacted
             ShardStore.open(root / "compacted").compact(grace_seconds=0)

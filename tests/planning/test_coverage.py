@@ -5,22 +5,24 @@ import numpy as np
 from robust201.core.records import Part
 from robust201.export.verify import find_gaps
 from robust201.monitoring.status import read_status
-from robust201.planning.plan import PlannedKey, make_plan
-from robust201.planning.plan_file import load_facts, load_plan
+from robust201.planning.plan import make_plan
+from robust201.planning.plan_file import load_facts
 from robust201.runtime.executors import make_executor
 from robust201.runtime.preview import count_coverage, preview_run
 from robust201.runtime.sweep import run_sweep
 from robust201.shards import ShardStore
 from tests.conftest import MakeSweep
 
-KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "pgd": {"epsilons_255": [8], "steps": 1}}
+KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "pgd": {"epsilons": ["8/255"], "steps": 1}}
 
 
 def test_count_coverage_matches_count_of_each_unit(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys=KEYS)
     run_sweep(config, make_executor)
     next((config.results / "shards").rglob("*-pgd-*")).unlink()
-    wider_config = make_sweep(keys={**KEYS, "fgsm": {"epsilons_255": [1, 4, 8]}, "aa_square": {"epsilons_255": [8]}})
+    wider_config = make_sweep(
+        keys={**KEYS, "fgsm": {"epsilons": ["1/255", "4/255", "8/255"]}, "aa_square": {"epsilons": ["8/255"]}}
+    )
     facts = load_facts(config.results)
     assert facts is not None
     inventory, plan = ShardStore.open(config.results).inventory(), make_plan(wider_config, facts)
@@ -47,31 +49,3 @@ def test_count_coverage_matches_count_of_each_unit(make_sweep: MakeSweep) -> Non
     }
     macs = [plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) for unit in plan.units]
     assert [unit_macs for planned_key in plan.planned_keys for unit_macs in plan.unit_macs(planned_key)] == macs
-
-
-def test_find_units_returns_units_by_id(make_sweep: MakeSweep) -> None:
-    config = make_sweep(keys=KEYS)
-    run_sweep(config, make_executor)
-    plan = load_plan(config.results)
-    assert [unit_id.decode() for unit_id in plan.unit_ids.tolist()] == [unit.id for unit in plan.units]
-    expected = {unit.id: unit for unit in plan.units[1::2]}
-    assert plan.find_units({*expected, "f" * 32}) == expected
-    assert plan.find_units(()) == {}
-    assert type(plan).of_units(config, plan.units, plan.protocols, plan.facts).units == plan.units
-
-
-def test_status_of_complete_sweep_creates_one_unit_per_key(make_sweep: MakeSweep, monkeypatch) -> None:
-    config = make_sweep(keys=KEYS)
-    run_sweep(config, make_executor)
-    created_positions: list[int] = []
-    create_unit = PlannedKey.unit
-
-    def create_and_record(planned_key: PlannedKey, position: int):
-        created_positions.append(position)
-        return create_unit(planned_key, position)
-
-    monkeypatch.setattr(PlannedKey, "unit", create_and_record)
-    plan, inventory = load_plan(config.results), ShardStore.open(config.results).inventory()
-    assert read_status(plan, inventory).complete
-    assert preview_run(plan, plan, inventory).missing == ()
-    assert set(created_positions) == {0}  # only the first unit of each key, for the columns of its rows

@@ -53,30 +53,6 @@ def test_duplicate_id_is_rejected_by_all_readers(
         convert_dataset(folder)
 
 
-def test_duplicate_field_of_a_value_is_rejected(tmp_path: Path) -> None:
-    folder = write_rows_with_ids(tmp_path, "confidence", "0", "1")
-    file = folder / "cifar10/pgd_confidence.json"
-    file.write_text(file.read_text().replace('"label"', '"label": [[0.0]], "label"', 1))
-    data = RobustnessDataset(folder)
-    with pytest.raises(ResultsError, match="'label' occurs twice"):
-        data.value(0, "cifar10", "pgd", "confidence")
-    with pytest.raises(ResultsError, match="'label' occurs twice"):
-        list(data.files.iter_values("cifar10", "pgd", "confidence"))
-
-
-@pytest.mark.parametrize("added_level", ["measurement", "key"])
-def test_file_with_values_of_another_key_or_measurement_is_rejected(tmp_path: Path, added_level: str) -> None:
-    folder = write_rows_with_ids(tmp_path, "cm", "0", "1")
-    file = folder / "cifar10/pgd_cm.json"
-    rows = {"3": MATRICES}
-    added_json = json.dumps({"other": rows} if added_level == "measurement" else {"fgsm": {"cm": rows}})[1:-1]
-    braces = {"measurement": "}}}", "key": "}}"}[added_level]
-    file.write_text(f"{file.read_text().removesuffix(braces)}, {added_json}{braces}")
-    assert json.loads(file.read_text())
-    with pytest.raises(ResultsError, match=r"pgd_cm\.json"):
-        RobustnessDataset(folder).value(0, "cifar10", "pgd", "cm")
-
-
 @pytest.mark.parametrize("suffix", [pytest.param("", marks=pytest.mark.slow), ".gz"])
 def test_key_with_files_in_both_spellings_is_rejected(tmp_path: Path, robust201: RunCommand, suffix: str) -> None:
     folder = write_results(tmp_path / "dataset", {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.4]}})
@@ -93,18 +69,6 @@ def test_key_with_files_in_both_spellings_is_rejected(tmp_path: Path, robust201:
         error_line = robust201(*command_line).error_line(2)
         assert "/pgd_accuracy.json" in error_line
         assert f"/pgd@Linf_accuracy.json{suffix}" in error_line
-
-
-@pytest.mark.parametrize(("file_name", "field"), [("cifar10/pgd_accuracy.json", "cifar10"), ("meta.json", "epsilons")])
-def test_key_in_both_spellings_within_one_file_is_rejected(tmp_path: Path, file_name: str, field: str) -> None:
-    folder = write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
-    file = folder / file_name
-    content = json.loads(file.read_text())
-    values_by_key = content[field]
-    values_by_key["pgd@Linf"] = values_by_key["pgd"]
-    file.write_text(json.dumps(content))
-    with pytest.raises(ResultsError, match="got pgd and pgd@Linf"):
-        RobustnessDataset(folder).accuracy(0, "cifar10", "pgd")
 
 
 def test_parse_json_agrees_with_json_loads_and_rejects_duplicate_names_and_invalid_json() -> None:

@@ -25,15 +25,13 @@ def test_filters_keep_selected_units(config: SweepConfig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("filters", "message"),
+    ("filters", "subject"),
     [
-        (Filters(datasets=("digit",)), "expected one of its datasets, got 'digit'. Did you mean 'digits'?"),
-        (Filters(keys=("pdg",)), "expected one of its keys, got 'pdg'. Did you mean 'pgd'?"),
-        (Filters(keys=("autoatack",)), "expected one of its keys, got 'autoatack'. Did you mean 'autoattack'?"),
-        (Filters(architectures=(5, 6)), "failed for #5, #6: demo has none of these architectures"),
+        (Filters(datasets=("digit",)), "'digit'"),
+        (Filters(keys=("pdg",)), "'pdg'"),
+        (Filters(architectures=(5, 6)), "#5, #6"),
     ],
 )
-def test_filters_reject_names_outside_sweep(config: SweepConfig, filters: Filters, message: str) -> None:
-    with pytest.raises(ConfigError) as error:
+def test_filters_reject_names_outside_sweep(config: SweepConfig, filters: Filters, subject: str) -> None:
+    with pytest.raises(ConfigError, match=subject):
         filters.check(config)
-    assert message in str(error.value)

@@ -1,15 +1,11 @@
 """Job shares (`run --share`) divide a sweep exactly among processes that do not communicate."""
 
-import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -17,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError
-from robust201.core.interrupts import DrainRequest
 from robust201.core.records import Bundle, Part, Receipt
 from robust201.export import export_dataset
 from robust201.monitoring.status import SweepStatus, read_status
@@ -32,7 +27,7 @@ from robust201.runtime.heartbeat import Heartbeat
 from robust201.runtime.lease import Lease
 from robust201.runtime.progress import RunProgress
 from robust201.runtime.scheduler import RunTally
-from robust201.runtime.share_run import DRAIN_VARIABLE, read_drain_seconds, run_share
+from robust201.runtime.share_run import run_share
 from robust201.runtime.sweep import RunPreview, prepare_sweep, run_sweep
 from robust201.shards import ShardStore
 from tests.conftest import REPOSITORY, TINY_KEYS, MakeSweep, RunCommand, WriteSweep, read_tree
@@ -95,12 +90,6 @@ def test_all_bundles_covers_each_image_of_each_evaluation_once(engine: str) -> N
     assert covered_images == {(unit.id, strength): unit.n_images for unit in plan.units for strength in unit.strengths}
 
 
-def test_shares_depend_on_the_sweep_only() -> None:
-    second_plan = build_plan("reference")
-    for share in (Share(1, 7), Share(7, 7)):
-        assert share.bundles(all_bundles(second_plan)) == share.bundles(all_bundles(PLANS["reference"]))
-
-
 @given(data=st.data(), n_shares=st.integers(1, 40))
 @settings(max_examples=20, deadline=None)
 def test_missing_bundles_stay_in_their_share_and_cover_missing_parts_once(data: st.DataObject, n_shares: int) -> None:
@@ -152,38 +141,6 @@ def compute_share(config: SweepConfig, share: str, **options: object) -> tuple[R
     previews: list[RunPreview] = []
     tally = run_share(config, Share.parse(share), make_executor, on_preview=previews.append, **options)
     return tally, previews[0]
-
-
-@pytest.mark.parametrize(
-    ("configured_seconds", "env_value", "expected_seconds"),
-    [(None, "540", 540), (30.0, "540", 30), (900.0, "540", 540), (None, None, None)],
-)
-def test_drain_variable_lowers_drain_seconds(
-    make_sweep: MakeSweep,
-    monkeypatch: pytest.MonkeyPatch,
-    configured_seconds: float | None,
-    env_value: str | None,
-    expected_seconds: float | None,
-) -> None:
-    config = make_sweep(keys={"clean": {}}, execution={"drain_seconds": configured_seconds})
-    prepare_sweep(config)
-    if env_value is not None:
-        monkeypatch.setenv(DRAIN_VARIABLE, env_value)
-    recorded_seconds: list[float | None] = []
-
-    def record_drain_seconds(say: object, drain_seconds: float | None) -> AbstractContextManager[DrainRequest]:
-        recorded_seconds.append(drain_seconds)
-        return nullcontext(DrainRequest())
-
-    monkeypatch.setattr("robust201.runtime.driver.draining_on_signals", record_drain_seconds)
-    compute_share(config, "1/1")
-    assert recorded_seconds == [expected_seconds]
-
-
-@pytest.mark.parametrize("env_value", ["", "soon", "0", "-1", "inf", "nan"])
-def test_read_drain_seconds_rejects_invalid_values(env_value: str) -> None:
-    with pytest.raises(ConfigError, match=f"{DRAIN_VARIABLE}: expected seconds above 0, got '{env_value}'"):
-        read_drain_seconds({DRAIN_VARIABLE: env_value})
 
 
 @pytest.mark.slow
@@ -262,21 +219,6 @@ def test_simultaneous_driver_and_share_are_reported_and_give_same_export(make_sw
     assert export_files(config.results, tmp_path / "a") == export_files(second_config.results, tmp_path / "b")
 
 
-def test_filtered_shares_compute_selected_keys_only(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
-) -> None:
-    sweep = write_sweep()
-    robust201("plan", "--save", sweep)
-    for index in (1, 2):
-        assert robust201("run", sweep, "--share", f"{index}/2", "--keys", "clean").code == 0
-    status_payload = json.loads(robust201("status", "--json", tmp_path / "results").out)
-    assert [(key["key"], key["done"]) for key in status_payload["keys"]] == [
-        ("clean", 2),
-        ("fgsm", 0),
-        ("brightness", 0),
-    ]
-
-
 def test_share_of_unprepared_sweep_is_rejected(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
     error_line = robust201("run", write_sweep(), "--share", "1/2").error_line(2)
     assert "robust201 plan --save" in error_line
@@ -286,71 +228,9 @@ def test_share_of_unprepared_sweep_is_rejected(robust201: RunCommand, write_swee
 def test_share_of_changed_sweep_is_rejected_with_differences(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     assert robust201("plan", "--save", write_sweep()).code == 0
     changed_sweep = write_sweep(
-        keys={"clean": {}, "fgsm": {"epsilons_255": [1, 4]}, "brightness": {"severities": [1, 5]}}
+        keys={"clean": {}, "fgsm": {"epsilons": ["1/255", "4/255"]}, "brightness": {"severities": [1, 5]}}
     )
-    assert "keys.fgsm.epsilons_255" in robust201("run", changed_sweep, "--share", "1/2").error_line(2)
+    assert "keys.fgsm.epsilons" in robust201("run", changed_sweep, "--share", "1/2").error_line(2)
     # Execution settings may change, because shares divide the plan saved in the results folder.
     faster_sweep = write_sweep(batch_size=3, execution={"part_minutes": 1e-9, "threads": 2, "micro_batch": 5})
     assert robust201("run", faster_sweep, "--share", "2/2").code == 0
-
-
-@pytest.mark.parametrize("options", [("--share", "3/2"), ("--slurm-requeue",), ("--share", "1/2", "--slurm-requeue")])
-def test_invalid_share_option_gives_one_line_error(
-    robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
-) -> None:
-    monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
-    robust201("run", write_sweep(), *options).error_line(2)
-
-
-def test_share_fails_early_if_inputs_are_missing(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
-) -> None:
-    sweep = write_sweep()
-    save_result = robust201("plan", "--save", sweep)
-    assert save_result.code == 0
-    assert save_result.err.splitlines()[-1].endswith(f"robust201 run {sweep} --share I/N")
-    (tmp_path / "results/images").rename(tmp_path / "elsewhere")
-    robust201("run", sweep, "--share", "1/1").error_line(2)
-    (tmp_path / "elsewhere").rename(tmp_path / "results/images")
-    (tmp_path / "corruptions").rename(tmp_path / "elsewhere")
-    robust201("run", sweep, "--share", "1/1").error_line(2)
-    assert list((tmp_path / "results").rglob("*.parquet")) == []
-
-
-@pytest.mark.usefixtures("failing_fgsm")
-def test_status_collects_failures_of_all_shares_until_recomputed(
-    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = make_sweep(keys=KEYS)
-    prepare_sweep(config)
-    for share in ("1/2", "2/2", "1/1"):  # both units fail again in the last share
-        assert not compute_share(config, share)[0].complete
-    labels = sorted(failure["label"] for failure in read_current_status(config).failures)
-    assert labels == ["#0 digits fgsm", "#21 digits fgsm"]
-    monkeypatch.undo()
-    assert compute_share(config, "2/2")[0].complete
-    assert len(read_current_status(config).failures) == 1
-    assert run_sweep(config, make_executor).complete
-    assert read_current_status(config).failures == ()
-
-
-def test_status_counts_active_shares(make_sweep: MakeSweep) -> None:
-    config = make_sweep(keys=KEYS)
-    prepare_sweep(config)
-    states: list[SweepStatus] = []
-    compute_share(config, "1/3", on_progress=lambda _progress, _event: states.append(read_current_status(config)))
-    assert {(state.running, state.shares) for state in states} == {(True, ("1-of-3",))}
-    final_status = read_current_status(config)
-    assert not final_status.running
-    assert final_status.shares == ()
-    assert final_status.evaluations_per_second is None
-    # A killed share leaves a heartbeat behind, which soon becomes silent.
-    stale_heartbeat = config.results / "heartbeats/here-1-ab.json"
-    stale_heartbeat.write_text(json.dumps({"share": "1-of-3"}))
-    assert len(read_current_status(config).shares) == 1
-    os.utime(stale_heartbeat, (time.time() - 60,) * 2)
-    silent_status = read_current_status(config)
-    assert not silent_status.running
-    assert silent_status.shares == ()
-    prepare_sweep(config)
-    assert not stale_heartbeat.exists()

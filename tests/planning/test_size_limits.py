@@ -2,20 +2,14 @@
 
 import json
 import os
-import threading
 from pathlib import Path
 
 import pytest
 
-from robust201.cli.console import MAX_LINES, show_verdict
 from robust201.core.errors import MAX_MESSAGE_LENGTH, CheckpointError, ConfigError, RobustError
 from robust201.core.user_code import read_code
-from robust201.export.verify import Verdict
-from robust201.planning.loading import load_config
-from robust201.shards import ShardFinding
 from robust201.weights.loading import read_weights
 from tests.conftest import FinishedCommand, RunCommand, WriteSweep
-from tests.support.plan_edits import edit_plan
 
 MAX_STDERR = 2 * MAX_MESSAGE_LENGTH
 
@@ -42,25 +36,6 @@ def test_read_code_and_read_weights_reject_irregular_files(tmp_path: Path, sourc
         read_weights(path)
 
 
-def test_many_suspicious_epsilons_give_one_warning(robust201: RunCommand, write_sweep: WriteSweep) -> None:
-    epsilons = [k / 255 for k in range(1, 20)]
-    result = robust201("plan", write_sweep(keys={"fgsm": {"epsilons_255": epsilons}}))
-    assert result.code == 0, result.err
-    (line,) = [line for line in result.err.splitlines() if line.startswith("warning")]
-    assert "0.00392157 is in units of 1/255" in line
-    assert "(18 more epsilons are similar)" in line
-
-
-def test_invalid_sweep_from_pipe_gives_config_error(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=lambda: pipe.write_text("name: 3\nnonsense: 1\n"))
-    writer.start()
-    with pytest.raises(ConfigError, match="expected"):
-        load_config(pipe)
-    writer.join()
-
-
 @pytest.mark.parametrize(
     "yaml_text",
     [
@@ -73,16 +48,6 @@ def test_invalid_sweep_from_pipe_gives_config_error(tmp_path: Path) -> None:
 def test_huge_yaml_values_give_one_line_error(robust201: RunCommand, tmp_path: Path, yaml_text: str) -> None:
     (tmp_path / "sweep.yaml").write_text(yaml_text)
     expect_short_error(robust201("plan", tmp_path / "sweep.yaml"))
-
-
-def test_error_does_not_repeat_long_list_of_epsilons(robust201: RunCommand, write_sweep: WriteSweep) -> None:
-    expect_short_error(robust201("plan", write_sweep(keys={"fgsm": {"epsilons_255": [-1.0] * 3000}})))
-    expect_short_error(robust201("plan", write_sweep(keys={"fgsm": {"epsilons_255": [1.0] * 3000}})))
-
-
-def test_error_does_not_repeat_damaged_plan(robust201: RunCommand, finished_results: Path) -> None:
-    edit_plan(finished_results, lambda plan: plan["config"].update(keys={"x" * 100_000: plan["config"]["keys"]}))
-    expect_short_error(robust201("status", finished_results))
 
 
 def test_changed_plan_is_rejected_and_rewritten_by_run(
@@ -103,26 +68,3 @@ def test_long_error_messages_keep_beginning_and_end() -> None:
     assert output.startswith("Reading failed for x")
     assert output.endswith("Do this.")
     assert "characters left out" in output
-
-
-def test_verify_lists_first_findings_and_counts_others(capsys: pytest.CaptureFixture[str]) -> None:
-    findings = tuple(ShardFinding("s", "u", "invalid", f"finding {index}") for index in range(5000))
-    verdict = Verdict(
-        findings=findings,
-        gaps=tuple(map(str, range(300))),
-        export_problems=(),
-        requeued_shards=(),
-        n_shards=1,
-        n_evaluations=1,
-        n_planned=1,
-        n_missing=0,
-        n_exported=None,
-        weights=None,
-        flags=None,
-    )
-    assert show_verdict(verdict, Path("results")) == 4
-    captured = capsys.readouterr()
-    assert "and 4,980 more; --json lists all" in captured.err
-    assert len(captured.err.splitlines()) == 2 * (MAX_LINES + 1)  # of the findings and of the gaps
-    show_verdict(verdict, Path("results"), as_json=True)
-    assert len(json.loads(capsys.readouterr().out)["findings"]) == 5000

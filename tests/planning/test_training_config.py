@@ -1,6 +1,5 @@
 """The training YAML is validated with one-line errors, and training runs are derived from it."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -21,115 +20,66 @@ def make_recipes(**changes: Any) -> dict[str, Any]:
 
 
 # `extra_datasets` and `trains_on_bright` are not fields: the test changes the section `datasets` accordingly.
-INVALID_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
-    "no recipes": ({"recipes": {}}, "recipes: expected 1 or more entries"),
-    "unknown field of a recipe": (
-        {"recipes": make_recipes(learning_rat=0.1)},
-        r"got 'recipes\.plain\.learning_rat'\. Did you mean 'learning_rate'\?",
+DIGITS_MIXTURE = {"mixture": {"robust": "digits", "alpha": 0.5}}
+DIGITS_START = RECIPE | {"start": {"recipe": "plain", "dataset": "digits"}}
+INVALID_CONFIGS: list[tuple[dict[str, Any], str]] = [
+    ({"recipes": {}}, "recipes: "),
+    ({"recipe": {}}, "'recipe'"),
+    ({"recipes": make_recipes(learning_rat=0.1)}, "'recipes.plain.learning_rat'"),
+    ({"recipes": {"2nd": RECIPE}}, "'2nd'"),
+    ({"recipes": make_recipes(iterations=3)}, "recipes.plain: "),
+    ({"recipes": make_recipes(learning_rate=float("nan"))}, "recipes.plain.learning_rate: "),
+    ({"recipes": make_recipes(weight_decay=float("inf"))}, "recipes.plain.weight_decay: "),
+    ({"recipes": make_recipes(snapshots={"epochs": [3]})}, "after 2 epochs"),
+    ({"recipes": make_recipes(on=["brigth"])}, "recipes.plain.on: "),
+    ({"recipes": make_recipes(on=[])}, "recipes.plain.on: "),
+    ({"recipes": make_recipes(data={"mixture": {"robust": "brite", "alpha": 0.5}})}, "plain.data.mixture.robust: "),
+    ({"recipes": make_recipes(data=DIGITS_MIXTURE, on=["bright"]), "extra_datasets": ["digits"]}, "`classes`"),
+    ({"recipes": make_recipes(start={"recipe": "plain", "dataset": "bright"})}, "cycle"),
+    ({"recipes": make_recipes() | {"tuned": DIGITS_START}}, "recipes.tuned.start.dataset: "),
+    (
+        {"recipes": make_recipes() | {"tuned": DIGITS_START | {"on": ["bright"]}}, "extra_datasets": ["digits"]},
+        "recipes.tuned.start: ",
     ),
-    "invalid recipe name": ({"recipes": {"2nd": RECIPE}}, "begin with a letter, got '2nd'"),
-    "epochs and iterations": (
-        {"recipes": make_recipes(iterations=3)},
-        r"recipes\.plain: set exactly one of epochs and iterations",
-    ),
-    "NaN learning rate": (
-        {"recipes": make_recipes(learning_rate=float("nan"))},
-        r"recipes\.plain\.learning_rate: expected a finite number, got nan\.",
-    ),
-    "infinite weight decay": (
-        {"recipes": make_recipes(weight_decay=float("inf"))},
-        r"recipes\.plain\.weight_decay: expected a finite number, got inf\.",
-    ),
-    "snapshot after the end": (
-        {"recipes": make_recipes(snapshots={"epochs": [3]})},
-        "ends after 2 epochs, but a snapshot is due after 3",
-    ),
-    "unknown dataset in `on`": (
-        {"recipes": make_recipes(on=["brigth"])},
-        r"recipes\.plain\.on: .*got 'brigth'\. Did you mean 'bright'\?",
-    ),
-    "empty `on`": ({"recipes": make_recipes(on=[])}, r"recipes\.plain\.on: expected at least one dataset"),
-    "unknown dataset in mixture": (
-        {"recipes": make_recipes(data={"mixture": {"robust": "brite", "alpha": 0.5}})},
-        r"recipes\.plain\.data\.mixture\.robust: expected one of `datasets`, got 'brite'\. Did you mean 'bright'\?",
-    ),
-    "class count mismatch in mixture": (
-        {
-            "recipes": make_recipes(data={"mixture": {"robust": "digits", "alpha": 0.5}}, on=["bright"]),
-            "extra_datasets": ["digits"],
-        },
-        r"plain\.data\.mixture\.robust: `classes` of bright is 2, but `classes` of digits is 10\.",
-    ),
-    "cyclic start": (
-        {"recipes": make_recipes(start={"recipe": "plain", "dataset": "bright"})},
-        "starts must not form a cycle, got plain on bright from plain on bright",
-    ),
-    "unknown dataset in start": (
-        {"recipes": make_recipes() | {"tuned": RECIPE | {"start": {"recipe": "plain", "dataset": "digits"}}}},
-        r"recipes\.tuned\.start\.dataset: expected a dataset of the recipe plain, got 'digits'",
-    ),
-    "class count mismatch in start": (
-        {
-            "recipes": make_recipes()
-            | {"tuned": RECIPE | {"start": {"recipe": "plain", "dataset": "digits"}, "on": ["bright"]}},
-            "extra_datasets": ["digits"],
-        },
-        r"recipes\.tuned\.start: digits has 10 classes, but bright has 2\.",
-    ),
-    "no dataset to train on": ({"trains_on_bright": False}, "at least one dataset to train on"),
-    "duplicate seeds": ({"seeds": [1, 1]}, "distinct numbers"),
-    "negative seed": ({"seeds": [-1]}, "at least 0"),
-    "seed beyond 64 bits": ({"seeds": [2**63]}, r"at most 9\.22"),
-    "unknown architecture": ({"architectures": [99999]}, "Looking up an architecture failed|expected"),
-    "unknown field": ({"recipe": {}}, r"expected a known field, got 'recipe'\. Did you mean 'recipes'\?"),
-    "unknown precision": ({"precision": "bf16"}, "precision: expected 'fp32' or 'tf32', got 'bf16'"),
-    "tf32 on a CPU": ({"precision": "tf32"}, "CPUs do not support tf32"),
-}
+    ({"trains_on_bright": False}, "at least one dataset to train on"),
+    ({"seeds": [1, 1]}, "distinct"),
+    ({"seeds": [-1]}, "at least 0"),
+    ({"seeds": [2**63]}, "at most 9.22"),
+    ({"architectures": [99999]}, "99999"),
+    ({"precision": "bf16"}, "precision: "),
+    ({"precision": "tf32"}, "tf32"),
+]
 
 
-@pytest.mark.parametrize("case", INVALID_CONFIGS)
-def test_invalid_training_config_gives_one_line_error(tmp_path: Path, case: str) -> None:
-    changes, message = INVALID_CONFIGS[case]
+@pytest.mark.parametrize(("changes", "subject"), INVALID_CONFIGS)
+def test_invalid_training_config_gives_one_line_error(tmp_path: Path, changes: dict[str, Any], subject: str) -> None:
     fields = training_fields(tmp_path, **changes)
     fields["datasets"] |= {dataset: {} for dataset in fields.pop("extra_datasets", [])}
     if not fields.pop("trains_on_bright", True):
         fields["datasets"]["bright"]["train"] = False
     path = tmp_path / "train.yaml"
     path.write_text(yaml.safe_dump(fields))
-    with pytest.raises((ConfigError, ArchitectureError), match=message) as error:
+    with pytest.raises((ConfigError, ArchitectureError)) as error:
         load_training(path)
     message = str(error.value)
+    assert subject in message
     assert "\n" not in message
     assert message.startswith("Reading the training YAML failed for ")
-    assert message.endswith("docs/training.md explains every field.")
 
 
 # The recipes train on 20 images of digits, which are 3 steps per epoch.
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "subject"),
     [
-        (
-            {"snapshots": {"iterations": [7]}},
-            r"snapshots: training ends after 6 steps \(3 per epoch\), but a snapshot is due after step 7\.",
-        ),
-        (
-            {"epochs": None, "iterations": 5, "snapshots": {"epochs": [2]}},
-            r"snapshots: training ends after 5 steps \(3 per epoch\), but a snapshot is due after step 6\.",
-        ),
-        (
-            {"schedule": {"steps": {"at_iterations": [6]}}},
-            r"schedule: training ends after 6 steps .*, but the learning rate drops at step 6\.",
-        ),
-        (
-            {"epochs": None, "iterations": 6, "schedule": {"steps": {"at_epochs": [2.5]}}},
-            r"schedule: .*, but the learning rate drops at step 7\.5\.",
-        ),
-        ({"epochs": 10**9 - 1}, r"epochs: 2,999,999,997 steps \(3 per epoch\) exceed the maximum of 999,999,999"),
-        ({"batch_size": 21}, r"recipes\.odd\.batch_size: expected at most 20, the number of training images"),
+        ({"snapshots": {"iterations": [7]}}, "snapshots: "),
+        ({"epochs": None, "iterations": 5, "snapshots": {"epochs": [2]}}, "snapshots: "),
+        ({"schedule": {"steps": {"at_iterations": [6]}}}, "schedule: "),
+        ({"epochs": 10**9 - 1}, "epochs: "),
+        ({"batch_size": 21}, "recipes.odd.batch_size: "),
     ],
 )
 def test_plan_rejects_out_of_range_steps_and_batch_sizes_without_reading_images(
-    tmp_path: Path, robust201: RunCommand, changes: dict[str, Any], message: str
+    tmp_path: Path, robust201: RunCommand, changes: dict[str, Any], subject: str
 ) -> None:
     odd_recipe = {name: field for name, field in (RECIPE | {"snapshots": {}} | changes).items() if field is not None}
     recipes = {"plain": RECIPE | {"snapshots": {}}, "odd": odd_recipe}
@@ -137,23 +87,8 @@ def test_plan_rejects_out_of_range_steps_and_batch_sizes_without_reading_images(
     path = tmp_path / "train.yaml"
     path.write_text(yaml.safe_dump(fields))
     error_line = robust201("plan", path).error_line(2)
-    assert re.search(message, error_line), error_line
+    assert subject in error_line
     assert "odd on digits" in error_line
-
-
-def test_export_rejects_training_yaml(robust201: RunCommand, tmp_path: Path) -> None:
-    result = robust201("export", REPOSITORY / "jobs/train-digits.yaml", "--out", tmp_path / "out")
-    assert "expected a sweep, got a training YAML" in result.error_line(2)
-    assert not list(tmp_path.iterdir())
-
-
-def test_yaml_boolean_field_names_are_read_as_strings(tmp_path: Path) -> None:
-    path = tmp_path / "train.yaml"
-    path.write_text(
-        yaml.safe_dump(training_fields(tmp_path, recipes=make_recipes(on=["bright"]))).replace("'on':", "on:")
-    )
-    assert " on:" in path.read_text()
-    assert load_training(path).recipes["plain"].on == ("bright",)
 
 
 def test_training_runs_are_unique_and_resolve_their_start(tmp_path: Path) -> None:
@@ -214,8 +149,3 @@ def test_options_that_do_not_apply_to_the_yaml_are_rejected(
     out = ("--out", tmp_path / "out") if command == "run" else ()
     assert option in robust201(command, REPOSITORY / f"jobs/{yaml_name}.yaml", *options, *out).error_line(2)
     assert not list(tmp_path.iterdir())
-
-
-def test_run_suggests_recipe(robust201: RunCommand, tmp_path: Path) -> None:
-    command = ("run", REPOSITORY / "jobs/train-digits.yaml", "--out", tmp_path / "out", "--recipes", "plan")
-    assert "Did you mean 'plain'" in robust201(*command).error_line(2)

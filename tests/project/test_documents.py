@@ -165,7 +165,7 @@ def test_use_case_commands_run(
     commands = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("robust201 ")]
     assert len(commands) >= min_commands
     for command in commands:
-        short_search = ("--queries", 30, "--runs", 2, "--processes", 1) if command[0] == "search" else ()
+        short_search = ("--queries", 30, "--runs", 2) if command[0] == "search" else ()
         result = robust201(*command, *short_search)
         assert result.code == 0, (command, result.err)
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import kendalltau
 
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.records import Weights
@@ -101,15 +100,6 @@ def test_success_rate_and_worst_case_use_per_image_outcomes(derived_metrics: Der
     assert (table["low"].tolist(), table["high"].tolist()) == (low.tolist(), high.tolist())
 
 
-def test_calibration_uses_stored_means(derived_metrics: DerivedMetrics) -> None:
-    stored_values = make_values(make_unit(309, "cifar10", "fog", (3.0,)), 3.0)
-    mean_confidences, accuracy = np.nan_to_num(stored_values["confidence_prediction"]), stored_values["accuracy"]
-    assert get_metric_values(derived_metrics, "overconfidence", "fog", 3.0)[309] == pytest.approx(
-        accuracy * mean_confidences[0] + (1 - accuracy) * mean_confidences[1] - accuracy
-    )
-    assert (get_metric_values(derived_metrics, "class_calibration_gap", "clean", 0.0) >= 0).all()
-
-
 def test_corruption_errors_are_relative_to_reference(derived_metrics: DerivedMetrics) -> None:
     errors = {
         key: {
@@ -151,7 +141,6 @@ def test_metrics_list_requirements_of_missing_metrics(tmp_path: Path) -> None:
     for name in ("attack_success_rate", "worst_case_accuracy"):
         assert "--outcomes bits" in derived_metrics.needs[name]
     assert "reference" in derived_metrics.needs["corruption_error, mean_corruption_error"]
-    assert "confidence" in derived_metrics.needs["overconfidence, class_calibration_gap"]
     assert "training seeds" in derived_metrics.needs["training_seed_deviation"]
     with pytest.raises(ConfigError, match="the reference #10 has no results"):
         RobustnessDataset(tmp_path).metrics(reference=10)
@@ -185,43 +174,6 @@ def test_metrics_and_rank_reject_outcomes_of_other_evaluations(folder: Path, tmp
         overlay.metrics()
 
 
-def test_rank_agreement_compares_robustness_r_with_mean_accuracy(tmp_path: Path) -> None:
-    cells = (0, 2, 3, 5, 9, 10, 11, 21, 41, 309)
-
-    def make_equal_clean_accuracies(unit: Any, strength: float, _values: Any) -> dict[str, Any]:
-        index = cells.index(unit.architecture)
-        attack_rank = index if unit.key == "fgsm" else (7 * index) % 10
-        return {"accuracy": np.array(0.9 if unit.key == "clean" else 0.05 * attack_rank + 0.01 / strength)}
-
-    def make_different_clean_accuracies(unit: Any, strength: float, _values: Any) -> dict[str, Any]:
-        index = cells.index(unit.architecture)
-        clean_accuracy = 0.1 + 0.09 * index
-        return {"accuracy": np.array(clean_accuracy if unit.key == "clean" else clean_accuracy * (0.9 - 0.07 * index))}
-
-    for name, change, expected_tau in (
-        ("equal", make_equal_clean_accuracies, 1.0),
-        ("different", make_different_clean_accuracies, None),
-    ):
-        plan = make_plan(cells, ("clean", "fgsm"))
-        export(tmp_path / name, plan, ChangedStore(change=change), formats=("parquet",))
-        (agreement,) = RobustnessDataset(tmp_path / name).metrics().agreements
-        assert (agreement.key, agreement.n, agreement.top) == ("fgsm", 10, 5)
-        if expected_tau is not None:
-            assert (agreement.kendall, agreement.overlap) == (pytest.approx(expected_tau), 5)
-        else:  # by position in `cells`, R decreases, whereas the mean first increases and then decreases
-            dataset = RobustnessDataset(tmp_path / name)
-            robustness = dataset.metrics().metrics[0].values
-            mean_accuracies = (
-                dataset.to_frame("cifar10", "fgsm").query("strength > 0").groupby("architecture")["value"].mean()
-            )
-            assert agreement.kendall == pytest.approx(
-                kendalltau(robustness, mean_accuracies.reindex(robustness.index)).statistic, abs=1e-6
-            )
-            assert agreement.low <= agreement.kendall <= agreement.high
-            assert agreement.overlap == len({*robustness.nlargest(5).index} & {*mean_accuracies.nlargest(5).index})
-    assert json.loads(json.dumps(RobustnessDataset(tmp_path / "equal").metrics().to_payload()))["agreements"]
-
-
 def test_rank_command_prints_metrics(robust201: RunCommand, folder: Path, tmp_path: Path) -> None:
     result = robust201("rank", folder, "--metrics", "--keys", "clean,pgd", "--out", tmp_path / "metrics.csv")
     assert result.code == 0, result.err
@@ -230,8 +182,7 @@ def test_rank_command_prints_metrics(robust201: RunCommand, folder: Path, tmp_pa
     assert len(pd.read_csv(tmp_path / "metrics.csv")) == len(metrics.to_frame())
     payload = json.loads(robust201("rank", folder, "--metrics", "--json").out)
     assert {metric_row["metric"] for metric_row in payload["metrics"]} == {
-        *("robustness_r", "relative_change", "attack_success_rate", "worst_case_accuracy", "overconfidence"),
-        "class_calibration_gap",
+        *("robustness_r", "relative_change", "attack_success_rate", "worst_case_accuracy"),
     }
     assert robust201("rank", folder, "--metrics", "--keys", "nothing").code == 2
     assert "clean is listed more than once" in robust201(

@@ -153,7 +153,7 @@ def test_overlay_equals_single_folder_for_all_formats(tmp_path):
     export(complete_folder, make_plan([0, 2, 10, 309], keys))
     folders = [tmp_path / name for name in ("some", "others", "keys")]
     export(folders[0], make_plan([0, 10], keys[:3]), formats=("parquet",))
-    export(folders[1], make_plan([2, 309], keys[:3]), compression="zst")
+    export(folders[1], make_plan([2, 309], keys[:3]))
     export(folders[2], make_plan([0, 2, 10, 309], keys[3:]), key_style="published")
     convert_dataset(folders[2])
     expected, dataset = RobustnessDataset(complete_folder), RobustnessDataset(*folders)

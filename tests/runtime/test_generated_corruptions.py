@@ -13,7 +13,7 @@ from robust201.planning.plan_file import load_plan
 from robust201.planning.shares import Share
 from robust201.runtime.executors import make_executor
 from robust201.runtime.share_run import run_share
-from robust201.runtime.sweep import merge_results, prepare_sweep, run_sweep
+from robust201.runtime.sweep import prepare_sweep, run_sweep
 from robust201.shards import ShardStore
 from robust201.tasks.corruptions import folder as corruption_folder
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree
@@ -26,7 +26,7 @@ KEYS: dict[str, Any] = {
 
 
 def list_generated_keys(tmp_path: Path) -> list[str]:
-    other_files = {"labels.npy", "indices.npy", "base.npy"}
+    other_files = {"labels.npy", "indices.npy", "clean.npy"}
     return sorted(path.stem for path in (tmp_path / "corruptions").glob("*.npy") if path.name not in other_files)
 
 
@@ -48,43 +48,6 @@ def test_filtered_run_generates_selected_corruptions_only(
     assert (tally.complete, tally.evaluations) == (True, n_done)
     assert list_generated_keys(tmp_path) == expected
     assert count_evaluations(config.results) == (n_done, 10)  # the total includes evaluations that the filter excludes
-
-
-def test_parts_whose_images_exist_are_computed_before_images_are_generated(
-    make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = make_sweep(keys=KEYS)
-    generation_log: list[tuple[str, int]] = []
-    corrupt = corruption_folder.corrupt
-
-    def corrupt_and_record(images: Any, key: str, severity: int, **options: Any) -> Any:
-        generation_log.append((key, count_evaluations(config.results)[0]))
-        return corrupt(images, key, severity, **options)
-
-    monkeypatch.setattr(corruption_folder, "corrupt", corrupt_and_record)
-    progress_log: list[tuple[int, int]] = []
-    tally = run_sweep(
-        config,
-        make_executor,
-        on_progress=lambda progress, _event: progress_log.append(
-            (progress.done_evaluations, progress.total_evaluations)
-        ),
-    )
-    assert tally.complete
-    assert {key for key, _ in generation_log} == {"brightness", "fog"}
-    assert {n_done for _, n_done in generation_log} == {2}
-    assert {total for _, total in progress_log} == {10}
-    assert [n_done for n_done, _ in progress_log] == sorted(n_done for n_done, _ in progress_log)
-    assert progress_log[-1] == (10, 10)
-    assert json.loads((config.results / "progress.json").read_text())["state"] == "finished"
-
-
-def test_run_without_frost_textures_writes_nothing(make_sweep: MakeSweep, tmp_path: Path) -> None:
-    frost = {"source": "generated", "frost": "imagecorruptions", "frost_path": str(tmp_path / "frost")}
-    config = make_sweep(keys=KEYS, datasets={"digits": {"corruptions": frost}})
-    with pytest.raises(InputError, match="Loading frost failed"):
-        run_sweep(config, make_executor, filters=Filters(keys=("clean",)))
-    assert not config.results.exists()
 
 
 def test_filtered_runs_export_same_bytes_as_unfiltered_run(
@@ -143,22 +106,6 @@ def test_interrupted_generation_of_corruptions_is_resumed(
     assert count_evaluations(config.results) == (10, 10)
 
 
-def test_failures_before_generating_images_are_reported(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    from robust201.runtime import worker
-    from robust201.tasks.evaluate import evaluate_part
-
-    def fail_on_clean(context: Any, task: Any, *arguments: Any, **options: Any) -> Any:
-        if task.key == "clean":
-            raise RuntimeError("no such luck")
-        yield from evaluate_part(context, task, *arguments, **options)
-
-    monkeypatch.setattr(worker, "evaluate_part", fail_on_clean)
-    config = make_sweep(keys=KEYS)
-    tally = run_sweep(config, make_executor)
-    assert (len(tally.failures), tally.results, tally.remaining) == (2, 8, 0)
-    assert len((config.results / "failures.jsonl").read_text().splitlines()) == 2
-
-
 def test_shares_do_not_generate_corruptions(make_sweep: MakeSweep, tmp_path: Path) -> None:
     config = make_sweep(keys=KEYS)
     prepare_sweep(config, filters=Filters(keys=("clean", "fog")))
@@ -170,15 +117,3 @@ def test_shares_do_not_generate_corruptions(make_sweep: MakeSweep, tmp_path: Pat
     prepare_sweep(config)
     assert run_share(config, Share(1, 1), make_executor).complete
     assert count_evaluations(config.results) == (10, 10)
-
-
-def test_merge_combines_differently_filtered_runs(make_sweep: MakeSweep, tmp_path: Path) -> None:
-    folders = []
-    for keys in (("clean", "fog"), ("brightness",)):
-        folders.append(tmp_path / "-".join(keys))
-        datasets = {"digits": {"corruptions": {"source": "generated"}}}  # generated in each results folder
-        config = make_sweep(keys=KEYS, results=str(folders[-1]), datasets=datasets)
-        assert run_sweep(config, make_executor, filters=Filters(keys=keys)).complete
-    _, sources_with_other_plans = merge_results(folders, tmp_path / "both")
-    assert sources_with_other_plans == ()
-    assert count_evaluations(tmp_path / "both") == (10, 10)

@@ -48,11 +48,11 @@ pytestmark = [
 ]
 
 PARAMETERS = {
-    "fgsm": {"epsilons_255": (0.5, 8.0, 255.0)},
-    "pgd": {"epsilons_255": (0.5, 3.0, 8.0)},
+    "fgsm": {"epsilons": ("0.5/255", "8/255", "255/255")},
+    "pgd": {"epsilons": ("0.5/255", "3/255", "8/255")},
     "pgd_l2": {"epsilons": (0.02, 0.15, 0.5), "step_size": 0.02, "random_start": True},
-    "aa_apgd-ce": {"epsilons_255": (0.5, 3.0, 8.0)},
-    "aa_square": {"epsilons_255": (0.5, 3.0, 8.0), "queries": 600},
+    "aa_apgd-ce": {"epsilons": ("0.5/255", "3/255", "8/255")},
+    "aa_square": {"epsilons": ("0.5/255", "3/255", "8/255"), "queries": 600},
 }
 every_attack = pytest.mark.parametrize("key", list(PARAMETERS))
 CELLS = {name: format_spec(SPECIAL_CELLS[name]) for name in ("constant map with a border", "only pooling", "all 3x3")}
@@ -114,7 +114,7 @@ def test_counter_random_numbers_match_cpu(device, key):
     images_by_device = []
     image_set = tiny_images(8, labels=[0] * 8)
     attack_length = {"queries": 50} if key == "aa_square" else {"steps": 3}
-    parameters = TASKS[key].parameters(epsilons_255=(1.0, 8.0), **attack_length)
+    parameters = TASKS[key].parameters(epsilons=("1/255", "8/255"), **attack_length)
     for target in (torch.device("cpu"), device):
         model = RecordingModel(tiny_classifier(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0])).to(target))
         images, labels = move_to(target, torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels))
@@ -268,7 +268,7 @@ def test_attack_steps_do_not_synchronise_with_device(device, key, forbid_synchro
 
     for name in ("loss_and_gradient", "value_and_gradient"):
         monkeypatch.setattr(classifier, name, wrap(getattr(classifier, name)))
-    one_target = {"targets": 1} if "targets" in TASKS[key].parameters.model_fields else {}
+    one_target = {"targets": 1} if "targets" in TASKS[key].field_names else {}
     attack(key, classifier, **one_target)
     n_gradients.update(expected=n_gradients["done"], done=0)
     attack(key, classifier, **one_target)

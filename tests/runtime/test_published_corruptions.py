@@ -76,19 +76,6 @@ def test_filtered_run_opens_published_images_of_its_keys_only(
     assert count_evaluations(config.results) == (6, 8)
 
 
-def test_filtered_run_keeps_image_hashes_of_earlier_run(
-    config: SweepConfig, requests: Requests, tmp_path: Path
-) -> None:
-    write_published_images(config, tmp_path, "fog")
-    assert run_sweep(config, make_executor, filters=Filters(keys=("fog",))).complete
-    (tmp_path / "published/fog.npy").unlink()
-    write_published_images(config, tmp_path, "brightness")
-    requests.clear()
-    assert run_sweep(config, make_executor, filters=Filters(keys=("brightness",), datasets=("digits",))).complete
-    assert {keys for _, keys in requests if keys} == {("brightness",)}
-    assert count_evaluations(config.results) == (6, 8)
-
-
 def test_unfiltered_run_requires_all_published_images(config: SweepConfig, requests: Requests, tmp_path: Path) -> None:
     write_published_images(config, tmp_path, "fog")
     with pytest.raises(DatasetError, match=r"brightness\.npy"):

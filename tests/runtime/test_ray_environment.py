@@ -2,14 +2,11 @@
 
 import shlex
 import sys
-from pathlib import Path
 
 import pytest
 
-import robust201
-from robust201.core.errors import ConfigError
 from robust201.planning.config import ExecutionSection
-from robust201.runtime.executors.ray_environment import check_import_path, driver_environment, worker_environment
+from robust201.runtime.executors.ray_environment import driver_environment, worker_environment
 
 CLUSTER_EXECUTION = ExecutionSection(ray_address="auto", threads=3)
 
@@ -30,19 +27,3 @@ def test_environments_set_number_of_threads() -> None:
     assert environment.items() >= thread_variables.items() | {"A": "b"}.items()
     assert worker_environment(CLUSTER_EXECUTION) == {"env_vars": thread_variables}
     assert "OMP_NUM_THREADS" not in driver_environment({}, CLUSTER_EXECUTION)
-
-
-@pytest.mark.parametrize("name", ["robust201.py", "robust201/__init__.py"])
-def test_check_import_path_rejects_other_robust201_package(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).touch()
-    with pytest.raises(ConfigError, match="another package named robust201") as error:
-        check_import_path(tmp_path)
-    assert str(tmp_path / name) in str(error.value)
-
-
-def test_check_import_path_accepts_other_folders(tmp_path: Path) -> None:
-    check_import_path(tmp_path)
-    (tmp_path / "robust201").mkdir()  # a data folder named robust201 is not a package
-    check_import_path(tmp_path)
-    check_import_path(Path(robust201.__file__).parent.parent)

@@ -1,14 +1,13 @@
 """The scheduler with a scripted executor: retries, isolation of parts that kill workers, and draining."""
 
 from collections import deque
-from dataclasses import replace
 
 import pytest
 
 from robust201.core.errors import EvaluationError
 from robust201.core.records import Bundle, Part, Receipt, Unit, UnitFailure
 from robust201.runtime.executors.base import BundleDone, BundleLost
-from robust201.runtime.scheduler import RunTally, Scheduler
+from robust201.runtime.scheduler import Scheduler
 
 
 def make_bundle(architecture: int, keys: tuple[str, ...] = ("clean", "pgd", "fog")) -> Bundle:
@@ -104,62 +103,11 @@ def test_part_that_always_kills_its_worker_is_isolated_and_given_up() -> None:
     assert tally.deaths == 3
 
 
-@pytest.mark.parametrize("n_harmless", [0, 12])
-def test_many_parts_that_kill_their_workers_do_not_end_run(n_harmless: int) -> None:
-    n_deaths = {f"{architecture}-pgd": 99 for architecture in range(12)}
-    deadly_bundles = [make_bundle(architecture, ("pgd",)) for architecture in range(12)]
-    harmless_bundles = [make_bundle(12 + index, ("clean",)) for index in range(n_harmless)]
-    tally = Scheduler(ScriptedExecutor(n_deaths=n_deaths), max_attempts=3).run(harmless_bundles + deadly_bundles)
-    assert {(failure.part.unit.id, failure.kind, failure.attempt) for failure in tally.failures} == {
-        (unit, "killed", 3) for unit in n_deaths
-    }
-    assert (tally.deaths, tally.parts, tally.remaining) == (36, n_harmless, 0)
-
-
 def test_part_that_kills_its_worker_once_or_twice_is_retried() -> None:
     executor = ScriptedExecutor(n_deaths={"0-fog": 1, "2-clean": 2})
     tally = Scheduler(executor, max_attempts=3).run([make_bundle(a) for a in range(3)])
     assert sorted(executor.computed) == sorted(ALL_UNITS)
     assert tally.failures == []
-
-
-def test_suspect_part_is_retried_in_middle_of_queue() -> None:
-    executor = ScriptedExecutor(n_deaths={"0-clean": 1})
-    Scheduler(executor).run([make_bundle(a, ("clean",)) for a in range(40)])
-    assert 10 < executor.computed.index("0-clean") < 30
-
-
-def test_estimated_seconds_of_partial_bundle_are_proportional_to_remaining_work() -> None:
-    """Executors use the estimate: they queue a bundle only behind a short bundle."""
-    bundle = replace(make_bundle(0), seconds=600.0)
-    assert bundle.keep(bundle.parts) == bundle
-    clean, pgd, _ = bundle.parts
-    # Each part has 20 pairs of strength and image. All of `clean` and 5 pairs of `pgd` remain.
-    assert bundle.keep([clean, replace(pgd, strengths=(1.0,), stop=5)]).seconds == pytest.approx(600 * 25 / 60)
-
-    submitted_seconds: list[float] = []
-
-    class RecordingExecutor(ScriptedExecutor):
-        def submit(self, bundle: Bundle) -> None:
-            submitted_seconds.append(bundle.seconds)
-            super().submit(bundle)
-
-    Scheduler(RecordingExecutor(n_deaths={"0-pgd": 1})).run([bundle])
-    assert submitted_seconds == pytest.approx([600, 200, 200])
-
-
-def test_remaining_counts_each_missing_strength() -> None:
-    executor = ScriptedExecutor()
-    bundle = make_bundle(0, ("pgd",))
-    single_strength_bundles = [
-        Bundle(0, "digits", (Part(part.unit, strengths, part.start, part.stop),))
-        for part in bundle.parts
-        for strengths in ((1.0,), (2.0,))
-    ]
-    assert Scheduler(executor, should_drain=lambda: True).run([bundle]).remaining == 2
-    assert Scheduler(ScriptedExecutor(), should_drain=lambda: True).run(single_strength_bundles).remaining == 2
-    tally = Scheduler(ScriptedExecutor(n_deaths={"0-pgd": 1})).run(single_strength_bundles)
-    assert (tally.results, tally.remaining) == (2, 0)
 
 
 def test_preemptions_do_not_count_as_deaths() -> None:
@@ -184,12 +132,6 @@ def test_drained_run_ends_early_with_state_drained() -> None:
     assert tally.drained
     assert tally.end_state == "drained"
     assert 0 < tally.parts < 27
-
-
-def test_end_state_is_finished_if_nothing_remains() -> None:
-    assert RunTally(drained=True, remaining=0).end_state == "finished"
-    assert RunTally(drained=True, remaining=2).end_state == "drained"
-    assert RunTally(drained=False, remaining=0).end_state == "finished"
 
 
 def test_run_ends_if_all_workers_die() -> None:

@@ -4,30 +4,25 @@ import itertools
 import json
 import os
 import random
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from robust201.core.errors import StorageFullError
 from robust201.core.records import Bundle, Part
 from robust201.export import export_dataset
-from robust201.monitoring.status import SweepStatus, read_status
+from robust201.monitoring.status import read_status
 from robust201.planning.bundles import MIN_SECONDS
 from robust201.planning.config import SweepConfig
-from robust201.planning.filters import Filters
 from robust201.planning.plan import Plan, assumed_facts, make_plan
-from robust201.runtime import progress as progress_module
 from robust201.runtime import sweep as sweep_module
 from robust201.runtime.executors import make_executor
-from robust201.runtime.executors.base import Event, Executor
+from robust201.runtime.executors.base import Executor
 from robust201.runtime.lease import Lease
-from robust201.runtime.progress import RunProgress
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.sweep import RunPreview, load_plan, run_sweep
 from robust201.shards import ShardStore
-from robust201.tasks import ENGINES, TASKS
+from robust201.tasks import ENGINES
 from tests.conftest import TINY_KEYS, MakeSweep, read_tree
 
 
@@ -143,7 +138,8 @@ def test_epsilons_evaluated_together_or_separately_give_same_results(
 ) -> None:
     def keys(*epsilons: int) -> dict[str, dict[str, object]]:
         return {
-            key: TINY_KEYS[key] | {"epsilons_255": list(epsilons)} for key in ("fgsm", "pgd", "aa_apgd-ce", "aa_square")
+            key: TINY_KEYS[key] | {"epsilons": [f"{epsilon}/255" for epsilon in epsilons]}
+            for key in ("fgsm", "pgd", "aa_apgd-ce", "aa_square")
         }
 
     single_run_config = make_sweep(engine=engine, results=str(tmp_path / "together"), keys=keys(1, 8))
@@ -158,19 +154,9 @@ def test_epsilons_evaluated_together_or_separately_give_same_results(
 
 def test_changed_protocol_is_recomputed_and_difference_reported(make_sweep: MakeSweep) -> None:
     run(make_sweep())
-    tally, preview = run(make_sweep(keys=TINY_KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 3}}))
+    tally, preview = run(make_sweep(keys=TINY_KEYS | {"pgd": {"epsilons": ["1/255", "8/255"], "steps": 3}}))
     assert tally.results == 4
     assert any("pgd" in line and "parameters.steps: 2 → 3" in line for line in preview.stale)
-
-
-def test_unused_evaluations_are_reported_in_order_of_keys(make_sweep: MakeSweep) -> None:
-    keys = {key: TINY_KEYS[key] for key in ("aa_square", "clean", "fgsm", "pgd")}
-    run(make_sweep(keys=keys, images={"count": 10, "seed": 0}))
-    _, preview = run(make_sweep(keys=keys, images={"count": 11, "seed": 0}))
-    matches = [
-        re.fullmatch(r"[\d,]+ evaluations? of (\S+) (?:is|are) kept but not used: .+", line) for line in preview.stale
-    ]
-    assert [match[1] for match in matches if match] == [key for key in TASKS if key in keys]
 
 
 def test_status_is_running_while_lease_is_fresh(make_sweep: MakeSweep) -> None:
@@ -187,44 +173,3 @@ def test_status_is_running_while_lease_is_fresh(make_sweep: MakeSweep) -> None:
         assert is_running()
         os.utime(config.results / "lease.json", (0, 0))
         assert not is_running()
-
-
-def test_status_is_running_before_first_event(make_sweep: MakeSweep) -> None:
-    config = make_sweep(keys={"clean": {}})
-    run_sweep(config, make_executor, filters=Filters(architectures=(0,)))
-    statuses: list[SweepStatus] = []
-
-    def make(plan: Plan) -> Executor:
-        executor = make_executor(plan)
-        submit = executor.submit
-
-        def read_status_and_submit(bundle: Bundle) -> None:
-            statuses.append(read_status(load_plan(config.results), ShardStore.open(config.results).inventory()))
-            submit(bundle)
-
-        executor.submit = read_status_and_submit
-        return executor
-
-    run_sweep(config, make)
-    assert [(status.running, status.state, status.done, status.seconds_left) for status in statuses] == [
-        (True, "running", 1, None)
-    ]
-    assert str(os.getpid()) in statuses[0].driver
-
-
-def test_status_is_not_running_if_final_state_cannot_be_written(
-    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def raise_disk_full(*_arguments: object, **_options: object) -> None:
-        raise StorageFullError("full")
-
-    def fill_disk(_progress: RunProgress, event: Event | None) -> None:
-        if event is not None:
-            monkeypatch.setattr(progress_module, "write_text", raise_disk_full)
-            raise StorageFullError("full")
-
-    config = make_sweep(keys={"clean": {}})
-    with pytest.raises(StorageFullError):
-        run(config, on_progress=fill_disk)
-    status = read_status(load_plan(config.results), ShardStore.open(config.results).inventory())
-    assert (status.running, status.state) == (False, None)

@@ -4,8 +4,6 @@ import json
 import os
 import random
 import signal
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,21 +12,15 @@ import numpy as np
 import pytest
 import yaml
 
-from robust201.cli import console_status, monitoring
-from robust201.core.errors import CheckpointError, ConfigError, DatasetError, LeaseHeldError
+from robust201.core.errors import CheckpointError
 from robust201.core.records import Receipt
-from robust201.monitoring.training_status import TrainingStatus, read_training_status
 from robust201.planning.training_config import TrainingConfig
 from robust201.planning.training_plan import TrainingWork
-from robust201.runtime import heartbeat
 from robust201.runtime.executors.base import BundleLost, Event
 from robust201.runtime.executors.inline import InlineExecutor
-from robust201.runtime.lease import Lease
 from robust201.runtime.progress import RunProgress, read_progress
-from robust201.runtime.training_run import ALL_TRAININGS, TrainingSelection, preview_trainings, run_trainings
+from robust201.runtime.training_run import TrainingSelection, preview_trainings, run_trainings
 from robust201.runtime.training_worker import TrainingWorker
-from robust201.training import loop
-from robust201.training.state import EpochRecord
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand
 from tests.support.tiny_trainings import (
@@ -79,6 +71,7 @@ def test_run_trainings_stores_snapshots_once(tmp_path: Path) -> None:
         CheckpointStore(config.store).load(record)
     assert list((config.results / "states").iterdir()) == list((config.results / "finished").iterdir()) == []
     assert not (config.results / "lease.json").exists()
+    assert not (config.results / "images").exists()
     progress = read_progress(config.results)
     assert (progress["state"], progress["done_evaluations"], progress["total_evaluations"]) == ("finished", 3, 3)
     rerun = run_trainings(config)
@@ -134,41 +127,11 @@ def test_recipe_can_start_from_final_weights_of_another_recipe(
     assert hash_weight_files(config.store) == uninterrupted_hashes
     records = records_by_recipe_and_step(config)
     tuned_record = records["tuned", 3]
-    assert tuned_record.training["inputs"]["start"] == records["plain", 6].sha256
+    assert tuned_record.inputs["start"] == records["plain", 6].sha256
     # Without the start weights, the final weights differ.
     config_without_start = make_training_config(tmp_path / "fresh", recipes={"tuned": TUNED_RECIPE | {"start": None}})
     run_trainings(config_without_start)
     assert records_by_recipe_and_step(config_without_start)["tuned", 3].sha256 != tuned_record.sha256
-
-
-def test_start_weights_are_read_from_store_and_must_exist(tmp_path: Path) -> None:
-    tuned_config = make_training_config(tmp_path, recipes={"tuned": TUNED_RECIPE})
-    with pytest.raises(
-        CheckpointError, match=r"tuned seed 0: it starts from the final weights of #309 bright plain seed 0, which "
-    ):
-        run_trainings(tuned_config)
-    assert not (tmp_path / "store").exists()
-    run_trainings(make_training_config(tmp_path))
-    assert run_trainings(tuned_config).complete
-
-
-def test_start_weights_must_be_final_snapshot(tmp_path: Path) -> None:
-    both_config, tuned_config = (
-        make_config_with_both_recipes(tmp_path),
-        make_training_config(tmp_path, recipes={"tuned": TUNED_RECIPE}),
-    )
-    run_trainings(make_training_config(tmp_path))
-    records = records_by_recipe_and_step(both_config)
-    manifest = both_config.store / "manifest.jsonl"
-    lines = manifest.read_bytes().splitlines(keepends=True)
-    manifest.write_bytes(b"".join(line for line in lines if records["plain", 6].sha256.encode() not in line))
-    for config, selection in ((both_config, TrainingSelection(("tuned",))), (tuned_config, ALL_TRAININGS)):
-        with pytest.raises(
-            CheckpointError, match=r"tuned seed 0: it starts from the final weights of #309 bright plain seed 0, "
-        ):
-            run_trainings(config, selection=selection)
-    assert run_trainings(both_config).complete
-    assert records_by_recipe_and_step(both_config)["tuned", 3].training["inputs"]["start"] == records["plain", 6].sha256
 
 
 def test_changed_recipe_with_same_name_is_rejected(tmp_path: Path) -> None:
@@ -244,20 +207,6 @@ def test_train_rejects_bad_images_before_writing(tmp_path: Path, robust201: RunC
     assert not (tmp_path / "store").exists()
 
 
-def test_run_trainings_rejects_too_few_images_and_late_snapshots(tmp_path: Path) -> None:
-    small_dataset = write_images(tmp_path, "few") | {"train": False}
-    with np.load(tmp_path / "few/train.npz") as archive:
-        arrays = dict(archive)
-    np.savez(tmp_path / "few/train.npz", images=arrays["images"][:2], labels=arrays["labels"][:2])
-    datasets = {"bright": write_images(tmp_path), "few": small_dataset}
-    mixture_recipe = RECIPE | {"data": {"mixture": {"robust": "few", "alpha": 0.5}}}
-    with pytest.raises(DatasetError, match="robust ones, and there are only"):
-        run_trainings(make_training_config(tmp_path, datasets=datasets, recipes={"mixed": mixture_recipe}))
-    late_recipe = RECIPE | {"snapshots": {"iterations": [7]}}
-    with pytest.raises(ConfigError, match=r"its snapshots: .* step 7\. .* The recipe is late on bright"):
-        run_trainings(make_training_config(tmp_path, recipes={"late": late_recipe}))
-
-
 def test_recipes_can_train_on_mixtures_and_fusions_of_datasets(tmp_path: Path) -> None:
     datasets = {"bright": write_images(tmp_path), "more": write_images(tmp_path, "more", seed=1) | {"train": False}}
     data_sections = {
@@ -271,17 +220,10 @@ def test_recipes_can_train_on_mixtures_and_fusions_of_datasets(tmp_path: Path) -
     assert run_trainings(config).complete
     records = CheckpointStore(config.store).records()
     assert [record.recipe for record in records] == ["blended", "mixed"]
-    assert [{*record.training["inputs"]["data"]} for record in records if record.training] == [
+    assert [{*record.inputs["data"]} for record in records if record.training] == [
         {"fusion", "normalisation"},
         {"mixture", "normalisation"},
     ]
-
-
-def test_run_trainings_requires_lease(tmp_path: Path) -> None:
-    config = make_training_config(tmp_path)
-    config.results.mkdir(parents=True)
-    with Lease.acquire(config.results), pytest.raises(LeaseHeldError):
-        run_trainings(config)
 
 
 # --- interruptions ----------------------------------------------------------------------------------------------------
@@ -311,24 +253,6 @@ def test_drained_training_resumes_to_same_bytes(
     assert not tally.complete
     assert run_trainings(make_config_with_both_recipes(tmp_path)).complete
     assert hash_weight_files(tmp_path / "store") == uninterrupted_hashes
-
-
-def test_signal_during_last_training_drains_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original_drain, is_draining = TrainingWorker.drain, threading.Event()
-
-    def drain_and_set(worker: TrainingWorker) -> None:
-        original_drain(worker)
-        is_draining.set()
-
-    def interrupt(_worker: TrainingWorker, _record: EpochRecord) -> None:
-        if not is_draining.is_set():
-            signal.raise_signal(signal.SIGTERM)
-            assert is_draining.wait(60)
-
-    monkeypatch.setattr(TrainingWorker, "drain", drain_and_set)
-    monkeypatch.setattr(TrainingWorker, "_log_epoch", interrupt)
-    tally = run_trainings(make_training_config(tmp_path, recipes={"plain": RECIPE | {"snapshots": {}}}))
-    assert (tally.drained, tally.results, tally.remaining) == (True, 0, 1)
 
 
 def call_and_exit(function: Callable[[], object]) -> None:
@@ -453,93 +377,3 @@ def test_status_counts_complete_training_runs_and_reports_failures(tmp_path: Pat
     status = json.loads(robust201("status", path, "--json").out)
     assert (status["done"], status["trainings_done"], status["complete"], status["running"]) == (3, 1, False, False)
     assert "mutually exclusive" in robust201("status", path, "--watch", "--json").error_line(2)
-
-
-def test_status_reports_steps_before_first_snapshot(
-    tmp_path: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "train.yaml"
-    path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": RECIPE | {"snapshots": {}}})))
-    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.0)
-    monkeypatch.setattr(loop, "REPORT_SECONDS", 0.0)
-    make_step = loop._Training._make_step
-    descriptions: list[str] = []
-    statuses: list[TrainingStatus] = []
-
-    def read_status_and_step(training: Any) -> None:
-        deadline = time.monotonic() + 60
-        while training.step == 4 and time.monotonic() < deadline:
-            statuses.append(read_training_status(tmp_path / "store"))
-            if any(beat.training and beat.training.step == 4 for beat in statuses[-1].in_progress):
-                descriptions.append(str(console_status.describe_trainings(statuses[-1])))
-                break
-        make_step(training)
-
-    monkeypatch.setattr(loop._Training, "_make_step", read_status_and_step)
-    assert robust201("run", path).code == 0
-    (beat,) = statuses[-1].in_progress
-    assert beat.training is not None
-    steps = beat.training
-    assert (steps.first_step, steps.n_steps, steps.per_epoch, steps.epoch, steps.epochs) == (0, 6, 3, 2, 2)
-    record = CheckpointStore(tmp_path / "store").records()[0]
-    assert record.training is not None
-    assert steps.loss is not None
-    assert steps.accuracy is not None
-    assert 0 <= steps.accuracy <= 1
-    assert "running: 0 of 1 snapshot" in descriptions[0]
-    (payload,) = statuses[-1].to_payload()["in_progress"]
-    assert (payload["label"], payload["step"], payload["last"]) == ("#309 s0 bright plain", 4, 6)
-    assert read_training_status(tmp_path / "store").in_progress == ()
-
-
-def test_status_watch_waits_for_all_trainings_of_yaml(
-    tmp_path: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "train.yaml"
-    recipes = {"plain": RECIPE, "other": RECIPE}
-    path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes=recipes)))
-    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
-    monkeypatch.setattr(monitoring, "_PATIENCE_SECONDS", 0.0)
-    result_before_run = robust201("status", path, "--watch")
-    assert result_before_run.code == 3
-    assert "not started: 0 of 0 snapshots; 0 of 2 training runs complete; 0 active workers" in result_before_run.out
-    assert "No worker has been active for 0 minutes." in result_before_run.err
-    assert robust201("run", path, "--recipes", "plain").code == 0
-    # The status of a store covers only the last run, which had one training run.
-    assert robust201("status", tmp_path / "store", "--watch").code == 0
-    assert robust201("status", path, "--watch").code == 3
-
-    def train(_seconds: float) -> None:
-        assert robust201("run", path).code == 0
-
-    monkeypatch.setattr(time, "sleep", train)
-    monkeypatch.setattr(monitoring, "_PATIENCE_SECONDS", 600.0)
-    result = robust201("status", path, "--watch")
-    assert result.code == 0
-    assert "finished: 6 of 6 snapshots; 2 of 2 training runs complete" in result.out.splitlines()[-1]
-
-
-def test_training_status_shows_running_and_killed_driver(tmp_path: Path) -> None:
-    config = make_training_config(tmp_path)
-
-    def append_status(_progress: RunProgress, _event: Event | None) -> None:
-        statuses.append(read_training_status(config.store))
-
-    statuses: list[TrainingStatus] = []
-    run_trainings(config, on_progress=append_status)
-    assert statuses[0].state == "running"
-    assert f"process {os.getpid()}, since" in str(statuses[0].driver)
-    assert statuses[0].running
-    assert not read_training_status(config.store).running
-
-    def die(_progress: RunProgress, event: Event | None) -> None:
-        if isinstance(event, Receipt):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    killed_config = make_training_config(tmp_path / "killed")
-    assert call_in_child(lambda: run_trainings(killed_config, on_progress=die)) == -signal.SIGKILL
-    for beat in (tmp_path / "killed/store/training/heartbeats").glob("*"):
-        os.utime(beat, (0, 0))  # as if the worker had been killed long ago
-    status_after_kill = read_training_status(tmp_path / "killed/store")
-    assert (tmp_path / "killed/store/training/lease.json").exists()
-    assert (status_after_kill.state, status_after_kill.driver) == ("interrupted", None)

@@ -1,6 +1,5 @@
 """User files with networks, attacks and measures: execution, identity, consent and one-line errors."""
 
-import json
 import re
 import runpy
 import sys
@@ -10,11 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from robust201.planning.loading import load_config, parse_config
-from robust201.planning.sweep_record import portable_fields
 from robust201.runtime.sweep import load_plan
 from robust201.shards import ShardStore
-from robust201.submission.ray_jobs import entrypoint
 from tests.conftest import REPOSITORY, FinishedCommand, RunCommand, WriteSweep
 from tests.runtime.test_extended_sweeps import read_columns
 from tests.support.tiny_trainings import training_fields
@@ -135,24 +131,12 @@ def test_documented_example_runs(example_folder: Path, robust201: RunCommand) ->
     assert "0 missing" in rerun.err
 
 
-@pytest.mark.ray
-@pytest.mark.slow
-def test_documented_example_runs_on_ray(example_folder: Path, robust201: RunCommand, ray_address: str) -> None:
-    """Workers execute copies of the files, because the originals are not on their import path."""
-    ray_execution = f"{{executor: ray, workers: 1, ray_address: '{ray_address}'}}"
-    Path("sweep.yaml").write_text(documented_files()["sweep.yaml"].replace("{executor: inline}", ray_execution))
-    result = robust201("run", "--allow-code", "sweep.yaml")
-    assert result.code == 0, result.err
-    check_example(robust201, example_folder / "results")
-
-
 # --- networks whose numbers would be wrong ----------------------------------------------------------------------------
 
 
 FAULTY_PASSES = {
     "tuple": ("return features, self.head(features)", r"expected a tensor of logits .* got tuple \(\[0\]: float32"),
     "batch": ("return self.head(features - features.mean(dim=0))", "depends on how images are divided into batches"),
-    "squeeze": ("return self.head(features).squeeze()", r"for a batch of 1.*replace squeeze\(\)"),
     "gradients": (
         "return self.head(features + images.var(dim=1).sqrt().mean(dim=(1, 2))[:, None])",
         r"Attacking images failed for .*fgsm: the network's gradient is NaN or infinite for image",
@@ -162,6 +146,7 @@ FAULTY_PASSES = {
 
 @pytest.mark.parametrize("case", FAULTY_PASSES)
 @pytest.mark.parametrize("engine", ["fused", "reference"])
+@pytest.mark.slow_combinations
 def test_networks_with_faults_fail_instead_of_giving_numbers(
     case: str, engine: str, write_custom_sweep: WriteSweep, robust201: RunCommand
 ) -> None:
@@ -170,7 +155,7 @@ def test_networks_with_faults_fail_instead_of_giving_numbers(
     assert last_line in MODELS
     lines = f"        features = self.convolution(images).relu().mean(dim=(2, 3))\n        {change}\n"
     models = MODELS.replace(last_line, lines)
-    sweep = write_custom_sweep({"fgsm": {"epsilons_255": [8]}}, models=models, engine=engine)
+    sweep = write_custom_sweep({"fgsm": {"epsilons": ["8/255"]}}, models=models, engine=engine)
     assert re.search(message, failure_line(robust201("run", sweep, "--allow-code")))
 
 
@@ -218,16 +203,6 @@ def test_batch_size_is_part_of_custom_attack_protocol(
     assert "batch_size: 4 → 5" in result.err
 
 
-def test_portable_fields_can_be_parsed_again(write_custom_sweep: WriteSweep, tmp_path: Path) -> None:
-    config = load_config(
-        write_custom_sweep({"clean": {}} | attack_keys(tmp_path, parameters={"step": 0.5}) | measure_keys(tmp_path))
-    )
-    exported = parse_config(portable_fields(config), "the exported sweep")
-    for key, parameters in config.parameters.items():
-        assert exported.parameters[key].identity() == parameters.identity()
-        assert exported.parameters[key].strengths == parameters.strengths
-
-
 # --- consent ----------------------------------------------------------------------------------------------------------
 
 
@@ -270,13 +245,6 @@ def test_commands_require_consent_to_code(
     assert ("--share" in arguments) == (tmp_path / "results").exists()
 
 
-def test_allowed_code_is_executed(spy_sweep: Path, robust201: RunCommand, tmp_path: Path) -> None:
-    result = robust201("run", spy_sweep, "--allow-code")
-    assert result.code == 0, result.err
-    assert f"Will execute {tmp_path / 'spy' / 'spy.py'} (space)." in result.err
-    assert (tmp_path / "spy" / "executed").exists()
-
-
 def test_training_requires_consent_to_code(robust201: RunCommand, tmp_path: Path) -> None:
     code = write_spy(tmp_path / "spy")
     fields = training_fields(tmp_path, execution={"executor": "inline", "device": "cpu"})
@@ -289,30 +257,6 @@ def test_training_requires_consent_to_code(robust201: RunCommand, tmp_path: Path
     assert " --allow-code" in robust201("submit", "slurm", "--dry-run", training_yaml, "--allow-code").out
     result = robust201("run", training_yaml, "--allow-code")
     assert result.code == 0, result.err
-
-
-def test_sweep_without_code_needs_no_consent(write_sweep: WriteSweep, robust201: RunCommand) -> None:
-    result = robust201("run", write_sweep(keys={"clean": {}}))
-    assert result.code == 0
-    assert "Will execute" not in result.err
-
-
-def test_slurm_tasks_inherit_consent(spy_sweep: Path, robust201: RunCommand) -> None:
-    result = robust201("submit", "slurm", "--dry-run", spy_sweep, "--allow-code")
-    assert result.code == 0, result.err
-    assert "Will execute" in result.err
-    assert " --allow-code" in result.out
-
-
-def test_ray_job_inherits_consent(spy_sweep: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
-    shipments: list[Any] = []
-    monkeypatch.setattr("robust201.submission.ray_jobs.connect", lambda _access: None)
-    monkeypatch.setattr(
-        "robust201.submission.ray_jobs.submit_job", lambda _client, shipment, *_: shipments.append(shipment) or "job-1"
-    )
-    result = robust201("submit", "ray", spy_sweep, "--detach", "--allow-code", "--keys", "clean")
-    assert result.code == 0, result.err
-    assert entrypoint(shipments[0]).endswith(" --keys clean --allow-code")
 
 
 def test_share_executes_the_prepared_copy(
@@ -358,16 +302,8 @@ def test_read_only_commands_execute_no_code(
     [
         ("1 / 0", "executing the file raised ZeroDivisionError: division by zero"),
         ("def build(:", "executing the file raised SyntaxError"),
-        ("raise SystemExit(3)", "executing the file raised SystemExit: 3"),
-        (
-            "import no_such_package_of_mine",
-            "No module named 'no_such_package_of_mine' (a user's file can import installed packages, but no files ",
-        ),
+        ("import no_such_package_of_mine", "No module named 'no_such_package_of_mine'"),
         ("def built(architecture, n_classes): pass", "the file does not define this function"),
-        (
-            "def buidl(architecture, n_classes): pass",
-            "Define it, or use the name of another function. Did you mean 'buidl'?",
-        ),
         ("raise KeyboardInterrupt", "executing the file raised KeyboardInterrupt"),
     ],
 )
@@ -385,69 +321,21 @@ def test_user_files_that_cannot_be_loaded_are_rejected(
     ("models", "expected"),
     [
         ("def build(architecture, n_classes): return 3", "it returned int instead of a torch.nn.Module"),
-        ("def build(architecture): return 3", "TypeError"),
         (MODELS.replace('"narrow"', '"thin"'), "KeyError: 'narrow'"),
         (
             MODELS.replace("n_classes)\n\n    def", "7)\n\n    def"),
             "expected logits of shape (10, 10), got shape (10, 7)",
         ),
         (MODELS.replace("return self.head(", "return float('nan') * self.head("), "images contain NaN or infinity"),
-        (
-            MODELS.replace("return self.head(", "return self.head(nn.functional.dropout("),
-            "a second pass with the same images returned different logits",
-        ),
-        (
-            MODELS.replace("Conv2d(3,", "Conv2d(1,"),
-            "for float32 images of shape (10, 3, 32, 32), it raised RuntimeError",
-        ),
-        (MODELS.replace("return self.head(self", "return len(self"), "an object of type int"),
     ],
 )
 def test_parts_of_unusable_user_networks_fail(
     write_custom_sweep: WriteSweep, robust201: RunCommand, models: str, expected: str
 ) -> None:
-    if "dropout(" in models:  # close the additional parenthesis
-        models = models.replace(".relu().mean(dim=(2, 3)))", ".relu().mean(dim=(2, 3))))")
     result = robust201(
-        "run", "--allow-code", write_custom_sweep({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models)
+        "run", "--allow-code", write_custom_sweep({"clean": {}, "fgsm": {"epsilons": ["8/255"]}}, models=models)
     )
     assert expected in failure_line(result)
-
-
-def test_user_network_with_constant_logits_is_valid(write_custom_sweep: WriteSweep, robust201: RunCommand) -> None:
-    models = MODELS.replace("self.head(", "0 * self.head(")
-    result = robust201(
-        "run", "--allow-code", write_custom_sweep({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models)
-    )
-    assert result.code == 0, result.err
-
-
-def test_network_that_ends_in_softmax_is_reported_and_logged(
-    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
-) -> None:
-    models = MODELS.replace(".mean(dim=(2, 3)))", ".mean(dim=(2, 3))).softmax(dim=1)")
-    result = robust201("run", "--allow-code", write_custom_sweep({"clean": {}}, models=models))
-    assert result.code == 0, result.err
-    assert "seems to end in a softmax" in result.err
-    log_entries = [
-        json.loads(entry) for file in (tmp_path / "results/logs").iterdir() for entry in file.read_text().splitlines()
-    ]
-    (warning_entry,) = [entry for entry in log_entries if entry["event"] == "library_warning"]
-    assert "narrow random-s0 digits seems to end in a softmax" in warning_entry["message"]
-
-
-def test_user_network_is_not_converted_to_channels_last(write_custom_sweep: WriteSweep, robust201: RunCommand) -> None:
-    """User networks may call `view` on feature maps, which would raise an error with channels_last."""
-    models_with_view = MODELS.replace(".relu().mean(dim=(2, 3)))", ".relu().view(len(images), -1, 49).mean(dim=2))")
-    assert models_with_view != MODELS
-    assert (
-        robust201(
-            "run",
-            "--allow-code",
-            write_custom_sweep({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models_with_view),
-        ).code
-        == 0
-    )
 
 
 PERTURB_HEAD = "def perturb(model, images, labels, strength, **parameters): "
@@ -457,12 +345,8 @@ PERTURB_HEAD = "def perturb(model, images, labels, strength, **parameters): "
     ("code", "fields", "expected"),
     [
         (PERTURB_HEAD + "return None", {}, "expected a tensor of images, got NoneType"),
-        (PERTURB_HEAD + "return 1 / 0", {}, "expected a tensor of images, got ZeroDivisionError"),
-        (PERTURB_HEAD + "raise SystemExit(0)", {}, "expected a tensor of images, got SystemExit"),
         (PERTURB_HEAD + "raise KeyboardInterrupt", {}, "KeyboardInterrupt"),
         (PERTURB_HEAD + "return images[:1]", {}, "expected float32 images of shape"),
-        (PERTURB_HEAD + "return images.double()", {}, "expected float32 images of shape"),
-        (PERTURB_HEAD + "return images + 1", {}, "which must clamp pixels to [0, 1]"),
         (PERTURB_HEAD + "return images * float('nan')", {}, "must not divide by zero"),
         (PERTURB_HEAD + "return 1 - images", {}, "expected Linf distances up to epsilon"),
         (
@@ -470,7 +354,6 @@ PERTURB_HEAD = "def perturb(model, images, labels, strength, **parameters): "
             {"norm": "L2", "strengths": [0.5]},
             "expected L2 distances",
         ),
-        (ATTACK, {"parameters": {"stride": 2}}, "TypeError"),
     ],
 )
 def test_parts_of_wrong_custom_attacks_fail(
@@ -495,19 +378,9 @@ MEASURE_HEAD = "def measure(model, images, labels): "
     ("code", "expected"),
     [
         (MEASURE_HEAD + "return 3.0", "expected numbers by column, got float"),
-        (MEASURE_HEAD + "return {'mean': 1.0}", "expected the columns mean, spread, got mean"),
         (MEASURE_HEAD + "return {'mean': 1.0, 'spread': 2.0, 'more': 3.0}", "got mean, spread, more"),
         (MEASURE_HEAD + "return {'mean': float('nan'), 'spread': 2.0}", "expected mean to be finite, got nan"),
-        (MEASURE_HEAD + "return {'mean': 1.0, 'spread': [[1.0]]}", "expected spread as float64 numbers"),
-        (MEASURE_HEAD + "return {'mean': 'high', 'spread': 2.0}", "expected a number or a list of numbers, got 'high'"),
-        (MEASURE_HEAD + "return {'mean': True, 'spread': 2.0}", "expected a number or a list of numbers, got True"),
         (MEASURE_HEAD + "return {'mean': '1.0', 'spread': 2.0}", "expected a number or a list of numbers, got '1.0'"),
-        (MEASURE_HEAD + "return {'mean': [], 'spread': 2.0}", "expected a number or a list of numbers, got []"),
-        (
-            MEASURE_HEAD + "return {'mean': 2**53 + 1, 'spread': 2.0}",
-            "expected a number or a list of numbers, got 90071992",
-        ),
-        (MEASURE_HEAD + "return labels.no_such_thing", "AttributeError"),
         (
             MEASURE_HEAD + "model.train(); return {'mean': 1.0, 'spread': 2.0}",
             "it changed the network (mode (train or eval)",
@@ -559,32 +432,15 @@ def test_attack_that_modifies_network_fails_and_has_no_effect(
     assert values_after_attack == values_alone
 
 
-def test_share_rejects_changed_batch_size_of_custom_attack(
-    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
-) -> None:
-    assert robust201("plan", "--save", write_custom_sweep(attack_keys(tmp_path))).code == 0
-    error_line = robust201(
-        "run", "--allow-code", write_custom_sweep(attack_keys(tmp_path), batch_size=3), "--share", "1/1"
-    ).error_line(2)
-    assert "batch_size: 4 → 3" in error_line
-
-
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
         ({"kind": "measure"}, "columns: expected one or more"),
-        ({"kind": "measure", "columns": ["accuracy"]}, "columns: expected one or more"),
-        (
-            {"kind": "measure", "columns": ["mean", "strength"]},
-            "other than the reserved names of result columns, got ['strength']",
-        ),
+        ({"kind": "measure", "columns": ["mean", "strength"]}, "columns"),
         ({"kind": "measure", "columns": ["mean"], "strengths": [1]}, "strengths"),
-        ({"kind": "measure", "columns": ["mean"], "norm": "Linf"}, "norm"),
         ({"columns": ["mean"]}, "allowed only with `kind: measure`"),
         ({"norm": "Linf"}, "strengths: expected the radii"),
         ({"norm": "L3", "strengths": [1]}, "norm: expected one of Linf, L2"),
-        ({"norm": "linf", "strengths": [1]}, "got 'linf'. Did you mean 'Linf'?"),
-        ({"strenghts": [1]}, "Did you mean 'strengths'?"),
     ],
 )
 def test_invalid_custom_keys_are_rejected(
@@ -598,35 +454,19 @@ def test_invalid_custom_keys_are_rejected(
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"space": {"file": "no-such-file.py"}},
-        {"keys": {"mine": {"file": "no-such-file.py"}}},
-    ],
-)
-def test_missing_user_files_are_rejected(
-    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, changes: dict[str, Any]
-) -> None:
-    keys = changes.pop("keys", {"clean": {}})
-    assert "no-such-file.py" in robust201("run", "--allow-code", write_custom_sweep(keys, **changes)).error_line(2)
-    assert not (tmp_path / "results").exists()
-
-
-@pytest.mark.parametrize(
     ("space", "expected"),
     [
-        ("zooo", "space: expected nasbench201, zoo or a Python file, got 'zooo'. Did you mean 'zoo'?"),
-        ({"fil": "x"}, "expected a known field, got 'space.fil'. Did you mean 'file'?"),
-        ({}, "expected the field 'space.file', got none."),
+        ("zooo", "space"),
+        ({}, "space.file"),
+        ({"file": "no-such-file.py"}, "no-such-file.py"),
         ({"file": "x", "gmacs": 0}, "space.gmacs: expected more than 0, got 0."),
-        ([1], "got [1]."),
     ],
 )
 def test_invalid_spaces_are_rejected(
     write_custom_sweep: WriteSweep, robust201: RunCommand, space: object, expected: str
 ) -> None:
     error_line = robust201("run", "--allow-code", write_custom_sweep({"clean": {}}, space=space)).error_line(2)
-    assert expected in error_line or (space == {"fil": "x"} and "'space.file'" in error_line), error_line
+    assert expected in error_line
 
 
 def test_user_space_requires_architecture_names(write_custom_sweep: WriteSweep, robust201: RunCommand) -> None:

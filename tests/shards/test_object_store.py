@@ -9,21 +9,20 @@ import fsspec
 import pytest
 import s3fs
 
-from robust201.core.errors import ConfigError, ShardDamagedError, StorageError
+from robust201.core.errors import ConfigError, StorageError
 from robust201.export import export_dataset
 from robust201.planning.loading import parse_config
 from robust201.planning.plan_file import load_plan
-from robust201.shards import ShardStore, backends, index, merge_folders, object_store
-from robust201.shards.backends import LocalBackend, is_compacted, map_ahead
+from robust201.shards import ShardStore, index, merge_folders
+from robust201.shards.backends import LocalBackend, is_compacted
 from robust201.shards.folder import ResultsFolder
-from robust201.shards.object_store import PUT_STEPS, ObjectBackend, check_url
+from robust201.shards.object_store import PUT_STEPS
 from tests.conftest import read_tree
 from tests.support.object_stores import BUCKET, filesystem_of
 from tests.support.shard_support import (
     ALL_MEASUREMENTS,
     CLOCK_TWO_HOURS_AHEAD,
     DEFAULT_MEASUREMENTS,
-    HOUR,
     assert_complete_store,
     compact_while_committing,
     make_results,
@@ -89,20 +88,6 @@ def test_flipped_byte_is_detected_and_shard_set_aside(store):
     assert_complete_store(store, UNITS[:2])
 
 
-def test_shard_above_size_limit_is_damaged(store, monkeypatch):
-    shard = store.commit(make_results(UNITS[0])).shard
-    n_bytes = len(store.folder.backend.read(shard))
-    for module in (backends, object_store):
-        monkeypatch.setattr(module, "MAX_SHARD_BYTES", n_bytes)
-    assert len(store.folder.backend.read(shard)) == n_bytes
-    for module in (backends, object_store):
-        monkeypatch.setattr(module, "MAX_SHARD_BYTES", n_bytes - 1)
-    with pytest.raises(ShardDamagedError, match="expected at most"):
-        store.folder.backend.read(shard)
-    assert len(store.folder.backend.read(shard, 0, n_bytes)) == n_bytes
-    assert [*store.inventory(verify="all", on_damage="report").damage] == [shard]
-
-
 def test_run_hashes_shards_once(store, monkeypatch):
     monkeypatch.setattr(index, "MIN_ROWS", 1)
     hashed_shards = []
@@ -130,17 +115,6 @@ def test_compaction_during_commits_preserves_results(store):
     assert any(map(is_compacted, inventory.shards))
 
 
-def test_inputs_are_deleted_after_grace_period(store):
-    inputs = [store.commit(make_results(unit)).shard for unit in UNITS]
-    assert store.compact(grace_seconds=HOUR).inputs == len(UNITS)
-    assert store.compact(grace_seconds=HOUR).deleted == 0
-    assert sorted(store.inventory().replaced_shards) == sorted(inputs)
-    assert store.compact(grace_seconds=HOUR, clock=CLOCK_TWO_HOURS_AHEAD).deleted == len(UNITS)
-    (entry,) = store.folder.backend.entries()
-    assert is_compacted(entry.name)
-    assert_complete_store(store, UNITS)
-
-
 def test_merge_folders_supports_all_backends(store, tmp_path):
     for unit in UNITS:
         store.commit(make_results(unit))
@@ -156,16 +130,6 @@ def test_merge_folders_supports_all_backends(store, tmp_path):
     store.folder.backend.set_aside(damaged_shard)
     assert merge_folders([copy.root], store.root).added == 1
     assert_complete_store(store, [*UNITS, new_unit])
-
-
-def test_scan_ignores_other_files(store, tmp_path):
-    shard = store.commit(make_results(UNITS[0])).shard
-    if store.folder.shards_url:
-        filesystem, root = fsspec.core.url_to_fs(store.folder.shards_url)
-        for name in ("readme.txt", "digits/notes.parquet", "damaged/digits/" + shard.rpartition("/")[2]):
-            filesystem.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
-            filesystem.pipe_file(f"{root}/{name}", b"x")
-    assert store.inventory(verify="all").shards == (shard,)
 
 
 # Object stores only
@@ -206,18 +170,6 @@ def test_large_shard_is_uploaded_in_parts(s3, s3_url, tmp_path, monkeypatch):
     assert s3.list_multipart_uploads(BUCKET) == []
 
 
-def test_read_past_end_returns_available_bytes(s3, s3_url, tmp_path, monkeypatch):
-    monkeypatch.setattr("robust201.shards.object_store._RANGE_BYTES", 100)
-    backend = ShardStore.create(tmp_path / "results", shards=s3_url).folder.backend
-    for n_bytes in (0, 99, 100, 250, 300):
-        content = os.urandom(n_bytes)
-        s3.pipe_file(f"{BUCKET}/{tmp_path.name}/digits/x", content)
-        assert backend.read("digits/x") == content
-        assert backend.read("digits/x", 50) == content[50:]
-        assert backend.read("digits/x", 50, 1000) == content[50:]
-        assert backend.read("digits/x", 20, 20) == b""
-
-
 @pytest.mark.parametrize(
     "step", [pytest.param(step, marks=() if step == "put" else pytest.mark.slow) for step in PUT_STEPS]
 )
@@ -232,25 +184,6 @@ def test_killed_writer_leaves_no_partial_object(s3_url, tmp_path, step):
     store.commit(make_results(make_unit(77)))
     store.compact()
     assert_complete_store(store, [*UNITS[:2], make_unit(77)])
-
-
-def test_scan_finds_shards_that_another_writer_just_wrote(s3_url, tmp_path):
-    reader, writer = (ShardStore.create(tmp_path / name, shards=s3_url) for name in "ab")
-    for unit in UNITS[:3]:
-        n_rows = len(reader.inventory())
-        writer.commit(make_results(unit))
-        assert len(reader.inventory()) == n_rows + 2
-
-
-def test_reading_deleted_shard_raises_same_errors_as_in_folder(s3_url, tmp_path):
-    store = ShardStore.create(tmp_path / "results", shards=s3_url)
-    shard = store.commit(make_results(UNITS[0])).shard
-    inventory = store.inventory()
-    store.folder.backend.delete([shard, shard])
-    with pytest.raises(FileNotFoundError):
-        store.folder.backend.read(shard)
-    with pytest.raises(StorageError, match="Run the same command again"):
-        store.values(UNITS[0], 1.0, inventory, DEFAULT_MEASUREMENTS)
 
 
 # Whole sweeps
@@ -284,25 +217,6 @@ def test_sweep_on_s3_exports_same_bytes_as_sweep_in_folder(robust201, write_swee
         assert "not-a-secret" not in path.read_text()
 
 
-@pytest.mark.ray
-@pytest.mark.slow
-def test_ray_workers_write_shards_to_s3(make_sweep, s3, s3_url):
-    from robust201.runtime.executors import make_executor
-    from robust201.runtime.sweep import run_sweep
-
-    config = make_sweep(shards=s3_url, keys={"clean": {}}, execution={"executor": "ray", "workers": 1})
-    assert run_sweep(config, make_executor).results == 2
-    assert len(s3.find(s3_url)) == 2
-
-
-def test_filesystem_is_reopened_after_fork():
-    backend = ObjectBackend("memory://fork", lambda _step: None)
-    filesystem_and_root = backend._filesystem()
-    backend._cached_filesystem = (os.getpid() + 1, *filesystem_and_root)
-    assert backend._filesystem()[1] == filesystem_and_root[1]
-    assert backend._cached_filesystem[0] == os.getpid()
-
-
 # Errors: rejected URLs, advice, and retries
 
 
@@ -310,18 +224,10 @@ def test_filesystem_is_reopened_after_fork():
     ("url", "message"),
     [
         ("s3://user:secret@host/bucket", "without a user or password"),
-        ("bucket/prefix", "such as s3://bucket/prefix"),
         ("s3://", "such as s3://bucket/prefix"),
-        ("simplecache::s3://bucket/prefix", "Use the URL of the store itself"),
-        ("s33://bucket/prefix", "Did you mean 's3'?"),
         ("file://relative/path", "file:///FOLDER"),
-        ("s3://key:secret@bucket/prefix", "without a user or password"),
         ("s3://key:sec/ret-secret@bucket/prefix", "without a user or password"),
-        ("s3://key:secret#@bucket/prefix", "without a user or password"),
-        ("s3://secret@bucket/prefix", "without a user or password"),
-        ("s3://key:secret/prefix", "without a user or password"),
         ("key:secret@bucket", "without a user or password"),
-        ("sftp://user:secret@host/prefix", "without a user or password"),
         ("abfs://user:secret@account.dfs.core.windows.net/paper", "without a user or password"),
         ("s3://bucket/prefix?X-Amz-Signature=secret", "a query"),
         ("s3://bucket/prefix#secret", "a fragment"),
@@ -338,23 +244,6 @@ def test_check_url_rejects_unsuitable_urls(sweep_fields, url, message):
     assert "secret" not in str(error_info.value)
 
 
-def test_check_url_normalises_urls(monkeypatch, sweep_fields):
-    monkeypatch.setenv("MY_BUCKET", "s3://sweeps")
-    assert parse_config(sweep_fields(shards="${MY_BUCKET}/paper/"), "test").shards == "s3://sweeps/paper"
-    assert check_url("abfs://container@account.dfs.core.windows.net/paper").startswith("abfs://container@account")
-    assert check_url("sftp://user@host:22/paper") == "sftp://user@host:22/paper"
-
-
-def test_run_reports_missing_library_before_creating_results(robust201, write_sweep, tmp_path, monkeypatch):
-    def raise_import_error(*_args, **_named):
-        raise ImportError("Install s3fs to access S3")
-
-    monkeypatch.setattr("robust201.shards.object_store.url_to_fs", raise_import_error)
-    error_line = robust201("run", write_sweep(shards="s3://bucket/prefix")).error_line(2)
-    assert "the library for s3:// is not installed. Install it with pip install 'robust201[s3]'." in error_line
-    assert not (tmp_path / "results" / "format.json").exists()
-
-
 def test_unreachable_url_is_not_saved(s3, tmp_path, monkeypatch):
     root = tmp_path / "results"
     with pytest.raises(StorageError, match="Create the bucket") as error_info:
@@ -366,28 +255,6 @@ def test_unreachable_url_is_not_saved(s3, tmp_path, monkeypatch):
     with pytest.raises(StorageError, match="AWS_ACCESS_KEY_ID"):
         ShardStore.create(root, shards=f"s3://{BUCKET}/prefix")
     assert not (root / "format.json").exists()
-
-
-def test_permission_error_names_url_and_gives_advice(s3_url, tmp_path, monkeypatch):
-    store = ShardStore.create(tmp_path / "results", shards=s3_url)
-
-    def raise_error(*_args, **_named):
-        raise PermissionError("Access Denied")
-
-    monkeypatch.setattr(filesystem_of(store), "pipe_file", raise_error)
-    with pytest.raises(StorageError, match=r"may list, read, write and delete") as error_info:
-        store.commit(make_results(UNITS[0]))
-    assert error_info.value.exit_code == 4
-    assert s3_url in str(error_info.value)
-
-
-def test_unreachable_server_error_gives_advice(s3, tmp_path, monkeypatch):
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    monkeypatch.setattr("s3fs.core.S3FileSystem.retries", 1)
-    s3fs.S3FileSystem.clear_instance_cache()
-    with pytest.raises(StorageError, match="Check the network"):
-        ShardStore.create(tmp_path / "results", shards=f"s3://{BUCKET}/prefix")
 
 
 @pytest.mark.parametrize("error", [NotImplementedError("mode"), OSError(errno.ENOSYS, "NotImplemented")])
@@ -435,12 +302,3 @@ def test_opening_with_different_shards_url_is_rejected(tmp_path):
                 open_store(tmp_path / root, shards=shards)
             assert str(tmp_path / root) in str(error_info.value)
     assert ShardStore.create(tmp_path / "away", shards=elsewhere).folder.shards_url == elsewhere
-
-
-def test_map_ahead_preserves_order_of_results_and_errors():
-    for threads in (1, 3):
-        assert list(map_ahead(lambda number: number * 2, range(50), threads)) == [2 * number for number in range(50)]
-        results = map_ahead(lambda number: 1 // (3 - number), range(9), threads)
-        assert [next(results) for _ in range(3)] == [0, 0, 1]
-        with pytest.raises(ZeroDivisionError):
-            next(results)

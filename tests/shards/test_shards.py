@@ -1,10 +1,7 @@
 """The store returns committed results unchanged, however they are split into parts and folders."""
 
-import errno
 import itertools
-import os
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -17,7 +14,7 @@ from robust201.core.errors import (
     IncompleteError,
     InputError,
 )
-from robust201.core.records import EvaluationProtocol, EvaluationResult, Part
+from robust201.core.records import EvaluationProtocol, Part
 from robust201.shards import ShardStore, merge_folders
 from robust201.shards.inventory import Slice, choose_slices, find_gaps
 from robust201.tasks.columns import COLUMNS, RESERVED, fields_of
@@ -55,12 +52,6 @@ def test_committed_values_are_read_unchanged(store):
     assert store.verify() == []
 
 
-def test_values_returns_only_requested_columns_and_counts(store):
-    unit = make_unit()
-    store.commit(make_results(unit, measurements=ALL_MEASUREMENTS))
-    assert set(store.values(unit, 1.0, store.inventory(), ("accuracy",))) == {"accuracy", "cm"}
-
-
 def test_shard_is_readable_as_plain_parquet(store):
     unit = make_unit()
     shard = store.commit(make_results(unit, measurements=ALL_MEASUREMENTS)).shard
@@ -70,13 +61,6 @@ def test_shard_is_readable_as_plain_parquet(store):
     assert set(frame["checkpoint_sha256"]) == {unit.checkpoint_sha256}
     assert set(frame["provenance"]) == {'{"host":"h"}'}
     assert [len(cell) for cell in frame["cm"]] == [9, 9]
-
-
-def test_scan_reads_footer_that_is_longer_than_first_read(store, monkeypatch):
-    unit = make_unit()
-    store.commit(make_results(unit))
-    monkeypatch.setattr("robust201.shards.row_identity._TAIL_BYTES", 64)
-    assert store.inventory().find_missing_parts(unit, DEFAULT_MEASUREMENTS) == ()
 
 
 def test_shard_name_contains_hash_of_content(store):
@@ -123,14 +107,6 @@ def test_find_missing_parts_returns_one_part_for_strengths_that_lack_the_same_im
         store.values(unit, 3.0, inventory, DEFAULT_MEASUREMENTS)
 
 
-def test_additional_strength_counts_as_missing(store):
-    store.commit(make_results(make_unit(strengths=(1.0, 4.0))))
-    extended_unit = make_unit(strengths=(1.0, 2.0, 4.0))
-    assert store.inventory().find_missing_parts(extended_unit, DEFAULT_MEASUREMENTS) == (
-        Part(extended_unit, (2.0,), 0, 30),
-    )
-
-
 def test_additional_measurement_counts_as_missing(store):
     unit = make_unit()
     store.commit(make_results(unit, measurements=("accuracy",)))
@@ -140,29 +116,6 @@ def test_additional_measurement_counts_as_missing(store):
     inventory = store.inventory()
     assert inventory.find_missing_parts(unit, DEFAULT_MEASUREMENTS) == ()
     assert "confidence_label" in store.values(unit, 1.0, inventory, DEFAULT_MEASUREMENTS)
-
-
-def test_count_foreign_evaluations_counts_results_for_other_weights(store):
-    planned_unit, unplanned_unit = make_unit(), make_unit(checkpoint="d" * 64)
-    store.commit(make_results(planned_unit))
-    store.commit(make_results(unplanned_unit))
-    protocol = EvaluationProtocol.of({"key": "pgd"})
-    store.save_protocol(protocol)
-    inventory = store.inventory()
-    assert inventory.count_foreign_evaluations(np.array([planned_unit.id], "S32")) == {unplanned_unit.protocol: 2}
-    assert inventory.count_foreign_evaluations(np.array([planned_unit.id, unplanned_unit.id], "S32")) == {}
-    assert inventory.protocol(protocol.digest) == {"key": "pgd"}
-    assert inventory.protocol("unknown") == {}
-
-
-def test_selection_follows_order_of_units(store):
-    units = [make_unit(architecture) for architecture in (3, 1, 2)]
-    for unit in units:
-        store.commit(make_results(unit))
-    selection = list(store.select(units, store.inventory(), DEFAULT_MEASUREMENTS).iter_values())
-    assert [unit for unit, _ in selection] == units
-    assert [sorted(values) for _, values in selection] == [[1.0, 4.0]] * 3
-    assert_equal_values(selection[0][1][4.0], make_values(units[0], 4.0, 0, 30))
 
 
 @pytest.mark.parametrize("measurement", [None, "accuracy", "confidence", "predictions"])
@@ -215,23 +168,6 @@ def test_choose_slices_returns_maximum_disjoint_cover(pairs):
         assert len(chosen_slices) == 1
 
 
-def test_slices_returns_first_of_equal_shards_by_name(store):
-    unit = make_unit()
-    shards = [store.commit(make_results(unit, seed=0)).shard]
-    shards += [
-        store.commit([_with_seconds(result, seconds) for result in make_results(unit)]).shard for seconds in (1, 2)
-    ]
-    inventory = store.inventory()
-    (row,) = {image_slice.row for image_slice in inventory.slices(unit, 1.0, frozenset())}
-    assert inventory.locate(row)[0] == min(shards)
-    assert inventory.n_evaluations == 2
-    assert store.verify() == []
-
-
-def _with_seconds(result, seconds):
-    return EvaluationResult(result.part, result.strength, result.values, seconds, result.provenance)
-
-
 def test_verify_finds_unequal_duplicates(store):
     unit = make_unit()
     store.commit(make_results(unit, seed=0))
@@ -272,11 +208,6 @@ def test_open_rejects_folders_without_results_and_suggests_run(tmp_path):
         ShardStore.open(tmp_path / "file")
 
 
-def test_create_keeps_existing_shards(store):
-    shard = store.commit(make_results(make_unit())).shard
-    assert ShardStore.create(store.root).inventory().shards == (shard,)
-
-
 def test_create_rejects_shards_without_format(store):
     store.commit(make_results(make_unit()))
     (store.root / "format.json").unlink()
@@ -292,13 +223,6 @@ def test_folder_of_unknown_version_is_rejected(store, format_json):
     for open_store in (ShardStore.open, ShardStore.create):
         with pytest.raises(FormatVersionError, match="Use the version"):
             open_store(store.root)
-
-
-@pytest.mark.parametrize("format_json", ["", "[]", "{}", "nonsense"])
-def test_invalid_format_file_is_rejected(store, format_json):
-    (store.root / "format.json").write_text(format_json)
-    with pytest.raises(InputError, match="expected the format"):
-        ShardStore.open(store.root)
 
 
 def test_shard_of_unknown_version_is_rejected(store, monkeypatch):
@@ -323,16 +247,6 @@ def test_commit_rejects_inconsistent_results(store):
 
 
 # Shards whose worker died before it reported them
-
-
-def test_find_receipts_returns_receipts_of_commits(store):
-    receipts = [
-        store.commit(make_results(make_unit(21), strengths=(1.0,))),
-        store.commit(make_results(make_unit(21), strengths=(4.0,), start=10, stop=20)),
-    ]
-    store.commit(make_results(make_unit(22)))
-    parts = [whole_part(make_unit(21)), Part(make_unit(21), (4.0,), 10, 20)]
-    assert sorted(store.find_receipts(parts, ("accuracy", "cm"))) == sorted(receipts)
 
 
 def test_find_receipts_ignores_other_and_damaged_shards(store):
@@ -373,18 +287,6 @@ def test_merge_folders_copies_shards_and_protocols(tmp_path):
     assert inventory.protocol(protocol.digest) == {"key": "pgd"}
     second_report = merge_folders([a.root, b.root], tmp_path / "all")
     assert (second_report.added, second_report.present) == (0, 5)
-
-
-def test_merge_folders_copies_if_links_fail(tmp_path, monkeypatch):
-    def raise_error(*_args):
-        raise OSError(errno.EXDEV, "other file system")
-
-    monkeypatch.setattr(os, "link", raise_error)
-    a = ShardStore.create(tmp_path / "a")
-    shard = a.commit(make_results(make_unit())).shard
-    assert merge_folders([a.root], tmp_path / "b").added == 1
-    target = ShardStore.open(tmp_path / "b")
-    assert target.folder.shards.joinpath(shard).read_bytes() == a.folder.shards.joinpath(shard).read_bytes()
 
 
 def test_merge_folders_reports_damage_and_unequal_duplicates(tmp_path):

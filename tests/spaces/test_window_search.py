@@ -156,7 +156,7 @@ class ExactWindowModel(ExactModel):
 
 @pytest.mark.parametrize("batch_size", [64, 5])
 def test_square_images_are_the_same_with_window_searches(batch_size):
-    parameters = SQUARE.parameters(epsilons_255=(2.0, 8.0, 24.0), queries=150, restarts=2)
+    parameters = SQUARE.parameters(epsilons=("2/255", "8/255", "24/255"), queries=150, restarts=2)
     model = ExactWindowModel()
     images_with_searches = attack_images(SQUARE, parameters=parameters, model=model, batch_size=batch_size)
     assert sum(search.n_logits for search in model.searches) > 100

@@ -1,8 +1,6 @@
 """Helpers for tests of leases: a simulated clock, and leases of killed processes and of other hosts."""
 
 import dataclasses
-import subprocess
-import sys
 import time
 
 from robust201.core.host import HostId
@@ -46,10 +44,3 @@ def wait_for(condition):
             return
         time.sleep(0.01)
     raise AssertionError("the condition did not become true within ten seconds")
-
-
-def dead_pid():
-    """Return the ID of a process that has ended."""
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid

@@ -116,7 +116,7 @@ def autoattack_images(key, classifier, pixels, labels, epsilon, seed, parameters
         )
     else:
         apgd_options |= {"n_iter": parameters.steps, "n_restarts": parameters.restarts}
-        apgd_options["use_largereps"] = getattr(parameters, "larger_epsilons", False)
+        apgd_options["use_largereps"] = parameters.norm == "L1" and parameters.larger_epsilons
         if name == "apgd-t":
             n_targets = min(parameters.targets, classifier.n_classes - 1)
             adversary.apgd_targeted = APGDAttack_targeted(classifier, n_target_classes=n_targets, **apgd_options)

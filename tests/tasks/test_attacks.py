@@ -179,7 +179,7 @@ def test_part_uses_random_numbers_of_whole_unit(task):
 
 def test_fgsm_matches_foolbox():
     task = TASKS["fgsm"]
-    parameters = task.parameters(epsilons_255=(0.5, 8.0, 255.0))
+    parameters = task.parameters(epsilons=("0.5/255", "8/255", "255/255"))
     perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
     for epsilon in parameters.strengths:
         model = foolbox.PyTorchModel(tiny_classifier(), bounds=(0, 1), device="cpu")
@@ -193,7 +193,7 @@ def test_fgsm_matches_foolbox():
 def test_pgd_matches_foolbox(random_start, target):
     task = TASKS["pgd"]
     # Steps and their relative size are the defaults on both sides, so robust201's defaults must be Foolbox's.
-    parameters = task.parameters(epsilons_255=(1.0, 8.0), random_start=random_start, target=target)
+    parameters = task.parameters(epsilons=("1/255", "8/255"), random_start=random_start, target=target)
     perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
     for epsilon in parameters.strengths:
         model = foolbox.PyTorchModel(tiny_classifier(), bounds=(0, 1), device="cpu")
@@ -211,7 +211,7 @@ def test_pgd_matches_foolbox(random_start, target):
 
 def test_pgd_reaches_least_likely_class_if_targeted():
     task = TASKS["pgd"]
-    parameters = task.parameters(epsilons_255=(64.0,), target="least_likely")
+    parameters = task.parameters(epsilons=("64/255",), target="least_likely")
     perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))[64.0]
     target = tiny_classifier()(to_float(torch.from_numpy(IMAGES.images))).argmin(dim=1)
     assert (predict(perturbed) == target).float().mean() > 0.5
@@ -239,7 +239,7 @@ def autoattack_images(name, configure, epsilon, key, network=None):
 def test_apgd_matches_autoattack():
     task = TASKS["aa_apgd-ce"]
     # The number of iterations, and the checkpoints that depend on it, are the defaults on both sides.
-    parameters = task.parameters(epsilons_255=(1.0, 8.0), restarts=2)
+    parameters = task.parameters(epsilons=("1/255", "8/255"), restarts=2)
     perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
 
     def configure(adversary):
@@ -251,7 +251,7 @@ def test_apgd_matches_autoattack():
 
 def test_square_matches_autoattack():
     task = TASKS["aa_square"]
-    parameters = task.parameters(epsilons_255=(1.0, 8.0), queries=60)
+    parameters = task.parameters(epsilons=("1/255", "8/255"), queries=60)
     perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
 
     def configure(adversary):
@@ -319,7 +319,7 @@ def test_number_of_autoattack_passes_follows_from_parameters(key, changes, passe
     images = tiny_images(BATCH_SIZE, labels=[0] * BATCH_SIZE)
     task = TASKS[key]
     perturb_all(
-        task, task.parameters(epsilons_255=(8.0,), **changes), images, tiny_context(key, tiny_classifier(network))
+        task, task.parameters(epsilons=("8/255",), **changes), images, tiny_context(key, tiny_classifier(network))
     )
     n_gradient_checks = 1 if key.startswith("aa_apgd") else 0  # the first gradient is compared with one more pass
     assert network.n_images == BATCH_SIZE * (2 + 2 + passes + 1) + n_gradient_checks

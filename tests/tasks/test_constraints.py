@@ -176,7 +176,7 @@ def test_slack_is_above_rounding_and_below_smallest_epsilon():
 
 def test_fused_attack_without_ball_uses_strengths_unscaled():
     task = dataclasses.replace(find_task("pgd"), constraint=None)
-    parameters = task.parameters(epsilons_255=(0.5,), steps=2)
+    parameters = find_task("pgd").parameters(epsilons=("0.5/255",), steps=2)
     images = tiny_images(6)
     context = dataclasses.replace(tiny_context("pgd"), engine="fused")
     (perturbed,) = perturb_all(task, parameters, images, context).values()

@@ -358,7 +358,7 @@ def test_fgsm_takes_one_gradient_for_all_epsilons():
 def test_square_stops_querying_images_that_fool_the_network():
     task = TASKS["aa_square"]
     model = ExactModel()
-    parameters = task.parameters(epsilons_255=(255.0,), queries=5000)
+    parameters = task.parameters(epsilons=("255/255",), queries=5000)
     perturbed = attack_images(task, parameters=parameters, model=model)[255.0]
     assert (model.network(perturbed).argmax(dim=1) != torch.from_numpy(IMAGES.labels)).all()
     assert model.n_samples < 100 * len(IMAGES)
@@ -386,7 +386,7 @@ def test_square_makes_no_query_for_zero_margin():
 def test_number_of_passes_follows_from_parameters(key, changes, passes):
     network = CountingNetwork(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0]))
     images = tiny_images(8, labels=[0] * 8)
-    parameters = TASKS[key].parameters(epsilons_255=(1.0, 8.0), **changes)
+    parameters = TASKS[key].parameters(epsilons=("1/255", "8/255"), **changes)
     context = tiny_context(key, tiny_classifier(network))
     context = dataclasses.replace(context, engine="fused")
     batches = perturb(TASKS[key], context, parameters, request_of(images, parameters.strengths))

@@ -20,14 +20,14 @@ from tests.support.tiny_networks import NORMALISATION, PathlessNetwork, TinyNetw
 
 SEED = 5
 FULL_PARAMETERS = {
-    "fgsm": {"epsilons_255": (0.5, 8.0, 255.0)},
-    "pgd": {"epsilons_255": (0.5, 3.0, 8.0)},
-    "pgd_linf7": {"epsilons_255": (0.5, 3.0, 8.0)},
+    "fgsm": {"epsilons": ("0.5/255", "8/255", "255/255")},
+    "pgd": {"epsilons": ("0.5/255", "3/255", "8/255")},
+    "pgd_linf7": {"epsilons": ("0.5/255", "3/255", "8/255")},
     "pgd_l2": {"epsilons": (0.02, 0.15, 0.5), "step_size": 0.02},
-    "aa_apgd-ce": {"epsilons_255": (0.5, 3.0, 8.0)},
+    "aa_apgd-ce": {"epsilons": ("0.5/255", "3/255", "8/255")},
     "aa_apgd-ce_l2": {"epsilons": (0.02, 0.15, 0.5)},
     "aa_apgd-ce_l1": {"epsilons": (0.2, 1.0, 4.0), "restarts": 1, "larger_epsilons": False},
-    "aa_square": {"epsilons_255": (0.5, 3.0, 8.0), "queries": 240},
+    "aa_square": {"epsilons": ("0.5/255", "3/255", "8/255"), "queries": 240},
 }
 every_attack = pytest.mark.parametrize("key", list(FULL_PARAMETERS))
 
@@ -41,9 +41,7 @@ def parameters_of(key, **changes):
 
 def short_parameters(key):
     """Return the parameters of an attack with few steps or queries."""
-    return parameters_of(
-        key, **{name: value for name, value in FEW_STEPS.items() if name in TASKS[key].parameters.model_fields}
-    )
+    return parameters_of(key, **{name: value for name, value in FEW_STEPS.items() if name in TASKS[key].field_names})
 
 
 def assert_parity(key, classifier, image_set, parameters, *, separate_strengths=False):
@@ -118,7 +116,7 @@ one_or_two_restarts = pytest.mark.parametrize("restarts", [pytest.param(1, marks
 
 APGD_VARIANTS = {
     "aa_apgd-ce_l1": {"epsilons": (0.2, 4.0)},
-    "aa_apgd-t": {"epsilons_255": (0.5, 8.0)},
+    "aa_apgd-t": {"epsilons": ("0.5/255", "8/255")},
     "aa_apgd-t_l2": {"epsilons": (0.05, 0.5)},
     "aa_apgd-t_l1": {"epsilons": (0.2, 4.0)},
 }
@@ -145,7 +143,7 @@ def test_parity_of_square_in_other_norms(key, epsilons, restarts):
 
 
 FAB_VARIANTS = {
-    "": {"epsilons_255": (1.0, 8.0)},
+    "": {"epsilons": ("1/255", "8/255")},
     "_l2": {"epsilons": (0.05, 0.5)},
     "_l1": {"epsilons": (0.2, 4.0)},
 }

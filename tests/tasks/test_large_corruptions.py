@@ -9,7 +9,7 @@ from PIL import Image
 
 from robust201.tasks import CORRUPTIONS
 from robust201.tasks.corruptions import blurs
-from robust201.tasks.corruptions.generator import corrupt, corruption_versions, synthetic_frost
+from robust201.tasks.corruptions.generator import corrupt, corruption_recipes, synthetic_frost
 from robust201.tasks.corruptions.random_numbers import IMAGENET_SIZE
 
 SIZE = 224
@@ -114,8 +114,14 @@ def test_jpeg_has_published_quality(severity: int, quality: int, tmp_path) -> No
 
 def test_constants_and_version_change_at_224_pixels() -> None:
     keys = ("brightness", "snow")
-    assert corruption_versions(keys, IMAGENET_SIZE - 1) == {"brightness": 1, "snow": 2}
-    assert corruption_versions(keys, IMAGENET_SIZE) == {"brightness": 3, "snow": 3}
+    small_recipes, large_recipes = (
+        corruption_recipes(keys, size, seed=5, frost=synthetic_frost(0)) for size in (IMAGENET_SIZE - 1, IMAGENET_SIZE)
+    )
+    assert small_recipes == {
+        "brightness": {"generator_version": 1, "seed": 5},
+        "snow": {"generator_version": 2, "seed": 5},
+    }
+    assert {recipe["generator_version"] for recipe in large_recipes.values()} == {3}
     small_image_changes = (
         corrupt_image("brightness", 1, gradient_image(SIZE - 1)).astype(int) - gradient_image(SIZE - 1)[0]
     )

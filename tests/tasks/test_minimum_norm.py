@@ -136,8 +136,7 @@ def test_image_is_correct_at_epsilons_below_its_distance(task):
     positive_distances = sorted(set(distances[misclassified].tolist()) - {0.0})
     # Use slightly more than a distance, since radii and sums over other batches are rounded.
     epsilons = [1.0001 * positive_distances[len(positive_distances) // 4], 1.0001 * positive_distances[-1]]
-    field, factor = ("epsilons_255", 255.0) if task.constraint.divisor == 255 else ("epsilons", 1.0)
-    parameters = task.parameters(steps=40, **{field: [epsilon * factor for epsilon in epsilons]})
+    parameters = task.parameters(steps=40, epsilons=epsilons)
     context = dataclasses.replace(tiny_context(task.key, classifier), engine="fused")
     request = request_of(IMAGES, parameters.strengths)
     is_correct = torch.zeros(2, len(IMAGES), dtype=torch.bool)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from torch.nn import functional
 
 from robust201.core.errors import ConfigError
-from robust201.tasks import TASKS
+from robust201.tasks import ENGINES, TASKS
 from robust201.tasks.attack_kit.context import to_float
 from robust201.tasks.constraints import L2
 from robust201.tasks.perturbations.contract import check_batches, perturb
@@ -157,7 +157,8 @@ def test_parameters_have_published_defaults_and_identity():
     parameters = TASK.parameters()
     assert (parameters.strengths, parameters.step_size, parameters.steps) == ((0.25, 0.5), 0.1, 100)
     assert not parameters.random_start
-    assert parameters.identity() == {"step_size": 0.1, "steps": 100, "random_start": False, "iterate": "last"}
+    fields = {"step_size": 0.1, "steps": 100, "random_start": False, "iterate": "last", "label": "given"}
+    assert parameters.identity() == fields
     # Older evaluations, which do not have the parameter `label`, keep their ids.
     assert TASK.parameters(label="predicted").identity() == {**parameters.identity(), "label": "predicted"}
     assert TASK.parameters(epsilons=[2, 0.5]).strengths == (0.5, 2.0)
@@ -175,4 +176,4 @@ def test_reference_engine_rejects_best_iterate():
         perturb_all(TASK, TASK.parameters(iterate="best", steps=1), IMAGES, tiny_context(TASK.key))
     # Every task accepts its default parameters with each engine that it supports.
     for task in TASKS.values():
-        assert all(task.parameters().unsupported_engine_reason(engine) is None for engine in task.functions)
+        assert all(task.parameters().unsupported_engine_reason(engine) is None for engine in ENGINES)

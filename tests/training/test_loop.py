@@ -6,6 +6,8 @@ import random
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from robust201.core.errors import (
@@ -58,23 +60,18 @@ TRADES = {"trades": {"steps": 2, "mode": "training"}}
     ],
     ids=["standard", "no momentum", "std*", "pgd", "trades", "iterations"],
 )
-def test_training_interrupted_at_any_step_resumes_to_the_same_weights(tmp_path, changes):
-    recipe = make_recipe(**changes)
+@settings(max_examples=4, deadline=None)
+@given(stops=st.lists(st.integers(0, N_STEPS), max_size=3))
+def test_training_interrupted_at_any_steps_resumes_to_the_same_weights(tmp_path_factory, changes, stops):
+    recipe, folder = make_recipe(**changes), tmp_path_factory.mktemp("states")
     (uninterrupted,) = run_training(recipe)
-    for last_step in range(uninterrupted.step + 1):
-        folder = tmp_path / str(last_step)
-
-        def keep_going(step, last_step=last_step):
-            return step < last_step
-
-        stopped = run_training(recipe, states=folder, keep_going=keep_going)
-        assert [snapshot.step for snapshot in stopped] == (
-            [uninterrupted.step] if last_step == uninterrupted.step else []
-        )
+    for last_step in stops:
+        stopped = run_training(recipe, states=folder, keep_going=lambda step, last_step=last_step: step < last_step)
+        assert [snapshot.step for snapshot in stopped] in ([], [uninterrupted.step])
         torch.manual_seed(99)
-        (resumed,) = run_training(recipe, states=folder)
-        assert weights_hash(resumed.state_dict) == weights_hash(uninterrupted.state_dict)
-        assert resumed.history == uninterrupted.history
+    (resumed,) = run_training(recipe, states=folder)
+    assert weights_hash(resumed.state_dict) == weights_hash(uninterrupted.state_dict)
+    assert resumed.history == uninterrupted.history
 
 
 def test_training_interrupted_at_every_step_yields_the_same_snapshots(tmp_path):
@@ -106,15 +103,15 @@ def test_training_of_a_nasbench201_cell_resumes(tmp_path):
     assert weights_hash(resumed.state_dict) == weights_hash(uninterrupted.state_dict)
 
 
-def test_training_saves_a_state_every_save_seconds(tmp_path):
+def test_training_saves_a_state_at_the_end_of_each_epoch(tmp_path):
     file_steps = []
 
     def record_states(step):
-        file_steps.append(sorted(path.name[5:14] for path in tmp_path.glob("step-*")))
-        return step < 4
+        file_steps.append([int(path.name[5:14]) for path in sorted(tmp_path.glob("step-*"))])
+        return step < 8
 
-    run_training(make_recipe(), states=tmp_path, save_seconds=0, keep_going=record_states)
-    assert file_steps == [[], ["000000001"], ["000000001", "000000002"], *[[f"{n - 1:09}", f"{n:09}"] for n in (3, 4)]]
+    run_training(make_recipe(epochs=3), states=tmp_path, keep_going=record_states)
+    assert file_steps == [*[[]] * 3, *[[3]] * 3, *[[3, 6]] * 3]
 
 
 CHANGED_FIELDS = {

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from robust201.core.errors import ConfigError
 from robust201.planning.loading import load_training
+from robust201.training.identity import hash_training
 from robust201.training.recipes import AUGMENTATIONS, Recipe
-from robust201.weights.manifest import hash_training
 from tests.conftest import REPOSITORY
 
 BASE = {"epochs": 125, "batch_size": 125, "learning_rate": 0.1, "weight_decay": 5e-4, "schedule": {"cosine": {}}}

@@ -1,6 +1,5 @@
 """Datasets of robust and non-robust features: distances to targets decrease, and resumed runs give equal bytes."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +8,13 @@ import torch
 from torch import nn
 
 from robust201.core.errors import ConfigError, DatasetError, EvaluationError
-from robust201.images import image_folder, load_images, select
-from robust201.images.blocks import BlockStore
+from robust201.images import load_images, select
 from robust201.images.specs import custom_dataset
+from robust201.images.store import ArrayFolder
 from robust201.spaces import DEFAULT_SPACE, SPACES
 from robust201.training import robust_features
 from robust201.training.robust_features import FeatureSettings, Method, write_feature_images
+from tests.conftest import read_tree
 from tests.support.tiny_networks import (
     N_CLASSES,
     SIZE,
@@ -39,11 +39,10 @@ def write_features(
 def read_folder(folder: Path) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray], dict[str, float]]:
     """Return images, labels, other arrays by name, and the recorded outcome."""
     images = load_images(SPEC, path=folder, split="train")
-    with np.load(folder / "train.npz") as arrays:
-        other_arrays = {name: arrays[name] for name in arrays.files if name not in {"images", "labels"}}
-    manifest = json.loads((folder / "train.json").read_text())
-    assert manifest["images_sha256"] == images.sha256
-    return images.images, images.labels, other_arrays, manifest["outcome"]
+    made = ArrayFolder(folder / "train")
+    names = {path.stem for path in made.folder.glob("*.npy")} - {"images", "labels"}
+    assert made.info("images")["images_sha256"] == images.sha256
+    return images.images, images.labels, {name: made.read(name) for name in names}, made.info("images")["outcome"]
 
 
 def test_representation_method_reduces_distances_and_keeps_labels(tmp_path: Path) -> None:
@@ -107,43 +106,29 @@ def test_pixels_stay_in_range_and_in_the_ball_before_rounding(method: Method) ->
 
 
 @pytest.mark.parametrize(
-    ("method", "interruption"),
-    [*((method, 2) for method in METHODS), ("representation", 0), ("representation", "before the images")],
+    ("method", "n_arrays"), [*((method, 2) for method in METHODS), (METHODS[0], 0), (METHODS[0], 4)]
 )
 def test_interrupted_and_resumed_run_gives_equal_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method, interruption: int | str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method, n_arrays: int
 ) -> None:
-    write_features(tmp_path / "uninterrupted", method)
-    written_starts: list[int] = []
-    write_block, atomic_write = BlockStore.write, image_folder.atomic_write
+    digest = write_features(tmp_path / "uninterrupted", method)
+    written: list[str] = []
+    write_array, is_interrupted = ArrayFolder.write, True
 
-    def stop_after_blocks(store: BlockStore, start: int, pixels: np.ndarray) -> None:
-        if len(written_starts) == interruption:
+    def record_and_interrupt(store: ArrayFolder, name: str, *arguments: object, **options: object) -> None:
+        if is_interrupted and len(written) == n_arrays:
             raise KeyboardInterrupt
-        written_starts.append(start)
-        write_block(store, start, pixels)
+        written.append(name)
+        write_array(store, name, *arguments, **options)  # type: ignore[arg-type]
 
-    def stop_at_images(path: Path) -> object:
-        if path.suffix == ".npz" and interruption == "before the images":
-            raise KeyboardInterrupt
-        return atomic_write(path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(BlockStore, "write", stop_after_blocks)
-        patch.setattr(image_folder, "atomic_write", stop_at_images)
-        with pytest.raises(KeyboardInterrupt):
-            write_features(tmp_path / "resumed", method)
-    assert not (tmp_path / "resumed/train.npz").exists()
-    interruption = -1  # the second run is not interrupted
-    starts_before_interruption = tuple(written_starts)
-    with monkeypatch.context() as patch:
-        patch.setattr(BlockStore, "write", stop_after_blocks)
-        digest = write_features(tmp_path / "resumed", method)
-    assert written_starts == [0, 8, 16], "each block must be written once"
-    assert len(starts_before_interruption) in {0, 2, 3}
-    for name in ("train.npz", "train.json"):
-        assert (tmp_path / "uninterrupted" / name).read_bytes() == (tmp_path / "resumed" / name).read_bytes()
-    assert {path.name for path in (tmp_path / "resumed").iterdir()} == {"train.npz", "train.json"}
+    monkeypatch.setattr(ArrayFolder, "write", record_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_features(tmp_path / "resumed", method)
+    is_interrupted = False
+    assert write_features(tmp_path / "resumed", method) == digest
+    blocks = [name for name in written if name.startswith("block-")]
+    assert blocks == ["block-00000000", "block-00000008", "block-00000016"], "each block must be written once"
+    assert read_tree(tmp_path / "resumed") == read_tree(tmp_path / "uninterrupted")
     monkeypatch.setattr(
         robust_features._FeatureGenerator, "generate", lambda *_: pytest.fail("complete images are generated again")
     )
@@ -155,19 +140,19 @@ def test_generation_rejects_a_damaged_block(tmp_path: Path, monkeypatch: pytest.
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(robust_features, "write_split", interrupt)
+        patch.setattr(robust_features, "write_made_split", interrupt)
         with pytest.raises(KeyboardInterrupt):
             write_features(tmp_path)
-    block = sorted(tmp_path.glob("blocks-*/*.npy"))[1]
+    block = sorted(tmp_path.glob("train/block-*.npy"))[1]
     content = bytearray(block.read_bytes())
     content[-1] ^= 1
     block.write_bytes(content)
-    with pytest.raises(DatasetError, match=r"The file is damaged\. Delete it"):
+    with pytest.raises(DatasetError, match=block.name):
         write_features(tmp_path)
     block.unlink()
     write_features(tmp_path)
     write_features(tmp_path / "uninterrupted")
-    assert (tmp_path / "train.npz").read_bytes() == (tmp_path / "uninterrupted/train.npz").read_bytes()
+    assert read_tree(tmp_path / "train") == read_tree(tmp_path / "uninterrupted/train")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -182,10 +167,10 @@ def test_images_do_not_depend_on_the_batch_size(tmp_path: Path, method: Method) 
 def test_folder_with_other_settings_is_rejected(tmp_path: Path) -> None:
     write_features(tmp_path, seed=1)
     for changed_argument, message in (
-        ({"seed": 2}, "expected images with `seed` 2, got images with 1"),
-        ({"seed": 1, "steps": 9}, "expected images with `steps` 9"),
-        ({"seed": 1, "network": TinyNetwork(seed=1)}, "expected images with `network`"),
-        ({"seed": 1, "method": "next-target"}, "expected images with `epsilon` 0.5, got images with None"),
+        ({"seed": 2}, "`seed` 2, got images with 1"),
+        ({"seed": 1, "steps": 9}, "`steps` 9"),
+        ({"seed": 1, "network": TinyNetwork(seed=1)}, "`network`"),
+        ({"seed": 1, "method": "next-target"}, "`epsilon` 0.5, got images with None"),
     ):
         with pytest.raises(DatasetError, match=message):
             write_features(tmp_path, **changed_argument)  # type: ignore[arg-type]
@@ -201,7 +186,7 @@ def test_recorded_weights_hash_equals_that_of_the_file(tmp_path: Path) -> None:
 
     save_file(TinyNetwork().state_dict(), tmp_path / "weights.safetensors")
     write_features(tmp_path / "made")
-    recipe = json.loads((tmp_path / "made/train.json").read_text())["made"]
+    recipe = ArrayFolder(tmp_path / "made/train").recipe("images")
     assert recipe["network"]["weights_sha256"] == sha256_of(tmp_path / "weights.safetensors")
     assert recipe["network"]["name"] == "tiny"
     assert recipe["images"]["sha256"] == IMAGES.sha256

@@ -22,16 +22,13 @@ RECIPE = Recipe.model_validate(
 
 def make_state(step, value=1.5):
     network = {"weight": torch.full((2, 3), value), "count": torch.tensor(7)}
-    history = (EpochRecord(1, 0.1, 1 / 3, 0.5),)
-    momentum = {"weight": torch.full((2, 3), -value)}
-    # The sum of losses needs all 17 digits.
-    return TrainingState(step, network, momentum, loss_sum=0.1 + 0.2, n_correct=3, n_images=8, history=history)
+    history = (EpochRecord(1, 0.1, 0.1 + 0.2, 0.5),)  # the loss needs all 17 digits
+    return TrainingState(step, network, {"weight": torch.full((2, 3), -value)}, history)
 
 
 def is_equal(state, other):
     return (
-        (state.step, state.loss_sum, state.n_correct, state.n_images, state.history)
-        == (other.step, other.loss_sum, other.n_correct, other.n_images, other.history)
+        (state.step, state.history) == (other.step, other.history)
         and weights_hash(state.network) == weights_hash(other.network)
         and weights_hash(state.momentum) == weights_hash(other.momentum)
     )
@@ -65,7 +62,7 @@ def test_state_folder_keeps_two_states_and_loads_the_newest_up_to_max_step(folde
 def test_state_saved_last_is_kept_although_others_have_later_steps(folder):
     for step in (10, 20, 3, 5):  # Training repeats earlier steps if a snapshot was lost.
         folder.save(make_state(step))
-    assert folder.load(max_step=9).step == 5
+    assert folder.load(max_step=99).step == 5
 
 
 @settings(max_examples=20)
@@ -105,14 +102,14 @@ def test_training_resumes_from_the_state_before_a_damaged_one(tmp_path, notices)
         return list(train(SPACE, ONE_CONVOLUTION, OneSource(IMAGES), RECIPE, seed=1, **options))
 
     (uninterrupted,) = run_training()
-    assert run_training(states=tmp_path, save_seconds=0, keep_going=lambda step: step < 5) == []
+    run_training(states=tmp_path)
     newest = max(tmp_path.glob("step-*"))
     newest.write_bytes(newest.read_bytes()[:-1])
     steps = []
     (resumed,) = run_training(
         states=tmp_path, on_notice=notices.append, keep_going=lambda step: steps.append(step) or True
     )
-    assert (steps, len(notices)) == ([4, 5], 1)
+    assert (steps, len(notices)) == ([3, 4, 5], 1)
     assert weights_hash(resumed.state_dict) == weights_hash(uninterrupted.state_dict)
 
 

@@ -16,6 +16,7 @@ from PIL import Image
 
 from robust201 import attack, load_model
 from robust201.images import load_images
+from robust201.images.store import ArrayFolder
 
 Picture = NDArray[np.float32]
 """Pixels (3, H, W) in [0, 1]."""
@@ -39,10 +40,10 @@ def save_grid(rows: Sequence[Sequence[Picture]], path: Path) -> None:
 def blends(data: Path, runs: Path) -> list[list[Picture]]:
     """Return the first digits, the objects with which they are blended, and the blends."""
     sources = [load_images(name, path=data / name).images for name in ("mnist", "cifar10")]
-    with np.load(runs / "fusion-digit/test.npz", allow_pickle=False) as arrays:
-        rows = [arrays[name][:N_BLENDS] for name in ("first_rows", "second_rows")]
-        parts = [source[indices] for source, indices in zip(sources, rows, strict=True)]
-        parts.append(arrays["images"][:N_BLENDS])
+    made = ArrayFolder(runs / "fusion-digit/test")
+    rows = [made.read(name)[:N_BLENDS] for name in ("first_rows", "second_rows")]
+    parts = [source[indices] for source, indices in zip(sources, rows, strict=True)]
+    parts.append(made.read("images")[:N_BLENDS])
     return [[image.astype(np.float32) / 255 for image in part] for part in parts]
 
 
@@ -53,8 +54,7 @@ def attacked(data: Path, runs: Path, store: Path | None = None) -> list[list[Pic
         images = load_images(name, path=data / name)
         network = load_model("lenet5", name, store or runs / "store", recipe="plain", seed=0)
         clean = images.images[:1].astype(np.float32) / 255
-        epsilons = [255 * epsilon for epsilon in EPSILONS]
-        perturbed = attack("fgsm", network, clean, images.labels[:1], epsilon_255=epsilons).numpy()
+        perturbed = attack("fgsm", network, clean, images.labels[:1], epsilon=EPSILONS).numpy()
         pictures = [clean[0], *perturbed.reshape(-1, *clean.shape[1:])]
         changes = np.stack(pictures) - clean[0]
         grid += [pictures, [*(0.5 + changes / (2 * np.abs(changes).max()))]]

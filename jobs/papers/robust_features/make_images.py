@@ -12,15 +12,18 @@ needs the weights that the controls prepare (jobs/papers/controls).
 import sys
 from pathlib import Path
 
+import numpy as np
+import torch
 from pyautoattack.examples.resnet import ResNet18
 from safetensors.torch import load_file
 
 from robust201 import load_model
-from robust201.core.records import Normalisation
+from robust201.core.files import sha256_of
+from robust201.core.records import ImageSet, Normalisation
 from robust201.images import load_images, select
-from robust201.images.torch_images import import_torch_images
+from robust201.images.checks import LabelledImages
+from robust201.images.store import ArrayFolder, find_made_split, to_8_bits, write_made_split
 from robust201.models.classifier import Classifier
-from robust201.training.label_check import check_generated_labels
 from robust201.training.robust_features import FeatureSettings, write_feature_images
 
 N_IMAGES = 10_000
@@ -38,16 +41,44 @@ SOURCES = {
 JUDGE = Path("runs/controls/weights/resnet18.safetensors")
 
 
+def import_published(source: Path, out: Path) -> None:
+    """Convert CIFAR_ims (float tensors in [0, 1]) and CIFAR_lab, torch files of one tensor or a list of batches."""
+    files = [source / "CIFAR_ims", source / "CIFAR_lab"]
+    recipe = {"kind": "torch", "files": {file.name: sha256_of(file) for file in files}, "rounding": "half up to 8 bits"}
+    if find_made_split(out, "train", recipe) is None:
+        contents = [torch.load(file, weights_only=True) for file in files]
+        images, labels = (torch.cat([*content]) if isinstance(content, list) else content for content in contents)
+        made = LabelledImages(to_8_bits(images.detach().numpy()), labels.numpy().astype(np.int64))
+        write_made_split(out, "train", made, recipe=recipe, n_classes=10)
+
+
+def judge_labels(folder: Path, images: ImageSet, judge: Classifier) -> tuple[float, float]:
+    """Return how often an independent network assigns generated images their label, and their start image's label.
+
+    Images whose label equals that of their starting image do not count. Below half, the images have no robust features:
+    that threshold is our choice.
+    """
+    made = ArrayFolder(folder / "train")
+    generated, labels, start_rows = (made.read(name) for name in ("images", "labels", "start_rows"))
+    label_of_row = dict(zip(images.indices.tolist(), images.labels.tolist(), strict=True))
+    start_labels = np.array([label_of_row[row] for row in start_rows.tolist()])
+    with torch.no_grad():
+        batches = torch.split(torch.from_numpy(np.array(generated)).float() / 255, 500)
+        predictions = np.concatenate([judge(batch).argmax(dim=1).numpy() for batch in batches])
+    counted = labels != start_labels
+    return float((predictions == labels)[counted].mean()), float((predictions == start_labels)[counted].mean())
+
+
 def main(kind: str, source: Path, out: Path) -> None:
     if kind == "published":
-        import_torch_images(source, out, n_classes=10)
+        import_published(source, out)
         return
     images = select(load_images("cifar10", path=source, split="train"), count=N_IMAGES, seed=0)
     if kind == "judge":
         network = ResNet18()
         network.load_state_dict(load_file(JUDGE))
         judge = Classifier(network, Normalisation((0, 0, 0), (1, 1, 1)), 10)
-        print(check_generated_labels(out, images, judge))
+        print("fraction classified as the label, and as the starting image's label:", *judge_labels(out, images, judge))
         return
     store, settings = SOURCES[kind]
     classifier = load_model(NETWORK, "cifar10", store)

@@ -355,10 +355,10 @@ class DownloadProgress:
 
 
 def show_health_check(check: HealthCheck) -> None:
-    """Print the result of a check of `doctor`, and the remedy if it failed or warns."""
-    label = "[red]fix [/red]" if not check.ok else "[yellow]warn[/yellow]" if check.warns else "[green]ok  [/green]"
+    """Print the result of a check of `doctor`, and the remedy if it failed."""
+    label = "[green]ok  [/green]" if check.ok else "[red]fix [/red]"
     out.print(label, f"{check.what}: {escape(check.detail)}", highlight=False)
-    if not check.ok or check.warns:
+    if not check.ok:
         out.print(f"     {check.fix}", markup=False, highlight=False)
 
 
@@ -528,21 +528,6 @@ def show_metrics(metrics: DerivedMetrics) -> None:
         rows.append((label, metric.metric, *lowest_median_highest, f"{len(metric_values):,}", metric.note))
     if rows:
         show_table("Metrics", ("", "metric", "lowest", "median", "highest", "networks", ""), rows)
-    if metrics.agreements:
-        agreement_rows = [
-            (
-                f"{agreement.dataset} {agreement.key}",
-                f"{agreement.kendall:.3f} [{agreement.low:.3f}, {agreement.high:.3f}]",
-                f"{agreement.overlap} of {agreement.top}",
-                f"{agreement.n:,}",
-            )
-            for agreement in metrics.agreements
-        ]
-        show_table(
-            "Agreement of ranks by robustness R and mean accuracy under the attack",
-            ("", "Kendall's tau, 95% interval", "best in both rankings", "networks"),
-            agreement_rows,
-        )
     for name, required_results in metrics.needs.items():
         say(f"{name}: not computed; requires {required_results}.")
 

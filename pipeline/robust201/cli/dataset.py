@@ -40,19 +40,10 @@ def export(
         int | None,
         typer.Option("--round", min=1, max=17, help="Decimals in JSON (published files: 3). Default: full precision."),
     ] = None,
-    empty: Annotated[
-        str,
-        typer.Option(
-            help="JSON value of a mean over no images: null, nan (not valid JSON, but Python reads it as a float) or "
-            "zero."
-        ),
-    ] = "null",
-    compress: Annotated[str | None, typer.Option(help="Compress the JSON files: gz or zst.")] = None,
     parquet: Annotated[
         bool, typer.Option("--parquet/--no-parquet", help="Also write Parquet files, in parquet/.")
     ] = False,
     no_json: Annotated[bool, typer.Option("--no-json", help="Do not write JSON in the published layout.")] = False,
-    licence: Annotated[str, typer.Option(help="Licence on the dataset card, as an SPDX identifier.")] = "mit",
     weights: Annotated[
         str | None,
         typer.Option(
@@ -79,37 +70,23 @@ def export(
             "is private. Needs the extra `hub` and a login (`hf auth login`).",
         ),
     ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Number of files written at the same time. Default: one per CPU, using at most 1.5 GB of memory.",
-        ),
-    ] = None,
 ) -> None:
     """Write the dataset of a complete sweep: JSON in the published layout, optional Parquet, a card and checksums."""
     from robust201.export import export_dataset
     from robust201.export.hub import parse_target
-    from robust201.export.number_text import Empty
     from robust201.export.outcome_files import OutcomeEncoding
-    from robust201.export.pool import default_processes, max_processes
-    from robust201.export.written_file import Compression, parse_choice
+    from robust201.export.pool import default_processes
+    from robust201.export.written_file import parse_choice
     from robust201.planning.plan_file import load_plan
     from robust201.shards import ShardStore
 
     if push is not None:
         parse_target(push)
     style = read_key_style(key_style)
-    compression = None if compress is None else parse_choice("compression", compress, get_args(Compression))
     formats = _choose_formats(not no_json, parquet)
     results = results_of(results)
     plan, store = load_plan(results), ShardStore.open(results)
     inventory = store.inventory(verify="all")
-    if processes is not None and processes > (recommended_maximum := max_processes(parquet=parquet)):
-        console.say(
-            f"{processes} processes may use more than 1.5 GB of memory in total; use at most {recommended_maximum} to "
-            "stay below it."
-        )
     with console.showing_progress("Exporting rows") as progress:
         written_export = export_dataset(
             plan,
@@ -118,16 +95,13 @@ def export(
             out,
             key_style=style,
             round_to=round_to,
-            empty=parse_choice("value of --empty", empty, get_args(Empty)),
-            compression=compression,
             formats=formats,
-            licence=licence,
             weights=weights,
             outcomes=None
             if outcomes is None
             else parse_choice("value of --outcomes", outcomes, get_args(OutcomeEncoding)),
             partial=partial,
-            processes=processes or default_processes(parquet=parquet),
+            processes=default_processes(inventory.n_evaluations, parquet=parquet),
             progress=progress,
         )
     code = console.show_export(written_export)

@@ -173,21 +173,9 @@ def doctor(
         Path | None,
         typer.Argument(metavar="SWEEP", help="Also check what this sweep YAML or results folder needs."),
     ] = None,
-    published_figures: Annotated[
-        bool,
-        typer.Option(
-            "--published-figures",
-            help="Only evaluate the official weights of #0 on CIFAR-10, and compare their accuracies with the "
-            "published accuracies.",
-        ),
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check the installation, and optionally the inputs of a sweep; every failed check comes with a fix."""
-    if published_figures:
-        from robust201.cli.published_figures import examine_published_figures
-
-        raise typer.Exit(_show_checks(examine_published_figures(), as_json=as_json))
     from robust201.monitoring.doctor import HealthCheck, examine
 
     config, failed_sweep_checks = None, []

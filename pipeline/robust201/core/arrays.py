@@ -1,28 +1,34 @@
-"""Read NumPy's .npy files; every damaged file raises ValueError.
+"""Read NumPy's .npy and .npz files without pickles; every damaged file raises ValueError."""
 
-`numpy.load` evaluates the header as a Python expression, so a damaged header raises errors of Python's tokenizer or
-parser, and a damaged shape can request a huge allocation. The module numpy.lib.format defines the format.
-"""
-
-import math
 import os
-import re
-from collections.abc import Callable
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.files import open_file
+from robust201.core.errors import one_line
+from robust201.core.files import check_file, open_file
 
-_MAGIC = b"\x93NUMPY"
-_LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
-"""Size in bytes of the header length field, by format version."""
-
-_MAX_HEADER_BYTES = 1 << 16
-_FIELD = re.compile(r"'(\w+)': ('[^']*'|True|False|\((?:\d+L?, ?)*(?:\d+L?,?)?\))")
-_DTYPE = re.compile(r"'([<>|=]?(?:[iuf][1248]|b1))'")
+# Errors that NumPy and zipfile raise for damaged headers, shapes, data and archives.
+_DAMAGED_FILE_ERRORS = (
+    ValueError,
+    TypeError,
+    LookupError,
+    EOFError,
+    SyntaxError,
+    tokenize.TokenError,
+    ArithmeticError,
+    MemoryError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def read_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
@@ -32,54 +38,41 @@ def read_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
         OSError: the file cannot be read (FileNotFoundError: it does not exist).
         ValueError: the file is not a complete .npy file of numbers.
     """
-    with open_file(path, None) as stream:
+    with _damage_as_value_error(), open_file(path, None) as stream:
         n_bytes = os.fstat(stream.fileno()).st_size
-        dtype, shape, is_fortran = read_header(stream)
-        order: Any = "F" if is_fortran else "C"
-        _check_size(n_bytes - stream.tell(), dtype, shape)
-        n_values: int = math.prod(shape)
-        if mapped and n_values:  # an empty array cannot be mapped
-            return np.memmap(path, dtype, "r", stream.tell(), shape, order)
-        return np.fromfile(stream, dtype, n_values).reshape(shape, order=order)
+        array = np.lib.format.open_memmap(path, mode="r") if mapped else np.lib.format.read_array(stream)
+        end = array.offset + array.nbytes if isinstance(array, np.memmap) else stream.tell()
+        if end != n_bytes:
+            raise ValueError(f"{n_bytes:,} bytes instead of {end:,} for {array.dtype} {array.shape}")
+        return _check_numeric(array)
 
 
-def parse_npy(open_content: Callable[[], BinaryIO], n_bytes: int) -> NDArray[Any]:
-    """Open a stream of `n_bytes`, such as an archive member, and read a numeric array from it.
+def read_npz(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Read numeric arrays of an .npz file.
 
     Raises:
-        ValueError: the stream is not a complete .npy file of numbers.
+        OSError: the file cannot be read.
+        ValueError: the file is not an .npz archive, is damaged, or lacks one of the arrays.
     """
-    with open_content() as stream:
-        dtype, shape, is_fortran = read_header(stream)
-        _check_size(n_bytes - stream.tell(), dtype, shape)
-        content = stream.read()  # may be shorter or longer than the archive declares
-        _check_size(len(content), dtype, shape)
-        return np.frombuffer(bytearray(content), dtype).reshape(shape, order="F" if is_fortran else "C")
+    check_file(path)
+    with _damage_as_value_error():
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is not a complete .npz archive")
+        with np.load(path, allow_pickle=False) as archive:
+            if missing := [name for name in names if name not in archive.files]:
+                raise ValueError(f"it has no array {missing[0]!r}, only {', '.join(archive.files) or 'none'}")
+            return {name: _check_numeric(archive[name]) for name in names}
 
 
-def read_header(stream: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    """Read the header of a .npy file; return the dtype, the shape, and whether the array is in Fortran order.
-
-    Raises:
-        ValueError: the stream does not begin with the header of a numeric array.
-    """
-    prefix = stream.read(len(_MAGIC) + 2)
-    length_field_bytes = _LENGTH_BYTES.get(prefix[-2]) if len(prefix) == len(_MAGIC) + 2 else None
-    if not prefix.startswith(_MAGIC) or length_field_bytes is None:
-        raise ValueError("not a .npy file")
-    header_bytes = int.from_bytes(stream.read(length_field_bytes), "little")
-    if header_bytes > _MAX_HEADER_BYTES:
-        raise ValueError(f"an impossible header length of {header_bytes:,} bytes")
-    header = stream.read(header_bytes).decode("latin-1")
-    fields = dict(_FIELD.findall(header))
-    dtype_match = _DTYPE.fullmatch(fields.get("descr", ""))
-    if fields.keys() != {"descr", "fortran_order", "shape"} or dtype_match is None or fields["shape"][0] != "(":
-        raise ValueError(f"an unsupported header {header[:100]!r}")
-    shape = tuple(int(size) for size in re.findall(r"\d+", fields["shape"]))
-    return np.dtype(dtype_match[1]), shape, fields["fortran_order"] == "True"
+def _check_numeric(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"an array of {array.dtype}, not of numbers")
+    return array
 
 
-def _check_size(n_bytes: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    expected_bytes = math.prod(shape) * dtype.itemsize
-    if n_bytes != expected_bytes:
-        raise ValueError(f"{n_bytes:,} bytes of data instead of {expected_bytes:,} for {dtype} {shape}")
+@contextmanager
+def _damage_as_value_error() -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGED_FILE_ERRORS as error:
+        raise ValueError(one_line(error)) from error

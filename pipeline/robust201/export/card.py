@@ -4,18 +4,14 @@ Its YAML front matter has one configuration per dataset. The card contains neith
 equal results give equal bytes.
 """
 
-import re
-import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from robust201 import __version__
 from robust201.core.citation import PAPER_BIBTEX
-from robust201.core.errors import ConfigError
 from robust201.export.groups import Group, ProtocolCount
 from robust201.export.published_layout import ParquetColumn, SpaceLayout
 from robust201.export.written_file import WrittenFile
@@ -27,7 +23,8 @@ from robust201.tasks.constraints import LINF
 
 CARD_FILE = "README.md"
 
-DEFAULT_LICENCE = "mit"
+LICENCE = "mit"
+"""Licence of the dataset, as an SPDX identifier."""
 
 _EXAMPLE = """  ```python
   pandas.read_parquet("parquet", columns=["architecture", "key", "strength", "accuracy"])
@@ -42,7 +39,6 @@ class CardFacts:
 
     Attributes:
         name: name of the sweep.
-        licence: SPDX identifier of the licence.
         layout: layout of the search space.
         groups: the exported units of each key on each dataset.
         measurements: names of the measurements.
@@ -54,7 +50,6 @@ class CardFacts:
     """
 
     name: str
-    licence: str
     layout: SpaceLayout
     groups: Sequence[Group]
     measurements: Sequence[str]
@@ -99,19 +94,6 @@ class CardFacts:
         return f"{sentence} And measures of the networks: {measures_text}." if measurements_by_key else sentence
 
 
-def check_licence(licence: str, out: Path) -> None:
-    """Check that a licence only has characters of SPDX expressions; these need no escaping in YAML.
-
-    Raises:
-        ConfigError: the licence has other characters, or is too long.
-    """
-    if not re.fullmatch(r"(?=.{1,200}\Z)[A-Za-z0-9(][A-Za-z0-9.+()-]*( [A-Za-z0-9.+()-]+)*", licence):
-        raise ConfigError(
-            f"Exporting failed for {out}: expected a licence of at most 200 letters, digits, single spaces and "
-            f". + - ( ), got {reprlib.repr(licence)}. Use an SPDX identifier, such as --licence CC-BY-4.0."
-        )
-
-
 def card_text(facts: CardFacts) -> str:
     """Return the content of README.md."""
     sections = [
@@ -134,7 +116,7 @@ def _front_matter_section(facts: CardFacts) -> str:
     bounds = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
     fields: dict[str, Any] = {
         "pretty_name": facts.title,
-        "license": facts.licence,
+        "license": LICENCE,
         "tags": list(facts.layout.tags),
         "size_categories": [next((name for limit, name in bounds if n_evaluations < limit), "1M<n<10M")],
     }
@@ -244,7 +226,7 @@ def _column_table(columns: Mapping[str, ParquetColumn]) -> list[str]:
 def _licence_section(facts: CardFacts) -> str:
     custom = ", ".join(f"`{name}`" for name in facts.datasets if name not in DATASETS)
     custom_note = f" The licence of the images of {custom} is not known." if custom else ""
-    text = f"`{facts.licence}`. The images that the networks classified are no part of the dataset.{custom_note}"
+    text = f"`{LICENCE}`. The images that the networks classified are no part of the dataset.{custom_note}"
     return f"## Licence\n\n{text}\n"
 
 

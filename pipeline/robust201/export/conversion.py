@@ -198,6 +198,5 @@ def _hash_source(path: Path) -> str:
     except IrregularFileError as error:
         raise ResultsError(
             f"Converting failed for {path}: expected a regular file of at most "
-            f"{format_bytes(MAX_EXPORTED_FILE_BYTES)}, got {error}. Compress a larger file with gzip or zstd, "
-            "and remove the uncompressed one."
+            f"{format_bytes(MAX_EXPORTED_FILE_BYTES)}, got {error}. Check the file."
         ) from error

@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import EvaluationProtocol, Unit
-from robust201.export.number_text import Empty
 from robust201.export.outcome_files import OutcomeEncoding
-from robust201.export.written_file import Compression
 from robust201.planning.plan import Plan
 from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
 from robust201.shards import Inventory
@@ -88,8 +86,6 @@ class FileFormat:
     Attributes:
         key_style: spelling of keys.
         round_to: number of decimals; None for exact values.
-        empty: value for a mean over zero images.
-        compression: compression of JSON files.
         cache_bytes: maximum size of the decoded row groups that are cached.
         outcomes: how per-image outcomes are written; None if they are not written.
         labels: labels of the images by dataset, if outcomes are written.
@@ -97,8 +93,6 @@ class FileFormat:
 
     key_style: KeyStyle
     round_to: int | None
-    empty: Empty
-    compression: Compression | None
     cache_bytes: int
     outcomes: OutcomeEncoding | None = None
     labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
@@ -115,8 +109,7 @@ class FileFormat:
         """Return the name of a result file, whose content is a measurement or `PARQUET_FOLDER`."""
         if content == PARQUET_FOLDER:
             return parquet_name(group.dataset, self.spell_key(group))
-        suffix = "" if self.compression is None else f".{self.compression}"
-        return f"{group.dataset}/{self.spell_key(group)}_{content}.json{suffix}"
+        return f"{group.dataset}/{self.spell_key(group)}_{content}.json"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import StorageError
 from robust201.core.records import Unit
-from robust201.export.number_text import Empty, array_text, array_texts
+from robust201.export.number_text import array_text, array_texts
 from robust201.export.written_file import ResultFile
 from robust201.shards import RowBatch
 from robust201.tasks.columns import COLUMNS, fields_of
@@ -18,11 +18,10 @@ from robust201.tasks.columns import COLUMNS, fields_of
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class JsonResultFile(ResultFile):
-    """A JSON file with one measurement (see `export.writing.export_dataset` for rounding and empty means)."""
+    """A JSON file with one measurement (see `export.writing.export_dataset` for rounding)."""
 
     measurement: str
     round_to: int | None
-    empty: Empty
 
     def _write_content(self, stream: BinaryIO, on_units: Callable[[int], None]) -> None:
         for units, unit_texts in self.iter_texts():
@@ -41,7 +40,7 @@ class JsonResultFile(ResultFile):
         for batch in self.read_batches(self.measurement):
             unit_texts = []
             for unit, value_text in zip(
-                batch.units, iter_unit_texts(self.measurement, batch, self.round_to, self.empty), strict=True
+                batch.units, iter_unit_texts(self.measurement, batch, self.round_to), strict=True
             ):
                 unit_texts.append(b'%s"%s": %s' % (separator, str(unit.architecture).encode(), value_text))
                 separator = b", "
@@ -49,9 +48,7 @@ class JsonResultFile(ResultFile):
         yield (), [b"}}}}"]
 
 
-def iter_unit_texts(
-    measurement: str, batch: RowBatch, round_to: int | None = None, empty: Empty = "null"
-) -> Iterator[bytes]:
+def iter_unit_texts(measurement: str, batch: RowBatch, round_to: int | None = None) -> Iterator[bytes]:
     """Yield each unit's JSON text: one value for ``clean`` and measures, or a list with one value per strength.
 
     Raises:
@@ -59,7 +56,7 @@ def iter_unit_texts(
     """
     fields = fields_of(measurement)
     field_prefixes = [b'"%s": ' % name.encode() if name else b"" for name in fields]
-    column_texts = [_column_texts(measurement, batch, column, round_to, empty) for column in fields.values()]
+    column_texts = [_column_texts(measurement, batch, column, round_to) for column in fields.values()]
     if "" in fields:
         evaluation_texts = column_texts[0]
     else:
@@ -76,18 +73,18 @@ def iter_unit_texts(
         first_row = end_row
 
 
-def _column_texts(measurement: str, batch: RowBatch, name: str, round_to: int | None, empty: Empty) -> list[bytes]:
+def _column_texts(measurement: str, batch: RowBatch, name: str, round_to: int | None) -> list[bytes]:
     """Return the JSON texts of a column, one per evaluation. Raises the same errors as `iter_unit_texts`."""
     column = batch.columns[name]
     try:
         if isinstance(column, list):
-            return [array_text(_reject_nan_accuracies(name, array), round_to, empty) for array in column]
-        return array_texts(_reject_nan_accuracies(name, column), round_to, empty)
+            return [array_text(_reject_nan_accuracies(name, array), round_to) for array in column]
+        return array_texts(_reject_nan_accuracies(name, column), round_to)
     except ValueError:
         evaluations = ((unit, strength) for unit in batch.units for strength in unit.strengths)
         for (unit, strength), array in zip(evaluations, column, strict=True):
             try:
-                array_text(_reject_nan_accuracies(name, array), round_to, empty)
+                array_text(_reject_nan_accuracies(name, array), round_to)
             except ValueError as error:
                 raise StorageError(
                     f"Exporting failed for {unit.label} {measurement} at {strength:g}: {error}. "

@@ -5,7 +5,7 @@ this module corrects: no space after a comma, ``1e-6`` instead of ``1e-06``, and
 """
 
 import json
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import orjson
@@ -26,25 +26,17 @@ _FIXED_PREFIX = b"0.0000"
 # delimiter before which an exponent must be inserted.
 _MINUS_ZERO, _DELETED, _AFTER_EXPONENT = b"~", b"?", 128
 
-Empty = Literal["null", "nan", "zero"]
-"""Value in JSON files for a mean over zero images. NaN is not valid JSON, but Python can read it."""
 
-
-def array_text(values: NDArray[Any], round_to: int | None = None, empty: Empty = "null") -> bytes:
-    """Return an array of any shape as nested JSON lists, with the same bytes as ``json.dumps(values.tolist())``.
+def array_text(values: NDArray[Any], round_to: int | None = None) -> bytes:
+    """Return an array of any shape as nested JSON lists, with the bytes of ``json.dumps``; NaN becomes ``null``.
 
     Args:
         values: the array.
         round_to: number of decimals of floats; None writes them exactly.
-        empty: replacement for NaN: ``null``, ``NaN`` or ``0.0``.
 
     Raises:
         ValueError: a number is infinite, which JSON cannot represent.
     """
-    if empty == "zero":
-        return array_text(np.where(np.isnan(values), 0.0, values), round_to)
-    if empty == "nan":
-        return array_text(values, round_to).replace(b"null", b"NaN")
     values = np.asarray(values)
     if values.dtype.kind != "f":
         return _to_orjson(values).replace(b",", b", ")
@@ -61,11 +53,11 @@ def array_text(values: NDArray[Any], round_to: int | None = None, empty: Empty =
     return json_text.replace(b",", b", ")
 
 
-def array_texts(values: NDArray[Any], round_to: int | None = None, empty: Empty = "null") -> list[bytes]:
+def array_texts(values: NDArray[Any], round_to: int | None = None) -> list[bytes]:
     """Return the text of `array_text` for each array of a stack (evaluations, …), in one pass."""
     if not values.size:
-        return [array_text(array, round_to, empty) for array in values]
-    json_text, n_brackets = array_text(values, round_to, empty), values.ndim - 1
+        return [array_text(array, round_to) for array in values]
+    json_text, n_brackets = array_text(values, round_to), values.ndim - 1
     opening, closing = b"[" * n_brackets, b"]" * n_brackets
     # `n_brackets` consecutive brackets occur only between two arrays of the stack.
     inner_texts = json_text[1 + n_brackets : len(json_text) - 1 - n_brackets].split(closing + b", " + opening)

@@ -25,22 +25,26 @@ FORK_SERVER_BYTES = 50_000_000
 POOL_CACHE_BYTES = 192 << 20
 """Maximum size of the decoded row groups that all processes cache together."""
 
+MIN_PARALLEL_EVALUATIONS = 20_000
+"""Minimum number of evaluations whose export with several processes is faster."""
+
 _POLL_SECONDS = 0.5
 
 _stop_flag: Any = None
 _unit_counter: Any = None
 
 
-def default_processes(*, parquet: bool) -> int:
-    """Return the default number of processes: the number of usable CPUs, limited by `MEMORY_BYTES`."""
-    return min(len(os.sched_getaffinity(0)), max_processes(parquet=parquet))
+def default_processes(n_evaluations: int, *, parquet: bool) -> int:
+    """Return the number of processes for an export: one per usable CPU, or one in all for few evaluations.
 
-
-def max_processes(*, parquet: bool) -> int:
-    """Return the maximum number of workers that, together with this process, need less than `MEMORY_BYTES`."""
+    Together with this process, they need less than `MEMORY_BYTES`.
+    """
+    if n_evaluations < MIN_PARALLEL_EVALUATIONS:
+        return 1
     n_memory_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     available_bytes = MEMORY_BYTES - FORK_SERVER_BYTES - n_memory_pages * os.sysconf("SC_PAGE_SIZE")
-    return max(1, available_bytes // (PARQUET_WORKER_BYTES if parquet else WORKER_BYTES))
+    max_processes = max(1, available_bytes // (PARQUET_WORKER_BYTES if parquet else WORKER_BYTES))
+    return min(len(os.sched_getaffinity(0)), max_processes)
 
 
 def write_files(files: Iterable[ResultFile], processes: int, on_units: Callable[[int], None]) -> Iterator[WrittenFile]:
@@ -98,7 +102,7 @@ def _write_in_pool(
     except BrokenProcessPool as error:
         raise StorageError(
             "Exporting failed for a worker process: it died before its file was complete, possibly because memory ran "
-            "out. Run the same command again with fewer --processes."
+            "out. Free some memory, and run the same command again."
         ) from error
     finally:
         with delaying_interrupts():  # a second interrupt here would leave workers running

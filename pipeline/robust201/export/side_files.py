@@ -123,7 +123,6 @@ def _sweep_text(
         "robust201": __version__,
         "key_style": file_format.key_style,
         "round_to": file_format.round_to,
-        **({} if file_format.empty == "null" else {"empty": file_format.empty}),
         **({} if file_format.outcomes is None else {"outcomes": file_format.outcomes}),
         "measurements": [name for name in plan.measurements if name not in file_format.omitted_measurements],
         "strengths": swept_strengths(groups, file_format),

@@ -1,42 +1,31 @@
 """Verification of a results folder: its shards and rows, its missing evaluations, and an export of its results."""
 
-import itertools
-import reprlib
-import zlib
+import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from robust201.core.errors import ConfigError, IncompleteError, InputError, ResultsError, StorageError
-from robust201.core.files import MAX_EXPORTED_FILE_BYTES, check_file
 from robust201.core.memory import give_back_freed_memory
-from robust201.core.records import ArchitectureId, EvaluationProtocol, ImageSet, format_architecture
+from robust201.core.records import ArchitectureId, EvaluationProtocol
+from robust201.export.card import CARD_FILE
 from robust201.export.diff import ResultSet, read_result_set
-from robust201.export.groups import FileFormat, KeyStyle, group_units
-from robust201.export.json_files import JsonResultFile
 from robust201.export.listing import check_listing, read_listing
-from robust201.export.number_text import Empty
-from robust201.export.outcome_files import OutcomeEncoding, evaluated_images, image_table
-from robust201.export.parquet_files import ParquetResultFile
-from robust201.export.side_files import spell_epsilons, strengths_of_keys, swept_strengths
-from robust201.export.writing import Format, list_files, load_images_of_outcomes, make_files
-from robust201.export.written_file import Compression
+from robust201.export.side_files import VERSIONS_FILE
+from robust201.export.writing import export_dataset
 from robust201.planning.plan import Plan
 from robust201.planning.plan_file import PLAN_FILE, load_plan
-from robust201.reader.json_files import open_decompressed, read_json
-from robust201.reader.listings import REEXPORT, key_of_parquet
+from robust201.reader.json_files import read_object
+from robust201.reader.listings import PARQUET_FILES, REEXPORT, key_of_parquet
 from robust201.reader.parquet_results import is_converted
 from robust201.reader.result_files import (
-    META_FILE,
     MISSING_FILE,
     SWEEP_FILE,
-    images_name,
 )
 from robust201.reader.weights_check import check_clean_accuracy
 from robust201.runtime.lease import Lease
@@ -243,208 +232,67 @@ def find_gaps(plan: Plan, inventory: Inventory) -> tuple[int, tuple[str, ...]]:
 
 
 def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path) -> Iterator[str]:
-    """Compare an export's files with its listing, its results with the shards, and its strengths with the plan.
+    """Compare an export's files with its listing, and with a new export of the results, which is deleted afterwards.
 
-    Yields a message for each fault, with the file, the first unit that differs, and a remedy. Damaged files are also
-    reported in messages, not as exceptions.
+    Yields a message for each difference, with a remedy. Files that contain versions of software are not compared.
+    Damaged files are also reported in messages, not as exceptions.
 
     Raises:
         ResultsError: the folder is not an export.
     """
     listing = read_listing(out)
+    yield from listing.invalid_line_messages if listing.has_no_valid_line else check_listing(out, listing)
     if listing.has_no_valid_line:
-        yield from listing.invalid_line_messages
         return
-    yield from check_listing(out, listing)
-    listed_digests = listing.digests
-    try:
-        sweep = read_json(out / SWEEP_FILE, missing={})
-        sweep_record = sweep if isinstance(sweep, dict) else {}
-        _reject_different_sweep(out, sweep_record, plan)
-        file_format = _read_file_format(out, sweep_record, listed_digests)
-        recorded_weights = sweep_record.get("weights")
-        exported_weights = [*recorded_weights] if isinstance(recorded_weights, dict) else []
-        groups = group_units(plan, inventory, exported_weights[0] if len(exported_weights) == 1 else None)
-        epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, file_format.key_style)
-    except (ResultsError, ConfigError) as error:
-        yield str(error)
-        return
-    yield from _check_strengths(out, sweep_record, swept_strengths(groups, file_format), epsilons)
-    listed_names = {name for name in listed_digests if "/" in name and not _is_converted(out / name)}
-    formats: list[Format] = ["json"] if any(".json" in name for name in listed_names) else []
-    formats += ["parquet"] if any(key_of_parquet(name) for name in listed_names) else []
-    is_partial = MISSING_FILE in listed_digests
-    expected_names: set[str] = set()
-    if file_format.outcomes is not None:
+    with tempfile.TemporaryDirectory(prefix="robust201-verify-", dir=out.parent) as folder:
         try:
-            images = load_images_of_outcomes(
-                (group for group in groups if group.complete_units), plan, evaluated_images
-            )
-        except InputError as error:
+            options = _read_export_options(out, listing.digests)
+            export_dataset(plan, store, inventory, Path(folder) / "export", **options)
+            yield from _compare_exports(out, listing.digests, Path(folder) / "export")
+        except (ResultsError, ConfigError, IncompleteError, InputError, StorageError) as error:
             yield f"Verifying failed for {out}: {error}"
-            return
-        file_format = replace(file_format, labels={dataset: image_set.labels for dataset, image_set in images.items()})
-        expected_names |= {*map(images_name, images)}
-        for dataset, image_set in images.items():
-            yield from _check_images(out / images_name(dataset), image_set)
-    for group in groups:
-        files = (
-            list_files([group], formats, file_format.omitted_measurements)
-            if group.complete_units or not is_partial
-            else []
-        )
-        expected_names |= {file_format.file_name(*file) for file in files}
-        if group.missing_strengths and not is_partial:
-            example = format_architecture(group.incomplete_units[0].architecture)
-            yield (
-                f"Verifying failed for {group.dataset} {group.key} of {out}: the results folder lacks results of "
-                f"{len(group.missing_strengths)} exported networks, such as {example}. Complete the results and verify "
-                "again."
-            )
-            continue
-        present_files = [file for file in files if (out / file_format.file_name(*file)).is_file()]
-        try:
-            for file in make_files(present_files, file_format, out, plan, store, inventory):
-                yield from _check_file(out, file)
-        except (StorageError, IncompleteError) as error:
-            yield f"Verifying failed for {group.dataset} {group.key} of {out}: {error}"
-    for name in sorted(expected_names.symmetric_difference(listed_names)):
-        problem = "the file is missing" if name in expected_names else "an export of these results has no such file"
-        yield f"Verifying failed for {out / name}: {problem}. {REEXPORT}"
 
 
-def _reject_different_sweep(out: Path, sweep_record: Mapping[str, Any], plan: Plan) -> None:
-    """Raise ResultsError if the exported sweep has no protocol in common with the plan."""
-    sweep = sweep_record.get("sweep")
-    exported_sweep = sweep if isinstance(sweep, dict) else {}
-    plan_description, exported_protocols = plan.describe(), exported_sweep.get("protocols")
-    if (
-        isinstance(exported_protocols, list)
-        and exported_protocols
-        and not any(payload in plan_description["protocols"] for payload in exported_protocols)
-    ):
-        raise ResultsError(
-            f"Verifying failed for {out}: expected an export of {plan_description['name']}, got an "
-            f"export of {reprlib.repr(exported_sweep.get('name'))} with different protocols for every key. Use the "
-            "folder to which these results were exported."
-        )
-
-
-def _read_file_format(out: Path, sweep_record: Mapping[str, Any], names: Iterable[str]) -> FileFormat:
-    def read_choice(field: str, choices: Any, default: Any = None) -> Any:
-        return next((choice for choice in get_args(choices) if sweep_record.get(field, default) == choice), None)
-
-    compression = next(
-        (suffix for name in names for suffix in get_args(Compression) if name.endswith(f".{suffix}")), None
-    )
-    round_to = sweep_record.get("round_to", "missing")  # null is valid; text is rejected below
-    style, outcomes = read_choice("key_style", KeyStyle), read_choice("outcomes", OutcomeEncoding)
-    empty = read_choice("empty", Empty, "null")
-    if style is None or empty is None or not (round_to is None or isinstance(round_to, int)):
-        raise ResultsError(
-            f"Verifying failed for {out / SWEEP_FILE}: the field `key_style`, `round_to` or `empty` is "
-            f"missing or invalid. {REEXPORT}"
-        )
-    return FileFormat(
-        key_style=style,
-        round_to=round_to,
-        empty=empty,
-        compression=compression,
-        cache_bytes=_CACHE_BYTES,
-        outcomes=outcomes,
-    )
-
-
-def _check_strengths(
-    out: Path, sweep: Mapping[str, Any], strengths: Mapping[str, Any], epsilons: Mapping[str, Any]
-) -> Iterator[str]:
-    """Compare the strengths in sweep.json and meta.json with the plan's strengths.
-
-    JSON result files do not contain strengths, so no other check finds wrong ones.
-    """
-    try:
-        meta = read_json(out / META_FILE, missing={})
-    except ResultsError as error:
-        yield str(error)
-        meta = {"epsilons": epsilons}
-    for name, file_content, field, expected_strengths in (
-        (SWEEP_FILE, sweep, "strengths", strengths),
-        (META_FILE, meta, "epsilons", epsilons),
-    ):
-        if not isinstance(file_content, dict) or file_content.get(field) != expected_strengths:
-            yield f"Verifying failed for {out / name}: the {field} differ from the plan's. {REEXPORT}"
+def _read_export_options(out: Path, names: Collection[str]) -> dict[str, Any]:
+    """Return the arguments of `export_dataset` with which an export was written."""
+    sweep = read_object(out / SWEEP_FILE) or {}
+    exported_weights = [*sweep.get("weights", {})]
+    has_format = {
+        "json": any("/" in name and name.endswith(".json") for name in names),
+        "parquet": any(key_of_parquet(name) and not _is_converted(out / name) for name in names),
+    }
+    return {
+        "key_style": str(sweep.get("key_style")),
+        "round_to": sweep.get("round_to"),
+        "outcomes": sweep.get("outcomes"),
+        "weights": exported_weights[0] if len(exported_weights) == 1 else None,
+        "formats": [name for name, is_present in has_format.items() if is_present],
+        "partial": MISSING_FILE in names,
+    }
 
 
 def _is_converted(path: Path) -> bool:
-    """Return whether a Parquet file was converted from JSON files. Only its JSON files are compared with the shards."""
-    try:
-        return path.suffix == ".parquet" and path.is_file() and is_converted(path)
-    except ResultsError:
-        return False  # a damaged file is reported when it is compared with the shards
+    """Return whether a Parquet file was converted from JSON files; an export of results does not contain it."""
+    return path.suffix == ".parquet" and path.is_file() and is_converted(path)
 
 
-def _check_images(path: Path, images: ImageSet) -> Iterator[str]:
-    """Compare a table of images with the evaluated images; `check_listing` reports a missing table."""
-    if not path.is_file():
-        return
-    try:
-        check_file(path, MAX_EXPORTED_FILE_BYTES)
-        with pq.ParquetFile(path) as parquet_file:
-            is_same = parquet_file.read().equals(image_table(images))
-    except (OSError, pa.ArrowException) as error:
-        yield f"Verifying failed for {path}: reading the table of images failed ({error}). {REEXPORT}"
-        return
-    if not is_same:
-        yield f"Verifying failed for {path}: the images differ from the evaluated images. {REEXPORT}"
-
-
-def _check_file(out: Path, file: JsonResultFile | ParquetResultFile) -> Iterator[str]:
-    try:
-        difference = _find_text_difference(file) if isinstance(file, JsonResultFile) else _find_table_difference(file)
-    except (OSError, EOFError, zlib.error, pa.ArrowException, ResultsError, UnicodeDecodeError) as error:
-        yield f"Verifying failed for {out / file.name}: reading it failed ({error.__cause__ or error}). {REEXPORT}"
-        return
-    if difference is not None:
-        yield f"Verifying failed for {out / file.name}: the values differ from the results, {difference}. {REEXPORT}"
-
-
-def _find_text_difference(file: JsonResultFile) -> str | None:
-    """Return a description of the first difference between a JSON file and the results; None if they are equal."""
-    with open_decompressed(file.folder / file.name) as stream:
-        for units, expected_texts in file.iter_texts():
-            stored_text = bytes(stream.read(sum(map(len, expected_texts))))
-            if stored_text == b"".join(expected_texts):
-                continue
-            if not units:
-                return "before the first or after the last network"
-            for unit, expected_text in zip(units, expected_texts, strict=True):
-                if not stored_text.startswith(expected_text):
-                    return f"starting at {unit.label}"
-                stored_text = stored_text[len(expected_text) :]
-        return "after the last network" if stream.read(1) else None
-
-
-def _find_table_difference(file: ParquetResultFile) -> str | None:
-    """Return a description of the first difference between a Parquet file and the results; None if they are equal."""
-    path = file.folder / file.name
-    check_file(path, MAX_EXPORTED_FILE_BYTES)
-    with pq.ParquetFile(path) as parquet_file:
-        stored_tables: Iterator[Any] = (
-            parquet_file.read_row_group(row_group) for row_group in range(parquet_file.num_row_groups)
+def _compare_exports(out: Path, digests: Mapping[str, str], new: Path) -> Iterator[str]:
+    """Compare an export with a new export of the same results (see `check_export`)."""
+    sweeps = [(read_object(folder / SWEEP_FILE) or {}) | {"robust201": None} for folder in (out, new)]
+    if sweeps[0] != sweeps[1]:
+        fields = [name for name in sweeps[0].keys() | sweeps[1].keys() if sweeps[0].get(name) != sweeps[1].get(name)]
+        yield (
+            f"Verifying failed for {out / SWEEP_FILE}: {', '.join(sorted(fields))} differ from those of these results. "
+            f"Use the folder to which these results were exported. {REEXPORT}"
         )
-        for stored_table, expected_table in itertools.zip_longest(stored_tables, file.tables()):
-            if stored_table is None or expected_table is None:
-                return "after the last network"
-            if not stored_table.equals(expected_table):
-                return _describe_first_difference(stored_table, expected_table)
-    return None
-
-
-def _describe_first_difference(stored_table: pa.Table, expected_table: pa.Table) -> str:
-    if stored_table.schema != expected_table.schema:
-        return "in the columns"
-    for row in range(min(len(stored_table), len(expected_table))):
-        if not stored_table.slice(row, 1).equals(expected_table.slice(row, 1)):
-            architecture = expected_table["architecture"][row].as_py()
-            return f"starting at {format_architecture(architecture)} at strength {expected_table['strength'][row]}"
-    return f"in the number of rows of a row group (got {len(stored_table)}, expected {len(expected_table)})"
+        return
+    new_digests = read_listing(new).digests
+    for name in sorted((digests.keys() | new_digests.keys()) - {SWEEP_FILE, CARD_FILE, VERSIONS_FILE, PARQUET_FILES}):
+        if digests.get(name) == new_digests.get(name) or (name not in new_digests and _is_converted(out / name)):
+            continue
+        if name not in digests or name not in new_digests:
+            problem = "the file is missing" if name in new_digests else "an export of these results has no such file"
+            yield f"Verifying failed for {out / name}: {problem}. {REEXPORT}"
+        elif not (name.endswith(".parquet") and pq.read_table(out / name).equals(pq.read_table(new / name))):
+            # Another version of pyarrow writes other bytes for the same table.
+            yield f"Verifying failed for {out / name}: the values differ from the results. {REEXPORT}"

@@ -17,13 +17,7 @@ from typing import Any, Literal, get_args
 
 from robust201.core.errors import ConfigError, IncompleteError
 from robust201.core.records import ImageSet
-from robust201.export.card import (
-    CARD_FILE,
-    DEFAULT_LICENCE,
-    CardFacts,
-    card_text,
-    check_licence,
-)
+from robust201.export.card import CARD_FILE, CardFacts, card_text
 from robust201.export.folder import open_folder
 from robust201.export.groups import (
     FileFormat,
@@ -35,13 +29,12 @@ from robust201.export.groups import (
     weights_names,
 )
 from robust201.export.json_files import JsonResultFile
-from robust201.export.number_text import Empty
 from robust201.export.outcome_files import ImageLoader, OutcomeEncoding, evaluated_images, image_table_bytes
 from robust201.export.parquet_files import ParquetResultFile
 from robust201.export.pool import POOL_CACHE_BYTES, write_files
 from robust201.export.published_layout import ParquetColumn, describe_strength, layout_of, parquet_columns
 from robust201.export.side_files import side_file_texts, weight_hashes
-from robust201.export.written_file import Compression, parse_choice
+from robust201.export.written_file import parse_choice
 from robust201.images import DATASETS
 from robust201.planning.plan import Plan
 from robust201.reader.listings import CHECKSUM_FILE, PARQUET_FILES, parquet_files_text
@@ -89,11 +82,8 @@ def export_dataset(
     *,
     key_style: KeyStyle = "paper",
     round_to: int | None = None,
-    empty: Empty = "null",
-    compression: Compression | None = None,
     partial: bool = False,
     formats: Sequence[Format] = ("json",),
-    licence: str = DEFAULT_LICENCE,
     weights: str | None = None,
     outcomes: OutcomeEncoding | None = None,
     images_of: ImageLoader = evaluated_images,
@@ -112,13 +102,9 @@ def export_dataset(
         out: the folder to write: a new or empty folder, or an earlier export of the same sweep.
         key_style: ``"paper"`` writes ``pgd``; ``"published"`` appends the norm, in file names, JSON and meta.json.
         round_to: number of decimals (3 in the published files); None writes every double exactly.
-        empty: value in JSON files for a mean over zero images: ``"null"``, ``"nan"`` (the literal NaN, which is not
-            valid JSON, but which Python parses as a float) or ``"zero"``.
-        compression: ``"gz"`` or ``"zst"`` to write results as ``.json.gz`` or ``.json.zst``.
         partial: whether to write an incomplete export if evaluations are missing. Units that lack a strength are not
             exported.
         formats: ``"json"`` for the published layout, ``"parquet"`` for analysis-ready files in full precision.
-        licence: SPDX identifier of the dataset's licence.
         weights: name of the weights whose results are exported, if architectures have several. JSON files can contain
             results for one name only. If only Parquet files are written, None exports the results for all names.
         outcomes: ``"bits"`` writes packed per-image outcomes to the Parquet files instead of predicted classes, and a
@@ -132,7 +118,7 @@ def export_dataset(
 
     Raises:
         IncompleteError: evaluations are missing, and `partial` is false. No file is written.
-        ConfigError: the licence is invalid; JSON files would contain results of several weights; there are no
+        ConfigError: JSON files would contain results of several weights; there are no
             weights with the name given by `weights`; two files would have the same name; or outcomes were requested
             without predictions or Parquet files.
         DatasetError: outcomes were requested, but the evaluated images are not available.
@@ -148,12 +134,9 @@ def export_dataset(
     if any(group.missing_strengths for group in groups) and not partial:
         raise IncompleteError(missing_evaluations_message(out, groups))
     protocol_counts = count_protocol_evaluations(plan, groups)
-    check_licence(licence, out)
     file_format = FileFormat(
         key_style=key_style,
         round_to=round_to,
-        empty=empty,
-        compression=compression,
         cache_bytes=POOL_CACHE_BYTES // processes,
         outcomes=outcomes,
     )
@@ -193,7 +176,6 @@ def export_dataset(
             folder.write(name, text)
         facts = CardFacts(
             name=plan_description["name"],
-            licence=licence,
             layout=layout_of(plan.space_name),
             groups=exported_groups,
             measurements=tuple(name for name in plan.measurements if name not in file_format.omitted_measurements),
@@ -368,10 +350,8 @@ def make_files(
         else:
             yield JsonResultFile(
                 **common_fields,
-                compression=file_format.compression,
                 measurement=content,
                 round_to=file_format.round_to,
-                empty=file_format.empty,
             )
 
 

@@ -1,24 +1,18 @@
 """Files of an export: atomic writing with hashes, and the base class of JSON and Parquet result files."""
 
-import gzip
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 from robust201.core.errors import ConfigError, EvaluationError, StorageError, did_you_mean
 from robust201.core.files import atomic_write
 from robust201.core.records import Unit
 from robust201.shards import RowBatch
 from robust201.shards.backends import HashingStream
-
-Compression = Literal["gz", "zst"]
-"""Compression of JSON files: gzip or Zstandard."""
-
-GZIP_LEVEL = 6
 
 
 @dataclass(frozen=True)
@@ -50,27 +44,7 @@ def parse_choice(choice_name: str, choice: str, valid_choices: Sequence[str]) ->
 
 
 @contextmanager
-def open_compressed_stream(stream: BinaryIO, compression: Compression | None) -> Iterator[BinaryIO]:
-    """Yield a stream that compresses what is written to it, and writes the result to another stream.
-
-    The output contains neither a file name nor a time, so that equal contents give equal bytes.
-    """
-    if compression is None:
-        yield stream
-    elif compression == "gz":
-        with gzip.GzipFile(
-            filename="", mode="wb", compresslevel=GZIP_LEVEL, fileobj=stream, mtime=0
-        ) as compressed_stream:
-            yield compressed_stream  # type: ignore[misc]
-    else:
-        import pyarrow as pa  # the standard library supports Zstandard only from Python 3.14 on
-
-        with pa.CompressedOutputStream(pa.PythonFile(stream, mode="w"), "zstd") as compressed_stream:
-            yield compressed_stream
-
-
-@contextmanager
-def open_hashed_file(path: Path, compression: Compression | None = None) -> Iterator[tuple[BinaryIO, HashingStream]]:
+def open_hashed_file(path: Path) -> Iterator[tuple[BinaryIO, HashingStream]]:
     """Open a file for atomic writing: it appears under its name when the block ends without an error.
 
     Yields:
@@ -78,8 +52,7 @@ def open_hashed_file(path: Path, compression: Compression | None = None) -> Iter
     """
     with atomic_write(path) as stream:
         hashing_stream = HashingStream(stream)
-        with open_compressed_stream(cast(BinaryIO, hashing_stream), compression) as content_stream:
-            yield content_stream, hashing_stream
+        yield cast(BinaryIO, hashing_stream), hashing_stream
 
 
 class ExportStoppedError(EvaluationError):
@@ -104,7 +77,6 @@ class ResultFile(ABC):
         key: the key as it is spelled in the file.
         units: the units, in the order of the rows.
         row_source: source of the rows.
-        compression: compression of the file.
     """
 
     folder: Path
@@ -113,7 +85,6 @@ class ResultFile(ABC):
     key: str
     units: Sequence[Unit]
     row_source: RowSource
-    compression: Compression | None = None
 
     @abstractmethod
     def _write_content(self, stream: BinaryIO, on_units: Callable[[int], None]) -> None:
@@ -128,7 +99,7 @@ class ResultFile(ABC):
         Raises:
             StorageError: the rows do not belong to the units, or contain a number that the format cannot represent.
         """
-        with open_hashed_file(self.folder / self.name, self.compression) as (stream, hashing_stream):
+        with open_hashed_file(self.folder / self.name) as (stream, hashing_stream):
             self._write_content(stream, on_units)
         return WrittenFile(self.name, hashing_stream.digest.hexdigest(), hashing_stream.n_bytes)
 

@@ -3,8 +3,7 @@
 A new dataset needs an entry in `images.specs`. If its files have a new form, it also needs a module with a `find` and a
 `load` function, and an entry in `FORMS`. The tests run for every entry of both tables, so they then cover it.
 
-No module of this folder imports torch, except `images.torch_images` when it reads a file. Loaders import
-pyarrow, Pillow and scikit-learn only when they run.
+No module of this folder imports torch. Loaders import pyarrow, Pillow and scikit-learn only when they run.
 """
 
 from collections.abc import Callable

@@ -2,8 +2,9 @@
 
 The layout is the same as in CIFAR-10-C and CIFAR-100-C (Hendrycks and Dietterich, 2019). Each file is (5 N, H, W, 3)
 uint8, with the N images at severity 1, then at severity 2, and so on. `labels.npy` (5 N,), uint8 or (for more than 256
-classes) uint16, repeats the test labels five times. A folder of generated images also has a manifest
-(`images.generated_folder`), so it cannot be opened as a published folder by mistake, or vice versa.
+classes) uint16, repeats the test labels five times. A folder of generated images is a store (`images.store`) with two
+more arrays, `indices` (rows of the clean images in the test split, (N,) int64) and `clean` (their SHA-256, (N, 32)
+uint8), so it cannot be opened as a published folder by mistake, or vice versa.
 """
 
 import hashlib
@@ -16,23 +17,14 @@ from numpy.typing import NDArray
 
 from robust201.core.arrays import read_npy
 from robust201.core.errors import DatasetError
-from robust201.core.files import digest_of, sha256_of
+from robust201.core.files import digest_of
 from robust201.core.records import ImageSet, canonical_json
 from robust201.images.downloads.registry import download
-from robust201.images.generated_folder import (
-    CLEAN_HASHES,
-    INDICES,
-    LABELS,
-    N_SEVERITIES,
-    GeneratorRecipe,
-    Manifest,
-    check_recipe,
-    image_digests,
-    is_generated,
-    label_dtype,
-    read_folder_manifest,
-)
 from robust201.images.specs import dataset
+from robust201.images.store import ArrayFolder, Recipe
+
+N_SEVERITIES = 5
+LABELS, INDICES, CLEAN_HASHES = "labels", "indices", "clean"
 
 _BLOCK_ROWS = 512
 
@@ -45,7 +37,7 @@ class CorruptedStore:
         images: the selected clean images.
         rows: (n,) int64, rows of the selected images within the images of each severity.
         n_images: number of images per severity.
-        manifest: manifest of generated images; None for published images.
+        made: the store of generated images; None for published images.
     """
 
     def __init__(
@@ -55,16 +47,16 @@ class CorruptedStore:
         *,
         rows: NDArray[np.int64],
         n_images: int,
-        manifest: Manifest | None = None,
+        made: ArrayFolder | None = None,
     ) -> None:
         self.folder = folder
-        self.source = "generated" if manifest else "published"
+        self.source = "generated" if made else "published"
         self.dataset = images.dataset
         self.indices = images.indices
         self._image_size = images.images.shape[2:]
         self._rows = rows
         self._n_images = n_images
-        self._manifest = manifest
+        self._made = made
         self._files: dict[str, NDArray[np.uint8]] = {}
         self._digests: dict[str, str] = {}
 
@@ -104,8 +96,8 @@ class CorruptedStore:
         """
         if key not in self._digests:
             array = self._open(key)
-            if self._manifest is not None:
-                self._check_unchanged(key, self._manifest)
+            if self._made is not None:
+                self._made.check_unchanged(key)
             shape = [N_SEVERITIES, len(self._rows), *array.shape[2:]]
             digest = hashlib.sha256(canonical_json(shape).encode())
             digest.update(self.indices.astype("<i8").tobytes())
@@ -118,13 +110,11 @@ class CorruptedStore:
     def identity(self, key: str) -> dict[str, Any]:
         """Return the protocol fields (JSON) that identify the pixels of a corruption.
 
-        The fields are `source` and `sha256` (see `digest`). Generated images also have `generator_version`, `seed` and,
-        for the corruption frost, `frost` (name and hash of the textures).
+        The fields are `source` and `sha256` (see `digest`). Generated images also have the fields of their recipe:
+        `generator_version`, `seed` and, for the corruption frost, `frost` (name and hash of the textures).
         """
-        identity: dict[str, Any] = {"source": self.source, "sha256": self.digest(key)}
-        if self._manifest is not None:
-            identity |= self._manifest.recipe.identity(key, self._manifest.version_of(f"{key}.npy"))
-        return identity
+        recipe = {} if self._made is None else self._made.recipe(key)
+        return {"source": self.source, "sha256": self.digest(key), **recipe}
 
     def verify(self, key: str, *, expected: Mapping[str, Any]) -> None:
         """Check that a corruption's `identity` equals the planned one; the pixels are hashed once per process."""
@@ -142,28 +132,13 @@ class CorruptedStore:
         """Check that a corruption's file exists and has the right shape, without reading its pixels."""
         self._open(key)
 
-    def _check_unchanged(self, key: str, manifest: Manifest) -> None:
-        path = self._path(key)
-        expected = manifest.files.get(path.name, {}).get("sha256")
-        if expected is None:
-            raise DatasetError(
-                f"Verifying corrupted images failed for {path}: the manifest does not list this file, so its "
-                "generation did not finish. Delete it; the next run or `robust201 corrupt` creates it again."
-            )
-        got = sha256_of(path)
-        if got != expected:
-            raise DatasetError(
-                f"Verifying corrupted images failed for {path}: expected sha256 {expected}, got {got}. The file is "
-                "damaged or incomplete. Delete it; the next run or `robust201 corrupt` creates it again."
-            )
-
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.npy"
 
     def _open(self, key: str) -> NDArray[np.uint8]:
         """Memory-map the images of a corruption, (5, N, H, W, 3) uint8."""
         if key not in self._files:
-            array = _map_npy(self._path(key), (N_SEVERITIES * self._n_images, *self._image_size, 3), self.source)
+            array = _map_array(self._path(key), (N_SEVERITIES * self._n_images, *self._image_size, 3))
             self._files[key] = array.reshape(N_SEVERITIES, self._n_images, *array.shape[1:])
         return self._files[key]
 
@@ -192,108 +167,127 @@ def open_published(
             "Set `source: generated`."
         )
     entry = download(archive)
-    if not (folder / LABELS).exists() and (folder / entry.folder / LABELS).exists():
+    if not (folder / "labels.npy").exists() and (folder / entry.folder / "labels.npy").exists():
         folder = folder / entry.folder
-    if not (folder / LABELS).exists() and not is_generated(folder):
-        raise DatasetError(
-            f"Opening published corruptions failed for {folder}: {LABELS} of {archive} is neither in this folder nor "
-            f"in {folder / entry.folder}. Fetch the files with `robust201 fetch {archive}`, or correct the folder."
-        )
-    if is_generated(folder):
+    if ArrayFolder(folder).exists:
         raise DatasetError(
             f"Opening published corruptions failed for {folder}: expected the files of {archive}, got images that "
             "robust201 generated. Set `source: generated`, or choose the folder of the published files."
         )
-    _check_labels(folder, images, images.indices, n_images, "published")
+    if not (folder / "labels.npy").exists():
+        raise DatasetError(
+            f"Opening published corruptions failed for {folder}: labels.npy of {archive} is neither in this folder nor "
+            f"in {folder / entry.folder}. Fetch the files with `robust201 fetch {archive}`, or correct the folder."
+        )
+    _check_labels(folder, images, images.indices, n_images)
     store = CorruptedStore(folder, images, rows=images.indices, n_images=n_images)
     if keys is None:
         file_names = [file_name for file_name in entry.members if (folder / file_name).exists()]
     else:
         file_names = [f"{key}.npy" for key in keys]
     for file_name in file_names:
-        if file_name != LABELS:
+        if file_name != "labels.npy":
             store.check(file_name.removesuffix(".npy"))
         if verify == "full":
             _check_md5(folder / file_name, entry.members[file_name].digest or "")
     return store
 
 
-def open_generated(folder: Path, images: ImageSet, recipe: GeneratorRecipe) -> CorruptedStore:
-    """Open corrupted images that were generated with a recipe from `images` or from a superset of them.
+def open_generated(folder: Path, images: ImageSet) -> CorruptedStore:
+    """Open corrupted images that were generated from `images` or from a superset of them.
 
     Raises:
-        DatasetError: there is no manifest, or the folder was generated from other images or with another recipe.
-        FormatVersionError: the folder has the format of another version of robust201.
+        DatasetError: the folder has no generated images, or they were generated from other images.
     """
-    manifest = read_folder_manifest(folder)
-    check_recipe(folder, manifest, recipe)
-    if manifest.dataset != images.dataset:
+    made = ArrayFolder(folder)
+    if not made.exists:
         raise DatasetError(
-            f"Opening generated corruptions failed for {folder}: expected images of {images.dataset}, got images of "
-            f"{manifest.dataset}. Choose another folder."
+            f"Opening generated corruptions failed for {folder}: the folder has no generated images. "
+            "Run `robust201 corrupt` to generate them; for published files, set `source: published`."
         )
-    rows = _find_rows(folder, images, manifest.n_images)
-    _check_labels(folder, images, rows, manifest.n_images, "generated")
-    return CorruptedStore(folder, images, rows=rows, n_images=manifest.n_images, manifest=manifest)
+    rows, n_images = _find_rows(made, images)
+    _check_labels(folder, images, rows, n_images)
+    return CorruptedStore(folder, images, rows=rows, n_images=n_images, made=made)
 
 
-def _find_rows(folder: Path, images: ImageSet, n_images: int) -> NDArray[np.int64]:
-    """Return the rows of the selected images among the corrupted images, after comparing indices and pixels."""
-    corrupted_indices: NDArray[np.int64] = _load_npy(folder / INDICES, (n_images,), "int64", "generated")
-    clean_digests = _load_npy(folder / CLEAN_HASHES, (n_images, 32), "uint8", "generated")
-    rows = np.minimum(np.searchsorted(corrupted_indices, images.indices), n_images - 1)
-    is_same = (corrupted_indices[rows] == images.indices) & (clean_digests[rows] == image_digests(images.images)).all(
-        axis=1
-    )
+def _find_rows(made: ArrayFolder, images: ImageSet) -> tuple[NDArray[np.int64], int]:
+    """Return the rows of the selected images among the corrupted images, and their number, after comparing pixels."""
+    corrupted_indices, clean_hashes = made.read(INDICES), made.read(CLEAN_HASHES)
+    rows = np.minimum(np.searchsorted(corrupted_indices, images.indices), len(corrupted_indices) - 1)
+    has_equal_pixels = (clean_hashes[rows] == hash_images(images.images)).all(axis=1)
+    is_same = (corrupted_indices[rows] == images.indices) & has_equal_pixels
     if not is_same.all():
         raise DatasetError(
-            f"Opening generated corruptions failed for {folder}: expected corruptions of all {len(images):,} selected "
-            f"images of {images.dataset}, but test image {int(images.indices[~is_same][0])} is missing or has changed "
-            f"since they were generated ({int((~is_same).sum()):,} such images). Generate them in another folder, or "
-            "delete this folder."
+            f"Opening generated corruptions failed for {made.folder}: expected corruptions of all {len(images):,} "
+            f"selected images of {images.dataset}, but test image {int(images.indices[~is_same][0])} is missing or has "
+            f"changed since they were generated ({int((~is_same).sum()):,} such images). Generate them in another "
+            "folder, or delete this folder."
         )
-    return rows
+    return rows, len(corrupted_indices)
 
 
-def _check_labels(folder: Path, images: ImageSet, rows: NDArray[np.int64], n_images: int, source: str) -> None:
-    path = folder / LABELS
-    dtype = label_dtype(images.n_classes)
-    labels = _load_npy(path, (N_SEVERITIES * n_images,), dtype, source).reshape(N_SEVERITIES, n_images)[:, rows]
+def write_clean_set(made: ArrayFolder, images: ImageSet) -> None:
+    """Begin a folder of corruptions with the labels, rows and hashes of the clean images, or check an existing one.
+
+    Raises:
+        DatasetError: the folder has corruptions of other images, or published ones.
+    """
+    if not made.exists and any(made.folder.glob("*.npy")):
+        raise DatasetError(
+            f"Generating corruptions failed for {made.folder}: the folder contains .npy files that robust201 did not "
+            "make, and that may be published. Choose another folder."
+        )
+    recipe: Recipe = {"dataset": images.dataset, "images_sha256": images.sha256}
+    for name, array in (
+        (LABELS, np.tile(images.labels.astype(label_dtype(images.n_classes)), N_SEVERITIES)),
+        (INDICES, images.indices),
+        (CLEAN_HASHES, hash_images(images.images)),
+    ):
+        if not made.is_complete(name, recipe):
+            made.write(name, array, recipe=recipe)
+
+
+def label_dtype(n_classes: int) -> str:
+    """Return the dtype of `labels.npy`: one byte as in published folders, or two for more than 256 classes."""
+    return "uint8" if n_classes <= 256 else "uint16"
+
+
+def hash_images(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the SHA-256 of each image, (N, 32) uint8, for images (N, 3, H, W) uint8."""
+    digests = [hashlib.sha256(image.tobytes()).digest() for image in images]
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
+
+
+def _check_labels(folder: Path, images: ImageSet, rows: NDArray[np.int64], n_images: int) -> None:
+    path = folder / "labels.npy"
+    all_labels = _map_array(path, (N_SEVERITIES * n_images,), label_dtype(images.n_classes))
+    labels = all_labels.reshape(N_SEVERITIES, n_images)[:, rows]
     mismatches = np.argwhere(labels != images.labels)
     if len(mismatches):
         severity_index, position = mismatches[0]
         raise DatasetError(
-            f"Opening {source} corruptions failed for {path}: expected the test labels repeated five times, got label "
+            f"Opening corruptions failed for {path}: expected the test labels repeated five times, got label "
             f"{labels[severity_index, position]} instead of {images.labels[position]} for row "
             f"{images.indices[position]} at severity {severity_index + 1}. The files belong to other images, or to the "
             "same images in another order. Choose the folder of this dataset's corruptions."
         )
 
 
-def _load_npy(path: Path, shape: tuple[int, ...], dtype: str, source: str) -> NDArray[Any]:
-    return np.array(_map_npy(path, shape, source, dtype))
-
-
-def _map_npy(path: Path, shape: tuple[int, ...], source: str, dtype: str = "uint8") -> NDArray[Any]:
-    remedy = "Fetch the files again" if source == "published" else f"Delete {path.parent} and generate the images again"
+def _map_array(path: Path, shape: tuple[int, ...], dtype: str = "uint8") -> NDArray[Any]:
+    """Memory-map a file, which must have this shape and dtype."""
     try:
         array = read_npy(path, mapped=True)
-    except FileNotFoundError as error:
-        raise DatasetError(
-            f"Opening {source} corruptions failed for {path}: expected an array of shape {shape}, but there is no such "
-            f"file. {remedy}, or remove the key from the sweep."
-        ) from error
+        if (array.shape, array.dtype) == (shape, np.dtype(dtype)):
+            return array
+        got = f"{array.dtype} {array.shape}"
+    except FileNotFoundError:
+        got = "no such file"
     except (OSError, ValueError) as error:
-        raise DatasetError(
-            f"Opening {source} corruptions failed for {path}: expected an array of shape {shape}, got an "
-            f"incomplete or damaged .npy file ({error}). {remedy}."
-        ) from error
-    if array.shape != shape or array.dtype != np.dtype(dtype):
-        raise DatasetError(
-            f"Opening {source} corruptions failed for {path}: expected {dtype} {shape}, got {array.dtype} "
-            f"{array.shape}. {remedy}, or check the dataset's name."
-        )
-    return array
+        got = f"an incomplete or damaged .npy file ({error})"
+    raise DatasetError(
+        f"Opening corruptions failed for {path}: expected {dtype} {shape}, got {got}. Fetch published files again, "
+        f"or delete {path.parent} and generate the images again; or correct the name of the dataset or key."
+    )
 
 
 def _check_md5(path: Path, expected: str) -> None:

@@ -12,7 +12,7 @@ from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.noise import generator
 from robust201.core.records import ImageSet, Split
 from robust201.images.checks import LabelledImages
-from robust201.images.image_folder import check_split, write_split
+from robust201.images.store import find_made_split, write_made_split
 
 LabelFrom: TypeAlias = Literal["first", "second"]
 """Dataset that provides the label of a blend."""
@@ -119,11 +119,13 @@ def write_fusion(
         "seed": seed,
         "rounding": "half up to 8 bits",
     }
-    check_split(folder, split, recipe)
+    existing_digest = find_made_split(folder, split, recipe)
+    if existing_digest is not None:
+        return existing_digest
     pairs = pair(len(first), len(second), seed)
     label_source, label_rows = (first, pairs.first) if label == "first" else (second, pairs.second)
     images = blend(first.images[pairs.first], second.images[pairs.second], alpha)
-    return write_split(
+    return write_made_split(
         folder,
         split,
         LabelledImages(images, label_source.labels[label_rows]),

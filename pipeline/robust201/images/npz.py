@@ -1,17 +1,16 @@
-"""NumPy archives of custom images: one .npz file per split with the arrays `images` and `labels`, without pickles."""
+"""NumPy arrays of custom images: one .npz file per split with the arrays `images` and `labels`, without pickles.
 
-import lzma
-import zipfile
-import zlib
+A split may also be a folder with `images.npy` and `labels.npy`, as the store of made images writes it (`images.store`).
+"""
+
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.arrays import parse_npy
+from robust201.core.arrays import read_npy, read_npz
 from robust201.core.errors import DatasetError, one_line
-from robust201.core.files import open_file
 from robust201.core.records import MAX_CLASSES, Split
 from robust201.images.checks import LabelledImages, check_count, check_labels
 from robust201.images.specs import UNKNOWN_COUNT, DatasetSpec
@@ -20,28 +19,29 @@ _ARRAYS = ("images", "labels")
 
 
 def find_npz(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
-    """Return `root` if it is an .npz file, otherwise the split's .npz file in `root`; None if there is neither."""
+    """Return `root` if it is an .npz file, otherwise the split's .npz file or folder of arrays in `root`, or None."""
     if root.is_file():
         return root if root.suffix == ".npz" else None
-    file = root / f"{split}.npz"
-    return file if file.is_file() else None
+    if (root / f"{split}.npz").is_file():
+        return root / f"{split}.npz"
+    return root / split if (root / split / "images.npy").is_file() else None
 
 
 def load_npz(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
-    """Load images from a NumPy archive, in the order of the arrays; `verify` checks the number of images.
+    """Load images from NumPy arrays, in their order; `verify` checks the number of images.
 
     Raises:
         DatasetError: the file is damaged or contains pickles, an array is missing or has the wrong type or shape, or a
             label is out of range.
     """
     arrays = _read_arrays(path)
-    images = _move_channels_first(path, arrays["images"], spec)
-    labels = arrays["labels"]
-    if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
+    images, labels = _move_channels_first(path, arrays["images"], spec), arrays["labels"]
+    if labels.dtype.kind not in "iu" or labels.shape not in {(len(images),), (len(images), 1)}:
         raise DatasetError(
             f"Reading labels failed for {path}: expected {len(images):,} integers, one per image, got "
             f"{labels.dtype} of shape {labels.shape}. Correct the array `labels`."
         )
+    labels = labels.reshape(-1)
     if verify:
         check_count(path, len(images), spec, split)
     check_labels(path, labels, spec.n_classes or MAX_CLASSES)
@@ -50,33 +50,14 @@ def load_npz(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> La
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        with open_file(path, None) as stream:
-            if not zipfile.is_zipfile(stream):
-                got = "a file in another format" if path.stat().st_size else "an empty file"
-                raise DatasetError(
-                    f"Reading images failed for {path}: expected a complete .npz archive, got {got}. "
-                    "Write it with numpy.savez, or copy it again."
-                )
-            with zipfile.ZipFile(stream) as archive:
-                members_by_array = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
-                missing = [name for name in _ARRAYS if name not in members_by_array]
-                if missing:
-                    raise DatasetError(
-                        f"Reading images failed for {path}: expected arrays `images` and `labels`, got "
-                        f"{', '.join(members_by_array) or 'none'}. Write both arrays with numpy.savez(file, images=…, "
-                        "labels=…)."
-                    )
-                return {name: _read_member(archive, members_by_array[name]) for name in _ARRAYS}
-    # zipfile raises RuntimeError for encrypted members, and NotImplementedError for unknown compressions.
-    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
+        if path.is_dir():
+            return {name: read_npy(path / f"{name}.npy") for name in _ARRAYS}
+        return read_npz(path, _ARRAYS)
+    except (OSError, ValueError) as error:
         raise DatasetError(
-            f"Reading images failed for {path}: the arrays of the .npz archive cannot be read ({one_line(error)}). "
-            "Write it with numpy.savez, or copy it again."
+            f"Reading images failed for {path}: expected the arrays `images` and `labels`, got a file that cannot be "
+            f"read ({one_line(error)}). Write it with numpy.savez(file, images=…, labels=…), or copy it again."
         ) from error
-
-
-def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
-    return parse_npy(lambda: cast(BinaryIO, archive.open(member)), member.file_size)
 
 
 def _move_channels_first(path: Path, images: NDArray[Any], spec: DatasetSpec) -> NDArray[np.uint8]:

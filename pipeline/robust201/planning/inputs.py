@@ -12,8 +12,7 @@ from robust201.core.records import ImageSelection, ImageSet, content_digest
 from robust201.core.user_code import hash_file, hash_files, read_code
 from robust201.images import load_images
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
-from robust201.images.generated_folder import MANIFEST, GeneratorRecipe, find_unfinished_keys
-from robust201.images.image_arrays import read_image_arrays, write_image_arrays
+from robust201.images.store import ArrayFolder, read_image_set, write_image_set
 from robust201.planning.config import CorruptionsSection, SweepConfig
 from robust201.planning.input_facts import DatasetFacts, ImageFacts, InputFacts
 from robust201.planning.training_config import TrainingConfig
@@ -21,11 +20,11 @@ from robust201.planning.weights import WeightsSource
 from robust201.spaces.base import Space
 from robust201.spaces.user_file import UserFileSpace
 from robust201.tasks import Task
-from robust201.tasks.corruptions.folder import generate_corruptions
+from robust201.tasks.corruptions.folder import find_unfinished_corruptions, generate_corruptions
 from robust201.tasks.corruptions.generator import (
     GENERATOR_VERSION,
     FrostTextures,
-    corruption_versions,
+    corruption_recipes,
     load_frost,
     synthetic_frost,
 )
@@ -108,9 +107,6 @@ class Inputs:
         for path in self._config.code_files().values():
             copy_code(path, self._config.results, hash_file(path))
 
-    def _image_size(self, dataset: str) -> int:
-        return self._config.dataset_spec(dataset).image_size
-
     def _corruptions_folder(self, dataset: str, section: CorruptionsSection) -> Path:
         if section.path is not None:
             return section.path
@@ -135,8 +131,11 @@ class Inputs:
             return load_frost(section.frost_path)
         return synthetic_frost(section.seed)
 
-    def _generator_recipe(self, section: CorruptionsSection) -> GeneratorRecipe:
-        return GeneratorRecipe(GENERATOR_VERSION, section.seed, self._frost_textures(section).identity())
+    def _corruption_recipes(
+        self, dataset: str, section: CorruptionsSection, keys: Collection[str]
+    ) -> dict[str, dict[str, Any]]:
+        image_size, frost = self._config.dataset_spec(dataset).image_size, self._frost_textures(section)
+        return corruption_recipes(keys, image_size, seed=section.seed, frost=frost)
 
     def _corruption_keys(self, dataset: str) -> tuple[str, ...]:
         return tuple(key for key in self._config.keys_of(dataset) if self._config.tasks[key].kind == "corruption")
@@ -154,17 +153,18 @@ class Inputs:
         if section.source == "published":
             n_images, keys = self._config.dataset_spec(dataset).n_test, self._selected_corruption_keys(dataset)
             return open_published(folder, images, n_images=n_images, verify=verify, keys=keys)
-        return open_generated(folder, images, self._generator_recipe(section))
+        return open_generated(folder, images)
 
     def missing_corruptions(self, dataset: str) -> frozenset[str]:
         """Return the corruptions of a dataset whose images have yet to be generated."""
         section = self._config.datasets[dataset].corruptions
         if section is None or section.source == "published":
             return frozenset()
-        versions = corruption_versions(self._corruption_keys(dataset), self._image_size(dataset))
+        keys = self._corruption_keys(dataset)
         if self._has_no_generated_images(section):
-            return frozenset(versions)
-        return frozenset(find_unfinished_keys(self._corruptions_folder(dataset, section), versions))
+            return frozenset(keys)
+        recipes = self._corruption_recipes(dataset, section, keys)
+        return frozenset(find_unfinished_corruptions(self._corruptions_folder(dataset, section), recipes))
 
     def generate_missing_corruptions(self, dataset: str, selected_keys: Collection[str] | None = None) -> None:
         """Generate the missing corruptions of a dataset, or only those in `selected_keys` if it is given."""
@@ -222,7 +222,8 @@ class Inputs:
             self._frost_textures(section)
         if self._has_no_generated_images(section):
             return
-        if (self._corruptions_folder(dataset, section) / MANIFEST).exists():
+        if ArrayFolder(self._corruptions_folder(dataset, section)).exists:
+            self.missing_corruptions(dataset)
             self.open_corruptions(dataset)
 
     def gather(self, earlier_facts: InputFacts | None = None) -> InputFacts:
@@ -297,12 +298,11 @@ class Inputs:
                     key: identity for key, identity in earlier_identities.items() if identity["source"] == "published"
                 }
             elif earlier_identities:
-                versions = corruption_versions(earlier_identities, self._image_size(dataset))
-                recipe = self._generator_recipe(section)
+                recipes = self._corruption_recipes(dataset, section, earlier_identities)
                 identities |= {
                     key: identity
                     for key, identity in earlier_identities.items()
-                    if recipe.matches(key, versions[key], identity)
+                    if identity == {"source": "generated", "sha256": identity.get("sha256"), **recipes[key]}
                 }
         return {key: identities[key] for key in keys if key in identities}
 
@@ -312,12 +312,12 @@ def save_image_copy(config: SweepConfig | TrainingConfig, dataset: str, images: 
     try:
         read_image_copy(config, dataset, images.sha256)
     except DatasetError:
-        write_image_arrays(_folder_of_copy(config, dataset, images.sha256), images)
+        write_image_set(_folder_of_copy(config, dataset, images.sha256), images)
 
 
 def read_image_copy(config: SweepConfig | TrainingConfig, dataset: str, sha256: str) -> ImageSet:
     """Read images that `save_image_copy` wrote; they must have the planned hash."""
-    return read_image_arrays(_folder_of_copy(config, dataset, sha256), config.dataset_spec(dataset), sha256)
+    return read_image_set(_folder_of_copy(config, dataset, sha256), config.dataset_spec(dataset), sha256)
 
 
 def _folder_of_copy(config: SweepConfig | TrainingConfig, dataset: str, sha256: str) -> Path:

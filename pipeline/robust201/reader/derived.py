@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, format_architecture
@@ -20,10 +19,8 @@ from robust201.reader.frames import read_frame
 from robust201.reader.outcomes import Outcomes
 from robust201.reader.result_files import ResultFiles
 from robust201.reader.stored_results import StoredResults
-from robust201.reader.value_checks import CLEAN, parse_architecture_id
-from robust201.statistics.calibration import stored_calibration
+from robust201.reader.value_checks import CLEAN
 from robust201.statistics.outcomes import attack_success_rates, count_correct, worst_case
-from robust201.statistics.rank_correlation import correlate_ranks
 from robust201.statistics.robustness import (
     corruption_errors,
     relative_changes,
@@ -31,9 +28,6 @@ from robust201.statistics.robustness import (
     robustness_r,
 )
 from robust201.tasks import expand_keys
-
-MIN_RANKED_ARCHITECTURES = 8
-"""Minimum number of architectures for computing the agreement of two rankings."""
 
 OUTCOMES_REQUIREMENT = "per-image outcomes: measure `predictions`, and export with --parquet --outcomes bits"
 
@@ -58,38 +52,6 @@ class MetricRow(NamedTuple):
     note: str = ""
 
 
-class RankAgreement(NamedTuple):
-    """Agreement of the ranking by robustness R with the ranking by mean accuracy, under one attack.
-
-    The mean accuracy is over the attack's strengths, without clean images.
-
-    Attributes:
-        dataset: name of the dataset.
-        key: the attack.
-        n: number of architectures with both metrics.
-        kendall: Kendall's tau-b; NaN if either metric is the same for all architectures.
-        low: lower bound of the 95% interval of `kendall` over samples of architectures.
-        high: upper bound of this interval.
-        top: number of best architectures by each metric whose overlap is counted; of tied architectures, those with
-            lower ids come first.
-        overlap: number of architectures that are among the `top` best by both metrics.
-    """
-
-    dataset: str
-    key: str
-    n: int
-    kendall: float
-    low: float
-    high: float
-    top: int
-    overlap: int
-
-
-MAX_TOP = 20
-"""Maximum number of best architectures whose overlap is counted. The number is also at most half of the
-architectures."""
-
-
 @dataclass(frozen=True)
 class DerivedMetrics:
     """Derived metrics of a dataset.
@@ -97,12 +59,10 @@ class DerivedMetrics:
     Attributes:
         metrics: the metrics.
         needs: what the metrics that could not be computed require, by the comma-separated names of these metrics.
-        agreements: agreement of robustness R with mean accuracies.
     """
 
     metrics: Sequence[MetricRow]
     needs: Mapping[str, str]
-    agreements: Sequence[RankAgreement] = ()
 
     def to_payload(self) -> dict[str, Any]:
         metrics = [
@@ -112,11 +72,7 @@ class DerivedMetrics:
             }
             for metric in self.metrics
         ]
-        agreements = [
-            {name: _to_plain_number(value) for name, value in agreement._asdict().items()}
-            for agreement in self.agreements
-        ]
-        return {"metrics": metrics, "agreements": agreements, "needs": dict(self.needs)}
+        return {"metrics": metrics, "needs": dict(self.needs)}
 
     def to_frame(self) -> pd.DataFrame:
         """Return a DataFrame with one row per metric, key, strength and architecture."""
@@ -142,7 +98,6 @@ def derive_metrics(
     datasets = None if datasets is None else tuple(dict.fromkeys(datasets))
     keys = None if keys is None else expand_keys(keys, files.keys)
     metrics: list[MetricRow] = []
-    agreements: list[RankAgreement] = []
     requirements: dict[str, str] = {}
     if datasets is None:  # a copy of the published data may lack some of its datasets
         evaluated_datasets = [
@@ -155,40 +110,8 @@ def derive_metrics(
         results = StoredResults.read(files, dataset, keys)
         metrics += [metric_row for derive in _DERIVATIONS for metric_row in derive(results, requirements)]
         metrics += _derive_corruption_errors(results, requirements, reference)
-        agreements += [
-            _compare_ranks(results, metric_row)
-            for metric_row in metrics
-            if metric_row.dataset == dataset and _can_compare_ranks(metric_row)
-        ]
     metrics += _derive_seed_deviations(files, datasets, keys, requirements)
-    return DerivedMetrics(metrics, requirements, agreements)
-
-
-def _can_compare_ranks(metric: MetricRow) -> bool:
-    return metric.metric == "robustness_r" and len(metric.values.dropna()) >= MIN_RANKED_ARCHITECTURES
-
-
-def _compare_ranks(results: StoredResults, metric_row: MetricRow) -> RankAgreement:
-    accuracies_by_strength = results.accuracies[metric_row.key].drop(columns=CLEAN_STRENGTH)
-    metric_pairs = (
-        pd.DataFrame({"r": metric_row.values, "mean": accuracies_by_strength.mean(axis=1, skipna=False)})
-        .dropna()
-        .sort_index()
-    )
-    tau_and_interval = correlate_ranks(metric_pairs.to_numpy()).kendall.interval(0, 1)
-    n_top = min(MAX_TOP, len(metric_pairs) // 2)
-    # The sort is stable, so tied architectures stay in the order of their ids.
-    best_architectures = [
-        set(metric_pairs[metric].sort_values(ascending=False, kind="stable").index[:n_top]) for metric in metric_pairs
-    ]
-    return RankAgreement(
-        results.name,
-        metric_row.key,
-        len(metric_pairs),
-        *tau_and_interval,
-        n_top,
-        len(best_architectures[0] & best_architectures[1]),
-    )
+    return DerivedMetrics(metrics, requirements)
 
 
 def worst_case_accuracies(outcomes_of_tasks: Sequence[Outcomes]) -> "pd.Series[float]":
@@ -267,64 +190,10 @@ def _derive_worst_cases(results: StoredResults, requirements: dict[str, str]) ->
         yield MetricRow(results.name, "worst_case_accuracy", "+".join(keys), strength, accuracies)
 
 
-def _derive_calibration(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
-    files = results.files
-    for key in results.accuracies:
-        if any(files.find(results.name, key, measurement) is None for measurement in ("confidence", "cm")):
-            requirements["overconfidence, class_calibration_gap"] = "the measurements `confidence` and `cm`"
-            continue
-        confidences, matrices = files.read(results.name, key, "confidence"), files.read(results.name, key, "cm")
-        strengths, is_single = files.strengths(results.name, key), files.has_single_value(results.name, key)
-        metrics_by_strength: dict[float, dict[ArchitectureId, tuple[float, float]]] = {
-            strength: {} for strength in strengths
-        }
-        for identifier, confidence_value in confidences.items():
-            if identifier not in matrices:
-                continue
-            for position, strength in enumerate(strengths):
-                confidence, cm = (
-                    value if is_single else value[position] for value in (confidence_value, matrices[identifier])
-                )
-                if confidence is None or cm is None:
-                    continue
-                calibration = stored_calibration(
-                    cm, *(_to_float_array(confidence[field]) for field in ("prediction", "argmax"))
-                )
-                metrics_by_strength[strength][parse_architecture_id(identifier)] = (
-                    calibration.overconfidence,
-                    calibration.class_gap,
-                )
-        for strength, metrics_by_network in metrics_by_strength.items():
-            names = "overconfidence", "class_calibration_gap"
-            yield from _make_metric_rows(results.name, names, key, strength, metrics_by_network)
-
-
-def _make_metric_rows(
-    dataset: str,
-    names: Sequence[str],
-    key: str,
-    strength: float,
-    metrics_by_network: Mapping[ArchitectureId, Sequence[float]],
-) -> Iterator[MetricRow]:
-    """Yield one row per metric, given the metrics of each network in the order of `names`."""
-    for position, name in enumerate(names):
-        values = {network: metrics[position] for network, metrics in metrics_by_network.items()}
-        yield MetricRow(dataset, name, key, strength, pd.Series(values, dtype=np.float64).sort_index())
-
-
-def _to_float_array(nested: Any) -> NDArray[np.float64]:
-    array = np.array(nested, dtype=object)
-    if array.dtype == object and array.ndim == 1 and any(isinstance(inner, list) for inner in nested):
-        width = max(len(inner) for inner in nested if inner is not None)
-        return np.array([[math.nan] * width if inner is None else inner for inner in nested], dtype=np.float64)
-    return array.astype(np.float64)
-
-
 _DERIVATIONS: tuple[Callable[[StoredResults, dict[str, str]], Iterator[MetricRow]], ...] = (
     _derive_robustness,
     _derive_success_rates,
     _derive_worst_cases,
-    _derive_calibration,
 )
 """Functions that yield metrics of a dataset. They add what is required for metrics that they cannot compute to the
 dict."""

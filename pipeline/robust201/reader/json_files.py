@@ -1,23 +1,20 @@
-"""Reading of a dataset's JSON files, completely or one value at a time. The files may be compressed."""
+"""Reading of a dataset's JSON files, completely or one value at a time."""
 
-import gzip
 import json
 import re
-import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from robust201.core.errors import ResultsError
 from robust201.core.files import MAX_EXPORTED_FILE_BYTES, IrregularFileError, format_bytes, open_file
 from robust201.reader.value_checks import ADVICE, damaged_file_error, format_id, parse_json
 
 CHUNK_BYTES = 1 << 22
-"""Number of decompressed bytes that are read at once."""
+"""Number of bytes that are read at once."""
 
 MAX_TEXT_BYTES = 4 << 30
-"""Maximum decompressed size of a JSON file that is read completely."""
+"""Maximum size of a JSON file that is read completely."""
 
 HEAD_BYTES = 1 << 12
 """Maximum number of bytes before the first id: brackets, and the names of the dataset, key and measurement."""
@@ -37,36 +34,17 @@ _ID = re.compile(rb'"(\d+)"\s*:')
 _NO_DEFAULT: Any = object()
 
 
-def open_decompressed(file: Path) -> AbstractContextManager[BinaryIO]:
-    """Open a file for reading, decompressed if its name ends in ``.gz`` or ``.zst``.
-
-    Reading a damaged file raises `ResultsError` for Zstandard, and `EOFError`, `zlib.error` or `gzip.BadGzipFile` for
-    gzip.
-    """
-    if file.suffix == ".zst":
-        from robust201.reader.parquet_results import open_zstandard
-
-        return open_zstandard(file)
-    return _open_gzip(file) if file.suffix == ".gz" else open_file(file, MAX_EXPORTED_FILE_BYTES)
-
-
-@contextmanager
-def _open_gzip(file: Path) -> Iterator[BinaryIO]:
-    with open_file(file, MAX_EXPORTED_FILE_BYTES) as compressed, gzip.open(compressed) as stream:
-        yield cast(BinaryIO, stream)
-
-
 def _read_chunks(file: Path) -> Iterator[bytes]:
     try:
-        with open_decompressed(file) as stream:
+        with open_file(file, MAX_EXPORTED_FILE_BYTES) as stream:
             while chunk := stream.read(CHUNK_BYTES):
                 yield chunk
-    except (EOFError, zlib.error, gzip.BadGzipFile, IrregularFileError) as error:
+    except IrregularFileError as error:
         raise damaged_file_error(file, error) from error
 
 
 def read_json(file: Path, missing: Any = _NO_DEFAULT) -> Any:
-    """Read a JSON file, decompressed if its name ends in ``.gz`` or ``.zst``.
+    """Read a JSON file.
 
     Args:
         file: the file.

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -63,17 +63,6 @@ def _open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
         check_file(path, MAX_EXPORTED_FILE_BYTES)
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             yield file
-
-
-@contextmanager
-def open_zstandard(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that is compressed with Zstandard, for reading its decompressed content."""
-    with (
-        _convert_damage_errors(path),
-        open_file(path, MAX_EXPORTED_FILE_BYTES) as compressed,
-        pa.CompressedInputStream(pa.PythonFile(compressed), "zstd") as stream,
-    ):
-        yield stream
 
 
 # Columns and metadata

@@ -53,7 +53,6 @@ MISSING_FILE = "missing.json"
 _NUMBERS_PER_STACK = 100_000
 """Approximate number of numbers in a stack of values (see `ResultFiles.iter_stacks`)."""
 
-_COMPRESSION_SUFFIXES = ("", ".gz", ".zst")
 
 RESULTS_FOLDER_FILE = "format.json"
 """File that distinguishes a sweep's results folder from an exported dataset."""
@@ -128,13 +127,13 @@ def _is_file(path: Path) -> bool:
         raise
 
 
-def _find_single_file(files_by_spelling: Iterable[Sequence[Path]]) -> Path | None:
-    """Return the first existing file; candidates are grouped by the spelling of their key.
+def _find_single_file(candidates: Iterable[Path]) -> Path | None:
+    """Return the candidate that exists, or None; candidates differ in the spelling of their key.
 
     Raises:
         ResultsError: there are files for both spellings.
     """
-    existing_files = [path for files in files_by_spelling if (path := next(filter(_is_file, files), None)) is not None]
+    existing_files = [*filter(_is_file, candidates)]
     if len(existing_files) > 1:
         raise ResultsError(
             f"Reading failed for {existing_files[0]}: there is also {existing_files[1]}, with the other spelling of "
@@ -508,10 +507,7 @@ class ResultFiles:
 
     def find_json(self, dataset: str, key: str, measurement: str) -> Path | None:
         """Return the JSON file of a measurement, even if a Parquet file is preferred (see `find`)."""
-        return _find_single_file(
-            [self.path / dataset / f"{spelling}_{measurement}.json{ending}" for ending in _COMPRESSION_SUFFIXES]
-            for spelling in spellings(key)
-        )
+        return _find_single_file(self.path / dataset / f"{spelling}_{measurement}.json" for spelling in spellings(key))
 
     def has_key(self, dataset: str, key: str) -> bool:
         task = task_of(key)
@@ -576,7 +572,7 @@ class ResultFiles:
     def _find_parquet(self, dataset: str, key: str, measurement: str | None = None) -> Path | None:
         if not self.parquet.is_dir():
             return None
-        file = _find_single_file([self._parquet_path(dataset, spelling)] for spelling in spellings(key))
+        file = _find_single_file(self._parquet_path(dataset, spelling) for spelling in spellings(key))
         if file is None:
             return None
         from robust201.reader.parquet_results import check_listed, has_columns_of
@@ -602,7 +598,7 @@ class ResultFiles:
     def find_images(self, dataset: str) -> Path | None:
         """Return the table of the images to which per-image outcomes refer; it is next to the folder ``parquet``."""
         root = self.path if self.parquet != self.path else self.path.resolve().parent
-        return _find_single_file([[root / images_name(dataset)]])
+        return _find_single_file([root / images_name(dataset)])
 
     def _parquet_files(self) -> list[Path]:
         return sorted(filter(_is_file, self.parquet.glob("dataset=*/key=*/*.parquet")))

@@ -138,7 +138,10 @@ def run_trainings(
             planner.inputs.test_images(planned_training.training.dataset)  # `save_copies` copies all opened images
         image_hashes = planner.inputs.save_copies()
         on_preview(plan)
-        return _Run(lease, planner, plan, image_hashes, start=start, on_progress=on_progress, say=say).run()
+        tally = _Run(lease, planner, plan, image_hashes, start=start, on_progress=on_progress, say=say).run()
+        if tally.complete:
+            shutil.rmtree(config.results / "images", ignore_errors=True)  # the workers' copies
+        return tally
 
 
 @contextmanager

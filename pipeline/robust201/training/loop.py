@@ -1,4 +1,4 @@
-"""Train one network with a recipe, deterministically and resumably after any step (docs/training.md).
+"""Train one network with a recipe, deterministically and resumably after each epoch (docs/training.md).
 
 On a CPU, equal arguments give byte-identical weights, even after interruptions. The number of threads is one of the
 arguments, because it affects the order of float additions.
@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +30,10 @@ from robust201.spaces.base import Space
 from robust201.training.adversarial import RandomStarts, step_loss
 from robust201.training.augmentation import Augmenter, to_device
 from robust201.training.data import Batch, TrainingData
+from robust201.training.identity import hash_training
 from robust201.training.recipes import Recipe
 from robust201.training.state import EpochRecord, StateFolder, TrainingState
-from robust201.weights.manifest import hash_training
 from robust201.weights.store import hash_weights
-
-SAVE_SECONDS = 300.0
-"""Maximum number of seconds of work lost if a training run is killed."""
 
 REPORT_SECONDS = 2.0
 """Minimum number of seconds between two progress reports."""
@@ -87,7 +83,6 @@ def train(
     on_steps: Callable[[int, EpochRecord | None], None] = lambda _step, _record: None,
     keep_going: Callable[[int], bool] = lambda _step: True,
     on_notice: Callable[[str], None] = lambda _line: None,
-    save_seconds: float = SAVE_SECONDS,
 ) -> Iterator[Snapshot]:
     """Train one network and yield its snapshots in order as they are reached.
 
@@ -95,16 +90,16 @@ def train(
     (training data) and `start` (initial weights) are used instead of `recipe.data` and `recipe.start`.
     `precision` (fp32 or tf32) applies only to a GPU.
 
-    `states` is the folder for saved states of this training run. With None, no states are saved. A state is saved about
-    every `save_seconds`, and before each snapshot is yielded. Therefore, a snapshot that the caller did not store
-    before a crash is yielded again. Only the recipe's snapshots at `snapshot_steps` are yielded (None: all of them),
-    and training ends after the last of them.
+    `states` is the folder for saved states of this training run. With None, no states are saved. A state is saved at
+    the end of each epoch, before a snapshot at that point is yielded. Therefore, a snapshot that the caller did not
+    store before a crash is yielded again. Only the recipe's snapshots at `snapshot_steps` are yielded (None: all of
+    them), and training ends after the last of them.
 
     `on_epoch` receives the record of each completed epoch. `on_steps` is called at the beginning and every few seconds.
     It receives the number of steps so far and the record of the current epoch. Before the current epoch's first step,
     the record is that of the previous epoch, or None in the first epoch. `keep_going` is called before each step with
-    the number of steps so far. If it returns False, the state is saved and the iteration ends. `on_notice` is called
-    with a message about each damaged state.
+    the number of steps so far. If it returns False, the iteration ends; steps since the last epoch's end are lost.
+    `on_notice` is called with a message about each damaged state.
 
     Raises:
         ArchitectureError: there is no such architecture, or PyTorch cannot train it on this CPU.
@@ -148,7 +143,7 @@ def train(
             run.restore(state)
     for target_step in target_steps:
         with _deterministic(device, threads, precision):
-            is_reached = run.run_until(target_step, state_folder, save_seconds, on_epoch, on_steps, keep_going)
+            is_reached = run.run_until(target_step, state_folder, on_epoch, on_steps, keep_going)
             snapshot = run.make_snapshot() if is_reached else None
         if snapshot is None:
             return
@@ -182,7 +177,7 @@ class _Training:
         self._check_network(_build(space, architecture, data.n_classes, seed))
         self.step = 0
         self._history: tuple[EpochRecord, ...] = ()
-        self._batches: Iterator[Batch] | None = None
+        self._batches: Iterator[Batch] = iter(())
         self._begin_epoch()
 
     def _check_network(self, second_network: nn.Module) -> None:
@@ -217,32 +212,21 @@ class _Training:
         self._n_images = 0
 
     def restore(self, state: TrainingState) -> None:
-        self.step, self._history, self._n_images = state.step, state.history, state.n_images
-        self._loss_sum.fill_(state.loss_sum)
-        self._n_correct.fill_(state.n_correct)
+        self.step, self._history = state.step, state.history
         self._network.load_state_dict(state.network)
         for name, parameter in self._network.named_parameters():
             if name in state.momentum:
                 momentum = torch.zeros_like(parameter).copy_(state.momentum[name])
                 self._optimiser.state[parameter]["momentum_buffer"] = momentum
 
-    def copy_state(self) -> TrainingState:
-        """Return a copy of the state on the CPU."""
+    def _copy_state(self) -> TrainingState:
         self._check_finite()
         momentum = {
             name: _copy_to_cpu(self._optimiser.state[parameter]["momentum_buffer"])
             for name, parameter in self._network.named_parameters()
             if self._optimiser.state.get(parameter, {}).get("momentum_buffer") is not None
         }
-        return TrainingState(
-            step=self.step,
-            network=self._copy_weights(),
-            momentum=momentum,
-            loss_sum=float(self._loss_sum),
-            n_correct=int(self._n_correct),
-            n_images=self._n_images,
-            history=self._history,
-        )
+        return TrainingState(self.step, self._copy_weights(), momentum, self._history)
 
     def make_snapshot(self) -> Snapshot:
         self._check_finite()
@@ -253,13 +237,11 @@ class _Training:
         self,
         target_step: int,
         state_folder: StateFolder | None,
-        save_seconds: float,
         on_epoch: Callable[[EpochRecord], None],
         on_steps: Callable[[int, EpochRecord | None], None],
         keep_going: Callable[[int], bool],
     ) -> bool:
         """Train up to `target_step`, and save states. Return False if `keep_going` stopped the run before that step."""
-        saved_step, last_save_time = self.step, time.monotonic()
         last_report_time = -math.inf
         while self.step < target_step and keep_going(self.step):
             # Do not report after every step, because reading the sums synchronises with the device.
@@ -269,15 +251,8 @@ class _Training:
             self._make_step()
             if self.step % self._n_batches == 0:
                 self._end_epoch(on_epoch)
-            if (
-                state_folder is not None
-                and self.step < target_step
-                and time.monotonic() - last_save_time >= save_seconds
-            ):
-                state_folder.save(self.copy_state())
-                saved_step, last_save_time = self.step, time.monotonic()
-        if state_folder is not None and saved_step < self.step:
-            state_folder.save(self.copy_state())
+                if state_folder is not None:
+                    state_folder.save(self._copy_state())
         return self.step == target_step
 
     def _make_step(self) -> None:
@@ -312,9 +287,8 @@ class _Training:
 
     def _next_batch(self, epoch: int) -> Batch:
         n_used = self.step - epoch * self._n_batches
-        if self._batches is None or not n_used:
-            batches = self._data.batches(self._recipe.batch_size, self._seed, epoch)
-            self._batches = islice(batches, n_used, self._n_batches)
+        if not n_used:
+            self._batches = self._data.batches(self._recipe.batch_size, self._seed, epoch)
         batch = next(self._batches, None)
         if batch is None:
             raise EvaluationError(

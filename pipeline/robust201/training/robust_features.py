@@ -12,11 +12,10 @@ There are three methods:
   (`ddet`). It becomes the label even if the attack fails. The result is the authors' D_NR.
 
 The representation is the input of the network's last linear layer. docs/protocol.md gives the source of each choice.
-Each batch of images is stored in a file with its hash in the name, so an interrupted command resumes with the missing
-batches (see `images.blocks`).
+Each batch of images is stored in an array of its own until all are complete, so an interrupted command resumes with the
+missing batches (see `images.store`).
 """
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -32,10 +31,9 @@ from torch.nn import functional
 from robust201.core.errors import ConfigError, EvaluationError
 from robust201.core.files import sole_writer
 from robust201.core.noise import generator
-from robust201.core.records import ImageSet, content_digest
-from robust201.images.blocks import BlockStore
+from robust201.core.records import ImageSet
 from robust201.images.checks import LabelledImages
-from robust201.images.image_folder import check_split, to_8_bits, write_split
+from robust201.images.store import ArrayFolder, find_made_split, to_8_bits, write_made_split
 from robust201.models.classifier import Classifier
 from robust201.weights.store import hash_weights
 
@@ -112,13 +110,11 @@ def write_feature_images(
     network: Mapping[str, Any],
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> str:
-    """Generate a dataset of features in a folder, or resume it, and return its hash (see `images.image_folder`).
+    """Generate a training split of features in a folder, or resume it, and return its hash (see `images.store`).
 
-    Pixels are rounded half up to 8 bits. On a CPU, equal arguments and numbers of threads give equal bytes.
-
-    The folder contains one file per batch until all are complete, and ``train.npz`` afterwards. `network` has
-    fields that identify the network, such as its name; they are recorded next to the images, together with the hash of
-    its weights.
+    Pixels are rounded half up to 8 bits. On a CPU, equal arguments and numbers of threads give equal bytes. `network`
+    has fields that identify the network, such as its name; they are recorded next to the images, together with the hash
+    of its weights.
 
     Raises:
         ConfigError: the network has no linear layer.
@@ -128,30 +124,28 @@ def write_feature_images(
     """
     recipe = _make_recipe(images, classifier, settings, network)
     with sole_writer(folder, "Generating images"):
-        existing_digest = check_split(folder, "train", recipe)
+        existing_digest = find_made_split(folder, "train", recipe)
         if existing_digest is not None:
             return existing_digest
-        blocks_folder = folder / f"blocks-{content_digest(recipe)[:16]}"
-        feature_generator = _FeatureGenerator(images, classifier, settings)
-        store = BlockStore(blocks_folder, len(images), settings.batch_size)
-        missing_ranges = store.find_missing()
-        n_done = len(images) - sum(stop - start for start, stop in missing_ranges)
-        progress(n_done, len(images))
-        for start, stop in missing_ranges:
-            store.write(start, feature_generator.generate(start, stop))
-            n_done += stop - start
-            progress(n_done, len(images))
-        pixels = np.concatenate([to_8_bits(block) for block in store.read()])
-        digest = write_split(
+        feature_generator, store = _FeatureGenerator(images, classifier, settings), ArrayFolder(folder / "train")
+        block_names = []
+        for start in range(0, len(images), settings.batch_size):
+            block_names.append(f"block-{start:08d}")
+            stop = min(start + settings.batch_size, len(images))
+            if not store.is_complete(block_names[-1], recipe):
+                store.write(block_names[-1], to_8_bits(feature_generator.generate(start, stop)), recipe=recipe)
+            progress(stop, len(images))
+        pixels = np.concatenate([store.read(name) for name in block_names])
+        digest = write_made_split(
             folder,
             "train",
             LabelledImages(pixels, feature_generator.labels),
             recipe=recipe,
             n_classes=images.n_classes,
-            fields={"outcome": feature_generator.measure(pixels)},
+            info={"outcome": feature_generator.measure(pixels)},
             **feature_generator.sources,
         )
-        shutil.rmtree(blocks_folder)
+        store.remove(block_names)
     return digest
 
 

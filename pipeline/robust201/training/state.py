@@ -8,10 +8,9 @@ one training run, and only one process may use it at a time.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -23,9 +22,6 @@ _FILE_NAME = re.compile(r"step-(\d{9})-([0-9a-f]{16})\.safetensors")
 
 _DAMAGED = "damaged-"
 """Prefix of renamed damaged files."""
-
-_MAX_STATES = 2
-"""Maximum number of states in a folder."""
 
 _MAX_STATE_BYTES = 16 << 30  # weights and momentum
 
@@ -50,14 +46,11 @@ class EpochRecord:
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """State of a training run after `step` steps. Sums and counts are those of the current epoch."""
+    """State of a training run at the end of an epoch, after `step` steps. Tensors are on the CPU, by name."""
 
     step: int
     network: Mapping[str, torch.Tensor]
     momentum: Mapping[str, torch.Tensor]
-    loss_sum: float
-    n_correct: int
-    n_images: int
     history: tuple[EpochRecord, ...]
 
 
@@ -70,16 +63,16 @@ class StateFolder:
         self._on_notice = on_notice
 
     def save(self, state: TrainingState) -> None:
-        """Save a state, and delete all others except the one with the most steps."""
+        """Save a state, and delete all others except the one before it."""
         raw = _encode(state, self._training_id)
-        digest = hashlib.sha256(raw).hexdigest()
-        name = f"step-{state.step:09d}-{digest[:16]}.safetensors"
+        name = f"step-{state.step:09d}-{hashlib.sha256(raw).hexdigest()[:16]}.safetensors"
         with new_file(self._folder, name) as new_state:
             new_state.stream.write(raw)
-        # Keep the new state even if states of later steps exist: they are left over if training had to repeat earlier
-        # steps because a snapshot in the store was lost.
-        for path in [path for path in self._paths() if path.name != name][_MAX_STATES - 1 :]:
-            path.unlink()
+        # States of later steps are left over if training repeats steps because a snapshot in the store was lost.
+        kept = [path.name for path in self._paths() if _parse_name(path)[0] <= state.step][:2]
+        for path in self._paths():
+            if path.name not in kept:
+                path.unlink()
 
     def load(self, max_step: int) -> TrainingState | None:
         """Return the intact state with the most steps up to `max_step`, or None.
@@ -92,7 +85,7 @@ class StateFolder:
         for incomplete_file in self._folder.glob(".step-*.tmp"):
             incomplete_file.unlink()
         for path in self._paths():
-            step, digest = self._parse_name(path)
+            step, digest = _parse_name(path)
             if step > max_step:
                 continue
             try:
@@ -116,12 +109,6 @@ class StateFolder:
         states = (path for path in self._folder.glob("step-*") if _FILE_NAME.fullmatch(path.name))
         return sorted(states, reverse=True)
 
-    @staticmethod
-    def _parse_name(path: Path) -> tuple[int, str]:
-        """Return the number of steps, and the first hex digits of the hash, from a file's name."""
-        step, digest = path.name.removesuffix(".safetensors").split("-")[1:]
-        return int(step), digest
-
     def _decode(self, raw: bytes, path: Path) -> TrainingState:
         from safetensors.torch import load
 
@@ -136,32 +123,29 @@ class StateFolder:
         tensors = load(raw)
         return TrainingState(
             step=fields["step"],
-            network=dict(_select_prefix(tensors, "network/")),
-            momentum=dict(_select_prefix(tensors, "momentum/")),
-            loss_sum=fields["loss_sum"],
-            n_correct=fields["n_correct"],
-            n_images=fields["n_images"],
+            network=_select_prefix(tensors, "network/"),
+            momentum=_select_prefix(tensors, "momentum/"),
             history=tuple(EpochRecord(**record) for record in fields["history"]),
         )
+
+
+def _parse_name(path: Path) -> tuple[int, str]:
+    """Return the number of steps, and the first hex digits of the hash, from a file's name."""
+    step, digest = path.name.removesuffix(".safetensors").split("-")[1:]
+    return int(step), digest
 
 
 def _encode(state: TrainingState, training_id: str) -> bytes:
     from safetensors.torch import save
 
-    fields: dict[str, Any] = {
-        "training_id": training_id,
-        "step": state.step,
-        "loss_sum": state.loss_sum,
-        "n_correct": state.n_correct,
-        "n_images": state.n_images,
-        "history": [asdict(record) for record in state.history],
-    }
+    history = [asdict(record) for record in state.history]
+    fields = canonical_json({"training_id": training_id, "step": state.step, "history": history})
     tensors = {f"network/{name}": tensor for name, tensor in state.network.items()}
     tensors |= {f"momentum/{name}": tensor for name, tensor in state.momentum.items()}
-    raw: bytes = save(tensors, metadata={"training": canonical_json(fields)})
+    raw: bytes = save(tensors, metadata={"training": fields})
     return raw
 
 
-def _select_prefix(tensors: Mapping[str, torch.Tensor], prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors whose names begin with a prefix, and their names without the prefix."""
-    return ((name.removeprefix(prefix), tensor) for name, tensor in tensors.items() if name.startswith(prefix))
+def _select_prefix(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    """Return the tensors whose names begin with a prefix, by their names without the prefix."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,7 +1,8 @@
 """Generation of corrupted images into a folder, and comparison of the generator's files with published ones by MD5."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -18,27 +19,16 @@ from robust201.core.errors import ConfigError, DatasetError, PerturbationError, 
 from robust201.core.files import sole_writer
 from robust201.core.records import ImageSet
 from robust201.images import dataset as dataset_spec
-from robust201.images.corrupted import CorruptedStore, open_generated
+from robust201.images.corrupted import N_SEVERITIES, CorruptedStore, open_generated, write_clean_set
 from robust201.images.downloads.registry import download
-from robust201.images.generated_folder import (
-    MANIFEST,
-    N_SEVERITIES,
-    GeneratorRecipe,
-    begin_folder,
-    find_unfinished_keys,
-    library_versions,
-    npy_stream,
-    reject_published_folder,
-    write_corruption,
-)
+from robust201.images.store import ArrayFolder, Recipe, npy_stream
 from robust201.tasks import CORRUPTIONS
 from robust201.tasks.corruptions.generator import (
     CORRUPTION_FUNCTIONS,
     DETERMINISTIC_CORRUPTIONS,
-    GENERATOR_VERSION,
     FrostTextures,
     corrupt,
-    corruption_versions,
+    corruption_recipes,
     load_frost,
     synthetic_frost,
 )
@@ -91,6 +81,18 @@ class _WorkerProcess:
         return cls.job.corrupt_block(key, severity, start)
 
 
+def find_unfinished_corruptions(folder: Path, recipes: Mapping[str, Recipe]) -> list[str]:
+    """Return the corruptions that a folder lacks, or has in another version of the generator.
+
+    Raises:
+        DatasetError: a corruption was generated with other settings, or the folder's `made.json` is damaged.
+    """
+    made = ArrayFolder(folder)
+    return [
+        key for key, recipe in recipes.items() if not made.is_complete(key, recipe, ignoring=("generator_version",))
+    ]
+
+
 def generate_corruptions(
     folder: Path,
     images: ImageSet,
@@ -103,8 +105,7 @@ def generate_corruptions(
 ) -> CorruptedStore:
     """Write corrupted images in the published layout, skipping finished files.
 
-    A file appears when it is complete, and its hash is written to the manifest directly afterwards, so a killed run can
-    be resumed. The pixels do not depend on `workers`.
+    A killed run can be resumed (see `images.store`). The pixels do not depend on `workers`.
 
     Args:
         folder: output folder, created if absent.
@@ -124,26 +125,35 @@ def generate_corruptions(
         StorageError: another process is generating images in this folder, or the disk is full.
     """
     _check_keys(keys)
-    recipe = GeneratorRecipe(GENERATOR_VERSION, seed, frost.identity())
-    versions = corruption_versions(keys, images.images.shape[-1])
-    if (folder / MANIFEST).exists() and not find_unfinished_keys(folder, versions):
-        return open_generated(folder, images, recipe)
-    reject_published_folder(folder)
-    job = _Job.of(images, seed, frost)
+    recipes = corruption_recipes(keys, images.images.shape[-1], seed=seed, frost=frost)
+    if not find_unfinished_corruptions(folder, recipes):
+        return open_generated(folder, images)
+    job, made = _Job.of(images, seed, frost), ArrayFolder(folder)
     shape = (N_SEVERITIES * len(images), *job.images.shape[1:])
     with sole_writer(folder, "Generating corruptions"):
-        manifest = begin_folder(folder, images, recipe)
-        unfinished = find_unfinished_keys(folder, versions)
+        write_clean_set(made, images)
+        unfinished = find_unfinished_corruptions(folder, recipes)
         report_progress = _progress_reporter(progress, len(unfinished) * shape[0])
         with _block_corrupter(job, workers) as corrupt_blocks:
             for key in unfinished:
-                sha256 = write_corruption(folder, f"{key}.npy", shape, report_progress(corrupt_blocks(key)))
-                details: dict[str, object] = {"libraries": library_versions()}
-                if versions[key] != GENERATOR_VERSION:
-                    details["generator_version"] = versions[key]
-                manifest = manifest.with_file(f"{key}.npy", sha256, **details)
-                manifest.write(folder)
-    return open_generated(folder, images, recipe)
+                blocks = report_progress(corrupt_blocks(key))
+                made.write(key, blocks, shape=shape, recipe=recipes[key], info={"libraries": library_versions()})
+    return open_generated(folder, images)
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of the libraries that may affect generated pixels."""
+    import PIL
+    import scipy
+    from PIL import features
+
+    return {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "pillow": PIL.__version__,
+        "libjpeg": features.version("jpg") or "",
+    }
 
 
 def _check_keys(keys: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ add entries to `CORRUPTION_FUNCTIONS` and `tasks.TASKS`.
 """
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,7 @@ __all__ = [
     "GENERATOR_VERSION",
     "FrostTextures",
     "corrupt",
-    "corruption_versions",
+    "corruption_recipes",
     "load_frost",
     "synthetic_frost",
 ]
@@ -81,10 +82,16 @@ LARGE_IMAGES_VERSION = 3
 """Version of corrupted images of `IMAGENET_SIZE` pixels or more. Earlier versions scaled CIFAR-10-C's constants."""
 
 
-def corruption_versions(keys: Iterable[str], image_size: int) -> dict[str, int]:
-    """Return the version of each corruption, which is part of the identity of the images."""
+def corruption_recipes(
+    keys: Iterable[str], image_size: int, *, seed: int, frost: FrostTextures
+) -> dict[str, dict[str, Any]]:
+    """Return what determines the pixels of each corruption besides the clean images, as fields of the protocol."""
     min_version = LARGE_IMAGES_VERSION if image_size >= IMAGENET_SIZE else GENERATOR_VERSION
-    return {key: max(min_version, TASKS[key].images_version) for key in keys}
+    return {
+        key: {"generator_version": max(min_version, TASKS[key].images_version), "seed": seed}
+        | ({"frost": frost.identity()} if key == "frost" else {})
+        for key in keys
+    }
 
 
 def corrupt(

@@ -18,7 +18,7 @@ from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun,
 from robust201.tasks.attack_kit.batching import loss_and_gradient_of, value_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import Apgd, ApgdL1
+from robust201.tasks.parameters import Apgd
 from robust201.tasks.perturbations.apgd_steps import (
     STEP_DECAY_THRESHOLD,
     L1Steps,
@@ -77,7 +77,7 @@ def library_arguments(adversary: "AutoAttack", parameters: Apgd) -> dict[str, An
 
 def has_shrinking_ball(parameters: Apgd) -> bool:
     """Return whether the ball shrinks during a run."""
-    return isinstance(parameters, ApgdL1) and parameters.larger_epsilons
+    return parameters.norm == "L1" and parameters.larger_epsilons
 
 
 def fused(job: AttackJob, parameters: Apgd) -> Iterator[Perturbed]:

@@ -11,10 +11,10 @@ import torch
 
 from robust201.core.errors import PerturbationError
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of, to_float
-from robust201.tasks.parameters import CorruptionParameters
+from robust201.tasks.parameters import Corruption
 
 
-def yield_images(context: Context, parameters: CorruptionParameters, request: Request) -> Iterator[Perturbed]:
+def yield_images(context: Context, parameters: Corruption, request: Request) -> Iterator[Perturbed]:
     """Yield the images under the corruption `context.key`, at severities 1 to 5.
 
     Raises:

@@ -13,10 +13,10 @@ import torch
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
 from robust201.tasks.constraints import LINF
-from robust201.tasks.parameters import FgsmParameters
+from robust201.tasks.parameters import Attack
 
 
-def reference(context: Context, parameters: FgsmParameters, request: Request) -> Iterator[Perturbed]:
+def reference(context: Context, parameters: Attack, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
     del parameters  # epsilon is its only parameter
     # Import here, so that the fused engine does not import libraries that it does not use.
@@ -25,7 +25,7 @@ def reference(context: Context, parameters: FgsmParameters, request: Request) ->
     yield from foolbox_batches(context, foolbox.attacks.LinfFastGradientAttack(), request, LINF)
 
 
-def fused(job: AttackJob, parameters: FgsmParameters) -> Iterator[Perturbed]:
+def fused(job: AttackJob, parameters: Attack) -> Iterator[Perturbed]:
     """Attack at all epsilons with a single gradient, since all attacks start at the clean image."""
     del parameters
     for batch in job.batching.slices(np.zeros(len(job.images), np.int64)):

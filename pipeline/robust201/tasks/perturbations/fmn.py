@@ -21,7 +21,7 @@ from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, batches_by
 from robust201.tasks.attack_kit.batching import value_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of, to_float
 from robust201.tasks.constraints import CONSTRAINTS, Constraint
-from robust201.tasks.parameters import Fmn, FmnL2
+from robust201.tasks.parameters import Fmn
 
 _FINAL_GAMMA = 0.001
 _MIN_NORM = 1e-12
@@ -95,7 +95,7 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn) -> torch.Tensor:
         "none": [_skip_projection],
         "both": [project, _skip_projection],
     }
-    requested = parameters.projection if isinstance(parameters, FmnL2) else "ball"
+    requested = parameters.projection if parameters.norm == "L2" else "ball"
     results = [_run_once(job, samples, parameters, project) for project in projections[requested]]
     return _select_nearest(samples.clean, results, functions.norms)
 
@@ -263,7 +263,7 @@ def _library_classes(parameters: Fmn) -> Sequence[Any]:
 
     from robust201.tasks.perturbations.foolbox_engine import foolbox
 
-    if isinstance(parameters, FmnL2):
+    if parameters.norm == "L2":
         library_class = foolbox.attacks.L2FMNAttack
 
         class ProjectedL2FMN(library_class):  # type: ignore[misc,valid-type]

@@ -18,10 +18,10 @@ from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, batches_by
 from robust201.tasks.attack_kit.batching import logits_of, loss_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import LINF
-from robust201.tasks.parameters import PgdParameters
+from robust201.tasks.parameters import Pgd
 
 
-def reference(context: Context, parameters: PgdParameters, request: Request) -> Iterator[Perturbed]:
+def reference(context: Context, parameters: Pgd, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
     # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.foolbox_engine import Aim, foolbox, foolbox_batches
@@ -33,14 +33,14 @@ def reference(context: Context, parameters: PgdParameters, request: Request) -> 
     yield from foolbox_batches(context, attack, request, LINF, aim=aim)
 
 
-def fused(job: AttackJob, parameters: PgdParameters) -> Iterator[Perturbed]:
+def fused(job: AttackJob, parameters: Pgd) -> Iterator[Perturbed]:
     """Attack at all epsilons together."""
     for samples in job.chunks(np.arange(len(job.images))):
         yield from batches_by_strength(samples, _attack_samples(job, samples, parameters))
 
 
 @torch.inference_mode()
-def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdParameters) -> torch.Tensor:
+def _attack_samples(job: AttackJob, samples: Samples, parameters: Pgd) -> torch.Tensor:
     clean, epsilons = samples.clean, samples.epsilons
     step_sizes = samples.scaled_epsilons(parameters.rel_stepsize, job.epsilons)
     classes = samples.labels

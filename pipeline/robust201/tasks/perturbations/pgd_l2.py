@@ -17,13 +17,13 @@ from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, batches_by
 from robust201.tasks.attack_kit.batching import loss_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import L2
-from robust201.tasks.parameters import PgdL2Parameters
+from robust201.tasks.parameters import PgdVariant
 from robust201.tasks.perturbations.pgd_variants import BestIterate, labels_to_attack
 
 _MIN_NORM = 1e-12
 
 
-def reference(context: Context, parameters: PgdL2Parameters, request: Request) -> Iterator[Perturbed]:
+def reference(context: Context, parameters: PgdVariant, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
     # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.foolbox_engine import Aim, foolbox, foolbox_batches
@@ -35,14 +35,14 @@ def reference(context: Context, parameters: PgdL2Parameters, request: Request) -
     yield from foolbox_batches(context, attack, request, L2, aim=aim)
 
 
-def fused(job: AttackJob, parameters: PgdL2Parameters) -> Iterator[Perturbed]:
+def fused(job: AttackJob, parameters: PgdVariant) -> Iterator[Perturbed]:
     """Attack at all epsilons together."""
     for samples in job.chunks(np.arange(len(job.images))):
         yield from batches_by_strength(samples, _attack_samples(job, samples, parameters))
 
 
 @torch.inference_mode()
-def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdL2Parameters) -> torch.Tensor:
+def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdVariant) -> torch.Tensor:
     clean, epsilons = samples.clean, samples.epsilons
     images = _start(job, samples) if parameters.random_start else clean
     labels = labels_to_attack(job, samples, images, parameters)

@@ -5,12 +5,10 @@ from torch.nn import functional
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples
 from robust201.tasks.attack_kit.batching import logits_of
-from robust201.tasks.parameters import PgdVariantParameters
+from robust201.tasks.parameters import PgdVariant
 
 
-def labels_to_attack(
-    job: AttackJob, samples: Samples, start: torch.Tensor, parameters: PgdVariantParameters
-) -> torch.Tensor:
+def labels_to_attack(job: AttackJob, samples: Samples, start: torch.Tensor, parameters: PgdVariant) -> torch.Tensor:
     """Return the labels (B,) that the attack leads away from: the images' labels, or predictions at the start."""
     if parameters.label == "given":
         return samples.labels

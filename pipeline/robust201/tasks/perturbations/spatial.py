@@ -18,10 +18,10 @@ from torch.nn import functional
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.batching import logits_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
-from robust201.tasks.parameters import SpatialParameters
+from robust201.tasks.parameters import Spatial
 
 
-def reference(context: Context, parameters: SpatialParameters, request: Request) -> Iterator[Perturbed]:
+def reference(context: Context, parameters: Spatial, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
     # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.foolbox_engine import foolbox, foolbox_batches
@@ -45,7 +45,7 @@ def reference(context: Context, parameters: SpatialParameters, request: Request)
         yield batch._replace(images=batch.images.clamp(0, 1))
 
 
-def fused(job: AttackJob, parameters: SpatialParameters) -> Iterator[Perturbed]:
+def fused(job: AttackJob, parameters: Spatial) -> Iterator[Perturbed]:
     """Evaluate several grid points at a time, on the images that no earlier point has fooled."""
     grid = source_coordinates(parameters, job.shape[1], job.shape[2]).to(job.images.device)
     strength_indices = np.zeros(len(job.images), np.int64)  # the attack is the same at every epsilon
@@ -102,7 +102,7 @@ def transform(images: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
     return sampled.clamp_(0, 1).view(n_points, *images.shape)
 
 
-def source_coordinates(parameters: SpatialParameters, height: int, width: int) -> torch.Tensor:
+def source_coordinates(parameters: Spatial, height: int, width: int) -> torch.Tensor:
     """Return the position in the original image of each pixel of the transformed images.
 
     Grid points and operations have Foolbox's order.

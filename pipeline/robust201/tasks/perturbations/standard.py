@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from robust201.tasks import find_attack
 from robust201.tasks.attack_kit.attack_job import AttackJob, SingleRun, attack_with_restarts, batches_by_strength
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of, to_float
 from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import Apgd, ApgdTargeted, FabTargeted, Square, Standard, parameters_in_ball
+from robust201.tasks.parameters import Apgd, ApgdTargeted, FabTargeted, Square, Standard
 from robust201.tasks.perturbations import apgd, apgd_targeted, fab, square, square_lp
 
 if TYPE_CHECKING:
@@ -86,13 +87,12 @@ class _AttackParameters(NamedTuple):
 
 def _attack_parameters(parameters: Standard) -> _AttackParameters:
     """Return the parameters of the four attacks: the requested steps and queries, and the norm's defaults otherwise."""
-    steps, queries = parameters.steps, parameters.queries
-    norm = parameters.norm
+    steps, queries, norm = parameters.steps, parameters.queries, parameters.norm
     return _AttackParameters(
-        apgd_ce=parameters_in_ball(Apgd, norm)(steps=steps),
-        apgd_targeted=parameters_in_ball(ApgdTargeted, norm)(steps=steps),
-        fab_targeted=parameters_in_ball(FabTargeted, norm)(steps=steps),
-        square=parameters_in_ball(Square, norm)(queries=queries),
+        apgd_ce=find_attack("aa_apgd-ce", norm).parameters(steps=steps),
+        apgd_targeted=find_attack("aa_apgd-t", norm).parameters(steps=steps),
+        fab_targeted=find_attack("aa_fab-t", norm).parameters(steps=steps),
+        square=find_attack("aa_square", norm).parameters(queries=queries),
     )
 
 
@@ -117,31 +117,30 @@ class Stage:
 
 def _stages(job: AttackJob, parameters: Standard) -> tuple[Stage, ...]:
     attack_parameters = _attack_parameters(parameters)
-    norm_suffix = "" if parameters.norm == "Linf" else f"_{parameters.norm.lower()}"
     batch_size = job.batching.batch_size
     square_run = square.single_run if parameters.norm == "Linf" else square_lp.single_run
     return (
         Stage(
-            f"aa_apgd-ce{norm_suffix}",
+            find_attack("aa_apgd-ce", parameters.norm).key,
             apgd.single_run(attack_parameters.apgd_ce),
             attack_parameters.apgd_ce.restarts,
             batch_size,
         ),
         Stage(
-            f"aa_apgd-t{norm_suffix}",
+            find_attack("aa_apgd-t", parameters.norm).key,
             apgd_targeted.single_run(attack_parameters.apgd_targeted),
             attack_parameters.apgd_targeted.targets * attack_parameters.apgd_targeted.restarts,
             batch_size,
         ),
         Stage(
-            f"aa_fab-t{norm_suffix}",
+            find_attack("aa_fab-t", parameters.norm).key,
             fab.single_run(attack_parameters.fab_targeted),
             attack_parameters.fab_targeted.targets,
             batch_size * len(job.epsilons),
             groups_by_image=True,
         ),
         Stage(
-            f"aa_square{norm_suffix}",
+            find_attack("aa_square", parameters.norm).key,
             square_run(attack_parameters.square),
             attack_parameters.square.restarts,
             max(batch_size, job.batching.pool_size),

@@ -282,13 +282,6 @@ def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
                 f"Reading weights failed for {name}: expected dense tensors on the CPU, got {key!r}, which is "
                 f"{tensor.dtype}, {tensor.layout} on {tensor.device}. Save the floating-point weights of the network."
             )
-    # A tensor may be a view that repeats a few bytes of the file so often that a copy would fill the memory.
-    n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in value.values())
-    if n_bytes > MAX_WEIGHTS_BYTES:
-        raise CheckpointError(
-            f"Reading weights failed for {name}: expected tensors of at most {MAX_WEIGHTS_BYTES:,} bytes, got "
-            f"{n_bytes:,}. Get the file again from its publisher."
-        )
     prefix = wrapper_prefix(value)
     return {key.removeprefix(prefix): tensor.detach() for key, tensor in value.items()}
 

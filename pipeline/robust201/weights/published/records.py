@@ -32,9 +32,7 @@ from robust201.weights.published.base import (
     Selection,
     SourceWeights,
     WeightsFormat,
-    absent_network_reader,
     choose_seeds,
-    matching_files,
     numbered_format,
     read_network_file,
     read_test_accuracy,
@@ -71,20 +69,14 @@ def _read_nasbench201_file(index: int, path: Path, selection: Selection) -> Iter
     )
 
 
-def _merged_format(name: str, description: str, pattern: str) -> WeightsFormat:
-    """Return the format of a merged file with records of all networks. It is rejected, because it has no weights."""
-    compiled_pattern = re.compile(pattern)
-
-    def make_readers(path: Path, _indices: Collection[int] | None) -> list[NetworkReader]:
-        message = (
-            f"Reading weights failed for {path}: this merged file has records without weights. "
-            "Use the archive with weights (NATS-tss-v1_0-3ffb9-full)."
-        )
-        return [absent_network_reader(message)]
-
-    return WeightsFormat(
-        name, description, lambda path: path.is_file() and bool(matching_files(path, compiled_pattern)), make_readers
+def _reject_merged_file(path: Path, _indices: Collection[int] | None) -> list[NetworkReader]:
+    raise CheckpointError(
+        f"Reading weights failed for {path}: this merged file has records without weights. "
+        "Use the archive with weights (NATS-tss-v1_0-3ffb9-full)."
     )
+
+
+_MERGED_NAME = re.compile(r"NAS-Bench-201-v1_\d-[0-9a-f]{6}\.pth|NATS-tss-v1_\d-[0-9a-f]{5}\.pickle\.pbz2")
 
 
 NATS_FULL = numbered_format("nats", "NATS-tss-v1_0-3ffb9-full/{index:06d}.pickle.pbz2", RECORD_NAME, _read_nats_file)
@@ -96,16 +88,11 @@ NASBENCH201_ARCHIVE = numbered_format(
     _read_nasbench201_file,
 )
 
-NASBENCH201_MERGED = _merged_format(
-    "nasbench201-merged",
-    "NAS-Bench-201-v1_1-096897.pth (records only)",
-    r"NAS-Bench-201-v1_\d-[0-9a-f]{6}\.pth",
-)
-
-NATS_MERGED = _merged_format(
-    "nats-merged",
-    "NATS-tss-v1_0-3ffb9.pickle.pbz2 (records only)",
-    r"NATS-tss-v1_\d-[0-9a-f]{5}\.pickle\.pbz2",
+MERGED = WeightsFormat(
+    "merged",
+    "NAS-Bench-201-v1_1-096897.pth or NATS-tss-v1_0-3ffb9.pickle.pbz2 (records only)",
+    lambda path: path.is_file() and _MERGED_NAME.fullmatch(path.name) is not None,
+    _reject_merged_file,
 )
 
 

@@ -1,0 +1,95 @@
+"""The results of units, merged from the shards of their slices."""
+
+from collections.abc import Iterator, Mapping
+
+from robust201.core.errors import IncompleteError
+from robust201.core.records import Unit
+from robust201.store.folder import ResultsFolder
+from robust201.store.names import Listing, Names, ShardName, names_of, shard_name
+from robust201.store.shards import Shard, Values, decode
+from robust201.sweep.parts import find_rows
+from robust201.sweep.plan import PlannedKey
+from robust201.tasks.measurements import merge_values
+
+UnitRows = Mapping[float, Values]
+"""Columns of a unit by strength."""
+
+
+def read_shard(folder: ResultsFolder, name: ShardName) -> Shard:
+    """Read and check a shard; a damaged one is moved aside.
+
+    Raises:
+        ShardDamagedError: the shard is damaged.
+    """
+    content = folder.read(name)
+    try:
+        shard = decode(content)
+    except ValueError as error:
+        raise folder.set_aside(name, str(error)) from error
+    if shard.unit.id != name.unit:
+        raise folder.set_aside(name, f"results of {shard.unit.label}")
+    return shard
+
+
+class KeyRows:
+    """Reads the results of one key from a listing of shards."""
+
+    def __init__(self, folder: ResultsFolder, key: PlannedKey, listing: Listing) -> None:
+        self.key = key
+        self._folder = folder
+        self._names: Names = names_of(listing, key.dataset)
+        self._rows_of_network: dict[int, list[int]] = {}
+        positions, rows = find_rows(key, self._names)
+        for position, row in zip(positions.tolist(), rows.tolist(), strict=True):
+            self._rows_of_network.setdefault(position, []).append(row)
+
+    def __iter__(self) -> Iterator[tuple[Unit, UnitRows]]:
+        """Yield each unit with its columns by strength, in the order of the plan.
+
+        Raises:
+            IncompleteError: a part is missing.
+            ShardDamagedError: a shard is damaged.
+        """
+        for network in range(len(self.key.networks)):
+            yield self.key.unit(network), self.read(network)
+
+    def read(self, network: int) -> UnitRows:
+        """Return the columns of the unit of a network by strength; raise the same errors as iterating."""
+        key, files = self.key, self._choose_files(network)
+        slices = range(int(key.n_slices[network]))
+        wanted = {(index, strength) for index in slices for strength in key.strengths}
+        if wanted - files.keys():
+            index, strength = min(wanted - files.keys())
+            raise IncompleteError(
+                f"Reading results failed for {key.unit(network).label}: slice {index} at strength {strength:g} is "
+                "missing. Run the sweep again."
+            )
+        shards = {row: self._read_file(row, network) for row in {files[part] for part in wanted}}
+        return {
+            strength: merge_values(
+                [self._select_columns(shards[files[index, strength]].rows[strength]) for index in slices],
+                name=key.unit(network).label,
+            )
+            for strength in key.strengths
+        }
+
+    def _choose_files(self, network: int) -> dict[tuple[int, float], int]:
+        """Return the file that provides each strength of each slice; if there are several, the smallest name."""
+        chosen: dict[tuple[int, float], int] = {}
+        for row in self._rows_of_network.get(network, ()):  # in the order of names
+            name = shard_name(self.key.dataset, self._names[row])
+            if set(self.key.columns) <= set(self._folder.read_tuple(name.columns)):
+                for strength in self._folder.read_tuple(name.strengths):
+                    chosen.setdefault((name.slice, strength), row)
+        return chosen
+
+    def _read_file(self, row: int, network: int) -> Shard:
+        name = shard_name(self.key.dataset, self._names[row])
+        shard = read_shard(self._folder, name)
+        images = self.key.images_of_slice(name.slice, int(self.key.n_slices[network]))
+        if (shard.start, shard.stop) != images:
+            raise self._folder.set_aside(name, f"images {shard.start}:{shard.stop} instead of {images[0]}:{images[1]}")
+        return shard
+
+    def _select_columns(self, values: Values) -> Values:
+        return {name: values[name] for name in self.key.columns}

@@ -1,0 +1,90 @@
+"""The lock of a results folder, which keeps a second driver from computing the same parts.
+
+Two drivers would do no harm except waste, so the lock is simple: a file that its holder renews. Ages of the file
+compare times of one file server, never the clocks of two hosts.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from robust201.core.errors import LeaseHeldError
+from robust201.core.files import MAX_STATE_BYTES, load_json, write_text
+from robust201.core.host import has_ended
+
+LOCK_FILE = "lock.json"
+RENEW_SECONDS = 10.0
+STALE_SECONDS = 90.0
+
+
+@contextmanager
+def hold_lock(results: Path) -> Iterator[None]:
+    """Hold the lock of a results folder during a block.
+
+    Raises:
+        LeaseHeldError: another driver holds it.
+    """
+    path, token = results / LOCK_FILE, secrets.token_hex(8)
+    content = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "time": int(time.time()), "token": token})
+    _remove_stale(path)
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(content)
+    except FileExistsError as error:
+        raise _held_error(path) from error
+    released = threading.Event()
+    threading.Thread(target=_renew, args=(path, released), daemon=True).start()
+    try:
+        yield
+    finally:
+        released.set()
+        if _read(path).get("token") == token:
+            path.unlink(missing_ok=True)
+
+
+def _renew(path: Path, released: threading.Event) -> None:
+    while not released.wait(RENEW_SECONDS):
+        with contextlib.suppress(OSError):
+            os.utime(path)
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        holder = load_json(path, MAX_STATE_BYTES)
+    except (OSError, ValueError):
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove the lock of a holder that has ended."""
+    with contextlib.suppress(FileNotFoundError):
+        holder, modified = _read(path), path.stat().st_mtime
+        is_local = holder.get("host") == socket.gethostname() and isinstance(holder.get("pid"), int)
+        if (is_local and has_ended(int(str(holder["pid"])), None)) or _now(path.parent) - modified > STALE_SECONDS:
+            path.unlink()
+
+
+def _now(folder: Path) -> float:
+    """Return the current time by the clock of the file server."""
+    probe = folder / f".{secrets.token_hex(6)}.tmp"
+    write_text(probe, "")
+    try:
+        return probe.stat().st_mtime
+    finally:
+        probe.unlink()
+
+
+def _held_error(path: Path) -> LeaseHeldError:
+    holder = _read(path)
+    return LeaseHeldError(
+        f"Starting a run failed for {path.parent}: process {holder.get('pid')} on {holder.get('host')} is working "
+        f"there. Wait for it, or stop it; its lock expires {STALE_SECONDS:g} s after it ends."
+    )

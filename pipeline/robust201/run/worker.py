@@ -1,0 +1,224 @@
+"""A worker: computes parts one after the other, writes each as a shard, and reports what it did."""
+
+import platform
+import socket
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from robust201.core.errors import DatasetError, StorageError, WorkerBrokenError, one_line
+from robust201.core.interrupts import SignalInterrupt
+from robust201.core.records import EvaluationResult, ImageSet, Unit, canonical_json
+from robust201.images.corrupted import CorruptedStore
+from robust201.images.store import ArrayFolder
+from robust201.models.device import (
+    choose_device,
+    configure_torch,
+    describe_device,
+    free_cached_memory,
+    is_out_of_memory,
+)
+from robust201.planning.config import SweepConfig
+from robust201.planning.inputs import Inputs, make_worker_space, make_worker_tasks
+from robust201.planning.weights import WeightsSource
+from robust201.run.events import Events
+from robust201.runtime.networks import LoadedNetwork, NetworkLoader
+from robust201.store.folder import ResultsFolder
+from robust201.store.names import ShardName, content_hash
+from robust201.store.shards import encode
+from robust201.sweep.inputs import Facts, pixel_libraries
+from robust201.sweep.parts import SlicePart
+from robust201.tasks.attack_kit.context import Context
+from robust201.tasks.evaluate import ResidentImages, copy_to_device, evaluate_part
+
+_PACKAGES = ("robust201", "torch", "numpy", "foolbox", "pyautoattack")
+
+_CODE_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
+"""Exceptions that may come from a user's code and therefore fail only the part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a part.
+
+    Attributes:
+        label: the part, for messages.
+        strengths: strengths that were stored.
+        seconds: wall time.
+        failure: one line about the error; empty if the part was stored.
+    """
+
+    label: str
+    strengths: tuple[float, ...] = ()
+    seconds: float = 0.0
+    failure: str = ""
+
+
+class Worker:
+    """Computes parts in this process.
+
+    Raises:
+        ConfigError: this machine lacks the required device or precision.
+    """
+
+    def __init__(self, config: SweepConfig, facts: Facts, folder: ResultsFolder, events: Events) -> None:
+        self._config, self._facts, self._folder, self._events = config, facts, folder, events
+        self._device = choose_device(config.execution.device, config.precision)
+        self._inputs = Inputs(config, keys=())
+        self._tasks = make_worker_tasks(config, facts.code)
+        self._parameters = config.parameters
+        space = make_worker_space(config, facts.code)
+        self._networks = NetworkLoader(config, space, WeightsSource(config, space), self._device)
+        self._resident_images: dict[str, ResidentImages] = {}
+        self._corrupted: dict[str, CorruptedStore] = {}
+        self._micro_batch = config.execution.micro_batch
+
+    def compute(self, part: SlicePart) -> Outcome:
+        """Compute a part and store its results; an error of the part becomes an outcome with a failure.
+
+        Raises:
+            StorageError: results cannot be written, so the run must stop.
+            WorkerBrokenError: the device failed, so this process cannot continue.
+        """
+        start = time.monotonic()
+        self._events.write("part_started", part=part.label, strengths=part.part.strengths, macs=part.macs)
+        try:
+            strengths = self._compute_with_retries(part)
+        except (StorageError, SignalInterrupt):
+            raise
+        except _CODE_ERRORS as error:
+            return self._fail(part, error, time.monotonic() - start)
+        seconds = time.monotonic() - start
+        self._events.write("done", part=part.label, strengths=strengths, seconds=round(seconds, 3))
+        return Outcome(part.label, strengths, seconds)
+
+    def _fail(self, part: SlicePart, error: BaseException, seconds: float) -> Outcome:
+        failure = f"{type(error).__name__}: {one_line(error, 1000)}"
+        self._events.write("failed", part=part.label, failure=failure, traceback=traceback.format_exc())
+        if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
+            raise WorkerBrokenError(
+                f"Evaluating failed for {part.label}: the {self._device.type} device failed ({one_line(error)}). "
+                "A new worker resumes the work."
+            ) from error
+        return Outcome(part.label, (), seconds, failure)
+
+    def _compute_with_retries(self, part: SlicePart) -> tuple[float, ...]:
+        """Compute a part, with smaller batches each time memory runs out; return the stored strengths."""
+        # Smaller batches for one part must not change the last bits of the next part's results.
+        self._micro_batch = self._config.execution.micro_batch
+        configure_torch(self._config.execution.threads, self._config.precision)
+        while True:
+            try:
+                return self._compute(part)
+            except _CODE_ERRORS as error:
+                if not is_out_of_memory(error) or not self._use_less_memory():
+                    raise
+            free_cached_memory(self._device)  # after the `except` block, in which the error keeps tensors alive
+
+    def _use_less_memory(self) -> bool:
+        network = self._networks.loaded
+        micro_batch = None if network is None else network.halve()
+        if micro_batch is None:
+            return False
+        self._micro_batch = micro_batch
+        self._events.write("micro_batch_halved", images=self._micro_batch)
+        return True
+
+    def _compute(self, part: SlicePart) -> tuple[float, ...]:
+        unit, images = part.unit, self._images(part.unit)
+        network = self._load_network(unit, images)
+        corrupted = self._corrupted_images(unit)
+        results = list(
+            evaluate_part(
+                self._make_context(network, corrupted),
+                self._tasks[unit.key],
+                self._parameters[unit.key],
+                part.part,
+                images,
+                part.columns,
+                provenance=self._provenance | {"micro_batch": network.batch_sizes.describe()},
+                resident_images=self._images_on_device(images),
+            )
+        )
+        self._store(part, results, "" if corrupted is None else corrupted.digest(unit.key))
+        return tuple(result.strength for result in results)
+
+    def _store(self, part: SlicePart, results: list[EvaluationResult], pixels: str) -> None:
+        content = encode(results, pixels=pixels)
+        name = ShardName(
+            part.unit.dataset,
+            part.unit.id,
+            self._folder.save_tuple([result.strength for result in results]),
+            part.index,
+            part.n_slices,
+            self._folder.save_tuple(part.columns),
+            content_hash(content),
+        )
+        self._folder.write(name, content)
+
+    def _load_network(self, unit: Unit, images: ImageSet) -> LoadedNetwork:
+        network = self._networks.load(unit, images)
+        # Limit batches before the check, so that they are also halved if the check runs out of memory.
+        network.limit(self._micro_batch)
+        network.check(images, precision=self._config.precision, name=unit.network_label)
+        return network
+
+    def _make_context(self, network: LoadedNetwork, corrupted: CorruptedStore | None) -> Context:
+        return Context(
+            classifier=network.classifier,
+            model=network.model,
+            seed=self._config.seed,
+            batch_size=self._config.batch_size,
+            corrupted_images=corrupted,
+            engine=self._config.engine,
+        )
+
+    @cached_property
+    def _provenance(self) -> dict[str, str]:
+        return {name: version(name) for name in _PACKAGES} | {
+            "python": platform.python_version(),
+            "host": socket.gethostname(),
+            "device": f"{self._device.type} {describe_device(self._device)}",
+        }
+
+    def _images(self, unit: Unit) -> ImageSet:
+        selection = self._parameters[unit.key].own_images
+        sha256 = self._facts.datasets[unit.dataset].images_of(selection).sha256
+        return self._inputs.read_copied_images(unit.dataset, sha256, selection)
+
+    def _images_on_device(self, images: ImageSet) -> ResidentImages:
+        if images.sha256 not in self._resident_images:
+            self._resident_images[images.sha256] = copy_to_device(images, self._device)
+        return self._resident_images[images.sha256]
+
+    def _corrupted_images(self, unit: Unit) -> CorruptedStore | None:
+        if self._tasks[unit.key].kind != "corruption":
+            return None
+        if unit.dataset not in self._corrupted:
+            self._corrupted[unit.dataset] = self._inputs.open_corruptions(unit.dataset)
+        store = self._corrupted[unit.dataset]
+        _check_recipe(store, unit, self._facts.datasets[unit.dataset].corruptions[unit.key])
+        return store
+
+
+def _check_recipe(store: CorruptedStore, unit: Unit, planned: Mapping[str, Any]) -> None:
+    """Check that corrupted images were made as planned.
+
+    Raises:
+        DatasetError: they were made with another recipe, or published images differ from the planned ones.
+    """
+    actual = store.identity(unit.key)
+    if store.source == "generated":
+        del actual["sha256"]  # the recipe identifies the pixels, and the shard records their hash
+        actual["libraries"] = pixel_libraries(ArrayFolder(store.folder).info(unit.key)["libraries"])
+    if canonical_json(actual) != canonical_json(dict(planned)):
+        raise DatasetError(
+            f"Opening corrupted images failed for {unit.label} in {store.folder}: expected {dict(planned)}, got "
+            f"{actual}. Delete the folder, and run the same command again."
+        )

@@ -1,0 +1,109 @@
+"""Names of shards. A shard is the file of one part, and its name records what has been computed.
+
+    <dataset>/<unit[:2]>/<unit>.<strengths>.<slice>of<slices>.<columns>.<hash>.parquet
+
+`unit` is the unit's id (32 hex digits). `strengths` and `columns` are digests of tuples (8 hex digits), which are in
+``protocols/``. `slice` counts from 0, and `slices` is the number of slices of the unit (4 decimal digits each). `hash`
+has the first 16 hex digits of the file's SHA-256. All names have the same length, so a listing is one NumPy array.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.records import content_digest
+
+SUFFIX = ".parquet"
+HASH_DIGITS = 16
+MAX_SLICES = 9_999
+
+_SEPARATORS = {"dot1": b".", "dot2": b".", "of": b"of", "dot3": b".", "dot4": b".", "suffix": SUFFIX.encode()}
+NAME_DTYPE = np.dtype(
+    [
+        ("unit", "S32"),
+        ("dot1", "S1"),
+        ("strengths", "S8"),
+        ("dot2", "S1"),
+        ("slice", "S4"),
+        ("of", "S2"),
+        ("slices", "S4"),
+        ("dot3", "S1"),
+        ("columns", "S8"),
+        ("dot4", "S1"),
+        ("hash", f"S{HASH_DIGITS}"),
+        ("suffix", f"S{len(SUFFIX)}"),
+    ]
+)
+NAME_LENGTH = NAME_DTYPE.itemsize
+
+Names: TypeAlias = NDArray[np.void]
+"""(F,) array of `NAME_DTYPE`: the names of files of one dataset."""
+
+Listing: TypeAlias = Mapping[str, Names]
+"""Names of all shards by dataset."""
+
+
+class ShardName(NamedTuple):
+    """Parts of a shard's name."""
+
+    dataset: str
+    unit: str
+    strengths: str
+    slice: int
+    slices: int
+    columns: str
+    hash: str
+
+    @property
+    def path(self) -> str:
+        """Path below the folder of shards."""
+        part = f"{self.unit}.{self.strengths}.{self.slice:04}of{self.slices:04}.{self.columns}"
+        return f"{self.dataset}/{self.unit[:2]}/{part}.{self.hash}{SUFFIX}"
+
+    def names_content(self, content: bytes) -> bool:
+        """Return whether the name has the hash of a file's content."""
+        return content_hash(content) == self.hash
+
+
+def content_hash(content: bytes) -> str:
+    """Return the digits of a file's SHA-256 that its name contains."""
+    return hashlib.sha256(content).hexdigest()[:HASH_DIGITS]
+
+
+def tuple_digest(values: Sequence[float | str]) -> str:
+    """Return the digest of strengths or columns that names contain."""
+    return content_digest(list(values))[:8]
+
+
+def parse_names(names: Iterable[str]) -> Names:
+    """Return the valid ones among file names, sorted."""
+    joined = "".join(name for name in names if len(name) == NAME_LENGTH and name.isascii())
+    array = np.frombuffer(joined.encode("ascii"), NAME_DTYPE)
+    is_valid = np.ones(len(array), bool)
+    for field, separator in _SEPARATORS.items():
+        is_valid &= array[field] == separator
+    for field in ("slice", "slices"):
+        is_valid &= np.strings.isdigit(array[field])
+    valid = array[is_valid]
+    return valid[np.argsort(valid.view(f"S{NAME_LENGTH}"))]
+
+
+def names_of(listing: Listing, dataset: str) -> Names:
+    """Return the names of a dataset's shards, of which there may be none."""
+    return listing.get(dataset, np.empty(0, NAME_DTYPE))
+
+
+def shard_name(dataset: str, name: Any) -> ShardName:
+    """Return the parts of one element of a `Names` array."""
+    texts = {field: name[field].decode() for field in ("unit", "strengths", "slice", "slices", "columns", "hash")}
+    return ShardName(dataset, **texts | {field: int(texts[field]) for field in ("slice", "slices")})
+
+
+def parse_path(path: str) -> ShardName | None:
+    """Return the parts of a shard's path below the folder of shards; None if it is not the path of a shard."""
+    dataset, _, rest = path.partition("/")
+    names = parse_names([rest.rpartition("/")[2]])
+    return shard_name(dataset, names[0]) if len(names) else None

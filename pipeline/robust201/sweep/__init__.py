@@ -1,0 +1,1 @@
+"""Planning of sweeps: protocols, units, their parts, and the difference between a plan and a listing of results."""

@@ -1,0 +1,174 @@
+"""The missing parts of a plan: the difference between its evaluations and a listing of shards.
+
+A part is some strengths of one slice of a unit. A file counts for a strength of a slice if it has the strength, the
+same number of slices and at least the required columns. All missing strengths of a slice form one part, so that they
+are attacked together.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.records import Part, Unit
+from robust201.store.names import Listing, Names, names_of
+from robust201.sweep.plan import Plan, PlannedKey
+
+ReadTuple = Callable[[str], tuple[Any, ...]]
+"""Function that returns the tuple behind a digest in a name (`ResultsFolder.read_tuple`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlicePart:
+    """A part to compute.
+
+    Attributes:
+        part: unit, strengths and positions of the images.
+        index: number of the slice, from 0.
+        n_slices: number of slices of the unit.
+        columns: columns that the result must have.
+        macs: estimated multiply-accumulates.
+    """
+
+    part: Part
+    index: int
+    n_slices: int
+    columns: tuple[str, ...]
+    macs: float
+
+    @property
+    def unit(self) -> Unit:
+        return self.part.unit
+
+    @property
+    def label(self) -> str:
+        return self.part.label
+
+    @property
+    def network(self) -> tuple[str, Any, str]:
+        """Dataset, architecture and weights that a worker loads for the part."""
+        return self.unit.dataset, self.unit.architecture, self.unit.checkpoint_sha256
+
+
+@dataclass(frozen=True, eq=False)
+class KeyState:
+    """Which evaluations of a key are stored.
+
+    Attributes:
+        done: (slices of all units, strengths) bool (see `PlannedKey.first_slices`).
+    """
+
+    key: PlannedKey
+    done: NDArray[np.bool_]
+
+    @property
+    def n_done(self) -> int:
+        """Number of evaluations whose slices are all stored."""
+        return int(np.logical_and.reduceat(self.done, self.key.first_slices[:-1]).sum()) if len(self.done) else 0
+
+    def missing(self, network: int) -> Iterator[SlicePart]:
+        """Yield the missing parts of the network at a position."""
+        first, stop = self.key.first_slices[network : network + 2].tolist()
+        for row in range(first, stop):
+            if not self.done[row].all():
+                yield self._part(network, row - first, self.done[row])
+
+    def _part(self, network: int, index: int, done: NDArray[np.bool_]) -> SlicePart:
+        key, n_slices = self.key, int(self.key.n_slices[network])
+        strengths = tuple(strength for strength, is_done in zip(key.strengths, done, strict=True) if not is_done)
+        start, stop = key.images_of_slice(index, n_slices)
+        macs = float(key.macs[network]) * len(strengths) * (stop - start) / key.n_images
+        return SlicePart(Part(key.unit(network), strengths, start, stop), index, n_slices, key.columns, macs)
+
+
+@dataclass(frozen=True, eq=False)
+class SweepState:
+    """Which evaluations of a plan are stored."""
+
+    keys: tuple[KeyState, ...]
+
+    @property
+    def n_done(self) -> int:
+        return sum(state.n_done for state in self.keys)
+
+    @property
+    def n_missing_parts(self) -> int:
+        return sum(int((~state.done.all(axis=1)).sum()) for state in self.keys)
+
+    def missing(self) -> Iterator[SlicePart]:
+        """Yield the missing parts, ordered by dataset and network, so that a worker loads a network once.
+
+        All keys of a dataset have the same networks in the same order (see `Plan.narrow`).
+        """
+        for states in self._by_dataset().values():
+            for network in np.unique(np.concatenate([_networks_with_gaps(state) for state in states])).tolist():
+                for state in states:
+                    yield from state.missing(network)
+
+    def _by_dataset(self) -> dict[str, list[KeyState]]:
+        states: dict[str, list[KeyState]] = {}
+        for state in self.keys:
+            states.setdefault(state.key.dataset, []).append(state)
+        return states
+
+
+def _networks_with_gaps(state: KeyState) -> NDArray[np.int64]:
+    rows = np.flatnonzero(~state.done.all(axis=1))
+    return np.searchsorted(state.key.first_slices, rows, side="right") - 1
+
+
+def compare(plan: Plan, listing: Listing, read_tuple: ReadTuple) -> SweepState:
+    """Compare a plan with a listing of shards."""
+    read_tuple = cache(read_tuple)
+    states = (
+        KeyState(key, find_stored(key, names_of(listing, key.dataset), key.columns, read_tuple)) for key in plan.keys
+    )
+    return SweepState(tuple(states))
+
+
+def find_stored(key: PlannedKey, names: Names, columns: Collection[str], read_tuple: ReadTuple) -> NDArray[np.bool_]:
+    """Find the evaluations of a key that files with at least some columns hold (see `KeyState.done`)."""
+    stored = np.zeros((int(key.first_slices[-1]), len(key.strengths)), bool)
+    positions, rows = find_rows(key, names)
+    codes, first_rows = _distinct_contents(names, rows)
+    for code, row in enumerate(first_rows):
+        strengths, stored_columns = (read_tuple(names[row][field].decode()) for field in ("strengths", "columns"))
+        if set(columns) <= set(stored_columns):
+            selected = codes == code
+            slices = key.first_slices[positions[selected]] + names["slice"][rows[selected]].astype(np.int64)
+            stored[np.ix_(slices, np.isin(key.strengths, strengths))] = True
+    return stored
+
+
+def find_rows(key: PlannedKey, names: Names) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Find the files of a key's units that are cut into the planned number of slices.
+
+    Returns:
+        Positions of the networks (R,), and of the files in `names` (R,), in the order of the files.
+    """
+    order = np.argsort(key.units)
+    sorted_units = key.units[order]
+    # `names` are sorted by unit, so the files of a key are found by few comparisons per unit.
+    first, last = (np.searchsorted(names["unit"], sorted_units, side=side) for side in ("left", "right"))
+    counts = last - first
+    rows = np.repeat(first - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts) + np.arange(counts.sum())
+    positions = np.repeat(order, counts)
+    slices, index = names["slices"][rows].astype(np.int64), names["slice"][rows].astype(np.int64)
+    is_planned = (slices == key.n_slices[positions]) & (index < slices)
+    return positions[is_planned], rows[is_planned]
+
+
+def _distinct_contents(names: Names, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[int]]:
+    """Return a code (R,) of the strengths and columns of each row, and a row of each code."""
+    contents = np.strings.add(names["strengths"][rows], names["columns"][rows])
+    _, first_positions, codes = np.unique(contents, return_index=True, return_inverse=True)
+    return codes, rows[first_positions].tolist()
+
+
+def describe_missing(state: SweepState) -> Mapping[tuple[str, str], int]:
+    """Return the number of missing parts by dataset and key, without keys that are complete."""
+    counts = {(key.key.dataset, key.key.key): int((~key.done.all(axis=1)).sum()) for key in state.keys}
+    return {name: count for name, count in counts.items() if count}

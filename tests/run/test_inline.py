@@ -1,0 +1,174 @@
+"""Inline runs: however a sweep is computed, it ends with the same evaluations and the same exported bytes."""
+
+import contextlib
+import json
+import os
+import random
+import socket
+import time
+
+import pytest
+
+from robust201.core.errors import LeaseHeldError, ShardDamagedError
+from robust201.dataset.published import write_published
+from robust201.run import worker
+from robust201.run.events import read_events
+from robust201.run.lock import LOCK_FILE, STALE_SECONDS, hold_lock
+from robust201.run.sweep import Filters, run_inline
+from robust201.store.folder import ResultsFolder
+from robust201.sweep.inputs import load_plan
+from robust201.sweep.parts import compare
+from robust201.sweep.plan import make_plan
+
+KEYS = {
+    "clean": {},
+    "fgsm": {"epsilons": ["1/255", "2/255", "8/255"]},
+    "aa_square": {"epsilons": ["1/255", "8/255"], "queries": 5},
+    "brightness": {"severities": [1, 5]},
+}
+TINY_SLICES = {"device": "cpu", "gmacs_per_second": 1e-5}
+
+
+def open_results(config):
+    saved, facts = load_plan(config.results)
+    folder = ResultsFolder.open(config.results)
+    plan = make_plan(saved, facts, folder.slices)
+    return folder, plan, compare(plan, folder.list(), folder.read_tuple)
+
+
+def export(config, out):
+    folder, plan, _ = open_results(config)
+    paths = write_published(plan, folder, out)
+    return {str(path.relative_to(out)): path.read_bytes() for path in paths}
+
+
+@pytest.fixture
+def sweep(make_sweep):
+    def make(name, **changes):
+        config = make_sweep(keys=KEYS, images={"count": 20, "seed": 0}, execution=TINY_SLICES)
+        return config.model_copy(update={"results": config.results.parent / name} | changes)
+
+    return make
+
+
+class KilledError(BaseException):
+    pass
+
+
+def kill_after(n_parts):
+    """Return a stop function that ends the run before the part after the next n."""
+    remaining = [n_parts]
+
+    def should_stop():
+        remaining[0] -= 1
+        if remaining[0] < 0:
+            raise KilledError
+        return False
+
+    return should_stop
+
+
+def variants(config, make_sweep):
+    """Return sweeps with fewer or more strengths and measurements, in the same folder, and filters."""
+    fewer = KEYS | {"fgsm": {"epsilons": ["2/255"]}, "brightness": {"severities": [5]}}
+    more = KEYS | {"fgsm": {"epsilons": ["1/255", "2/255", "4/255", "8/255"]}}
+    options = {"images": {"count": 20, "seed": 0}, "execution": TINY_SLICES}
+    return [
+        (config, Filters()),
+        (config, Filters(keys=["fgsm"])),
+        (config, Filters(architectures=[21])),
+        (make_sweep(keys=fewer, **options), Filters()),
+        (make_sweep(keys=more, **options), Filters(keys=["fgsm", "clean"])),
+        (make_sweep(keys=KEYS, measurements=["accuracy", "cm"], **options), Filters()),
+        (make_sweep(keys=KEYS, measurements=["accuracy", "cm", "distances"], **options), Filters(keys=["aa_square"])),
+    ]
+
+
+def test_any_history_ends_with_the_same_bytes(sweep, make_sweep, tmp_path):
+    straight = sweep("straight")
+    assert run_inline(straight).failures == []
+    expected = export(straight, tmp_path / "straight-export")
+    assert any(key.n_slices.max() > 1 for key in open_results(straight)[1].keys)
+    rng = random.Random(1)
+    for history in range(3):
+        config = sweep(f"history{history}")
+        for variant, filters in rng.sample(variants(config, make_sweep), 3):
+            changed = variant.model_copy(update={"results": config.results})
+            with contextlib.suppress(KilledError):
+                run_inline(changed, filters, should_stop=kill_after(rng.randrange(1, 25)))
+        run_inline(config)
+        _, plan, state = open_results(config)
+        assert state.n_done == plan.n_evaluations
+        assert export(config, tmp_path / f"export{history}") == expected
+
+
+def test_finished_sweep_computes_nothing(sweep):
+    config = sweep("results")
+    first = run_inline(config, Filters(keys=["clean"]))
+    again = run_inline(config, Filters(keys=["clean"]))
+    assert (first.n_done_before, again.n_done_before, again.n_parts) == (0, 2, 0)
+
+
+def test_damaged_shard_is_computed_again(sweep, tmp_path):
+    config = sweep("results")
+    run_inline(config)
+    expected = export(config, tmp_path / "before")
+    path = min((config.results / "shards").rglob("*.parquet"))
+    path.write_bytes(path.read_bytes()[:-4] + b"PAR2")
+    with pytest.raises(ShardDamagedError, match=path.name[:32]):
+        export(config, tmp_path / "damaged")
+    assert open_results(config)[2].n_missing_parts == 1
+    assert run_inline(config).n_parts == 1
+    assert export(config, tmp_path / "after") == expected
+
+
+def test_failing_part_is_reported_and_the_rest_completes(sweep, monkeypatch):
+    def fail_on_fgsm(context, task, *arguments, **options):
+        if task.key == "fgsm":
+            raise RuntimeError("no such luck")
+        yield from evaluate_part(context, task, *arguments, **options)
+
+    evaluate_part = worker.evaluate_part
+    monkeypatch.setattr(worker, "evaluate_part", fail_on_fgsm)
+    config = sweep("results")
+    tally = run_inline(config)
+    assert {failure.failure for failure in tally.failures} == {"RuntimeError: no such luck"}
+    assert {part.unit.key for part in open_results(config)[2].missing()} == {"fgsm"}
+    (path,) = (config.results / "events").iterdir()
+    events = [event["event"] for event in read_events(path)]
+    assert (events[0], events[-1], events.count("failed")) == ("started", "ended", len(tally.failures))
+
+
+def test_memory_shortage_halves_the_batch(sweep, make_sweep, monkeypatch):
+    batches = []
+
+    def run_out_of_memory(*arguments, **options):
+        results = list(evaluate_part(*arguments, **options))
+        batches.append(options["provenance"]["micro_batch"])
+        if len(batches) == 1:
+            raise MemoryError
+        yield from results
+
+    evaluate_part = worker.evaluate_part
+    monkeypatch.setattr(worker, "evaluate_part", run_out_of_memory)
+    config = make_sweep(keys={"fgsm": {}}, images={"count": 40, "seed": 0})
+    assert run_inline(config).failures == []
+    assert batches == ["none", "20", "none"]
+
+
+def test_lock_keeps_a_second_driver_out(tmp_path):
+    with hold_lock(tmp_path), pytest.raises(LeaseHeldError), hold_lock(tmp_path):
+        pass
+    assert not (tmp_path / LOCK_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("holder", "age"),
+    [({"host": socket.gethostname(), "pid": 99_999_999}, 0), ({"host": "elsewhere", "pid": 1}, STALE_SECONDS + 60)],
+)
+def test_lock_of_an_ended_or_silent_holder_is_taken_over(tmp_path, holder, age):
+    path = tmp_path / LOCK_FILE
+    path.write_text(json.dumps(holder))
+    os.utime(path, (time.time() - age,) * 2)
+    with hold_lock(tmp_path):
+        assert json.loads(path.read_text())["pid"] == os.getpid()
