@@ -14,7 +14,7 @@ from torch.nn import functional
 from robust201.core.precision import Precision
 from robust201.core.records import Normalisation
 from robust201.models.classifier import Classifier
-from robust201.models.model import BatchedModel
+from robust201.models.model import SizedModel
 from robust201.spaces.nasbench201.cells import architecture, evaluated_indices, multiply_accumulates
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
 from robust201.spaces.nasbench201.network import build_network
@@ -94,7 +94,7 @@ class Case:
     cells: int = CELLS
     precision: Precision = "fp32"
     labels: torch.Tensor = field(init=False)
-    model: BatchedModel = field(init=False)
+    model: SizedModel = field(init=False)
 
     def __post_init__(self) -> None:
         spec = architecture(self.index).spec

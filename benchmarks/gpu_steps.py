@@ -35,7 +35,7 @@ from robust201.models.device import GraphCapture, configure_torch, device_memory
 from robust201.models.graphed_model import GraphedModel
 from robust201.spaces.nasbench201.compiled import InferenceNetwork
 from robust201.tasks import TASKS
-from robust201.tasks.attack_kit.attack_job import MAX_IMAGES_PER_SAMPLE
+from robust201.tasks.attack_kit.batching import MAX_IMAGES_PER_SAMPLE
 from robust201.tasks.attack_kit.context import to_float
 from robust201.tasks.parameters import Parameters
 from tests.support.library_parity import compare

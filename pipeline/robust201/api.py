@@ -65,7 +65,7 @@ from robust201.tasks.corruptions.generator import MIN_IMAGE_SIZE, corrupt, synth
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import has_predictions, summarise
 from robust201.tasks.parameters import Parameters, Spatial, Square
-from robust201.tasks.perturbations.contract import check_batches, perturb
+from robust201.tasks.perturbations.contract import perturb
 from robust201.tasks.user_task import UserTask
 from robust201.weights.loading import fill_network, read_weights
 from robust201.weights.published.base import infer_size
@@ -605,8 +605,7 @@ def attack(
         positions = [strengths.index(strength) for strength in requested_strengths]
         attacked = torch.empty((len(strengths), *pixels.shape), device=torch_device)
         name = f"{type(model).__name__} images {task.key}"
-        perturbed = perturb(task, context, attack_parameters, request, name=name)
-        for batch in check_batches(perturbed, name=name, request=request, constraint=task.constraint):
+        for batch in perturb(task, context, attack_parameters, request, name=name):
             attacked[positions.index(batch.strength_index), batch.positions] = batch.images
     return attacked
 

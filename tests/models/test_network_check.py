@@ -241,4 +241,4 @@ def test_watched_classifiers_work_inside_transforms() -> None:
     jacobian = torch.func.jacrev(lambda x: watched(x[None])[0])(pixels[0])
     gradients = torch.func.vmap(torch.func.grad(lambda x: watched(x[None])[0, 0]))(pixels)
     torch.testing.assert_close(jacobian[0], gradients[0])
-    assert not watch.has_faults()
+    assert not watch.n_faults

@@ -23,16 +23,17 @@ from robust201.spaces.nasbench201.cells import format_spec, specs
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
 from robust201.tasks import TASKS
-from robust201.tasks.attack_kit.attack_job import AttackJob
-from robust201.tasks.attack_kit.batching import Batching
+from robust201.tasks.attack_kit.batching import BatchedModel, Batching
 from robust201.tasks.attack_kit.context import Request
-from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
+from robust201.tasks.attack_kit.random_numbers import RandomNumbers
+from robust201.tasks.attack_kit.runner import run_attack
 from robust201.tasks.evaluate import copy_to_device
 from robust201.tasks.perturbations import square
 from robust201.tasks.perturbations.contract import perturb
 from tests.conftest import MakeSweep, read_tree
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
 from tests.support.library_parity import compare
+from tests.support.tiny_networks import N_CLASSES as N_TINY_CLASSES
 from tests.support.tiny_networks import (
     PathlessNetwork,
     TinyNetwork,
@@ -118,10 +119,9 @@ def test_counter_random_numbers_match_cpu(device, key):
     for target in (torch.device("cpu"), device):
         model = RecordingModel(tiny_classifier(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0])).to(target))
         images, labels = move_to(target, torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels))
-        job = AttackJob(
-            model, Batching(64, 64), CounterRandomNumbers(0, key), images, labels, image_set.indices, (1 / 255, 8 / 255)
-        )
-        list(TASKS[key].load("fused")(job, parameters))
+        request = Request((1.0, 8.0), images, labels, image_set.indices)
+        batched_model = BatchedModel(model, Batching(64, 64), N_TINY_CLASSES)
+        list(run_attack(TASKS[key], parameters, batched_model, request, RandomNumbers(0, key)))
         images_by_device.append(torch.cat(model.batches))
     assert images_by_device[0].shape == images_by_device[1].shape
     # The random numbers are equal, but dividing a pixel by 255 may round differently.
@@ -276,14 +276,15 @@ def test_attack_steps_do_not_synchronise_with_device(device, key, forbid_synchro
 
 
 def test_square_queries_do_not_synchronise_with_device(device, forbid_synchronisation, monkeypatch):
-    search = square._search
+    make_queries = square._make_queries
 
-    def search_without_waiting(*arguments):
+    def make_queries_without_waiting(*arguments):
         forbid_synchronisation()
-        search(*arguments)
+        margins = make_queries(*arguments)
         torch.cuda.set_sync_debug_mode("default")
+        return margins
 
-    monkeypatch.setattr(square, "_search", search_without_waiting)
+    monkeypatch.setattr(square, "_make_queries", make_queries_without_waiting)
     attack("aa_square", tiny_classifier(TinyNetwork()).to(device), queries=40)
 
 

@@ -15,7 +15,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.context import Perturbed, to_float
 from robust201.tasks.constraints import LINF
 from robust201.tasks.perturbations.contract import check_batches, perturb
-from robust201.tasks.perturbations.foolbox_engine import foolbox
+from robust201.tasks.perturbations.reference import foolbox
 from tests.support.attack_rows import (
     COVERED_TASKS,
     FULLY_TESTED_ATTACKS,
@@ -78,8 +78,7 @@ def test_task_fulfils_contract(task):
     parameters = small_parameters(task)
     images = IMAGES if task in FULLY_TESTED_TASKS else tiny_images(BATCH_SIZE + 1)
     request = request_of(images, parameters.strengths)
-    perturbed = perturb(task, tiny_context(task.key), parameters, request)
-    batches = list(check_batches(perturbed, name=task.key, request=request, constraint=task.constraint))
+    batches = list(perturb(task, tiny_context(task.key), parameters, request))
     assert sum(len(batch.positions) for batch in batches) == len(parameters.strengths) * len(images)
 
 
@@ -218,7 +217,7 @@ def test_pgd_reaches_least_likely_class_if_targeted():
 
 
 def test_foolbox_import_does_not_need_git():
-    command = "import os, robust201.tasks.perturbations.pgd; assert 'GIT_PYTHON_REFRESH' not in os.environ"
+    command = "import os, robust201.tasks.perturbations.reference; assert 'GIT_PYTHON_REFRESH' not in os.environ"
     subprocess.run([sys.executable, "-W", "error", "-c", command], env={"PATH": "/nonexistent"}, check=True)
 
 
@@ -368,7 +367,8 @@ def test_check_batches_yields_valid_batches():
     pixels = torch.from_numpy(IMAGES.images)
     order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))
     batches = [Perturbed(0, positions, to_float(pixels[positions])) for positions in order.split(4)]
-    checked_batches = list(check_batches(iter(batches), name="x", request=request_of(IMAGES, (1.0,)), constraint=LINF))
+    request = request_of(IMAGES, (1.0,))
+    checked_batches = list(check_batches(iter(batches), tiny_context(""), request, LINF, None, name="x"))
     assert [batch.positions.tolist() for batch in checked_batches] == [batch.positions.tolist() for batch in batches]
 
 
@@ -402,4 +402,4 @@ def _broken_batches(change):
 def test_check_batches_rejects_invalid_batches(change, message):
     request = request_of(IMAGES, (1.0,))
     with pytest.raises(PerturbationError, match=message):
-        list(check_batches(iter(_broken_batches(change)), name="#0 tiny pgd", request=request, constraint=LINF))
+        list(check_batches(iter(_broken_batches(change)), tiny_context(""), request, LINF, None, name="#0 tiny pgd"))

@@ -5,13 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from robust201.core.errors import PerturbationError
 from robust201.models.classifier import Classifier
 from robust201.spaces.nasbench201.cells import specs
 from robust201.spaces.nasbench201.compiled import compile_network
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.context import to_float
-from robust201.tasks.attack_kit.replay import ReplayedRandomNumbers
 from tests.spaces.test_inference import N_CLASSES as COMPILED_CLASSES
 from tests.spaces.test_inference import NORMALISATION as COMPILED_NORMALISATION
 from tests.spaces.test_inference import images_of, network_of
@@ -44,9 +42,9 @@ def short_parameters(key):
     return parameters_of(key, **{name: value for name, value in FEW_STEPS.items() if name in TASKS[key].field_names})
 
 
-def assert_parity(key, classifier, image_set, parameters, *, separate_strengths=False):
+def assert_parity(key, classifier, image_set, parameters):
     images, labels = torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels)
-    differences = compare(key, classifier, images, labels, parameters, seed=SEED, separate_strengths=separate_strengths)
+    differences = compare(key, classifier, images, labels, parameters, seed=SEED)
     bits = {strength: (difference.image_bits, difference.logit_bits) for strength, difference in differences.items()}
     assert bits == dict.fromkeys(parameters.strengths, (0, 0))
     return differences
@@ -102,7 +100,7 @@ def test_parity_with_one_image(key):
 @pytest.mark.parametrize("restarts", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_parity_with_restarts(key, restarts):
     parameters = parameters_of(key, restarts=restarts, **({"queries": 40} if key == "aa_square" else {"steps": 12}))
-    assert_parity(key, tiny_classifier(), tiny_images(), parameters, separate_strengths=True)
+    assert_parity(key, tiny_classifier(), tiny_images(), parameters)
 
 
 # After 3 steps, a fooled image is classified correctly again; the attack returns its last misclassified iterate.
@@ -126,9 +124,7 @@ APGD_VARIANTS = {
 @one_or_two_restarts
 def test_parity_of_apgd_variants(key, restarts):
     parameters = TASKS[key].parameters(**APGD_VARIANTS[key], steps=12, restarts=restarts)
-    differences = list(
-        assert_parity(key, tiny_classifier(), tiny_images(), parameters, separate_strengths=True).values()
-    )
+    differences = list(assert_parity(key, tiny_classifier(), tiny_images(), parameters).values())
     assert differences[0].n_changed < differences[-1].n_changed
 
 
@@ -136,9 +132,7 @@ def test_parity_of_apgd_variants(key, restarts):
 @one_or_two_restarts
 def test_parity_of_square_in_other_norms(key, epsilons, restarts):
     parameters = TASKS[key].parameters(epsilons=epsilons, queries=30, restarts=restarts)
-    differences = list(
-        assert_parity(key, tiny_classifier(), tiny_images(), parameters, separate_strengths=True).values()
-    )
+    differences = list(assert_parity(key, tiny_classifier(), tiny_images(), parameters).values())
     assert differences[0].n_changed < differences[-1].n_changed
 
 
@@ -154,9 +148,7 @@ FAB_VARIANTS = {
 def test_parity_of_fab_variants(norm_suffix):
     key = f"aa_fab-t{norm_suffix}"
     parameters = TASKS[key].parameters(**FAB_VARIANTS[norm_suffix], steps=6, targets=9)
-    differences = list(
-        assert_parity(key, tiny_classifier(), tiny_images(), parameters, separate_strengths=True).values()
-    )
+    differences = list(assert_parity(key, tiny_classifier(), tiny_images(), parameters).values())
     assert differences[0].n_changed < differences[-1].n_changed
 
 
@@ -212,10 +204,3 @@ def test_pgd_l2_on_compiled_network_matches_library_within_rounding(random_start
 @pytest.mark.parametrize("p_init", [0.05, 1.0])
 def test_parity_of_square_with_other_initial_window_sizes(p_init):
     assert_parity("aa_square", tiny_classifier(), tiny_images(), parameters_of("aa_square", p_init=p_init, queries=60))
-
-
-def test_replayed_random_numbers_reject_restarts_at_several_strengths():
-    random_numbers = ReplayedRandomNumbers(0)
-    random_numbers.uniforms(0, np.array([0, 1, 0, 1]), (3, 2, 2))
-    with pytest.raises(PerturbationError, match="restarts"):
-        random_numbers.uniforms(1, np.array([0, 1]), (3, 2, 2))

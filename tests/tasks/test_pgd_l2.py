@@ -12,8 +12,8 @@ from robust201.core.errors import ConfigError
 from robust201.tasks import ENGINES, TASKS
 from robust201.tasks.attack_kit.context import to_float
 from robust201.tasks.constraints import L2
-from robust201.tasks.perturbations.contract import check_batches, perturb
-from robust201.tasks.perturbations.foolbox_engine import foolbox
+from robust201.tasks.perturbations.contract import perturb
+from robust201.tasks.perturbations.reference import foolbox
 from tests.support.library_parity import fused_images
 from tests.support.tiny_networks import (
     SIZE,
@@ -122,8 +122,7 @@ def test_images_are_in_ball_and_mostly_on_its_surface(iterate, random_start):
     parameters = TASK.parameters(epsilons=EPSILONS, iterate=iterate, random_start=random_start, steps=10)
     request = request_of(IMAGES, EPSILONS)
     context = dataclasses.replace(tiny_context(TASK.key), engine="fused")
-    perturbed = perturb(TASK, context, parameters, request)
-    for batch in check_batches(perturbed, name=TASK.key, request=request, constraint=L2):
+    for batch in perturb(TASK, context, parameters, request):
         distances = L2.distances(batch.images - CLEAN[batch.positions])
         assert (distances > 0.9 * EPSILONS[batch.strength_index]).double().mean() > 0.8
 

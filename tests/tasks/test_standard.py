@@ -50,7 +50,7 @@ def test_standard_matches_library_bitwise(key, strength_fields):
     images = tiny_images(10, classifier=classifier)
     parameters = TASKS[key].parameters(**strength_fields, steps=6, queries=20)
     pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
-    differences = compare(key, classifier, pixels, labels, parameters, seed=SEED, separate_strengths=True)
+    differences = compare(key, classifier, pixels, labels, parameters, seed=SEED)
     bits = {(difference.image_bits, difference.logit_bits) for difference in differences.values()}
     assert bits == {(0, 0)}
     assert min(difference.n_changed for difference in differences.values()) > 0

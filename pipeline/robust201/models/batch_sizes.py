@@ -12,7 +12,7 @@ import torch
 from robust201.models.device import is_gpu, is_out_of_memory, peak_bytes
 
 if TYPE_CHECKING:
-    from robust201.models.model import BatchedModel
+    from robust201.models.model import SizedModel
 
 CPU_SAMPLES = 64
 """Number of samples that an attack processes together on a CPU. The activations of one batch fit into its cache."""
@@ -171,7 +171,7 @@ def split_into_sizes(n_samples: int, sizes: tuple[int, ...]) -> list[Batch]:
 
 
 def fit_memory(
-    model: "BatchedModel",
+    model: "SizedModel",
     image_shape: tuple[int, ...],
     device: torch.device,
     memory: tuple[int, int],

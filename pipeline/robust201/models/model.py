@@ -50,7 +50,7 @@ class Model(Protocol):
         ...
 
 
-class BatchedModel(Model, Protocol):
+class SizedModel(Model, Protocol):
     """A model with its batch sizes."""
 
     @property

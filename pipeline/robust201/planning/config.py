@@ -693,6 +693,8 @@ class SweepConfig(BaseConfig):
         for key, parameters in self.parameters.items():
             task = self.tasks[key]
             problem = parameters.unsupported_engine_reason(self.engine)
+            if self.engine not in task.engines:
+                problem = f"expected engine: {task.engines[0]}, got {self.engine}. Set the engine, or remove the key."
             if problem is not None:
                 raise ValueError(f"keys.{key}: {problem}")
             for dataset in self.datasets:

@@ -14,7 +14,7 @@ from robust201.models.network_check import CheckedImages, check_compiled, check_
 from robust201.planning.config import SweepConfig
 from robust201.planning.weights import WRONG_WEIGHTS_ADVICE, WeightsSource
 from robust201.spaces.base import Space
-from robust201.tasks.attack_kit.attack_job import MAX_IMAGES_PER_SAMPLE
+from robust201.tasks.attack_kit.batching import MAX_IMAGES_PER_SAMPLE
 from robust201.weights.loading import fill_network
 
 

@@ -4,8 +4,9 @@ A task's name, such as `pgd`, is called its key. A task holds the data that plan
 and the name of the module that does the work. Only workers import these modules (`Task.load`), so planning, status and
 export never import torch. "The paper" is Jung et al. (ICLR 2023), who published the original dataset.
 
-To add an attack, write a module in `tasks/perturbations`, and a row of `_ATTACKS` with its parameters (a class in
-`tasks/parameters.py`) and defaults. Tests that run for every task then cover it.
+To add an attack, write a module in `tasks/perturbations` with a function `attack` (see `tasks.attack_kit.runner`) and
+an `_attack` row with its parameters (a class in `tasks/parameters.py`) and defaults. An attack without an entry in
+`tasks/perturbations/reference.py` has `engines=("fused",)`. Tests that run for every task then cover it.
 """
 
 import importlib
@@ -51,6 +52,28 @@ Passes = Callable[[Any, int], float]
 
 
 @dataclass(frozen=True)
+class Procedure:
+    """How an attack of this package is run on images at several strengths (see `tasks.attack_kit.runner`).
+
+    Attributes:
+        per: what a group of images that are attacked together consists of. `sample`: one batch of images at any
+            strengths. `image`: one batch of images at all strengths, for attacks of which one run serves all strengths.
+            `pool`: as many images at all strengths as fit into memory, of which the attack itself forms batches.
+        attacks: whether the attack also changes images that are misclassified without an attack.
+        runs: (parameters, number of classes) → number of runs. After each run, the results are classified, and only
+            images that resist are attacked again. Images that resist all runs are returned unchanged. None for a single
+            run whose results are returned as they are.
+        stages: (parameters) → key and parameters of each attack of an ensemble. Each attacks the images that resist the
+            earlier ones.
+    """
+
+    per: Literal["sample", "image", "pool"] = "sample"
+    attacks: Literal["all", "correct"] = "all"
+    runs: Callable[[Any, int], int] | None = None
+    stages: Callable[[Any], tuple[tuple[str, Parameters], ...]] | None = None
+
+
+@dataclass(frozen=True)
 class Task:
     """One attack, corruption or measure, or the clean images, with the data that planning needs.
 
@@ -58,11 +81,14 @@ class Task:
         key: name in the paper's style, such as ``aa_square``.
         kind: kind of task; a `measure` evaluates a property of the network itself, without perturbing images.
         model: class of the key's parameters.
-        module: module of `tasks.perturbations` or, for a measure, of `tasks.measures`.
+        module: module of `tasks.perturbations` or, for a measure, of `tasks.measures`; that of the first attack of an
+            ensemble.
         passes: function that estimates the cost for planning (see `Passes`); a gradient counts as three forward passes.
         defaults: default parameters of the key where they differ from those of the class.
+        procedure: how an attack is run.
         constraint: the ball that contains the perturbed images; None if they are unbounded.
         attack: key of the same attack in the Linf norm; the key itself for any other task.
+        engines: engines that have the task.
         columns: a measure's columns, unless its parameters select others (see `with_parameters`); empty for a
             perturbation, whose columns follow from the sweep's measurements.
         semantics_version: increased only when results change although the parameters are equal.
@@ -77,8 +103,10 @@ class Task:
     module: str
     passes: Passes = lambda _parameters, _n_classes: 1.0
     defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    procedure: Procedure = Procedure()
     constraint: Constraint | None = None
     attack: str = ""
+    engines: tuple[str, ...] = ENGINES
     columns: tuple[str, ...] = ()
     semantics_version: int = 1
     images_version: int = 1
@@ -137,13 +165,17 @@ class Task:
         """The key as published, with the name of the norm, such as ``pgd@Linf``."""
         return self.key if self.constraint is None else f"{self.key}@{self.constraint.name}"
 
-    def takes_job(self, engine: str) -> bool:
-        """Whether the function takes an `AttackJob` (see `tasks.attack_kit.attack_job`) instead of a `Request`."""
+    def stages(self, parameters: Any) -> tuple[tuple[str, Parameters], ...]:
+        """Return the key and the parameters of each attack of an ensemble; of any other task, its own."""
+        return ((self.key, parameters),) if self.procedure.stages is None else self.procedure.stages(parameters)
+
+    def uses_runner(self, engine: str) -> bool:
+        """Whether the engine's function is an attack that `tasks.attack_kit.runner` runs."""
         return engine == "fused" and self.kind == "attack"
 
     def shares_random_numbers_in_batch(self, engine: str) -> bool:
         """Whether all images of a batch share random numbers, so that images may be split only between batches."""
-        return engine == "reference" or (self.kind == "attack" and not self.takes_job(engine))
+        return engine == "reference" or (self.kind == "attack" and not self.uses_runner(engine))
 
     def excessive_cost_reason(self, parameters: Parameters, n_classes: int) -> str | None:
         """Return why the parameters together cost too much, or None."""
@@ -159,16 +191,17 @@ class Task:
         """Import the task's function, which imports torch.
 
         Raises:
-            ConfigError: the engine does not exist.
+            ConfigError: the engine does not have the task.
         """
-        if engine not in ENGINES:
+        if engine not in self.engines:
             raise ConfigError(
-                f"Loading {self.key} failed for engine {engine!r}: expected one of {', '.join(ENGINES)}, got "
-                f"{engine!r}.{did_you_mean(engine, ENGINES)}"
+                f"Loading {self.key} failed for engine {engine!r}: expected one of {', '.join(self.engines)}, got "
+                f"{engine!r}.{did_you_mean(engine, self.engines)}"
             )
         folder = "measures" if self.kind == "measure" else "perturbations"
-        name = {"measure": "measure", "attack": engine}.get(self.kind, "yield_images")
-        module = importlib.import_module(f"robust201.tasks.{folder}.{self.module}")
+        name = {"measure": "measure", "attack": "attack"}.get(self.kind, "yield_images")
+        module_name = "reference" if (self.kind, engine) == ("attack", "reference") else self.module
+        module = importlib.import_module(f"robust201.tasks.{folder}.{module_name}")
         function: Callable[..., Any] = getattr(module, name)
         return function
 
@@ -239,6 +272,22 @@ def _pgd_passes(parameters: Any, _n_classes: int) -> float:
     return float(3.0 * parameters.steps + 2)
 
 
+def _n_target_runs(parameters: Any, n_classes: int) -> int:
+    n_targets: int = min(parameters.targets, n_classes - 1)
+    return n_targets * getattr(parameters, "restarts", 1)
+
+
+_RESTARTS = Procedure(attacks="correct", runs=lambda parameters, _n_classes: parameters.restarts)
+_TARGETS = Procedure(attacks="correct", runs=_n_target_runs)
+
+
+def _stages(parameters: Standard) -> tuple[tuple[str, Parameters], ...]:
+    """Return AutoAttack's attacks, with the requested steps and queries, and the norm's defaults otherwise."""
+    tasks = [find_attack(key, parameters.norm) for key in ("aa_apgd-ce", "aa_apgd-t", "aa_fab-t", "aa_square")]
+    counts = (*[{"steps": parameters.steps}] * 3, {"queries": parameters.queries})
+    return tuple((task.key, task.parameters(**count)) for task, count in zip(tasks, counts, strict=True))
+
+
 def _jacobian_passes(parameters: JacobianParameters, n_classes: int) -> float:
     # With `projections: exact`, the Jacobian takes one gradient per class.
     return 3.0 * (n_classes if parameters.projections == "exact" else parameters.projections)
@@ -257,10 +306,18 @@ _EPSILONS: dict[Norm, tuple[float | str, ...]] = {"Linf": PAPER_EPSILONS, "L2": 
 
 
 def _attack(
-    key: str, name: str, model: type[Attack], module: str, passes: Passes, norm: Norm = "Linf", **defaults: Any
+    key: str,
+    name: str,
+    model: type[Attack],
+    module: str,
+    passes: Passes,
+    procedure: Procedure = Procedure(),
+    norm: Norm = "Linf",
+    engines: tuple[str, ...] = ENGINES,
+    **defaults: Any,
 ) -> Task:
     defaults = {"epsilons": _EPSILONS[norm]} | defaults
-    return Task(key, "attack", model, module, passes, defaults, CONSTRAINTS[norm], key, name=name)
+    return Task(key, "attack", model, module, passes, defaults, procedure, CONSTRAINTS[norm], key, engines, name=name)
 
 
 def _attack_in_all_norms(
@@ -269,20 +326,30 @@ def _attack_in_all_norms(
     model: type[Attack],
     module: str,
     passes: Passes,
-    module_of_other_norms: str = "",
+    procedure: Procedure,
     **defaults_by_norm: Mapping[str, Any],
 ) -> Iterator[Task]:
     """Yield one task per norm. The key in Linf has no suffix; other keys end with the norm's name."""
     for norm in NORMS:
         suffix, note = ("", "") if norm == "Linf" else (f"_{norm.lower()}", f", {norm}")
         defaults = defaults_by_norm.get(norm, {})
-        norm_module = module if norm == "Linf" else module_of_other_norms or module
-        yield replace(_attack(key + suffix, name + note, model, norm_module, passes, norm, **defaults), attack=key)
+        task = _attack(key + suffix, name + note, model, module, passes, procedure, norm, **defaults)
+        yield replace(task, attack=key)
 
 
 def _grid(key: str, name: str, **defaults: Any) -> Task:
     # Every grid point is a forward pass. The estimate ignores that the attack skips images that are already fooled.
-    return Task(key, "attack", Spatial, "spatial", lambda p, _c: p.n_points + 2.0, defaults, attack=key, name=name)
+    return Task(
+        key,
+        "attack",
+        Spatial,
+        "spatial",
+        lambda p, _c: p.n_points + 2.0,
+        defaults,
+        Procedure(attacks="correct"),
+        attack=key,
+        name=name,
+    )
 
 
 def _corruption(key: str, images_version: int = 1, name: str = "") -> Task:
@@ -319,18 +386,27 @@ TASKS: dict[str, Task] = {
     task.key: task
     for task in (
         Task("clean", "clean", Parameters, "clean"),
-        *_attack_in_all_norms("aa_apgd-ce", "APGD-CE", Apgd, "apgd", _apgd_passes, L1={"restarts": 5}),
+        *_attack_in_all_norms("aa_apgd-ce", "APGD-CE", Apgd, "apgd", _apgd_passes, _RESTARTS, L1={"restarts": 5}),
         *_attack_in_all_norms(
-            "aa_apgd-t", "APGD-T", ApgdTargeted, "apgd_targeted", _apgd_targeted_passes, L1={"targets": 5}
+            "aa_apgd-t", "APGD-T", ApgdTargeted, "apgd", _apgd_targeted_passes, _TARGETS, L1={"targets": 5}
         ),
-        *_attack_in_all_norms("aa_fab-t", "FAB-T", FabTargeted, "fab", _fab_targeted_passes),
-        *_attack_in_all_norms("aa_square", "Square", Square, "square", _square_passes, "square_lp"),
-        *_attack_in_all_norms("aa_standard", "AutoAttack", Standard, "standard", _standard_passes),
-        _attack("fgsm", "FGSM", Attack, "fgsm", lambda _p, _c: 5.0, epsilons=PAPER_FGSM_EPSILONS),
+        *_attack_in_all_norms(
+            "aa_fab-t", "FAB-T", FabTargeted, "fab", _fab_targeted_passes, replace(_TARGETS, per="image")
+        ),
+        *_attack_in_all_norms("aa_square", "Square", Square, "square", _square_passes, replace(_RESTARTS, per="pool")),
+        *_attack_in_all_norms(
+            "aa_standard",
+            "AutoAttack",
+            Standard,
+            "apgd",
+            _standard_passes,
+            Procedure("sample", "correct", None, _stages),
+        ),
+        _attack("fgsm", "FGSM", Attack, "fgsm", lambda _p, _c: 5.0, Procedure("image"), epsilons=PAPER_FGSM_EPSILONS),
         _attack("pgd", "PGD", Pgd, "pgd", _pgd_passes),
-        _attack("pgd_linf7", "PGD-7", PgdVariant, "pgd_linf7", _pgd_passes, epsilons=_PGD_7_EPSILONS, steps=7),
-        _attack("pgd_l2", "PGD-L2", PgdVariant, "pgd_l2", _pgd_passes, "L2", steps=100),
-        *_attack_in_all_norms("fmn", "FMN", Fmn, "fmn", _minimum_norm_passes),
+        _attack("pgd_linf7", "PGD-7", PgdVariant, "pgd", _pgd_passes, epsilons=_PGD_7_EPSILONS, steps=7),
+        _attack("pgd_l2", "PGD-L2", PgdVariant, "pgd", _pgd_passes, norm="L2", steps=100),
+        *_attack_in_all_norms("fmn", "FMN", Fmn, "fmn", _minimum_norm_passes, Procedure("image", "correct")),
         _grid("grid775", "Grid 775"),
         _grid("grid135", "Grid 135", rotations=15, translations=3),
         _grid("grid775_10", "Grid 775, 10°", max_rotation=10.0),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from robust201.core.noise import derived_seed
 from robust201.models.classifier import Classifier
 from robust201.models.device import restored_random_state
-from robust201.models.model import BatchedModel
+from robust201.models.model import SizedModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +79,10 @@ class Context:
     first_batch: int = 0
     key: str = ""
     engine: str = "reference"
-    model: BatchedModel | None = None
+    model: SizedModel | None = None
 
     @property
-    def attacked_model(self) -> BatchedModel:
+    def attacked_model(self) -> SizedModel:
         """The model that is attacked and measured: `model` if set, otherwise the classifier."""
         return self.classifier if self.model is None else self.model
 
