@@ -204,7 +204,7 @@ class Classifier(nn.Module):
         derivative, such as quantised ones, are nodes of autograd's graph. A network that is partly detached has a
         gradient, but its logits change far more than the gradient allows.
         """
-        images = pixels[: min(_N_PROBED_IMAGES, self.micro_batch or len(pixels))].detach().clone().requires_grad_()
+        images = pixels[: min(_N_PROBED_IMAGES, self.batch_sizes.limit or len(pixels))].detach().clone().requires_grad_()
         logits = self._network_logits(images)
         weights = torch.linspace(-1, 1, logits.shape[-1], device=logits.device)  # a sum of probabilities is constant
         with warnings.catch_warnings():
