@@ -204,7 +204,8 @@ class Classifier(nn.Module):
         derivative, such as quantised ones, are nodes of autograd's graph. A network that is partly detached has a
         gradient, but its logits change far more than the gradient allows.
         """
-        images = pixels[: min(_N_PROBED_IMAGES, self.batch_sizes.limit or len(pixels))].detach().clone().requires_grad_()
+        n_images = min(_N_PROBED_IMAGES, self.batch_sizes.limit or len(pixels))
+        images = pixels[:n_images].detach().clone().requires_grad_()
         logits = self._network_logits(images)
         weights = torch.linspace(-1, 1, logits.shape[-1], device=logits.device)  # a sum of probabilities is constant
         with warnings.catch_warnings():
