@@ -29,9 +29,10 @@ from benchmarks.engine_case import (
 from benchmarks.generated import random_network
 from robust201.core.precision import Precision
 from robust201.images import load_images, select
-from robust201.models.batch_sizes import USED_FRACTION, BatchSizes, Maxima, fit_memory
+from robust201.models.batch_sizes import BatchSizes, Maxima
 from robust201.models.classifier import Classifier
 from robust201.models.device import GraphCapture, configure_torch, device_memory
+from robust201.models.gpu_memory import USED_FRACTION, fit_memory
 from robust201.models.graphed_model import GraphedModel
 from robust201.spaces.nasbench201.compiled import InferenceNetwork
 from robust201.tasks import TASKS

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from robust201.models import batch_sizes
 from robust201.models import device as graphs
-from robust201.models.batch_sizes import SIZES, USED_FRACTION, BatchSizes, Maxima, fit_memory, split_into_sizes
+from robust201.models import gpu_memory
+from robust201.models.batch_sizes import SIZES, BatchSizes, Maxima, split_into_sizes
+from robust201.models.gpu_memory import USED_FRACTION, fit_memory
 from robust201.models.graphed_model import GraphedModel
 from robust201.spaces.nasbench201.cells import specs
 from robust201.spaces.nasbench201.compiled import MIN_BATCH, compile_network
@@ -53,7 +54,7 @@ def _simulate_memory(monkeypatch):
             compute()
         return memory.peak_bytes
 
-    monkeypatch.setattr(batch_sizes, "peak_bytes", peak_bytes)
+    monkeypatch.setattr(gpu_memory, "peak_bytes", peak_bytes)
 
 
 SPEC = specs()[21]

@@ -11,9 +11,10 @@ import torch
 from torch.nn import functional
 
 from robust201.export import export_dataset
-from robust201.models.batch_sizes import BatchSizes, Maxima, fit_memory
+from robust201.models.batch_sizes import BatchSizes, Maxima
 from robust201.models.classifier import Classifier
 from robust201.models.device import GraphCapture, configure_torch, device_memory
+from robust201.models.gpu_memory import fit_memory
 from robust201.models.graphed_model import GraphedModel
 from robust201.planning.config import SweepConfig
 from robust201.runtime.executors import make_executor

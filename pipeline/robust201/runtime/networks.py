@@ -5,9 +5,10 @@ import math
 import torch
 
 from robust201.core.records import ImageSet, Unit
-from robust201.models.batch_sizes import BatchSizes, fit_memory
+from robust201.models.batch_sizes import BatchSizes
 from robust201.models.classifier import Classifier
 from robust201.models.device import GraphCapture, device_memory, is_gpu
+from robust201.models.gpu_memory import fit_memory
 from robust201.models.graphed_model import GraphedModel
 from robust201.models.model import CompiledNetwork
 from robust201.models.network_check import CheckedImages, check_compiled, check_network
