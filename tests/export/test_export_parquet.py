@@ -18,7 +18,7 @@ from robust201.planning.loading import parse_config
 from robust201.planning.plan import assumed_facts
 from robust201.planning.plan import make_plan as make_plan_from_config
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks.parameters import PgdParameters
+from robust201.tasks import TASKS
 from tests.conftest import read_tree
 from tests.support.fabricated import export, make_plan, make_unit, make_values
 
@@ -172,7 +172,7 @@ def test_exported_sweep_yaml_contains_all_defaults(make_sweep):
         config = make_sweep(keys=keys)
         payload = yaml.safe_load(sweep_yaml_text(make_plan_from_config(config, assumed_facts(config))))
         assert ("corruptions" in payload["keys"]) == has_group
-        assert payload["keys"]["pgd"] == PgdParameters(steps=3).model_dump(mode="json")
+        assert payload["keys"]["pgd"] == TASKS["pgd"].parameters(steps=3).model_dump(mode="json")
         assert parse_config(payload, "sweep.yaml").parameters == config.parameters
         for fields, model in (
             (payload, SweepConfig),

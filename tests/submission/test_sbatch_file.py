@@ -37,10 +37,8 @@ def render_file(
 
 def test_batch_file_contains_every_option(make_sweep: MakeSweep) -> None:
     options = ArrayOptions(
-        max_parallel=4,
         time="1-12:30",
         gpus_per_task="a100:1",
-        partition="gpu,long",
         extra=("--constraint=a100|h100", "#SBATCH --mail-type=END", "-x node7"),
         setup=("module load cuda/12", "export ROBUST201_DATA='/data/of us'"),
     )
@@ -48,10 +46,9 @@ def test_batch_file_contains_every_option(make_sweep: MakeSweep) -> None:
     options_in_file = parse_directives(batch_file)
     expected = {
         "job-name": "robust201-tiny",
-        "array": "1-8%4",
+        "array": "1-8",
         "time": "1-12:30",
         "gres": "gpu:a100:1",
-        "partition": "gpu,long",
         "mail-type": "END",
         "signal": "B:USR1@600",
         "output": "/scratch/results/slurm/%A_%a.log",
@@ -148,7 +145,6 @@ def test_draining_ends_before_the_time_limit(make_sweep: MakeSweep, options: dic
         ("--time", "tomorrow"),
         ("--gpus-per-task", "a100"),
         ("--gpus-per-task", "-1"),
-        ("--partition", "gpu; rm -rf x"),
         ("--extra", "--constraint=a\n#SBATCH --uid=0"),
         ("--extra", "--array=1-3"),
         ("--extra", "#SBATCH --no-requeue"),
@@ -186,7 +182,7 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
     store = str(tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:])
     trainings.write_text(yaml.safe_dump(training_fields(tmp_path, store=store, execution=execution)))
     files_before = read_tree(tmp_path)
-    arguments = ("--dry-run", "--recipes", "plain", "--gpus-per-task", "a100:4", "--time", "24:00:00")
+    arguments = ("--dry-run", "--gpus-per-task", "a100:4", "--time", "24:00:00")
     result = robust201("submit", "slurm", trainings, *arguments)
     assert (result.code, result.err) == (0, "")
     assert subprocess.run(["bash", "-n"], input=result.out, text=True, check=False).returncode == 0
@@ -207,8 +203,6 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
         "--workers",
         "4",
         "--slurm-requeue",
-        "--recipes",
-        "plain",
     ]
     assert read_tree(tmp_path) == files_before
 
@@ -217,9 +211,7 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
     ("cluster_type", "invalid_options", "message"),
     [
         ("slurm", ("--tasks", "2"), "--tasks: it applies only to a sweep"),
-        ("slurm", ("--recipes", "plan"), "'plan'"),
         ("slurm", (), "execution.device must be cpu or cuda"),
-        ("ray", ("--datasets", "digits"), "--datasets: it applies only to a sweep"),
     ],
 )
 def test_options_that_do_not_apply_to_trainings_give_a_one_line_error(

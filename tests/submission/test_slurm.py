@@ -96,38 +96,6 @@ def test_submit_rejects_too_many_tasks_and_caps_tasks_at_number_of_bundles(
     assert parse_directives((tmp_path / "results/slurm/array.sbatch").read_text())["array"] == "1-2"
 
 
-GPUS_ONLY_IN_PARTITION_GPU = "printf '%s\\n' 'cpu*|(null)' 'gpu|(null)' 'gpu|gpu:a100:4(S:0-1)' 'old|craynetwork:2'"
-
-
-@pytest.mark.parametrize(
-    ("options", "rejected_partition"),
-    [
-        ((), "cpu"),
-        (("--partition", "old"), "old"),
-        (("--partition", "gpu"), None),
-        (("--gpus-per-task", "0"), None),
-    ],
-)
-def test_submit_reports_missing_gpus_before_it_writes_files(
-    robust201: RunCommand,
-    write_sweep: WriteSweep,
-    write_program: WriteProgram,
-    tmp_path: Path,
-    options: tuple[str, ...],
-    rejected_partition: str | None,
-) -> None:
-    write_program("sbatch", "echo 1")
-    write_program("sinfo", GPUS_ONLY_IN_PARTITION_GPU)
-    result = robust201("submit", "slurm", write_sweep(keys={"clean": {}}), *options)
-    if rejected_partition is None:
-        assert result.code == 0, result.err
-        return
-    line = result.error_line(2)
-    assert f"failed for partition {rejected_partition}: its nodes have no GPUs" in line
-    assert "--gpus-per-task 0" in line
-    assert not (tmp_path / "results").exists()
-
-
 @pytest.mark.parametrize(
     ("program_name", "script", "hint"),
     [
@@ -256,7 +224,11 @@ def test_real_array_is_requeued_and_gives_the_same_bytes_as_one_run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    keys = {"clean": {}, "fgsm": {"epsilons_255": [1]}, "aa_square": {"epsilons_255": [1, 8], "queries": 1500}}
+    keys = {
+        "clean": {},
+        "fgsm": {"epsilons": ["1/255"]},
+        "aa_square": {"epsilons": ["1/255", "8/255"], "queries": 1500},
+    }
     results = tmp_path / 'it\'s "100%" here'
     execution = {"part_minutes": 1e-9, "device": "cpu"}
     sweep = write_sweep(keys=keys, batch_size=1, results=str(results), execution=execution)
@@ -266,9 +238,9 @@ def test_real_array_is_requeued_and_gives_the_same_bytes_as_one_run(
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     submit = ("submit", "slurm", sweep, "--time", "10")
     assert "at most 32" in robust201(*submit, "--tasks", "33").error_line(2)
-    assert "invalid partition" in robust201(*submit, "--partition", "nowhere").error_line(2)
+    assert "invalid partition" in robust201(*submit, "--extra=--partition=nowhere").error_line(2)
     # The setup line tests quoting through the file, Slurm and the shell.
-    result = robust201(*submit, "--tasks", "2", "--max-parallel", "2", "--setup", 'echo "it\'s $SLURM_JOB_NAME"')
+    result = robust201(*submit, "--tasks", "2", "--setup", 'echo "it\'s $SLURM_JOB_NAME"')
     assert result.code == 0, result.err
     job = result.out.strip()
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import DatasetError
 from robust201.core.files import MAX_STATE_BYTES, read_file, read_text
 from robust201.core.records import Split
-from robust201.images.downloads.registry import SUMS_FILE, Checksum
+from robust201.images.downloads.registry import SUMS_FILE, Checksum, download
 from robust201.images.specs import UNKNOWN_COUNT, DatasetSpec
 
 _MAX_FILE_BYTES = 4 << 30
@@ -28,8 +28,8 @@ class LabelledImages(NamedTuple):
     decoder: Mapping[str, str] = MappingProxyType({})
 
 
-def read_verified(path: Path, checksum: Checksum | None) -> bytes:
-    """Read a whole file and check it against its published checksum, if there is one.
+def read_published(path: Path, download_name: str, *, verify: bool) -> bytes:
+    """Read a file of a download; with `verify`, check it against its published checksum.
 
     For CIFAR's binary version, only the checksum of the whole archive is published. The file is then compared with the
     hash that was recorded when the verified archive was unpacked.
@@ -43,7 +43,8 @@ def read_verified(path: Path, checksum: Checksum | None) -> bytes:
         raise DatasetError(
             f"Reading images failed for {path}: {error.strerror}. Check the path, or fetch the dataset again."
         ) from error
-    if checksum is not None:
+    checksum = download(download_name).members.get(path.name)
+    if verify and checksum is not None:
         if checksum.digest is None:
             checksum = Checksum("sha256", _recorded_sha256(path), checksum.size)
         hasher = checksum.hasher()
@@ -54,11 +55,9 @@ def read_verified(path: Path, checksum: Checksum | None) -> bytes:
 
 def _recorded_sha256(path: Path) -> str | None:
     sums_path = path.parent / SUMS_FILE
-    try:
-        sums = read_text(sums_path, MAX_STATE_BYTES)
-    except FileNotFoundError:
+    if not sums_path.exists():
         return None
-    digests_and_names = (line.split(maxsplit=1) for line in sums.splitlines())
+    digests_and_names = (line.split(maxsplit=1) for line in read_text(sums_path, MAX_STATE_BYTES).splitlines())
     return {fields[1]: fields[0] for fields in digests_and_names if len(fields) == 2}.get(path.name)
 
 
@@ -87,21 +86,20 @@ def check_labels(path: Path, labels: NDArray[np.integer], n_classes: int, *, fir
         )
 
 
-def read_files(
+def read_batches(
     spec: DatasetSpec,
-    folder: Path,
+    files: Iterable[Path],
     split: Split,
-    file_names: Iterable[str],
-    published_checksums: Mapping[str, Checksum] | None,
-    read: Callable[[Path, Checksum | None], LabelledImages],
+    download_name: str,
+    parse: Callable[[Path, bytes], LabelledImages],
+    *,
+    verify: bool,
 ) -> LabelledImages:
-    """Read and concatenate the files of a split.
-
-    `read` loads one file. If `published_checksums` has entries, the number of images is checked, too.
-    """
-    batches = [read(folder / name, published_checksums[name] if published_checksums else None) for name in file_names]
+    """Read, parse and concatenate the files of a split; `verify` checks their checksums and the number of images."""
+    files = [*files]
+    batches = [parse(file, read_published(file, download_name, verify=verify)) for file in files]
     images = np.concatenate([batch.images for batch in batches])
     labels = np.concatenate([batch.labels for batch in batches])
-    if published_checksums:
-        check_count(folder, len(labels), spec, split)
+    if verify:
+        check_count(files[0].parent, len(labels), spec, split)
     return LabelledImages(images, labels)
