@@ -58,12 +58,12 @@ def raise_error(_logits: torch.Tensor) -> None:
 INVALID_OUTPUTS = {
     "no batch axis": (
         lambda logits: logits.flatten(),
-        r"expected logits of shape \(21, classes\), got torch.float32 of shape \(105,",
+        r"expected logits of shape \(1, classes\), got torch.float32 of shape \(5,",
     ),
-    "too few images": (lambda logits: logits[1:], r"got shape \(20, 5\)"),
-    "predicted classes": (lambda logits: logits.argmax(dim=1), r"got torch.int64 of shape \(21,\)"),
+    "too few images": (lambda logits: logits[1:], r"got .* shape \(0, 5\)"),
+    "predicted classes": (lambda logits: logits.argmax(dim=1), r"got torch.int64 of shape \(1,\)"),
     "infinity": (
-        lambda logits: logits.index_fill(0, torch.tensor([3]), torch.inf),
+        lambda logits: logits.index_fill(0, torch.tensor([len(logits) - 1]), torch.inf),
         r"the logits of 1 of 21 images contain NaN or infinity",
     ),
     "random numbers": (
@@ -111,7 +111,7 @@ def test_evaluate_rejects_network_that_blocks_gradients(
     block_gradients: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
     """Gradient attacks would fail, and the network would look perfectly robust."""
-    fgsm = [{"fgsm": {"epsilons_255": [8]}}]
+    fgsm = [{"fgsm": {"epsilons": ["8/255"]}}]
     assert_evaluate_raises(
         EvaluationError,
         "its logits depend on the images, but",
@@ -125,7 +125,7 @@ def test_evaluate_rejects_network_that_blocks_gradients(
 def test_evaluate_accepts_attack_on_constant_logits_without_autograd_graph() -> None:
     constant_network = NetworkWithChangedLogits(lambda logits: torch.zeros_like(logits).detach())
     with pytest.warns(RobustWarning, match="the gradient of the loss is zero"):
-        frame = evaluate(constant_network, PIXELS, LABELS, ["clean", {"fgsm": {"epsilons_255": [8]}}], progress=False)
+        frame = evaluate(constant_network, PIXELS, LABELS, ["clean", {"fgsm": {"epsilons": ["8/255"]}}], progress=False)
     assert frame["accuracy"].nunique() == 1
 
 
@@ -142,15 +142,6 @@ def test_evaluate_warns_if_labels_use_only_the_first_half_of_the_classes(
     for warning in label_warnings:
         assert str(warning.message).startswith("The model has 10 classes, but all 50 labels are below 5. ")
         assert warning.filename == __file__
-
-
-def test_evaluate_warns_about_epsilons_in_wrong_unit() -> None:
-    with pytest.warns(UserWarning, match=r"0\.03 is in units of 1/255.*If 8/255 is meant, write 8"):
-        evaluate(TinyNetwork(), PIXELS, LABELS, [{"fgsm": {"epsilons_255": [0.03]}}], progress=False)
-    with pytest.warns(UserWarning, match=r"0\.0313 is in units of 1/255.*If 8/255 is meant, write 8"):
-        evaluate(TinyNetwork(), PIXELS, LABELS, [{"fgsm": {"epsilons_255": [0.0313]}}], progress=False)
-    with pytest.warns(UserWarning, match="write 8, or"):
-        attack("fgsm", TinyNetwork(), PIXELS, LABELS, epsilon_255=8 / 255)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +169,10 @@ def test_evaluate_warns_about_steps_too_short_for_epsilon(keys: Any, message: st
 
 
 def test_evaluate_warns_if_weaker_attack_beats_stronger_one() -> None:
-    keys = {"fgsm": {"epsilons_255": [16, 32]}, "pgd": {"epsilons_255": [16, 32], "rel_stepsize": 0.025}}
+    keys = {
+        "fgsm": {"epsilons": ["16/255", "32/255"]},
+        "pgd": {"epsilons": ["16/255", "32/255"], "rel_stepsize": 0.025},
+    }
     with pytest.warns(RobustWarning, match="single step stronger: fgsm against pgd at") as caught_warnings:
         frame = evaluate(TinyNetwork(), PIXELS, LABELS, keys, progress=False)
     fgsm, pgd = (frame[frame["key"] == key]["accuracy"].to_numpy() for key in keys)
@@ -218,7 +212,7 @@ def test_spatial_grids_reject_non_square_images(key: str) -> None:
 def test_evaluate_rejects_wrong_number_of_classes() -> None:
     assert_evaluate_raises(
         EvaluationError,
-        r"expected logits of shape \(21, 7\), got shape \(21, 5\).*correct the number of classes",
+        r"expected logits of shape \(1, 7\), got .*\(1, 5\).*correct the number of classes",
         n_classes=7,
     )
 
@@ -245,7 +239,7 @@ MALFORMED_IMAGES = {
 @pytest.mark.parametrize("case", MALFORMED_IMAGES)
 def test_evaluate_rejects_malformed_images(case: str) -> None:
     images, message = MALFORMED_IMAGES[case]
-    assert_evaluate_raises(DatasetError, rf"^Reading arguments failed for `images`.*{message}", images=images)
+    assert_evaluate_raises(DatasetError, rf"^Reading (arguments|images) failed for `images`.*{message}", images=images)
 
 
 def test_evaluate_clips_rounding_errors_of_floats_and_says_so() -> None:
@@ -272,7 +266,7 @@ def test_square_rejects_images_below_five_pixels_in_l2_and_l1(key: str, engine: 
 
 
 MALFORMED_LABELS = {
-    "too large": (np.where(np.arange(21) == 4, N_CLASSES, LABELS), r"image 4: expected 0 to 4, .*got 5 \(1 such"),
+    "too large": (np.where(np.arange(21) == 4, N_CLASSES, LABELS), r"expected labels 0 to 4, got 5 in row 4 \(1 such"),
     "too few": (LABELS[:-1], r"expected 21 integers, one per image, got int64 of shape \(20,\)"),
     "one-hot": (np.eye(N_CLASSES, dtype=int)[LABELS], r"got int64 of shape \(21, 5\).*`labels.argmax\(axis=1\)`"),
     "floats": (LABELS / 1, r"expected 21 integers.*got float64"),
@@ -282,9 +276,7 @@ MALFORMED_LABELS = {
 @pytest.mark.parametrize("case", MALFORMED_LABELS)
 def test_evaluate_rejects_malformed_labels(case: str) -> None:
     labels, message = MALFORMED_LABELS[case]
-    assert_evaluate_raises(
-        DatasetError, rf"^Reading (labels failed|arguments failed for `labels`).*{message}", labels=labels
-    )
+    assert_evaluate_raises(DatasetError, rf"^Reading labels failed.*{message}", labels=labels)
 
 
 WRONG_KEYS = {
@@ -342,8 +334,7 @@ def test_evaluate_rejects_wrong_options() -> None:
 def test_attack_rejects_wrong_arguments() -> None:
     for key, options, message in (
         ("fog", {}, r"'fog': it is not an attack. Use one of aa_apgd-ce, "),
-        ("pgd", {"epsilon": 0.5}, r"'pgd': its radius in Linf is set with epsilon_255, not epsilon\."),
-        ("pgd_l2", {"epsilon_255": 8}, r"'pgd_l2': its radius in L2 is set with epsilon, not epsilon_255"),
+        ("rot30", {"epsilon": 0.5}, r"'rot30': this attack has no epsilon"),
     ):
         with pytest.raises(ConfigError, match=message):
             attack(key, TinyNetwork(), PIXELS, LABELS, **options)

@@ -103,7 +103,7 @@ def test_summary_is_per_image_worst_case_over_attacks() -> None:
 
 
 def test_subset_results_match_results_on_all_images() -> None:
-    keys = ["clean", {"pgd": {"epsilons_255": [8], "steps": 4, "rel_stepsize": 0.5}}, {"gaussian_noise": {}}]
+    keys = ["clean", {"pgd": {"epsilons": ["8/255"], "steps": 4, "rel_stepsize": 0.5}}, {"gaussian_noise": {}}]
     table_of_all_images = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, **OPTIONS)
     table_of_subset = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, count=15, seed=0, **OPTIONS)
     pd.testing.assert_frame_equal(

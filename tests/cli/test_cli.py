@@ -288,7 +288,7 @@ def test_run_drains_on_ctrl_c_and_sigterm(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, executor: str, signal_number: signal.Signals
 ) -> None:
     results = tmp_path / "results"
-    keys = {"clean": {}, "pgd": {"epsilons_255": [1, 2, 3, 4], "steps": 200}}
+    keys = {"clean": {}, "pgd": {"epsilons": ["1/255", "2/255", "3/255", "4/255"], "steps": 200}}
     # One strength per part, so that draining is quick.
     sweep = write_sweep(keys=keys, batch_size=10, execution={"part_minutes": 1e-9})
     driver = Driver(sweep, "--executor", executor, "--workers", "1")

@@ -172,7 +172,10 @@ def test_custom_task_accepts_parameters_and_must_respect_its_epsilon(files: Path
 
 def test_custom_task_has_constraint_and_code_hash(files: Path) -> None:
     (files / "my_tasks.py").write_text(CUSTOM_TASKS)
-    keys = {"mine": {"file": "my_tasks.py", "norm": "Linf", "strengths": [8]}, "pgd": {"epsilons_255": [8], "steps": 3}}
+    keys = {
+        "mine": {"file": "my_tasks.py", "norm": "Linf", "strengths": [8]},
+        "pgd": {"epsilons": ["8/255"], "steps": 3},
+    }
     with pytest.warns(RobustWarning):
         table = evaluate(TinyNetwork(seed=0), IMAGES.images, IMAGES.labels, keys, normalisation=NORMALISATION)
     assert "withstand mine, pgd at epsilon 8/255 (Linf), each image under its worst attack" in table.summary
@@ -189,7 +192,7 @@ def test_custom_task_has_constraint_and_code_hash(files: Path) -> None:
 def test_evaluate_without_keys_runs_preset_quick(
     files: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick_keys = {"clean": {}, "fgsm": {"epsilons_255": [8]}, "pgd": {"epsilons_255": [8]}}
+    quick_keys = {"clean": {}, "fgsm": {"epsilons": ["8/255"]}, "pgd": {"epsilons": ["8/255"]}}
     monkeypatch.setitem(PRESETS, "quick", quick_keys)
     result = robust201(*make_arguments(keys=None, images=12))
     assert result.code == 0, result.err
@@ -327,14 +330,14 @@ def test_evaluate_reports_failure_during_an_attack_in_one_line(files: Path, robu
 
 
 def test_set_option_sets_parameters_of_keys(files: Path, robust201: RunCommand) -> None:
-    settings = ("--set", "pgd.steps=2", "--set", "pgd.epsilons_255=8", "--set", "pgd.rel_stepsize=1")
+    settings = ("--set", "pgd.steps=2", "--set", "pgd.epsilons=8/255", "--set", "pgd.rel_stepsize=1")
     result = robust201(*make_arguments(keys="clean,pgd", out="results.csv"), *settings)
     assert result.code == 0, result.err
     expected = evaluate(
         TinyNetwork(seed=0),
         IMAGES.images,
         IMAGES.labels,
-        ["clean", {"pgd": {"steps": 2, "epsilons_255": [8], "rel_stepsize": 1}}],
+        ["clean", {"pgd": {"steps": 2, "epsilons": ["8/255"], "rel_stepsize": 1}}],
         normalisation=NORMALISATION,
         progress=False,
     )

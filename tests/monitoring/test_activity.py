@@ -33,7 +33,7 @@ RUN_PROGRESS = {"measured_seconds": 100.0, "macs_per_second": 10.0, "evaluations
 @pytest.fixture
 def half_finished_plan(make_sweep: MakeSweep) -> Plan:
     """Plan of a sweep with finished clean accuracies and missing FGSM accuracies."""
-    config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}})
+    config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}})
     run_sweep(config, make_executor, filters=Filters(keys=("clean",)))
     return load_plan(config.results)
 
@@ -110,7 +110,7 @@ def test_status_reports_dead_driver_on_same_host_immediately(half_finished_plan:
 def test_progress_and_status_show_draining(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     from robust201.runtime import sweep
 
-    config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1]}})
+    config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons": ["1/255"]}})
     observed: list[str] = []
     drain_messages: list[str] = []
 

@@ -50,7 +50,7 @@ def evaluate_and_show_progress(monkeypatch: pytest.MonkeyPatch, **options: objec
     """Evaluate a network, and show the progress every 10 ms unless `options` contains ``progress=False``."""
     monkeypatch.setattr(evaluation_progress, "LINE_SECONDS", 0.01)
     monkeypatch.setattr(evaluation_progress, "_BAR_SECONDS", 0.01)
-    keys = ["clean", {"pgd": {"epsilons_255": [1, 8]}}]
+    keys = ["clean", {"pgd": {"epsilons": ["1/255", "8/255"]}}]
     robust201.evaluate(TinyNetwork(), IMAGES.images, IMAGES.labels, keys, normalisation=NORMALISATION, **options)
 
 

@@ -117,21 +117,6 @@ def test_export_writes_bits_instead_of_or_with_classes(folder: Path, tmp_path: P
     assert "`images/dataset=<dataset>/part-0.parquet`" in (folder / "README.md").read_text()
 
 
-def test_export_outcomes_requires_predictions_and_parquet(tmp_path: Path) -> None:
-    plan = make_plan((0,), measurements=("accuracy", "cm"))
-    with pytest.raises(ConfigError, match="the measurement `predictions` in the sweep is missing"):
-        export(tmp_path / "a", plan, formats=("parquet",), outcomes="bits")
-    plan = make_plan((0,), measurements=MEASUREMENTS)
-    with pytest.raises(ConfigError, match="--parquet is missing"):
-        export(tmp_path / "a", plan, outcomes="bits")
-    assert not (tmp_path / "a").exists()
-    export(tmp_path / "a", plan, formats=("parquet",))
-    with pytest.raises(ResultsError, match="export with --parquet --outcomes bits"):
-        RobustnessDataset(tmp_path / "a").outcomes("cifar10", "pgd", 8.0)
-    with pytest.raises(ResultsError, match="there is no table of images"):
-        RobustnessDataset(tmp_path / "a").images("cifar10")
-
-
 def rewrite_column(path: Path, column_name: str, values: list) -> None:
     table = pq.read_table(path)
     column_index = table.schema.get_field_index(column_name)

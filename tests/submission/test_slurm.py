@@ -224,7 +224,11 @@ def test_real_array_is_requeued_and_gives_the_same_bytes_as_one_run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    keys = {"clean": {}, "fgsm": {"epsilons_255": [1]}, "aa_square": {"epsilons_255": [1, 8], "queries": 1500}}
+    keys = {
+        "clean": {},
+        "fgsm": {"epsilons": ["1/255"]},
+        "aa_square": {"epsilons": ["1/255", "8/255"], "queries": 1500},
+    }
     results = tmp_path / 'it\'s "100%" here'
     execution = {"part_minutes": 1e-9, "device": "cpu"}
     sweep = write_sweep(keys=keys, batch_size=1, results=str(results), execution=execution)

@@ -130,7 +130,7 @@ def test_sweep_evaluates_several_recipes_of_another_space(
         network={},
         checkpoints=None,
         weights={"path": str(tmp_path / "store"), "recipe": ["plain", "pgd7"]},
-        keys={"clean": {}, "fgsm": {"epsilons_255": [8]}},
+        keys={"clean": {}, "fgsm": {"epsilons": ["8/255"]}},
     )
     result = robust201("run", "--allow-code", sweep)
     assert result.code == 0, result.err
