@@ -132,7 +132,7 @@ OPENING_FUNCTIONS = {"open", "read_bytes", "read_text", "FileIO"}
 """Names of functions that may open a path."""
 
 ALLOWED_CALLS: dict[str, set[str]] = {
-    "core/files.py": {"open", "os.open", "temporary_path.open"},
+    "core/files.py": {"path.open", "os.open", "temporary_path.open"},
     # Files of the system and of the package.
     "core/host.py": {"path.read_text"},
     "export/pool.py": {"Path('/proc/self/statm').read_text"},
