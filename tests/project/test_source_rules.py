@@ -88,12 +88,11 @@ def test_only_the_module_of_the_device_names_cuda() -> None:
 # --- Public names are unique within a folder --------------------------------------------------------------------------
 
 SHARED_NAMES = {
-    "reference": "modules of tasks define it for the reference engine",
-    "fused": "modules of tasks define it for the fused engine",
-    "single_run": "modules of AutoAttack's attacks define it for ensembles of these attacks",
-    "configure_library": "modules of AutoAttack's attacks define it for ensembles of these attacks",
+    "attack": "modules of attacks define it",
     "measure": "modules of measures define it for both engines",
     "yield_images": "modules of tasks without an attack define it for both engines",
+    "project_l2": "projections to balls and to hyperplanes",
+    "VERSION": "the format of results folders and that of shards",
 }
 """Names that several modules of a folder may define, with reasons."""
 
