@@ -73,8 +73,8 @@ def curves(
     To compare several weights of one architecture, give FILE:FUNCTION once, and --weights for each file.
     """
     from robust201.figures.formats import check_figure_name
-    from robust201.security import DEFAULT_ATTACKS, parse_attacks
     from robust201.security import curves as compute_curves
+    from robust201.security import minimum_norm_attacks, parse_attacks
 
     if out is not None and out.suffix == ".csv":
         check_output_file(out)
@@ -82,7 +82,7 @@ def curves(
         check_figure_name(out)
     files_by_name = name_networks(networks, weights or [], command="curves", min_networks=1)
     normalisation = read_normalisation(mean, std)
-    parsed_attacks = read_keys(keys or ",".join(DEFAULT_ATTACKS.get(norm, ())) or None, settings or [])
+    parsed_attacks = read_keys(keys or ",".join(minimum_norm_attacks(norm)) or None, settings or [])
     if parsed_attacks is not None:
         parse_attacks(norm, parsed_attacks)  # before the user's files are executed
     image_set = load_data(
