@@ -47,7 +47,7 @@ from robust201.statistics.attack_flags import (
     KeyAndStrength,
     find_flags,
 )
-from robust201.statistics.intervals import accuracy_intervals
+from robust201.statistics.intervals import accuracy_intervals, is_at_chance
 from robust201.tasks import (
     CORRUPTIONS,
     FEW_CLASSES,
@@ -231,9 +231,9 @@ def evaluate(
             the other images of the batch; or its logits or gradients are NaN or infinite in an attack.
 
     Warns:
-        RobustWarning: the module seems to end in a softmax or sigmoid, computes in half precision, or is not more
-            accurate than chance; an attack's steps are too short to reach its epsilon, a weaker attack beats a stronger
-            one, or there is another sign of a weak attack (docs/trust.md).
+        RobustWarning: the module's outputs seem to be bounded, such as by a softmax, it computes in half precision, or
+            is not more accurate than chance on clean images; an attack's steps are too short to reach its epsilon, a
+            weaker attack beats a stronger one, or there is another sign of a weak attack (docs/trust.md).
     """
     keys = "quick" if keys is None else keys
     preset = _find_preset(keys)
@@ -304,7 +304,7 @@ def evaluate(
         protocols,
         preset,
         key_results.distances,
-        context.classifier.notices,
+        key_results.notices,
     )
 
 
@@ -320,11 +320,13 @@ class _KeyResults(NamedTuple):
         rows: rows of the table.
         outcomes: per-image outcomes by key and strength.
         distances: per-image distances by key, up to the largest strength.
+        notices: warnings that the network's accuracies are doubtful.
     """
 
     rows: list[dict[str, Any]]
     outcomes: dict[tuple[str, float], NDArray[np.bool_]]
     distances: dict[str, NDArray[np.float64]]
+    notices: list[str]
 
 
 def _first_images(images: ImageSet, count: int | None) -> ImageSet:
@@ -346,7 +348,7 @@ def _evaluate_keys(
     progress: ProgressOption,
 ) -> _KeyResults:
     """Evaluate all images under all keys."""
-    key_results = _KeyResults([], {}, {})
+    key_results = _KeyResults([], {}, {}, [*context.classifier.notices])
     evaluation_progress.n_evaluations = sum(len(parameters.strengths) for _, parameters in parsed_keys)
     for task, parameters in parsed_keys:
         evaluation_progress.begin_key(task.key, parameters.strengths, len(image_set))
@@ -365,7 +367,23 @@ def _evaluate_keys(
         for result in results:
             if PREDICTIONS in result.values:
                 key_results.outcomes[task.key, result.strength] = result.values[PREDICTIONS] == image_set.labels
+        if task.key == "clean" and (notice := _describe_chance(context.classifier, results[0])) is not None:
+            warnings.warn(notice, RobustWarning, stacklevel=3)
+            key_results.notices.append(notice)
     return key_results
+
+
+def _describe_chance(classifier: Classifier, result: EvaluationResult) -> str | None:
+    """Return that a network's clean accuracy is not above chance; None if it is, or if there are too few images."""
+    n_correct, _ = summarise(result.values)
+    n_images, n_classes = result.part.unit.n_images, classifier.n_classes
+    if not is_at_chance(n_correct / n_images, n_images, n_classes):
+        return None
+    return (
+        f"{type(classifier.network).__name__} classifies {n_correct:,} of {n_images:,} images correctly, which is not "
+        f"significantly more than by chance (1 of {n_classes:,} classes). Check the normalisation, the order of the "
+        "colour channels and of the classes, and the weights."
+    )
 
 
 def _adapt_images(images: ImageSet, classifier: Classifier) -> ImageSet:
@@ -992,7 +1010,7 @@ def _warn_of_weak_attacks(
     flags = find_flags("", results, n_images=n_images, n_classes=n_classes, flag_any_difference=True)
     flags_by_check: dict[str, list[AttackFlag]] = {}
     for flag in flags:
-        if flag.check != AT_CHANCE:  # reported before the attacks
+        if flag.check != AT_CHANCE:  # reported by `_describe_chance`
             flags_by_check.setdefault(flag.check, []).append(flag)
     for flags_of_check in flags_by_check.values():
         clearest_flag = max(flags_of_check, key=lambda flag: flag.networks[0][1] - flag.networks[0][2])

@@ -45,7 +45,7 @@ def test_evaluate_attack_and_show_accept_grey_images(channel_axis: int) -> None:
 
 def test_evaluate_rejects_grey_images_for_rgb_network() -> None:
     with pytest.raises(
-        EvaluationError, match=r"images of shape \(21, 1, 8, 8\), it raised .*channels.*Correct the network"
+        EvaluationError, match=r"images of shape \(1, 1, 8, 8\), it raised .*channels.*Correct the network"
     ):
         evaluate(make_network(3), PIXELS[:, :1], LABELS, ["clean"], progress=False)
     with pytest.raises(ConfigError, match=r"the normalisation has 3 channels, but the images have 1\. Both need"):

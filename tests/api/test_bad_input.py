@@ -58,12 +58,12 @@ def raise_error(_logits: torch.Tensor) -> None:
 INVALID_OUTPUTS = {
     "no batch axis": (
         lambda logits: logits.flatten(),
-        r"expected logits of shape \(21, classes\), got torch.float32 of shape \(105,",
+        r"expected logits of shape \(1, classes\), got torch.float32 of shape \(5,",
     ),
-    "too few images": (lambda logits: logits[1:], r"got shape \(20, 5\)"),
-    "predicted classes": (lambda logits: logits.argmax(dim=1), r"got torch.int64 of shape \(21,\)"),
+    "too few images": (lambda logits: logits[1:], r"got .* shape \(0, 5\)"),
+    "predicted classes": (lambda logits: logits.argmax(dim=1), r"got torch.int64 of shape \(1,\)"),
     "infinity": (
-        lambda logits: logits.index_fill(0, torch.tensor([3]), torch.inf),
+        lambda logits: logits.index_fill(0, torch.tensor([len(logits) - 1]), torch.inf),
         r"the logits of 1 of 21 images contain NaN or infinity",
     ),
     "random numbers": (
@@ -212,7 +212,7 @@ def test_spatial_grids_reject_non_square_images(key: str) -> None:
 def test_evaluate_rejects_wrong_number_of_classes() -> None:
     assert_evaluate_raises(
         EvaluationError,
-        r"expected logits of shape \(21, 7\), got shape \(21, 5\).*correct the number of classes",
+        r"expected logits of shape \(1, 7\), got .*\(1, 5\).*correct the number of classes",
         n_classes=7,
     )
 

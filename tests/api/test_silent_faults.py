@@ -90,10 +90,10 @@ class ModelOutput:
 
 
 MULTIPLE_OUTPUTS: dict[str, tuple[Callable[[torch.Tensor], Any], str, str]] = {
-    "tuple": (lambda logits: (logits, -logits), r"tuple \(\[0\]: float32 \(20, 10\), \[1\]: float32", r"\[0\]"),
+    "tuple": (lambda logits: (logits, -logits), r"tuple \(\[0\]: float32 \(1, 10\), \[1\]: float32", r"\[0\]"),
     "dict": (lambda logits: {"aux": -logits, "logits": logits}, r"dict \(\['aux'\]: float32", r"\['logits'\]"),
+    "dict without logits": (lambda logits: {"loss": None, "scores": logits}, r"dict \(\['loss'\]", r"\['scores'\]"),
     "dataclass": (lambda logits: ModelOutput(None, logits), r"ModelOutput \(\.loss: .*\.logits: f", r"\.logits"),
-    "nothing": (lambda _logits: None, "an object of type NoneType", r"\[0\]"),
 }
 
 
@@ -112,6 +112,18 @@ def test_outputs_that_are_not_one_tensor_are_rejected(case: str, core: nn.Module
         robust201.curves(network, images, progress=False)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda _logits: None, "NoneType. End its forward with a `return`"),
+        (lambda logits: logits.detach().numpy(), r"ndarray of shape \(1, 10\).*torch\.as_tensor"),
+    ],
+)
+def test_outputs_without_tensors_are_rejected(change: Any, message: str, core: nn.Module, images: ImageSet) -> None:
+    with pytest.raises(NetworkError, match=message):
+        robust201.evaluate(Changed(core, change_logits=change), images, keys=["clean"], progress=False)
+
+
 def test_wrapped_network_with_several_outputs_has_the_accuracy_of_a_loop(core: nn.Module, images: ImageSet) -> None:
     network = Changed(core, change_logits=lambda logits: (logits, logits.flip(1)))
 
@@ -127,6 +139,41 @@ def test_wrapped_network_with_several_outputs_has_the_accuracy_of_a_loop(core: n
     expected = [loop_accuracy(Logits(), images), loop_accuracy(Logits(), images, 8 / 255)]
     assert accuracies_of(Logits(), images, "clean", FGSM) == expected
     assert expected[0] > 0.9
+
+
+# --- outputs that are bounded or masked -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", [nn.Tanh(), nn.Hardtanh(), nn.Hardtanh(-3, 3), nn.Hardsigmoid(), nn.ReLU6()], ids=str)
+def test_bounded_heads_are_reported(head: nn.Module, core: nn.Module, images: ImageSet) -> None:
+    network = nn.Sequential(core, head)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        accuracies = accuracies_of(network, images, "clean", FGSM)
+    assert accuracies == [loop_accuracy(network, images), loop_accuracy(network, images, 8 / 255)]
+    assert str(caught[0].message).startswith("Sequential seems to end in a ")
+
+
+@pytest.mark.parametrize("factor", [1e-3, 0.05, 1.0, 1e3])
+@pytest.mark.parametrize("head", [nn.Identity(), nn.LogSoftmax(dim=1)], ids=str)
+def test_logits_of_any_size_have_no_notice(factor: float, head: nn.Module, core: nn.Module, images: ImageSet) -> None:
+    network = Changed(core, change_logits=lambda logits: head(factor * logits))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert accuracies_of(network, images, "clean")[0] > 0.9
+
+
+def test_masked_classes_change_no_accuracy_and_infinite_masks_have_their_own_advice(
+    core: nn.Module, images: ImageSet
+) -> None:
+    def mask(value: float) -> nn.Module:
+        return Changed(
+            core, change_logits=lambda logits: torch.cat([logits, torch.full((len(logits), 90), value)], dim=1)
+        )
+
+    assert accuracies_of(mask(-1e9), images, "clean", FGSM) == accuracies_of(core, images, "clean", FGSM)
+    with pytest.raises(NetworkError, match=r"-infinity .* large negative logit, such as -1e4"):
+        accuracies_of(mask(-torch.inf), images, "clean")
 
 
 # --- gradients and logits that are not finite -------------------------------------------------------------------------
@@ -277,15 +324,29 @@ class Quantised(nn.Module):
 def without_gradients(core: nn.Module, kind: str) -> nn.Module:
     if kind == "quantised":
         return Quantised(core)
+    if kind == "almost detached":
+        return AlmostDetached(core, 1e-12)
     if kind == "detached":
         return Changed(core, change_logits=lambda logits: logits.detach())
     return Changed(core, lambda images: torch.from_numpy((images.detach().numpy() * 255).round() / 255).float())
 
 
+class AlmostDetached(nn.Module):
+    """A network whose logits depend on the images through a detached copy, and hardly through the graph."""
+
+    def __init__(self, core: nn.Module, share: float) -> None:
+        super().__init__()
+        self.core, self.share = core, share
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.core(images.detach()) + self.share * self.core(1 - images)
+        return logits
+
+
 BLACK_BOX_KEYS = {"aa_square": {"epsilons": ["4/255"], "queries": 20}, "rot10": {"rotations": 5}}
 
 
-@pytest.mark.parametrize("kind", ["quantised", "detached", "another library"])
+@pytest.mark.parametrize("kind", ["quantised", "detached", "almost detached", "another library"])
 def test_networks_without_gradients_withstand_only_attacks_without_gradients(
     kind: str, core: nn.Module, images: ImageSet
 ) -> None:

@@ -104,6 +104,9 @@ def test_select_restricts_networks_and_keys(folder, folders_by_weights):
     assert list(dataset.select([2]).rank("cifar10", "pgd").sort_index().index) == ["2@e12-s0", "2@e200-s0"]
     assert list(dataset.select("10@e200-s0").rank("cifar10", "pgd").index) == ["10@e200-s0"]
     assert dataset.select(keys="pgd").keys_all == ["clean", "pgd"]
+    for names in ([2], ["2@e12-s0", "10@e200-s0"]):
+        chosen = dataset.select(names, keys="clean").query(measure="accuracy", weights="e12-s0")
+        assert chosen == single_dataset.select([2], keys="clean").query(measure="accuracy")
     assert single_dataset.select().files is single_dataset.files
     selected_dataset = single_dataset.select([2], keys=["clean"])
     assert (selected_dataset.to_frame()["architecture"].tolist(), selected_dataset.keys_all) == ([2], ["clean"])

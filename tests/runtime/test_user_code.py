@@ -324,7 +324,7 @@ def test_user_files_that_cannot_be_loaded_are_rejected(
         (MODELS.replace('"narrow"', '"thin"'), "KeyError: 'narrow'"),
         (
             MODELS.replace("n_classes)\n\n    def", "7)\n\n    def"),
-            "expected logits of shape (10, 10), got shape (10, 7)",
+            "expected logits of shape (1, 10), got torch.float32 of shape (1, 7)",
         ),
         (MODELS.replace("return self.head(", "return float('nan') * self.head("), "images contain NaN or infinity"),
     ],

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import nn
@@ -19,6 +19,18 @@ from robust201.models.model import CompiledNetwork, Objective
 from robust201.models.watch import Watch, is_transformed
 
 _Network = TypeVar("_Network", bound=nn.Module)
+
+_N_PROBED_IMAGES = 4
+"""Maximum number of images on which gradients are compared with changes of the logits."""
+
+_PROBE_STEP = 4 / 255
+"""Change of each pixel towards grey in this comparison."""
+
+_MAX_CHANGE_RATIO = 100.0
+"""Maximum change of the logits relative to the change that a gradient allows. Kinks of ReLUs cause far less."""
+
+_MIN_CHANGE = 1e-3
+"""Minimum change, relative to the largest logit, that rounding in float32 does not cause."""
 
 
 def cast_convolutions(network: _Network, dtype: torch.dtype) -> _Network:
@@ -63,7 +75,8 @@ def _describe_output(output: object) -> str:
         return f"{str(output.dtype).removeprefix('torch.')} {tuple(output.shape)}"
     named_elements = _elements_of(output)
     if not named_elements:
-        return f"an object of type {type(output).__name__}"
+        shape = getattr(output, "shape", None)
+        return f"an object of type {type(output).__name__}{'' if shape is None else f' of shape {shape}'}"
     elements = ", ".join(f"{name}: {_describe_output(element)}" for name, element in named_elements.items())
     return f"{type(output).__name__} ({elements})"
 
@@ -80,12 +93,14 @@ def _elements_of(output: object) -> dict[str, object]:
 
 
 def _wrapping_advice(output: object) -> str:
-    selection = next(
-        (name for name, element in _elements_of(output).items() if "logits" in name and element is not None), "[0]"
-    )
+    if output is None:
+        return "End its forward with a `return` of the logits."
+    selections = [name for name, element in _elements_of(output).items() if isinstance(element, torch.Tensor)]
+    selections.sort(key=lambda name: "logits" not in name)
+    result = f"self.network(images){selections[0]}" if selections else "torch.as_tensor(self.network(images))"
     return (
         "Wrap the network in a torch.nn.Module whose forward returns the logits alone, such as "
-        f"`return self.network(images){selection}` if the logits are there."
+        f"`return {result}` if these are the logits."
     )
 
 
@@ -190,16 +205,30 @@ class Classifier(nn.Module):
         return logits
 
     def _has_gradient(self, pixels: torch.Tensor) -> bool:
-        """Return whether the logits have a gradient with respect to the pixels, from a pass of one image.
+        """Return whether the logits of some images have a gradient that explains how they change with the pixels.
 
         Only computing the gradient tells: `requires_grad` may stem from hidden parameters, and operations without a
-        derivative, such as quantised ones, are nodes of autograd's graph.
+        derivative, such as quantised ones, are nodes of autograd's graph. A network that is partly detached has a
+        gradient, but its logits change far more than the gradient allows.
         """
-        image = pixels[:1].detach().clone().requires_grad_()
-        logits = self._network_logits(image)
+        images = pixels[: min(_N_PROBED_IMAGES, self.micro_batch or len(pixels))].detach().clone().requires_grad_()
+        logits = self._network_logits(images)
+        weights = torch.linspace(-1, 1, logits.shape[-1], device=logits.device)  # a sum of probabilities is constant
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns about operations without a derivative
-            return logits.requires_grad and torch.autograd.grad(logits.sum(), [image], allow_unused=True)[0] is not None
+            if not logits.requires_grad:
+                return False
+            gradients = torch.autograd.grad((logits * weights).sum(), [images], allow_unused=True)
+        gradient = cast("torch.Tensor | None", gradients[0])
+        if gradient is None or self.precision != "fp32" or self.dtype in {torch.float16, torch.bfloat16}:
+            return gradient is not None
+        with torch.no_grad():
+            logits_nearby = self._network_logits(images + (0.5 - images).sign() * _PROBE_STEP)
+            change = ((logits_nearby - logits) * weights).sum(dim=1).abs().sum()
+            allowed_change = _MAX_CHANGE_RATIO * _PROBE_STEP * gradient.abs().sum()
+            rounding = _MIN_CHANGE * logits.abs().amax(dim=1).sum()
+            # A gradient of exactly 0 is no sign, because ReLUs may be inactive. NaN, which `Watch` finds, is not above.
+            return not bool((change > allowed_change + rounding) & (allowed_change > 0))
 
     def _reject_hidden_gradient(self, pixels: torch.Tensor, logits: torch.Tensor) -> None:
         """Reject a network whose logits depend on the image but have no gradient, because it would seem robust."""
@@ -209,8 +238,9 @@ class Classifier(nn.Module):
         if not self._is_constant:
             raise EvaluationError(
                 f"Computing a gradient failed for {type(self.network).__name__}: its logits depend on the images, but "
-                "have no gradient (because of torch.no_grad, detach or another library). Gradient attacks would make "
-                "the network look robust. Correct the network, or use only attacks without gradients."
+                "have no gradient, or one that is far too small (because of torch.no_grad, detach or another library). "
+                "Gradient attacks would make the network look robust. Correct the network, or use only attacks without "
+                "gradients."
             )
 
     def watched(self, watch: Watch) -> "Classifier":

@@ -56,8 +56,7 @@ class LoadedNetwork:
         """Check the network's outputs, at the first call only (see `check_compiled`); `limit` must be called first."""
         if self._is_checked:
             return
-        # A sweep compares accuracies with chance when it is verified, because many cells cannot be trained.
-        checked_images = CheckedImages.of(images, self.classifier.device)._replace(labels=None)
+        checked_images = CheckedImages.of(images, self.classifier.device)
         if self.model is None:
             check_network(self.classifier, checked_images, name=name, n_classes=images.n_classes)
         else:
