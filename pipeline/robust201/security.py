@@ -59,11 +59,6 @@ def curves(
     Warns:
         RobustWarning: the attacks did not fool a network on some images at any distance, or see `evaluate`.
     """
-    if norm not in CONSTRAINTS:
-        raise ConfigError(
-            f"Computing curves failed for norm {norm!r}: expected one of {', '.join(CONSTRAINTS)}."
-            f"{did_you_mean(str(norm), CONSTRAINTS)}"
-        )
     keys = parse_attacks(norm, attacks)
     networks_by_name = networks if isinstance(networks, Mapping) else name_networks(_as_list(networks))
     image_set = as_image_set(images, labels)
@@ -101,6 +96,11 @@ def parse_attacks(
     norm: str, attacks: str | Mapping[str, Mapping[str, Any]] | Sequence[str] | None
 ) -> dict[str, dict[str, Any]]:
     """Parse the attacks of `curves` and their parameters; each must be a minimum-norm attack."""
+    if norm not in CONSTRAINTS:
+        raise ConfigError(
+            f"Computing curves failed for norm {norm!r}: expected one of {', '.join(CONSTRAINTS)}."
+            f"{did_you_mean(str(norm), CONSTRAINTS)}"
+        )
     requested = DEFAULT_ATTACKS[norm] if attacks is None else attacks
     listed_attacks = [requested] if isinstance(requested, str) else list(requested)
     fields = {key: dict(requested[key]) if isinstance(requested, Mapping) else {} for key in listed_attacks}
