@@ -56,11 +56,6 @@ def curves(
     Warns:
         RobustWarning: the attacks did not fool a network on some images at any distance, or see `evaluate`.
     """
-    if norm not in CONSTRAINTS:
-        raise ConfigError(
-            f"Computing curves failed for norm {norm!r}: expected one of {', '.join(CONSTRAINTS)}."
-            f"{did_you_mean(str(norm), CONSTRAINTS)}"
-        )
     keys = parse_attacks(norm, attacks)
     networks_by_name = networks if isinstance(networks, Mapping) else name_networks(_as_list(networks))
     image_set = as_image_set(images, labels)
@@ -94,16 +89,16 @@ def _warn_of_failures(security_curves: SecurityCurves, attacks: Sequence[str]) -
             warnings.warn(message, RobustWarning, stacklevel=3)
 
 
-def minimum_norm_attacks(norm: str) -> list[str]:
-    """Return the keys of the minimum-norm attacks in a norm."""
-    return [key for key, task in TASKS.items() if task.finds_distances and task.norm == norm]
-
-
 def parse_attacks(
     norm: str, attacks: str | Mapping[str, Mapping[str, Any]] | Sequence[str] | None
 ) -> dict[str, dict[str, Any]]:
     """Parse the attacks of `curves` and their parameters; each must be a minimum-norm attack."""
-    known_attacks = minimum_norm_attacks(norm)
+    if norm not in CONSTRAINTS:
+        raise ConfigError(
+            f"Computing curves failed for norm {norm!r}: expected one of {', '.join(CONSTRAINTS)}."
+            f"{did_you_mean(str(norm), CONSTRAINTS)}"
+        )
+    known_attacks = [key for key, task in TASKS.items() if task.finds_distances and task.norm == norm]
     requested = known_attacks if attacks is None else attacks
     listed_attacks = [requested] if isinstance(requested, str) else list(requested)
     fields = {key: dict(requested[key]) if isinstance(requested, Mapping) else {} for key in listed_attacks}
