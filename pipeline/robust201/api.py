@@ -20,6 +20,14 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import nn
 
+from robust201.analysis.attack_flags import (
+    AT_CHANCE,
+    ZERO_GRADIENTS,
+    Accuracies,
+    AttackFlag,
+    KeyAndStrength,
+    find_flags,
+)
 from robust201.analysis.evaluation import Comparison, Evaluation, compare_evaluations
 from robust201.analysis.robustbench import DATASET, LEADERBOARDS, N_CLASSES, check_images
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning, did_you_mean
@@ -39,14 +47,6 @@ from robust201.monitoring.evaluation_progress import EvaluationProgress, Progres
 from robust201.planning.config import parse_custom_task
 from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
-from robust201.statistics.attack_flags import (
-    AT_CHANCE,
-    ZERO_GRADIENTS,
-    Accuracies,
-    AttackFlag,
-    KeyAndStrength,
-    find_flags,
-)
 from robust201.statistics.intervals import accuracy_intervals, is_at_chance
 from robust201.tasks import (
     CORRUPTIONS,
@@ -64,7 +64,7 @@ from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
 from robust201.tasks.corruptions.generator import MIN_IMAGE_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import has_predictions, summarise
-from robust201.tasks.parameters import Parameters, Spatial, Square
+from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import perturb
 from robust201.tasks.user_task import UserTask
 from robust201.weights.loading import fill_network, read_weights
@@ -980,7 +980,7 @@ _N_GRADIENT_IMAGES = 64
 
 
 def _is_black_box(task: Task) -> bool:
-    return issubclass(task.model, Square | Spatial)
+    return task.role == "black box"
 
 
 def _measure_zero_gradients(context: Context, image_set: ImageSet) -> float:

@@ -28,10 +28,12 @@ from robust201.tasks.parameters import (
     Attack,
     Corruption,
     FabTargeted,
+    Fgsm,
     Fmn,
     Parameters,
     Pgd,
     PgdVariant,
+    Role,
     Spatial,
     Square,
     Standard,
@@ -87,7 +89,8 @@ class Task:
         defaults: default parameters of the key where they differ from those of the class.
         procedure: how an attack is run.
         constraint: the ball that contains the perturbed images; None if they are unbounded.
-        attack: key of the same attack in the Linf norm; the key itself for any other task.
+        attack: key of the same attack in the Linf norm; empty if the task is no attack.
+        group: group of a corruption (Hendrycks and Dietterich, ICLR 2019), which figures show together.
         engines: engines that have the task.
         columns: a measure's columns, unless its parameters select others (see `with_parameters`); empty for a
             perturbation, whose columns follow from the sweep's measurements.
@@ -106,6 +109,7 @@ class Task:
     procedure: Procedure = Procedure()
     constraint: Constraint | None = None
     attack: str = ""
+    group: str = ""
     engines: tuple[str, ...] = ENGINES
     columns: tuple[str, ...] = ()
     semantics_version: int = 1
@@ -144,6 +148,11 @@ class Task:
             ValueError: a field is invalid (pydantic's ValidationError is a subclass).
         """
         return self.model(**self.complete(fields))
+
+    @property
+    def role(self) -> Role:
+        """Kind of the attack (see `Role`)."""
+        return self.model.role
 
     @property
     def finds_distances(self) -> bool:
@@ -317,7 +326,19 @@ def _attack(
     **defaults: Any,
 ) -> Task:
     defaults = {"epsilons": _EPSILONS[norm]} | defaults
-    return Task(key, "attack", model, module, passes, defaults, procedure, CONSTRAINTS[norm], key, engines, name=name)
+    return Task(
+        key,
+        "attack",
+        model,
+        module,
+        passes,
+        defaults,
+        procedure,
+        CONSTRAINTS[norm],
+        attack=key,
+        engines=engines,
+        name=name,
+    )
 
 
 def _attack_in_all_norms(
@@ -352,26 +373,26 @@ def _grid(key: str, name: str, **defaults: Any) -> Task:
     )
 
 
-def _corruption(key: str, images_version: int = 1, name: str = "") -> Task:
-    return Task(key, "corruption", Corruption, "corruption", images_version=images_version, name=name)
+def _corruption(key: str, group: str, images_version: int = 1, name: str = "") -> Task:
+    return Task(key, "corruption", Corruption, "corruption", group=group, images_version=images_version, name=name)
 
 
 _CORRUPTION_TASKS = (
-    _corruption("brightness"),
-    _corruption("contrast"),
-    _corruption("defocus_blur"),
-    _corruption("elastic_transform"),
-    _corruption("fog"),
-    _corruption("frost"),
-    _corruption("gaussian_noise"),
-    _corruption("glass_blur"),
-    _corruption("impulse_noise"),
-    _corruption("jpeg_compression", name="JPEG compression"),
-    _corruption("motion_blur", images_version=2),
-    _corruption("pixelate"),
-    _corruption("shot_noise"),
-    _corruption("snow", images_version=2),
-    _corruption("zoom_blur"),
+    _corruption("brightness", "weather"),
+    _corruption("contrast", "digital"),
+    _corruption("defocus_blur", "blur"),
+    _corruption("elastic_transform", "digital"),
+    _corruption("fog", "weather"),
+    _corruption("frost", "weather"),
+    _corruption("gaussian_noise", "noise"),
+    _corruption("glass_blur", "blur"),
+    _corruption("impulse_noise", "noise"),
+    _corruption("jpeg_compression", "digital", name="JPEG compression"),
+    _corruption("motion_blur", "blur", images_version=2),
+    _corruption("pixelate", "digital"),
+    _corruption("shot_noise", "noise"),
+    _corruption("snow", "weather", images_version=2),
+    _corruption("zoom_blur", "blur"),
 )
 
 CORRUPTIONS = tuple(task.key for task in _CORRUPTION_TASKS)
@@ -402,7 +423,7 @@ TASKS: dict[str, Task] = {
             _standard_passes,
             Procedure("sample", "correct", None, _stages),
         ),
-        _attack("fgsm", "FGSM", Attack, "fgsm", lambda _p, _c: 5.0, Procedure("image"), epsilons=PAPER_FGSM_EPSILONS),
+        _attack("fgsm", "FGSM", Fgsm, "fgsm", lambda _p, _c: 5.0, Procedure("image"), epsilons=PAPER_FGSM_EPSILONS),
         _attack("pgd", "PGD", Pgd, "pgd", _pgd_passes),
         _attack("pgd_linf7", "PGD-7", PgdVariant, "pgd", _pgd_passes, epsilons=_PGD_7_EPSILONS, steps=7),
         _attack("pgd_l2", "PGD-L2", PgdVariant, "pgd", _pgd_passes, norm="L2", steps=100),

@@ -25,6 +25,9 @@ MAX_GRID_POINTS = 10_000
 """Maximum number of grid points. The coordinates of all points are in memory at once, and take 8 kB per point for
 images of 32x32 pixels."""
 
+Role = Literal["single step", "white box", "black box", "nearest", "ensemble"]
+"""Kind of an attack: one gradient, many gradients, queries only, the nearest boundary, or several attacks."""
+
 Severity = Annotated[int, Field(ge=1, le=5)]
 
 
@@ -50,6 +53,9 @@ class Parameters(StrictModel):
 
     only_in: ClassVar[Mapping[str, Norm]] = {}
     """Parameters that exist in one norm only, with this norm."""
+
+    role: ClassVar[Role] = "white box"
+    """What an attack is compared with in searches for weak attacks (`analysis.attack_flags`)."""
 
     @classmethod
     def field_names(cls, norm: Norm | None) -> tuple[str, ...]:
@@ -117,7 +123,7 @@ def sort_strengths(strengths: tuple[float, ...], name: str) -> tuple[float, ...]
 
 
 class Attack(Parameters):
-    """Parameters of an attack in a norm ball. The fast gradient sign method (Goodfellow et al., 2015) has no others."""
+    """Base class of the parameters of attacks in a norm ball."""
 
     norm: Norm
     """Norm of the ball, given by the key."""
@@ -153,6 +159,12 @@ class Attack(Parameters):
     @property
     def strengths(self) -> tuple[float, ...]:
         return sort_strengths(tuple(map(CONSTRAINTS[self.norm].strength_of, self.epsilons)), "epsilons")
+
+
+class Fgsm(Attack):
+    """Fast gradient sign method (Goodfellow et al., 2015): one step of size epsilon, no random start."""
+
+    role: ClassVar[Role] = "single step"
 
 
 _SUFFICIENT_PATH_RADII = 2.5
@@ -260,6 +272,7 @@ class ApgdTargeted(Apgd):
 class FabTargeted(Attack):
     """Fast adaptive boundary attack towards one target class after the other, as in AutoAttack."""
 
+    role: ClassVar[Role] = "nearest"
     steps: PositiveInt = 100
     """Number of iterations."""
     targets: PositiveInt = 9
@@ -279,6 +292,7 @@ def _untileable_reason(norm: Norm, height: int, width: int) -> str | None:
 class Square(Attack):
     """Square attack (Andriushchenko et al., 2020; in an L1 ball Croce and Hein, 2021), as in AutoAttack."""
 
+    role: ClassVar[Role] = "black box"
     queries: PositiveInt = 5000
     """Maximum number of queries per image."""
     restarts: PositiveInt = 1
@@ -293,6 +307,7 @@ class Square(Attack):
 class Standard(Attack):
     """AutoAttack's standard version (Croce and Hein, 2020): APGD-CE, APGD-T, FAB-T and Square."""
 
+    role: ClassVar[Role] = "ensemble"
     min_classes: ClassVar[int] = 4
     steps: PositiveInt = 100
     """Number of steps of APGD-CE, APGD-T and FAB-T."""
@@ -340,6 +355,7 @@ class Fmn(Attack):
 class Spatial(Parameters):
     """A grid of evenly spaced rotations and translations (Engstrom et al., 2019)."""
 
+    role: ClassVar[Role] = "black box"
     rotations: PositiveInt = 31
     """Number of angles."""
     max_rotation: Annotated[float, Field(gt=0, le=180)] = 30.0

@@ -10,11 +10,11 @@ import torch
 
 from robust201.tasks.attack_kit.batching import BatchedModel
 from robust201.tasks.attack_kit.samples import Samples
-from robust201.tasks.parameters import Attack
+from robust201.tasks.parameters import Fgsm
 from robust201.tasks.perturbations.pgd import project_to_cube
 
 
-def attack(model: BatchedModel, samples: Samples, _options: Attack) -> torch.Tensor:
+def attack(model: BatchedModel, samples: Samples, _options: Fgsm) -> torch.Tensor:
     """Return each image after one step."""
     images, rows = samples.by_image()
     direction = model.loss_and_gradient(images.clean, images.labels)[2].sign()[rows]
