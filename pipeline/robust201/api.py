@@ -731,7 +731,6 @@ class _CommonArguments:
                 key=key,
                 engine=self.engine,
                 model=compiled,
-                model_batch=None if compiled is None else self.batch_size,
             )
 
     def shared_protocol(self, images: ImageSet, classifier: Classifier) -> dict[str, Any]:
@@ -750,10 +749,10 @@ class _CommonArguments:
             shared["decoder"] = dict(images.decoder)
         return shared
 
-    @staticmethod
-    def _compile(classifier: Classifier, images: ImageSet) -> CompiledNetwork | None:
+    def _compile(self, classifier: Classifier, images: ImageSet) -> CompiledNetwork | None:
         compiled = None if classifier.compiler is None else classifier.compiler(classifier.network, classifier.device)
         if compiled is not None:
+            compiled.batch_sizes.limit = self.batch_size
             pixels = CheckedImages.of(images, classifier.device).pixels
             check_compiled(classifier, compiled, pixels, precision="fp32", name=type(classifier.network).__name__)
         return compiled

@@ -91,7 +91,7 @@ def test_dependence_on_other_images_is_rejected(case: str, n_images: int) -> Non
         NetworkError, match=r"^Checking the network failed for it: .* divided into batches.*batch_size=1"
     ):
         check_network(classifier, images, name="it")
-    classifier.micro_batch = 1  # every image is evaluated alone
+    classifier.batch_sizes.limit = 1  # every image is evaluated alone
     if case not in {"order"}:
         check_network(classifier, images, name="it")
 

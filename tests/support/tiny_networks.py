@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from robust201.core.records import ImageSet, Normalisation, Part, Unit, image_hash
+from robust201.models.batch_sizes import BatchSizes, Maxima
 from robust201.models.classifier import Classifier
 from robust201.tasks import Task
 from robust201.tasks.attack_kit.context import Context, Request
@@ -90,8 +91,10 @@ class CountingNetwork(nn.Module):
         return self.network(pixels)
 
 
-def tiny_classifier(network=None, micro_batch=None):
-    return Classifier(network or TinyNetwork(), NORMALISATION, N_CLASSES, micro_batch=micro_batch)
+def tiny_classifier(network=None, micro_batch=None, attack_samples=None):
+    maxima = None if attack_samples is None else Maxima(attack_samples, attack_samples)
+    batch_sizes = BatchSizes(maxima, limit=micro_batch)
+    return Classifier(network or TinyNetwork(), NORMALISATION, N_CLASSES, batch_sizes=batch_sizes)
 
 
 def tiny_images(n_images=21, labels=None, classifier=None):

@@ -12,6 +12,7 @@ from torch import nn
 
 from robust201.core.errors import ConfigError
 from robust201.export import export_dataset
+from robust201.models.batch_sizes import BatchSizes
 from robust201.models.model import differentiate_objective
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, run_sweep
@@ -73,6 +74,7 @@ class ExactModel:
 
     def __init__(self):
         self.network = ExactNetwork()
+        self.batch_sizes = BatchSizes()
         self.n_samples = 0
 
     def logits(self, pixels):
@@ -284,14 +286,14 @@ def test_autoattack_classifies_results_again_before_returning_them():
 
 
 @each_fully_tested_attack
-def test_model_batch_limits_batch_size(task):
+def test_batch_size_is_limited(task):
     class NetworkForSmallBatches(CountingNetwork):
         def forward(self, pixels):
             assert len(pixels) <= 5
             return super().forward(pixels)
 
-    context = tiny_context(task.key, tiny_classifier(NetworkForSmallBatches(tiny_classifier().network)))
-    context = dataclasses.replace(context, engine="fused", model_batch=5)
+    context = tiny_context(task.key, tiny_classifier(NetworkForSmallBatches(tiny_classifier().network), 5))
+    context = dataclasses.replace(context, engine="fused")
     parameters = small_parameters(task)
     batches = perturb(task, context, parameters, request_of(IMAGES, parameters.strengths))
     assert sum(len(batch.positions) for batch in batches) == len(IMAGES) * len(parameters.strengths)

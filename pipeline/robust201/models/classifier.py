@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeVar, cast
 
 import torch
@@ -14,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from robust201.core.errors import EvaluationError, NetworkError
 from robust201.core.precision import Precision
 from robust201.core.records import Normalisation
+from robust201.models.batch_sizes import BatchSizes
 from robust201.models.device import check_device, feature_map_dtype
 from robust201.models.model import CompiledNetwork, Objective
 from robust201.models.watch import Watch, is_transformed
@@ -109,8 +111,8 @@ class Classifier(nn.Module):
         normalisation: per-channel mean and standard deviation.
         n_classes: number of classes C.
         device: device to compute on.
-        micro_batch: maximum number of images per pass, to limit the memory; None for no limit. It is not part of the
-            protocol (the settings that determine a result), because random numbers do not depend on it.
+        batch_sizes: numbers of images per pass; None for the usual ones of the device. They are not part of the
+            protocol (the settings that determine a result), because random numbers do not depend on them.
         precision: arithmetic of the network (`core.precision.PRECISIONS`). ``bf16`` uses a copy of the network and
             bfloat16 images; the network must keep this dtype up to its float32 head, as in
             `spaces.nasbench201.network.Network`. ``tf32`` requires `models.device.configure_torch`.
@@ -123,7 +125,7 @@ class Classifier(nn.Module):
     Attributes:
         compiler: function that compiles the network in its current state for a device, or returns None if it cannot;
             None for networks without a compiled form.
-        last_batch_size: number of images in the largest pass of the last call.
+        batch_sizes: numbers of images per pass.
         notices: warnings that accuracies of the network are doubtful, from `models.network_check`.
 
     Raises:
@@ -140,7 +142,7 @@ class Classifier(nn.Module):
         n_classes: int,
         *,
         device: torch.device | str = "cpu",
-        micro_batch: int | None = None,
+        batch_sizes: BatchSizes | None = None,
         precision: Precision = "fp32",
         dtype: torch.dtype = torch.float32,
         channels_last: bool = False,
@@ -162,9 +164,8 @@ class Classifier(nn.Module):
                 if isinstance(module, nn.Conv2d):
                     module.weight.data = module.weight.data.contiguous(memory_format=self._layout)
         self.n_classes = n_classes
-        self.micro_batch = micro_batch
+        self.batch_sizes = batch_sizes or BatchSizes.on(torch.device(device))
         self.compiler: Callable[[nn.Module, torch.device], CompiledNetwork | None] | None = None
-        self._batch_sizes = [0]  # a list, which copies of `watched` share
         self.notices: tuple[str, ...] = ()
         self._watch: Watch | None = None
         self._is_differentiable: bool | None = None
@@ -174,14 +175,6 @@ class Classifier(nn.Module):
         self.requires_grad_(requires_grad=False)
         self.eval()
         self.to(device)
-
-    @property
-    def last_batch_size(self) -> int:
-        return self._batch_sizes[0]
-
-    @last_batch_size.setter
-    def last_batch_size(self, n_images: int) -> None:
-        self._batch_sizes[0] = n_images
 
     @property
     def device(self) -> torch.device:
@@ -254,25 +247,24 @@ class Classifier(nn.Module):
             Logits (B, C) float32, differentiable with respect to the pixels.
         """
         if self._watch is not None:
-            return self._watch.observe(self._logits_in_chunks, pixels)
-        return self._logits_in_chunks(pixels)
+            return self._watch.observe(self._logits_in_batches, pixels)
+        return self._logits_in_batches(pixels)
 
-    def _logits_in_chunks(self, pixels: torch.Tensor) -> torch.Tensor:
+    def _logits_in_batches(self, pixels: torch.Tensor) -> torch.Tensor:
         needs_gradient = torch.is_grad_enabled() and pixels.requires_grad
         # Inside a transform of `torch.func`, the gradient of a pass cannot be computed separately.
         if self._is_differentiable is None and needs_gradient and not is_transformed():
             self._is_differentiable = self._has_gradient(pixels)
-        self._batch_sizes[0] = min(len(pixels), self.micro_batch or len(pixels))
-        if self.micro_batch is None or len(pixels) <= self.micro_batch:
-            return self._logits(pixels)
-        chunks = torch.split(pixels, self.micro_batch)
-        if torch.is_grad_enabled() and pixels.requires_grad:
-            # Checkpointing recomputes each chunk in the backward pass, so the activations of only one chunk are in
+        batches = self.batch_sizes.split(len(pixels), gradient=needs_gradient)
+        compute: Callable[[torch.Tensor], torch.Tensor] = self._logits
+        if needs_gradient and len(batches) > 1:
+            # Checkpointing recomputes each batch in the backward pass, so the activations of only one batch are in
             # memory. A network in evaluation mode uses no random numbers, so there is no random state to preserve.
-            return torch.cat(
-                [checkpoint(self._logits, chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
-            )
-        return torch.cat([self._logits(chunk) for chunk in chunks])
+            compute = partial(checkpoint, self._logits, use_reentrant=False, preserve_rng_state=False)
+        logits = [batch.without_padding(compute(batch.rows(pixels))) for batch in batches]
+        if not logits:
+            return self._logits(pixels)
+        return logits[0] if len(logits) == 1 else torch.cat(logits)
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():

@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from robust201.core.errors import ConfigError, NetworkError, RobustWarning
 from robust201.core.records import NO_NORMALISATION, ImageSet, Normalisation
+from robust201.models.batch_sizes import BatchSizes
 from robust201.models.classifier import Classifier
 from robust201.models.device import available_device, isolated
 from robust201.models.guarded_network import NetworkGuard, named_tensors
@@ -85,7 +86,7 @@ def as_classifier(
         stack.enter_context(_restore_state_afterwards(model))
         classifier = _wrap_as_classifier(model, normalisation, device, images.images.shape[1])
         classifier.eval().requires_grad_(requires_grad=False)
-        classifier.micro_batch = classifier.micro_batch or batch_size
+        classifier.batch_sizes = BatchSizes.on(device, limit=batch_size)
         checked_images = CheckedImages.of(images, device)
         classifier.n_classes, classifier.notices = check_network(
             classifier, checked_images, name=type(model).__name__, n_classes=n_classes

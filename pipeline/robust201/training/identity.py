@@ -38,7 +38,7 @@ def hash_training(
         "data": data,
         "recipe": recipe,
         "seed": seed,
-        "device": {"cpu": threads} if device == "cpu" else {"cuda": precision},
+        "device": {device: threads if device == "cpu" else precision},
         "start": start,
     }
     return hashlib.sha256(canonical_json(payload).encode()).hexdigest()

@@ -9,12 +9,6 @@ from robust201.models.device import is_gpu
 from robust201.models.model import Model, Objective, WindowSearch, start_search
 from robust201.tasks.attack_kit.context import Context
 
-CPU_SAMPLES = 64
-"""Batch size on the CPU, in samples. The activations of one batch fit into a processor's cache."""
-
-CUDA_SAMPLES = 2048
-"""Default batch size on CUDA, in samples. `Context.model_batch` replaces it by one that suits the GPU's memory."""
-
 _POOL_BYTES = {"cpu": 2**26, "gpu": 2**30}
 """Maximum size in bytes of Square's pool in float32, by device type. The pool contains the samples from which Square
 fills its batches."""
@@ -50,11 +44,8 @@ class Batching:
     @classmethod
     def of(cls, context: Context, n_values: int) -> "Batching":
         """Return the sizes for images of `n_values` pixel values each."""
-        device = context.classifier.device
-        batch_size = context.model_batch or (CUDA_SAMPLES if is_gpu(device) else CPU_SAMPLES)
-        if context.classifier.micro_batch is not None:
-            batch_size = min(batch_size, context.classifier.micro_batch)
-        device_type = "gpu" if is_gpu(device) else "cpu"
+        batch_size = context.attacked_model.batch_sizes.attack_samples
+        device_type = "gpu" if is_gpu(context.classifier.device) else "cpu"
         pool_size = min(_POOL_BYTES[device_type] // (4 * max(1, n_values)), _POOL_BATCHES[device_type] * batch_size)
         return cls(batch_size, max(batch_size, pool_size))
 

@@ -34,7 +34,7 @@ def measure(context: Context, parameters: JacobianParameters, request: Request) 
         batches = equal_batches(parameters, n_images, context.key)
         squared_norms = _training_squared_norms(context, parameters, request, batches)
     else:
-        squared_norms = [_squared_norms(context, parameters, request, batch) for batch in context.slices(n_images)]
+        squared_norms = [_squared_norms(context, parameters, request, batch) for _, batch in context.batches(n_images)]
     squares = np.concatenate([batch.cpu().numpy() for batch in squared_norms])
     columns = {"squared_norm": squares.mean(), "squared_norm_sd": squares.std(), "norm": np.sqrt(squares).mean()}
     return {name: np.array(columns[name]) for name in parameters.selected_columns}

@@ -28,7 +28,7 @@ def yield_images(context: Context, parameters: Corruption, request: Request) -> 
             "Add one in the sweep YAML, or remove the dataset's corruptions."
         )
     for strength_index, severity in enumerate(request.strengths):
-        for batch in context.slices(len(images)):
+        for _, batch in context.batches(len(images)):
             pixels = context.corrupted_images(context.key, int(severity), request.indices[batch])
             expected_shape = (batch.stop - batch.start, *images.shape[1:])
             if pixels.shape != expected_shape or pixels.dtype != np.uint8:
