@@ -98,7 +98,8 @@ class Inventory:
     """Finished evaluations and parts in a results folder, at the time of its scan.
 
     `damage` maps the name of each damaged shard to a line that describes the fault. The inventory does not contain rows
-    of damaged shards. `is_hashed` is whether the scan hashed every shard of the inventory, and each hash matched the name of its shard.
+    of damaged shards. `is_hashed` is whether the scan hashed every shard of the inventory, and each hash matched the
+    name of its shard.
     """
 
     def __init__(
