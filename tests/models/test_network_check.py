@@ -268,6 +268,8 @@ def test_nan_is_noticed_inside_transforms(power: float) -> None:
     watch = Watch(torch.device("cpu"))
     watched = classifier.watched(watch)
     jacobian = torch.func.jacrev(lambda x: watched(x[None])[0])(pixels[0])
+    batched = torch.autograd.functional.jacobian(watched, pixels[:1], vectorize=True)
+    torch.testing.assert_close(batched[0, :, 0], jacobian)
     assert not watch.n_faults
     gradients = torch.func.vmap(torch.func.grad(lambda x: watched(x[None])[0, 0]))(pixels)
     torch.testing.assert_close(jacobian[0], gradients[0])
