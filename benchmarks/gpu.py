@@ -27,6 +27,7 @@ import yaml
 from torch.nn import functional
 
 from benchmarks.engine_case import HARMLESS_EPSILON_255, NORMALISATION, Case, exhaust, make_clock
+from robust201.core.precision import Precision
 from robust201.models.batch_sizes import BatchSizes, Maxima
 from robust201.models.classifier import Classifier
 from robust201.models.device import (
@@ -125,10 +126,14 @@ def measure_precision(size: Size) -> Rows:
         torch.randn(shape, generator=generator, dtype=torch.float64)
         for shape in ((16, 64, 16, 16), (64, 64, 3, 3), (256, 256), (256, 256))
     )
-    operations = {"convolution": (functional.conv2d, images, weight), "product": (torch.matmul, left, right)}
-    for precision in ("fp32",) if size.is_rehearsal else ("fp32", "tf32"):
+    operations: dict[str, tuple[Callable[..., torch.Tensor], torch.Tensor, torch.Tensor]] = {
+        "convolution": (functional.conv2d, images, weight),
+        "product": (torch.matmul, left, right),
+    }
+    precisions: tuple[Precision, ...] = ("fp32",) if size.is_rehearsal else ("fp32", "tf32")
+    for precision in precisions:
         for name, (compute, *arguments) in operations.items():
-            torch.backends.fp32_precision = "tf32"
+            setattr(torch.backends, "fp32_precision", "tf32")  # noqa: B010  # PyTorch's stubs lack the attribute
             configure_torch(1, precision)
             exact = compute(*(argument.float().double() for argument in arguments))
             result = compute(*(argument.float().to(size.device) for argument in arguments)).cpu()
