@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import altair as alt
 import numpy as np
-import pandas as pd
 import pytest
 
-from robust201.analysis.dataset_results import MEANS, DatasetResults, read_results
+from robust201.analysis.dataset_results import MEAN_NOTE, DatasetResults, read_results
 from robust201.core.errors import ResultsError
 from robust201.figures import figure_data
 from robust201.figures.palette import change_texts
@@ -21,10 +20,8 @@ from robust201.figures.table import FIGURES
 from robust201.figures.vega_files import draw_svg
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.cell_space import PAPER
-from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.tasks import PAPER_KEYS, TASKS
 from tests.support.fabricated import FabricatedStore, export, make_plan
-from tests.support.planted import planted_accuracy
 from tests.support.small_results import results_of, write_results
 
 WIDTH = 486.0
@@ -94,22 +91,9 @@ def two_datasets(tmp_path_factory) -> RobustnessDataset:
     return RobustnessDataset(folder)
 
 
-@pytest.fixture(scope="module")
-def all_cells_results(results) -> DatasetResults:
-    """Return results with planted accuracies for all isomorphism classes."""
-    cells = nasbench201.evaluated_indices()
-    columns = {("clean", 0.0): planted_accuracy("clean", 0.0), ("pgd", 1.0): planted_accuracy("pgd", 1.0)}
-    accuracies = pd.DataFrame({column: accuracies[list(cells)] for column, accuracies in columns.items()}, index=cells)
-    return DatasetResults("digits", results.reader, accuracies.rename_axis(columns=["key", "strength"]))
-
-
 @pytest.mark.parametrize("name", FIGURES)
-def test_figure_is_valid_vega_lite(name, results, two_datasets, all_cells_results):
-    special_results = {
-        "rank-correlation-datasets": read_results(two_datasets)[0],
-        "operation-effects": all_cells_results,
-    }
-    figure_results = special_results.get(name, results)
+def test_figure_is_valid_vega_lite(name, results, two_datasets):
+    figure_results = read_results(two_datasets)[0] if name == "rank-correlation-datasets" else results
     figure = FIGURES[name].specify(FIGURES[name].compute(figure_results), figure_results)
     titles = [tuple(panel.title) for panel in figure.panels]
     assert len(set(titles)) == len(titles)
@@ -163,21 +147,6 @@ def test_neighbour_changes_show_their_intervals_in_tooltips(tied_results):
 def test_change_texts_of_zero_have_no_sign():
     changes = np.array([[0.0, 0.004, -0.004, 1.5, -1.5, np.nan, 0.0]])
     assert change_texts(changes, [6], 2) == [["0.00", "0.00", "0.00", "+1.50", "-1.50", "", "•"]]
-
-
-def test_one_class_confidence_names_the_selected_class(tmp_path):
-    export(tmp_path / "dataset", make_plan([0, 2], ("clean", "pgd"), ["cifar10"]), FabricatedStore(n_classes=10))
-    (results,) = read_results(RobustnessDataset(tmp_path / "dataset"))
-    results = replace(results, shown_class=3)
-    texts = read_drawn_texts("one-class-confidence", results)
-    assert "confidence in class 3 (cat), over the" in texts
-    csv_by_class = {
-        class_number: save_plot(
-            results.reader, "one-class-confidence", tmp_path / f"{class_number}.csv", shown_class=class_number
-        ).read_text()
-        for class_number in (3, 4)
-    }
-    assert csv_by_class[3] != csv_by_class[4]
 
 
 @pytest.mark.parametrize(
@@ -238,8 +207,6 @@ def test_svg_draws_many_points_as_one_bitmap_per_panel(tmp_path):
         (("plot", "attacks", "{data}", "--out", "x.eps"), ".svg"),
         (("plot", "attacks", "{data}", "--out", "x.png", "--data", "digitz"), "'digits'"),
         (("plot", "attacks", "{data}", "--out", "x.png", "--width", "nan"), "3.25 in"),
-        (("plot", "attacks", "{data}", "--out", "x.png", "--class", "1"), "one-class-confidence"),
-        (("plot", "one-class-confidence", "{data}", "--out", "x.png", "--class", "10"), "from 0 to 9"),
     ],
 )
 def test_plot_rejects_bad_input(robust201, dataset, tmp_path, monkeypatch, arguments, hint):
@@ -281,17 +248,15 @@ def test_pdf_has_truetype_text_and_no_dates(dataset, tmp_path):
     assert b"Date" not in pdf
 
 
-@pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("name", [name for name, figure in FIGURES.items() if figure.shows_means])
 @pytest.mark.slow_combinations
-def test_figures_of_means_state_their_weighting(tied_results, all_cells_results, name, mean):
-    results = replace(all_cells_results if name == "operation-effects" else tied_results, mean=mean)
+def test_figures_of_means_state_their_weighting(tied_results, name):
     if name == "clean-vs-corrupted":
-        assert FIGURES[name].compute(results).empty
+        assert FIGURES[name].compute(tied_results).empty
         return
-    title = specify(name, results, notes=(MEANS[mean],))["title"]
-    assert " ".join(title.get("subtitle") or title["text"]).endswith(MEANS[mean])
-    assert MEANS[mean] in FIGURES[name].describe(results)
+    title = specify(name, tied_results, notes=(MEAN_NOTE,))["title"]
+    assert " ".join(title.get("subtitle") or title["text"]).endswith(MEAN_NOTE)
+    assert MEAN_NOTE in FIGURES[name].description
 
 
 def test_points_beyond_the_axes_are_drawn_as_arrows_with_a_count(tmp_path):

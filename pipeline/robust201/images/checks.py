@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,8 +71,19 @@ def check_count(path: Path, count: int, spec: DatasetSpec, split: Split) -> None
         )
 
 
-def check_labels(path: Path, labels: NDArray[np.integer], n_classes: int, *, first: int = 0) -> None:
-    """Check that every label in a file is the number of a class; `first` is the number of the first class.
+def as_labels(source: Path | str, labels: NDArray[Any], n_images: int) -> NDArray[np.int64]:
+    """Convert labels (N,) or (N, 1) of any integer type, one per image, to (N,) int64."""
+    if labels.dtype.kind not in "iu" or labels.shape not in {(n_images,), (n_images, 1)}:
+        raise DatasetError(
+            f"Reading labels failed for {source}: expected {n_images:,} integers, one per image, got {labels.dtype} of "
+            f"shape {labels.shape}. Use the class number of each image: `labels.astype(int)` for other types, "
+            "`labels.argmax(axis=1)` for one-hot vectors."
+        )
+    return labels.reshape(-1).astype(np.int64)
+
+
+def check_labels(source: Path | str, labels: NDArray[np.integer], n_classes: int, *, first: int = 0) -> None:
+    """Check that every label is the number of a class; `first` is the number of the first class.
 
     Raises:
         DatasetError: a label is out of range; the message contains the first row with an invalid label.
@@ -80,9 +91,19 @@ def check_labels(path: Path, labels: NDArray[np.integer], n_classes: int, *, fir
     invalid_rows = np.flatnonzero((labels < first) | (labels >= first + n_classes))
     if len(invalid_rows):
         raise DatasetError(
-            f"Reading labels failed for {path}: expected labels {first} to {first + n_classes - 1}, got "
-            f"{int(labels[invalid_rows[0]])} in row {invalid_rows[0]} ({len(invalid_rows):,} such rows). The file is "
-            "damaged or belongs to another dataset; check the name of the dataset, or the number of classes."
+            f"Reading labels failed for {source}: expected labels {first} to {first + n_classes - 1}, got "
+            f"{int(labels[invalid_rows[0]])} in row {invalid_rows[0]} ({len(invalid_rows):,} such rows). The labels "
+            "are damaged or belong to another dataset or model; correct the number of classes, or the labels."
+        )
+
+
+def check_bright(source: Path | str, images: NDArray[np.uint8]) -> None:
+    """Reject 8-bit images without a pixel above 1, which were probably divided by 255."""
+    if images.max(initial=0) == 1:
+        raise DatasetError(
+            f"Reading images failed for {source}: the images are uint8, whose pixels range from 0 to 255, but no pixel "
+            "is above 1, so all images are nearly black. If pixels were divided by 255, multiply them by 255 before "
+            "they are converted to uint8, or pass them as float32 where floats are accepted."
         )
 
 

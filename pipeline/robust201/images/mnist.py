@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError, one_line
 from robust201.core.records import Split
-from robust201.images.checks import LabelledImages, check_count, check_labels, read_published
+from robust201.images.checks import LabelledImages, as_labels, check_count, check_labels, read_published
 from robust201.images.specs import DatasetSpec
 from robust201.images.upscaling import upscale
 
@@ -43,23 +43,19 @@ def load_idx(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> La
     Raises:
         DatasetError: a file is missing, is damaged or differs from the published file.
     """
-    pixels, labels = (_read_array(path, file_name, verify=verify) for file_name in _FILES[split])
+    pixels, label_bytes = (_read_array(path, file_name, verify=verify) for file_name in _FILES[split])
     paths = [path / file_name for file_name in _FILES[split]]
     if pixels.shape[1:] != (_IMAGE_SIZE, _IMAGE_SIZE) or not len(pixels):
         raise DatasetError(
             f"Reading images failed for {paths[0]}: expected images of {_IMAGE_SIZE}x{_IMAGE_SIZE} pixels, got an "
             f"array of shape {pixels.shape}. Check the name of the dataset."
         )
-    if labels.shape != pixels.shape[:1]:
-        raise DatasetError(
-            f"Reading labels failed for {paths[1]}: expected {len(pixels):,} labels, one per image, got an array of "
-            f"shape {labels.shape}. Use the images and labels of the same split."
-        )
+    labels = as_labels(paths[1], label_bytes, len(pixels))
     if verify:
         check_count(path, len(pixels), spec, split)
     check_labels(paths[1], labels, spec.n_classes)
     images = pixels[:, None] if spec.channels == 1 else upscale(pixels, spec.image_size, _MAX_PIXEL)
-    return LabelledImages(images, labels.astype(np.int64))
+    return LabelledImages(images, labels)
 
 
 def _find_file(folder: Path, name: str) -> Path | None:

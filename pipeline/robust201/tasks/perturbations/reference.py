@@ -30,6 +30,7 @@ from robust201.tasks.parameters import (
     ApgdTargeted,
     Attack,
     FabTargeted,
+    Fgsm,
     Fmn,
     Parameters,
     Pgd,
@@ -147,7 +148,7 @@ def _spatial(options: Spatial) -> Any:
 
 
 _FOOLBOX: Mapping[type[Parameters], Callable[[Any], Any]] = {
-    Attack: lambda _options: foolbox.attacks.LinfFastGradientAttack(),
+    Fgsm: lambda _options: foolbox.attacks.LinfFastGradientAttack(),
     Pgd: _linf_pgd,
     PgdVariant: _pgd_variant,
     Spatial: _spatial,
