@@ -11,6 +11,9 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.project.test_documents import documents
 
+# Foolbox, which a benchmark imports, uses an old name of SciPy's.
+pytestmark = pytest.mark.filterwarnings("ignore:Please import:DeprecationWarning")
+
 MODULES = sorted(f"benchmarks.{path.stem}" for path in (REPOSITORY / "benchmarks").glob("*.py"))
 COMMAND = re.compile(r"(?:[A-Z0-9_]+=\S+ +)*(?:\S*/)?python -m (benchmarks\b[.\w]*)(.*)")
 
