@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from robust201.core.files import remove_leftovers
 from robust201.core.records import ArchitectureId
@@ -15,9 +14,6 @@ from robust201.store.folder import ResultsFolder
 from robust201.sweep.inputs import gather_facts, save_plan
 from robust201.sweep.parts import SweepState, compare
 from robust201.sweep.plan import Plan, choose_slices, make_plan
-
-if TYPE_CHECKING:
-    from robust201.run.worker import Outcome
 
 Say = Callable[[str], None]
 
@@ -31,6 +27,23 @@ class Filters:
     keys: Collection[str] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a part.
+
+    Attributes:
+        label: the part, for messages.
+        strengths: strengths that were stored.
+        seconds: wall time.
+        failure: one line about the error; empty if the part was stored.
+    """
+
+    label: str
+    strengths: tuple[float, ...] = ()
+    seconds: float = 0.0
+    failure: str = ""
+
+
 @dataclass
 class Tally:
     """What a run did: numbers of stored and planned evaluations (of all images), and failures."""
@@ -38,10 +51,10 @@ class Tally:
     n_planned: int
     n_done_before: int
     n_parts: int = 0
-    failures: "list[Outcome]" = field(default_factory=list)
+    failures: list[Outcome] = field(default_factory=list)
     is_drained: bool = False
 
-    def count(self, outcome: "Outcome") -> None:
+    def count(self, outcome: Outcome) -> None:
         self.n_parts += 1
         if outcome.failure:
             self.failures.append(outcome)
