@@ -64,13 +64,13 @@ class AttackBudget:
 
     def keys(self) -> dict[str, dict[str, object]]:
         """Return the field `keys` of the sweep YAML."""
-        radii = list(self.epsilons)
+        radii, fgsm_radii = ([f"{k:g}/255" for k in epsilons] for epsilons in (self.epsilons, self.fgsm_epsilons))
         return {
             "clean": {},
-            "fgsm": {"epsilons_255": list(self.fgsm_epsilons)},
-            "pgd": {"epsilons_255": radii, "steps": self.pgd_steps},
-            "aa_apgd-ce": {"epsilons_255": radii, "steps": self.apgd_steps},
-            "aa_square": {"epsilons_255": radii, "queries": self.queries},
+            "fgsm": {"epsilons": fgsm_radii},
+            "pgd": {"epsilons": radii, "steps": self.pgd_steps},
+            "aa_apgd-ce": {"epsilons": radii, "steps": self.apgd_steps},
+            "aa_square": {"epsilons": radii, "queries": self.queries},
         }
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 from robust201.core.precision import Precision
 from robust201.core.records import Normalisation
 from robust201.models.classifier import Classifier
-from robust201.models.model import Model
+from robust201.models.model import SizedModel
 from robust201.spaces.nasbench201.cells import architecture, evaluated_indices, multiply_accumulates
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
 from robust201.spaces.nasbench201.network import build_network
@@ -85,7 +85,6 @@ class Case:
         precision: arithmetic of the network.
         labels: the compiled network's predictions (N,).
         model: network that the fused engine attacks; by default the compiled network.
-        model_batch: batch size of the fused engine, as in `Context`.
     """
 
     index: int
@@ -95,8 +94,7 @@ class Case:
     cells: int = CELLS
     precision: Precision = "fp32"
     labels: torch.Tensor = field(init=False)
-    model: Model = field(init=False)
-    model_batch: int | None = None
+    model: SizedModel = field(init=False)
 
     def __post_init__(self) -> None:
         spec = architecture(self.index).spec
@@ -140,7 +138,6 @@ class Case:
             key=key,
             engine="fused" if is_fused else "reference",
             model=self.model if is_fused else None,
-            model_batch=self.model_batch,
         )
         request = Request(strengths, self.images, self.labels, torch.arange(len(self.images)).numpy())
         yield from perturb(TASKS[key], context, parameters, request)

@@ -29,13 +29,14 @@ from benchmarks.engine_case import (
 from benchmarks.generated import random_network
 from robust201.core.precision import Precision
 from robust201.images import load_images, select
-from robust201.models.buckets import BucketedModel
-from robust201.models.capacity import USED_FRACTION, Capacity, choose_capacity
+from robust201.models.batch_sizes import BatchSizes, Maxima
 from robust201.models.classifier import Classifier
-from robust201.models.device import GraphCapture, configure_torch
-from robust201.spaces.nasbench201.compiled.network import max_bytes_per_image
+from robust201.models.device import GraphCapture, configure_torch, device_memory
+from robust201.models.gpu_memory import USED_FRACTION, fit_memory
+from robust201.models.graphed_model import GraphedModel
+from robust201.spaces.nasbench201.compiled import InferenceNetwork
 from robust201.tasks import TASKS
-from robust201.tasks.attack_kit.attack_job import MAX_IMAGES_PER_SAMPLE
+from robust201.tasks.attack_kit.batching import MAX_IMAGES_PER_SAMPLE
 from robust201.tasks.attack_kit.context import to_float
 from robust201.tasks.parameters import Parameters
 from tests.support.library_parity import compare
@@ -60,7 +61,6 @@ class Plan:
         batches: usual and largest batch size for the attack libraries (Foolbox and AutoAttack).
         rounds: repetitions of speed measurements.
         size: the networks' channels in the first stage, and cells per stage.
-        capacity: samples per batch of the fused engine; None to derive it from the device's memory.
         parity_images: number of images of the parity step.
         parity_parameters: attack parameters of the parity step.
     """
@@ -72,7 +72,6 @@ class Plan:
     batches: tuple[int, int] = (USUAL_BATCH, 4000)
     rounds: int = 2
     size: tuple[int, int] = (16, 5)
-    capacity: Capacity | None = None
     parity_images: int = 16
     parity_parameters: dict[str, int] = field(default_factory=lambda: {"queries": 200})
 
@@ -96,7 +95,6 @@ def make_rehearsal_plan(folder: Path) -> Plan:
         batches=(4, 8),
         rounds=1,
         size=(2, 1),
-        capacity=Capacity(8, 8),
         parity_images=4,
         parity_parameters={"steps": 2, "queries": 2},
     )
@@ -175,7 +173,7 @@ def compare_on_digits(
     # Every fourth label is made wrong, because the attacks treat misclassified images differently.
     labels[3::4] = (labels[3::4] + 1) % images.n_classes
     for key in ("fgsm", "pgd", "pgd_l2", "aa_apgd-ce", "aa_square"):
-        fields = TASKS[key].parameters.model_fields
+        fields = TASKS[key].field_names
         supported_parameters: dict[str, Any] = {
             name: value for name, value in attack_parameters.items() if name in fields
         }
@@ -275,30 +273,6 @@ def make_images(count: int, device: torch.device) -> torch.Tensor:
     return torch.randint(0, 256, (count, 3, IMAGE_SIZE, IMAGE_SIZE), dtype=torch.uint8, generator=generator).to(device)
 
 
-def memory_of(device: torch.device) -> tuple[int, int]:
-    """Return the free and total bytes of device memory for this process; a CPU counts as a GPU with 8 GiB."""
-    if device.type != "cuda":
-        return 2**33, 2**33
-    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
-    return free_bytes + torch.cuda.memory_reserved(device), total_bytes
-
-
-def capacity_of(plan: Plan) -> Capacity:
-    """Return the number of samples per batch that the fused engine uses."""
-    if plan.capacity is not None:
-        return plan.capacity
-    free_bytes, total_bytes = memory_of(plan.torch_device)
-    bytes_per_sample = (max_bytes_per_image(*plan.size, IMAGE_SIZE, gradient=gradient) for gradient in (False, True))
-    return choose_capacity(
-        free_bytes=free_bytes,
-        total_bytes=total_bytes,
-        share=1.0,
-        sample_bytes=Capacity(*bytes_per_sample),
-        image_size=IMAGE_SIZE,
-        images_per_sample=MAX_IMAGES_PER_SAMPLE,
-    )
-
-
 def make_case(index: int, precision: Precision, plan: Plan) -> Case:
     """Return a case with random weights and a classifier for each variant of the libraries."""
     case = Case(index, plan.torch_device, make_images(plan.images, plan.torch_device), *plan.size, precision)
@@ -306,22 +280,35 @@ def make_case(index: int, precision: Precision, plan: Plan) -> Case:
     return case
 
 
-def make_bucketed_model(case: Case, capacity: Capacity, variant: str) -> BucketedModel:
+def make_model(case: Case, plan: Plan, variant: str) -> InferenceNetwork | GraphedModel:
     """Return the case's compiled network with the batch sizes of a worker."""
-    uses_graphs = variant == "graphs" and case.device.type == "cuda" and not case.compiled.is_constant
-    prepare = GraphCapture(case.device) if uses_graphs else None
-    return BucketedModel(case.compiled, capacity, device=case.device, prepare=prepare)
+    device, memory = case.device, device_memory(case.device)
+    if memory is None:
+        case.compiled.batch_sizes = BatchSizes(Maxima(8, 8), is_padded=True)
+    else:
+        attack_bytes = MAX_IMAGES_PER_SAMPLE * 3 * IMAGE_SIZE**2 * 4
+        shape = (3, IMAGE_SIZE, IMAGE_SIZE)
+        fit_memory(case.compiled, shape, device, memory, share=1.0, attack_bytes=attack_bytes)
+    if variant != "graphs" or memory is None or case.compiled.is_constant:
+        return case.compiled
+    return GraphedModel(case.compiled, GraphCapture(device))
 
 
-def passes_of(case: Case, model: Any, capacity: Capacity) -> dict[str, tuple[Callable[[], object], int]]:
+def release(model: InferenceNetwork | GraphedModel) -> None:
+    """Free the memory of recorded passes."""
+    if isinstance(model, GraphedModel):
+        model.release()
+
+
+def passes_of(case: Case, model: InferenceNetwork | GraphedModel) -> dict[str, tuple[Callable[[], object], int]]:
     """Return, for a forward and a gradient pass, a function that computes a full batch, and the size of this batch."""
 
     def repeat_images(n_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
         positions = torch.arange(n_samples, device=case.device) % len(case.images)
         return to_float(case.images[positions]), case.labels[positions]
 
-    pixels, _ = repeat_images(capacity.logits)
-    gradient_inputs = repeat_images(capacity.gradients)
+    pixels, _ = repeat_images(model.batch_sizes.maximum() or 0)
+    gradient_inputs = repeat_images(model.batch_sizes.maximum(gradient=True) or 0)
     return {
         "forward": (partial(model.logits, pixels), len(pixels)),
         "gradient": (partial(model.loss_and_gradient, *gradient_inputs), len(gradient_inputs[0])),
@@ -348,24 +335,22 @@ def _run_attack(case: Case, key: str, parameters: Parameters) -> None:
 
 
 def measure_memory(plan: Plan) -> Values:
-    """Measure the memory of passes, to check the estimate, and of whole attacks, to check that they fit the device."""
+    """Measure the memory of passes and of whole attacks, to check that they fit the device."""
     configure_torch(1, "fp32")
-    device, capacity = plan.torch_device, capacity_of(plan)
+    device = plan.torch_device
     passes, attacks = [], []
     for index in plan.networks:
         case = make_case(index, "fp32", plan)
-        for name, (task, n_samples) in passes_of(case, case.compiled, capacity).items():
+        for name, (task, n_samples) in passes_of(case, make_model(case, plan, "plain")).items():
             task()
-            estimate = n_samples * max_bytes_per_image(*plan.size, IMAGE_SIZE, gradient=name == "gradient")
-            row = {"network": index, "pass": name, "samples": n_samples, "estimate": estimate}
+            row = {"network": index, "pass": name, "samples": n_samples}
             passes.append(row | {"bytes": peak_bytes(device, task)})
         for key, parameters in (("aa_square", {"queries": 200}), ("aa_apgd-ce", {"steps": 2})):
-            model = make_bucketed_model(case, capacity, "graphs")
-            case.model, case.model_batch = model, capacity.logits
+            case.model = model = make_model(case, plan, "graphs")
             attack = partial(_run_attack, case, key, TASKS[key].parameters(**parameters))
             attacks.append({"network": index, "key": key, "bytes": peak_bytes(device, attack)})
-            model.release()
-    return {"passes": passes, "attacks": attacks, "total": memory_of(device)[1]}
+            release(model)
+    return {"passes": passes, "attacks": attacks, "total": (device_memory(device) or (0, 0))[1]}
 
 
 def _gib(n_bytes: int | None) -> str:
@@ -374,10 +359,10 @@ def _gib(n_bytes: int | None) -> str:
 
 def show_memory(values: Values) -> Iterator[str]:
     """Yield the lines of a table of passes and of a table of attacks."""
-    yield "| network | pass | samples | peak, GiB | estimate, GiB |"
-    yield "|---" * 5 + "|"
+    yield "| network | pass | samples | peak, GiB |"
+    yield "|---" * 4 + "|"
     for row in values["passes"]:
-        cells = (row["pass"], f"{row['samples']:,}", _gib(row["bytes"]), _gib(row["estimate"]))
+        cells = (row["pass"], f"{row['samples']:,}", _gib(row["bytes"]))
         yield f"| #{row['network']} | {' | '.join(cells)} |"
     yield ""
     yield (
@@ -391,19 +376,17 @@ def show_memory(values: Values) -> Iterator[str]:
         yield f"| #{row['network']} | `{row['key']}` | {_gib(row['bytes'])} |"
 
 
-def prepare_measurements(
-    case: Case, setup: Setup, capacity: Capacity
-) -> tuple[dict[str, Measurement], Callable[[], None]]:
+def prepare_measurements(case: Case, setup: Setup, plan: Plan) -> tuple[dict[str, Measurement], Callable[[], None]]:
     """Set up the case's model, and return its measurements and a function that frees its memory."""
     if not setup.is_fused:
         return dict(measurements_of(case, setup.variant, EPSILONS_255[:1], setup.batch)), torch.cuda.empty_cache
-    model = make_bucketed_model(case, capacity, setup.variant)
-    case.model, case.model_batch = model, capacity.logits
-    n_epsilons = min(N_PAPER_EPSILONS, -(-2 * capacity.logits // len(case.images)))  # fills two batches
+    case.model = model = make_model(case, plan, setup.variant)
+    n_samples = 2 * model.batch_sizes.attack_samples
+    n_epsilons = min(N_PAPER_EPSILONS, -(-n_samples // len(case.images)))
     measurements = dict(measurements_of(case, "fused", EPSILONS_255[:n_epsilons]))
-    for pass_name, (task, n_samples) in passes_of(case, model, capacity).items():
+    for pass_name, (task, n_samples) in passes_of(case, model).items():
         measurements[pass_name] = partial(_seconds_per_sample, task, n_samples)
-    return measurements, model.release
+    return measurements, partial(release, model)
 
 
 def _seconds_per_sample(task: Callable[[], object], n_samples: int, clock: Clock) -> float:
@@ -412,18 +395,14 @@ def _seconds_per_sample(task: Callable[[], object], n_samples: int, clock: Clock
 
 def measure_speed(index: int, precision: Precision, plan: Plan) -> Values:
     """Measure seconds per image for the passes and attack steps of one network, with each set-up."""
-    used_precision, clock, capacity = (
-        plan.supported_precision(precision),
-        make_clock(plan.torch_device),
-        capacity_of(plan),
-    )
+    used_precision, clock = plan.supported_precision(precision), make_clock(plan.torch_device)
     configure(GRAPHS, used_precision)
     case = make_case(index, used_precision, plan)
     seconds: dict[str, dict[str, float]] = {}
     errors = {}
     for setup in setups_of(plan):
         configure(setup, used_precision)
-        measurements, release = prepare_measurements(case, setup, capacity)
+        measurements, release = prepare_measurements(case, setup, plan)
         try:
             for measure in measurements.values():
                 measure(clock)  # warm-up, in which libraries choose kernels and graphs are captured

@@ -51,10 +51,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 TINY_ARCHITECTURES = (0, 21)
 TINY_KEYS: dict[str, dict[str, Any]] = {
     "clean": {},
-    "fgsm": {"epsilons_255": [1, 8]},
-    "pgd": {"epsilons_255": [1, 8], "steps": 2},
-    "aa_apgd-ce": {"epsilons_255": [1, 8], "steps": 3},
-    "aa_square": {"epsilons_255": [1, 8], "queries": 5},
+    "fgsm": {"epsilons": ["1/255", "8/255"]},
+    "pgd": {"epsilons": ["1/255", "8/255"], "steps": 2},
+    "aa_apgd-ce": {"epsilons": ["1/255", "8/255"], "steps": 3},
+    "aa_square": {"epsilons": ["1/255", "8/255"], "queries": 5},
     "brightness": {"severities": [1, 5]},
     "gaussian_noise": {"severities": [1, 5]},
 }

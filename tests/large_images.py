@@ -52,7 +52,7 @@ def attack(
     if package == "robust201":
         import robust201
 
-        keys = {"aa_standard": {"epsilons_255": [EPSILON_255], "steps": steps, "queries": queries}}
+        keys = {"aa_standard": {"epsilons": [f"{EPSILON_255}/255"], "steps": steps, "queries": queries}}
         table = robust201.evaluate(model, images, labels, keys, batch_size=len(images), progress=False)
         assert table["accuracy"].tolist() == [1.0]
         return

@@ -16,7 +16,7 @@ from robust201.core.strict_model import MAX_COUNT
 from robust201.planning.config import SweepConfig
 from robust201.planning.training_config import TrainingConfig
 from robust201.planning.user_tasks import UserTaskParameters
-from robust201.tasks import TASKS
+from robust201.tasks import TASKS, Task
 
 MODELS: dict[str, type[BaseModel]] = {"sweep": SweepConfig, "training": TrainingConfig}
 """Models by the NAME with which a page refers to them (`<!-- generated: models NAME -->`)."""
@@ -202,11 +202,17 @@ def _describe_model(model: type[BaseModel], title: str) -> str:
     )
 
 
+def _make_key_schema(task: Task) -> dict[str, Any]:
+    """Return the schema of a key's parameters, with the defaults of the key."""
+    properties, defaults = _make_schema(task.model)["properties"], task.parameters().model_dump(mode="json")
+    return {"properties": {name: properties[name] | {"default": defaults[name]} for name in task.field_names}}
+
+
 def describe_keys() -> str:
     """Return Markdown with a table for each set of keys that have the same parameters and defaults."""
     keys_by_table: dict[str, list[str]] = {}
     for key, task in TASKS.items():
-        table = _format_table(_make_schema(task.parameters), field_meanings(task.parameters))
+        table = _format_table(_make_key_schema(task), field_meanings(task.model))
         keys_by_table.setdefault(table, []).append(key)
     table = _format_table(_make_schema(UserTaskParameters), field_meanings(UserTaskParameters))
     keys_by_table[table] = ["Your own task"]

@@ -31,7 +31,7 @@ def _evaluate(
     model: nn.Module, images: ImageSet, key: str, seed: int = 0, **parameters: object
 ) -> "tuple[pd.Series[float], NDArray[np.bool_]]":
     """Return the table's row for one key (attacks at 1/255), and whether each image was classified correctly."""
-    keys = ["clean"] if key == "clean" else [{key: {"epsilons_255": [1.0], **parameters}}]
+    keys = ["clean"] if key == "clean" else [{key: {"epsilons": ["1/255"], **parameters}}]
     table = robust201.evaluate(model, images.images, images.labels, keys, seed=seed, progress=False)
     return table.iloc[-1], table.outcomes.iloc[:, -1].to_numpy()
 

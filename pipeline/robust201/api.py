@@ -20,6 +20,14 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import nn
 
+from robust201.analysis.attack_flags import (
+    AT_CHANCE,
+    ZERO_GRADIENTS,
+    Accuracies,
+    AttackFlag,
+    KeyAndStrength,
+    find_flags,
+)
 from robust201.analysis.evaluation import Comparison, Evaluation, compare_evaluations
 from robust201.analysis.robustbench import DATASET, LEADERBOARDS, N_CLASSES, check_images
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning, did_you_mean
@@ -39,15 +47,7 @@ from robust201.monitoring.evaluation_progress import EvaluationProgress, Progres
 from robust201.planning.config import parse_custom_task
 from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
-from robust201.statistics.attack_flags import (
-    AT_CHANCE,
-    ZERO_GRADIENTS,
-    Accuracies,
-    AttackFlag,
-    KeyAndStrength,
-    find_flags,
-)
-from robust201.statistics.intervals import accuracy_intervals
+from robust201.statistics.intervals import accuracy_intervals, is_at_chance
 from robust201.tasks import (
     CORRUPTIONS,
     FEW_CLASSES,
@@ -64,8 +64,8 @@ from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
 from robust201.tasks.corruptions.generator import MIN_IMAGE_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import has_predictions, summarise
-from robust201.tasks.parameters import Parameters, SpatialParameters, Square
-from robust201.tasks.perturbations.contract import check_batches, perturb
+from robust201.tasks.parameters import Parameters
+from robust201.tasks.perturbations.contract import perturb
 from robust201.tasks.user_task import UserTask
 from robust201.weights.loading import fill_network, read_weights
 from robust201.weights.published.base import infer_size
@@ -193,7 +193,7 @@ def evaluate(
             Floats that are not multiples of 1/255 are not rounded, and the result's `protocols` records this. The
             result of `robust201.images.load_images` is accepted, too; `labels` must then be None.
         labels: (N,) or (N, 1) integers in [0, C).
-        keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"epsilons_255": [8]}}]``;
+        keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"steps": 80}}]``;
             ``"corruptions"`` means all corruptions, ``"autoattack"`` AutoAttack, ``"paper"`` the dataset paper's keys.
             A custom task has the fields of a sweep (docs/your-own.md), such as ``{"mine": {"file": "my_attack.py",
             "norm": "Linf", "strengths": [8]}}``.
@@ -231,9 +231,9 @@ def evaluate(
             the other images of the batch; or its logits or gradients are NaN or infinite in an attack.
 
     Warns:
-        RobustWarning: the module seems to end in a softmax or sigmoid, computes in half precision, or is not more
-            accurate than chance; an attack's steps are too short to reach its epsilon, a weaker attack beats a stronger
-            one, or there is another sign of a weak attack (docs/trust.md).
+        RobustWarning: the module's outputs seem to be bounded, such as by a softmax, it computes in half precision, or
+            is not more accurate than chance on clean images; an attack's steps are too short to reach its epsilon, a
+            weaker attack beats a stronger one, or there is another sign of a weak attack (docs/trust.md).
     """
     keys = "quick" if keys is None else keys
     preset = _find_preset(keys)
@@ -257,7 +257,7 @@ def evaluate(
     common_arguments = _CommonArguments(as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
     with shown_progress(progress) as evaluation_progress, common_arguments.open_context(model, user_images) as context:
         image_set = _adapt_images(user_images, context.classifier)
-        if preset == "quick" and image_set.n_classes < TASKS["aa_standard"].parameters.min_classes:
+        if preset == "quick" and image_set.n_classes < TASKS["aa_standard"].model.min_classes:
             parsed_keys = [
                 pair
                 for task, parameters in parsed_keys
@@ -304,7 +304,7 @@ def evaluate(
         protocols,
         preset,
         key_results.distances,
-        context.classifier.notices,
+        key_results.notices,
     )
 
 
@@ -320,11 +320,13 @@ class _KeyResults(NamedTuple):
         rows: rows of the table.
         outcomes: per-image outcomes by key and strength.
         distances: per-image distances by key, up to the largest strength.
+        notices: warnings that the network's accuracies are doubtful.
     """
 
     rows: list[dict[str, Any]]
     outcomes: dict[tuple[str, float], NDArray[np.bool_]]
     distances: dict[str, NDArray[np.float64]]
+    notices: list[str]
 
 
 def _first_images(images: ImageSet, count: int | None) -> ImageSet:
@@ -346,7 +348,7 @@ def _evaluate_keys(
     progress: ProgressOption,
 ) -> _KeyResults:
     """Evaluate all images under all keys."""
-    key_results = _KeyResults([], {}, {})
+    key_results = _KeyResults([], {}, {}, [*context.classifier.notices])
     evaluation_progress.n_evaluations = sum(len(parameters.strengths) for _, parameters in parsed_keys)
     for task, parameters in parsed_keys:
         evaluation_progress.begin_key(task.key, parameters.strengths, len(image_set))
@@ -365,7 +367,23 @@ def _evaluate_keys(
         for result in results:
             if PREDICTIONS in result.values:
                 key_results.outcomes[task.key, result.strength] = result.values[PREDICTIONS] == image_set.labels
+        if task.key == "clean" and (notice := _describe_chance(context.classifier, results[0])) is not None:
+            warnings.warn(notice, RobustWarning, stacklevel=3)
+            key_results.notices.append(notice)
     return key_results
+
+
+def _describe_chance(classifier: Classifier, result: EvaluationResult) -> str | None:
+    """Return that a network's clean accuracy is not above chance; None if it is, or if there are too few images."""
+    n_correct, _ = summarise(result.values)
+    n_images, n_classes = result.part.unit.n_images, classifier.n_classes
+    if not is_at_chance(n_correct / n_images, n_images, n_classes):
+        return None
+    return (
+        f"{type(classifier.network).__name__} classifies {n_correct:,} of {n_images:,} images correctly, which is not "
+        f"significantly more than by chance (1 of {n_classes:,} classes). Check the normalisation, the order of the "
+        "colour channels and of the classes, and the weights."
+    )
 
 
 def _adapt_images(images: ImageSet, classifier: Classifier) -> ImageSet:
@@ -542,8 +560,7 @@ def attack(
     images: Any,
     labels: Any,
     *,
-    epsilon_255: float | Sequence[float] | None = None,
-    epsilon: float | Sequence[float] | None = None,
+    epsilon: float | str | Sequence[float | str] | None = None,
     normalisation: Normalisation | tuple[Sequence[float], Sequence[float]] | None = None,
     n_classes: int | None = None,
     seed: int = 0,
@@ -559,8 +576,8 @@ def attack(
         model: see `evaluate`.
         images: N images; see `evaluate`.
         labels: see `evaluate`.
-        epsilon_255: S radii of an Linf ball in units of 1/255; None takes the attack's defaults.
-        epsilon: S radii of an L2 or L1 ball in units of the pixel range; None takes the attack's defaults.
+        epsilon: S radii of the ball, for pixels in [0, 1]: numbers, or text such as ``"8/255"``; None takes the
+            attack's defaults.
         normalisation: see `evaluate`.
         n_classes: see `evaluate`.
         seed: see `evaluate`.
@@ -582,19 +599,11 @@ def attack(
     if task.kind != "attack":
         attacks = ", ".join(name for name, task in TASKS.items() if task.kind == "attack")
         raise ConfigError(f"Attacking failed for {key!r}: it is not an attack. Use one of {attacks}.")
-    field = "epsilons_255" if "epsilons_255" in task.parameters.model_fields else "epsilons"
-    radii, other_radii = (epsilon_255, epsilon) if field == "epsilons_255" else (epsilon, epsilon_255)
-    if task.constraint is None and (radii, other_radii) != (None, None):
+    if task.constraint is None and epsilon is not None:
         raise ConfigError(f"Attacking failed for {key!r}: this attack has no epsilon. Leave epsilon out.")
-    if task.constraint is not None and other_radii is not None:
-        raise ConfigError(
-            f"Attacking failed for {key!r}: its radius in {task.constraint.name} is set with "
-            f"{field.replace('epsilons', 'epsilon')}, not {'epsilon' if field == 'epsilons_255' else 'epsilon_255'}. "
-            f"Pass {field.replace('epsilons', 'epsilon')}."
-        )
-    requested_radii = None if radii is None else np.atleast_1d(np.asarray(radii)).tolist()
+    requested = None if epsilon is None else np.atleast_1d(np.asarray(epsilon, dtype=object)).tolist()
     attack_parameters = _parse_parameters(
-        task, parameters | ({} if requested_radii is None else {field: requested_radii}), engine
+        task, parameters if requested is None else parameters | {"epsilons": requested}, engine
     )
     strengths = attack_parameters.strengths
     image_set = as_image_set(images, labels)
@@ -608,11 +617,13 @@ def attack(
             torch.from_numpy(image_set.labels).to(torch_device),
         )
         request = Request(strengths, pixels, label_tensor, image_set.indices)
-        positions = [strengths.index(strength) for strength in (requested_radii or strengths)]
+        requested_strengths = (
+            strengths if task.constraint is None or requested is None else map(task.constraint.strength_of, requested)
+        )
+        positions = [strengths.index(strength) for strength in requested_strengths]
         attacked = torch.empty((len(strengths), *pixels.shape), device=torch_device)
         name = f"{type(model).__name__} images {task.key}"
-        perturbed = perturb(task, context, attack_parameters, request, name=name)
-        for batch in check_batches(perturbed, name=name, request=request, constraint=task.constraint):
+        for batch in perturb(task, context, attack_parameters, request, name=name):
             attacked[positions.index(batch.strength_index), batch.positions] = batch.images
     return attacked
 
@@ -720,7 +731,6 @@ class _CommonArguments:
                 key=key,
                 engine=self.engine,
                 model=compiled,
-                model_batch=None if compiled is None else self.batch_size,
             )
 
     def shared_protocol(self, images: ImageSet, classifier: Classifier) -> dict[str, Any]:
@@ -739,10 +749,10 @@ class _CommonArguments:
             shared["decoder"] = dict(images.decoder)
         return shared
 
-    @staticmethod
-    def _compile(classifier: Classifier, images: ImageSet) -> CompiledNetwork | None:
+    def _compile(self, classifier: Classifier, images: ImageSet) -> CompiledNetwork | None:
         compiled = None if classifier.compiler is None else classifier.compiler(classifier.network, classifier.device)
         if compiled is not None:
+            compiled.batch_sizes.limit = self.batch_size
             pixels = CheckedImages.of(images, classifier.device).pixels
             check_compiled(classifier, compiled, pixels, precision="fp32", name=type(classifier.network).__name__)
         return compiled
@@ -925,8 +935,7 @@ def _parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
             f"{reprlib.repr(fields)}. Write {{{task.key!r}: {{…}}}}."
         )
     values = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in (fields or {}).items()}
-    task_fields = [*task.parameters.model_fields, *task.parameters.field_aliases]
-    known_fields = [name for name in task_fields if task.kind != "measure" or name not in _IMAGE_FIELDS]
+    known_fields = [name for name in task.field_names if task.kind != "measure" or name not in _IMAGE_FIELDS]
     for name in values:
         if name not in known_fields:
             raise ConfigError(
@@ -935,9 +944,9 @@ def _parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
             )
     task.load(engine)  # raises if the task does not support the engine
     try:
-        parameters = task.parameters(**values)
+        parameters: Parameters = task.parameters(**values)
     except ValidationError as error:
-        problem = describe_problem(error, task.parameters)
+        problem = describe_problem(error, task.model)
         remedy = "" if re.search(r"[.?] [A-Z]", problem) else " Correct it."
         raise ConfigError(f"Reading parameters failed for {task.key}: {problem}{remedy}") from error
     reason = parameters.unsupported_engine_reason(engine)
@@ -970,7 +979,7 @@ _N_GRADIENT_IMAGES = 64
 
 
 def _is_black_box(task: Task) -> bool:
-    return issubclass(task.parameters, Square | SpatialParameters)
+    return task.role == "black box"
 
 
 def _measure_zero_gradients(context: Context, image_set: ImageSet) -> float:
@@ -1000,7 +1009,7 @@ def _warn_of_weak_attacks(
     flags = find_flags("", results, n_images=n_images, n_classes=n_classes, flag_any_difference=True)
     flags_by_check: dict[str, list[AttackFlag]] = {}
     for flag in flags:
-        if flag.check != AT_CHANCE:  # reported before the attacks
+        if flag.check != AT_CHANCE:  # reported by `_describe_chance`
             flags_by_check.setdefault(flag.check, []).append(flag)
     for flags_of_check in flags_by_check.values():
         clearest_flag = max(flags_of_check, key=lambda flag: flag.networks[0][1] - flag.networks[0][2])

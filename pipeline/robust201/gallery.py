@@ -18,6 +18,7 @@ from robust201.models.classifier import Classifier
 from robust201.models.user_module import as_classifier
 from robust201.tasks import find_task
 from robust201.tasks.attack_kit.context import to_float
+from robust201.tasks.constraints import parse_radius
 
 if TYPE_CHECKING:
     import altair as alt
@@ -35,8 +36,7 @@ def show(
     labels: Any,
     key: str = "pgd",
     *,
-    epsilon_255: float | None = None,
-    epsilon: float | None = None,
+    epsilon: float | str | None = None,
     normalisation: Normalisation | tuple[Sequence[float], Sequence[float]] | None = None,
     class_names: Sequence[str] | None = None,
     **parameters: Any,
@@ -51,8 +51,8 @@ def show(
         images: one image (3, H, W), or up to `MAX_SHOWN`; see `evaluate`.
         labels: class of each image.
         key: key of an attack.
-        epsilon_255: radius of an Linf ball in units of 1/255. By default the attack's largest radius.
-        epsilon: radius of an L2 or L1 ball in units of the pixel range. By default the attack's largest radius.
+        epsilon: radius of the ball, for pixels in [0, 1]: a number, or text such as ``"8/255"``. By default the
+            attack's largest radius.
         normalisation: see `evaluate`.
         class_names: one name per class; by default the classes' numbers.
         parameters: parameters of the attack, and further arguments of `attack`, such as ``seed=1``.
@@ -74,16 +74,14 @@ def show(
         raise ConfigError(
             f"Showing images failed: a figure has at most {MAX_SHOWN} images, got {n_images}. Select fewer."
         )
-    radius = epsilon if epsilon_255 is None else epsilon_255
-    if radius is None and not {"epsilons_255", "epsilons"} & parameters.keys():
-        radius, field = _largest_radius(key)
-        parameters |= {} if field is None else {field: [radius]}
+    task = find_task(key)
+    if epsilon is None and "epsilons" not in parameters and task.constraint is not None:
+        epsilon = max(task.defaults["epsilons"], key=parse_radius)
     attacked = attack(
         key,
         model,
         image_set.images,
         image_set.labels,
-        epsilon_255=epsilon_255,
         epsilon=epsilon,
         normalisation=normalisation,
         **parameters,
@@ -107,18 +105,11 @@ def show(
         rows.append(
             [Tile(clean_pixels, clean_captions[index]), change_tile, Tile(attacked_pixels, attacked_captions[index])]
         )
-    attack_label = key_label(key) if radius is None else column_label(key, float(radius))
+    attack_label = key_label(key)
+    if task.constraint is not None and epsilon is not None:
+        attack_label = column_label(key, task.constraint.strength_of(epsilon))
     row_labels = [display_names[label] for label in image_set.labels]
     return draw_image_grid(rows, column_labels=["clean", "change", attack_label], row_labels=row_labels, width=WIDTH)
-
-
-def _largest_radius(key: str) -> tuple[float | None, str | None]:
-    """Return an attack's largest default radius and the field that sets it; both are None if it has no radius."""
-    parameters = find_task(key).parameters
-    for field in ("epsilons_255", "epsilons"):
-        if field in parameters.model_fields:
-            return max(parameters.model_validate({}).strengths), field
-    return None, None
 
 
 def _name_classes(names: Sequence[str] | None, n_classes: int) -> list[str]:

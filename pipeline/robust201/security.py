@@ -13,7 +13,6 @@ from robust201.figures.security_curves import SecurityCurves
 from robust201.images.user_arrays import as_image_set
 from robust201.tasks import TASKS, Task
 from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import STRENGTH_FIELDS, Fmn
 
 DEFAULT_ATTACKS = {"Linf": ("fmn",), "L2": ("fmn_l2",), "L1": ("fmn_l1",)}
 """Default attacks by norm."""
@@ -69,8 +68,8 @@ def curves(
     networks_by_name = networks if isinstance(networks, Mapping) else name_networks(_as_list(networks))
     image_set = as_image_set(images, labels)
     constraint = CONSTRAINTS[norm]
-    largest_radius = constraint.divisor * constraint.largest_radius(image_set.images.shape[1:])
-    fields_by_key = {key: {**fields, _strength_field(TASKS[key]): [largest_radius]} for key, fields in keys.items()}
+    largest_radius = constraint.largest_radius(image_set.images.shape[1:])
+    fields_by_key = {key: {**fields, "epsilons": [largest_radius]} for key, fields in keys.items()}
     tables = {
         name: evaluate(module, image_set, None, fields_by_key, **options) for name, module in networks_by_name.items()
     }
@@ -116,10 +115,9 @@ def parse_attacks(
                 f"Computing curves failed for attack {key!r}: it is not one of the minimum-norm attacks in {norm} "
                 f"({', '.join(known_attacks)}).{did_you_mean(str(key), known_attacks)}"
             )
-        strength_fields = [name for name in parameters if name in STRENGTH_FIELDS]
-        if strength_fields:
+        if "epsilons" in parameters:
             raise ConfigError(
-                f"Computing curves failed for {key}.{strength_fields[0]}: curves cover every epsilon. Remove this "
+                f"Computing curves failed for {key}.epsilons: curves cover every epsilon. Remove this "
                 "parameter, and pass epsilons to the result's accuracy()."
             )
     if not fields:
@@ -133,13 +131,7 @@ def _as_list(networks: Sequence[nn.Module] | nn.Module) -> Sequence[nn.Module]:
     return [networks] if isinstance(networks, nn.Module) else networks
 
 
-def _strength_field(task: Task) -> str:
-    """Return the name of the parameter that sets the radii of an attack."""
-    return next(name for name in STRENGTH_FIELDS if name in task.parameters.model_fields)
-
-
 def _count_passes(task: Task, fields: Mapping[str, Any]) -> float:
     """Return the number of forward and backward passes per image, two per step."""
     parameters = task.parameters(**fields)
-    assert isinstance(parameters, Fmn)  # noqa: S101 - `parse_attacks` accepts no other attack
-    return 2.0 * parameters.steps * parameters.n_runs
+    return float(2 * parameters.steps * parameters.n_runs)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* by chance")
 
 IMAGES = tiny_images()
 PIXELS, LABELS = IMAGES.images, IMAGES.labels
-KEYS = ["clean", {"pgd": {"epsilons_255": [8], "steps": 3, "rel_stepsize": 0.5}}]
+KEYS = ["clean", {"pgd": {"epsilons": ["8/255"], "steps": 3, "rel_stepsize": 0.5}}]
 
 
 def make_network(channels: int, n_classes: int = 5, size: int = 8) -> nn.Module:
@@ -36,16 +36,16 @@ def test_evaluate_attack_and_show_accept_grey_images(channel_axis: int) -> None:
     keys = [*KEYS, {"pgd_l2": {"epsilons": [0.5], "steps": 8}}, {"aa_standard": {"steps": 2, "queries": 4}}]
     table = evaluate(make_network(1), grey_images, LABELS, keys, normalisation=([0.5], [0.25]), progress=False)
     assert set(table["key"]) == {"clean", "pgd", "pgd_l2", "aa_standard"}
-    attacked = attack("fgsm", make_network(1), grey_images, LABELS, epsilon_255=[8])
+    attacked = attack("fgsm", make_network(1), grey_images, LABELS, epsilon=["8/255"])
     assert attacked.shape == (1, len(LABELS), 1, 8, 8)
     largest_change = (attacked[0] - torch.from_numpy(PIXELS[:, :1]) / 255).abs().max()
     assert float(largest_change) == pytest.approx(8 / 255, rel=1e-5)
-    show(make_network(1), grey_images[:2], LABELS[:2], epsilon_255=8, steps=2, rel_stepsize=0.5)
+    show(make_network(1), grey_images[:2], LABELS[:2], epsilon="8/255", steps=2, rel_stepsize=0.5)
 
 
 def test_evaluate_rejects_grey_images_for_rgb_network() -> None:
     with pytest.raises(
-        EvaluationError, match=r"images of shape \(21, 1, 8, 8\), it raised .*channels.*Correct the network"
+        EvaluationError, match=r"images of shape \(1, 1, 8, 8\), it raised .*channels.*Correct the network"
     ):
         evaluate(make_network(3), PIXELS[:, :1], LABELS, ["clean"], progress=False)
     with pytest.raises(ConfigError, match=r"the normalisation has 3 channels, but the images have 1\. Both need"):
@@ -66,7 +66,7 @@ def test_attack_does_not_round_float_images() -> None:
     with torch.no_grad():
         predicted = TinyNetwork().eval()(torch.from_numpy(float_images)).argmax(dim=1).numpy()
     assert table["accuracy"][0] == (predicted == LABELS).mean()
-    attacked = attack("fgsm", TinyNetwork(), float_images, LABELS, epsilon_255=[2])[0].numpy()
+    attacked = attack("fgsm", TinyNetwork(), float_images, LABELS, epsilon=["2/255"])[0].numpy()
     assert np.abs(attacked - float_images).max() == pytest.approx(2 / 255, rel=1e-4)
     with pytest.raises(DatasetError, match=r"'fog': corruptions need 8-bit pixels.*\.round\(\) / 255, or leave"):
         evaluate(TinyNetwork(), float_images, LABELS, ["fog"], progress=False)
@@ -96,7 +96,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_subset_keeps_image_indices_and_random_numbers(folder: Path) -> None:
     all_images, selected_images = load_images("mine", path=folder), load_images("mine", path=folder, count=7, seed=3)
-    keys = ["clean", {"pgd": {"epsilons_255": [8], "steps": 1, "rel_stepsize": 1.0}}, "fog"]
+    keys = ["clean", {"pgd": {"epsilons": ["8/255"], "steps": 1, "rel_stepsize": 1.0}}, "fog"]
     all_outcomes = evaluate(TinyNetwork(), all_images, keys=keys, progress=False).outcomes
     table = evaluate(TinyNetwork(), selected_images, keys=keys, progress=False)
     assert table.outcomes.index.tolist() == selected_images.indices.tolist()
@@ -128,7 +128,7 @@ def test_evaluate_supports_1000_classes() -> None:
         labels = model(torch.from_numpy(PIXELS) / 255).argmax(dim=1).numpy()
     assert labels.max() > 255
     labels[:3] = (labels[:3] + 1) % 1000
-    keys = [*KEYS, {"aa_apgd-t": {"epsilons_255": [1], "steps": 2}}]
+    keys = [*KEYS, {"aa_apgd-t": {"epsilons": ["1/255"], "steps": 2}}]
     table = evaluate(model, PIXELS, labels, keys, progress=False)
     assert table["accuracy"][0] == 18 / 21
     assert table.outcomes["clean", 0.0].tolist() == [False] * 3 + [True] * 18

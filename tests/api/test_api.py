@@ -1,7 +1,6 @@
 """The Python API: evaluate, attack, load_model and place."""
 
 import copy
-import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,10 +24,10 @@ from robust201.spaces.zoo.space import Zoo
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import find_task
 from robust201.tasks.attack_kit.context import Context
+from robust201.tasks.constraints import parse_radius
 from robust201.tasks.evaluate import evaluate_part
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
-from tests.support.fabricated import export, make_plan
 from tests.support.precision_settings import FP32_SETTINGS, effective_settings, raw_settings, tf32_everywhere
 from tests.support.small_results import write_results
 from tests.support.tiny_networks import (
@@ -46,7 +45,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* by chance")
 
 IMAGES = tiny_images()
 PIXELS, LABELS = IMAGES.images, IMAGES.labels
-KEYS = ["clean", {"pgd": {"epsilons_255": [128, 1], "steps": 10, "rel_stepsize": 0.1}}, {"fog": {"severities": [1, 5]}}]
+KEYS = [
+    "clean",
+    {"pgd": {"epsilons": ["128/255", "1/255"], "steps": 10, "rel_stepsize": 0.1}},
+    {"fog": {"severities": [1, 5]}},
+]
 OPTIONS = {"normalisation": NORMALISATION, "progress": False}
 
 
@@ -79,13 +82,13 @@ def test_clean_results_match_the_logits() -> None:
 @pytest.mark.parametrize("engine", ["fused", "reference"])
 def test_evaluate_matches_accuracy_of_evaluate_part(engine: str) -> None:
     task = find_task("pgd")
-    parameters = task.parameters(epsilons_255=(1, 8), steps=4, rel_stepsize=0.25)
+    parameters = task.parameters(epsilons=("1/255", "8/255"), steps=4, rel_stepsize=0.25)
     images = tiny_images()
     images.indices[:] = np.arange(len(images))  # the API numbers images from 0
     context = Context(tiny_classifier(), seed=3, batch_size=BATCH_SIZE, engine=engine)
     part = part_of(task, parameters, images)
     sweep_results = evaluate_part(context, task, parameters, part, images, ("accuracy",), provenance={})
-    keys = {"pgd": {"epsilons_255": [1, 8], "steps": 4, "rel_stepsize": 0.25}}
+    keys = {"pgd": {"epsilons": ["1/255", "8/255"], "steps": 4, "rel_stepsize": 0.25}}
     options = OPTIONS | {"seed": 3, "engine": engine, "batch_size": BATCH_SIZE}
     frame = evaluate(TinyNetwork(), PIXELS, LABELS, keys, **options)
     assert dict(zip(frame["strength"], frame["accuracy"], strict=True)) == {
@@ -182,7 +185,7 @@ def test_evaluate_does_not_change_the_module(make_model: type[nn.Module], raises
     second.requires_grad_()
     state_before, weights = get_state(model), copy.deepcopy(model.state_dict())
     with pytest.raises(EvaluationError) if raises_error else nullcontext():
-        keys = ["clean", {"fgsm": {"epsilons_255": [8]}}]
+        keys = ["clean", {"fgsm": {"epsilons": ["8/255"]}}]
         evaluate(model, PIXELS, LABELS, keys, progress=False, n_classes=4 if raises_error else None)
     assert get_state(model) == state_before
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
@@ -197,7 +200,7 @@ def test_evaluate_copies_module_to_other_device() -> None:
     expected = evaluate(model, PIXELS, LABELS, KEYS, **OPTIONS)
     assert evaluation["confidence"].to_numpy() == pytest.approx(expected["confidence"].to_numpy(), abs=1e-3)
     assert (get_state(model), torch.backends.cudnn.allow_tf32) == (state_before, tf32)
-    assert attack("fgsm", model, PIXELS, LABELS, epsilon_255=8, device="cuda").is_cuda
+    assert attack("fgsm", model, PIXELS, LABELS, epsilon="8/255", device="cuda").is_cuda
 
 
 @pytest.mark.parametrize("engine", ["fused", "reference"])
@@ -213,10 +216,10 @@ def test_evaluate_copies_module_to_other_device() -> None:
 def test_results_do_not_depend_on_the_callers_torch_contexts(torch_context: Callable, engine: str) -> None:
     keys = [*KEYS, "rot30", {"jacobian": {"projections": "exact"}}, "hessian_input", "hessian_weights"]
     expected = evaluate(TinyNetwork(), PIXELS, LABELS, keys, engine=engine, **OPTIONS)
-    images = attack("pgd", TinyNetwork(), PIXELS, LABELS, epsilon_255=8, engine=engine)
+    images = attack("pgd", TinyNetwork(), PIXELS, LABELS, epsilon="8/255", engine=engine)
     with torch_context():
         evaluation = evaluate(TinyNetwork(), torch.from_numpy(PIXELS), LABELS, keys, engine=engine, **OPTIONS)
-        images_in_context = attack("pgd", TinyNetwork(), PIXELS, LABELS, epsilon_255=8, engine=engine)
+        images_in_context = attack("pgd", TinyNetwork(), PIXELS, LABELS, epsilon="8/255", engine=engine)
     pd.testing.assert_frame_equal(without_seconds(evaluation), without_seconds(expected), check_exact=True)
     assert torch.equal(images_in_context, images)
     assert not images_in_context.is_inference()
@@ -224,7 +227,7 @@ def test_results_do_not_depend_on_the_callers_torch_contexts(torch_context: Call
 
 @pytest.mark.parametrize("make_model", [TinyNetwork, tiny_classifier])
 def test_evaluate_accepts_module_created_in_inference_mode(make_model: type[nn.Module]) -> None:
-    keys = [{"pgd": {"epsilons_255": [8]}}, {"jacobian": {"projections": "exact"}}]
+    keys = [{"pgd": {"epsilons": ["8/255"]}}, {"jacobian": {"projections": "exact"}}]
     expected = evaluate(make_model(), PIXELS, LABELS, keys, progress=False)
     with torch.inference_mode():
         model = make_model().train()
@@ -258,26 +261,24 @@ def test_evaluate_ignores_the_callers_precision() -> None:
 # --- attack
 
 
-@pytest.mark.parametrize(
-    ("key", "radii", "order"), [("pgd", {"epsilon_255": [8, 1]}, "inf"), ("pgd_l2", {"epsilon": [0.5, 0.25]}, 2)]
-)
-def test_attack_returns_images_within_balls_in_requested_order(key: str, radii: dict, order: object) -> None:
-    attacked = attack(key, tiny_classifier(), PIXELS, LABELS, **radii)
+@pytest.mark.parametrize(("key", "epsilon", "order"), [("pgd", ["8/255", 1 / 255], "inf"), ("pgd_l2", [0.5, 0.25], 2)])
+def test_attack_returns_images_within_balls_in_requested_order(key: str, epsilon: list, order: object) -> None:
+    attacked = attack(key, tiny_classifier(), PIXELS, LABELS, epsilon=epsilon)
     assert attacked.dtype == torch.float32
     assert attacked.shape == (2, *PIXELS.shape)
     difference = (attacked - torch.from_numpy(PIXELS) / 255).flatten(2)
     norms = difference.abs().amax(dim=2) if order == "inf" else difference.norm(dim=2)
-    epsilons = torch.tensor(radii.get("epsilon", [8 / 255, 1 / 255]))
+    epsilons = torch.tensor([float(parse_radius(radius)) for radius in epsilon])
     assert (norms <= epsilons[:, None] + 1e-5).all()
     assert (norms.amax(dim=1) > 0.9 * epsilons).all()
 
 
 def test_attack_matches_accuracy_of_evaluate() -> None:
     model = tiny_classifier()
-    adversarial = attack("pgd", model, PIXELS, LABELS, epsilon_255=8, steps=2, rel_stepsize=1)
+    adversarial = attack("pgd", model, PIXELS, LABELS, epsilon="8/255", steps=2, rel_stepsize=1)
     accuracy = (model(adversarial[0]).argmax(dim=1).numpy() == LABELS).mean()
     frame = evaluate(
-        model, PIXELS, LABELS, {"pgd": {"epsilons_255": [8], "steps": 2, "rel_stepsize": 1}}, progress=False
+        model, PIXELS, LABELS, {"pgd": {"epsilons": ["8/255"], "steps": 2, "rel_stepsize": 1}}, progress=False
     )
     assert frame["accuracy"].item() == accuracy
 
@@ -303,8 +304,8 @@ def test_loaded_network_matches_sweep_bit_for_bit(
 ) -> None:
     keys = {
         "clean": {},
-        "fgsm": {"epsilons_255": [1, 8]},
-        "pgd": {"epsilons_255": [2], "steps": 3, "rel_stepsize": 0.5},
+        "fgsm": {"epsilons": ["1/255", "8/255"]},
+        "pgd": {"epsilons": ["2/255"], "steps": 3, "rel_stepsize": 0.5},
     }
     assert robust201("run", write_sweep(architectures=[309], keys=keys, images={"count": 200, "seed": 0})).code == 0
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "dataset").code == 0
@@ -349,7 +350,7 @@ def test_load_model_rejects_wrong_arguments_in_one_line(tmp_path: Path, tiny_wei
     save_file({"a": torch.zeros(1)}, file)
     for error, message, arguments in (
         (CheckpointError, "expected a checkpoint, got", (5, "digits", tiny_weights)),
-        (ConfigError, "Did you mean 'digits'", (21, "digit", tiny_weights)),
+        (ConfigError, "'digit'", (21, "digit", tiny_weights)),
         (ArchitectureError, "99999", (99_999, "digits", tiny_weights)),
         (ConfigError, "neither of `store` and `weights` is set", (21, "digits")),
     ):
@@ -357,26 +358,9 @@ def test_load_model_rejects_wrong_arguments_in_one_line(tmp_path: Path, tiny_wei
             load_model(*arguments)
     with pytest.raises(CheckpointError, match="the tensors are not those of ResNet"):
         load_model("resnet18", "cifar10", weights=file)
-    with pytest.raises(ArchitectureError, match="Did you mean 'resnet18'"):
-        load_model("resnet1", "cifar10", weights=file)
-    with pytest.raises(CheckpointError, match="No such file or directory"):
-        load_model("resnet18", "cifar10", weights=tmp_path / "none.safetensors")
-    with pytest.raises(ConfigError, match="Choosing a device failed for 'abacus'"):
-        load_model(21, "digits", tiny_weights, device="abacus")
 
 
 # --- place
-
-
-def test_place_names_networks_of_other_spaces(tmp_path: Path) -> None:
-    plan = dataclasses.replace(make_plan(["resnet18", "resnet34"], ["clean"], ["digits"]), space_name="zoo")
-    export(tmp_path / "dataset", plan)
-    dataset = RobustnessDataset(tmp_path / "dataset")
-    result = pd.DataFrame({"key": ["clean", "fog"], "strength": [0.0, 1.0], "accuracy": [0.5, 0.5]})
-    placement = place(result, dataset, data="digits")
-    assert placement["architectures"].tolist() == [2, 0]
-    assert placement["best_architecture"][0] in ("resnet18", "resnet34")
-    assert placement["best_architecture"].isna().tolist() == [False, True]
 
 
 def test_place_ranks_among_evaluated_architectures(tmp_path: Path) -> None:
@@ -397,10 +381,6 @@ def test_place_ranks_among_evaluated_architectures(tmp_path: Path) -> None:
     assert placement["best"].tolist()[:2] == [0.9, 0.3]
     assert placement["best_architecture"].tolist()[:2] == [0, 3]
     assert placement["rank"].isna().tolist() == [False, False, False, True, True]
-    with pytest.raises(ConfigError, match=r"data='cifar01'.*Did you mean 'cifar10'"):
-        place(result, dataset, data="cifar01")
-    with pytest.raises(ConfigError, match="lacks these columns: strength, accuracy"):
-        place(result[["key"]], dataset)
 
 
 # --- package and warnings
@@ -411,35 +391,3 @@ def test_package_import_loads_no_heavy_libraries() -> None:
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert process.stdout.strip() == "[]"
     assert callable(robust201.evaluate)
-
-
-def test_evaluate_writes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **OPTIONS)
-    assert list(tmp_path.iterdir()) == []
-
-
-class _NetworkWithUselessGradients(torch.nn.Module):
-    """A network whose logits are rounded or multiplied, which makes its gradients useless."""
-
-    def __init__(self, network: torch.nn.Module, factor: float, *, is_rounded: bool) -> None:
-        super().__init__()
-        self.network, self.factor, self.is_rounded = network, factor, is_rounded
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        logits = self.network(images) * self.factor
-        return logits.round() if self.is_rounded else logits
-
-
-@pytest.mark.parametrize(("factor", "is_rounded"), [(100.0, True), (1e6, False)], ids=["rounded", "saturated"])
-def test_evaluate_warns_about_networks_with_zero_gradients(factor: float, is_rounded: bool) -> None:
-    model = robust201.load_model(13714, "digits", "bundled:benchmark_data/demo")
-    images = select(load_images("digits"), count=20, seed=0)
-    with pytest.warns(RobustWarning, match="the gradient of the loss is zero"):
-        evaluate(
-            _NetworkWithUselessGradients(model, factor, is_rounded=is_rounded),
-            images.images,
-            images.labels,
-            [{"fgsm": {"epsilons_255": [8]}}],
-            progress=False,
-        )

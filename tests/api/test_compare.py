@@ -17,7 +17,7 @@ from robust201.core.errors import ConfigError, RobustWarning
 # Networks with random weights classify images by chance.
 pytestmark = pytest.mark.filterwarnings("ignore:.* by chance")
 
-KEYS = ["clean", {"fgsm": {"epsilons_255": [8, 32]}}]
+KEYS = ["clean", {"fgsm": {"epsilons": ["8/255", "32/255"]}}]
 
 
 class LinearNetwork(nn.Module):
@@ -104,7 +104,7 @@ def test_compare_rejects_incomparable_networks(images, labels):
 
 
 def test_compare_warns_about_parameters_once_per_call(images, labels):
-    keys = {"pgd": {"epsilons_255": [8], "steps": 1}}
+    keys = {"pgd": {"epsilons": ["8/255"], "steps": 1}}
     for _ in range(2):
         with warnings.catch_warnings(record=True) as caught_warnings:
             warnings.simplefilter("always")
@@ -115,13 +115,13 @@ def test_compare_warns_about_parameters_once_per_call(images, labels):
 
 def test_compare_rejects_tables_with_different_parameters(images, labels):
     fewer_steps, more_steps = (
-        robust201.evaluate(LinearNetwork(0), images, labels, {"pgd": {"epsilons_255": [8], "steps": steps}})
+        robust201.evaluate(LinearNetwork(0), images, labels, {"pgd": {"epsilons": ["8/255"], "steps": steps}})
         for steps in (31, 40)
     )
     with pytest.raises(ConfigError, match=r"a and b: pgd has different parameters \(steps\)"):
         robust201.compare({"a": fewer_steps, "b": more_steps})
     table_with_other_seed = robust201.evaluate(
-        LinearNetwork(1), images, labels, {"pgd": {"epsilons_255": [8], "steps": 31}}, seed=1
+        LinearNetwork(1), images, labels, {"pgd": {"epsilons": ["8/255"], "steps": 31}}, seed=1
     )
     with pytest.raises(ConfigError, match=r"pgd has different parameters \(seed\)"):
         robust201.compare([fewer_steps, table_with_other_seed])

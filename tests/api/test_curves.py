@@ -9,7 +9,7 @@ from torch import nn
 import robust201
 from robust201.core.errors import ConfigError, RobustWarning
 from robust201.figures.security_curves import SecurityCurves
-from robust201.tasks.constraints import LINF
+from robust201.tasks.constraints import CONSTRAINTS, LINF
 from tests.support.tiny_networks import NORMALISATION, Float64Network, TinyNetwork, tiny_images
 
 IMAGES = tiny_images(20)
@@ -43,8 +43,8 @@ def test_curves_match_accuracies_of_evaluate(norm, key):
     distances = table.distances["tiny"].to_numpy()
     distances = np.sort(distances[np.isfinite(distances) & (distances > 0)])
     epsilons = [float(distances[len(distances) // 3]) * 1.0001, float(distances[-1]) * 1.0001]
-    field = "epsilons_255" if norm == "Linf" else "epsilons"
-    keys = ["clean", {key: {"steps": 25, field: epsilons}}]
+    divisor = CONSTRAINTS[norm].divisor
+    keys = ["clean", {key: {"steps": 25, "epsilons": [epsilon / divisor for epsilon in epsilons]}}]
     evaluation = robust201.evaluate(LogitsNetwork(), IMAGES.images, IMAGES.labels, keys, **OPTIONS)
     assert table.accuracy([0, *epsilons])["accuracy"].tolist() == evaluation["accuracy"].tolist()
     assert table.loc[0, "clean_accuracy"] == evaluation["accuracy"][0]
@@ -119,7 +119,7 @@ def test_curves_of_subset_keep_image_positions():
             r"attack 'fmn': it is not one of the minimum-norm attacks in L2 \(fmn_l2\)",
         ),
         (("Linf", ["pgd"]), "failed for attack 'pgd'"),
-        (("Linf", {"fmn": {"epsilons_255": [8]}}), r"failed for fmn\.epsilons_255: curves cover every epsilon"),
+        (("Linf", {"fmn": {"epsilons": ["8/255"]}}), r"failed for fmn\.epsilons: curves cover every epsilon"),
         (("Linf", []), "the list is empty"),
     ],
 )

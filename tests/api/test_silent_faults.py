@@ -1,7 +1,6 @@
 """Networks whose numbers would be wrong without a word are rejected or reported; numbers of their twins are right."""
 
 import warnings
-from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,18 +15,18 @@ from robust201.core.errors import EvaluationError, NetworkError, RobustWarning
 from robust201.core.records import ImageSet
 from robust201.images import load_images, select
 
-EPSILON_255 = 8.0
-FGSM = {"fgsm": {"epsilons_255": [EPSILON_255]}}
+EPSILON = "8/255"
+FGSM = {"fgsm": {"epsilons": [EPSILON]}}
 GRADIENT_ATTACKS: dict[str, dict[str, Any]] = {
-    "fgsm": {"epsilons_255": [EPSILON_255]},
-    "pgd": {"epsilons_255": [EPSILON_255], "steps": 3, "rel_stepsize": 1, "random_start": False},
-    "pgd_linf7": {"epsilons_255": [EPSILON_255]},
+    "fgsm": {"epsilons": [EPSILON]},
+    "pgd": {"epsilons": [EPSILON], "steps": 3, "rel_stepsize": 1, "random_start": False},
+    "pgd_linf7": {"epsilons": [EPSILON]},
     "pgd_l2": {"epsilons": [0.5], "steps": 3, "step_size": 0.5, "random_start": False},
-    "aa_apgd-ce": {"epsilons_255": [EPSILON_255], "steps": 3},
-    "aa_apgd-t": {"epsilons_255": [EPSILON_255], "steps": 3, "targets": 1},
-    "aa_fab-t": {"epsilons_255": [EPSILON_255], "steps": 2, "targets": 1},
-    "aa_standard": {"epsilons_255": [EPSILON_255], "steps": 3, "queries": 3},
-    "fmn": {"epsilons_255": [EPSILON_255], "steps": 50},
+    "aa_apgd-ce": {"epsilons": [EPSILON], "steps": 3},
+    "aa_apgd-t": {"epsilons": [EPSILON], "steps": 3, "targets": 1},
+    "aa_fab-t": {"epsilons": [EPSILON], "steps": 2, "targets": 1},
+    "aa_standard": {"epsilons": [EPSILON], "steps": 3, "queries": 3},
+    "fmn": {"epsilons": [EPSILON], "steps": 50},
     "fmn_l2": {"epsilons": [0.5], "steps": 50},
     "fmn_l1": {"epsilons": [5.0], "steps": 50},
 }
@@ -84,9 +83,6 @@ def accuracies_of(network: nn.Module, images: ImageSet, *keys: Any, **options: A
 # --- outputs that are not one tensor ----------------------------------------------------------------------------------
 
 
-Outputs = namedtuple("Outputs", ["logits", "auxiliary"])
-
-
 @dataclass
 class ModelOutput:
     loss: torch.Tensor | None
@@ -94,14 +90,10 @@ class ModelOutput:
 
 
 MULTIPLE_OUTPUTS: dict[str, tuple[Callable[[torch.Tensor], Any], str, str]] = {
-    "tuple": (lambda logits: (logits, -logits), r"tuple \(\[0\]: float32 \(20, 10\), \[1\]: float32", r"\[0\]"),
-    "one-tuple": (lambda logits: (logits,), r"tuple \(\[0\]: float32 \(20, 10\)\)", r"\[0\]"),
-    "features": (lambda logits: (logits.repeat(1, 51), logits), r"\[0\]: float32 \(20, 510\), \[1\]", r"\[0\]"),
-    "named tuple": (lambda logits: Outputs(logits, -logits), r"Outputs \(\[0\]: float32 \(20, 10\)", r"\[0\]"),
-    "list": (lambda logits: [logits, logits], r"list \(\[0\]: float32 \(20, 10\)", r"\[0\]"),
+    "tuple": (lambda logits: (logits, -logits), r"tuple \(\[0\]: float32 \(1, 10\), \[1\]: float32", r"\[0\]"),
     "dict": (lambda logits: {"aux": -logits, "logits": logits}, r"dict \(\['aux'\]: float32", r"\['logits'\]"),
+    "dict without logits": (lambda logits: {"loss": None, "scores": logits}, r"dict \(\['loss'\]", r"\['scores'\]"),
     "dataclass": (lambda logits: ModelOutput(None, logits), r"ModelOutput \(\.loss: .*\.logits: f", r"\.logits"),
-    "nothing": (lambda _logits: None, "an object of type NoneType", r"\[0\]"),
 }
 
 
@@ -120,6 +112,18 @@ def test_outputs_that_are_not_one_tensor_are_rejected(case: str, core: nn.Module
         robust201.curves(network, images, progress=False)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda _logits: None, "NoneType. End its forward with a `return`"),
+        (lambda logits: logits.detach().numpy(), r"ndarray of shape \(1, 10\).*torch\.as_tensor"),
+    ],
+)
+def test_outputs_without_tensors_are_rejected(change: Any, message: str, core: nn.Module, images: ImageSet) -> None:
+    with pytest.raises(NetworkError, match=message):
+        robust201.evaluate(Changed(core, change_logits=change), images, keys=["clean"], progress=False)
+
+
 def test_wrapped_network_with_several_outputs_has_the_accuracy_of_a_loop(core: nn.Module, images: ImageSet) -> None:
     network = Changed(core, change_logits=lambda logits: (logits, logits.flip(1)))
 
@@ -132,9 +136,44 @@ def test_wrapped_network_with_several_outputs_has_the_accuracy_of_a_loop(core: n
             logits: torch.Tensor = self.network(images)[0]
             return logits
 
-    expected = [loop_accuracy(Logits(), images), loop_accuracy(Logits(), images, EPSILON_255 / 255)]
+    expected = [loop_accuracy(Logits(), images), loop_accuracy(Logits(), images, 8 / 255)]
     assert accuracies_of(Logits(), images, "clean", FGSM) == expected
     assert expected[0] > 0.9
+
+
+# --- outputs that are bounded or masked -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", [nn.Tanh(), nn.Hardtanh(), nn.Hardtanh(-3, 3), nn.Hardsigmoid(), nn.ReLU6()], ids=str)
+def test_bounded_heads_are_reported(head: nn.Module, core: nn.Module, images: ImageSet) -> None:
+    network = nn.Sequential(core, head)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        accuracies = accuracies_of(network, images, "clean", FGSM)
+    assert accuracies == [loop_accuracy(network, images), loop_accuracy(network, images, 8 / 255)]
+    assert str(caught[0].message).startswith("Sequential seems to end in a ")
+
+
+@pytest.mark.parametrize("factor", [1e-3, 0.05, 1.0, 1e3])
+@pytest.mark.parametrize("head", [nn.Identity(), nn.LogSoftmax(dim=1)], ids=str)
+def test_logits_of_any_size_have_no_notice(factor: float, head: nn.Module, core: nn.Module, images: ImageSet) -> None:
+    network = Changed(core, change_logits=lambda logits: head(factor * logits))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert accuracies_of(network, images, "clean")[0] > 0.9
+
+
+def test_masked_classes_change_no_accuracy_and_infinite_masks_have_their_own_advice(
+    core: nn.Module, images: ImageSet
+) -> None:
+    def mask(value: float) -> nn.Module:
+        return Changed(
+            core, change_logits=lambda logits: torch.cat([logits, torch.full((len(logits), 90), value)], dim=1)
+        )
+
+    assert accuracies_of(mask(-1e9), images, "clean", FGSM) == accuracies_of(core, images, "clean", FGSM)
+    with pytest.raises(NetworkError, match=r"-infinity .* large negative logit, such as -1e4"):
+        accuracies_of(mask(-torch.inf), images, "clean")
 
 
 # --- gradients and logits that are not finite -------------------------------------------------------------------------
@@ -147,6 +186,7 @@ def add_contrast(images: torch.Tensor, constant: float) -> torch.Tensor:
 
 @pytest.mark.parametrize("engine", ["fused", "reference"])
 @pytest.mark.parametrize("key", GRADIENT_ATTACKS)
+@pytest.mark.slow_combinations
 def test_attack_with_nan_gradients_is_rejected(key: str, engine: str, core: nn.Module, images: ImageSet) -> None:
     network = Changed(core, lambda pixels: add_contrast(pixels, 0))
     assert accuracies_of(network, images, "clean") == [1.0]
@@ -157,7 +197,7 @@ def test_attack_with_nan_gradients_is_rejected(key: str, engine: str, core: nn.M
 
 def test_twin_without_nan_gradients_has_the_accuracy_of_a_loop(core: nn.Module, images: ImageSet) -> None:
     twin = Changed(core, lambda pixels: add_contrast(pixels, 1e-12))
-    expected = [loop_accuracy(twin, images), loop_accuracy(twin, images, EPSILON_255 / 255)]
+    expected = [loop_accuracy(twin, images), loop_accuracy(twin, images, 8 / 255)]
     assert accuracies_of(twin, images, "clean", FGSM) == expected
     assert expected[1] < expected[0]
 
@@ -199,7 +239,7 @@ def test_a_single_value_that_is_not_finite_is_found_and_its_image_named(
     with pytest.raises(NetworkError, match=r"gradient is NaN or infinite for image 17\. "):
         robust201.evaluate(network, **arguments)
     with pytest.raises(NetworkError, match="image 17"):
-        robust201.attack("fgsm", network, marked, images.labels, epsilon_255=8, engine=engine)
+        robust201.attack("fgsm", network, marked, images.labels, epsilon="8/255", engine=engine)
 
 
 def test_images_that_are_not_attacked_may_have_nan_gradients(core: nn.Module, images: ImageSet) -> None:
@@ -212,7 +252,7 @@ def test_images_that_are_not_attacked_may_have_nan_gradients(core: nn.Module, im
         is_marked = (pixels[:, :1, :1, :1] * 255).round() == 251
         return scale_gradient(pixels, torch.where(is_marked, torch.nan, 1.0))
 
-    keys = {"aa_apgd-ce": {"epsilons_255": [1], "steps": 2}}
+    keys = {"aa_apgd-ce": {"epsilons": ["1/255"], "steps": 2}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RobustWarning)
         for engine in ("fused", "reference"):
@@ -221,7 +261,7 @@ def test_images_that_are_not_attacked_may_have_nan_gradients(core: nn.Module, im
 
 
 FORWARD_ATTACKS: dict[str, dict[str, Any]] = {
-    "aa_square": {"epsilons_255": [4], "queries": 10},
+    "aa_square": {"epsilons": ["4/255"], "queries": 10},
     "aa_square_l2": {"epsilons": [0.5], "queries": 10},
     "rot10": {"rotations": 5},
 }
@@ -284,15 +324,29 @@ class Quantised(nn.Module):
 def without_gradients(core: nn.Module, kind: str) -> nn.Module:
     if kind == "quantised":
         return Quantised(core)
+    if kind == "almost detached":
+        return AlmostDetached(core, 1e-12)
     if kind == "detached":
         return Changed(core, change_logits=lambda logits: logits.detach())
     return Changed(core, lambda images: torch.from_numpy((images.detach().numpy() * 255).round() / 255).float())
 
 
-BLACK_BOX_KEYS = {"aa_square": {"epsilons_255": [4], "queries": 20}, "rot10": {"rotations": 5}}
+class AlmostDetached(nn.Module):
+    """A network whose logits depend on the images through a detached copy, and hardly through the graph."""
+
+    def __init__(self, core: nn.Module, share: float) -> None:
+        super().__init__()
+        self.core, self.share = core, share
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.core(images.detach()) + self.share * self.core(1 - images)
+        return logits
 
 
-@pytest.mark.parametrize("kind", ["quantised", "detached", "another library"])
+BLACK_BOX_KEYS = {"aa_square": {"epsilons": ["4/255"], "queries": 20}, "rot10": {"rotations": 5}}
+
+
+@pytest.mark.parametrize("kind", ["quantised", "detached", "almost detached", "another library"])
 def test_networks_without_gradients_withstand_only_attacks_without_gradients(
     kind: str, core: nn.Module, images: ImageSet
 ) -> None:

@@ -4,9 +4,6 @@ import errno
 import io
 import json
 import os
-import pty
-import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -19,11 +16,8 @@ import pytest
 import typer
 import yaml
 
-from robust201 import __version__
-from robust201.cli import console, exits
 from robust201.cli.app import app
-from robust201.cli.help_texts import EXAMPLES, HELP_OPTIONS, PANELS
-from robust201.runtime.scheduler import RunTally
+from robust201.cli.help_texts import EXAMPLES, HELP_OPTIONS
 from tests.conftest import REPOSITORY, FinishedCommand, MakeFields, RunCommand, WriteSweep, read_tree
 
 COMMANDS = (
@@ -63,20 +57,6 @@ def test_help_goes_to_stdout(robust201: RunCommand, command: str | None) -> None
     assert ESCAPE_CHARACTER not in result.out
 
 
-def test_app_shows_help_without_arguments(robust201: RunCommand) -> None:
-    result = robust201()
-    assert (result.code, result.err) == (0, "")
-    assert all(command in result.out for command in COMMANDS)
-
-
-def test_help_lists_every_command_in_a_group(robust201: RunCommand) -> None:
-    assert sorted(name for names in PANELS.values() for name in names) == sorted({*COMMANDS, *COMMAND_GROUPS})
-    assert [line.strip("╭─╮ ") for line in robust201("--help").out.splitlines() if line.startswith("╭")] == [
-        "Options",
-        *PANELS,
-    ]
-
-
 @pytest.mark.parametrize("command_line", [command_line for lines in EXAMPLES.values() for command_line in lines])
 def test_help_examples_are_valid_command_lines(command_line: str) -> None:
     program, *arguments = command_line.split()
@@ -89,36 +69,15 @@ def test_help_examples_are_valid_command_lines(command_line: str) -> None:
     command.make_context(name, arguments, parent=parent)  # raises an error for invalid options and missing arguments
 
 
-def test_suggested_commands_are_quoted_for_the_shell(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
-) -> None:
-    results = tmp_path / "my results"
-    sweep = write_sweep(results=str(results)).rename(tmp_path / "my sweep.yaml")
-    expected_arguments = {
-        ("plan", "--save", sweep): ["run", str(sweep), "--share", "I/N"],
-        ("run", sweep): ["export", str(results), "--out", "DATASET"],
-    }
-    for arguments, expected in expected_arguments.items():
-        result = robust201(*arguments)
-        assert result.code == 0
-        line = re.findall(r"robust201 .*", result.err)[-1]
-        assert shlex.split(line) == ["robust201", *expected]
-
-
-def test_version_option_prints_version(robust201: RunCommand) -> None:
-    assert robust201("--version") == FinishedCommand(0, f"robust201 {__version__}\n", "")
-
-
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (["rnu"], "Did you mean 'run'? See: robust201"),
-        (["plto"], "'plot'? See: robust201"),
+        (["rnu"], "'run'"),
         (["run"], "Missing argument"),
         (["run", "a.yaml", "b.yaml"], "b.yaml"),
         (["run", "a.yaml", "--key", "pgd"], "--key"),
         (["run", "a.yaml", "--workers", "two"], "--workers"),
-        (["export", "a", "--out", "b", "--round", "0"], "--round"),
+        (["plan", "jobs/demo.yaml", "--keys", "clean", "--keys", "pgd"], "--keys"),
     ],
 )
 def test_invalid_command_line_gives_one_error_line(robust201: RunCommand, arguments: list[str], hint: str) -> None:
@@ -191,6 +150,7 @@ def test_entry_point_does_not_import_libraries() -> None:
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("is_in_command", [False, True], ids=["before the command", "in the command"])
+@pytest.mark.slow_combinations
 def test_signal_during_imports_leaves_no_traceback(signal_number: signal.Signals, is_in_command: bool) -> None:
     # The finder converts an interrupt into another error, as partially imported modules do.
     program = f"""
@@ -219,76 +179,6 @@ main()
     else:
         assert (result.returncode, result.stderr) == (-signal_number, "")
     assert "Traceback" not in result.stderr
-
-
-def test_progress_goes_to_stderr_and_results_to_stdout(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
-) -> None:
-    run = robust201("run", write_sweep())
-    assert (run.code, run.out) == (0, "")
-    assert "Planned 10 evaluations of 6 network-key pairs: 0 done, 10 missing." in run.err
-    assert "Complete." in run.err
-    status = robust201("status", tmp_path / "results")
-    assert status.err == ""
-    assert "digits brightness" in status.out
-    export = robust201("export", tmp_path / "results", "--out", tmp_path / "json")
-    assert (export.code, export.err) == (0, "")
-    assert "10 evaluations" in export.out
-
-
-def test_output_outside_terminals_is_plain_text(
-    robust201: RunCommand, write_sweep: WriteSweep, finished_results: Path, tmp_path: Path
-) -> None:
-    sweep = write_sweep()
-    for arguments in (
-        ("run", sweep),
-        ("plan", sweep),
-        ("status", finished_results),
-        ("verify", finished_results),
-        ("export", finished_results, "--out", tmp_path / "json"),
-        ("merge", finished_results, "--compact"),
-        ("doctor", sweep),
-        ("status", tmp_path),
-    ):
-        result = robust201(*arguments)
-        assert ESCAPE_CHARACTER not in result.out + result.err, arguments
-
-
-def run_on_terminal(*arguments: object, **environment: str) -> str:
-    """Run a command on a terminal and return its output."""
-    parent_end, child_end = pty.openpty()
-    clean_environment = {
-        name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR", "TERM"}
-    }
-    command = [sys.executable, "-m", "robust201", *map(str, arguments)]
-    process = subprocess.Popen(
-        command,
-        cwd=REPOSITORY,
-        stdin=child_end,
-        stdout=child_end,
-        stderr=child_end,
-        env=clean_environment | {"TERM": "xterm"} | environment,
-    )
-    os.close(child_end)
-    output = b""
-    while True:
-        try:
-            chunk = os.read(parent_end, 1 << 16)
-        except OSError:  # Linux reports a closed terminal as an error
-            chunk = b""
-        if not chunk:
-            break
-        output += chunk
-    os.close(parent_end)
-    assert process.wait() == 0
-    return output.decode()
-
-
-def test_no_color_disables_styles_on_terminals(finished_results: Path) -> None:
-    output = run_on_terminal("status", finished_results, NO_COLOR="1")
-    assert "digits fgsm" in output
-    assert ESCAPE_CHARACTER not in output
-    assert ESCAPE_CHARACTER in run_on_terminal("status", finished_results)
 
 
 def test_incomplete_sweep_is_exported_only_with_partial_option(
@@ -342,13 +232,6 @@ def test_merge_of_partial_runs_equals_complete_sweep(
     assert (second_merge.code, second_merge.out) == (0, "Joined 0 result files; 0 were already present.\n")
 
 
-def test_plan_writes_no_files(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
-    sweep = write_sweep()
-    files_before = read_tree(tmp_path)
-    assert robust201("plan", sweep).code == 0
-    assert read_tree(tmp_path) == files_before
-
-
 def test_closed_stdout_ends_command_without_error_output() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "robust201", "--help"], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -369,20 +252,6 @@ def test_full_disk_gives_one_error_line(robust201: RunCommand, monkeypatch: pyte
     monkeypatch.setattr(sys, "stdout", FullStream())
     result = robust201("--version")
     assert "No space left on device" in result.error_line(4)
-
-
-def test_say_prints_markup_and_long_lines_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "a:b:c [bold]x[/bold] :warning: " + "long " * 60
-    console.say(line)
-    assert capsys.readouterr().err == line + "\n"
-
-
-def test_show_tally_prints_counts_in_first_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    tally = RunTally(evaluations=35.0, seconds=7.0, deaths=2, preemptions=1)
-    assert console.show_tally(tally, "evaluation", "Complete.") == 0
-    assert capsys.readouterr().err.splitlines()[0] == (
-        "Computed 35 evaluations in 0:00:07 of worker time; 0 failures, 2 workers died, 1 was preempted."
-    )
 
 
 class Driver:
@@ -419,7 +288,7 @@ def test_run_drains_on_ctrl_c_and_sigterm(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, executor: str, signal_number: signal.Signals
 ) -> None:
     results = tmp_path / "results"
-    keys = {"clean": {}, "pgd": {"epsilons_255": [1, 2, 3, 4], "steps": 200}}
+    keys = {"clean": {}, "pgd": {"epsilons": ["1/255", "2/255", "3/255", "4/255"], "steps": 200}}
     # One strength per part, so that draining is quick.
     sweep = write_sweep(keys=keys, batch_size=10, execution={"part_minutes": 1e-9})
     driver = Driver(sweep, "--executor", executor, "--workers", "1")
@@ -456,23 +325,6 @@ def list_living_processes(session: int) -> list[str]:
         if not process_names or time.monotonic() > deadline:
             return process_names
         time.sleep(0.1)
-
-
-@pytest.mark.parametrize(
-    ("command", "is_resumable"),
-    [("run", True), ("export", False), ("report", False)],
-)
-def test_interruption_mentions_resuming_only_for_resumable_commands(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, is_resumable: bool
-) -> None:
-    def raise_interrupt(*_arguments: object, **_options: object) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sys, "argv", ["robust201", command, "x"])
-    assert exits.run_to_exit_code(raise_interrupt) == 3  # type: ignore[arg-type]
-    stderr = capsys.readouterr().err
-    assert stderr.startswith("Interrupted.")
-    assert ("run the same command again" in stderr) == is_resumable
 
 
 def test_sweep_yaml_supports_merge_keys_and_rejects_duplicate_fields(

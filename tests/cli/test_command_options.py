@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
 import typer
 
 from robust201.cli.app import app
@@ -41,22 +40,6 @@ def test_output_and_format_options_have_consistent_names() -> None:
         assert {"--architectures", "--datasets", "--keys"} <= options[name], name
 
 
-@pytest.mark.parametrize("name", [None, "run", "export", "submit", "submit slurm"])
-def test_commands_accept_short_help_option(robust201: RunCommand, name: str | None) -> None:
-    result = robust201(*(name or "").split(), "-h")
-    assert (result.code, result.err) == (0, "")
-    assert "Usage: robust201" in result.out
-
-
-def test_app_supports_shell_completion(robust201: RunCommand) -> None:
-    assert "--show-completion" in robust201("--help").out
-    completion_variables = {"_ROBUST201_COMPLETE": "complete_bash", "COMP_WORDS": "robust201 pl", "COMP_CWORD": "1"}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in completion_variables.items():
-            patch.setenv(name, value)
-        assert robust201().out.split() == ["plan", "plot"]
-
-
 def test_commands_accept_sweep_yaml_or_results(
     robust201: RunCommand, write_sweep: WriteSweep, finished_results: Path, tmp_path: Path
 ) -> None:
@@ -89,11 +72,6 @@ def test_options_select_a_subset_of_the_sweep(robust201: RunCommand, write_sweep
     status = json.loads(robust201("status", "--json", tmp_path / "results").out)
     assert (status["done"], status["total"]) == (1, 10)
     assert "expected one of its keys, got 'fogg'" in robust201("plan", sweep, "--keys", "fogg").error_line(2)
-
-
-def test_commands_reject_repeated_names(robust201: RunCommand, write_sweep: WriteSweep) -> None:
-    for option, value in (("--keys", "clean,fgsm,clean"), ("--datasets", "digits,digits")):
-        assert "is listed more than once" in robust201("plan", write_sweep(), option, value).error_line(2)
 
 
 def test_run_of_results_folder_with_code_needs_consent(

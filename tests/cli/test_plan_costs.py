@@ -19,7 +19,7 @@ def sweep(tmp_path: Path) -> Path:
         "architectures": ["0-399"],
         "checkpoints": {"path": str(tmp_path)},
         "datasets": {"cifar10": {"path": str(tmp_path)}},
-        "keys": {"clean": {}, "fgsm": {}, "pgd": {"epsilons_255": [1]}, "aa_square": {"epsilons_255": [1]}},
+        "keys": {"clean": {}, "fgsm": {}, "pgd": {"epsilons": ["1/255"]}, "aa_square": {"epsilons": ["1/255"]}},
         "execution": {"workers": 4},
     }
     path.write_text(yaml.safe_dump(fields))

@@ -31,12 +31,6 @@ def test_rank_prints_and_writes_table(tmp_path: Path) -> None:
     assert set(csv_table["evaluation"]) >= {"clean", "pgd:1", "corruption"}
 
 
-def test_rank_of_one_network_marks_no_ties() -> None:
-    output = run_command("rank", FOLDER, "--architectures", "21", "--keys", "clean,pgd:1")
-    assert "the only network" in " ".join(output.split())
-    assert "*" not in output
-
-
 @pytest.mark.parametrize("epsilon", ["8/255", "0.0314"])
 def test_rank_parses_epsilon_as_fraction_of_pixel_range(epsilon: str) -> None:
     rows = json.loads(run_command("rank", FOLDER, *SELECTION, "--epsilon", epsilon, "--rows", "1", "--json"))["rows"]

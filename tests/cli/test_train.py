@@ -27,28 +27,3 @@ def test_train_prints_test_accuracies_of_finished_runs(tmp_path: Path, robust201
     assert re.match(r"fc7500-w8 digits plain 1 epoch seed 0: test accuracy 0\.\d{4}$", line)
     all_recipes_result = robust201("run", path)
     assert sum("test accuracy" in line for line in all_recipes_result.err.splitlines()) == 2
-
-
-def test_train_prints_test_accuracies_only_of_the_current_python_file(tmp_path: Path, robust201: RunCommand) -> None:
-    models = tmp_path / "models.py"
-    models.write_text(
-        "from torch import nn\n\n\ndef build(architecture, n_classes):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, n_classes))\n"
-    )
-    recipe = {"epochs": 1, "batch_size": 20, "learning_rate": 0.1, "weight_decay": 0, "schedule": {"cosine": {}}}
-    trainings = {
-        "name": "mine",
-        "space": {"file": str(models)},
-        "store": str(tmp_path / "store"),
-        "architectures": ["mine"],
-        "datasets": {"digits": {}},
-        "images": {"count": 40},
-        "recipes": {"plain": recipe},
-        "execution": {"executor": "inline", "device": "cpu"},
-    }
-    path = tmp_path / "train.yaml"
-    path.write_text(yaml.safe_dump(trainings))
-    for _ in range(2):
-        result = robust201("run", path, "--allow-code")
-        assert sum("test accuracy" in line for line in result.err.splitlines()) == 1, result.err
-        models.write_text(models.read_text() + "# edited\n")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from robust201.core.errors import ConfigError
+from robust201.models.batch_sizes import BatchSizes
 from robust201.models.classifier import Classifier
 from robust201.models.device import check_device, choose_device, has_avx512
 from robust201.runtime.worker import Worker
@@ -266,7 +267,7 @@ def test_bf16_outputs_do_not_depend_on_batch_or_chunk_size(name):
     labels = labels % N_CLASSES
     expected = compiled.loss_and_gradient(pixels, labels)
     for chunk, n_images in [(64, 1), (64, 3), (64, 9), (16, 37), (1, 9), (None, 36)]:
-        compiled.chunk = chunk
+        compiled.batch_sizes = BatchSizes(limit=chunk, minimum=8)
         subset = slice(0, n_images)
         for output, full_batch_output in zip(
             compiled.loss_and_gradient(pixels[subset], labels[subset]), expected, strict=True

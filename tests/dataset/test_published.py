@@ -22,7 +22,7 @@ def read_results(config):
 
 def test_files_have_the_merged_rows(make_sweep, tmp_path):
     execution = {"device": "cpu", "gmacs_per_second": 1e-5}
-    config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}}, execution=execution)
+    config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}}, execution=execution)
     run_inline(config, Filters(keys=["clean"]))
     with pytest.raises(IncompleteError, match="fgsm"):
         write_published(*read_results(config), tmp_path / "out")

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
 
 from robust201.runtime.lease import Lease
 from tests.conftest import read_tree
@@ -42,17 +41,7 @@ def test_commands_reject_results_of_unknown_format_version(
     assert read_tree(tmp_path) == tree_before
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "config": {}, "facts": {}}'])
-def test_damaged_plan_is_rejected_and_rewritten_by_run(robust201, write_sweep, finished_results, content):
-    (finished_results / "plan.json").write_text(content)
-    assert str(finished_results) in robust201("status", finished_results).error_line(2)
-    assert "10 done, 0 missing" in robust201("run", write_sweep()).err
-    assert robust201("status", finished_results).code == 0
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{}", b"null", b"[]", b"half", b'{"key":', b"\x93\xff", b"[" * 100_000, b"changed"]
-)
+@pytest.mark.parametrize("content", [b"", b"[]", b"half", b"changed"])
 def test_run_rewrites_damaged_protocol(robust201, write_sweep, finished_results, content):
     for path in sorted((finished_results / "protocols").glob("*.json")):
         original = path.read_bytes()
@@ -63,31 +52,23 @@ def test_run_rewrites_damaged_protocol(robust201, write_sweep, finished_results,
     assert robust201("verify", finished_results).code == 0
 
 
-def test_run_fails_if_protocol_path_is_a_folder(robust201, write_sweep, finished_results):
-    path = sorted((finished_results / "protocols").glob("*.json"))[0]
-    path.unlink()
-    path.mkdir()
-    assert str(path) in robust201("run", write_sweep()).error_line(4)
-
-
-@pytest.mark.parametrize("content", ["file", "below a file", "export", "checkpoints", "shards"])
+@pytest.mark.parametrize("content", ["file", "below a file", "export"])
 def test_run_rejects_results_path_in_use(robust201, write_sweep, tiny_weights, tmp_path, content):
     path_in_use = tmp_path / "taken"
     if content in {"file", "below a file"}:
         path_in_use.write_text("mine")
     else:
         path_in_use.mkdir()
-        name = {"export": "meta.json", "checkpoints": "manifest.jsonl", "shards": "shards"}[content]
-        (path_in_use / name).write_text("mine")
+        (path_in_use / "meta.json").write_text("mine")
     sweep = write_sweep(results=str(path_in_use / "x" if content == "below a file" else path_in_use))
     tree_before = read_tree(tmp_path)
     robust201("run", sweep).error_line(2)
     assert read_tree(tmp_path) == tree_before
 
 
-@pytest.mark.parametrize("existing", ["file", "foreign dataset", "other files", "results", "inside results"])
+@pytest.mark.parametrize("existing", ["file", "foreign dataset", "other files", "results"])
 def test_export_does_not_overwrite_existing_files(robust201, finished_results, tmp_path, existing):
-    out = {"results": finished_results, "inside results": finished_results / "shards"}.get(existing, tmp_path / "out")
+    out = finished_results if existing == "results" else tmp_path / "out"
     if existing == "file":
         out.write_text("mine")
     if existing == "foreign dataset":
@@ -98,24 +79,6 @@ def test_export_does_not_overwrite_existing_files(robust201, finished_results, t
     tree_before = read_tree(tmp_path)
     robust201("export", finished_results, "--out", out).error_line(2)
     assert read_tree(tmp_path) == tree_before
-
-
-def test_report_and_plot_require_exported_dataset(robust201, finished_results, tmp_path):
-    out = tmp_path / "out.svg"
-    for command in (("report", finished_results), ("plot", "attacks", finished_results)):
-        error_line = robust201(*command, "--out", out).error_line(2)
-        assert "it contains the results of a sweep, not a dataset" in error_line
-        # The error contains the exact command to run.
-        assert (
-            f"Run `robust201 export {finished_results} --out DATASET`, with --partial if the sweep is unfinished"
-            in error_line
-        )
-    assert robust201("export", finished_results, "--out", tmp_path / "json").code == 0
-    (tmp_path / "folder").mkdir()
-    command_result = robust201("report", tmp_path / "json", "--out", tmp_path / "folder")
-    assert str(tmp_path / "folder") in command_result.error_line(2)
-    assert not out.exists()
-    assert not list(tmp_path.glob(".*.tmp"))
 
 
 # One driver at a time
@@ -175,17 +138,12 @@ def test_full_disk_stops_run_without_losing_results(robust201, write_sweep, fini
 # Shards
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [pytest.param("truncated", marks=pytest.mark.slow), "data", pytest.param("footer", marks=pytest.mark.slow)],
-)
-def test_damaged_shard_is_reported_and_recomputed(robust201, write_sweep, finished_results, tmp_path, fault):
+def test_damaged_shard_is_reported_and_recomputed(robust201, write_sweep, finished_results, tmp_path):
     assert robust201("export", finished_results, "--out", tmp_path / "before").code == 0
     damaged_path = shard_paths(finished_results)[2]
     content = bytearray(damaged_path.read_bytes())
-    position = {"truncated": len(content) // 2, "data": len(content) // 3, "footer": len(content) - 40}[fault]
-    content[position] ^= 1
-    damaged_path.write_bytes(content[:position] if fault == "truncated" else content)
+    content[len(content) // 3] ^= 1
+    damaged_path.write_bytes(content)
     tree_with_damage = read_tree(tmp_path)
 
     error_line = robust201("export", finished_results, "--out", tmp_path / "after").error_line(4)
@@ -210,28 +168,6 @@ def test_damaged_shard_is_reported_and_recomputed(robust201, write_sweep, finish
     assert read_tree(tmp_path / "after") == read_tree(tmp_path / "before")
 
 
-def test_run_fails_early_without_requested_gpu(robust201, write_sweep, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    command_result = robust201("run", write_sweep(execution={"device": "cuda"}))
-    assert "PyTorch cannot use a GPU on this machine" in command_result.error_line(2)
-
-
-def test_run_reports_missing_write_permission(robust201, write_sweep, finished_results, monkeypatch):
-    original_replace = Path.replace
-
-    def raise_permission_error(path: Path, target: Path) -> Path:
-        if target.suffix == ".parquet":
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        return original_replace(path, target)
-
-    shards_before = set(shard_paths(finished_results))
-    monkeypatch.setattr(Path, "replace", raise_permission_error)
-    command_result = robust201("run", write_sweep(keys={"clean": {}, "pgd": {"epsilons_255": [1], "steps": 1}}))
-    assert "Permission denied. Check the path and its permissions" in command_result.error_line(4)
-    assert set(shard_paths(finished_results)) == shards_before
-    assert not list(finished_results.rglob("*.tmp"))
-
-
 # Invalid output paths are rejected before anything is computed or written
 
 ACCURACIES = {"clean": {"0": 0.9, "1": 0.8}, "pgd": {"0": [0.5, 0.4], "1": [0.6, 0.5]}}
@@ -251,15 +187,3 @@ def test_report_and_plot_reject_invalid_output_paths(tmp_path, monkeypatch, robu
     tree_before = read_tree(tmp_path)
     assert " failed for " in robust201(*command, "dataset", "--out", out_name).error_line(2)
     assert read_tree(tmp_path) == tree_before
-
-
-def test_plot_rejects_figure_path_that_is_a_folder(tmp_path, robust201):
-    folder = write_results(tmp_path / "dataset", ACCURACIES)
-    (tmp_path / "plots/cifar10-attacks.png").mkdir(parents=True)
-    assert "cifar10-attacks.png" in robust201("plot", "all", folder, "--out", tmp_path / "plots").error_line(2)
-
-
-def test_report_of_current_folder_is_written_next_to_it(tmp_path, monkeypatch, robust201):
-    monkeypatch.chdir(write_results(tmp_path / "dataset", ACCURACIES))
-    assert robust201("report", ".").code == 0
-    assert (tmp_path / "dataset-report.html").is_file()

@@ -17,7 +17,6 @@ from robust201.reader.listings import read_checksums, read_parquet_files
 from robust201.reader.parquet_results import describe_file
 from tests.support import fabricated
 from tests.support.fabricated import export, export_copy, make_plan
-from tests.support.small_results import write_results, write_sweep_json
 
 ARCHITECTURES = (0, 2, 10, 309, 991)
 MEASUREMENTS = ("accuracy", "confidence", "cm", "predictions")
@@ -32,13 +31,6 @@ def folder(tmp_path):
 def describe_source(folder: Path, measurement: str = "accuracy") -> str:
     dataset = RobustnessDataset(folder)
     return dataset.files.describe_source(dataset.data, dataset.keys_all, measurement)
-
-
-def test_convert_reports_size_limit_and_remedy_for_large_file(folder):
-    (path,) = (folder / "cifar10").glob("pgd*_accuracy.json")
-    os.truncate(path, 20 << 30)
-    with pytest.raises(ResultsError, match=r"pgd_accuracy\.json: expected .* at most 17\.18 GB, got"):
-        convert_dataset(folder)
 
 
 @pytest.mark.parametrize("options", [{}, {"key_style": "published", "round_to": 3}])
@@ -90,14 +82,6 @@ def test_converted_file_has_layout_of_export(folder, tmp_path):
         assert all(converted_table[column].null_count == len(converted_table) for column in unknown_columns)
 
 
-def test_convert_keeps_existing_files_and_resumes(folder):
-    first_report = convert_dataset(folder)
-    (folder / first_report.written_files[1]).unlink()
-    second_report = convert_dataset(folder)
-    assert second_report.written_files == first_report.written_files[1:2]
-    assert {*second_report.written_files, *second_report.unchanged_files} == {*first_report.written_files}
-
-
 def test_changed_json_is_preferred_and_converted_again(folder):
     convert_dataset(folder)
     path = folder / "cifar10/fog_accuracy.json"
@@ -142,15 +126,6 @@ def test_convert_rejects_files_with_different_architectures(folder, change):
     assert not [path for path in (folder / "parquet/dataset=cifar10/key=pgd").iterdir() if path.is_file()]
 
 
-def test_convert_handles_missing_values_of_custom_dataset(tmp_path):
-    folder = write_results(tmp_path, {"clean": {"0": 0.5, "9": None}, "pgd": {"0": [0.5, None]}}, dataset="mine")
-    expected = RobustnessDataset(folder).query("mine", ["clean", "pgd"], "accuracy")
-    write_sweep_json(folder, {"mine": {"clean": [0], "pgd": [1, 8]}})
-    assert len(convert_dataset(folder).written_files) == 2
-    assert describe_source(folder) == "Parquet"
-    assert RobustnessDataset(folder).query() == expected
-
-
 def test_converted_export_passes_verification(finished_results, tmp_path, robust201):
     out = tmp_path / "out"
     robust201("export", finished_results, "--out", out)
@@ -174,13 +149,6 @@ def test_converted_export_passes_verification(finished_results, tmp_path, robust
     assert not (out / "parquet").exists()
 
 
-def test_convert_keeps_parquet_files_of_export(tmp_path):
-    export(tmp_path / "data", make_plan([0, 2]), formats=("json", "parquet"))
-    report = convert_dataset(tmp_path / "data")
-    assert report.written_files == ()
-    assert len(report.unchanged_files) == 4
-
-
 def _raise_keyboard_interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
@@ -201,25 +169,6 @@ def test_convert_resumes_if_interrupted_before_files_are_listed(folder, monkeypa
         assert listed_files[name.removeprefix("parquet/")] == describe_file(folder / name)
         assert checksums[name] == sha256_of(folder / name)
     assert checksums["parquet_files.json"] == sha256_of(folder / "parquet_files.json")
-
-
-@pytest.mark.parametrize("without_sweep_json", [False, True])
-@pytest.mark.parametrize("key", ["clean", "pgd"])
-@pytest.mark.slow_combinations
-def test_convert_rewrites_file_that_differs_from_listing(tmp_path, key, without_sweep_json):
-    folder = tmp_path / "data"
-    export(folder, make_plan(ARCHITECTURES, ["clean", "pgd"]))
-    name = f"parquet/dataset=cifar10/key={key}/part-0.parquet"
-    if without_sweep_json:
-        (folder / "sweep.json").unlink()
-    convert_dataset(folder)
-    expected = RobustnessDataset(folder).query("cifar10", key, "accuracy")
-    table = pq.ParquetFile(folder / name).read()
-    pq.write_table(table.slice(1), folder / name)
-    with pytest.raises(ResultsError, match=r"expected the \d+ rows .* convert it again"):
-        RobustnessDataset(folder).query("cifar10", key, "accuracy")
-    assert convert_dataset(folder).written_files == (name,)
-    assert RobustnessDataset(folder).query("cifar10", key, "accuracy") == expected
 
 
 def write_fractions(path: Path) -> None:
@@ -246,10 +195,3 @@ def test_convert_writes_counts_for_fractions_and_warns(tmp_path, monkeypatch, me
         assert f"cifar10 {key}: rows of cm contain fractions, which were read as counts of 42 images" in report.remarks
     assert describe_source(folder, "cm") == "Parquet"
     assert RobustnessDataset(folder).query("cifar10", ["clean", "pgd"], "cm") == expected
-
-
-def test_convert_rejects_fractions_if_number_of_images_is_unknown(tmp_path):
-    folder = write_results(tmp_path, {"clean": {"0": [[0.5, 0.5], [0.25, 0.75]]}}, dataset="mine", measure="cm")
-    write_sweep_json(folder, {"mine": {"clean": [0]}}, measurements=("cm",))
-    with pytest.raises(ResultsError, match=r"sweep\.json does not contain the number of images"):
-        convert_dataset(folder)

@@ -72,25 +72,6 @@ def test_against_reports_differences_and_exit_code_depends_on_tolerance(result_s
     assert "meta.json" in robust201("verify", result_sets[0], "--against", tmp_path).error_line(2)
 
 
-@pytest.mark.parametrize(("accuracies", "n_values"), [([0.5], 1), (0.5, 1), ([0.5, 0.4, 0.3, 0.2], 4)])
-def test_against_rejects_wrong_number_of_values(result_sets, accuracies, n_values, robust201):
-    path = result_sets[1] / "cifar10/pgd_accuracy.json"
-    content = json.loads(path.read_text())
-    content["cifar10"]["pgd"]["accuracy"]["10"] = accuracies
-    path.write_text(json.dumps(content))
-    error_line = robust201("verify", result_sets[0], "--against", result_sets[1]).error_line(2)
-    assert f"#10 cifar10 pgd accuracy: expected 3 values, one per strength, got {n_values}" in error_line
-
-
-def test_against_accepts_evaluations_in_only_one_set(tmp_path, robust201):
-    export(tmp_path / "whole", make_plan(ARCHITECTURES))
-    export(tmp_path / "part", make_plan(ARCHITECTURES[:2], ["clean", "pgd"]))
-    result = robust201("verify", tmp_path / "whole", "--against", tmp_path / "part")
-    assert result.code == 0
-    assert "architectures: 2 in both, 3 only in the first, 0 only in the second" in result.out
-    assert "only in the first: cifar10 fgsm, cifar10 fog" in result.out
-
-
 def divide_by_three(_unit, _strength, values):
     """Return accuracies that have no finite decimal representation."""
     return {"accuracy": values["accuracy"] / 3}
@@ -128,15 +109,6 @@ def test_compare_results_rejects_sets_without_common_evaluations(tmp_path):
     with pytest.raises(InputError, match="they have no dataset, key, strength and architecture in common"):
         compare_results(tmp_path / "one", tmp_path / "two")
     assert np.isfinite(compare_results(tmp_path / "one", tmp_path / "one").max_difference)
-
-
-def test_against_lists_strengths_in_only_one_set(tmp_path, robust201):
-    keys = ["clean", "fgsm", "pgd"]
-    export(tmp_path / "one", make_plan(ARCHITECTURES, [*keys, "fog"], epsilons=(1.0, 8.0, 12.0)))
-    export(tmp_path / "two", make_plan(ARCHITECTURES, keys, epsilons=(0.1, 1.0, 8.0)))
-    output_lines = robust201("verify", tmp_path / "one", "--against", tmp_path / "two").out.splitlines()
-    assert "only in the first: cifar10 fgsm at 12, cifar10 pgd at 12, cifar10 fog" in output_lines
-    assert "only in the second: cifar10 fgsm at 0.1, cifar10 pgd at 0.1" in output_lines
 
 
 def test_against_reports_sources_and_changed_files(tmp_path, robust201):

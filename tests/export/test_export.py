@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError, IncompleteError, StorageError, StorageFullError
-from robust201.export import export_dataset, meta_file_text
+from robust201.export import meta_file_text
 from robust201.tasks import PAPER_KEYS, TASKS
 from tests.conftest import read_tree
 from tests.support.fabricated import (
@@ -177,14 +177,6 @@ def test_sweep_json_records_protocols_and_strengths(tmp_path):
     assert (sweep["key_style"], sweep["round_to"]) == ("published", 3)
 
 
-def test_weights_json_contains_hash_of_each_network(tmp_path):
-    plan = make_plan([0, 309], ["clean", "pgd"], datasets=("cifar10", "cifar100"))
-    export(tmp_path, plan, FabricatedStore(missing={(309, "pgd", 8.0)}), partial=True)
-    assert load_json(tmp_path, "weights.json") == {
-        name: dict.fromkeys(("0", "309"), "c" * 64) for name in ("cifar10", "cifar100")
-    }
-
-
 def test_export_contains_only_evaluations_of_plan(tmp_path):
     export(tmp_path / "all", make_plan(ARCHITECTURES))
     export(tmp_path / "some", make_plan([2, 309], ["pgd"], epsilons=(1.0,)))
@@ -284,19 +276,6 @@ def test_export_rejects_datasets_with_different_epsilons(tmp_path):
     with pytest.raises(ConfigError, match="results of these datasets in separate folders"):
         export(tmp_path / "out", FabricatedPlan(units))
     assert not (tmp_path / "out").exists()
-
-
-def test_export_progress_counts_units_of_each_file(tmp_path):
-    progress_calls: list[tuple[int, int]] = []
-    store = FabricatedStore()
-    export_dataset(
-        make_plan([0, 2], ["clean", "pgd"]),
-        store,
-        store,
-        tmp_path,
-        progress=lambda *counts: progress_calls.append(counts),
-    )
-    assert progress_calls == [(n_written, 12) for n_written in range(1, 13)]  # three files for each of four units
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import time
 
 import numpy as np
 import psutil
-import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -94,10 +93,6 @@ def test_export_keeps_earlier_export_if_process_fails(tmp_path):
     with pytest.raises(StorageError, match="damaged"):
         export(tmp_path / "out", plan, BrokenStore(), processes=2)
     assert read_tree(tmp_path / "out") == tree_before
-
-
-def decompress_zst(compressed_bytes: bytes) -> bytes:
-    return pa.CompressedInputStream(pa.BufferReader(compressed_bytes), "zstd").read()
 
 
 SCRIPT = """

@@ -99,17 +99,6 @@ def test_export_writes_one_file_per_measure_column(tmp_path, space):
     assert [configuration["config_name"] for configuration in configurations] == ["cifar10", "cifar10-spectrum"]
 
 
-def test_parquet_rows_name_networks_if_search_space_has_no_indices(tmp_path):
-    export(tmp_path, make_plan_with_weights(["random-s0"]), formats=("json", "parquet"))
-    table = pq.read_table(tmp_path / "parquet/dataset=cifar10/key=pgd/part-0.parquet")
-    assert table.schema.field("architecture").type == pa.string()
-    assert table["architecture"].to_pylist() == ["narrow", "narrow", "wide", "wide"]
-    assert not {"cell", "isomorphs", "weights"} & {*table.schema.names}
-    meta = load_json(tmp_path, "meta.json")
-    assert {name: ids["string"] for name, ids in meta["ids"].items()} == {"narrow": "narrow", "wide": "wide"}
-    assert "NAS-Bench-201" not in (tmp_path / "README.md").read_text().split("## Citation")[0]
-
-
 def test_json_export_requires_choice_of_weights(tmp_path):
     plan = make_plan_with_weights()
     with pytest.raises(ConfigError, match=r"random-s0, random-s1\. Choose .*--parquet") as error_info:
@@ -170,13 +159,6 @@ def test_export_rejects_two_files_with_same_name(tmp_path):
     with pytest.raises(ConfigError, match=r"two keys would both be named cifar10/a_b_c\.json"):
         export(tmp_path / "out", FabricatedPlan(tuple(units), tasks=tasks))
     assert not (tmp_path / "out").exists()
-
-
-def test_card_does_not_state_image_licence_of_custom_dataset(tmp_path):
-    export(tmp_path, make_plan([0], ["clean"], ["mine"]), formats=("json", "parquet"))
-    assert "The licence of the images of `mine` is not known." in (tmp_path / "README.md").read_text()
-    table = pq.read_table(tmp_path / "parquet/dataset=mine/key=clean/part-0.parquet")
-    assert table["n_classes"].to_pylist() == [3]  # derived from the rows
 
 
 @pytest.fixture(scope="module")

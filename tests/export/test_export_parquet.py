@@ -12,16 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from robust201.core.files import bundled
 from robust201.export.side_files import sweep_yaml_text
 from robust201.planning.config import CheckpointsSection, CorruptionsSection, SweepConfig
 from robust201.planning.loading import parse_config
 from robust201.planning.plan import assumed_facts
 from robust201.planning.plan import make_plan as make_plan_from_config
-from robust201.planning.plan_file import load_plan
-from robust201.planning.sweep_yaml import read_fields
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks.parameters import PgdParameters
+from robust201.tasks import TASKS
 from tests.conftest import read_tree
 from tests.support.fabricated import export, make_plan, make_unit, make_values
 
@@ -169,29 +166,13 @@ def test_exported_sweep_yaml_gives_same_configuration_and_no_json_requires_parqu
     assert "--parquet" in error_line
 
 
-def test_exported_sweep_yaml_of_demo_plans_same_units(tmp_path, monkeypatch, robust201):
-    demo = read_fields(bundled("jobs/demo.yaml")) | {"images": {"count": 2}, "results": str(tmp_path / "results")}
-    (tmp_path / "demo.yaml").write_text(yaml.safe_dump(demo))
-    selection = ("--keys", "clean", "--architectures", 0, "--executor", "inline")
-    assert robust201("run", tmp_path / "demo.yaml", *selection).code == 0
-    export_result = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--partial")
-    assert export_result.code == 3, export_result.err
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    result = robust201("run", tmp_path / "out/sweep.yaml", *selection)
-    assert result.code == 0, result.err
-    planned_units, replanned_units = (load_plan(folder).units for folder in (tmp_path / "results", Path("results")))
-    assert len(planned_units) == 16 * 20
-    assert [unit.id for unit in replanned_units] == [unit.id for unit in planned_units]
-
-
 def test_exported_sweep_yaml_contains_all_defaults(make_sweep):
     all_changed = {"pgd": {"steps": 3}, "fog": {"severities": [5]}, "corruptions": {}}
     for keys, has_group in (({"pgd": {"steps": 3}, "corruptions": {}}, True), (all_changed, False)):
         config = make_sweep(keys=keys)
         payload = yaml.safe_load(sweep_yaml_text(make_plan_from_config(config, assumed_facts(config))))
         assert ("corruptions" in payload["keys"]) == has_group
-        assert payload["keys"]["pgd"] == PgdParameters(steps=3).model_dump(mode="json")
+        assert payload["keys"]["pgd"] == TASKS["pgd"].parameters(steps=3).model_dump(mode="json")
         assert parse_config(payload, "sweep.yaml").parameters == config.parameters
         for fields, model in (
             (payload, SweepConfig),

@@ -1,7 +1,6 @@
 """Uploads to a local fake of the Hugging Face Hub, with the real huggingface_hub."""
 
 import base64
-import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -162,25 +161,12 @@ def test_push_removes_json_files_only_if_published_listing_contains_them(
     assert messages == ["Removing 1 files of an earlier version, such as cifar10/fgsm_accuracy.json."]
 
 
-def test_prepare_upload_rejects_listed_page(dataset: Path) -> None:
-    (dataset / PAGE_FILE).write_text("page")
-    digest = hashlib.sha256(b"page").hexdigest()
-    with (dataset / "SHA256SUMS").open("a") as listing:
-        listing.write(f"{digest}  {PAGE_FILE}\n")
-    with pytest.raises(ResultsError, match=f"lists a file {PAGE_FILE}"):
-        prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", dataset / PAGE_FILE)
-
-
 def test_push_rejects_invalid_targets_and_changed_files(hub: FakeHub, dataset: Path, tmp_path: Path) -> None:
     for target in (
         "me/my-robustness",
         "hf://me",
         "hf://a/b/c",
         "hf://../x",
-        "hf://me/..",
-        "hf://me/.x",
-        "hf://me/x-",
-        "hf://me/x.git",
     ):
         with pytest.raises(ConfigError, match="Write hf://USER/NAME"):
             parse_target(target)

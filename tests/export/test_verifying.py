@@ -9,16 +9,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from robust201.core.errors import ResultsError, StorageError
 from robust201.core.files import sha256_of
-from robust201.core.records import EvaluationResult, Part
-from robust201.export import export_dataset
 from robust201.export.listing import check_listing, read_listing
-from robust201.export.verify import check_export, verify_results
-from robust201.planning.plan_file import load_plan
+from robust201.export.verify import verify_results
 from robust201.reader.listings import CHECKSUM_FILE
 from robust201.shards import ShardStore, requeue_shards
-from robust201.shards.folder import ResultsFolder
 from tests.conftest import read_tree
 from tests.support.fabricated import export, make_plan
 from tests.support.shard_support import flip, make_results, make_unit
@@ -34,7 +29,7 @@ def test_verify_finds_single_flipped_bits(tmp_path):
         store.commit(make_results(make_unit(architecture, key="fgsm")))
     rng = np.random.default_rng(0)
     shards = [entry.name for entry in store.folder.backend.entries()]
-    for flip_number in range(120):
+    for flip_number in range(40):
         shard = shards[rng.integers(len(shards))]
         path = store.folder.shards / shard
         content = path.read_bytes()
@@ -140,14 +135,6 @@ def test_run_recomputes_only_requeued_unit(finished_results, tmp_path, write_swe
     assert read_tree(tmp_path / "before") == read_tree(tmp_path / "after")
 
 
-def test_comparison_rejects_damaged_shard(finished_results, robust201):
-    path = sorted((finished_results / "shards").rglob("*.parquet"))[0]
-    flip(path)
-    result = robust201("verify", finished_results, "--against", finished_results)
-    assert str(path) in result.error_line(4)
-    assert result.out == ""
-
-
 def test_verify_compares_export_with_shards(finished_results, tmp_path, robust201):
     out = tmp_path / "out"
     robust201("export", finished_results, "--out", out, "--round", 3, "--key-style", "with-norm", "--parquet")
@@ -160,32 +147,6 @@ def test_verify_compares_export_with_shards(finished_results, tmp_path, robust20
     rewrite_listing(out)
     assert str(changed_path) in robust201("verify", finished_results, "--export", out).err
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("robust201-verify")] == []
-
-
-def test_verify_reports_export_of_another_sweep_in_one_line(finished_results, tmp_path, write_sweep, robust201):
-    robust201("export", finished_results, "--out", tmp_path / "out")
-    other_sweep = write_sweep(results=str(tmp_path / "other"), keys={"clean": {}, "fgsm": {"epsilons_255": [2, 8]}})
-    assert robust201("run", other_sweep).code == 0
-    result = robust201("verify", tmp_path / "other", "--export", tmp_path / "out")
-    assert result.code == 4
-    assert len(result.err.splitlines()) == 1
-    assert "sweep.json" in result.err
-    assert "expected a complete export" in robust201("verify", finished_results, "--export", tmp_path).error_line(2)
-
-
-def test_verify_lists_units_with_gaps_without_reporting_damage(finished_results, robust201):
-    store = ShardStore.open(finished_results)
-    shard = next(name for name in [entry.name for entry in store.folder.backend.entries()] if "000000-fgsm" in name)
-    path = store.folder.shards / shard
-    inventory = store.inventory()
-    unit = next(unit for unit in load_plan(finished_results).units if (unit.architecture, unit.key) == (0, "fgsm"))
-    values = store.values(unit, 8.0, inventory, ("accuracy", "confidence", "cm"))
-    path.unlink()
-    ShardStore.open(finished_results).commit([EvaluationResult(Part(unit, (8.0,), 0, unit.n_images), 8.0, values, 1.0)])
-    result = robust201("verify", finished_results)
-    expected_output = "6 result files, 9 evaluations valid; 1 of 10 missing, 1 network-key pair with gaps.\n"
-    assert (result.code, result.out) == (3, expected_output)
-    assert "unfinished: #0 digits fgsm at 1" in result.err
 
 
 def test_verify_reports_counts_and_unfinished_sweep(finished_results, tmp_path, robust201):
@@ -228,21 +189,11 @@ def remove_last_row(path: Path) -> None:
 
 DAMAGED_EXPORTS = {
     "no sweep.json": ("sweep.json", Path.unlink),
-    "invalid JSON in sweep.json": ("sweep.json", lambda path: path.write_text("{")),
-    "invalid fields in sweep.json": ("sweep.json", lambda path: path.write_text('{"key_style": 1}')),
-    "a listing that is not text": ("SHA256SUMS", lambda path: path.write_bytes(b"\xff\xfe")),
     "a missing row": ("parquet/dataset=digits/key=fgsm/part-0.parquet", remove_last_row),
-    "an unlisted file": ("digits/pgd_cm.json", lambda path: path.write_bytes(b"")),
 }
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=() if case in ("no sweep.json", "a missing row") else pytest.mark.slow)
-        for case in DAMAGED_EXPORTS
-    ],
-)
+@pytest.mark.parametrize("case", DAMAGED_EXPORTS)
 def test_verify_reports_damaged_export_and_still_requeues_shards(finished_results, tmp_path, robust201, case):
     out, (file_name, damage) = tmp_path / "out", DAMAGED_EXPORTS[case]
     robust201("export", finished_results, "--out", out, "--parquet")
@@ -284,40 +235,6 @@ def test_verify_reports_strengths_that_differ_from_plan(finished_results, tmp_pa
     assert file_name in error_message
 
 
-def test_verify_reports_value_that_cannot_be_exported(finished_results, tmp_path, monkeypatch):
-    def raise_storage_error(*_arguments):
-        raise StorageError("expected an accuracy, got NaN")
-        yield
-
-    store = ShardStore.open(finished_results)
-    inventory = store.inventory(verify="all")
-    plan = load_plan(finished_results)
-    export_dataset(plan, store, inventory, tmp_path / "out")
-    monkeypatch.setattr("robust201.export.json_files.iter_unit_texts", raise_storage_error)
-    (error_message,) = check_export(plan, store, inventory, tmp_path / "out")
-    assert "expected an accuracy, got NaN" in error_message
-
-
-def test_verify_does_not_compare_export_with_damaged_shards(finished_results, tmp_path, robust201):
-    robust201("export", finished_results, "--out", tmp_path / "out")
-    flip(next(path for path in sorted((finished_results / "shards").rglob("*fgsm*.parquet"))))
-    (error_message,) = verify_results(finished_results, export=tmp_path / "out").export_problems
-    assert "digits fgsm" in error_message
-
-
-def test_verify_hashes_each_shard_once(finished_results, monkeypatch):
-    hashed_shards = []
-    original_check_hash = ResultsFolder.check_hash
-    monkeypatch.setattr(
-        ResultsFolder,
-        "check_hash",
-        lambda folder, shard, sha: (hashed_shards.append(shard), original_check_hash(folder, shard, sha))[1],
-    )
-    assert verify_results(finished_results).is_sound
-    shards = [entry.name for entry in ShardStore.open(finished_results).folder.backend.entries()]
-    assert sorted(hashed_shards) == sorted(shards)
-
-
 # Unexpected entries of an export's folder and invalid lines of its listing
 
 
@@ -339,20 +256,11 @@ def replace_file_by_link(out: Path) -> None:
     file.symlink_to(out.parent / "elsewhere.json")
 
 
-def replace_folder_by_link(out: Path) -> None:
-    (out / "cifar10").rename(out.parent / "elsewhere")
-    (out / "cifar10").symlink_to(out.parent / "elsewhere")
-
-
 UNEXPECTED_ENTRIES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a pipe": (lambda out: os.mkfifo(out / "pipe"), "this is a named pipe"),
     "a link to a file": (lambda out: (out / "link").symlink_to(out / "meta.json"), "this is a symbolic link to"),
-    "a link to nothing": (lambda out: (out / "link").symlink_to("nowhere"), "this is a symbolic link to 'nowhere'"),
-    "a link to a folder": (lambda out: (out / "link").symlink_to("/"), "this is a symbolic link to '/'"),
-    "a link to itself": (lambda out: (out / "link").symlink_to("link"), "this is a symbolic link to 'link'"),
     "a link deep inside": (lambda out: (out / "cifar10/link").symlink_to(".."), "this is a symbolic link to '..'"),
     "a link in place of a listed file": (replace_file_by_link, "this is a symbolic link to"),
-    "a link in place of a listed folder": (replace_folder_by_link, "this is a symbolic link to"),
 }
 
 
@@ -364,26 +272,12 @@ def test_check_listing_reports_entries_that_exports_never_write(out, case):
     assert expected_message in error_message
 
 
-def test_check_listing_reports_pipe_without_blocking(out):
-    (out / "cifar10/fgsm_accuracy.json").unlink()
-    os.mkfifo(out / "cifar10/fgsm_accuracy.json")
-    (error_message,) = find_problems(out)
-    assert "expected a file, got a named pipe" in error_message
-
-
 DIGEST = "0" * 64
 INVALID_LINES = {
     "a path in the parent folder": (f"{DIGEST}  ../x", "'../x', which is not a path below the folder"),
-    "an indirect path in the parent folder": (f"{DIGEST}  cifar10/../../x", "which is not a path below the folder"),
     "an absolute path": (f"{DIGEST}  /etc/hostname", "'/etc/hostname', which is not a path below the folder"),
-    "the folder itself": (f"{DIGEST}  .", "which is not a path below the folder"),
-    "a path that is not normalised": (f"{DIGEST}  ./meta.json", "'./meta.json', which is not a path below the folder"),
     "a short digest": (f"{DIGEST[1:]}  x", f"got '{DIGEST[1:]}  x'"),
-    "a digit that is not hexadecimal": (f"{DIGEST[1:]}g  x", "g  x'"),
-    "an upper-case digest": (f"{'A' * 64}  x", "A  x'"),
-    "no name": (f"{DIGEST}  ", f"got '{DIGEST}  '"),
     "one word": ("x", "got 'x'"),
-    "a marker of binary mode": (f"{DIGEST} *x", f"got '{DIGEST} *x'"),
 }
 
 
@@ -406,26 +300,3 @@ def test_check_listing_reports_duplicate_name(out):
     listing.write_text(f"{listing.read_text()}{DIGEST}{first_line[64:]}\n")
     (error_message,) = find_problems(out)
     assert f"got {first_line[66:]!r} a second time" in error_message
-
-
-def test_check_listing_limits_messages_for_invalid_listing(out):
-    (out / CHECKSUM_FILE).write_text("rubbish\n" * 1000)
-    assert len(read_listing(out).invalid_line_messages) == 11  # ten messages and a summary
-
-
-@pytest.mark.parametrize("make_listing", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("meta.json"), None])
-def test_verify_rejects_listing_that_is_not_a_file(finished_results, tmp_path, robust201, make_listing):
-    (tmp_path / "out").mkdir()
-    if make_listing is not None:
-        make_listing(tmp_path / "out" / CHECKSUM_FILE)
-    with pytest.raises(ResultsError):
-        read_listing(tmp_path / "out")
-    assert "expected a complete export" in robust201(
-        "verify", finished_results, "--export", tmp_path / "out"
-    ).error_line(2)
-
-
-def test_verify_rejects_pipe_as_plan(finished_results, robust201):
-    (finished_results / "plan.json").unlink()
-    os.mkfifo(finished_results / "plan.json")
-    assert "a named pipe instead of a regular file" in robust201("verify", finished_results).error_line(2)

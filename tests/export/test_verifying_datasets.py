@@ -1,7 +1,6 @@
 """Verification of exported and published datasets, without the results folders from which they were exported."""
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,16 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from robust201.core.errors import ResultsError
-from robust201.export.conversion import convert_dataset
-from robust201.export.key_rows import count_decimals
 from robust201.export.verify_dataset import verify_dataset
 from robust201.tasks.measurements import Accumulator
 from tests.support import fabricated
-from tests.support.fabricated import ChangedStore, FabricatedStore, export, export_copy, make_plan
+from tests.support.fabricated import ChangedStore, export, export_copy, make_plan
 from tests.support.shard_support import make_unit as make_valid_unit
 from tests.support.shard_support import make_values
-from tests.support.small_results import write_results, write_sweep_json
 
 ARCHITECTURES = (0, 2, 10, 309)
 SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)
@@ -85,39 +80,6 @@ def test_verify_dataset_finds_no_problems_in_valid_dataset(tmp_path, options):
 def test_verify_dataset_checks_values_without_listing(tmp_path):
     verdict = verify_dataset(remove_sweep_and_listing(write_dataset(tmp_path, key_style="published", round_to=3)))
     assert (verdict.problems, verdict.remarks, verdict.n_evaluations, verdict.n_listed) == ((), (), N_EVALUATIONS, None)
-
-
-def test_verify_dataset_checks_unlisted_parquet_files(tmp_path):
-    write_dataset(tmp_path, formats=("json", "parquet"))
-    (tmp_path / "SHA256SUMS").unlink()
-    verdict = verify_dataset(tmp_path)
-    assert (verdict.problems, verdict.n_evaluations) == ((), N_EVALUATIONS)
-
-
-@pytest.mark.parametrize("fault", ["truncated", "damaged page of an unused column", "meta.json"])
-def test_verify_dataset_reports_damage_that_prevents_reading(tmp_path, robust201, fault):
-    plan = make_plan(ARCHITECTURES, ["clean", "fgsm"])
-    (write_dataset(tmp_path, plan, formats=("parquet",)) / "SHA256SUMS").unlink()
-    damaged_path = tmp_path / "parquet/dataset=cifar10/key=fgsm/part-0.parquet"
-    content = bytearray(damaged_path.read_bytes())
-    if fault == "truncated":
-        damaged_path.write_bytes(content[:200])
-    elif fault == "meta.json":
-        (tmp_path / "meta.json").write_text("{")
-    else:
-        content[60:100] = bytes(255 - byte for byte in content[60:100])
-        damaged_path.write_bytes(content)
-    result = robust201("verify", tmp_path)
-    assert (result.code, "Traceback" in result.err) == (4, False)
-    assert ("meta.json" if fault == "meta.json" else "key=fgsm/part-0.parquet") in result.err
-
-
-def test_verify_dataset_checks_accuracies_without_other_measurements(tmp_path):
-    for path in write_dataset(tmp_path, round_to=3).glob("*/*"):
-        if not path.name.endswith("accuracy.json"):
-            path.unlink()
-    verdict = verify_dataset(remove_sweep_and_listing(tmp_path))
-    assert (verdict.problems, verdict.n_evaluations) == ((), N_EVALUATIONS)
 
 
 def edit_rows(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
@@ -195,21 +157,6 @@ def test_verify_dataset_accepts_fractions_in_cm(tmp_path, monkeypatch, decimals)
     }
 
 
-@pytest.mark.parametrize("matrix", [[[0.1001] * 10] * 10, [[0.3, 0.7], [0.5, 0.5]]])
-def test_verify_dataset_rejects_cm_rows_that_are_neither_counts_nor_valid_fractions(tmp_path, robust201, matrix):
-    # The second matrix has fractions, but they are not multiples of one divided by the number of images per class.
-    dataset_folder = write_results(tmp_path, {"clean": {"0": matrix}}, measure="cm")
-    if len(matrix) == 2:
-        write_sweep_json(dataset_folder, {"cifar10": {"clean": [0]}}, {"images": {"count": 2}}, ("cm",))
-    result = robust201("verify", dataset_folder)
-    assert result.code == 4
-    assert (
-        "an array C x C of counts" if len(matrix) == 10 else "fractions that are not multiples of 1/1,"
-    ) in result.err
-    with pytest.raises(ResultsError):
-        convert_dataset(dataset_folder)
-
-
 def test_verify_dataset_rejects_fractions_if_class_sizes_differ(tmp_path):
     write_fractions(write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"])) / "cifar10/clean_cm.json", 3)
     assert any("all classes have the same number of images" in problem for problem in verify_dataset(tmp_path).problems)
@@ -238,40 +185,6 @@ def test_verify_dataset_accepts_zero_for_means_over_zero_images(tmp_path, withou
     }
 
 
-def test_verify_dataset_uses_decimals_recorded_by_earlier_versions(tmp_path):
-    dataset_folder = write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"]))
-    (dataset_folder / "SHA256SUMS").unlink()
-    edit_rows(dataset_folder / "cifar10/clean_accuracy.json", lambda rows: rows.update({"309": rows["309"] + 0.004}))
-    assert not verify_dataset(dataset_folder).is_sound
-    record = json.loads((dataset_folder / "sweep.json").read_text())
-    clean_protocol = {"dataset": "cifar10", "key": "clean"}
-    record["sweep"]["protocols"] = [
-        clean_protocol,
-        clean_protocol | {"protocol": "imported", "n_images": 40, "decimals": {"accuracy": 2}},
-    ]
-    (dataset_folder / "sweep.json").write_text(json.dumps(record))
-    assert verify_dataset(dataset_folder).is_sound
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        {"protocols": [1]},
-        {"protocols": None},
-        {"images": 5},
-        {"protocols": [{"dataset": "cifar10", "key": "clean", "decimals": 1}]},
-    ],
-)
-def test_verify_dataset_reports_invalid_sweep_json(tmp_path, record):
-    dataset_folder = write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"]))
-    sweep = json.loads((dataset_folder / "sweep.json").read_text())
-    (dataset_folder / "sweep.json").write_text(json.dumps(sweep | {"sweep": record}))
-    assert any(
-        "sweep.json: expected strengths by dataset and key" in problem
-        for problem in verify_dataset(dataset_folder).problems
-    )
-
-
 def test_verify_dataset_reports_duplicate_architecture(tmp_path):
     path = (
         remove_sweep_and_listing(write_dataset(tmp_path, make_plan(ARCHITECTURES, ["fgsm"])))
@@ -281,24 +194,6 @@ def test_verify_dataset_reports_duplicate_architecture(tmp_path):
     (problem,) = verify_dataset(tmp_path).problems
     assert "fgsm_accuracy.json" in problem
     assert "twice" in problem
-
-
-def test_verify_dataset_lists_keys_without_files_unless_partial(tmp_path):
-    complete_export, partial_export = tmp_path / "whole", tmp_path / "partial"
-    plan, missing_evaluations = (
-        make_plan(ARCHITECTURES, ["clean", "fog"]),
-        {(index, "fog", 1.0) for index in ARCHITECTURES},
-    )
-    shutil.copytree(write_dataset(tmp_path / "source", plan), complete_export)
-    for path in complete_export.glob("cifar10/fog_*"):
-        path.unlink()
-    (complete_export / "SHA256SUMS").unlink()
-    assert any(
-        remark.endswith("lists cifar10 fog, but these keys have no files")
-        for remark in verify_dataset(complete_export).remarks
-    )
-    export(partial_export, plan, FabricatedStore(missing=missing_evaluations), partial=True)
-    assert verify_dataset(partial_export).remarks == ()
 
 
 def test_verify_command_reports_counts_and_rejects_options_for_results_folders(tmp_path, robust201):
@@ -314,9 +209,3 @@ def test_verify_command_reports_counts_and_rejects_options_for_results_folders(t
     assert verify_result.code == 4
     payload = json.loads(verify_result.out)
     assert (payload["sound"], len(payload["problems"])) == (False, 2)
-
-
-def test_count_decimals_returns_none_for_unrounded_values():
-    assert count_decimals([0.5, 0.125]) == 3
-    assert count_decimals([1 / 3]) is None
-    assert count_decimals([1.5e-05]) == 6

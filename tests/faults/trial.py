@@ -42,9 +42,9 @@ INLINE = ("--executor", "inline")
 ARCHITECTURES = (0, 3, 9, 10, 21)
 KEYS: dict[str, dict[str, Any]] = {
     "clean": {},
-    "fgsm": {"epsilons_255": [1, 8]},
-    "pgd": {"epsilons_255": [1, 8], "steps": 3},
-    "aa_square": {"epsilons_255": [1, 8], "queries": 10},
+    "fgsm": {"epsilons": ["1/255", "8/255"]},
+    "pgd": {"epsilons": ["1/255", "8/255"], "steps": 3},
+    "aa_square": {"epsilons": ["1/255", "8/255"], "queries": 10},
 }
 N_UNITS = len(ARCHITECTURES) * len(KEYS)
 

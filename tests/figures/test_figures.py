@@ -304,7 +304,7 @@ def test_svg_draws_many_points_as_one_bitmap_per_panel(tmp_path):
         (("plot", "atacks", "{data}", "--out", "x.png"), "'attacks'"),
         (("plot", "attacks", "{data}", "--out", "x.eps"), ".svg"),
         (("plot", "attacks", "{data}"), "--out"),
-        (("plot", "attacks", "{data}", "--out", "x.png", "--dataset", "digitz"), "'digits'"),
+        (("plot", "attacks", "{data}", "--out", "x.png", "--data", "digitz"), "'digits'"),
         (("plot", "all", "{data}", "--out", "x", "--format", "jpg"), "'png'"),
         (("plot", "attacks", "{data}", "--out", "x.png", "--width", "colum"), "'column'"),
         (("plot", "attacks", "{data}", "--out", "x.png", "--width", "1"), "3.25 in"),
@@ -403,7 +403,7 @@ def test_figure_across_datasets_is_drawn_once(robust201, two_datasets, tmp_path)
     command = ("plot", "rank-correlation-datasets", two_datasets.path, "--out", tmp_path / "one.svg")
     assert robust201(*command).code == 0
     assert (tmp_path / "one.svg").read_text() == svg
-    assert "Remove --dataset" in robust201(*command, "--dataset", "cifar10").error_line(2)
+    assert "Remove --data" in robust201(*command, "--data", "cifar10").error_line(2)
 
 
 def test_plot_rejects_figure_that_needs_more_results(robust201, tmp_path):
@@ -422,8 +422,8 @@ def test_save_plots_rejects_results_without_any_figure(tmp_path):
 def test_plot_requires_dataset_option_for_several_datasets(robust201, tmp_path):
     export(tmp_path / "dataset", make_plan([0, 2], ["clean"], ["digits", "cifar10"]))
     command = ("plot", "top-cells", tmp_path / "dataset", "--out", tmp_path / "x.svg")
-    assert "--dataset" in robust201(*command).error_line(2)
-    result = robust201(*command, "--dataset", "digits")
+    assert "--data" in robust201(*command).error_line(2)
+    result = robust201(*command, "--data", "digits")
     assert (result.code, result.out.strip()) == (0, str(tmp_path / "x.svg"))
     assert (tmp_path / "x.svg").read_text().startswith("<svg")
 

@@ -55,8 +55,13 @@ def test_npz_accepts_channels_first_and_any_integers(tmp_path: Path, dtype: type
     np.testing.assert_array_equal(loaded.labels, LABELS)
 
 
+def test_npz_accepts_a_column_of_labels(tmp_path: Path) -> None:
+    file = save_npz(tmp_path / "mine.npz", images=IMAGES, labels=LABELS[:, None])
+    np.testing.assert_array_equal(load_images(SPEC, path=file).labels, LABELS)
+
+
 INVALID_ARRAYS = {
-    "no labels": ({"images": IMAGES}, r"expected arrays `images` and `labels`, got images\."),
+    "no labels": ({"images": IMAGES}, r"no array 'labels', only images"),
     "floats": (
         {"images": IMAGES / 255, "labels": LABELS},
         r"got float64 \(13, 3, 8, 8\)\. Convert pixels in \[0, 1\] with",
@@ -73,10 +78,7 @@ INVALID_ARRAYS = {
     "labels that are not integers": ({"images": IMAGES, "labels": LABELS / 1}, r"expected 13 integers.*got float64"),
     "a label out of range": ({"images": IMAGES, "labels": LABELS + 1}, r"expected labels 0 to 3, got 4"),
     "a negative label": ({"images": IMAGES, "labels": LABELS - 1}, r"expected labels 0 to 3, got -1"),
-    "pickled objects": (
-        {"images": IMAGES, "labels": np.array([{}] * 13)},
-        r"arrays of the \.npz archive cannot be read",
-    ),
+    "pickled objects": ({"images": IMAGES, "labels": np.array([{}] * 13)}, "Object arrays"),
 }
 
 
@@ -127,10 +129,7 @@ def make_npz_without_arrays() -> bytes:
 def test_npz_rejects_other_files(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "mine.npz"
     file.write_bytes(content)
-    with pytest.raises(
-        DatasetError,
-        match=r"Reading images failed for .*mine\.npz: (expected .*, got |the arrays of the \.npz archive cannot be)",
-    ) as error:
+    with pytest.raises(DatasetError, match=r"mine\.npz") as error:
         load_images(SPEC, path=file)
     assert "\n" not in str(error.value)
 
@@ -156,5 +155,5 @@ def test_parquet_of_hugging_face_is_read(tmp_path: Path, column: str) -> None:
     assert images.labels.tolist() == [2, 0, 1]
     cells[1] = {"bytes": None, "path": "elsewhere.png"}
     parquet.write_table(pa.table({column: cells, "label": [2, 0, 1]}), file)
-    with pytest.raises(DatasetError, match="no value in row 1"):
+    with pytest.raises(DatasetError, match=r"no value in row 1 .*'elsewhere\.png'.* bytes of all images"):
         load_images("mine", path=file)

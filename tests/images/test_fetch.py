@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import os
 import re
+import shutil
 import socket
 import zipfile
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from robust201.core.errors import ConfigError, DatasetError
 from robust201.images import DATASETS, load_images
+from robust201.images.downloads import fetch as fetch_module
 from robust201.images.downloads import registry
 from robust201.images.downloads.fetch import fetch
 from robust201.images.downloads.registry import Checksum
@@ -126,6 +128,29 @@ def test_fetch_records_hashes_that_reveal_a_flipped_bit(
     file.write_bytes(content[:-1] + b"\x06")
     with pytest.raises(DatasetError, match="expected sha256"):
         load_images("cifar10", path=tmp_path)
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_fetch_keeps_the_folder_that_another_process_finished_first(
+    tmp_path: Path, cifar10c_server: Server, monkeypatch: pytest.MonkeyPatch, is_complete: bool
+) -> None:
+    unpack = fetch_module._unpack
+
+    def unpack_after_another_process(archive: Path, scratch: Path, entry: registry.Download) -> Path:
+        folder = unpack(archive, scratch, entry)
+        shutil.copytree(folder, tmp_path / "CIFAR-10-C")
+        if not is_complete:
+            (tmp_path / "CIFAR-10-C" / "fog.npy").unlink()
+        return folder
+
+    monkeypatch.setattr(fetch_module, "_unpack", unpack_after_another_process)
+    if is_complete:
+        fetch("CIFAR-10-C", tmp_path)
+        assert_complete(tmp_path)
+    else:
+        with pytest.raises(DatasetError, match=r"missing: fog\.npy"):
+            fetch("CIFAR-10-C", tmp_path)
+    assert names_in(tmp_path) == ["CIFAR-10-C"]
 
 
 # --- manually placed archives

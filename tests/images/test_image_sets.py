@@ -54,7 +54,7 @@ def test_damaged_image_set_is_rejected(tmp_path: Path, name: str, damage: str) -
 
 def test_run_replaces_damaged_image_sets(make_sweep: MakeSweep) -> None:
     run_sweep(make_sweep(keys={"clean": {}}), make_executor)
-    config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1]}})
+    config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons": ["1/255"]}})
     (images_file,) = (config.results / "images").rglob("images.npy")
     images_file.write_bytes(images_file.read_bytes()[:-1])
     assert run_sweep(config, make_executor).complete

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from robust201.models.batch_sizes import BatchSizes
 from robust201.models.classifier import Classifier
 from robust201.tasks.attack_kit.context import to_float
 from tests.support.tiny_networks import (
@@ -57,7 +58,9 @@ def test_classifier_gradients_do_not_depend_on_the_micro_batch(micro_batch):
 def test_channels_last_changes_outputs_only_within_rounding(micro_batch):
     pixels, labels = to_float(torch.from_numpy(IMAGES.images)), torch.from_numpy(IMAGES.labels)
     reference = tiny_classifier()
-    channels_last = Classifier(TinyNetwork(), NORMALISATION, N_CLASSES, channels_last=True, micro_batch=micro_batch)
+    channels_last = Classifier(
+        TinyNetwork(), NORMALISATION, N_CLASSES, channels_last=True, batch_sizes=BatchSizes(limit=micro_batch)
+    )
     for layout in (torch.contiguous_format, torch.channels_last):
         outputs = channels_last.loss_and_gradient(pixels.contiguous(memory_format=layout), labels)
         for output, expected in zip(outputs, reference.loss_and_gradient(pixels, labels), strict=True):

@@ -1,16 +1,17 @@
-"""Gradients of objectives are correct for every `Model`: reference, compiled and bucketed networks."""
+"""Gradients of objectives are correct for every `Model`: reference and compiled networks, with and without padding."""
+
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
-from robust201.models.buckets import BucketedModel
-from robust201.models.capacity import Capacity
+from robust201.models.batch_sizes import BatchSizes, Maxima
 from robust201.models.classifier import Classifier
 from robust201.models.model import differentiate_objective
 from robust201.spaces.nasbench201.cells import format_spec, specs
-from robust201.spaces.nasbench201.compiled import compile_network
+from robust201.spaces.nasbench201.compiled import MIN_BATCH, compile_network
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
 
 SIZE = 8
@@ -117,13 +118,25 @@ def test_compiled_network_equals_autograd_within_rounding(network, objective, n_
     assert bool(outputs[2].any()) == (network != "constant")
 
 
+@contextmanager
+def batch_sizes_set(network, max_logits, max_gradients):
+    """Yield a compiled network that pads its batches as on a GPU."""
+    model = COMPILED_NETWORKS[network]
+    original = model.batch_sizes
+    model.batch_sizes = BatchSizes(Maxima(max_logits, max_gradients), minimum=MIN_BATCH, is_padded=True)
+    try:
+        yield model
+    finally:
+        model.batch_sizes = original
+
+
 @every_network
 @every_objective
 @every_n_images
 @either_mode
 @pytest.mark.parametrize("max_gradients", [24, 1000])
 @pytest.mark.slow_combinations
-def test_bucketed_calls_the_objective_with_the_rows_of_each_batch(
+def test_padded_network_calls_the_objective_with_the_rows_of_each_batch(
     network, objective, n_images, is_inference, max_gradients
 ):
     pixels = pixels_of(n_images)
@@ -133,30 +146,29 @@ def test_bucketed_calls_the_objective_with_the_rows_of_each_batch(
         requested_rows.append(rows)
         return objective(logits, rows)
 
-    bucketed = BucketedModel(COMPILED_NETWORKS[network], Capacity(256, max_gradients))
-    outputs = evaluate(bucketed, pixels, recording_objective, is_inference=is_inference)
+    with batch_sizes_set(network, 256, max_gradients) as model:
+        outputs = evaluate(model, pixels, recording_objective, is_inference=is_inference)
+        assert model.batch_sizes.largest <= max_gradients
     # Images do not affect each other, so the outputs do not depend on the batches.
     assert_equal(outputs, evaluate(COMPILED_NETWORKS[network], pixels, objective, is_inference=is_inference))
     assert {row for rows in requested_rows for row in range(rows.start, rows.stop)} == set(range(n_images))
     assert max(rows.stop - rows.start for rows in requested_rows) <= min(max_gradients, n_images)
-    assert bucketed.last_batch_size <= max_gradients
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_bucketed_works_with_the_smallest_buckets(limit):
+def test_padded_network_works_with_the_smallest_sizes(limit):
     pixels = pixels_of(8)
-    outputs = evaluate(
-        BucketedModel(COMPILED_NETWORKS["#21"], Capacity(limit, limit)), pixels, margin, is_inference=True
-    )
+    with batch_sizes_set("#21", limit, limit) as model:
+        outputs = evaluate(model, pixels, margin, is_inference=True)
     assert_equal(outputs, evaluate(COMPILED_NETWORKS["#21"], pixels, margin, is_inference=True))
 
 
 @every_objective
-def test_bucketed_accepts_a_reference_network(objective):
+def test_reference_network_can_be_padded(objective):
     pixels = pixels_of(65)
-    outputs = evaluate(
-        BucketedModel(REFERENCE_CLASSIFIERS["#21"], Capacity(16, 16)), pixels, objective, is_inference=True
-    )
+    batch_sizes = BatchSizes(Maxima(16, 16), is_padded=True)
+    classifier = Classifier(NETWORKS["#21"], NORMALISATION, N_CLASSES, batch_sizes=batch_sizes)
+    outputs = evaluate(classifier, pixels, objective, is_inference=True)
     assert_close(outputs, differentiate_by_autograd(REFERENCE_CLASSIFIERS["#21"], pixels, objective))
 
 
@@ -169,7 +181,6 @@ def test_cross_entropy_objective_equals_loss_and_gradient(network, n_images, is_
     for model, compare in (
         (REFERENCE_CLASSIFIERS[network], assert_equal),
         (COMPILED_NETWORKS[network], assert_close),
-        (BucketedModel(COMPILED_NETWORKS[network], Capacity(64, 24)), assert_close),
     ):
         outputs = evaluate(model, pixels, cross_entropy, is_inference=is_inference)
         with torch.inference_mode(is_inference):
@@ -179,7 +190,7 @@ def test_cross_entropy_objective_equals_loss_and_gradient(network, n_images, is_
 @pytest.mark.parametrize("micro_batch", [7, 64])
 def test_value_and_gradient_does_not_depend_on_the_micro_batch(micro_batch):
     pixels = pixels_of(65)
-    classifier = Classifier(NETWORKS["#21"], NORMALISATION, N_CLASSES, micro_batch=micro_batch)
+    classifier = Classifier(NETWORKS["#21"], NORMALISATION, N_CLASSES, batch_sizes=BatchSizes(limit=micro_batch))
     outputs = evaluate(classifier, pixels, margin, is_inference=True)
     assert_close(outputs, differentiate_by_autograd(REFERENCE_CLASSIFIERS["#21"], pixels, margin))
 

@@ -3,14 +3,13 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from robust201.models.device import has_avx512
-from robust201.monitoring.doctor import HealthCheck, _examine_device, _examine_gpus, examine
+from robust201.monitoring.doctor import _examine_device, _examine_gpus, examine
 from robust201.spaces.nasbench201.compiled import native
 from tests.conftest import REPOSITORY, MakeSweep, RunCommand, WriteSweep
 
@@ -103,81 +102,12 @@ def test_doctor_reports_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPa
     assert not _examine_gpus().ok
 
 
-def test_doctor_reports_a_missing_device(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    config = make_sweep(execution={"device": "cuda"})
-    assert "auto or cpu" in _examine_device(config).fix
-    assert _examine_device(make_sweep(execution={"device": "cuda", "executor": "ray", "ray_address": "auto"})).ok
-
-
 def run_without(modules: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a process that cannot import these modules, which are separated by commas."""
     blocked_modules = dict.fromkeys(modules.split(","))
     program = f"import sys; sys.modules.update({blocked_modules}); from robust201.cli.app import main; main()"
     command = [sys.executable, "-W", "ignore", "-c", program, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
-
-
-def test_doctor_rejects_a_sweep_that_needs_a_missing_package(write_sweep: WriteSweep) -> None:
-    result = run_without("pyarrow", "doctor", str(write_sweep(shards="s3://bucket/paper")))
-    assert (result.returncode, result.stdout) == (2, "")
-    assert "robust201 doctor (without a sweep)" in result.stderr
-
-
-@pytest.mark.parametrize(
-    "package", ["pyarrow", *(pytest.param(name, marks=pytest.mark.slow) for name in ("torch", "ray"))]
-)
-def test_doctor_reports_a_missing_package_and_all_other_checks(write_sweep: WriteSweep, package: str) -> None:
-    result = run_without(package, "doctor", str(write_sweep()))
-    assert "Traceback" not in result.stderr
-    statuses = {
-        line.split(":")[0].split()[-1]: line.split()[0] for line in result.stdout.splitlines() if line[0] != " "
-    }
-    affected_checks = {"torch": {"kernels", "gpus", "device", "disk", "digits"}, "pyarrow": {"disk"}, "ray": set()}[
-        package
-    ]
-    assert statuses.keys() >= {"torch", "gpus", "device", "disk", "digits"}
-    assert {check_name for check_name, status in statuses.items() if status == "fix"} <= affected_checks | {
-        "checkpoints",
-        package,
-    }
-    assert result.returncode == (2 if "fix" in statuses.values() else 0)
-    assert not affected_checks or "fix" in statuses.values()
-
-
-def test_doctor_reports_a_broken_package(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_arguments: object) -> None:
-        raise OSError("libcudnn.so.9: cannot open shared object file")
-
-    monkeypatch.setattr("robust201.monitoring.doctor._examine_gpus", fail)
-    checks = {check.what: check for check in examine(make_sweep())}
-    assert (checks["gpus"].ok, "libcudnn" in checks["gpus"].detail) == (False, True)
-    assert checks["digits"].ok
-
-
-def test_doctor_reports_images_without_read_permission(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    def raise_error(*_arguments: object) -> None:
-        raise PermissionError(13, "Permission denied", "test_batch")
-
-    monkeypatch.setattr("robust201.planning.inputs.Inputs.images", raise_error)
-    failures = [check for check in examine(make_sweep()) if not check.ok]
-    assert [check.what for check in failures] == ["digits"]
-    assert ("test_batch" in failures[0].detail, "permissions" in failures[0].fix) == (True, True)
-
-
-def test_doctor_prints_each_check_immediately(
-    robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def examine_two(*_arguments: object, **_options: object) -> Iterator[HealthCheck]:
-        yield HealthCheck("first", ok=True, detail="there")
-        output.append(capsys.readouterr().out)
-        yield HealthCheck("second", ok=False, detail="gone", fix="Bring it back.")
-
-    output: list[str] = []
-    monkeypatch.setattr("robust201.monitoring.doctor.examine", examine_two)
-    result = robust201("doctor")
-    assert (result.code, output) == (2, ["ok   first: there\n"])
-    assert result.out == "fix  second: gone\n     Bring it back.\n"
 
 
 def test_command_without_its_packages_gives_a_one_line_error() -> None:

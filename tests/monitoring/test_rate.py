@@ -1,8 +1,6 @@
 """Estimates of the rate and of the time left, made while parts are in flight."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from robust201.monitoring.activity import MeasuredRate, RateEstimate, estimate_rate
 
@@ -28,26 +26,3 @@ def test_rate_falls_and_time_left_grows_if_parts_are_overdue() -> None:
     assert long_overdue.seconds_left is not None
     assert long_overdue.seconds_left > overdue.seconds_left
     assert (overdue.evaluations_per_second, long_overdue.evaluations_per_second) == (0.25, 0.125)
-
-
-@given(
-    ages=st.lists(st.floats(0, 1e5), min_size=1, max_size=4),
-    work=st.floats(0, 1e7),
-    fraction_in_flight=st.floats(0, 1),
-)
-def test_estimate_is_never_negative_or_faster_than_measured(
-    ages: list[float], work: float, fraction_in_flight: float
-) -> None:
-    estimated = estimate_rate(
-        [rate_of_age(age) for age in ages], work_left=work, work_in_flight=fraction_in_flight * work
-    )
-    assert estimated.seconds_left is not None
-    assert estimated.seconds_left >= 0
-    assert estimated.seconds_left >= (work - sum(10 * age for age in ages)) / (10 * len(ages)) - 1e-6 * work
-    assert estimated.evaluations_per_second is not None
-    assert 0 < estimated.evaluations_per_second <= 0.5 * len(ages) + 1e-9
-
-
-def test_estimate_without_a_measurement_is_unknown() -> None:
-    unknown_rate = MeasuredRate(evaluations_per_second=None, macs_per_second=None, span_seconds=0.0, age_seconds=5.0)
-    assert estimate_rate([unknown_rate], work_left=10.0, work_in_flight=0.0) == RateEstimate(None, None)

@@ -13,14 +13,16 @@ from robust201.runtime.sweep import run_sweep
 from robust201.shards import ShardStore
 from tests.conftest import MakeSweep
 
-KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "pgd": {"epsilons_255": [8], "steps": 1}}
+KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "pgd": {"epsilons": ["8/255"], "steps": 1}}
 
 
 def test_count_coverage_matches_count_of_each_unit(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys=KEYS)
     run_sweep(config, make_executor)
     next((config.results / "shards").rglob("*-pgd-*")).unlink()
-    wider_config = make_sweep(keys={**KEYS, "fgsm": {"epsilons_255": [1, 4, 8]}, "aa_square": {"epsilons_255": [8]}})
+    wider_config = make_sweep(
+        keys={**KEYS, "fgsm": {"epsilons": ["1/255", "4/255", "8/255"]}, "aa_square": {"epsilons": ["8/255"]}}
+    )
     facts = load_facts(config.results)
     assert facts is not None
     inventory, plan = ShardStore.open(config.results).inventory(), make_plan(wider_config, facts)

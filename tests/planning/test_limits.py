@@ -45,7 +45,7 @@ def test_yaml_counts_have_upper_limits(model) -> None:
 
 @pytest.mark.parametrize("key", TASKS)
 def test_key_counts_have_upper_limits(key) -> None:
-    schema = TASKS[key].parameters.model_json_schema()
+    schema = TASKS[key].model.model_json_schema()
     assert not [*find_unlimited_integers(schema, schema)]
     for field in {*STRENGTH_FIELDS} & schema["properties"].keys():
         strengths = schema["properties"][field]
@@ -56,6 +56,6 @@ def test_key_counts_have_upper_limits(key) -> None:
 def test_key_defaults_are_below_cost_limit_and_largest_counts_above_it(key) -> None:
     task = TASKS[key]
     assert task.excessive_cost_reason(task.parameters(), 256) is None
-    fields = {name: MAX_COUNT for name in ("steps", "queries", "restarts") if name in task.parameters.model_fields}
+    fields = {name: MAX_COUNT for name in ("steps", "queries", "restarts") if name in task.field_names}
     if task.constraint is not None and len(fields) > 1:
         assert "Lower" in str(task.excessive_cost_reason(task.parameters(**fields), 10))

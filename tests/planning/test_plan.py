@@ -19,8 +19,8 @@ from robust201.tasks import ENGINES
 CORRUPTIONS = {"brightness": {"source": "generated", "sha256": "b"}, "fog": {"source": "generated", "sha256": "f"}}
 KEYS = {
     "clean": {},
-    "pgd": {"epsilons_255": [1, 8], "steps": 5},
-    "aa_square": {"epsilons_255": [1, 8], "queries": 50},
+    "pgd": {"epsilons": ["1/255", "8/255"], "steps": 5},
+    "aa_square": {"epsilons": ["1/255", "8/255"], "queries": 50},
     "brightness": {},
     "fog": {},
 }
@@ -59,15 +59,15 @@ def test_unit_ids_are_unique_and_reproducible() -> None:
 
 
 def test_additional_epsilon_keeps_unit_ids() -> None:
-    keys = KEYS | {"pgd": {"epsilons_255": [1, 4, 8], "steps": 5}}
+    keys = KEYS | {"pgd": {"epsilons": ["1/255", "4/255", "8/255"], "steps": 5}}
     assert unit_ids(make_plan(make_config(keys=keys), make_facts())) == BASE_IDS
 
 
 @pytest.mark.parametrize(
     ("config_changes", "facts_changes", "changed_keys"),
     [
-        ({"keys": KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 6}}}, {}, {"pgd"}),
-        ({"keys": KEYS | {"aa_square": {"epsilons_255": [1, 8], "queries": 51}}}, {}, {"aa_square"}),
+        ({"keys": KEYS | {"pgd": {"epsilons": ["1/255", "8/255"], "steps": 6}}}, {}, {"pgd"}),
+        ({"keys": KEYS | {"aa_square": {"epsilons": ["1/255", "8/255"], "queries": 51}}}, {}, {"aa_square"}),
         ({"seed": 1}, {}, {"pgd", "aa_square"}),
         # The reference libraries draw random numbers once per batch.
         ({"batch_size": 9}, {}, {"reference": set(KEYS), "fused": set()}),

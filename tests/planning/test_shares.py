@@ -228,9 +228,9 @@ def test_share_of_unprepared_sweep_is_rejected(robust201: RunCommand, write_swee
 def test_share_of_changed_sweep_is_rejected_with_differences(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     assert robust201("plan", "--save", write_sweep()).code == 0
     changed_sweep = write_sweep(
-        keys={"clean": {}, "fgsm": {"epsilons_255": [1, 4]}, "brightness": {"severities": [1, 5]}}
+        keys={"clean": {}, "fgsm": {"epsilons": ["1/255", "4/255"]}, "brightness": {"severities": [1, 5]}}
     )
-    assert "keys.fgsm.epsilons_255" in robust201("run", changed_sweep, "--share", "1/2").error_line(2)
+    assert "keys.fgsm.epsilons" in robust201("run", changed_sweep, "--share", "1/2").error_line(2)
     # Execution settings may change, because shares divide the plan saved in the results folder.
     faster_sweep = write_sweep(batch_size=3, execution={"part_minutes": 1e-9, "threads": 2, "micro_batch": 5})
     assert robust201("run", faster_sweep, "--share", "2/2").code == 0

@@ -24,13 +24,13 @@ def test_numbers_with_leading_zeros_are_decimal(path: Path) -> None:
     path.write_text(
         SWEEP.format(
             "architectures: [000012, 000020-000021, '000010', 0089]\nimages: {count: 0100}\nseed: -010\n"
-            "keys: {pgd: {epsilons_255: [2.5e-1, 00.5, 1e0, 010]}}"
+            "keys: {pgd: {epsilons: [2.5e-1, 00.5, 1e0, 02e-1]}}"
         )
     )
     config = load_config(path)
     assert config.selected_architectures == (10, 12, 20, 21, 89)
     assert (config.images.count, config.seed) == (100, -10)
-    assert config.parameters["pgd"].epsilons_255 == (0.25, 0.5, 1, 10)
+    assert config.parameters["pgd"].epsilons == (0.25, 0.5, 1, 0.2)
     path.write_text(TRAINING.format("architectures: [010]\nseeds: [007, 08]"))
     training = load_training(path)
     assert (training.selected_architectures, training.seeds) == ((10,), (7, 8))

@@ -78,5 +78,5 @@ def test_nes_sweeps_have_equal_strengths_for_pgd_and_nes(monkeypatch, dataset):
     monkeypatch.setenv("ROBUST201_DATA", "data")
     monkeypatch.chdir(REPOSITORY)
     keys = yaml.safe_load((REPOSITORY / f"jobs/nes/{dataset}.yaml").read_text())["keys"]
-    assert keys["pgd"]["epsilons_255"] == keys["nes"]["strengths"]
+    assert [float(epsilon.removesuffix("/255")) for epsilon in keys["pgd"]["epsilons"]] == keys["nes"]["strengths"]
     load_config(Path(f"jobs/nes/{dataset}.yaml"))

@@ -77,7 +77,7 @@ def test_field_reference_has_meanings_types_defaults_and_limits() -> None:
 
 
 def test_every_field_has_a_meaning() -> None:
-    models = [*MODELS.values(), *(task.parameters for task in TASKS.values()), UserTaskParameters]
+    models = [*MODELS.values(), *(task.model for task in TASKS.values()), UserTaskParameters]
     meanings = {
         f"{name}.{field}": meaning
         for model in models
@@ -85,8 +85,8 @@ def test_every_field_has_a_meaning() -> None:
         for field, meaning in field_meanings(nested_model).items()
     }
     assert [field for field, meaning in meanings.items() if not meaning] == []
-    assert {"SweepConfig.keys", "CorruptionsSection.frost", "SquareInL2.queries", "Recipe.decay"} <= {*meanings}
-    assert meanings["Grid135Parameters.rotations"] == "number of angles."  # from the docstring of the base class
+    assert {"SweepConfig.keys", "CorruptionsSection.frost", "Square.queries", "Recipe.decay"} <= {*meanings}
+    assert meanings["ApgdTargeted.restarts"] == "Number of runs."  # from the base class
 
 
 def test_key_reference_describes_every_key() -> None:

@@ -19,7 +19,7 @@ def test_tutorial_runs_in_order(
     monkeypatch.syspath_prepend(tmp_path)
     model, *blocks = examples(PAGE, "python")
     Path("my_model.py").write_text(model)
-    attack = '"autoattack": {"epsilons_255": [16]'
+    attack = '"autoattack": {"epsilons": ["16/255"]'
     assert sum(attack in block for block in blocks) == 1
     namespace: dict[str, Any] = {}
     for block in blocks:

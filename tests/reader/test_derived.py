@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,7 +25,6 @@ from tests.support.fabricated import (
     make_unit,
     make_values,
 )
-from tests.support.small_results import write_results
 
 KEYS = ("clean", "fgsm", "pgd", "fog", "frost")
 JOINED_CORRUPTIONS = "+".join(sorted(KEYS[3:], key=list(TASKS).index))
@@ -117,23 +115,6 @@ def test_corruption_errors_are_relative_to_reference(derived_metrics: DerivedMet
     assert get_metric_values(derived_metrics, "relative_mean_corruption_error", JOINED_CORRUPTIONS)[2] == 1
 
 
-def test_corruption_errors_note_reference_without_errors(tmp_path: Path) -> None:
-    accuracies = {
-        "clean": {"0": 1.0, "1": 0.9},
-        "fog": {"0": [0.8] * 5, "1": [0.7] * 5},
-        "snow": {"0": [1.0] * 5, "1": [0.6] * 5},
-    }
-    notes = {
-        (metric_row.metric, metric_row.key): metric_row.note
-        for metric_row in RobustnessDataset(write_results(tmp_path, accuracies)).metrics(reference=0).metrics
-    }
-    assert notes["corruption_error", "fog"] == "relative to #0"
-    assert notes["corruption_error", "snow"] == "relative to #0; undefined: the reference makes no errors"
-    assert notes["mean_corruption_error", "fog+snow"].endswith("; undefined: the reference makes no errors under snow")
-    ending = "; undefined: the reference loses no accuracy under snow"
-    assert notes["relative_mean_corruption_error", "fog+snow"].endswith(ending)
-
-
 def test_metrics_list_requirements_of_missing_metrics(tmp_path: Path) -> None:
     export(tmp_path, make_plan(ARCHITECTURES[:2], ("clean", "fgsm", "pgd", "fog"), measurements=("accuracy", "cm")))
     derived_metrics = RobustnessDataset(tmp_path).metrics()
@@ -156,12 +137,6 @@ def test_metrics_compare_training_seeds(tmp_path: Path) -> None:
         accuracies = [make_values(unit, 8.0)["accuracy"] for unit in units if unit.architecture == cell]
         assert series[cell] == pytest.approx(np.std(accuracies, ddof=1))
     assert "training_seed_deviation" not in derived_metrics.needs
-
-
-def test_metrics_to_frame_has_one_row_per_value(derived_metrics: DerivedMetrics) -> None:
-    frame = derived_metrics.to_frame()
-    assert [*frame.columns] == ["dataset", "metric", "key", "strength", "architecture", "value"]
-    assert len(frame) == sum(len(metric_row.values) for metric_row in derived_metrics.metrics)
 
 
 def test_metrics_and_rank_reject_outcomes_of_other_evaluations(folder: Path, tmp_path: Path) -> None:
@@ -188,10 +163,3 @@ def test_rank_command_prints_metrics(robust201: RunCommand, folder: Path, tmp_pa
     assert "clean is listed more than once" in robust201(
         "rank", folder, "--metrics", "--keys", "clean,clean"
     ).error_line(2)
-
-
-@pytest.mark.parametrize("option", [("--epsilon", "1/255"), ("--by", "clean"), ("--rows", 3), ("--out", "table.tex")])
-def test_rank_command_rejects_options_of_a_ranking_with_metrics(
-    robust201: RunCommand, folder: Path, option: tuple[str, Any]
-) -> None:
-    assert option[0] in robust201("rank", folder, "--metrics", *option).error_line(2)

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from robust201.analysis.dataset_results import read_results
-from robust201.core.errors import ConfigError, ResultsError
 from robust201.export.conversion import convert_dataset
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset
@@ -52,19 +51,6 @@ def test_rank_orders_measure_in_either_direction(folder, lowest_first):
     ordered_ids = sorted(values, key=values.__getitem__, reverse=not lowest_first)
     ranks = dataset.rank("cifar10", "jacobian", measure="squared_norm", lowest_first=lowest_first)
     assert ranks.to_dict() == {int(name): rank for rank, name in enumerate(ordered_ids, start=1)}
-
-
-def test_value_rejects_unknown_column_and_rank_rejects_matrices(folder):
-    with pytest.raises(ResultsError, match=r"expected a measurement of .*'squared_nrm'.*squared_norm"):
-        RobustnessDataset(folder).value(0, "cifar10", "jacobian", "squared_nrm")
-    with pytest.raises(ConfigError, match="expected numbers, got values of type object"):
-        RobustnessDataset(folder).rank("cifar10", "pgd", measure="cm")
-
-
-def test_value_rejects_measure_value_that_is_not_a_number(tmp_path):
-    folder = write_results(tmp_path, {"jacobian": {"0": "much"}}, measure="squared_norm")
-    with pytest.raises(ResultsError, match=r"#0 jacobian squared_norm failed .* expected a number, or a list"):
-        RobustnessDataset(folder).value(0, "cifar10", "jacobian", "squared_norm")
 
 
 def test_report_contains_a_table_of_measures(folder, tmp_path):

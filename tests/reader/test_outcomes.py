@@ -116,21 +116,6 @@ def test_export_writes_bits_instead_of_or_with_classes(folder: Path, tmp_path: P
     assert "`images/dataset=<dataset>/part-0.parquet`" in (folder / "README.md").read_text()
 
 
-def test_export_outcomes_requires_predictions_and_parquet(tmp_path: Path) -> None:
-    plan = make_plan((0,), measurements=("accuracy", "cm"))
-    with pytest.raises(ConfigError, match="the measurement `predictions` in the sweep is missing"):
-        export(tmp_path / "a", plan, formats=("parquet",), outcomes="bits")
-    plan = make_plan((0,), measurements=MEASUREMENTS)
-    with pytest.raises(ConfigError, match="--parquet is missing"):
-        export(tmp_path / "a", plan, outcomes="bits")
-    assert not (tmp_path / "a").exists()
-    export(tmp_path / "a", plan, formats=("parquet",))
-    with pytest.raises(ResultsError, match="export with --parquet --outcomes bits"):
-        RobustnessDataset(tmp_path / "a").outcomes("cifar10", "pgd", 8.0)
-    with pytest.raises(ResultsError, match="there is no table of images"):
-        RobustnessDataset(tmp_path / "a").images("cifar10")
-
-
 def rewrite_column(path: Path, column_name: str, values: list) -> None:
     table = pq.read_table(path)
     column_index = table.schema.get_field_index(column_name)
@@ -219,11 +204,3 @@ def test_rank_without_outcomes_compares_accuracies_and_warns(tmp_path: Path) -> 
         ranked = dataset.rank("cifar10", "pgd", 1.0, ties=0.05)
     assert ranked["tied"].iloc[0]
     assert [warning.filename for warning in warnings] == [__file__]
-
-
-@pytest.mark.parametrize("options", [{}, {"strength": 1.0, "lowest_first": True}, {"strength": 1.0, "measure": "cm"}])
-def test_rank_with_ties_requires_accuracies_at_one_strength_and_valid_level(folder: Path, options: dict) -> None:
-    with pytest.raises(ConfigError, match="only available for accuracies at one strength"):
-        RobustnessDataset(folder).rank("cifar10", "pgd", ties=0.05, **options)
-    with pytest.raises(ConfigError, match="level of ties must be between 0 and 1"):
-        RobustnessDataset(folder).rank("cifar10", "pgd", 1.0, ties=0)

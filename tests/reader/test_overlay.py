@@ -1,6 +1,5 @@
 """Overlaid folders: each evaluation is read from the first folder that has it, which is reported as its source."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from robust201.core.records import EvaluationProtocol
 from robust201.export.conversion import convert_dataset
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset
-from tests.support.fabricated import FabricatedStore, export, make_plan
+from tests.support.fabricated import export, make_plan
 from tests.support.small_results import write_results, write_sweep_json
 
 MATRIX = [[3, 1], [0, 4]]
@@ -56,14 +55,6 @@ def test_overlay_reads_evaluation_from_first_folder(published_folder, custom_fol
         dataset.value(21, "cifar10", "pgd")
     with pytest.raises(ResultsError):
         dataset.query("cifar10", "fgsm")
-
-
-def test_overlay_lists_custom_key_with_published_keys(published_folder, custom_folder):
-    dataset = RobustnessDataset(published_folder, custom_folder)
-    assert dataset.keys_other == ["mine"]
-    assert "mine" not in dataset.keys_adv
-    assert dataset.strengths("cifar10", "mine") == (0.25,)
-    assert dataset.accuracy(0, "cifar10", "mine", 0.25) == 0.7
 
 
 def test_overlay_reports_sources(published_folder, custom_folder):
@@ -129,18 +120,6 @@ def test_overlay_rejects_measure_with_two_protocols(tmp_path):
     assert set(dataset.sources()["folder"]) == {str(first_folder), str(second_folder)}
 
 
-@pytest.mark.parametrize(
-    "protocols", [(FIRST_PROTOCOL, FIRST_PROTOCOL), (FIRST_PROTOCOL, None), (None, SECOND_PROTOCOL)]
-)
-def test_overlay_combines_measure_unless_known_protocols_differ(tmp_path, protocols):
-    folders = [
-        write_measure(tmp_path / str(index), {str(2 * index): 3.0 + index}, protocol)
-        for index, protocol in enumerate(protocols)
-    ]
-    values = RobustnessDataset(*folders).query("cifar10", "jacobian", "squared_norm")
-    assert values["cifar10"]["jacobian"]["squared_norm"] == {"0": 3.0, "2": 4.0}
-
-
 def test_rank_of_overlay_requires_all_strengths(published_folder, custom_folder):
     dataset = RobustnessDataset(published_folder, custom_folder)
     assert dataset.rank("cifar10", "pgd").to_dict() == {0: 1}
@@ -174,30 +153,3 @@ def test_overlay_equals_single_folder_for_all_formats(tmp_path):
             np.testing.assert_allclose(*pair, rtol=1e-12)
     page = write_report(dataset, tmp_path / "page.html").read_text()
     assert page.count("<figure") == write_report(expected, tmp_path / "other.html").read_text().count("<figure")
-
-
-def test_overlay_rejects_different_spaces_or_numbers_of_classes(tmp_path, published_folder):
-    folder_of_other_space = write_results(tmp_path / "other", {"clean": {"0": 0.5}})
-    meta = json.loads((folder_of_other_space / "meta.json").read_text())
-    del meta["ids"]["15624"]
-    (folder_of_other_space / "meta.json").write_text(json.dumps(meta))
-    with pytest.raises(
-        ConfigError, match=r"failed for .*other: expected the architectures of .*published, got"
-    ) as error_info:
-        RobustnessDataset(published_folder, folder_of_other_space)
-    assert "\n" not in str(error_info.value)
-    for file_format in ("json", "parquet"):
-        export(tmp_path / file_format, make_plan([0]), FabricatedStore(n_classes=3), formats=(file_format,))
-        with pytest.raises(ConfigError, match=r"expected 2 classes of cifar10, as in .*published, got 3"):
-            RobustnessDataset(published_folder, tmp_path / file_format)
-    with pytest.raises(ConfigError, match="expected the path of a folder"):
-        RobustnessDataset(published_folder, 5)
-
-
-def test_overlay_combines_folders_with_and_without_sweep_json(published_folder, custom_folder):
-    dataset = RobustnessDataset(published_folder, custom_folder)
-    assert dataset.sweep is None
-    assert {"clean", "mine"} <= set(dataset.keys_all)
-    result = dataset.query("cifar10", measure="accuracy")
-    assert result["cifar10"]["mine"] == {"accuracy": {"0": [0.7]}}
-    assert str(custom_folder) in repr(dataset)

@@ -62,7 +62,3 @@ def test_read_accuracies_equals_frame_for_export(tmp_path: Path, formats: tuple[
     plan = make_plan([0, 2, 10], ["clean", "pgd", "fog"])
     export_copy(tmp_path / "dataset", plan, formats=formats)
     assert len(check_read_accuracies(RobustnessDataset(tmp_path / "dataset"))) == 3
-
-
-def test_read_accuracies_is_empty_without_accuracies(tmp_path: Path) -> None:
-    assert read_accuracies(RobustnessDataset(write_results(tmp_path, PUBLISHED_ACCURACIES)).files, "cifar100").empty

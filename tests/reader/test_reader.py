@@ -2,14 +2,13 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import robust201
-from robust201.core.errors import ArchitectureError, ConfigError, FormatVersionError, InputError, ResultsError
+from robust201.core.errors import ArchitectureError, ConfigError, FormatVersionError, ResultsError
 from robust201.export import meta_file_text
 from robust201.reader.dataset import RobustnessDataset
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
@@ -194,25 +193,6 @@ def test_query_error_explains_gaps_of_partial_export(tmp_path):
     assert set(dataset.to_frame()["key"]) == {"clean"}
 
 
-def test_query_progress_counts_files(dataset):
-    class Bar:
-        def __init__(self, total):
-            self.total, self.n, self.closed = total, 0, False
-            bars.append(self)
-
-        def update(self, n):
-            self.n += n
-
-        def close(self):
-            self.closed = True
-
-    bars: list[Bar] = []
-    dataset.query(tqdm=SimpleNamespace(tqdm=Bar), missing_ok=True)
-    # There is one file per dataset, key and measurement.
-    assert [(bar.n, bar.closed) for bar in bars] == [(2 * 4 * 3, True)]
-    assert bars[0].total == 2 * 4 * 3
-
-
 def test_isomorphs_have_results_of_evaluated_architecture(dataset):
     assert dataset.get_uid(1832) == dataset.get_uid("1832") == "309"
     assert dataset.get_uid(21) == "21"
@@ -301,66 +281,9 @@ def test_to_frame_without_clean_results_starts_at_first_epsilon(tmp_path):
     assert RobustnessDataset(tmp_path).to_frame()["strength"].tolist() == [0.5, 1.0, 8.0]
 
 
-def test_errors_explain_invalid_cell_strings(dataset):
-    spec = dataset.id_to_string(0)
-    with pytest.raises(ArchitectureError, match=r"Did you mean|six edges in the form"):
-        dataset.string_to_id(spec.replace("~0|+", "~0+", 1))
-    with pytest.raises(ArchitectureError, match="Did you mean 'nor_conv_3x3'"):
-        dataset.get_uid("|nor_conv_3x3~0|+|nor_conv3x3~0|none~1|+|none~0|none~1|none~2|")
-
-
 def test_error_names_architecture_that_was_not_evaluated(dataset):
     with pytest.raises(ArchitectureError, match="#13433 was not evaluated"):
         dataset.accuracy(13433, "cifar10", "pgd")
-
-
-@pytest.mark.parametrize(
-    ("query_arguments", "message"),
-    [
-        (("cifar11", "pgd", "accuracy"), "Did you mean 'cifar10'"),
-        (("cifar10", "pgdd", "accuracy"), "Did you mean 'pgd'"),
-        (("cifar10", "gausian_noise", "accuracy"), "Did you mean 'gaussian_noise'"),
-        (("cifar10", "pgd", "acuracy"), "Did you mean 'accuracy'"),
-        (("cifar10", "aa_square", "accuracy"), "not computed, or their file was not downloaded"),
-    ],
-)
-def test_errors_suggest_closest_name_or_explain_missing_results(dataset, query_arguments, message):
-    for method in (dataset.query, dataset.to_frame):
-        with pytest.raises(ResultsError, match=message):
-            method(*query_arguments)
-    dataset_name, key, measure = query_arguments
-    if dataset_name != "cifar10":
-        with pytest.raises(ResultsError, match=message):
-            dataset.to_frame(data=dataset_name)
-    elif measure == "accuracy":
-        with pytest.raises(ResultsError, match=message):
-            dataset.to_frame(key=key)
-
-
-def test_reader_rejects_folder_that_is_not_a_dataset(tmp_path):
-    for path, problem in ((tmp_path / "missing", "there is no such folder"), (tmp_path, r"it has no meta\.json")):
-        with pytest.raises(ResultsError, match=problem) as error_info:
-            RobustnessDataset(path)
-        assert isinstance(error_info.value, InputError)
-        assert error_info.value.exit_code == 2
-
-
-@pytest.mark.parametrize("content", ["{", '{"ids": {"0": {}}, "epsilons": {}}', '{"ids": {}}', "[]", "\udcff"])
-def test_reader_rejects_damaged_meta_json(tmp_path, content):
-    (tmp_path / "meta.json").write_bytes(content.encode(errors="surrogateescape"))
-    with pytest.raises(ResultsError, match=r"failed for .*meta\.json: expected"):
-        RobustnessDataset(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["", '{"cifar10"', '{"cifar10": {"pgd": {"accuracy": {"0": [0.5]}}}}', "{}", "[]", '{"cifar10": {"pgd": []}}'],
-)
-def test_reader_rejects_damaged_results(tmp_path, content):
-    export(tmp_path, make_plan([0], ["clean", "pgd"]))
-    (tmp_path / "cifar10/pgd_accuracy.json").write_text(content)
-    with pytest.raises(ResultsError, match="Reading failed for"):
-        RobustnessDataset(tmp_path).to_frame()
 
 
 def test_reader_rejects_later_format(tmp_path):
@@ -369,24 +292,6 @@ def test_reader_rejects_later_format(tmp_path):
     (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"format": 2}))
     with pytest.raises(FormatVersionError, match="expected format 1, got 2"):
         RobustnessDataset(tmp_path)
-
-
-def test_error_lists_available_measurements(dataset):
-    with pytest.raises(ResultsError, match=r"expected a measurement of .*cifar10, got 'acuracy'") as error_info:
-        dataset.query("cifar10", "pgd", "acuracy")
-    assert "Did you mean 'accuracy'?" in str(error_info.value)
-    with pytest.raises(ResultsError, match="got 'seconds'") as error_info:
-        dataset.query("cifar10", "pgd", "seconds")
-    assert str(error_info.value).endswith("Known: accuracy, confidence, cm.")
-
-
-def test_repr_summarises_dataset(folder, dataset, published_folder, tmp_path):
-    assert repr(dataset) == f"<RobustnessDataset {folder}: cifar10, cifar100; 4 keys, 5 architectures>"
-    assert "cifar10, cifar100, ImageNet16-120; " in repr(RobustnessDataset(published_folder))
-    assert repr(RobustnessDataset(published_folder)).endswith(" keys, 2 architectures>")
-    export(tmp_path, make_plan([0], ["clean"]))
-    (tmp_path / "cifar10/clean_accuracy.json").write_text("{")
-    assert repr(RobustnessDataset(tmp_path)).endswith("cifar10; 1 key, 0 architectures>")
 
 
 def test_join_adds_columns_of_a_table(dataset: RobustnessDataset) -> None:

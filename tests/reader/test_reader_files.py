@@ -1,7 +1,6 @@
 """Reading of all file formats, completely or one value at a time, and caching of file contents."""
 
 import json
-import multiprocessing
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,9 +9,8 @@ import numpy as np
 import pytest
 
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
-from robust201.reader import file_cache, json_files
+from robust201.reader import json_files
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.file_cache import RowCache
 from robust201.reader.json_files import iter_json_values
 from tests.support.fabricated import export, export_copy, make_plan
 from tests.support.small_results import write_results
@@ -57,25 +55,6 @@ def test_reader_notices_replaced_file(folder):
     assert dataset.value(2, "cifar10", "pgd", "cm") == read_values_by_id(folder, "pgd", "cm")["2"] == original[0]
 
 
-def test_row_cache_has_bounded_size_and_keeps_last_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_cache, "MAX_CACHE_BYTES", 30)
-    cache, read_names = RowCache(), []
-    for name in ("a", "b", "large"):
-        (tmp_path / name).touch()
-
-    def get_value(name: str, value: str) -> None:
-        cache.get(tmp_path / name, "cm", lambda: read_names.append(name) or {"0": value})
-
-    for name in ("a", "b", "a", "b"):
-        get_value(name, "x" * 10)
-    assert read_names == ["a", "b"]
-    get_value("large", "x" * 100)
-    get_value("large", "x" * 100)
-    get_value("a", "x" * 10)
-    get_value("large", "x" * 100)
-    assert read_names == ["a", "b", "large", "a", "large"]
-
-
 def test_to_frame_and_rank_notice_replaced_file(folder):
     dataset, path = RobustnessDataset(folder), folder / "cifar10/pgd_accuracy.json"
     original_frame = dataset.to_frame("cifar10", "pgd", wide=True)
@@ -112,31 +91,6 @@ def test_all_formats_give_same_results(folder, tmp_path, file_format):
         dataset.query("cifar10", "pgd", "predictions")
 
 
-@pytest.mark.parametrize("suffix", ["", ".parquet"])
-@pytest.mark.parametrize("fault", ["cut short", "changed"])
-@pytest.mark.slow_combinations
-def test_error_names_damaged_file(tmp_path, suffix, fault):
-    if suffix == ".parquet":
-        export(tmp_path, make_plan(range(40), ["pgd"]), formats=("parquet",))
-        path = tmp_path / "parquet/dataset=cifar10/key=pgd/part-0.parquet"
-    else:
-        export(tmp_path, make_plan(range(40), ["pgd"]))
-        path = tmp_path / f"cifar10/pgd_cm.json{suffix}"
-    content = bytearray(path.read_bytes())
-    if fault == "cut short":
-        del content[-9:]
-    else:
-        content[: len(content) - 4] = b"\xff" * (len(content) - 4)
-    dataset = RobustnessDataset(tmp_path)
-    strengths = dataset.strengths("cifar10", "pgd")
-    assert len(strengths) == 3
-    path.write_bytes(content)
-    with pytest.raises(ResultsError, match=path.name):
-        list(dataset.files.iter_values("cifar10", "pgd", "cm"))
-    with pytest.raises(ResultsError, match=path.name):
-        dataset.query("cifar10", "pgd", "cm")
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -144,10 +98,7 @@ def test_error_names_damaged_file(tmp_path, suffix, fault):
         '{"cifar10": {"fog": {"cm": {"1": [1]}}}}',
         '{"cifar10": {"pgd": {"cm": {"1": [1,]}}}}',
         '{"cifar10": {"pgd": {"cm": {"1": [1]',
-        '{"cifar10": {"pgd": {"cm": {"1": [1] "2": [1]}}}}',
         '{"cifar10": {"pgd": {"cm": {"1": [1], "x": [1], "2": [1]}}}}',
-        '{"cifar10": {"pgd": {"cm": {[1], "2": [1]}}}}',
-        '{"cifar10": {"pgd": {"cm": {1}}}}',
         '{"cifar10": {"pgd": {"cm": {"1": [1], "2": [1], "1": [1]}}}}',
         "[]",
     ],
@@ -168,21 +119,6 @@ def test_iter_json_values_yields_all_values_of_file(folder, monkeypatch, indent)
             path = folder / f"cifar10/{key}_{measure}.json"
             path.write_text(json.dumps(json.loads(path.read_text()), indent=indent))
             assert dict(iter_json_values(path, "cifar10", (key,), measure)) == read_values_by_id(folder, key, measure)
-
-
-def test_iter_json_values_of_file_without_ids_is_empty(tmp_path):
-    path = tmp_path / "pgd_cm.json"
-    path.write_text('{"cifar10": {"pgd": {"cm": {}}}}')
-    assert list(iter_json_values(path, "cifar10", ("pgd",), "cm")) == []
-
-
-def test_iter_json_values_limits_size_of_value(tmp_path, monkeypatch):
-    monkeypatch.setattr(json_files, "CHUNK_BYTES", 64)
-    monkeypatch.setattr(json_files, "MAX_VALUE_BYTES", 256)
-    path = tmp_path / "pgd_cm.json"
-    path.write_text('{"cifar10": {"pgd": {"cm": {"1": [' + 9000 * "1, ")
-    with pytest.raises(ResultsError, match="without the end of a value"):
-        list(iter_json_values(path, "cifar10", ("pgd",), "cm"))
 
 
 def test_iter_json_values_accepts_nan_and_reads_lazily(tmp_path, monkeypatch):
@@ -220,26 +156,6 @@ def test_reader_is_thread_safe(folder, parquet_folder, file_format):
         results = list(pool.map(read_in_thread, range(4)))
     assert results.count(results[0]) == 4
     assert results[0] == read_all_values(RobustnessDataset(folder), 0)
-
-
-def put_all_values(dataset: RobustnessDataset, queue) -> None:
-    queue.put(read_all_values(dataset, 1))
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("file_format", ["json", "parquet"])
-def test_reader_works_after_fork(folder, parquet_folder, file_format):
-    dataset = RobustnessDataset(parquet_folder if file_format == "parquet" else folder)
-    expected = read_all_values(dataset, 0)
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    children = [context.Process(target=put_all_values, args=(dataset, queue)) for _ in range(2)]
-    for child in children:
-        child.start()
-    results = [queue.get(timeout=60) for _ in children]
-    for child in children:
-        child.join()
-    assert results == [expected, expected]
 
 
 @pytest.mark.parametrize("extra_content", ['"21": null', '"21": 0.5, "9": [[1]]', '"21"', "}"])

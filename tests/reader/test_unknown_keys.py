@@ -8,7 +8,6 @@ from robust201.analysis.labels import strength_label
 from robust201.figures.report import summary_table, write_report
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import kind_of
-from tests.conftest import RunCommand
 from tests.support.small_results import results_of, write_results, write_sweep_json
 
 
@@ -53,7 +52,3 @@ def test_figures_show_unknown_key_without_unit(folder, tmp_path):
     page = write_report(RobustnessDataset(folder), tmp_path / "page.html").read_text()
     assert "<th>gravity</th>" in page
     assert "9.81/255" not in page
-
-
-def test_diff_accepts_unknown_key(folder, robust201: RunCommand):
-    assert robust201("verify", folder, "--against", folder).code == 0

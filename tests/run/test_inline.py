@@ -22,8 +22,8 @@ from robust201.sweep.plan import make_plan
 
 KEYS = {
     "clean": {},
-    "fgsm": {"epsilons_255": [1, 2, 8]},
-    "aa_square": {"epsilons_255": [1, 8], "queries": 5},
+    "fgsm": {"epsilons": ["1/255", "2/255", "8/255"]},
+    "aa_square": {"epsilons": ["1/255", "8/255"], "queries": 5},
     "brightness": {"severities": [1, 5]},
 }
 TINY_SLICES = {"device": "cpu", "gmacs_per_second": 1e-5}
@@ -70,8 +70,8 @@ def kill_after(n_parts):
 
 def variants(config, make_sweep):
     """Return sweeps with fewer or more strengths and measurements, in the same folder, and filters."""
-    fewer = KEYS | {"fgsm": {"epsilons_255": [2]}, "brightness": {"severities": [5]}}
-    more = KEYS | {"fgsm": {"epsilons_255": [1, 2, 4, 8]}}
+    fewer = KEYS | {"fgsm": {"epsilons": ["2/255"]}, "brightness": {"severities": [5]}}
+    more = KEYS | {"fgsm": {"epsilons": ["1/255", "2/255", "4/255", "8/255"]}}
     options = {"images": {"count": 20, "seed": 0}, "execution": TINY_SLICES}
     return [
         (config, Filters()),

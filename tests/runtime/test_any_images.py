@@ -52,7 +52,7 @@ def write_custom_sweep(write_sweep: WriteSweep, tmp_path: Path) -> WriteSweep:
             "weights": {"random": {"seeds": [0]}},
             "datasets": {"mine": dataset},
             "images": {"count": 18},
-            "keys": {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}},
+            "keys": {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}},
         }
         return write_sweep(**(fields | changes))
 

@@ -1,21 +1,18 @@
 """Audits of a sweep: equal engines pass, a weak attack is detected, and unsuitable sweeps are rejected."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from robust201.tasks.attack_kit.attack_job import AttackJob, batches_by_strength
 from robust201.tasks.perturbations import pgd
 from tests.conftest import RunCommand, WriteSweep
 
 FIELDS: dict[str, Any] = {
     "checkpoints": {"path": "bundled:benchmark_data/demo"},
     "architectures": [0, 9, 309],
-    "keys": {"clean": {}, "pgd": {"epsilons_255": [8, 16], "steps": 3, "rel_stepsize": 0.4}, "fog": {}},
+    "keys": {"clean": {}, "pgd": {"epsilons": ["8/255", "16/255"], "steps": 3, "rel_stepsize": 0.4}, "fog": {}},
     "images": {"count": None},
 }
 AUDIT_OPTIONS = ("--with-libraries", 1, "--images", 60)
@@ -47,11 +44,7 @@ def test_audit_of_equal_engines_passes(sweep: Path, robust201: RunCommand, tmp_p
 def test_audit_detects_weak_attack(sweep: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     """The attack of the fused engine is replaced by one that returns the images unchanged."""
 
-    def fused(job: AttackJob, _parameters: Any) -> Iterator[Any]:
-        for samples in job.chunks(np.arange(len(job.images))):
-            yield from batches_by_strength(samples, samples.clean)
-
-    monkeypatch.setattr(pgd, "fused", fused)
+    monkeypatch.setattr(pgd, "attack", lambda _model, samples, _options: samples.clean)
     result = robust201("verify", sweep, *AUDIT_OPTIONS, "--json")
     assert result.code == 3
     evaluation = json.loads(result.out)[1]

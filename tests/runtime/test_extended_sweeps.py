@@ -56,7 +56,7 @@ def read_squared_norms(results: Path) -> dict[tuple[int | str, str], float]:
 
 # --- measures ---------------------------------------------------------------------------------------------------------
 
-JACOBIAN_KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "jacobian": {"images": 12}}
+JACOBIAN_KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "jacobian": {"images": 12}}
 
 
 @pytest.mark.parametrize("split", ["test", "train"])
@@ -282,7 +282,7 @@ SMALL_NETWORKS = [
 
 
 def test_sweep_attacks_all_zoo_families(make_sweep: MakeSweep) -> None:
-    keys = {"clean": {}, "pgd": {"epsilons_255": [8], "steps": 1}}
+    keys = {"clean": {}, "pgd": {"epsilons": ["8/255"], "steps": 1}}
     config = make_sweep(**zoo_fields({"random": {}}, architectures=SMALL_NETWORKS, keys=keys))
     tally, preview = run(config)
     assert tally.results == 2 * len(SMALL_NETWORKS)
@@ -329,7 +329,7 @@ def test_sweep_on_custom_dataset_completes_and_depends_on_normalisation(
         "datasets": {"mine": dataset_section},
         "checkpoints": None,
         "weights": RANDOM_WEIGHTS,
-        "keys": {"clean": {}, "pgd": {"epsilons_255": [8], "steps": 2}, "jacobian": {"images": 35, "split": "train"}},
+        "keys": {"clean": {}, "pgd": {"epsilons": ["8/255"], "steps": 2}, "jacobian": {"images": 35, "split": "train"}},
     }
     config = make_sweep(**sweep_changes)
     tally, _ = run(config)

@@ -11,10 +11,11 @@ import torch
 from torch.nn import functional
 
 from robust201.export import export_dataset
-from robust201.models.buckets import BucketedModel
-from robust201.models.capacity import USED_FRACTION, Capacity
+from robust201.models.batch_sizes import BatchSizes, Maxima
 from robust201.models.classifier import Classifier
-from robust201.models.device import GraphCapture, configure_torch
+from robust201.models.device import GraphCapture, configure_torch, device_memory
+from robust201.models.gpu_memory import fit_memory
+from robust201.models.graphed_model import GraphedModel
 from robust201.planning.config import SweepConfig
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, run_sweep
@@ -22,18 +23,18 @@ from robust201.shards import ShardStore
 from robust201.spaces.nasbench201.cells import format_spec, specs
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
-from robust201.spaces.nasbench201.compiled.network import max_bytes_per_image
 from robust201.tasks import TASKS
-from robust201.tasks.attack_kit.attack_job import AttackJob
-from robust201.tasks.attack_kit.batching import Batching
+from robust201.tasks.attack_kit.batching import BatchedModel, Batching
 from robust201.tasks.attack_kit.context import Request
-from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
+from robust201.tasks.attack_kit.random_numbers import RandomNumbers
+from robust201.tasks.attack_kit.runner import run_attack
 from robust201.tasks.evaluate import copy_to_device
 from robust201.tasks.perturbations import square
 from robust201.tasks.perturbations.contract import perturb
 from tests.conftest import MakeSweep, read_tree
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
 from tests.support.library_parity import compare
+from tests.support.tiny_networks import N_CLASSES as N_TINY_CLASSES
 from tests.support.tiny_networks import (
     PathlessNetwork,
     TinyNetwork,
@@ -49,11 +50,11 @@ pytestmark = [
 ]
 
 PARAMETERS = {
-    "fgsm": {"epsilons_255": (0.5, 8.0, 255.0)},
-    "pgd": {"epsilons_255": (0.5, 3.0, 8.0)},
+    "fgsm": {"epsilons": ("0.5/255", "8/255", "255/255")},
+    "pgd": {"epsilons": ("0.5/255", "3/255", "8/255")},
     "pgd_l2": {"epsilons": (0.02, 0.15, 0.5), "step_size": 0.02, "random_start": True},
-    "aa_apgd-ce": {"epsilons_255": (0.5, 3.0, 8.0)},
-    "aa_square": {"epsilons_255": (0.5, 3.0, 8.0), "queries": 600},
+    "aa_apgd-ce": {"epsilons": ("0.5/255", "3/255", "8/255")},
+    "aa_square": {"epsilons": ("0.5/255", "3/255", "8/255"), "queries": 600},
 }
 every_attack = pytest.mark.parametrize("key", list(PARAMETERS))
 CELLS = {name: format_spec(SPECIAL_CELLS[name]) for name in ("constant map with a border", "only pooling", "all 3x3")}
@@ -115,14 +116,13 @@ def test_counter_random_numbers_match_cpu(device, key):
     images_by_device = []
     image_set = tiny_images(8, labels=[0] * 8)
     attack_length = {"queries": 50} if key == "aa_square" else {"steps": 3}
-    parameters = TASKS[key].parameters(epsilons_255=(1.0, 8.0), **attack_length)
+    parameters = TASKS[key].parameters(epsilons=("1/255", "8/255"), **attack_length)
     for target in (torch.device("cpu"), device):
         model = RecordingModel(tiny_classifier(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0])).to(target))
         images, labels = move_to(target, torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels))
-        job = AttackJob(
-            model, Batching(64, 64), CounterRandomNumbers(0, key), images, labels, image_set.indices, (1 / 255, 8 / 255)
-        )
-        list(TASKS[key].load("fused")(job, parameters))
+        request = Request((1.0, 8.0), images, labels, image_set.indices)
+        batched_model = BatchedModel(model, Batching(64, 64), N_TINY_CLASSES)
+        list(run_attack(TASKS[key], parameters, batched_model, request, RandomNumbers(0, key)))
         images_by_device.append(torch.cat(model.batches))
     assert images_by_device[0].shape == images_by_device[1].shape
     # The random numbers are equal, but dividing a pixel by 255 may round differently.
@@ -165,10 +165,9 @@ def test_tf32_is_disabled(device):
 @pytest.mark.parametrize("inference", [True, False])
 @pytest.mark.parametrize("spec", list(CELLS.values()), ids=list(CELLS))
 def test_cuda_graphs_do_not_change_results(device, spec, inference):
-    network = compile_on(device, spec)
-    capacity = Capacity(1024, 512)
-    without_graphs = BucketedModel(network, capacity, device=device)
-    with_graphs = BucketedModel(network, capacity, device=device, prepare=GraphCapture(device))
+    without_graphs = compile_on(device, spec)
+    without_graphs.batch_sizes = BatchSizes(Maxima(1024, 512), is_padded=True)
+    with_graphs = GraphedModel(without_graphs, GraphCapture(device))
     results = []
     for n_images in (1, 200, 256, 300, 1500, 7, 256):
         pixels, labels = move_to(device, *images_of(32, n_images=n_images))
@@ -188,9 +187,9 @@ def test_released_graphs_free_their_memory(device):
     pixels, labels = move_to(device, *images_of(32, n_images=1024))
 
     def use_graphs(spec: str) -> int:
-        graphs = BucketedModel(
-            compile_on(device, spec), Capacity(1024, 1024), device=device, prepare=GraphCapture(device)
-        )
+        network = compile_on(device, spec)
+        network.batch_sizes = BatchSizes(Maxima(1024, 1024), is_padded=True)
+        graphs = GraphedModel(network, GraphCapture(device))
         for n_images in (1024, 512, 256):
             graphs.loss_and_gradient(pixels[:n_images], labels[:n_images] % N_CLASSES)
             graphs.logits(pixels[:n_images])
@@ -205,31 +204,29 @@ def test_released_graphs_free_their_memory(device):
     # The tolerances of 32 and 256 MiB allow for memory that the allocator keeps.
     assert torch.cuda.memory_reserved(device) <= initial_bytes + 2**25
     assert peak_bytes[2] <= peak_bytes[0] + 2**25
-    # The graphs of all batch sizes and of both passes share one memory pool.
-    assert peak_bytes[0] < 2 * 1024 * max_bytes_per_image(16, 1, 32, gradient=True) + 2**28
 
 
-def test_max_bytes_per_image_bounds_peak_memory(device):
-    network = compile_network(
-        network_of(specs()[1462], 0, 16, 5), specs()[1462], NORMALISATION, n_classes=N_CLASSES, device=device
-    )
-    pixels, labels = move_to(device, *images_of(32, n_images=2048))
+def test_chosen_batches_fit_into_the_memory(device):
+    network = compile_on(device, specs()[1462])
+    memory, limit = device_memory(device), 2 * 10**9
+    fit_memory(network, (3, 32, 32), device, (limit, memory[1]), share=1.0, attack_bytes=0)
     for gradient in (False, True):
-        network.loss_and_gradient(pixels, labels % N_CLASSES)
+        pixels, labels = move_to(device, *images_of(32, n_images=network.batch_sizes.maximum(gradient=gradient)))
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
         initial_bytes = torch.cuda.memory_allocated(device)
         network.loss_and_gradient(pixels, labels % N_CLASSES) if gradient else network.logits(pixels)
-        additional_bytes = torch.cuda.max_memory_allocated(device) - initial_bytes
-        assert additional_bytes <= 2048 * max_bytes_per_image(16, 5, 32, gradient=gradient) / USED_FRACTION
+        assert torch.cuda.max_memory_allocated(device) - initial_bytes <= limit
 
 
-def test_bucket_size_changes_logits_by_rounding_only(device):
+def test_batch_size_changes_logits_by_rounding_only(device):
     network = compile_on(device, specs()[991])
     pixels, _ = move_to(device, *images_of(32, n_images=400))  # two batches of 256, or one of 512
-    small_batch_logits = BucketedModel(network, Capacity(256, 256), device=device).logits(pixels)
-    large_batch_logits = BucketedModel(network, Capacity(4096, 4096), device=device).logits(pixels)
-    torch.testing.assert_close(small_batch_logits, large_batch_logits, rtol=1e-4, atol=1e-5)
+    logits = []
+    for maximum in (256, 4096):
+        network.batch_sizes = BatchSizes(Maxima(maximum, maximum), is_padded=True)
+        logits.append(network.logits(pixels))
+    torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-5)
 
 
 # --- synchronisation -------------------------------------------------------------------------------------------------
@@ -272,7 +269,7 @@ def test_attack_steps_do_not_synchronise_with_device(device, key, forbid_synchro
 
     for name in ("loss_and_gradient", "value_and_gradient"):
         monkeypatch.setattr(classifier, name, wrap(getattr(classifier, name)))
-    one_target = {"targets": 1} if "targets" in TASKS[key].parameters.model_fields else {}
+    one_target = {"targets": 1} if "targets" in TASKS[key].field_names else {}
     attack(key, classifier, **one_target)
     n_gradients.update(expected=n_gradients["done"], done=0)
     attack(key, classifier, **one_target)
@@ -280,14 +277,15 @@ def test_attack_steps_do_not_synchronise_with_device(device, key, forbid_synchro
 
 
 def test_square_queries_do_not_synchronise_with_device(device, forbid_synchronisation, monkeypatch):
-    search = square._search
+    make_queries = square._make_queries
 
-    def search_without_waiting(*arguments):
+    def make_queries_without_waiting(*arguments):
         forbid_synchronisation()
-        search(*arguments)
+        margins = make_queries(*arguments)
         torch.cuda.set_sync_debug_mode("default")
+        return margins
 
-    monkeypatch.setattr(square, "_search", search_without_waiting)
+    monkeypatch.setattr(square, "_make_queries", make_queries_without_waiting)
     attack("aa_square", tiny_classifier(TinyNetwork()).to(device), queries=40)
 
 

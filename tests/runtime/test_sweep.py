@@ -138,7 +138,8 @@ def test_epsilons_evaluated_together_or_separately_give_same_results(
 ) -> None:
     def keys(*epsilons: int) -> dict[str, dict[str, object]]:
         return {
-            key: TINY_KEYS[key] | {"epsilons_255": list(epsilons)} for key in ("fgsm", "pgd", "aa_apgd-ce", "aa_square")
+            key: TINY_KEYS[key] | {"epsilons": [f"{epsilon}/255" for epsilon in epsilons]}
+            for key in ("fgsm", "pgd", "aa_apgd-ce", "aa_square")
         }
 
     single_run_config = make_sweep(engine=engine, results=str(tmp_path / "together"), keys=keys(1, 8))
@@ -153,7 +154,7 @@ def test_epsilons_evaluated_together_or_separately_give_same_results(
 
 def test_changed_protocol_is_recomputed_and_difference_reported(make_sweep: MakeSweep) -> None:
     run(make_sweep())
-    tally, preview = run(make_sweep(keys=TINY_KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 3}}))
+    tally, preview = run(make_sweep(keys=TINY_KEYS | {"pgd": {"epsilons": ["1/255", "8/255"], "steps": 3}}))
     assert tally.results == 4
     assert any("pgd" in line and "parameters.steps: 2 → 3" in line for line in preview.stale)
 

@@ -127,7 +127,7 @@ def test_recipe_can_start_from_final_weights_of_another_recipe(
     assert hash_weight_files(config.store) == uninterrupted_hashes
     records = records_by_recipe_and_step(config)
     tuned_record = records["tuned", 3]
-    assert tuned_record.training["inputs"]["start"] == records["plain", 6].sha256
+    assert tuned_record.inputs["start"] == records["plain", 6].sha256
     # Without the start weights, the final weights differ.
     config_without_start = make_training_config(tmp_path / "fresh", recipes={"tuned": TUNED_RECIPE | {"start": None}})
     run_trainings(config_without_start)
@@ -220,7 +220,7 @@ def test_recipes_can_train_on_mixtures_and_fusions_of_datasets(tmp_path: Path) -
     assert run_trainings(config).complete
     records = CheckpointStore(config.store).records()
     assert [record.recipe for record in records] == ["blended", "mixed"]
-    assert [{*record.training["inputs"]["data"]} for record in records if record.training] == [
+    assert [{*record.inputs["data"]} for record in records if record.training] == [
         {"fusion", "normalisation"},
         {"mixture", "normalisation"},
     ]

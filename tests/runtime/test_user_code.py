@@ -155,7 +155,7 @@ def test_networks_with_faults_fail_instead_of_giving_numbers(
     assert last_line in MODELS
     lines = f"        features = self.convolution(images).relu().mean(dim=(2, 3))\n        {change}\n"
     models = MODELS.replace(last_line, lines)
-    sweep = write_custom_sweep({"fgsm": {"epsilons_255": [8]}}, models=models, engine=engine)
+    sweep = write_custom_sweep({"fgsm": {"epsilons": ["8/255"]}}, models=models, engine=engine)
     assert re.search(message, failure_line(robust201("run", sweep, "--allow-code")))
 
 
@@ -324,7 +324,7 @@ def test_user_files_that_cannot_be_loaded_are_rejected(
         (MODELS.replace('"narrow"', '"thin"'), "KeyError: 'narrow'"),
         (
             MODELS.replace("n_classes)\n\n    def", "7)\n\n    def"),
-            "expected logits of shape (10, 10), got shape (10, 7)",
+            "expected logits of shape (1, 10), got torch.float32 of shape (1, 7)",
         ),
         (MODELS.replace("return self.head(", "return float('nan') * self.head("), "images contain NaN or infinity"),
     ],
@@ -333,7 +333,7 @@ def test_parts_of_unusable_user_networks_fail(
     write_custom_sweep: WriteSweep, robust201: RunCommand, models: str, expected: str
 ) -> None:
     result = robust201(
-        "run", "--allow-code", write_custom_sweep({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models)
+        "run", "--allow-code", write_custom_sweep({"clean": {}, "fgsm": {"epsilons": ["8/255"]}}, models=models)
     )
     assert expected in failure_line(result)
 

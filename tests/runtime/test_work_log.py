@@ -49,7 +49,7 @@ def test_log_file_size_is_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("failing_fgsm")
 def test_run_logs_parts_and_outcomes(make_sweep: MakeSweep) -> None:
-    config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}}, architectures=[21])
+    config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}}, architectures=[21])
     tally = run_sweep(config, make_executor)
     assert (tally.evaluations, len(tally.failures)) == (1, 1)
     worker_log, driver_log = sorted((config.results / "logs").iterdir(), key=lambda path: path.stem.endswith("driver"))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from robust201.export import export_dataset
+from robust201.models import gpu_memory
 from robust201.models.classifier import Classifier
 from robust201.models.device import is_out_of_memory
 from robust201.planning.config import SweepConfig
@@ -64,7 +65,7 @@ def set_device_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None
     def set_memory(gigabytes: float) -> None:
         free_and_total = round(gigabytes * GIGABYTE), round(gigabytes * GIGABYTE)
         monkeypatch.setattr(networks, "device_memory", lambda _: free_and_total)
-        monkeypatch.setattr(network, "CPU_CHUNK", None)
+        monkeypatch.setattr(gpu_memory, "peak_bytes", lambda *_: 0)
 
     return set_memory
 
@@ -117,14 +118,15 @@ def test_fused_engine_halves_micro_batch(make_sweep: MakeSweep, limit_memory) ->
 
 
 @pytest.mark.parametrize("key", ["pgd", "brightness"])
-def test_bucket_size_is_halved_if_device_memory_runs_out(
+def test_padded_batch_is_halved_if_device_memory_runs_out(
     make_sweep: MakeSweep, limit_memory, set_device_memory, key
 ) -> None:
-    set_device_memory(0.001)
-    sizes = limit_memory(40)
+    set_device_memory(1)
+    sizes = limit_memory(10)
     config = make_sweep(architectures=[21], keys={key: TINY_KEYS[key]}, engine="fused")
     assert run_sweep(config, make_executor).complete
-    assert running_minima(sizes) == [256, 128, 64, 32]
+    assert sizes[:2] == [8, 8]  # trial passes
+    assert running_minima(sizes[2:]) == [16, 8]
 
 
 @pytest.mark.parametrize(("engine", "n_attempts"), [("reference", 4), ("fused", 3)])
@@ -147,3 +149,22 @@ def test_results_do_not_depend_on_device_memory_or_micro_batch(
         exports.append(export_results(config, tmp_path, f"json {name}"))
     assert len(exports[0]) == 4 * 3  # four keys, each with three measurements
     assert exports[0] == exports[1] == exports[2]
+
+
+@pytest.mark.parametrize(("gpus_per_worker", "share"), [(0.5, 0.5), (1, 1), (2, 1)])
+@pytest.mark.parametrize("engine", ["reference", "fused"])
+def test_device_memory_is_divided_among_workers(
+    make_sweep: MakeSweep, set_device_memory, monkeypatch: pytest.MonkeyPatch, engine, gpus_per_worker, share
+) -> None:
+    set_device_memory(8)
+    recorded_shares = []
+
+    def record_and_fit_memory(model, shape, *arguments, **options):
+        recorded_shares.append((options["share"], shape))
+        gpu_memory.fit_memory(model, shape, *arguments, **options)
+
+    monkeypatch.setattr(networks, "fit_memory", record_and_fit_memory)
+    execution = {"gpus_per_worker": gpus_per_worker}
+    config = make_sweep(architectures=[21], keys={"clean": {}}, engine=engine, execution=execution)
+    assert run_sweep(config, make_executor).complete
+    assert recorded_shares == [(share, (3, 32, 32))]

@@ -12,7 +12,12 @@ from tests.conftest import RunCommand
 from tests.support.fabricated import export, make_plan
 from tests.support.small_results import write_results
 
-FEW_QUERIES = ("--methods", "local,random", "--runs", 3, "--queries", 40, "--processes", 1)
+FEW_QUERIES = ("--methods", "local,random", "--runs", 3, "--queries", 40)
+
+
+@pytest.fixture(autouse=True)
+def use_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _process: {0})
 
 
 def test_search_writes_table_and_csv(robust201: RunCommand, planted_optimum_folder: Path, tmp_path: Path) -> None:
@@ -20,7 +25,7 @@ def test_search_writes_table_and_csv(robust201: RunCommand, planted_optimum_fold
     result = robust201(
         "search",
         planted_optimum_folder,
-        "--dataset",
+        "--data",
         "cifar10",
         "--table1",
         *FEW_QUERIES,
@@ -43,7 +48,7 @@ def test_search_json_is_reproducible(robust201: RunCommand, planted_optimum_fold
     arguments = (
         "search",
         planted_optimum_folder,
-        "--dataset",
+        "--data",
         "cifar100",
         "--objective",
         "pgd:1",
@@ -61,23 +66,21 @@ def test_search_json_is_reproducible(robust201: RunCommand, planted_optimum_fold
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "it has several image datasets: cifar10, cifar100. Choose one with --dataset."),
-        (("--dataset", "cifar11"), "Did you mean 'cifar10'?"),
-        (("--dataset", "cifar10", "--methods", "evolutoin"), "Did you mean 'evolution'?"),
-        (("--dataset", "cifar10", "--objective", "fog:3"), "Looking up 'fog:3' failed for cifar10"),
-        (("--dataset", "cifar10", "--report", "fog:3"), "Looking up 'fog:3' failed for cifar10"),
-        (("--dataset", "cifar10", "--report-on", "cifar1000"), "Did you mean 'cifar100'?"),
+        ((), "it has several image datasets: cifar10, cifar100. Choose one with --data."),
+        (("--data", "cifar11"), "Did you mean 'cifar10'?"),
+        (("--data", "cifar10", "--methods", "evolutoin"), "Did you mean 'evolution'?"),
+        (("--data", "cifar10", "--objective", "fog:3"), "Looking up 'fog:3' failed for cifar10"),
         (
-            ("--dataset", "cifar10", "--table1", "--objective", "clean"),
-            "--table1 already sets the objectives and reports",
+            ("--data", "cifar10", "--table1", "--objective", "clean"),
+            "--table1 already sets the objectives",
         ),
-        (("--dataset", "cifar10", "--objective", "0.5*clean"), "no such name; expected a score, a key"),
+        (("--data", "cifar10", "--objective", "0.5*clean"), "no such name; expected a score, a key"),
     ],
 )
 def test_search_rejects_invalid_options(
     robust201: RunCommand, planted_optimum_folder: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    result = robust201("search", planted_optimum_folder, "--processes", 1, *arguments)
+    result = robust201("search", planted_optimum_folder, *arguments)
     assert (result.code, result.out) == (2, "")
     assert message in result.err
     assert len(result.err.splitlines()) == 1
@@ -95,7 +98,7 @@ def test_search_accepts_keys_with_dots(robust201: RunCommand, tmp_path: Path) ->
     meta["epsilons"]["my.attack"] = [1.0, 8.0]
     (tmp_path / "own" / "meta.json").write_text(json.dumps(meta))
     for objective, expected_percent in (("my.attack:8", 20.0), ("my.attack", 35.0)):
-        options = ("--methods", "random", "--runs", 1, "--queries", 2, "--processes", 1)
+        options = ("--methods", "random", "--runs", 1, "--queries", 2)
         result = robust201("search", tmp_path / "own", "--objective", objective, *options)
         assert result.code == 0, result.err
         assert f" {expected_percent:.2f} " in result.out

@@ -21,7 +21,7 @@ from robust201.search.evolution import mutation_probability
 from robust201.search.methods import METHODS
 from robust201.search.runs import Benchmark, Runs, run_methods, run_together
 from robust201.spaces.cell_space import CellSpace
-from robust201.spaces.nasbench201 import cell_index, isomorph_index, neighbour_indices, operation_numbers
+from robust201.spaces.nasbench201 import cell_index, neighbour_indices, operation_numbers
 from tests.support.planted import planted_accuracy
 
 BUDGETS = {"bananas": 30}
@@ -65,13 +65,11 @@ def test_runs_depend_only_on_seed_and_run_number(method: str, planted_clean_benc
 def test_method_queries_only_members(method: str, space: CellSpace) -> None:
     is_evaluated = np.zeros(15_625, dtype=bool)
     is_evaluated[::40] = True
-    for distinct in (False, True):
-        cells = SearchCells(space, is_evaluated, distinct=distinct)
-        assert len(cells) > 60
-        benchmark = Benchmark(cells, planted_accuracy("clean", 0))
-        (queried,) = run_traces(method, benchmark, (0,), n_queries=40)
-        assert is_evaluated[np.array(space.isomorphs())[queried]].all()
-        assert not distinct or {*queried} <= {*space.isomorphs()}
+    cells = SearchCells(space, is_evaluated)
+    assert len(cells) > 60
+    benchmark = Benchmark(cells, planted_accuracy("clean", 0))
+    (queried,) = run_traces(method, benchmark, (0,), n_queries=40)
+    assert is_evaluated[np.array(space.isomorphs())[queried]].all()
 
 
 def test_results_do_not_depend_on_number_of_processes(
@@ -120,7 +118,7 @@ def test_random_search_samples_without_replacement(space: CellSpace) -> None:
     """Sampling q of n cells without replacement includes the best one with probability q / n."""
     is_evaluated = np.zeros(15_625, dtype=bool)
     is_evaluated[::26] = True
-    cells = SearchCells(space, is_evaluated, distinct=True)
+    cells = SearchCells(space, is_evaluated)
     accuracies = planted_accuracy("clean", 0)
     best_cell = int(cells.members[np.argmax(accuracies[cells.members])])
     benchmark = Benchmark(cells, accuracies)
@@ -170,13 +168,9 @@ def test_best_by_query_returns_the_first_best_cell_so_far(cells: SearchCells) ->
     assert runs_of_method.best_by_query().tolist() == [[3, 3, 7, 7], [9, 9, 9, 9]]
 
 
-def test_neighbours_match_the_space(cells: SearchCells, space: CellSpace) -> None:
-    distinct_cells = SearchCells(space, np.ones(15_625, dtype=bool), distinct=True)
-    assert len(distinct_cells) == len({*space.isomorphs()})
+def test_neighbours_match_the_space(cells: SearchCells) -> None:
     for cell in (0, 1462, 9930):
         assert cells.neighbours(cell) == neighbour_indices(cell)
-        expected = {isomorph_index(index) for index in neighbour_indices(cell)} - {cell}
-        assert distinct_cells.neighbours(cell) == tuple(sorted(expected))
 
 
 def test_mutate_changes_each_edge_with_the_passed_probability(cells: SearchCells) -> None:

@@ -52,23 +52,6 @@ def test_reported_means_are_over_runs(reader: RobustnessDataset) -> None:
     assert search_result.to_payload()["methods"][0]["found"] == result.selected.tolist()
 
 
-def test_search_reports_on_another_dataset(reader: RobustnessDataset) -> None:
-    search_result = search(reader, report_on="cifar100", report=["clean", "pgd"])
-    (result,) = search_result.results
-    assert (search_result.dataset, search_result.reported_on, (*search_result.optimum,)) == (
-        "cifar10",
-        "cifar100",
-        ("clean", "pgd"),
-    )
-    expected_accuracies = planted_accuracy("clean", 0, "cifar100")
-    assert result.reported["clean"].mean == pytest.approx(expected_accuracies[best_cell()], abs=1e-6)
-
-
-def test_search_merges_isomorphic_cells(reader: RobustnessDataset) -> None:
-    distinct_search = search(reader, distinct=True, methods=["evolution"])
-    assert distinct_search.n_members == len(reader.non_isomorph_ids)
-
-
 def test_search_of_a_key_uses_its_mean_over_strengths(reader: RobustnessDataset) -> None:
     search_result = search(reader, "pgd", n_queries=12, n_runs=1)
     means = np.mean([planted_accuracy("pgd", strength) for strength in (0.5, 1, 4)], axis=0)

@@ -13,7 +13,7 @@ from robust201.spaces.nasbench201.network import build_network
 from robust201.weights.store import CheckpointStore
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, add_network, read_tree
 
-KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1]}}
+KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255"]}}
 
 
 @pytest.fixture

@@ -8,9 +8,10 @@ from torch.nn import functional
 
 from robust201.core.errors import ArchitectureError
 from robust201.core.records import Normalisation
+from robust201.models.batch_sizes import BatchSizes
 from robust201.models.classifier import Classifier
 from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, constant_nodes, format_spec, parse, specs
-from robust201.spaces.nasbench201.compiled import compile_network, kernels
+from robust201.spaces.nasbench201.compiled import MIN_BATCH, compile_network, kernels
 from robust201.spaces.nasbench201.compiled.program import CellProgram, Node, Term, plan_cell
 from robust201.spaces.nasbench201.network import build_network
 
@@ -128,7 +129,7 @@ def test_compiled_network_is_independent_of_the_batch(memory_format, index):
     expected = compiled.loss_and_gradient(pixels, labels)
     pixels = pixels.contiguous(memory_format=memory_format)
     for chunk, n_images in [(64, 1), (64, 2), (64, 3), (64, 8), (16, 37), (16, 19), (1, 9), (None, 36)]:
-        compiled.chunk = chunk
+        compiled.batch_sizes = BatchSizes(limit=chunk, minimum=MIN_BATCH)
         first_images = slice(0, n_images)
         for output, full_batch in zip(
             compiled.loss_and_gradient(pixels[first_images], labels[first_images]), expected, strict=True

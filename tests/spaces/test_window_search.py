@@ -17,10 +17,10 @@ from robust201.spaces.nasbench201.compiled.network import usable_library
 from robust201.spaces.nasbench201.compiled.patch_costs import PatchCosts
 from robust201.spaces.nasbench201.compiled.regions import Region
 from robust201.tasks import TASKS
-from robust201.tasks.attack_kit.attack_job import AttackJob
-from robust201.tasks.attack_kit.batching import Batching
-from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
-from robust201.tasks.perturbations.square import fused
+from robust201.tasks.attack_kit.batching import BatchedModel, Batching
+from robust201.tasks.attack_kit.context import Request
+from robust201.tasks.attack_kit.random_numbers import RandomNumbers
+from robust201.tasks.attack_kit.runner import run_attack
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, network_of
 from tests.tasks.test_fused_attacks import IMAGES, ExactModel, assert_equals_rows_of, attack_images
 
@@ -156,7 +156,7 @@ class ExactWindowModel(ExactModel):
 
 @pytest.mark.parametrize("batch_size", [64, 5])
 def test_square_images_are_the_same_with_window_searches(batch_size):
-    parameters = SQUARE.parameters(epsilons_255=(2.0, 8.0, 24.0), queries=150, restarts=2)
+    parameters = SQUARE.parameters(epsilons=("2/255", "8/255", "24/255"), queries=150, restarts=2)
     model = ExactWindowModel()
     images_with_searches = attack_images(SQUARE, parameters=parameters, model=model, batch_size=batch_size)
     assert sum(search.n_logits for search in model.searches) > 100
@@ -182,17 +182,11 @@ class FullPasses:
 def run_square(model, images, labels, *, queries, epsilons, batch_size=64, subset=None):
     """Return the attacked images (S, N, 3, H, W) of Square for S epsilons; NaN for images outside `subset`."""
     rows = np.arange(len(images)) if subset is None else np.asarray(subset)
-    job = AttackJob(
-        model=model,
-        batching=Batching(batch_size, 10_000),
-        random_numbers=CounterRandomNumbers(0, "aa_square"),
-        images=images[rows],
-        labels=labels[rows],
-        indices=rows,
-        epsilons=epsilons,
-    )
+    batched_model = BatchedModel(model, Batching(batch_size, 10_000), N_CLASSES)
+    request = Request(tuple(255 * epsilon for epsilon in epsilons), images[rows], labels[rows], rows)
     attacked_images = torch.full((len(epsilons), len(images), *images.shape[1:]), torch.nan)
-    for batch in fused(job, SQUARE.parameters(queries=queries)):
+    parameters = SQUARE.parameters(queries=queries)
+    for batch in run_attack(SQUARE, parameters, batched_model, request, RandomNumbers(0, "aa_square")):
         attacked_images[batch.strength_index][torch.from_numpy(rows[batch.positions])] = batch.images
     return attacked_images
 

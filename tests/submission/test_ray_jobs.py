@@ -130,17 +130,18 @@ def _remove_user_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")  # raised by Ray's client
 def test_head_accepts_only_its_token(
     head: Head, robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [request_status(head.address, token) for token in (None, "wrong", TOKEN)] == [401, 403, 200]
     command = ("submit", "ray", write_sweep(), "--address", head.address)
-    assert "it requires a token" in robust201(*command).error_line(2)
+    assert head.address in robust201(*command).error_line(2)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong")
-    assert "it rejects the token" in robust201(*command).error_line(2)
+    assert head.address in robust201(*command).error_line(2)
     monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
-    error_line = robust201("submit", "ray", "--follow", "tiny-1", "--address", head.address).error_line(2)
-    assert "the cluster has no job with this id" in error_line
+    error_line = robust201("submit", "ray", "--follow", "tiny-1", "--address", head.address).error_line(3)
+    assert "the head does not know the job" in error_line
 
 
 @pytest.mark.cluster

@@ -1,12 +1,7 @@
-"""`robust201 submit ray`, tested without a Ray cluster: accepted addresses, files in the archive, and exit codes."""
+"""`robust201 submit ray`, tested without a Ray cluster: accepted addresses, files of a job, and exit codes."""
 
 import asyncio
-import os
-import socket
-import threading
-import zipfile
 from collections.abc import AsyncIterator, Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,22 +10,14 @@ import pytest
 import yaml
 from ray._raylet import AuthenticationTokenLoader, Config
 
-from robust201.cli.submit import _follow_ray_job
-from robust201.core.errors import ConfigError, EvaluationError
-from robust201.planning.loading import is_training_yaml, load_training
+from robust201.core.errors import ConfigError
+from robust201.planning.loading import load_training
 from robust201.planning.plan_file import load_any_sweep
 from robust201.submission import ray_jobs
-from robust201.submission.access import Access, check_access, find_token
-from robust201.submission.shipment import Shipment, list_package_files, pack, prepare_shipment
-from tests.conftest import REPOSITORY, RunCommand, WriteSweep
+from tests.conftest import WriteSweep
 from tests.support.tiny_trainings import training_fields
 
 TOKEN = "a-token-for-tests-only"
-
-
-def make_shipment(source: Path, environment: dict[str, str], filter_options: tuple[str, ...] = ()) -> Shipment:
-    config = load_training(source) if is_training_yaml(source) else load_any_sweep(source)
-    return prepare_shipment(config, source, environment, filter_options)
 
 
 @pytest.fixture(autouse=True)
@@ -49,185 +36,6 @@ def _reset_ray_token_cache() -> None:
     """Make Ray, which caches its mode and token, read them from the environment again."""
     Config.initialize("")  # as in ray._private.authentication.authentication_token_setup
     AuthenticationTokenLoader.instance().reset_cache()
-
-
-def test_address_without_server_is_rejected(robust201: RunCommand, write_sweep: WriteSweep) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    error = robust201("submit", "ray", write_sweep(), "--address", f"http://127.0.0.1:{port}").error_line(2)
-    assert "no server responds (Connection refused)" in error
-
-
-@pytest.mark.parametrize("arguments", [(), ("sweep.yaml", "--follow", "job")])
-def test_submit_ray_needs_either_a_sweep_or_a_job(robust201: RunCommand, arguments: tuple[str, ...]) -> None:
-    assert "expected either SWEEP or --follow" in robust201("submit", "ray", *arguments).error_line(2)
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "127.0.0.1:8265",
-        "ray://head:10001",
-        "auto",
-        "evil_module://x",
-        "http://",
-        "http://h:port",
-        "http://me:pw@h:1",
-        "http://a b",
-    ],
-)
-def test_address_other_than_http_is_rejected(address: str) -> None:
-    with pytest.raises(ConfigError, match="expected http://HOST:8265"):
-        check_access(address, TOKEN)
-
-
-@pytest.mark.parametrize(
-    ("address", "is_local"),
-    [
-        ("http://127.0.0.1:8265", True),
-        ("http://localhost:8265", True),
-        ("http://[::1]:8265/", True),
-        ("http://192.0.2.1:8265", False),
-        ("https://head.example", False),
-        ("http://localhost.example:8265", False),
-        ("http://127.0.0.1.example:8265", False),
-    ],
-)
-def test_token_is_required_for_another_machine(address: str, is_local: bool) -> None:
-    assert check_access(address, TOKEN).is_loopback is is_local
-    if is_local:
-        assert check_access(address, None).token is None
-    else:
-        with pytest.raises(ConfigError, match=r"connecting to another machine requires a token"):
-            check_access(address, None)
-    assert check_access(address, TOKEN).sends_token_in_plain_text is (not is_local and address.startswith("http:"))
-
-
-def test_find_token_prefers_variable_to_named_file_and_default_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert find_token() is None
-    default_file = tmp_path / "home" / ".ray" / "auth_token"
-    default_file.parent.mkdir(parents=True)
-    default_file.write_text("default\n")
-    assert find_token() == "default"
-    (tmp_path / "named").write_text(" named ")
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "named"))
-    assert find_token() == "named"
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "variable")
-    assert find_token() == "variable"
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "")
-    (tmp_path / "named").write_text("")
-    with pytest.raises(ConfigError, match="set in RAY_AUTH_TOKEN_PATH, got an empty file"):
-        find_token()
-    (tmp_path / "named").unlink()
-    with pytest.raises(ConfigError, match="set in RAY_AUTH_TOKEN_PATH, got No such file"):
-        find_token()
-
-
-@pytest.mark.parametrize(("content", "fault"), [("one\ntwo", "more than one line"), ("\x00", "not printable")])
-def test_malformed_token_file_is_rejected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, fault: str
-) -> None:
-    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
-    (tmp_path / "token").write_text(content)
-    with pytest.raises(ConfigError, match=fault):
-        find_token()
-
-
-def test_malformed_token_is_rejected_without_showing_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "se\ncret")
-    with pytest.raises(ConfigError, match="RAY_AUTH_TOKEN") as caught:
-        find_token()
-    assert "cret" not in str(caught.value).replace("secret", "")
-
-
-def test_shipment_contains_only_code_and_sweep(write_sweep: WriteSweep, tmp_path: Path) -> None:
-    sweep = write_sweep(results="${FOLDER}/runs", checkpoints={"path": "bundled:benchmark_data/demo"})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FOLDER", str(tmp_path))
-        shipment = make_shipment(sweep, {"FOLDER": str(tmp_path), "SECRET": "x"})
-    assert shipment.variables == {"FOLDER": str(tmp_path)}
-    shipped_fields = yaml.safe_load(shipment.text)
-    assert shipped_fields["execution"] == yaml.safe_load(sweep.read_text())["execution"] | {
-        "executor": "ray",
-        "ray_address": "auto",
-    }
-    assert shipped_fields["results"] == "${FOLDER}/runs"
-
-    size = pack(shipment, tmp_path / "one.zip")
-    pack(shipment, tmp_path / "two.zip")
-    assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
-    assert size == (tmp_path / "one.zip").stat().st_size < 2 << 20
-    with zipfile.ZipFile(tmp_path / "one.zip") as archive:
-        member_names = archive.namelist()
-        assert archive.read("sweep.yaml").decode() == shipment.text
-    assert {"robust201/cli/app.py", "robust201/figures/report_page.html", "benchmark_data/downloads.toml"} <= set(
-        member_names
-    )
-    assert all(name.startswith(("robust201/", "benchmark_data/")) or name == "sweep.yaml" for name in member_names)
-
-
-def test_shipment_of_trainings_runs_train(tmp_path: Path) -> None:
-    trainings = tmp_path / "train.yaml"
-    fields = training_fields(tmp_path, store="${FOLDER}/store", execution={"device": "cpu"})
-    trainings.write_text(yaml.safe_dump(fields))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FOLDER", str(tmp_path))
-        shipment = make_shipment(trainings, {"FOLDER": str(tmp_path)}, ("--recipes", "plain"))
-        assert load_training(trainings).store == tmp_path / "store"
-    assert shipment.variables == {"FOLDER": str(tmp_path)}
-    assert ray_jobs.entrypoint(shipment) == ("python -m robust201 run trainings.yaml --executor ray --recipes plain")
-    pack(shipment, tmp_path / "job.zip")
-    with zipfile.ZipFile(tmp_path / "job.zip") as archive:
-        shipped_fields = yaml.safe_load(archive.read("trainings.yaml"))
-    assert shipped_fields == fields | {"execution": fields["execution"] | {"executor": "ray", "ray_address": "auto"}}
-    fields["store"] = "store"
-    trainings.write_text(yaml.safe_dump(fields))
-    with pytest.raises(ConfigError, match="the path in `store` must be absolute"):
-        make_shipment(trainings, {})
-
-
-def test_list_package_files_excludes_hidden_files_caches_weights_and_arrays(tmp_path: Path) -> None:
-    for name in ("a.py", "page.html", "sub/b.py"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    for name in (".git/config", ".venv/x.py", "__pycache__/a.pyc", "w.safetensors", "x.npy", "_bundled/jobs/a.yaml"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    assert list(list_package_files(tmp_path)) == ["robust201/a.py", "robust201/page.html", "robust201/sub/b.py"]
-
-
-def test_shipment_above_the_limit_names_its_largest_files(
-    write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "large.py").write_bytes(os.urandom(300_000))
-    files = list_package_files() | {"robust201/large.py": tmp_path / "large.py"}
-    monkeypatch.setattr("robust201.submission.shipment.list_package_files", lambda: files)
-    monkeypatch.setattr("robust201.submission.shipment.UPLOAD_LIMIT_BYTES", 200_000)
-    shipment = make_shipment(write_sweep(), {})
-    with pytest.raises(
-        ConfigError, match=r"expected at most 0\.2 MiB.*got \d\.\d MiB; largest files: robust201/large\.py \(0\.3 MiB\)"
-    ):
-        pack(shipment, tmp_path / "job.zip")
-
-
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"results": "runs/x"}, "results"),
-        ({"checkpoints": {"path": "weights"}}, r"checkpoints\.path"),
-        ({"datasets": {"cifar10": {"path": "data", "corruptions": None}}}, r"datasets\.cifar10\.path"),
-        (
-            {"datasets": {"digits": {"corruptions": {"source": "generated", "path": "c"}}}},
-            r"datasets\.digits\.corruptions\.path",
-        ),
-    ],
-)
-def test_shipment_rejects_relative_paths(write_sweep: WriteSweep, changes: dict[str, Any], field: str) -> None:
-    with pytest.raises(ConfigError, match=f"the path in `{field}` must be absolute"):
-        make_shipment(write_sweep(**changes), {})
 
 
 class FakeClient:
@@ -277,43 +85,6 @@ def test_follow_writes_an_interrupted_log_once_and_completely(logs: list[list[st
     assert "".join(written_texts) == "one\ntwo\n"
 
 
-def test_submit_job_passes_variables_and_drain_time(write_sweep: WriteSweep, tmp_path: Path) -> None:
-    submitted_fields: dict[str, Any] = {}
-    client = SimpleNamespace(submit_job=lambda **fields: submitted_fields.update(fields) or "new")
-    sweep = write_sweep(results=f"${{FOLDER:-{tmp_path}}}", execution={"part_minutes": 10})
-    shipment = make_shipment(sweep, {"FOLDER": "/elsewhere"})
-    assert ray_jobs.submit_job(client, shipment, tmp_path / "job.zip") == "new"
-    assert submitted_fields["runtime_env"] == {
-        "working_dir": str(tmp_path / "job.zip"),
-        "env_vars": {"FOLDER": "/elsewhere", "RAY_JOB_STOP_WAIT_TIME_S": "660"},
-    }
-    client.submit_job = lambda **_: (_ for _ in ()).throw(RuntimeError("Request failed with status code 500: full"))
-    with pytest.raises(ConfigError, match=r"the head did not accept the job \(Request failed"):
-        ray_jobs.submit_job(client, shipment, tmp_path / "job.zip")
-
-
-def test_interrupted_follow_reports_that_job_continues(capsys: pytest.CaptureFixture[str]) -> None:
-    client = FakeClient([[]], [KeyboardInterrupt()])
-    assert _follow_ray_job(client, "job-1", "http://127.0.0.1:8265") == 3
-    assert "The job continues. Follow it with: robust201 submit ray --follow job-1" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (RuntimeError("Request failed with status code 404: no such job."), "the head no longer knows the job"),
-        (ConnectionError("refused"), "refused"),
-    ],
-)
-def test_follow_reports_a_lost_head_or_job_in_one_line(
-    error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ray_jobs, "_MAX_SILENCE_SECONDS", 0.0)
-    client = FakeClient([[] for _ in range(3)], [error])
-    with pytest.raises(EvaluationError, match=rf"its state is unknown \({message}.*submit again"):
-        ray_jobs.follow(client, "job", str)
-
-
 @pytest.mark.parametrize(
     ("details", "code", "description"),
     [
@@ -330,30 +101,70 @@ def test_exit_code_and_description_follow_from_the_end_of_a_job(details: Any, co
     assert ray_jobs.describe_end(details) == description
 
 
-class _NotFoundHandler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_error(404)
-
-    def log_message(self, *_arguments: Any) -> None:
-        """Suppress the log."""
+@pytest.mark.parametrize("address", ["127.0.0.1:8265", "ray://head:10001", "auto", "evil_module://x", "http://"])
+def test_address_other_than_http_is_rejected(address: str) -> None:
+    with pytest.raises(ConfigError, match="expected http://HOST:8265"):
+        ray_jobs.connect(address)
 
 
-def test_connect_rejects_a_server_that_is_not_a_ray_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    with HTTPServer(("127.0.0.1", 0), _NotFoundHandler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        monkeypatch.setenv("RAY_ADDRESS", "http://192.0.2.1:1")
-        try:
-            with pytest.raises(ConfigError, match=r"the server is not a Ray head \(Version check returned 404"):
-                ray_jobs.connect(Access(f"http://127.0.0.1:{server.server_port}", None))
-        finally:
-            server.shutdown()
-            thread.join()
-    assert os.environ["RAY_ADDRESS"] == "http://192.0.2.1:1"
+@pytest.mark.parametrize("address", ["http://192.0.2.1:8265", "https://head.example", "http://localhost.example:8265"])
+def test_token_is_required_for_another_machine(address: str) -> None:
+    with pytest.raises(ConfigError, match="requires a token"):
+        ray_jobs.connect(address)
 
 
-def test_entrypoint_runs_the_package(write_sweep: WriteSweep) -> None:
-    shipment = make_shipment(write_sweep(), {}, ("--keys", "clean,pgd", "--architectures", "|nor~0|"))
-    command = "python -m robust201 run sweep.yaml --executor ray --keys clean,pgd --architectures '|nor~0|'"
-    assert ray_jobs.entrypoint(shipment) == command
-    assert (REPOSITORY / "pipeline/robust201/__main__.py").exists()
+def test_job_folder_contains_only_code_and_sweep(write_sweep: WriteSweep, tmp_path: Path) -> None:
+    sweep = write_sweep(results="${FOLDER}/runs", checkpoints={"path": "bundled:benchmark_data/demo"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FOLDER", str(tmp_path))
+        variables = ray_jobs.write_job_folder(load_any_sweep(sweep), sweep, tmp_path / "job")
+    assert variables == {"FOLDER": str(tmp_path)}
+    shipped_fields = yaml.safe_load((tmp_path / "job" / ray_jobs.YAML_NAME).read_text())
+    local_fields = yaml.safe_load(sweep.read_text())
+    execution = local_fields["execution"] | {"executor": "ray", "ray_address": "auto"}
+    assert shipped_fields == local_fields | {"execution": execution}
+    names = {path.relative_to(tmp_path / "job").as_posix() for path in (tmp_path / "job").rglob("*") if path.is_file()}
+    assert {"robust201/cli/app.py", "robust201/figures/report_page.html", "benchmark_data/downloads.toml"} <= names
+    assert {name.split("/")[0] for name in names} == {"robust201", "benchmark_data", ray_jobs.YAML_NAME}
+    assert not any(name.endswith((".pyc", ".so")) for name in names)
+
+
+def test_job_folder_of_trainings_contains_their_yaml(tmp_path: Path) -> None:
+    trainings = tmp_path / "train.yaml"
+    fields = training_fields(tmp_path, store=str(tmp_path / "store"), execution={"device": "cpu"})
+    trainings.write_text(yaml.safe_dump(fields))
+    ray_jobs.write_job_folder(load_training(trainings), trainings, tmp_path / "job")
+    shipped_fields = yaml.safe_load((tmp_path / "job" / ray_jobs.YAML_NAME).read_text())
+    assert shipped_fields == fields | {"execution": fields["execution"] | {"executor": "ray", "ray_address": "auto"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"results": "runs/x"}, "results"),
+        ({"checkpoints": {"path": "weights"}}, r"checkpoints\.path"),
+        ({"datasets": {"cifar10": {"path": "data", "corruptions": None}}}, r"datasets\.cifar10\.path"),
+    ],
+)
+def test_job_folder_rejects_relative_paths(
+    write_sweep: WriteSweep, tmp_path: Path, changes: dict[str, Any], field: str
+) -> None:
+    sweep = write_sweep(**changes)
+    with pytest.raises(ConfigError, match=f"the path in `{field}` must be absolute"):
+        ray_jobs.write_job_folder(load_any_sweep(sweep), sweep, tmp_path / "job")
+    assert not (tmp_path / "job").exists()
+
+
+def test_submit_job_passes_variables_and_drain_time(write_sweep: WriteSweep, tmp_path: Path) -> None:
+    submitted_fields: dict[str, Any] = {}
+    client = SimpleNamespace(submit_job=lambda **fields: submitted_fields.update(fields) or "new")
+    config = load_any_sweep(write_sweep(execution={"part_minutes": 10}))
+    assert ray_jobs.submit_job(client, config, tmp_path, {"FOLDER": "/elsewhere"}, ("--allow-code",)) == "new"
+    assert submitted_fields["runtime_env"] == {
+        "working_dir": str(tmp_path),
+        "env_vars": {"FOLDER": "/elsewhere", "RAY_JOB_STOP_WAIT_TIME_S": "660"},
+    }
+    assert submitted_fields["entrypoint"].endswith(f"run {ray_jobs.YAML_NAME} --executor ray --allow-code")
+    client.submit_job = lambda **_: (_ for _ in ()).throw(RuntimeError("Request failed with status code 500: full"))
+    with pytest.raises(ConfigError, match="Request failed"):
+        ray_jobs.submit_job(client, config, tmp_path, {})

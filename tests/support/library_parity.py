@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 import torch
 from pyautoattack import AutoAttack
 from pyautoattack.autopgd_base import APGDAttack, APGDAttack_targeted
@@ -10,17 +11,22 @@ from pyautoattack.fab_pt import FABAttack_PT
 
 from robust201.models.classifier import Classifier
 from robust201.tasks import TASKS
-from robust201.tasks.attack_kit.attack_job import AttackJob
-from robust201.tasks.attack_kit.batching import Batching
-from robust201.tasks.attack_kit.context import to_float
-from robust201.tasks.attack_kit.replay import ReplayedRandomNumbers
+from robust201.tasks.attack_kit.batching import BatchedModel, Batching
+from robust201.tasks.attack_kit.context import Request, to_float
+from robust201.tasks.attack_kit.runner import run_attack
+from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Parameters
-from robust201.tasks.perturbations.foolbox_engine import foolbox
+from robust201.tasks.perturbations import square
+from robust201.tasks.perturbations.reference import foolbox
+from tests.support.replayed_random_numbers import LargerBallRandomNumbers, ReplayedRandomNumbers
 
 FOOLBOX = ("fgsm", "pgd", "pgd_linf7", "pgd_l2")
 """Keys of the attacks that are compared with Foolbox; all others are compared with pyautoattack."""
 
-LIBRARY_BATCHES = Batching(batch_size=1, pool_size=1, uses_library_batches=True)
+LIBRARY_BATCHES = Batching(batch_size=10**9, pool_size=10**9)
+"""The libraries attack all images in one batch."""
+
+STANDARD_L1 = "aa_standard_l1"
 
 
 class Difference(NamedTuple):
@@ -37,25 +43,6 @@ class Difference(NamedTuple):
     logit_bits: int
     n_changed: int
     n_correct: int
-
-
-class LargerBallRandomNumbers(ReplayedRandomNumbers):
-    """Random numbers in AutoAttack's order, for an attack that begins with larger L1 balls.
-
-    For each of the three balls, AutoAttack draws starting points that it does not use.
-    """
-
-    def for_key(self, key):
-        """Return restarted random numbers for an attack of an ensemble; only APGD begins with larger balls."""
-        random_numbers_class = LargerBallRandomNumbers if "apgd" in key else ReplayedRandomNumbers
-        return random_numbers_class(self._seed, self._generator.device)
-
-    def normals(self, restart, images, n_values):
-        """Draw the starting points of a run, and then the starting points that AutoAttack does not use."""
-        starting_points = super().normals(restart, images, n_values)
-        for _ in range(3):
-            torch.randn((len(set(images.tolist())), n_values), generator=self._generator)
-        return starting_points
 
 
 def library_images(key, classifier, pixels, labels, epsilon, seed, parameters):
@@ -116,7 +103,7 @@ def autoattack_images(key, classifier, pixels, labels, epsilon, seed, parameters
         )
     else:
         apgd_options |= {"n_iter": parameters.steps, "n_restarts": parameters.restarts}
-        apgd_options["use_largereps"] = getattr(parameters, "larger_epsilons", False)
+        apgd_options["use_largereps"] = norm == "L1" and parameters.larger_epsilons
         if name == "apgd-t":
             n_targets = min(parameters.targets, classifier.n_classes - 1)
             adversary.apgd_targeted = APGDAttack_targeted(classifier, n_target_classes=n_targets, **apgd_options)
@@ -151,25 +138,22 @@ def standard_images(classifier, pixels, labels, epsilon, norm, seed, parameters)
 
 
 def fused_images(key, classifier, images, labels, epsilons, seed, parameters, *, model=None):
-    """Attack one batch at all S epsilons with the fused attack; return the attacked images (S, N, 3, H, W).
+    """Attack one batch with the fused attack at S epsilons, one after the other; return (S, N, 3, H, W).
 
     The attacked model is `model` (default: `classifier`).
     """
     device = classifier.device if key in FOOLBOX else "cpu"
-    begins_with_larger_balls = getattr(parameters, "larger_epsilons", key == "aa_standard_l1")
+    begins_with_larger_balls = parameters.norm == "L1" and getattr(parameters, "larger_epsilons", key == STANDARD_L1)
     random_numbers_class = LargerBallRandomNumbers if begins_with_larger_balls else ReplayedRandomNumbers
-    job = AttackJob(
-        model=model or classifier,
-        batching=LIBRARY_BATCHES,
-        random_numbers=random_numbers_class(seed, device),
-        images=images,
-        labels=labels,
-        indices=np.arange(len(images)),
-        epsilons=tuple(epsilons),
-    )
+    batched_model = BatchedModel(model or classifier, LIBRARY_BATCHES, classifier.n_classes)
     adversarial = torch.full((len(epsilons), *images.shape), torch.nan, device=images.device)
-    for batch in TASKS[key].load("fused")(job, parameters):
-        adversarial[batch.strength_index, batch.positions] = batch.images
+    divisor = CONSTRAINTS[parameters.norm].divisor
+    for strength_index, epsilon in enumerate(epsilons):
+        request = Request((epsilon * divisor,), images, labels, np.arange(len(images)))
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setattr(square, "queries_per_check", lambda _query: 1)
+            for batch in run_attack(TASKS[key], parameters, batched_model, request, random_numbers_class(seed, device)):
+                adversarial[strength_index, batch.positions] = batch.images
     return adversarial
 
 
@@ -186,7 +170,6 @@ def compare(
     parameters: Parameters,
     *,
     seed: int,
-    separate_strengths: bool = False,
 ) -> dict[float, Difference]:
     """Compare the library's and the fused attack on one batch.
 
@@ -195,11 +178,8 @@ def compare(
         classifier: the network under attack.
         images: (N, 3, H, W) uint8.
         labels: (N,) int64.
-        parameters: the attack's parameters. The library attacks at one strength after another, and the fused attack at
-            all strengths together.
+        parameters: the attack's parameters.
         seed: seed for the random numbers of both attacks.
-        separate_strengths: whether the fused attack also runs one strength after another, which is necessary with
-            several restarts.
 
     Returns:
         The differences by strength.
@@ -207,12 +187,7 @@ def compare(
     constraint = TASKS[key].constraint
     assert constraint is not None
     epsilons = [constraint.radius(strength) for strength in parameters.strengths]
-    if separate_strengths:
-        fused = torch.cat(
-            [fused_images(key, classifier, images, labels, [epsilon], seed, parameters) for epsilon in epsilons]
-        )
-    else:
-        fused = fused_images(key, classifier, images, labels, epsilons, seed, parameters)
+    fused = fused_images(key, classifier, images, labels, epsilons, seed, parameters)
     differences = {}
     for strength, epsilon, fused_images_at_strength in zip(parameters.strengths, epsilons, fused, strict=True):
         expected = library_images(key, classifier, to_float(images), labels, epsilon, seed, parameters)

@@ -63,12 +63,12 @@ def snow_of_noise() -> Iterator[NDArray[np.uint8]]:
 def _random_numbers() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
     import torch
 
-    from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
+    from robust201.tasks.attack_kit.random_numbers import RandomNumbers
     from robust201.training.augmentation import Augmenter
     from robust201.training.draws import epoch_random_words, image_random_words, uniform
     from robust201.training.recipes import AUGMENTATIONS
 
-    draws, indices, shape = CounterRandomNumbers(0, "pgd"), np.arange(64), (3, 32, 32)
+    draws, indices, shape = RandomNumbers(0, "pgd"), np.arange(64), (3, 32, 32)
     yield "draw uniforms", [draws.uniforms(0, indices, shape).numpy()]
     yield "draw normals", [draws.normals(0, indices, 3072).numpy()]
     yield "draw stripes", [draws.stripes(0, indices, shape).numpy()]

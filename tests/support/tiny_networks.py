@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from robust201.core.records import ImageSet, Normalisation, Part, Unit, image_hash
+from robust201.models.batch_sizes import BatchSizes, Maxima
 from robust201.models.classifier import Classifier
 from robust201.tasks import Task
 from robust201.tasks.attack_kit.context import Context, Request
@@ -31,7 +32,7 @@ SMALL_PARAMETERS_BY_KEY = {
     "aa_fab-t": {"steps": 2},
 }
 """Parameters of attacks that would be slow even with `SMALL_PARAMETERS`, by the key without its norm."""
-SMALL_EPSILONS_255 = (1.0, 8.0)
+SMALL_EPSILONS_255 = (1, 8)
 
 
 class TinyNetwork(nn.Module):
@@ -90,8 +91,10 @@ class CountingNetwork(nn.Module):
         return self.network(pixels)
 
 
-def tiny_classifier(network=None, micro_batch=None):
-    return Classifier(network or TinyNetwork(), NORMALISATION, N_CLASSES, micro_batch=micro_batch)
+def tiny_classifier(network=None, micro_batch=None, attack_samples=None):
+    maxima = None if attack_samples is None else Maxima(attack_samples, attack_samples)
+    batch_sizes = BatchSizes(maxima, limit=micro_batch)
+    return Classifier(network or TinyNetwork(), NORMALISATION, N_CLASSES, batch_sizes=batch_sizes)
 
 
 def tiny_images(n_images=21, labels=None, classifier=None):
@@ -138,7 +141,7 @@ def small_parameters(task: Task, **changes):
 def small_parameter_values(task: Task):
     """Return small values of the parameters that determine a task's run time."""
     changes = SMALL_PARAMETERS | SMALL_PARAMETERS_BY_KEY.get(task.key.removesuffix("_l2").removesuffix("_l1"), {})
-    return {name: value for name, value in changes.items() if name in task.parameters.model_fields}
+    return {name: value for name, value in changes.items() if name in task.field_names}
 
 
 def attack_parameters(task, epsilons_255=SMALL_EPSILONS_255, **changes):
@@ -149,7 +152,7 @@ def attack_parameters(task, epsilons_255=SMALL_EPSILONS_255, **changes):
     if task.constraint is None:
         return task.parameters(**changes)
     if task.constraint is LINF:
-        return task.parameters(epsilons_255=epsilons_255, **changes)
+        return task.parameters(epsilons=[f"{epsilon}/255" for epsilon in epsilons_255], **changes)
     diagonal = float(task.constraint.distances(torch.ones(1, 3, SIZE, SIZE)))
     epsilons = [epsilon / 255 * diagonal * task.constraint.divisor for epsilon in epsilons_255]
     return task.parameters(epsilons=epsilons, **changes)

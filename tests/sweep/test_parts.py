@@ -20,7 +20,7 @@ FIELDS = {
     "architectures": [0, 21, 309],
     "checkpoints": {"path": "weights"},
     "datasets": {"digits": {}},
-    "keys": {"clean": {}, "pgd": {"epsilons_255": [1, 8]}},
+    "keys": {"clean": {}, "pgd": {"epsilons": ["1/255", "8/255"]}},
     "batch_size": 4,
 }
 SLICES = SliceFormat(slice_gmacs=1e9, images_per_step=4)
@@ -86,7 +86,9 @@ def test_slices_cover_each_image_once_at_multiples_of_the_step(n_images, step, s
 def test_slices_depend_only_on_the_unit_and_the_folder():
     pgd = plan_of(slices=SliceFormat(1e-6, 4)).keys[1]
     other = plan_of(
-        slices=SliceFormat(1e-6, 4), keys={"pgd": {"epsilons_255": [1, 2, 4, 8]}}, measurements=["accuracy"]
+        slices=SliceFormat(1e-6, 4),
+        keys={"pgd": {"epsilons": ["1/255", "2/255", "4/255", "8/255"]}},
+        measurements=["accuracy"],
     )
     assert other.keys[0].n_slices.tolist() == pgd.n_slices.tolist() == [3, 3, 3]
     assert other.keys[0].units.tolist() == pgd.units.tolist()
@@ -120,14 +122,14 @@ def test_missing_is_the_difference_of_triples():
 
 def test_complete_plan_stays_complete_with_fewer_strengths_and_columns():
     files = stored(plan_of())
-    narrower = plan_of(keys={"pgd": {"epsilons_255": [8]}}, measurements=["accuracy"])
+    narrower = plan_of(keys={"pgd": {"epsilons": ["8/255"]}}, measurements=["accuracy"])
     assert files.compare(plan_of()).n_missing_parts == files.compare(narrower).n_missing_parts == 0
     assert files.compare(narrower).n_done == narrower.n_evaluations == 3
 
 
 def test_added_strengths_and_columns_are_missing_and_explained():
     files = stored(plan_of())
-    more_strengths = plan_of(keys={"pgd": {"epsilons_255": [1, 2, 8]}})
+    more_strengths = plan_of(keys={"pgd": {"epsilons": ["1/255", "2/255", "8/255"]}})
     assert [part.part.strengths for part in files.compare(more_strengths).missing()] == [(2.0,)] * 3
     assert files.explain(more_strengths) == {("pgd", NEW_STRENGTHS): 3}
     more_columns = plan_of(measurements=["accuracy", "confidence", "cm", "distances"])
@@ -138,7 +140,7 @@ def test_added_strengths_and_columns_are_missing_and_explained():
 def test_changed_inputs_are_explained():
     plan, files = plan_of(), stored(plan_of())
     protocols = {key.protocol: key.payload for key in plan.keys}
-    changed = plan_of(keys={"clean": {}, "pgd": {"epsilons_255": [1, 8], "steps": 3}})
+    changed = plan_of(keys={"clean": {}, "pgd": {"epsilons": ["1/255", "8/255"], "steps": 3}})
     ((key, reason),) = files.explain(changed, protocols)
     assert key == "pgd"
     assert reason.endswith("→ 3")

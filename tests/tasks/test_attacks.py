@@ -15,7 +15,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.context import Perturbed, to_float
 from robust201.tasks.constraints import LINF
 from robust201.tasks.perturbations.contract import check_batches, perturb
-from robust201.tasks.perturbations.foolbox_engine import foolbox
+from robust201.tasks.perturbations.reference import foolbox
 from tests.support.attack_rows import (
     COVERED_TASKS,
     FULLY_TESTED_ATTACKS,
@@ -78,8 +78,7 @@ def test_task_fulfils_contract(task):
     parameters = small_parameters(task)
     images = IMAGES if task in FULLY_TESTED_TASKS else tiny_images(BATCH_SIZE + 1)
     request = request_of(images, parameters.strengths)
-    perturbed = perturb(task, tiny_context(task.key), parameters, request)
-    batches = list(check_batches(perturbed, name=task.key, request=request, constraint=task.constraint))
+    batches = list(perturb(task, tiny_context(task.key), parameters, request))
     assert sum(len(batch.positions) for batch in batches) == len(parameters.strengths) * len(images)
 
 
@@ -179,7 +178,7 @@ def test_part_uses_random_numbers_of_whole_unit(task):
 
 def test_fgsm_matches_foolbox():
     task = TASKS["fgsm"]
-    parameters = task.parameters(epsilons_255=(0.5, 8.0, 255.0))
+    parameters = task.parameters(epsilons=("0.5/255", "8/255", "255/255"))
     perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
     for epsilon in parameters.strengths:
         model = foolbox.PyTorchModel(tiny_classifier(), bounds=(0, 1), device="cpu")
@@ -193,7 +192,7 @@ def test_fgsm_matches_foolbox():
 def test_pgd_matches_foolbox(random_start, target):
     task = TASKS["pgd"]
     # Steps and their relative size are the defaults on both sides, so robust201's defaults must be Foolbox's.
-    parameters = task.parameters(epsilons_255=(1.0, 8.0), random_start=random_start, target=target)
+    parameters = task.parameters(epsilons=("1/255", "8/255"), random_start=random_start, target=target)
     perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
     for epsilon in parameters.strengths:
         model = foolbox.PyTorchModel(tiny_classifier(), bounds=(0, 1), device="cpu")
@@ -211,14 +210,14 @@ def test_pgd_matches_foolbox(random_start, target):
 
 def test_pgd_reaches_least_likely_class_if_targeted():
     task = TASKS["pgd"]
-    parameters = task.parameters(epsilons_255=(64.0,), target="least_likely")
+    parameters = task.parameters(epsilons=("64/255",), target="least_likely")
     perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))[64.0]
     target = tiny_classifier()(to_float(torch.from_numpy(IMAGES.images))).argmin(dim=1)
     assert (predict(perturbed) == target).float().mean() > 0.5
 
 
 def test_foolbox_import_does_not_need_git():
-    command = "import os, robust201.tasks.perturbations.pgd; assert 'GIT_PYTHON_REFRESH' not in os.environ"
+    command = "import os, robust201.tasks.perturbations.reference; assert 'GIT_PYTHON_REFRESH' not in os.environ"
     subprocess.run([sys.executable, "-W", "error", "-c", command], env={"PATH": "/nonexistent"}, check=True)
 
 
@@ -239,7 +238,7 @@ def autoattack_images(name, configure, epsilon, key, network=None):
 def test_apgd_matches_autoattack():
     task = TASKS["aa_apgd-ce"]
     # The number of iterations, and the checkpoints that depend on it, are the defaults on both sides.
-    parameters = task.parameters(epsilons_255=(1.0, 8.0), restarts=2)
+    parameters = task.parameters(epsilons=("1/255", "8/255"), restarts=2)
     perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
 
     def configure(adversary):
@@ -251,7 +250,7 @@ def test_apgd_matches_autoattack():
 
 def test_square_matches_autoattack():
     task = TASKS["aa_square"]
-    parameters = task.parameters(epsilons_255=(1.0, 8.0), queries=60)
+    parameters = task.parameters(epsilons=("1/255", "8/255"), queries=60)
     perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
 
     def configure(adversary):
@@ -319,7 +318,7 @@ def test_number_of_autoattack_passes_follows_from_parameters(key, changes, passe
     images = tiny_images(BATCH_SIZE, labels=[0] * BATCH_SIZE)
     task = TASKS[key]
     perturb_all(
-        task, task.parameters(epsilons_255=(8.0,), **changes), images, tiny_context(key, tiny_classifier(network))
+        task, task.parameters(epsilons=("8/255",), **changes), images, tiny_context(key, tiny_classifier(network))
     )
     n_gradient_checks = 1 if key.startswith("aa_apgd") else 0  # the first gradient is compared with one more pass
     assert network.n_images == BATCH_SIZE * (2 + 2 + passes + 1) + n_gradient_checks
@@ -368,7 +367,8 @@ def test_check_batches_yields_valid_batches():
     pixels = torch.from_numpy(IMAGES.images)
     order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))
     batches = [Perturbed(0, positions, to_float(pixels[positions])) for positions in order.split(4)]
-    checked_batches = list(check_batches(iter(batches), name="x", request=request_of(IMAGES, (1.0,)), constraint=LINF))
+    request = request_of(IMAGES, (1.0,))
+    checked_batches = list(check_batches(iter(batches), tiny_context(""), request, LINF, None, name="x"))
     assert [batch.positions.tolist() for batch in checked_batches] == [batch.positions.tolist() for batch in batches]
 
 
@@ -402,4 +402,4 @@ def _broken_batches(change):
 def test_check_batches_rejects_invalid_batches(change, message):
     request = request_of(IMAGES, (1.0,))
     with pytest.raises(PerturbationError, match=message):
-        list(check_batches(iter(_broken_batches(change)), name="#0 tiny pgd", request=request, constraint=LINF))
+        list(check_batches(iter(_broken_batches(change)), tiny_context(""), request, LINF, None, name="#0 tiny pgd"))

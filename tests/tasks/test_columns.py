@@ -23,12 +23,14 @@ from robust201.tasks.columns import (
     MEASUREMENTS,
     PUBLISHED,
     RESERVED,
+    Column,
     column_sources,
     columns_of_json,
     distances_of,
     fields_of,
+    to_fixed_point,
 )
-from robust201.tasks.measurements import Accumulator, check_values
+from robust201.tasks.measurements import Accumulator, check_values, merge_values
 from tests.support.fabricated import FabricatedPlan
 from tests.support.shard_support import assert_equal_values, make_results, make_unit
 
@@ -140,6 +142,25 @@ def test_readers_return_stored_values_of_exports(measurement, tmp_path):
                 assert_equal_values(columns_of_json(measurement, value), stored_by_strength[strength])
     assert verify_dataset(tmp_path / "json").is_sound
     assert verify_dataset(tmp_path / "parquet").is_sound
+
+
+def test_mean_loss_needs_only_a_row(monkeypatch):
+    def add_loss(outputs):
+        losses = torch.nn.functional.cross_entropy(outputs.logits, outputs.labels, reduction="none")
+        return outputs.labels, to_fixed_point(losses, 16.0)
+
+    loss = Column(
+        "loss", "loss", dimensions=("classes",), add=add_loss, count_images_per_mean=lambda cm: cm.sum(-1), largest=16.0
+    )
+    monkeypatch.setitem(COLUMNS, "loss", loss)
+    whole, parts = measure("loss"), [measure("loss", 0, 5), measure("loss", 5, N_IMAGES)]
+    check_values(whole, N_IMAGES)
+    assert_equal_values(merge_values(parts), whole)
+    losses = torch.nn.functional.cross_entropy(LOGITS, LABELS, reduction="none")
+    expected = [float(losses[label == LABELS].mean()) for label in range(N_CLASSES)]
+    np.testing.assert_allclose(whole["loss"], expected, atol=1e-6)
+    with pytest.raises(EvaluationError, match=r"loss in \[0, 16\]"):
+        check_values({**whole, "loss": whole["loss"] + 16}, N_IMAGES)
 
 
 def test_check_values_rejects_contradicting_columns():

@@ -15,7 +15,7 @@ from robust201.tasks.attack_kit.context import Perturbed, to_float
 from robust201.tasks.constraints import CONSTRAINTS, L1, L2, LINF
 from robust201.tasks.perturbations.contract import check_batches
 from robust201.tasks.perturbations.l1_projection import correction_to_l1
-from robust201.tasks.perturbations.pgd_l2 import _project
+from robust201.tasks.perturbations.pgd import project_to_l2_ball
 from tests.support.tiny_networks import perturb_all, request_of, tiny_context, tiny_images
 
 IMAGES = tiny_images()
@@ -54,7 +54,8 @@ def test_distances_match_numpy(constraint, seed, scale, n_images):
 def check_images(images, constraint, strength):
     """Check that perturbed images are in a ball, and return the checked batches."""
     batches = iter([Perturbed(0, torch.arange(len(images)), images)])
-    return list(check_batches(batches, name="#0 tiny", request=request_of(IMAGES, (strength,)), constraint=constraint))
+    request = request_of(IMAGES, (strength,))
+    return list(check_batches(batches, tiny_context(""), request, constraint, None, name="#0 tiny"))
 
 
 def move_towards_grey(length, constraint, *, moved_position=None):
@@ -117,7 +118,7 @@ def test_l2_projection_exceeds_ball_by_at_most_half_the_slack(seed, epsilon, siz
     difference = torch.randn(clean.shape, generator=generator) * torch.rand(clean.shape, generator=generator)
     difference *= factor * epsilon / difference.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
     epsilons = torch.full((4, 1, 1, 1), epsilon)
-    images = _project(_project(clean + difference, clean, epsilons).clamp(0, 1), clean, epsilons)
+    images = project_to_l2_ball(project_to_l2_ball(clean + difference, clean, epsilons).clamp(0, 1), clean, epsilons)
     assert (L2.distances(images - clean) <= L2.radius(epsilon) + L2.slack / 2).all()
 
 
@@ -176,7 +177,7 @@ def test_slack_is_above_rounding_and_below_smallest_epsilon():
 
 def test_fused_attack_without_ball_uses_strengths_unscaled():
     task = dataclasses.replace(find_task("pgd"), constraint=None)
-    parameters = task.parameters(epsilons_255=(0.5,), steps=2)
+    parameters = find_task("pgd").parameters(epsilons=("0.5/255",), steps=2)
     images = tiny_images(6)
     context = dataclasses.replace(tiny_context("pgd"), engine="fused")
     (perturbed,) = perturb_all(task, parameters, images, context).values()

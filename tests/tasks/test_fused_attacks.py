@@ -12,17 +12,19 @@ from torch import nn
 
 from robust201.core.errors import ConfigError
 from robust201.export import export_dataset
+from robust201.models.batch_sizes import BatchSizes
 from robust201.models.model import differentiate_objective
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, run_sweep
 from robust201.shards import ShardStore
 from robust201.tasks import TASKS
-from robust201.tasks.attack_kit.attack_job import AttackJob, make_job
-from robust201.tasks.attack_kit.batching import Batching
-from robust201.tasks.attack_kit.context import to_float
-from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
+from robust201.tasks.attack_kit.batching import BatchedModel, Batching
+from robust201.tasks.attack_kit.context import Request, to_float
+from robust201.tasks.attack_kit.random_numbers import RandomNumbers
+from robust201.tasks.attack_kit.runner import run_attack
 from robust201.tasks.evaluate import evaluate_part
-from robust201.tasks.perturbations.contract import check_batches, perturb
+from robust201.tasks.perturbations import square
+from robust201.tasks.perturbations.contract import perturb
 from tests.conftest import read_tree
 from tests.support.attack_rows import ATTACKS, FULLY_TESTED_ATTACKS, mark_ensembles_slow
 from tests.support.tiny_networks import (
@@ -72,6 +74,7 @@ class ExactModel:
 
     def __init__(self):
         self.network = ExactNetwork()
+        self.batch_sizes = BatchSizes()
         self.n_samples = 0
 
     def logits(self, pixels):
@@ -107,47 +110,23 @@ def attack_images(
     strengths=None,
     batch_size=64,
     pool_size=10_000,
-    check_interval=None,
     model=MODEL,
 ):
     """Attack some images; return {strength: (n, 3, H, W)} in the order of `positions`."""
     parameters = parameters or small_parameters(task)
     strengths = strengths or parameters.strengths
     positions = np.arange(len(IMAGES)) if positions is None else np.asarray(positions)
-    batching = (
-        Batching(batch_size, pool_size)
-        if check_interval is None
-        else FixedIntervalBatching(batch_size, pool_size, check_interval)
-    )
-    job = AttackJob(
-        model=model,
-        batching=batching,
-        random_numbers=CounterRandomNumbers(SEED, task.key),
-        images=torch.from_numpy(IMAGES.images[positions]),
-        labels=torch.from_numpy(IMAGES.labels[positions]),
-        indices=IMAGES.indices[positions],
-        epsilons=tuple(
-            strength if task.constraint is None else task.constraint.radius(strength) for strength in strengths
-        ),
+    batched_model = BatchedModel(model, Batching(batch_size, pool_size), N_CLASSES)
+    request = Request(
+        strengths,
+        torch.from_numpy(IMAGES.images[positions]),
+        torch.from_numpy(IMAGES.labels[positions]),
+        IMAGES.indices[positions],
     )
     perturbed = {strength: torch.full((len(positions), *SHAPE), torch.nan) for strength in strengths}
-    for batch in task.load("fused")(job, parameters):
+    for batch in run_attack(task, parameters, batched_model, request, RandomNumbers(SEED, task.key)):
         perturbed[strengths[batch.strength_index]][batch.positions] = batch.images
     return perturbed
-
-
-class FixedIntervalBatching(Batching):
-    """Batching with a fixed number of queries between checks for fooled images."""
-
-    def __new__(cls, *_arguments):
-        return super().__new__(cls)
-
-    def __init__(self, batch_size, pool_size, queries):
-        super().__init__(batch_size, pool_size)
-        object.__setattr__(self, "queries", queries)
-
-    def queries_per_check(self, query):
-        return self.queries
 
 
 def assert_equals_rows_of(all_perturbed, perturbed, rows=slice(None)):
@@ -209,12 +188,11 @@ def test_result_does_not_depend_on_batches(task, batch_size, pool_size):
 
 
 @pytest.mark.parametrize("check_interval", [1, 3, 17, 1000])
-def test_square_result_does_not_depend_on_check_interval(check_interval):
+def test_square_result_does_not_depend_on_check_interval(check_interval, monkeypatch):
     task = TASKS["aa_square"]
-    assert_equals_rows_of(
-        all_attacked_images(task.key),
-        attack_images(task, parameters=PARAMETERS[task.key], check_interval=check_interval),
-    )
+    expected = all_attacked_images(task.key)
+    monkeypatch.setattr(square, "queries_per_check", lambda _query: check_interval)
+    assert_equals_rows_of(expected, attack_images(task, parameters=PARAMETERS[task.key]))
 
 
 @each_fully_tested_attack
@@ -238,8 +216,7 @@ def test_fused_attack_fulfils_contract(task):
     request = request_of(IMAGES, parameters.strengths)
     random_state = torch.get_rng_state()
     context = dataclasses.replace(tiny_context(task.key), engine="fused")
-    perturbed = perturb(task, context, parameters, request)
-    for batch in check_batches(perturbed, name=task.key, request=request, constraint=task.constraint):
+    for batch in perturb(task, context, parameters, request):
         assert torch.is_grad_enabled()
         assert not torch.is_inference_mode_enabled()
         assert not batch.images.is_inference()
@@ -309,14 +286,14 @@ def test_autoattack_classifies_results_again_before_returning_them():
 
 
 @each_fully_tested_attack
-def test_model_batch_limits_batch_size(task):
+def test_batch_size_is_limited(task):
     class NetworkForSmallBatches(CountingNetwork):
         def forward(self, pixels):
             assert len(pixels) <= 5
             return super().forward(pixels)
 
-    context = tiny_context(task.key, tiny_classifier(NetworkForSmallBatches(tiny_classifier().network)))
-    context = dataclasses.replace(context, engine="fused", model_batch=5)
+    context = tiny_context(task.key, tiny_classifier(NetworkForSmallBatches(tiny_classifier().network), 5))
+    context = dataclasses.replace(context, engine="fused")
     parameters = small_parameters(task)
     batches = perturb(task, context, parameters, request_of(IMAGES, parameters.strengths))
     assert sum(len(batch.positions) for batch in batches) == len(IMAGES) * len(parameters.strengths)
@@ -356,7 +333,7 @@ def test_fgsm_takes_one_gradient_for_all_epsilons():
 def test_square_stops_querying_images_that_fool_the_network():
     task = TASKS["aa_square"]
     model = ExactModel()
-    parameters = task.parameters(epsilons_255=(255.0,), queries=5000)
+    parameters = task.parameters(epsilons=("255/255",), queries=5000)
     perturbed = attack_images(task, parameters=parameters, model=model)[255.0]
     assert (model.network(perturbed).argmax(dim=1) != torch.from_numpy(IMAGES.labels)).all()
     assert model.n_samples < 100 * len(IMAGES)
@@ -368,15 +345,15 @@ def test_square_makes_no_query_for_zero_margin():
     images = tiny_images(8, labels=[0] * 8)
     task, context = TASKS["aa_square"], dataclasses.replace(context, engine="fused")
     list(perturb(task, context, task.parameters(), request_of(images, (8.0,))))
-    # One pass on clean images, one for the margin at the start, and two on the result.
-    assert network.n_images == 8 * 4
+    # One pass on clean images, one for the margin at the start, and one on the result.
+    assert network.n_images == 8 * 3
 
 
 @pytest.mark.parametrize(
     ("key", "changes", "passes"),
     [
-        ("aa_apgd-ce", {"steps": 7}, 1 + 7),
-        ("aa_apgd-ce", {"steps": 7, "restarts": 3}, 3 * (1 + 7)),
+        ("aa_apgd-ce", {"steps": 7}, 1 + 7 + 1),
+        ("aa_apgd-ce", {"steps": 7, "restarts": 3}, 3 * (1 + 7 + 1)),
         ("aa_square", {"queries": 12}, 1 + 12 + 1),
         ("aa_square", {"queries": 12, "restarts": 2}, 2 * (1 + 12 + 1)),
     ],
@@ -384,20 +361,19 @@ def test_square_makes_no_query_for_zero_margin():
 def test_number_of_passes_follows_from_parameters(key, changes, passes):
     network = CountingNetwork(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0]))
     images = tiny_images(8, labels=[0] * 8)
-    parameters = TASKS[key].parameters(epsilons_255=(1.0, 8.0), **changes)
+    parameters = TASKS[key].parameters(epsilons=("1/255", "8/255"), **changes)
     context = tiny_context(key, tiny_classifier(network))
     context = dataclasses.replace(context, engine="fused")
     batches = perturb(TASKS[key], context, parameters, request_of(images, parameters.strengths))
     assert len(list(batches)) == 2
-    # One pass on clean images for all strengths, and for each strength the attack and one pass on its result.
+    # One pass on clean images for all strengths, and for each strength the runs, with a pass on the result of each.
     n_gradient_checks = 1 if key == "aa_apgd-ce" else 0  # the first gradient is compared with one more pass
-    assert network.n_images == 8 * (1 + 2 * (passes + 1)) + n_gradient_checks
+    assert network.n_images == 8 * (1 + 2 * passes) + n_gradient_checks
 
 
 def test_micro_batch_limits_batch_size():
     context = tiny_context("pgd", tiny_classifier(micro_batch=3))
-    job = make_job(context, request_of(tiny_images(0), (1.0,)), [1 / 255], context.classifier)
-    assert job.batching.batch_size == 3
+    assert Batching.of(context, 3).batch_size == 3
 
 
 def test_load_rejects_unknown_engine():

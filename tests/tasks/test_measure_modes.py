@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from robust201.core.errors import EvaluationError
 from robust201.tasks import find_task
-from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
+from robust201.tasks.attack_kit.random_numbers import RandomNumbers
 from tests.support.tiny_networks import N_CLASSES, SEED, request_of, tiny_classifier, tiny_context, tiny_images
 
 BATCH = 4
@@ -150,7 +150,7 @@ def squares_from_loop(images, classifier, network, projections):
     state = copy.deepcopy(network.state_dict())
     network.train()
     squares = []
-    random_numbers = CounterRandomNumbers(SEED, "jacobian")
+    random_numbers = RandomNumbers(SEED, "jacobian")
     for batch, normalised in enumerate(normalised_images(images, classifier).float().split(BATCH)):
         indices = images.indices[batch * BATCH : (batch + 1) * BATCH]
         total = torch.zeros(len(normalised), dtype=torch.float64)

@@ -1,7 +1,6 @@
 """Minimum-norm attacks: parity with Foolbox, distances, and warnings about few steps."""
 
 import dataclasses
-import math
 
 import eagerpy
 import numpy as np
@@ -9,20 +8,22 @@ import pytest
 import torch
 
 from robust201.tasks import TASKS
-from robust201.tasks.attack_kit.attack_job import AttackJob
+from robust201.tasks.attack_kit.batching import BatchedModel
 from robust201.tasks.attack_kit.context import to_float
-from robust201.tasks.attack_kit.replay import ReplayedRandomNumbers
+from robust201.tasks.attack_kit.random_numbers import RandomNumbers
+from robust201.tasks.attack_kit.samples import Samples
 from robust201.tasks.columns import distances_of as convert_stored_distances
 from robust201.tasks.constraints import LINF
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import merge_values
-from robust201.tasks.perturbations.contract import check_batches, perturb
-from robust201.tasks.perturbations.fmn import _replace_outside_ball
-from robust201.tasks.perturbations.foolbox_engine import foolbox
+from robust201.tasks.perturbations.contract import perturb
+from robust201.tasks.perturbations.fmn import find_nearest, keep_in_balls
+from robust201.tasks.perturbations.reference import foolbox
 from tests.support.library_parity import LIBRARY_BATCHES, count_differing_bits
 from tests.support.tiny_networks import (
     SIZE,
     Float64Network,
+    PathlessNetwork,
     part_of,
     perturb_all,
     request_of,
@@ -64,15 +65,9 @@ def library_minima(attack, classifier=CLASSIFIER, labels=LABELS):
 
 def fused_minima(key, parameters, classifier=CLASSIFIER, labels=LABELS):
     """Return the nearest misclassified images that the fused attack finds, at any distance."""
-    job = AttackJob(
-        *(classifier, LIBRARY_BATCHES, ReplayedRandomNumbers(5, "cpu"), torch.from_numpy(IMAGES.images), labels),
-        indices=np.arange(len(IMAGES)),
-        epsilons=(math.inf,),
-    )
-    nearest = torch.full_like(CLEAN, torch.nan)
-    for batch in TASKS[key].load("fused")(job, parameters):
-        nearest[batch.positions] = batch.images
-    return nearest
+    numbers = np.arange(len(IMAGES))
+    samples = Samples(CLEAN, labels, np.full(len(IMAGES), np.inf), numbers, numbers, RandomNumbers(5, key))
+    return find_nearest(BatchedModel(classifier, LIBRARY_BATCHES, classifier.n_classes), samples, parameters)
 
 
 def distances_of(key, images):
@@ -136,14 +131,11 @@ def test_image_is_correct_at_epsilons_below_its_distance(task):
     positive_distances = sorted(set(distances[misclassified].tolist()) - {0.0})
     # Use slightly more than a distance, since radii and sums over other batches are rounded.
     epsilons = [1.0001 * positive_distances[len(positive_distances) // 4], 1.0001 * positive_distances[-1]]
-    field, factor = ("epsilons_255", 255.0) if task.constraint.divisor == 255 else ("epsilons", 1.0)
-    parameters = task.parameters(steps=40, **{field: [epsilon * factor for epsilon in epsilons]})
+    parameters = task.parameters(steps=40, epsilons=epsilons)
     context = dataclasses.replace(tiny_context(task.key, classifier), engine="fused")
     request = request_of(IMAGES, parameters.strengths)
     is_correct = torch.zeros(2, len(IMAGES), dtype=torch.bool)
-    for batch in check_batches(
-        perturb(task, context, parameters, request), name="", request=request, constraint=task.constraint
-    ):
+    for batch in perturb(task, context, parameters, request):
         is_correct[batch.strength_index, batch.positions] = (
             classifier(batch.images).argmax(dim=1) == LABELS[batch.positions]
         )
@@ -190,5 +182,13 @@ def test_perturbation_of_exact_radius_is_in_ball():
     clean = torch.zeros(255, 3, 2, 2)
     nearest = clean + torch.tensor([epsilon / 255 for epsilon in epsilons]).view(-1, 1, 1, 1)
     for epsilon in epsilons:
-        result = _replace_outside_ball(LINF, clean, nearest, LINF.radius(epsilon))
+        result = keep_in_balls(LINF, clean, nearest, np.full(255, LINF.radius(epsilon)))
         assert int((result > 0).any(dim=(1, 2, 3)).sum()) == epsilon
+
+
+def test_image_on_the_boundary_without_gradient_stays_unchanged():
+    """The distance to the boundary is then 0 / 0."""
+    classifier = tiny_classifier(PathlessNetwork([1.0, 1.0, 0.0, 0.0, 0.0]))
+    labels = torch.zeros(len(IMAGES), dtype=torch.int64)
+    for task in FUSED_TASKS:
+        assert torch.equal(fused_minima(task.key, task.parameters(steps=3), classifier, labels), CLEAN)

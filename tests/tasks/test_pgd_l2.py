@@ -9,11 +9,11 @@ from pydantic import ValidationError
 from torch.nn import functional
 
 from robust201.core.errors import ConfigError
-from robust201.tasks import TASKS
+from robust201.tasks import ENGINES, TASKS
 from robust201.tasks.attack_kit.context import to_float
 from robust201.tasks.constraints import L2
-from robust201.tasks.perturbations.contract import check_batches, perturb
-from robust201.tasks.perturbations.foolbox_engine import foolbox
+from robust201.tasks.perturbations.contract import perturb
+from robust201.tasks.perturbations.reference import foolbox
 from tests.support.library_parity import fused_images
 from tests.support.tiny_networks import (
     SIZE,
@@ -122,8 +122,7 @@ def test_images_are_in_ball_and_mostly_on_its_surface(iterate, random_start):
     parameters = TASK.parameters(epsilons=EPSILONS, iterate=iterate, random_start=random_start, steps=10)
     request = request_of(IMAGES, EPSILONS)
     context = dataclasses.replace(tiny_context(TASK.key), engine="fused")
-    perturbed = perturb(TASK, context, parameters, request)
-    for batch in check_batches(perturbed, name=TASK.key, request=request, constraint=L2):
+    for batch in perturb(TASK, context, parameters, request):
         distances = L2.distances(batch.images - CLEAN[batch.positions])
         assert (distances > 0.9 * EPSILONS[batch.strength_index]).double().mean() > 0.8
 
@@ -157,7 +156,8 @@ def test_parameters_have_published_defaults_and_identity():
     parameters = TASK.parameters()
     assert (parameters.strengths, parameters.step_size, parameters.steps) == ((0.25, 0.5), 0.1, 100)
     assert not parameters.random_start
-    assert parameters.identity() == {"step_size": 0.1, "steps": 100, "random_start": False, "iterate": "last"}
+    fields = {"step_size": 0.1, "steps": 100, "random_start": False, "iterate": "last", "label": "given"}
+    assert parameters.identity() == fields
     # Older evaluations, which do not have the parameter `label`, keep their ids.
     assert TASK.parameters(label="predicted").identity() == {**parameters.identity(), "label": "predicted"}
     assert TASK.parameters(epsilons=[2, 0.5]).strengths == (0.5, 2.0)
@@ -175,4 +175,4 @@ def test_reference_engine_rejects_best_iterate():
         perturb_all(TASK, TASK.parameters(iterate="best", steps=1), IMAGES, tiny_context(TASK.key))
     # Every task accepts its default parameters with each engine that it supports.
     for task in TASKS.values():
-        assert all(task.parameters().unsupported_engine_reason(engine) is None for engine in task.functions)
+        assert all(task.parameters().unsupported_engine_reason(engine) is None for engine in ENGINES)

@@ -48,7 +48,7 @@ def iterates_from_loop(epsilon, *, random_start, iterate, label, steps):
 @pytest.mark.parametrize("random_start", [True, False])
 def test_variants_match_simple_loop(random_start, iterate, label):
     variant = {"random_start": random_start, "iterate": iterate, "label": label, "steps": 9}
-    parameters = TASK.parameters(epsilons_255=[255 * epsilon for epsilon in EPSILONS], **variant)
+    parameters = TASK.parameters(epsilons=EPSILONS, **variant)
     images = torch.from_numpy(IMAGES.images)
     perturbed = fused_images(TASK.key, CLASSIFIER, images, LABELS, EPSILONS, SEED, parameters)
     indices_at_all_epsilons = set()

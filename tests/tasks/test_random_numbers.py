@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers, _draw_window_move, _uniform_block, generator
+from robust201.tasks.attack_kit.random_numbers import RandomNumbers, _draw_window_move, _uniform_block, generator
 from robust201.tasks.perturbations.square import side_of
 from tests.support.tiny_networks import SIZE
 
@@ -17,22 +17,22 @@ SHAPE = (3, SIZE, SIZE)
 
 def test_uniforms_and_stripes_depend_on_seed_key_restart_and_image():
     dataset_indices = np.array([3, 700, 64, 3])
-    uniforms = CounterRandomNumbers(0, "pgd").uniforms(0, dataset_indices, SHAPE)
-    stripes = CounterRandomNumbers(0, "aa_square").stripes(0, dataset_indices, SHAPE)
+    uniforms = RandomNumbers(0, "pgd").uniforms(0, dataset_indices, SHAPE)
+    stripes = RandomNumbers(0, "aa_square").stripes(0, dataset_indices, SHAPE)
     assert torch.equal(uniforms[0], uniforms[3])
-    assert torch.equal(uniforms[1:2], CounterRandomNumbers(0, "pgd").uniforms(0, dataset_indices[1:2], SHAPE))
-    assert torch.equal(stripes[2:3], CounterRandomNumbers(0, "aa_square").stripes(0, dataset_indices[2:3], SHAPE))
+    assert torch.equal(uniforms[1:2], RandomNumbers(0, "pgd").uniforms(0, dataset_indices[1:2], SHAPE))
+    assert torch.equal(stripes[2:3], RandomNumbers(0, "aa_square").stripes(0, dataset_indices[2:3], SHAPE))
     other_arguments = [(1, "pgd", 0), (0, "aa_apgd-ce", 0), (0, "pgd", 1)]
     for seed, key, restart in other_arguments:
-        other_numbers = CounterRandomNumbers(seed, key)
+        other_numbers = RandomNumbers(seed, key)
         assert not torch.equal(other_numbers.uniforms(restart, dataset_indices, SHAPE), uniforms)
-    assert not torch.equal(CounterRandomNumbers(0, "aa_square").stripes(1, dataset_indices, SHAPE), stripes)
+    assert not torch.equal(RandomNumbers(0, "aa_square").stripes(1, dataset_indices, SHAPE), stripes)
     assert not torch.equal(uniforms[0], uniforms[1])
 
 
 def test_signs_of_window_moves_are_consecutive_bits_of_a_stream():
     dataset_indices = np.array([9999, 0, 7, 5000, 7])
-    window_moves = CounterRandomNumbers(3, "aa_square_l2").window_moves(1, 5, dataset_indices, [2, 3], SHAPE)
+    window_moves = RandomNumbers(3, "aa_square_l2").window_moves(1, 5, dataset_indices, [2, 3], SHAPE)
     for query, window_move in enumerate(window_moves, start=5):
         words = generator(3, "aa_square_l2", "swap", 1, query).bit_generator.random_raw(3 + 10_240 * 3 // 64)
         bits = [
@@ -45,12 +45,12 @@ def test_signs_of_window_moves_are_consecutive_bits_of_a_stream():
 
 
 def test_uniforms_and_stripes_have_uniform_distributions():
-    uniforms = CounterRandomNumbers(0, "pgd").uniforms(0, np.arange(100), (3, 16, 16))
+    uniforms = RandomNumbers(0, "pgd").uniforms(0, np.arange(100), (3, 16, 16))
     assert uniforms.min() >= 0
     assert uniforms.max() < 1
     bin_counts = torch.histc(uniforms, bins=64, min=0, max=1)
     assert ((bin_counts - bin_counts.mean()).abs() < 6 * bin_counts.mean().sqrt()).all()
-    stripes = CounterRandomNumbers(0, "aa_square").stripes(0, np.arange(100), (3, 16, 16))
+    stripes = RandomNumbers(0, "aa_square").stripes(0, np.arange(100), (3, 16, 16))
     assert stripes.shape == (100, 3, 1, 16)
     assert set(stripes.unique().tolist()) == {-1.0, 1.0}
     assert abs(float(stripes.mean())) < 0.1
@@ -58,17 +58,17 @@ def test_uniforms_and_stripes_have_uniform_distributions():
 
 def test_normals_depend_on_seed_key_restart_and_image():
     dataset_indices = np.array([3, 700, 64, 3])
-    normals = CounterRandomNumbers(0, "pgd_l2").normals(0, dataset_indices, 50)
+    normals = RandomNumbers(0, "pgd_l2").normals(0, dataset_indices, 50)
     assert torch.equal(normals[0], normals[3])
-    assert torch.equal(normals[1:2], CounterRandomNumbers(0, "pgd_l2").normals(0, dataset_indices[1:2], 50))
-    assert torch.equal(normals[:, :20], CounterRandomNumbers(0, "pgd_l2").normals(0, dataset_indices, 20))
+    assert torch.equal(normals[1:2], RandomNumbers(0, "pgd_l2").normals(0, dataset_indices[1:2], 50))
+    assert torch.equal(normals[:, :20], RandomNumbers(0, "pgd_l2").normals(0, dataset_indices, 20))
     for seed, key, restart in ((1, "pgd_l2", 0), (0, "jacobian", 0), (0, "pgd_l2", 1)):
-        assert not torch.equal(CounterRandomNumbers(seed, key).normals(restart, dataset_indices, 50), normals)
-    assert CounterRandomNumbers(0, "pgd_l2").normals(0, dataset_indices[:0], 50).shape == (0, 50)
+        assert not torch.equal(RandomNumbers(seed, key).normals(restart, dataset_indices, 50), normals)
+    assert RandomNumbers(0, "pgd_l2").normals(0, dataset_indices[:0], 50).shape == (0, 50)
 
 
 def test_normals_have_normal_distribution():
-    normals = CounterRandomNumbers(0, "pgd_l2").normals(0, np.arange(100), 2000)
+    normals = RandomNumbers(0, "pgd_l2").normals(0, np.arange(100), 2000)
     assert normals.dtype == torch.float32
     assert normals.isfinite().all()
     assert kstest(normals.flatten().double().numpy(), "norm").pvalue > 0.01
@@ -79,7 +79,7 @@ def test_normals_have_normal_distribution():
 
 def test_random_numbers_match_recorded_values():
     # Stored results depend on these numbers, so they must never change.
-    random_numbers = CounterRandomNumbers(7, "pgd")
+    random_numbers = RandomNumbers(7, "pgd")
     words = (random_numbers.uniforms(0, np.array([5]), (1, 1, 3)) * 2**24).long().flatten().tolist()
     signs = random_numbers.stripes(0, np.array([5]), (1, 1, 8)).flatten().tolist()
     window = random_numbers.windows(0, 11, [2], (3, 32, 32))[0]
@@ -91,7 +91,7 @@ def test_random_numbers_match_recorded_values():
 
 
 def test_windows_do_not_depend_on_earlier_queries():
-    random_numbers = CounterRandomNumbers(0, "aa_square")
+    random_numbers = RandomNumbers(0, "aa_square")
     sides = [5] * 40
     windows = random_numbers.windows(0, 0, sides, SHAPE)
     last_windows = random_numbers.windows(0, 30, sides[30:], SHAPE)
@@ -120,14 +120,15 @@ def test_side_of_follows_published_schedule():
         1001: 5,
         2001: 4,
     }
-    assert {query: side_of(query, 0.8, shape) for query in expected_sides} == expected_sides
-    assert side_of(9999, 0.8, shape) == 1
-    assert side_of(0, 1.0, (3, 16, 8)) == 8
+    assert {query: side_of(query, 0.8, shape, "Linf") for query in expected_sides} == expected_sides
+    assert side_of(9999, 0.8, shape, "Linf") == 1
+    assert side_of(0, 1.0, (3, 16, 8), "Linf") == 8
+    assert [side_of(query, 0.8, shape, "L2") for query in (0, 11, 51, 9999)] == [29, 21, 15, 3]
 
 
 @pytest.mark.parametrize("shape", [(3, 224, 224), (3, 260, 260)])
 def test_uniforms_of_large_images_are_cached_per_image_or_not_at_all(shape: tuple[int, int, int]) -> None:
-    random_numbers = CounterRandomNumbers(5, "large")
+    random_numbers = RandomNumbers(5, "large")
     n_cached_before = _uniform_block.cache_info().currsize
     uniforms = random_numbers.uniforms(0, np.array([3, 70]), shape)
     n_values = int(np.prod(shape))

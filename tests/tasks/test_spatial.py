@@ -18,8 +18,8 @@ CLEAN = to_float(torch.from_numpy(IMAGES.images))
 LABELS = torch.from_numpy(IMAGES.labels)
 
 
-def attack(key, engine, *, classifier=None, images=IMAGES, model_batch=None, **changes):
-    context = dataclasses.replace(tiny_context(key, classifier), engine=engine, model_batch=model_batch)
+def attack(key, engine, *, classifier=None, images=IMAGES, **changes):
+    context = dataclasses.replace(tiny_context(key, classifier), engine=engine)
     (perturbed,) = perturb_all(TASKS[key], TASKS[key].parameters(**changes), images, context).values()
     return perturbed
 
@@ -33,8 +33,8 @@ def test_fused_spatial_attack_matches_foolbox(key):
     assert 0 < int(changed.sum()) < len(CLEAN)
 
 
-@pytest.mark.parametrize("model_batch", [1, 5, 1000])
-def test_result_does_not_depend_on_model_batch(model_batch):
+@pytest.mark.parametrize("n_samples", [1, 5, 1000])
+def test_result_does_not_depend_on_the_batch_size(n_samples):
     classifier = tiny_classifier()
     parameters = TASKS["grid135"].parameters()
     transformed = transform(CLEAN, source_coordinates(parameters, 8, 8))
@@ -46,7 +46,7 @@ def test_result_does_not_depend_on_model_batch(model_batch):
         if len(fooling_points) and classifier.logits(CLEAN[position : position + 1]).argmax() == LABELS[position]:
             expected[position] = transformed[fooling_points[0], position]
     network = CountingNetwork(classifier.network)
-    perturbed = attack("grid135", "fused", classifier=tiny_classifier(network), model_batch=model_batch)
+    perturbed = attack("grid135", "fused", classifier=tiny_classifier(network, attack_samples=n_samples))
     assert torch.equal(perturbed, expected)
     # Fooled images are not evaluated again, so there are fewer passes.
     assert network.n_images < 0.8 * 136 * len(CLEAN)

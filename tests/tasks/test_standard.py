@@ -40,7 +40,7 @@ def ten_class_classifier():
 @pytest.mark.parametrize(
     ("key", "strength_fields"),
     [
-        ("aa_standard", {"epsilons_255": (2.0, 6.0)}),
+        ("aa_standard", {"epsilons": ("2/255", "6/255")}),
         pytest.param("aa_standard_l2", {"epsilons": (0.15, 0.4)}, marks=pytest.mark.slow),
         ("aa_standard_l1", {"epsilons": (0.8, 2.5)}),
     ],
@@ -50,7 +50,7 @@ def test_standard_matches_library_bitwise(key, strength_fields):
     images = tiny_images(10, classifier=classifier)
     parameters = TASKS[key].parameters(**strength_fields, steps=6, queries=20)
     pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
-    differences = compare(key, classifier, pixels, labels, parameters, seed=SEED, separate_strengths=True)
+    differences = compare(key, classifier, pixels, labels, parameters, seed=SEED)
     bits = {(difference.image_bits, difference.logit_bits) for difference in differences.values()}
     assert bits == {(0, 0)}
     assert min(difference.n_changed for difference in differences.values()) > 0
@@ -83,7 +83,7 @@ def test_stages_begin_in_order(engine):
     classifier = ten_class_classifier()
     images = dataclasses.replace(tiny_images(12, classifier=classifier), n_classes=classifier.n_classes)
     task = TASKS["aa_standard"]
-    parameters = task.parameters(epsilons_255=(2.0, 4.0), steps=3, queries=10)
+    parameters = task.parameters(epsilons=("2/255", "4/255"), steps=3, queries=10)
     context = dataclasses.replace(tiny_context("", classifier, batch_size=len(images)), engine=engine)
     started_stages = []
     list(
@@ -141,6 +141,6 @@ def test_targets_are_limited_to_other_classes():
         for engine in ("reference", "fused"):
             context = dataclasses.replace(tiny_context(key, classifier), engine=engine)
             images.append(
-                perturb_all(task, task.parameters(epsilons_255=(1.0,), steps=2), tiny_images(4), context)[1.0]
+                perturb_all(task, task.parameters(epsilons=("1/255",), steps=2), tiny_images(4), context)[1.0]
             )
         assert all(torch.isfinite(pixels).all() for pixels in images)

@@ -90,19 +90,6 @@ def test_training_interrupted_at_every_step_yields_the_same_snapshots(tmp_path):
     assert resumed == hash_snapshots(uninterrupted)
 
 
-def test_training_of_a_nasbench201_cell_resumes(tmp_path):
-    recipe = make_recipe(augmentation={"flip": True, "crop_padding": 1})
-    (uninterrupted,) = run_training(recipe, space=SPACE, architecture=ONE_CONVOLUTION)
-    assert (
-        run_training(
-            recipe, space=SPACE, architecture=ONE_CONVOLUTION, states=tmp_path, keep_going=lambda step: step < 4
-        )
-        == []
-    )
-    (resumed,) = run_training(recipe, space=SPACE, architecture=ONE_CONVOLUTION, states=tmp_path)
-    assert weights_hash(resumed.state_dict) == weights_hash(uninterrupted.state_dict)
-
-
 def test_training_saves_a_state_at_the_end_of_each_epoch(tmp_path):
     file_steps = []
 
@@ -194,15 +181,13 @@ def test_training_starts_from_given_weights():
         run_training(recipe, start=source.state_dict)
 
 
-def test_training_on_a_mixture_resumes(tmp_path):
+def test_training_of_a_cell_on_a_mixture_resumes(tmp_path):
     data = Mixture(IMAGES, make_images(seed=5), 0.3)
     recipe = make_recipe(augmentation="std")
-    (uninterrupted,) = train(SmallSpace(), "small", data, recipe, seed=1)
-    assert (
-        list(train(SmallSpace(), "small", data, recipe, seed=1, states=tmp_path, keep_going=lambda step: step < 2))
-        == []
-    )
-    (resumed,) = train(SmallSpace(), "small", data, recipe, seed=1, states=tmp_path)
+    (uninterrupted,) = train(SPACE, ONE_CONVOLUTION, data, recipe, seed=1)
+    stop = {"states": tmp_path, "keep_going": lambda step: step < 4}
+    assert list(train(SPACE, ONE_CONVOLUTION, data, recipe, seed=1, **stop)) == []
+    (resumed,) = train(SPACE, ONE_CONVOLUTION, data, recipe, seed=1, states=tmp_path)
     assert weights_hash(uninterrupted.state_dict) == weights_hash(resumed.state_dict)
 
 
@@ -254,7 +239,6 @@ def test_last_batch_of_one_image_is_an_error_if_batch_norm_rejects_it():
     run_training(make_recipe(epochs=1), images=images, space=SPACE, architecture=ONE_CONVOLUTION)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 class LinearSpace(SmallSpace):
     """A space whose network is a linear layer, returned by a function."""
 
@@ -272,7 +256,7 @@ def linear_network(n_outputs: int, n_inputs: int = 192) -> nn.Module:
 SHARED_NETWORK = linear_network(2)
 
 INVALID_NETWORKS = {
-    "too many outputs": (lambda n_classes: linear_network(n_classes + 2), r"shape \(8, 2\), got shape \(8, 4\)"),
+    "too many outputs": (lambda n_classes: linear_network(n_classes + 2), r"expected logits of shape"),
     "another image size": (lambda n_classes: linear_network(n_classes, 100), "it raised RuntimeError: mat1 and mat2"),
     "float16": (lambda n_classes: linear_network(n_classes).half(), "it raised RuntimeError"),
     "no parameters": (lambda n_classes: nn.Flatten(), "it has no parameters that can be trained"),
@@ -314,7 +298,8 @@ def test_initial_weights_from_numpy_and_python_generators_depend_on_the_seed():
     assert biases[0] == biases[1] != biases[2]
 
 
-def test_missing_device_is_rejected():
+def test_missing_device_is_rejected(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ConfigError, match="'cuda'"):
         run_training(make_recipe(), device="cuda")
 

@@ -279,12 +279,12 @@ def test_split_tar_errors_contain_the_missing_part(nats: Path, tmp_path: Path) -
     names = [part.name for part in parts]
     for part in parts[-2:]:  # the last part may contain only the padding at the end of the archive
         part.unlink()
-    with pytest.raises(CheckpointError, match=rf"in {names[-2]}, which follows {names[-3]} and is missing"):
+    with pytest.raises(CheckpointError, match=rf"follows {names[-3]} and is missing"):
         list(iter_weights(tmp_path / "download", indices=[5]))
-    with pytest.raises(CheckpointError, match=rf"rest of the records must be in {names[-2]}"):
+    with pytest.raises(CheckpointError, match=rf"rest of the records must be in the part that follows {names[-3]}"):
         list(iter_weights(tmp_path / "download"))
     parts[1].unlink()
-    with pytest.raises(CheckpointError, match=rf"in {names[1]}, which follows {names[0]} and is missing"):
+    with pytest.raises(CheckpointError, match=rf"follows {names[0]} and is missing"):
         list(iter_weights(tmp_path / "download", indices=[309]))
     parts[0].unlink()
     with pytest.raises(CheckpointError, match=rf"the first part {names[0]} is missing"):
@@ -321,30 +321,6 @@ def test_split_tar_reader_reads_only_the_requested_records(parts: list[Path], mo
     total_bytes = sum(part.stat().st_size for part in parts)
     list(iter_weights(parts[0], indices=[3], datasets=["cifar10"]))
     assert n_read_bytes < total_bytes / 2
-
-
-@pytest.mark.parametrize(
-    "entry_name", ["../000003.pickle.pbz2", "/etc/000003.pickle.pbz2", "a/../../000003.pickle.pbz2"]
-)
-def test_tar_reader_rejects_entries_outside_the_folder_of_the_archive(
-    nats: Path, tmp_path: Path, entry_name: str
-) -> None:
-    with tarfile.open(tmp_path / "evil.tar", "w") as archive:
-        entry = archive.gettarinfo(nats / "000003.pickle.pbz2")
-        entry.name = entry_name
-        with (nats / "000003.pickle.pbz2").open("rb") as stream:
-            archive.addfile(entry, stream)
-    with pytest.raises(CheckpointError, match="is outside the folder of the archive"):
-        list(iter_weights(tmp_path / "evil.tar"))
-
-
-def test_tar_reader_rejects_links(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "evil.tar", "w") as archive:
-        entry = tarfile.TarInfo("x/000003.pickle.pbz2")
-        entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        archive.addfile(entry)
-    with pytest.raises(CheckpointError, match="got a link"):
-        list(iter_weights(tmp_path / "evil.tar"))
 
 
 def test_find_parts_sorts_nested_parts_and_rejects_several_archives(tmp_path: Path) -> None:

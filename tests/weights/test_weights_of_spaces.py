@@ -17,7 +17,7 @@ from robust201.planning.loading import parse_config
 from robust201.planning.sweep_record import portable_fields
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.zoo.space import NETWORKS, ZooNetwork
-from robust201.submission.shipment import _find_paths
+from robust201.submission.ray_jobs import _find_paths
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
 from tests.runtime.test_extended_sweeps import write_parquet
@@ -81,7 +81,7 @@ def test_equal_ids_of_several_spaces_are_stored_separately(tmp_path: Path) -> No
         assert reopened.find_by_hash(index, "cifar10", record.sha256, space=space) == record
     lines = [json.loads(line) for line in store.manifest.read_text().splitlines()]
     assert "channels" not in lines[2]
-    with pytest.raises(CheckpointError, match=r"#21 cifar10 .*got only weights of the space file, nas.*, zoo\. Use a"):
+    with pytest.raises(CheckpointError, match=r"#21 cifar10 .*got only weights of the space file, nas.*, zoo\."):
         reopened.find(21, "cifar10", space="absent")
 
 
@@ -130,7 +130,7 @@ def test_sweep_evaluates_several_recipes_of_another_space(
         network={},
         checkpoints=None,
         weights={"path": str(tmp_path / "store"), "recipe": ["plain", "pgd7"]},
-        keys={"clean": {}, "fgsm": {"epsilons_255": [8]}},
+        keys={"clean": {}, "fgsm": {"epsilons": ["8/255"]}},
     )
     result = robust201("run", "--allow-code", sweep)
     assert result.code == 0, result.err

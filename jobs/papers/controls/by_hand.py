@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import time
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def perturb(
     """Attack images (B, C, H, W) as configured for a key; return the attacked images."""
     if key == "clean":
         return images
-    (epsilon,) = parameters.get("epsilons") or [value / 255 for value in parameters["epsilons_255"]]
+    (epsilon,) = (float(Fraction(str(value))) for value in parameters["epsilons"])
     if key.startswith("aa_"):
         adversary = attack_with_autoattack(key, parameters, model, epsilon)
         adversarial: torch.Tensor = adversary.run_standard_evaluation(images, labels, batch_size=BATCH)[0]

@@ -297,7 +297,7 @@ def choose_results(
     if dataset_name is None and len(all_results) == 1:
         return all_results[0]
     if dataset_name is None:
-        remedy = "Select one with --dataset"
+        remedy = "Select one with --data"
         remedy += ", or draw all figures of all datasets with `plot all`." if activity == "Drawing" else "."
         raise ConfigError(
             f"{activity} failed for {path}: the folder has results on {', '.join(names) or 'no dataset'}, and none was "

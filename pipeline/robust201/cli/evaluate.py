@@ -227,7 +227,7 @@ def read_keys(keys: str | None, settings: Sequence[str]) -> dict[str, dict[str, 
         if not (key and dot and parameter and equals and value):
             raise ConfigError(
                 f"Reading the command line failed for --set {setting!r}: it is not of the form KEY.PARAMETER=VALUE, "
-                "such as pgd.epsilons_255=8. Correct the option."
+                "such as pgd.epsilons=8/255. Correct the option."
             )
         if setting.partition("=")[0] in assigned_names:
             raise ConfigError(

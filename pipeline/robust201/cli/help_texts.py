@@ -46,7 +46,7 @@ EXAMPLES = {
     "status": ("robust201 status runs/demo/results --log 21/digits/pgd",),
     "merge": ("robust201 merge runs/a runs/b --out runs/all",),
     "submit ray": ("robust201 submit ray jobs/paper.yaml --detach",),
-    "submit slurm": ("robust201 submit slurm jobs/paper.yaml --partition gpu --time 24:00:00 --extra=--account=me",),
+    "submit slurm": ("robust201 submit slurm jobs/paper.yaml --time 24:00:00 --extra=--partition=gpu",),
     "verify": ("robust201 verify dataset --against published --tolerance 0.0005",),
     "export": (
         "robust201 export runs/paper --out dataset --parquet",
@@ -70,7 +70,6 @@ EXAMPLES = {
     "search": (
         "robust201 search dataset --table1",
         "robust201 search dataset --objective pgd:1 --methods local,evolution",
-        "robust201 search dataset --objective clean --distinct",
     ),
     "corrupt": ("robust201 corrupt --data digits --out corrupted --keys fog,frost",),
     "evaluate": (

@@ -46,7 +46,7 @@ DATASET_ARGUMENT = typer.Argument(
 )
 Dataset = Annotated[Path, DATASET_ARGUMENT]
 ImageDataset = Annotated[
-    str | None, typer.Option("--dataset", help="Image dataset to use, such as cifar10, if DATASET has several.")
+    str | None, typer.Option("--data", help="Image dataset to use, such as cifar10, if DATASET has several.")
 ]
 WeightsName = Annotated[
     str | None, typer.Option("--weights-name", help="Weights to use, if DATASET has several per architecture.")
@@ -60,7 +60,7 @@ AllowCode = Annotated[
 
 
 def explicit_options(context: typer.Context) -> dict[str, str]:
-    """Return the option, such as ``--dataset``, of every parameter that was set on the command line."""
+    """Return the option, such as ``--data``, of every parameter that was set on the command line."""
     options = {}
     for parameter in context.command.params:
         source = context.get_parameter_source(str(parameter.name))

@@ -39,20 +39,7 @@ def search(
     ] = None,
     queries: Annotated[int, typer.Option(min=1, help="Number of evaluations per run.")] = 300,
     runs: Annotated[int, typer.Option(min=1, max=10_000, help="Number of runs of each method.")] = 100,
-    report: Annotated[
-        str | None, typer.Option(help="Further accuracies to report for the best cells, separated by commas.")
-    ] = None,
-    report_on: Annotated[
-        str | None,
-        typer.Option(
-            "--report-on", help="Report accuracies on this image dataset, instead of the dataset of the search."
-        ),
-    ] = None,
-    distinct: Annotated[bool, typer.Option("--distinct", help="Treat isomorphic cells as the same cell.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
-    processes: Annotated[
-        int | None, typer.Option(min=1, help="Number of processes, at most one per CPU. Default: one per CPU.")
-    ] = None,
     weights: WeightsName = None,
     out: Annotated[Path | None, typer.Option("--out", help="Also write the table to this CSV file.")] = None,
     as_json: AsJson = False,
@@ -61,10 +48,10 @@ def search(
     from robust201.reader.dataset import RobustnessDataset
     from robust201.search.repeated_searches import TABLE1_OBJECTIVES, compare_with_paper, repeat_searches
 
-    if table1 and (objective or report):
+    if table1 and objective:
         raise ConfigError(
-            "Reading the command line failed for robust201 search: --table1 already sets the objectives and reports. "
-            "Remove --objective and --report, or remove --table1."
+            "Reading the command line failed for robust201 search: --table1 already sets the objectives. "
+            "Remove --objective or --table1."
         )
     if out is not None:
         check_output_file(out)
@@ -79,10 +66,6 @@ def search(
             n_queries=queries,
             n_runs=runs,
             seed=seed,
-            report=split_names(report),
-            report_on=report_on,
-            distinct=distinct,
-            processes=processes,
             on_progress=progress,
         )
     paper_comparison = compare_with_paper(reader, searches)
@@ -120,7 +103,7 @@ def _choose_dataset(reader: "RobustnessDataset", data: str | None) -> str:
         )
     raise ConfigError(
         f"Searching failed for {reader.path}: it has several image datasets: {', '.join(searchable_names)}. Choose one "
-        "with --dataset."
+        "with --data."
     )
 
 
@@ -129,10 +112,8 @@ def _show(searches: "Sequence[RepeatedSearch]") -> None:
     from robust201.search.repeated_searches import TABLE1_COLUMNS
 
     for repeated_search in searches:
-        dataset, reported_on = repeated_search.dataset, repeated_search.reported_on
-        report_note = "" if reported_on == dataset else f", reported on {reported_on}"
         title = (
-            f"Search on {dataset} {repeated_search.objective}{report_note}: {repeated_search.n_queries:,} queries, "
+            f"Search on {repeated_search.dataset} {repeated_search.objective}: {repeated_search.n_queries:,} queries, "
             f"{console.format_count(repeated_search.n_runs, 'run')}, {repeated_search.n_members:,} cells; "
             "mean and 95% interval, in percent"
         )
@@ -148,9 +129,7 @@ def _show(searches: "Sequence[RepeatedSearch]") -> None:
         ]
         console.show_table(title, ("", *headings, "runs at optimum"), [optimum, *rows])
     if searches and (absent_results := searches[0].absent):
-        console.say(
-            f"Not reported, because {searches[0].reported_on} lacks these results: {', '.join(absent_results)}."
-        )
+        console.say(f"Not reported, because {searches[0].dataset} lacks these results: {', '.join(absent_results)}.")
 
 
 def _format_with_interval(estimate: "MeanOverRuns") -> str:

@@ -64,10 +64,10 @@ def read_npz(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
             return {name: _check_numeric(archive[name]) for name in names}
 
 
-def _check_numeric(array: NDArray[Any]) -> NDArray[Any]:
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"an array of {array.dtype}, not of numbers")
-    return array
+def _check_numeric(content: Any) -> NDArray[Any]:
+    if not isinstance(content, np.ndarray) or content.dtype.kind not in "biuf":
+        raise ValueError(f"an array of {getattr(content, 'dtype', 'bytes')}, not of numbers")
+    return content
 
 
 @contextmanager

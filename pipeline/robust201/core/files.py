@@ -252,6 +252,15 @@ def _write_error(path: Path | str, error: OSError) -> StorageError:
     )
 
 
+@contextmanager
+def reporting_write_errors(path: Path) -> Iterator[None]:
+    """Convert an OSError while a file is written to a StorageError, or to a StorageFullError if the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        raise _write_error(path, error) from error
+
+
 LEFTOVER_SECONDS = 24 * 3600.0
 """Age at which a temporary file is considered abandoned by a killed process, since no write takes that long."""
 
@@ -369,10 +378,8 @@ def sole_writer(folder: Path, operation: str) -> Iterator[None]:
     path = folder / LOCK_FILE
     with contextlib.ExitStack() as stack:
         while True:
-            try:
+            with reporting_write_errors(path):
                 lock = stack.enter_context(open_file(path, None, "wb"))
-            except OSError as error:
-                raise _write_error(path, error) from error
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:

@@ -3,19 +3,18 @@
 A pickle is a program that imports every global it names. `load_torch` reads `torch.save` files with PyTorch's own list
 of allowed globals (``weights_only=True``). `load_pickle` has a short list for the other published pickles: NATS-Bench
 records (`NATS-tss-v1_0-3ffb9-full/{index:06d}.pickle.pbz2`), whose tensors contain whole `torch.save` files, and the
-Python 2 pickles of CIFAR and ImageNet16. The lists do not limit how much memory a file requests.
+Python 2 pickles of CIFAR and ImageNet16.
 """
 
 import io
 import pickle
 import re
-import struct
 import warnings
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from robust201.core.errors import CheckpointError, InputError
+from robust201.core.errors import CheckpointError, InputError, one_line
 
 _ALLOWED_GLOBALS = frozenset(
     {
@@ -29,48 +28,33 @@ _ALLOWED_GLOBALS = frozenset(
     }
 )
 
-# Errors that the unpickler, NumPy and torch raise on a damaged file.
-_DAMAGED_FILE_ERRORS = (
-    pickle.UnpicklingError,
-    EOFError,
-    OSError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    MemoryError,
-    RuntimeError,
-    ImportError,
-    AssertionError,
-    struct.error,
-)
-
 
 class _AllowListUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         # NumPy 2 renamed numpy.core; a file contains the name used by the NumPy that wrote it.
         module = re.sub(r"^numpy\.core\b", "numpy._core", module)
         if (module, name) == ("torch.storage", "_load_from_bytes"):
-            return _load_storage
+            # The published records contain a whole torch.save file here, which PyTorch would load without restriction.
+            return lambda raw: _load_tensors(io.BytesIO(raw))
         if f"{module}.{name}" not in _ALLOWED_GLOBALS or "." in name:
             raise pickle.UnpicklingError(f"GLOBAL {module}.{name}")
         return super().find_class(module, name)
 
 
-def _load_storage(raw: bytes) -> Any:
-    # The published records contain a whole torch.save file here; PyTorch itself would unpickle it without restriction.
+def _load_tensors(stream: BinaryIO) -> Any:
     import torch
 
-    return torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
+    with warnings.catch_warnings():
+        # torch warns about pickle protocols newer than its own; it raises an error for files it cannot read.
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.load(stream, map_location="cpu", weights_only=True)
 
 
 def _describe_damage(error: BaseException) -> str:
     """Return the name of the forbidden global that made reading fail, or the first line of another error."""
     if match := re.search(r"GLOBAL ([\w.]+)", str(error)):
         return f"a file that names {match[1].rstrip('.')}, whose code would be executed"
-    reason = (str(error).splitlines() or [""])[0] or type(error).__name__
-    return f"a truncated, damaged or unrelated file ({reason.rstrip('.')})"
+    return f"a truncated, damaged or unrelated file ({one_line((str(error).splitlines() or [''])[0] or error)})"
 
 
 def load_pickle(
@@ -87,7 +71,7 @@ def load_pickle(
     try:
         content = io.BytesIO(stream.read())  # to the end, where a compressed file has its checksum
         return _AllowListUnpickler(content, encoding=encoding).load()
-    except _DAMAGED_FILE_ERRORS as damage:
+    except Exception as damage:  # the errors of a damaged pickle are those of any function on the list
         raise error(
             f"Unpickling failed for {name}: expected a pickle of arrays and tensors, got {_describe_damage(damage)}. "
             "Get the file again from its publisher."
@@ -110,15 +94,15 @@ def is_torch_file(head: bytes) -> bool:
     return any(head[4:TORCH_MAGIC_BYTES]) and (is_pickle or head.startswith(_ZIP_MAGIC))
 
 
-def load_torch(stream: BinaryIO, name: str, *, what: str = "weights", error: type[InputError] = CheckpointError) -> Any:
+def load_torch(stream: BinaryIO, name: str) -> Any:
     """Read a `torch.save` file that contains only containers, tensors and NumPy float64 scalars.
 
     Tensors are loaded to the CPU. The scalars occur in NAS-Bench-201's records (`params`). NumPy 2 renamed the module
     of their constructor, but the published files contain the old name. The stream must be seekable and at the beginning
-    of the file. `what` names the content in error messages.
+    of the file.
 
     Raises:
-        InputError (its subclass `error`): the file names any other global, is TorchScript, or is truncated or damaged.
+        CheckpointError: the file names any other global, is TorchScript, or is truncated or damaged.
     """
     import torch
 
@@ -130,13 +114,11 @@ def load_torch(stream: BinaryIO, name: str, *, what: str = "weights", error: typ
         np.dtypes.Float64DType,
     ]
     try:
-        with torch.serialization.safe_globals(numpy_globals), warnings.catch_warnings():
-            # torch warns about pickle protocols newer than its own; it raises an error for files it cannot read.
-            warnings.simplefilter("ignore", UserWarning)
-            return torch.load(stream, map_location="cpu", weights_only=True)
-    except _DAMAGED_FILE_ERRORS as damage:
-        raise error(
-            f"Reading {what} failed for {name}: expected a torch.save file of containers and tensors, got "
+        with torch.serialization.safe_globals(numpy_globals):
+            return _load_tensors(stream)
+    except Exception as damage:  # PyTorch raises errors of many types for damaged files
+        raise CheckpointError(
+            f"Reading weights failed for {name}: expected a torch.save file of containers and tensors, got "
             f"{_describe_damage(damage)}. In a program that can load the file, save only its tensors (for a network: "
             "torch.save(network.state_dict(), 'weights.pth')), and use the new file."
         ) from damage

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from robust201.analysis.attack_flags import AttackFlag, KeyAndStrength, find_flags
 from robust201.core.errors import ConfigError, IncompleteError, InputError, ResultsError, StorageError
 from robust201.core.memory import give_back_freed_memory
 from robust201.core.records import ArchitectureId, EvaluationProtocol
@@ -31,7 +32,6 @@ from robust201.reader.weights_check import check_clean_accuracy
 from robust201.runtime.lease import Lease
 from robust201.runtime.preview import count_coverage, count_done
 from robust201.shards import Inventory, ShardFinding, ShardStore, requeue_shards
-from robust201.statistics.attack_flags import AttackFlag, KeyAndStrength, find_flags
 from robust201.statistics.weights_check import WeightsCheck
 
 _CACHE_BYTES = 256 << 20

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from robust201.analysis.attack_flags import AttackFlag
 from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.records import Unit
 from robust201.export.diff import read_result_set
@@ -20,7 +21,6 @@ from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.listings import CHECKSUM_FILE
 from robust201.reader.result_files import SWEEP_FILE, ResultFiles
 from robust201.reader.weights_check import check_recorded
-from robust201.statistics.attack_flags import AttackFlag
 from robust201.statistics.weights_check import WeightsCheck
 from robust201.tasks.columns import Values
 from robust201.tasks.measurements import check_values

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.result_files import kind_of, task_of
+from robust201.tasks import TASKS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,20 +24,14 @@ GRID = "#d6dbe1"
 CLEAN_COLOUR = "#8b949e"
 CHANCE_COLOUR = "#e0403f"
 OTHER_COLOUR = "#6e7781"
-KEY_COLOURS = {
-    "clean": CLEAN_COLOUR,
-    "aa_apgd-ce": "#d55e00",
-    "aa_square": "#b9770e",
-    "fgsm": "#1f83c4",
-    "pgd": "#009e73",
-}
+
+_GROUP_COLOURS = {"noise": "#1f83c4", "blur": "#009e73", "weather": "#b9770e", "digital": "#c2679b"}
+
 CORRUPTION_GROUPS = {
-    "noise": ("#1f83c4", ("gaussian_noise", "impulse_noise", "shot_noise")),
-    "blur": ("#009e73", ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur")),
-    "weather": ("#b9770e", ("brightness", "fog", "frost", "snow")),
-    "digital": ("#c2679b", ("contrast", "elastic_transform", "jpeg_compression", "pixelate")),
+    group: (colour, tuple(task.key for task in TASKS.values() if task.group == group))
+    for group, colour in _GROUP_COLOURS.items()
 }
-"""Colour and keys of each group of corruptions (Hendrycks and Dietterich, ICLR 2019)."""
+"""Colour and keys of each group of corruptions."""
 
 CONFIDENCE_COLOURS = ("#009e73", "#d55e00", "#1f83c4")
 """Colours in the order of `class_summaries.CONFIDENCES`."""
@@ -52,6 +47,8 @@ NETWORK_COLOURS = (
     *("#7f5fc4", "#a0522d", "#7fa83a", "#1b9aaa", "#8b949e"),
 )
 """Colours of networks, in order; the first are the colours of Okabe and Ito, without black and yellow."""
+
+_ATTACKS = list(dict.fromkeys(task.attack for task in TASKS.values() if task.attack))
 
 NETWORK_SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
 """Symbols of networks, used cyclically, so that neighbours in the legend differ in shape as well as in colour."""
@@ -80,14 +77,19 @@ MAX_WRITTEN_CLASSES = 12
 
 
 def key_colour(key: str) -> str:
-    """Return the colour of clean images, of an attack, or of a corruption's group."""
-    groups = {member: colour for colour, members in CORRUPTION_GROUPS.values() for member in members}
-    return KEY_COLOURS.get(key, groups.get(key, OTHER_COLOUR))
+    """Return the colour of clean images, of an attack in any norm, or of a corruption's group."""
+    task = task_of(key)
+    if task is None:
+        return OTHER_COLOUR
+    if task.attack:
+        return NETWORK_COLOURS[_ATTACKS.index(task.attack) % len(NETWORK_COLOURS)]
+    return _GROUP_COLOURS.get(task.group, CLEAN_COLOUR)
 
 
 def key_group(key: str) -> str:
     """Return the group of a corruption; for any other key, return the key itself."""
-    return {member: name for name, (_, members) in CORRUPTION_GROUPS.items() for member in members}.get(key, key)
+    task = task_of(key)
+    return key if task is None else task.group or key
 
 
 def sort_by_group(keys: list[str]) -> list[str]:

@@ -118,7 +118,7 @@ def save_plot(
     all_results = read_results(dataset.select(), mean=mean)
     if figure.is_across_datasets and data is not None:
         raise ConfigError(
-            f"Drawing {name} failed for dataset {data!r}: this figure shows all datasets together. Remove --dataset."
+            f"Drawing {name} failed for dataset {data!r}: this figure shows all datasets together. Remove --data."
         )
     results = (
         all_results[0] if figure.is_across_datasets and all_results else choose_results(all_results, data, dataset.path)

@@ -233,8 +233,8 @@ def check_selection(count: int, n_images: int, name: str) -> None:
     """Check that `count` images can be selected (see `select`)."""
     if not 1 <= count <= n_images:
         raise DatasetError(
-            f"Selecting images failed for {name}: expected a count from 1 to {n_images:,}, got {count:,}. "
-            "Correct the count: --images, `images.count`, or `images` of a measure in `keys`."
+            f"Selecting images failed for {name}: expected a count from 1 to {n_images:,}, got {count:,}. Correct the "
+            "count of images."
         )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import DatasetError
 from robust201.core.files import MAX_STATE_BYTES, read_file, read_text
 from robust201.core.records import Split
-from robust201.images.downloads.registry import SUMS_FILE, Checksum
+from robust201.images.downloads.registry import SUMS_FILE, Checksum, download
 from robust201.images.specs import UNKNOWN_COUNT, DatasetSpec
 
 _MAX_FILE_BYTES = 4 << 30
@@ -28,8 +28,8 @@ class LabelledImages(NamedTuple):
     decoder: Mapping[str, str] = MappingProxyType({})
 
 
-def read_verified(path: Path, checksum: Checksum | None) -> bytes:
-    """Read a whole file and check it against its published checksum, if there is one.
+def read_published(path: Path, download_name: str, *, verify: bool) -> bytes:
+    """Read a file of a download; with `verify`, check it against its published checksum.
 
     For CIFAR's binary version, only the checksum of the whole archive is published. The file is then compared with the
     hash that was recorded when the verified archive was unpacked.
@@ -43,7 +43,8 @@ def read_verified(path: Path, checksum: Checksum | None) -> bytes:
         raise DatasetError(
             f"Reading images failed for {path}: {error.strerror}. Check the path, or fetch the dataset again."
         ) from error
-    if checksum is not None:
+    checksum = download(download_name).members.get(path.name)
+    if verify and checksum is not None:
         if checksum.digest is None:
             checksum = Checksum("sha256", _recorded_sha256(path), checksum.size)
         hasher = checksum.hasher()
@@ -54,11 +55,9 @@ def read_verified(path: Path, checksum: Checksum | None) -> bytes:
 
 def _recorded_sha256(path: Path) -> str | None:
     sums_path = path.parent / SUMS_FILE
-    try:
-        sums = read_text(sums_path, MAX_STATE_BYTES)
-    except FileNotFoundError:
+    if not sums_path.exists():
         return None
-    digests_and_names = (line.split(maxsplit=1) for line in sums.splitlines())
+    digests_and_names = (line.split(maxsplit=1) for line in read_text(sums_path, MAX_STATE_BYTES).splitlines())
     return {fields[1]: fields[0] for fields in digests_and_names if len(fields) == 2}.get(path.name)
 
 
@@ -72,8 +71,19 @@ def check_count(path: Path, count: int, spec: DatasetSpec, split: Split) -> None
         )
 
 
-def check_labels(path: Path, labels: NDArray[np.integer], n_classes: int, *, first: int = 0) -> None:
-    """Check that every label in a file is the number of a class; `first` is the number of the first class.
+def as_labels(source: Path | str, labels: NDArray[Any], n_images: int) -> NDArray[np.int64]:
+    """Convert labels (N,) or (N, 1) of any integer type, one per image, to (N,) int64."""
+    if labels.dtype.kind not in "iu" or labels.shape not in {(n_images,), (n_images, 1)}:
+        raise DatasetError(
+            f"Reading labels failed for {source}: expected {n_images:,} integers, one per image, got {labels.dtype} of "
+            f"shape {labels.shape}. Use the class number of each image: `labels.astype(int)` for other types, "
+            "`labels.argmax(axis=1)` for one-hot vectors."
+        )
+    return labels.reshape(-1).astype(np.int64)
+
+
+def check_labels(source: Path | str, labels: NDArray[np.integer], n_classes: int, *, first: int = 0) -> None:
+    """Check that every label is the number of a class; `first` is the number of the first class.
 
     Raises:
         DatasetError: a label is out of range; the message contains the first row with an invalid label.
@@ -81,27 +91,36 @@ def check_labels(path: Path, labels: NDArray[np.integer], n_classes: int, *, fir
     invalid_rows = np.flatnonzero((labels < first) | (labels >= first + n_classes))
     if len(invalid_rows):
         raise DatasetError(
-            f"Reading labels failed for {path}: expected labels {first} to {first + n_classes - 1}, got "
-            f"{int(labels[invalid_rows[0]])} in row {invalid_rows[0]} ({len(invalid_rows):,} such rows). The file is "
-            "damaged or belongs to another dataset; check the name of the dataset, or the number of classes."
+            f"Reading labels failed for {source}: expected labels {first} to {first + n_classes - 1}, got "
+            f"{int(labels[invalid_rows[0]])} in row {invalid_rows[0]} ({len(invalid_rows):,} such rows). The labels "
+            "are damaged or belong to another dataset or model; correct the number of classes, or the labels."
         )
 
 
-def read_files(
-    spec: DatasetSpec,
-    folder: Path,
-    split: Split,
-    file_names: Iterable[str],
-    published_checksums: Mapping[str, Checksum] | None,
-    read: Callable[[Path, Checksum | None], LabelledImages],
-) -> LabelledImages:
-    """Read and concatenate the files of a split.
+def check_bright(source: Path | str, images: NDArray[np.uint8]) -> None:
+    """Reject 8-bit images without a pixel above 1, which were probably divided by 255."""
+    if images.max(initial=0) == 1:
+        raise DatasetError(
+            f"Reading images failed for {source}: the images are uint8, whose pixels range from 0 to 255, but no pixel "
+            "is above 1, so all images are nearly black. If pixels were divided by 255, multiply them by 255 before "
+            "they are converted to uint8, or pass them as float32 where floats are accepted."
+        )
 
-    `read` loads one file. If `published_checksums` has entries, the number of images is checked, too.
-    """
-    batches = [read(folder / name, published_checksums[name] if published_checksums else None) for name in file_names]
+
+def read_batches(
+    spec: DatasetSpec,
+    files: Iterable[Path],
+    split: Split,
+    download_name: str,
+    parse: Callable[[Path, bytes], LabelledImages],
+    *,
+    verify: bool,
+) -> LabelledImages:
+    """Read, parse and concatenate the files of a split; `verify` checks their checksums and the number of images."""
+    files = [*files]
+    batches = [parse(file, read_published(file, download_name, verify=verify)) for file in files]
     images = np.concatenate([batch.images for batch in batches])
     labels = np.concatenate([batch.labels for batch in batches])
-    if published_checksums:
-        check_count(folder, len(labels), spec, split)
+    if verify:
+        check_count(files[0].parent, len(labels), spec, split)
     return LabelledImages(images, labels)

@@ -13,10 +13,9 @@ import numpy as np
 
 from robust201.core.errors import DatasetError
 from robust201.core.records import Split
-from robust201.images.checks import LabelledImages, check_labels, read_files, read_verified
+from robust201.images.checks import LabelledImages, check_labels, read_batches
 from robust201.images.downloads import registry
-from robust201.images.downloads.registry import Checksum
-from robust201.images.pickled import read_batch
+from robust201.images.pickled import parse_batch
 from robust201.images.specs import DatasetSpec
 
 
@@ -35,6 +34,9 @@ class _Layout:
     files: Mapping[Split, tuple[str, ...]]
     label_field: int | str
     label_bytes: int = 0
+
+    def files_in(self, folder: Path, split: Split) -> list[Path]:
+        return [folder / name for name in self.files[split]]
 
 
 BINARY = {
@@ -83,8 +85,7 @@ def load_binary(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) ->
     layout = BINARY[spec.name]
     record_bytes = layout.label_bytes + 3 * spec.image_size**2
 
-    def read(file: Path, checksum: Checksum | None) -> LabelledImages:
-        content = read_verified(file, checksum)
+    def parse(file: Path, content: bytes) -> LabelledImages:
         if not content or len(content) % record_bytes:
             raise DatasetError(
                 f"Reading images failed for {file}: expected records of {record_bytes:,} bytes, got "
@@ -96,8 +97,7 @@ def load_binary(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) ->
         images = records[:, layout.label_bytes :].reshape(-1, 3, spec.image_size, spec.image_size)
         return LabelledImages(images, labels)
 
-    published_checksums = registry.download(layout.download).members if verify else None
-    return read_files(spec, path, split, layout.files[split], published_checksums, read)
+    return read_batches(spec, layout.files_in(path, split), split, layout.download, parse, verify=verify)
 
 
 def load_python(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
@@ -110,10 +110,9 @@ def load_python(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) ->
     """
     layout = PYTHON[spec.name]
 
-    def read(file: Path, checksum: Checksum | None) -> LabelledImages:
-        batch = read_batch(file, checksum, str(layout.label_field), spec.image_size)
+    def parse(file: Path, content: bytes) -> LabelledImages:
+        batch = parse_batch(file, content, str(layout.label_field), spec.image_size)
         check_labels(file, batch.labels, spec.n_classes)
         return batch
 
-    published_checksums = registry.download(layout.download).members if verify else None
-    return read_files(spec, path, split, layout.files[split], published_checksums, read)
+    return read_batches(spec, layout.files_in(path, split), split, layout.download, parse, verify=verify)

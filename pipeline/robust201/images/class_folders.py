@@ -7,22 +7,20 @@ can have the labels that they have among all thousand classes. Hidden files and 
 an image are ignored. Images other than JPEG and PNG are rejected instead of ignored, because torchvision reads them.
 """
 
-import json
 import os
 import re
-import reprlib
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter
 
-from robust201.core.errors import DatasetError, RobustWarning, one_line
+from robust201.core.errors import DatasetError, RobustWarning, describe_read_error, one_line
 from robust201.core.files import MAX_JSON_BYTES, read_file
 from robust201.core.records import MAX_CLASSES, Split
 from robust201.images.checks import check_count, check_labels
@@ -34,6 +32,7 @@ CLASS_NUMBERS_FILE = "labels.json"
 _SUPPORTED_SUFFIXES = (".jpg", ".jpeg", ".png")
 _UNSUPPORTED_SUFFIXES = (".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp")
 _MAX_FILE_BYTES = 256 << 20
+_LABELS_BY_NAME = TypeAdapter(dict[str, Annotated[int, Field(strict=True, ge=0, lt=MAX_CLASSES)]])
 _SPLIT_FOLDERS: dict[Split, tuple[str, ...]] = {"test": ("test", "val"), "train": ("train",)}
 
 
@@ -163,34 +162,21 @@ def _list_images(folder: Path) -> list[Path]:
 
 
 def _iter_images(folder: Path) -> Iterator[Path]:
-    """Yield the image files of a folder and its subfolders in torchvision's order, each file once.
-
-    Links are followed, except those that lead to another path of the same file or folder, or to a folder around this
-    one, whose images belong to other classes.
-    """
-    visited = set()
-    for parent, real_parent, file_names in sorted(_walk(folder)):
-        for file_name in sorted(file_names):
-            if file_name[0] != "." and file_name.lower().endswith(_SUPPORTED_SUFFIXES + _UNSUPPORTED_SUFFIXES):
-                file = os.path.join(parent, file_name)  # noqa: PTH118 - faster than Path, for a million files
-                real_file = os.path.realpath(file) if os.path.islink(file) else f"{real_parent}/{file_name}"  # noqa: PTH114
-                if real_file not in visited:
-                    visited.add(real_file)
-                    yield Path(file)
-
-
-def _walk(folder: Path) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield the path, the real path and the names of files of a folder and of each folder below it once."""
-    real_folder = folder.resolve()
-    visited = set()
+    """Yield the image files of a folder and its subfolders in torchvision's order; each folder is visited once."""
+    visited: set[str] = set()
+    walked = []
     for parent, subfolders, file_names in os.walk(folder, followlinks=True):
-        real_parent = Path(parent).resolve()
-        if real_parent in visited or real_parent in real_folder.parents:
+        real_parent = os.path.realpath(parent)
+        if real_parent in visited:  # through a link
             subfolders.clear()
             continue
         visited.add(real_parent)
         subfolders[:] = sorted(name for name in subfolders if name[0] != ".")
-        yield parent, str(real_parent), file_names
+        walked.append((parent, file_names))
+    for parent, file_names in sorted(walked):
+        for name in sorted(file_names):
+            if name[0] != "." and name.lower().endswith(_SUPPORTED_SUFFIXES + _UNSUPPORTED_SUFFIXES):
+                yield Path(parent, name)
 
 
 def _read_labels(folder: Path, class_names: tuple[str, ...]) -> dict[str, int] | None:
@@ -199,34 +185,13 @@ def _read_labels(folder: Path, class_names: tuple[str, ...]) -> dict[str, int] |
     if not path.exists():
         return None
     try:
-        labels_by_name = json.loads(
-            read_file(path, MAX_JSON_BYTES).decode("utf-8-sig"), object_pairs_hook=_dict_with_unique_keys
-        )
-        if not isinstance(labels_by_name, dict):
-            raise TypeError(f"a {type(labels_by_name).__name__}")  # noqa: TRY301 - the except clause writes the message
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+        labels_by_name = _LABELS_BY_NAME.validate_json(read_file(path, MAX_JSON_BYTES).decode("utf-8-sig"))
+        return {name: labels_by_name[name] for name in class_names}
+    except (OSError, ValueError, KeyError) as error:
         raise DatasetError(
-            f"Reading labels failed for {path}: the file is not a JSON object ({one_line(error)}). Correct "
-            "or remove it."
+            f"Reading labels failed for {path}: expected a JSON object with a whole number from 0 to {MAX_CLASSES - 1} "
+            f"for every class folder, got another content ({describe_read_error(error)}). Correct or remove the file."
         ) from error
-    for name in class_names:
-        label = labels_by_name.get(name)
-        if not isinstance(label, int) or isinstance(label, bool) or not 0 <= label < MAX_CLASSES:
-            raise DatasetError(
-                f"Reading labels failed for {path}: expected a whole number from 0 to {MAX_CLASSES - 1} for the "
-                f"class folder {name!r}, got {'none' if label is None else reprlib.repr(label)}. Number every class "
-                "folder, or remove the file."
-            )
-    return {name: labels_by_name[name] for name in class_names}
-
-
-def _dict_with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a dict, or raise ValueError for duplicate keys, because JSON readers would keep only the last value."""
-    unique = dict(pairs)
-    if len(unique) != len(pairs):
-        duplicate = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise ValueError(f"{duplicate!r} occurs twice")
-    return unique
 
 
 def _read_image(file: Path) -> bytes:

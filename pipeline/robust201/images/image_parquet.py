@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from robust201.core.errors import DatasetError
+from robust201.core.errors import DatasetError, one_line
 from robust201.core.files import check_file
 from robust201.core.records import MAX_CLASSES, Split
 from robust201.images.checks import LabelledImages, check_labels
@@ -36,17 +37,17 @@ def load_parquet(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -
         DatasetError: the file is not Parquet, a column is missing or has the wrong type, an image cannot be decoded or
             has the wrong size, or a label is out of range; the message contains the first such row.
     """
-    table = _read_columns(path)
-    labels = np.asarray(table["label"].to_numpy(), dtype=np.int64)
+    images, labels = _read_columns(path)
     check_labels(path, labels, spec.n_classes or MAX_CLASSES)
     decoder = ImageDecoder(spec)
-    encoded = ((f"{path}, row {row}", cell.as_py) for row, cell in enumerate(table["image"]))
-    images = decoder.decode_all(encoded, len(labels))
-    # Without a resize rule, the protocol omits the decoder libraries, so that the ids of older results stay valid.
-    return LabelledImages(images, labels, {} if spec.resize is None else decoder.libraries)
+    encoded = ((f"{path}, row {row}", cell.as_py) for row, cell in enumerate(images))
+    pixels = decoder.decode_all(encoded, len(labels))
+    # Without a resize rule, the protocol omits the decoder libraries.
+    return LabelledImages(pixels, labels, {} if spec.resize is None else decoder.libraries)
 
 
-def _read_columns(path: Path) -> Any:
+def _read_columns(path: Path) -> tuple[Any, NDArray[np.int64]]:
+    """Return the column of encoded images and the labels of a file without missing values."""
     import pyarrow as pa
     from pyarrow import compute as pc
     from pyarrow import parquet
@@ -54,16 +55,8 @@ def _read_columns(path: Path) -> Any:
     try:
         check_file(path)
         with parquet.ParquetFile(path) as file:
-            schema = file.schema_arrow
-            types = {field.name: field.type for field in schema}
-            image_column = "img" if "img" in types and "image" not in types else "image"
-            if image_column == "img":
-                types["image"] = types["img"]
-            _check_columns(path, types)
-            table = file.read(columns=[image_column, "label"]).select([image_column, "label"])
-            table = table.rename_columns(["image", "label"])
-            if pa.types.is_struct(types["image"]):
-                table = table.set_column(0, "image", pc.struct_field(table["image"], "bytes"))
+            image_column = _find_image_column(path, file.schema_arrow)
+            table = file.read(columns=[image_column, "label"])
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise DatasetError(
@@ -72,36 +65,41 @@ def _read_columns(path: Path) -> Any:
         ) from error
     if not table.num_rows:
         raise DatasetError(f"Reading images failed for {path}: the file has no rows. Check the path.")
-    for name in ("image", "label"):
-        is_null = table[name].is_null().to_numpy(zero_copy_only=False)
+    cells, labels = table[image_column], table["label"]
+    images = pc.struct_field(cells, "bytes") if pa.types.is_struct(cells.type) else cells
+    for column, values, name in ((cells, images, image_column), (labels, labels, "label")):
+        is_null = values.is_null().to_numpy(zero_copy_only=False)
         if is_null.any():
+            row = int(is_null.argmax())
             raise DatasetError(
-                f"Reading images failed for {path}: column {name!r} has no value in row {int(is_null.argmax())} "
-                f"({int(is_null.sum()):,} such rows). Write the file again without these rows."
+                f"Reading images failed for {path}: column {name!r} has no value in row {row} "
+                f"({int(is_null.sum()):,} such rows), but {one_line(column[row].as_py(), 80)}. Write the bytes of all "
+                "images and all labels into the file, or use a folder of images per class."
             )
-    return table
+    return images, np.asarray(labels.to_numpy(), np.int64)
 
 
-def _check_columns(path: Path, arrow_types: dict[str, Any]) -> None:
+def _find_image_column(path: Path, schema: Any) -> str:
+    """Return the name of the column of images, after checking the types of both columns."""
     import pyarrow as pa
 
-    def is_binary(arrow_type: Any) -> bool:
+    def is_bytes(arrow_type: Any) -> bool:
         return bool(pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type))
 
-    def bytes_type(arrow_type: Any) -> Any:
-        has_bytes = pa.types.is_struct(arrow_type) and arrow_type.get_field_index("bytes") >= 0
-        return arrow_type.field("bytes").type if has_bytes else arrow_type
-
-    expected = {
-        "image": ("bytes", lambda arrow_type: is_binary(bytes_type(arrow_type))),
-        "label": ("integers", pa.types.is_integer),
-    }
-    for name, (type_name, is_accepted) in expected.items():
-        if name not in arrow_types or not is_accepted(arrow_types[name]):
-            got = (
-                f"{name}: {arrow_types[name]}" if name in arrow_types else f"columns {', '.join(arrow_types) or 'none'}"
-            )
-            raise DatasetError(
-                f"Reading images failed for {path}: expected a column {name!r} of {type_name}, got {got}. "
-                "Write the file with columns 'image' (JPEG or PNG bytes) and 'label' (integers)."
-            )
+    types = dict(zip(schema.names, schema.types, strict=True))
+    image_column = "img" if "img" in types and "image" not in types else "image"
+    image_type = types.get(image_column, pa.null())
+    if pa.types.is_struct(image_type) and image_type.get_field_index("bytes") >= 0:
+        image_type = image_type.field("bytes").type
+    if is_bytes(image_type) and pa.types.is_integer(types.get("label", pa.null())):
+        return image_column
+    other_labels = [name for name, arrow_type in types.items() if "label" in name and pa.types.is_integer(arrow_type)]
+    remedy = (
+        f"Rename the column {other_labels[0]!r} to 'label'."
+        if is_bytes(image_type) and "label" not in types and other_labels
+        else "Write the file with these columns."
+    )
+    raise DatasetError(
+        f"Reading images failed for {path}: expected the columns 'image' (JPEG or PNG bytes) and 'label' (integers), "
+        f"got {', '.join(f'{name} ({arrow_type})' for name, arrow_type in types.items()) or 'none'}. {remedy}"
+    )

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from robust201.core.errors import DatasetError
 from robust201.core.records import Split
-from robust201.images.checks import LabelledImages, check_labels, read_files
+from robust201.images.checks import LabelledImages, check_labels, read_batches
 from robust201.images.downloads import registry
-from robust201.images.downloads.registry import Checksum
-from robust201.images.pickled import read_batch
+from robust201.images.pickled import parse_batch
 from robust201.images.specs import DatasetSpec
 
 _N_FILE_CLASSES = 1000
@@ -40,14 +39,14 @@ def load_imagenet16(spec: DatasetSpec, path: Path, split: Split, *, verify: bool
         DatasetError: a file is missing or damaged, or has the wrong MD5 or a label outside 1 to 1000.
     """
 
-    def read(file: Path, checksum: Checksum | None) -> LabelledImages:
-        batch = read_batch(file, checksum, "labels", spec.image_size)
+    def parse(file: Path, content: bytes) -> LabelledImages:
+        batch = parse_batch(file, content, "labels", spec.image_size)
         check_labels(file, batch.labels, _N_FILE_CLASSES, first=1)
         is_in_subset = batch.labels <= spec.n_classes
         return LabelledImages(batch.images[is_in_subset], batch.labels[is_in_subset] - 1)
 
-    published_checksums = registry.download(spec.name).members if verify else None
-    images_of_subset = read_files(spec, path, split, _FILES[split], published_checksums, read)
+    files = [path / name for name in _FILES[split]]
+    images_of_subset = read_batches(spec, files, split, spec.name, parse, verify=verify)
     if not len(images_of_subset.labels):
         raise DatasetError(
             f"Reading images failed for {path}: the files have no images with labels 1 to {spec.n_classes}. "

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from robust201.core.arrays import read_npy, read_npz
 from robust201.core.errors import DatasetError, one_line
 from robust201.core.records import MAX_CLASSES, Split
-from robust201.images.checks import LabelledImages, check_count, check_labels
+from robust201.images.checks import LabelledImages, as_labels, check_bright, check_count, check_labels
 from robust201.images.specs import UNKNOWN_COUNT, DatasetSpec
 
 _ARRAYS = ("images", "labels")
@@ -35,17 +35,12 @@ def load_npz(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> La
             label is out of range.
     """
     arrays = _read_arrays(path)
-    images, labels = _move_channels_first(path, arrays["images"], spec), arrays["labels"]
-    if labels.dtype.kind not in "iu" or labels.shape not in {(len(images),), (len(images), 1)}:
-        raise DatasetError(
-            f"Reading labels failed for {path}: expected {len(images):,} integers, one per image, got "
-            f"{labels.dtype} of shape {labels.shape}. Correct the array `labels`."
-        )
-    labels = labels.reshape(-1)
+    images = _move_channels_first(path, arrays["images"], spec)
+    labels = as_labels(path, arrays["labels"], len(images))
     if verify:
         check_count(path, len(images), spec, split)
     check_labels(path, labels, spec.n_classes or MAX_CLASSES)
-    return LabelledImages(images, labels.astype(np.int64))
+    return LabelledImages(images, labels)
 
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -77,12 +72,7 @@ def _move_channels_first(path: Path, images: NDArray[Any], spec: DatasetSpec) ->
             f"Reading images failed for {path}: expected uint8 images (N, {side}, {side}, {n_channels}) or (N, "
             f"{n_channels}, {side}, {side}), got {images.dtype} {images.shape}. {remedy}"
         )
-    if images.max(initial=0) == 1:
-        raise DatasetError(
-            f"Reading images failed for {path}: the images are uint8, whose pixels range from 0 to 255, but no pixel "
-            "is above 1, so all images are nearly black. If pixels were divided by 255, multiply them by 255 before "
-            "they are converted to uint8."
-        )
+    check_bright(path, images)
     if has_channels_first and has_channels_last and n_channels > 1:
         raise DatasetError(
             f"Reading images failed for {path}: shape {images.shape} is ambiguous, since the channels may be axis 1 or "

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError, RobustWarning
 from robust201.core.records import NO_NORMALISATION, ImageSet
+from robust201.images.checks import as_labels, check_bright, check_labels
 
 _ROUNDING_TOLERANCE = 1e-3
 """Floats count as 8-bit pixels if each of them, times 255, is at most this far from an integer. The rounding error of
@@ -69,7 +70,7 @@ def as_image_set(images: Any, labels: Any) -> ImageSet:
     return ImageSet(
         dataset="images",
         images=array,
-        labels=_as_labels(labels, len(array)),
+        labels=as_labels("`labels`", _as_array(labels, "labels"), len(array)),
         indices=np.arange(len(array)),
         n_classes=0,
         normalisation=NO_NORMALISATION.of_channels(array.shape[1]),
@@ -86,13 +87,7 @@ def check_label_range(labels: NDArray[np.int64], n_classes: int) -> None:
     Warns:
         RobustWarning: no label is in the upper half of the model's classes, as on CIFAR-10 with an ImageNet model.
     """
-    invalid_rows = np.flatnonzero((labels < 0) | (labels >= n_classes))
-    if len(invalid_rows):
-        raise DatasetError(
-            f"Reading labels failed for image {invalid_rows[0]}: expected 0 to {n_classes - 1}, because the model has "
-            f"{n_classes} classes, got {labels[invalid_rows[0]]} ({len(invalid_rows):,} such labels). "
-            "Correct the labels or the model."
-        )
+    check_labels(f"a model of {n_classes} classes", labels, n_classes)
     labels_bound = int(labels.max()) + 1 if len(labels) else 0
     if len(labels) >= _MIN_IMAGES_TO_COMPARE_CLASSES and labels_bound <= n_classes // 2:
         warnings.warn(
@@ -118,11 +113,7 @@ def _as_array(values: Any, argument_name: str) -> NDArray[Any]:
 
 def _as_pixels(pixels: NDArray[Any]) -> NDArray[Any]:
     if pixels.dtype == np.uint8:
-        if pixels.max() == 1:
-            raise DatasetError(
-                "Reading arguments failed for `images`: they are uint8, whose pixels range from 0 to 255, but no pixel "
-                "is above 1, so all images are nearly black. If pixels were divided by 255, pass them as float32."
-            )
+        check_bright("`images`", pixels)
         return pixels
     if pixels.dtype not in (np.float32, np.float64):
         raise DatasetError(
@@ -148,16 +139,3 @@ def _as_pixels(pixels: NDArray[Any]) -> NDArray[Any]:
     rounded_pixels = scaled_pixels.round()
     are_8_bits = bool((np.abs(scaled_pixels - rounded_pixels) <= _ROUNDING_TOLERANCE).all())
     return rounded_pixels.astype(np.uint8) if are_8_bits else pixels.astype(np.float32)
-
-
-def _as_labels(labels: Any, n_images: int) -> NDArray[np.int64]:
-    array = _as_array(labels, "labels")
-    if array.shape == (n_images, 1):
-        array = array[:, 0]
-    if array.dtype.kind not in "iu" or array.shape != (n_images,):
-        raise DatasetError(
-            f"Reading arguments failed for `labels`: expected {n_images:,} integers, one per image, "
-            f"got {array.dtype} of shape {array.shape}. Pass the class number of each image: "
-            "`labels.astype(int)` for other types, `labels.argmax(axis=1)` for one-hot vectors."
-        )
-    return array.astype(np.int64)

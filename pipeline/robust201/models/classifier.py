@@ -4,7 +4,8 @@ import copy
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from functools import partial
+from typing import TypeVar, cast
 
 import torch
 from torch import nn
@@ -14,11 +15,24 @@ from torch.utils.checkpoint import checkpoint
 from robust201.core.errors import EvaluationError, NetworkError
 from robust201.core.precision import Precision
 from robust201.core.records import Normalisation
+from robust201.models.batch_sizes import BatchSizes
 from robust201.models.device import check_device, feature_map_dtype
 from robust201.models.model import CompiledNetwork, Objective
 from robust201.models.watch import Watch, is_transformed
 
 _Network = TypeVar("_Network", bound=nn.Module)
+
+_N_PROBED_IMAGES = 4
+"""Maximum number of images on which gradients are compared with changes of the logits."""
+
+_PROBE_STEP = 4 / 255
+"""Change of each pixel towards grey in this comparison."""
+
+_MAX_CHANGE_RATIO = 100.0
+"""Maximum change of the logits relative to the change that a gradient allows. Kinks of ReLUs cause far less."""
+
+_MIN_CHANGE = 1e-3
+"""Minimum change, relative to the largest logit, that rounding in float32 does not cause."""
 
 
 def cast_convolutions(network: _Network, dtype: torch.dtype) -> _Network:
@@ -63,7 +77,8 @@ def _describe_output(output: object) -> str:
         return f"{str(output.dtype).removeprefix('torch.')} {tuple(output.shape)}"
     named_elements = _elements_of(output)
     if not named_elements:
-        return f"an object of type {type(output).__name__}"
+        shape = getattr(output, "shape", None)
+        return f"an object of type {type(output).__name__}{'' if shape is None else f' of shape {shape}'}"
     elements = ", ".join(f"{name}: {_describe_output(element)}" for name, element in named_elements.items())
     return f"{type(output).__name__} ({elements})"
 
@@ -80,12 +95,14 @@ def _elements_of(output: object) -> dict[str, object]:
 
 
 def _wrapping_advice(output: object) -> str:
-    selection = next(
-        (name for name, element in _elements_of(output).items() if "logits" in name and element is not None), "[0]"
-    )
+    if output is None:
+        return "End its forward with a `return` of the logits."
+    selections = [name for name, element in _elements_of(output).items() if isinstance(element, torch.Tensor)]
+    selections.sort(key=lambda name: "logits" not in name)
+    result = f"self.network(images){selections[0]}" if selections else "torch.as_tensor(self.network(images))"
     return (
         "Wrap the network in a torch.nn.Module whose forward returns the logits alone, such as "
-        f"`return self.network(images){selection}` if the logits are there."
+        f"`return {result}` if these are the logits."
     )
 
 
@@ -97,8 +114,8 @@ class Classifier(nn.Module):
         normalisation: per-channel mean and standard deviation.
         n_classes: number of classes C.
         device: device to compute on.
-        micro_batch: maximum number of images per pass, to limit the memory; None for no limit. It is not part of the
-            protocol (the settings that determine a result), because random numbers do not depend on it.
+        batch_sizes: numbers of images per pass; None for the usual ones of the device. They are not part of the
+            protocol (the settings that determine a result), because random numbers do not depend on them.
         precision: arithmetic of the network (`core.precision.PRECISIONS`). ``bf16`` uses a copy of the network and
             bfloat16 images; the network must keep this dtype up to its float32 head, as in
             `spaces.nasbench201.network.Network`. ``tf32`` requires `models.device.configure_torch`.
@@ -111,7 +128,7 @@ class Classifier(nn.Module):
     Attributes:
         compiler: function that compiles the network in its current state for a device, or returns None if it cannot;
             None for networks without a compiled form.
-        last_batch_size: number of images in the largest pass of the last call.
+        batch_sizes: numbers of images per pass.
         notices: warnings that accuracies of the network are doubtful, from `models.network_check`.
 
     Raises:
@@ -128,7 +145,7 @@ class Classifier(nn.Module):
         n_classes: int,
         *,
         device: torch.device | str = "cpu",
-        micro_batch: int | None = None,
+        batch_sizes: BatchSizes | None = None,
         precision: Precision = "fp32",
         dtype: torch.dtype = torch.float32,
         channels_last: bool = False,
@@ -150,9 +167,8 @@ class Classifier(nn.Module):
                 if isinstance(module, nn.Conv2d):
                     module.weight.data = module.weight.data.contiguous(memory_format=self._layout)
         self.n_classes = n_classes
-        self.micro_batch = micro_batch
+        self.batch_sizes = batch_sizes or BatchSizes.on(torch.device(device))
         self.compiler: Callable[[nn.Module, torch.device], CompiledNetwork | None] | None = None
-        self._batch_sizes = [0]  # a list, which copies of `watched` share
         self.notices: tuple[str, ...] = ()
         self._watch: Watch | None = None
         self._is_differentiable: bool | None = None
@@ -162,14 +178,6 @@ class Classifier(nn.Module):
         self.requires_grad_(requires_grad=False)
         self.eval()
         self.to(device)
-
-    @property
-    def last_batch_size(self) -> int:
-        return self._batch_sizes[0]
-
-    @last_batch_size.setter
-    def last_batch_size(self, n_images: int) -> None:
-        self._batch_sizes[0] = n_images
 
     @property
     def device(self) -> torch.device:
@@ -190,16 +198,31 @@ class Classifier(nn.Module):
         return logits
 
     def _has_gradient(self, pixels: torch.Tensor) -> bool:
-        """Return whether the logits have a gradient with respect to the pixels, from a pass of one image.
+        """Return whether the logits of some images have a gradient that explains how they change with the pixels.
 
         Only computing the gradient tells: `requires_grad` may stem from hidden parameters, and operations without a
-        derivative, such as quantised ones, are nodes of autograd's graph.
+        derivative, such as quantised ones, are nodes of autograd's graph. A network that is partly detached has a
+        gradient, but its logits change far more than the gradient allows.
         """
-        image = pixels[:1].detach().clone().requires_grad_()
-        logits = self._network_logits(image)
+        n_images = min(_N_PROBED_IMAGES, self.batch_sizes.limit or len(pixels))
+        images = pixels[:n_images].detach().clone().requires_grad_()
+        logits = self._network_logits(images)
+        weights = torch.linspace(-1, 1, logits.shape[-1], device=logits.device)  # a sum of probabilities is constant
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns about operations without a derivative
-            return logits.requires_grad and torch.autograd.grad(logits.sum(), [image], allow_unused=True)[0] is not None
+            if not logits.requires_grad:
+                return False
+            gradients = torch.autograd.grad((logits * weights).sum(), [images], allow_unused=True)
+        gradient = cast("torch.Tensor | None", gradients[0])
+        if gradient is None or self.precision != "fp32" or self.dtype in {torch.float16, torch.bfloat16}:
+            return gradient is not None
+        with torch.no_grad():
+            logits_nearby = self._network_logits(images + (0.5 - images).sign() * _PROBE_STEP)
+            change = ((logits_nearby - logits) * weights).sum(dim=1).abs().sum()
+            allowed_change = _MAX_CHANGE_RATIO * _PROBE_STEP * gradient.abs().sum()
+            rounding = _MIN_CHANGE * logits.abs().amax(dim=1).sum()
+            # A gradient of exactly 0 is no sign, because ReLUs may be inactive. NaN, which `Watch` finds, is not above.
+            return not bool((change > allowed_change + rounding) & (allowed_change > 0))
 
     def _reject_hidden_gradient(self, pixels: torch.Tensor, logits: torch.Tensor) -> None:
         """Reject a network whose logits depend on the image but have no gradient, because it would seem robust."""
@@ -209,8 +232,9 @@ class Classifier(nn.Module):
         if not self._is_constant:
             raise EvaluationError(
                 f"Computing a gradient failed for {type(self.network).__name__}: its logits depend on the images, but "
-                "have no gradient (because of torch.no_grad, detach or another library). Gradient attacks would make "
-                "the network look robust. Correct the network, or use only attacks without gradients."
+                "have no gradient, or one that is far too small (because of torch.no_grad, detach or another library). "
+                "Gradient attacks would make the network look robust. Correct the network, or use only attacks without "
+                "gradients."
             )
 
     def watched(self, watch: Watch) -> "Classifier":
@@ -229,25 +253,24 @@ class Classifier(nn.Module):
             Logits (B, C) float32, differentiable with respect to the pixels.
         """
         if self._watch is not None:
-            return self._watch.observe(self._logits_in_chunks, pixels)
-        return self._logits_in_chunks(pixels)
+            return self._watch.observe(self._logits_in_batches, pixels)
+        return self._logits_in_batches(pixels)
 
-    def _logits_in_chunks(self, pixels: torch.Tensor) -> torch.Tensor:
+    def _logits_in_batches(self, pixels: torch.Tensor) -> torch.Tensor:
         needs_gradient = torch.is_grad_enabled() and pixels.requires_grad
         # Inside a transform of `torch.func`, the gradient of a pass cannot be computed separately.
         if self._is_differentiable is None and needs_gradient and not is_transformed():
             self._is_differentiable = self._has_gradient(pixels)
-        self._batch_sizes[0] = min(len(pixels), self.micro_batch or len(pixels))
-        if self.micro_batch is None or len(pixels) <= self.micro_batch:
-            return self._logits(pixels)
-        chunks = torch.split(pixels, self.micro_batch)
-        if torch.is_grad_enabled() and pixels.requires_grad:
-            # Checkpointing recomputes each chunk in the backward pass, so the activations of only one chunk are in
+        batches = self.batch_sizes.split(len(pixels), gradient=needs_gradient)
+        compute: Callable[[torch.Tensor], torch.Tensor] = self._logits
+        if needs_gradient and len(batches) > 1:
+            # Checkpointing recomputes each batch in the backward pass, so the activations of only one batch are in
             # memory. A network in evaluation mode uses no random numbers, so there is no random state to preserve.
-            return torch.cat(
-                [checkpoint(self._logits, chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
-            )
-        return torch.cat([self._logits(chunk) for chunk in chunks])
+            compute = partial(checkpoint, self._logits, use_reentrant=False, preserve_rng_state=False)
+        logits = [batch.without_padding(compute(batch.rows(pixels))) for batch in batches]
+        if not logits:
+            return self._logits(pixels)
+        return logits[0] if len(logits) == 1 else torch.cat(logits)
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():

@@ -143,6 +143,14 @@ def device_memory(device: torch.device) -> tuple[int, int] | None:
     return free_bytes + torch.cuda.memory_reserved(device), total_bytes
 
 
+def peak_bytes(device: torch.device, compute: Callable[[], object]) -> int:
+    """Return the GPU memory that a function needs at once, in bytes, in addition to what is allocated."""
+    torch.cuda.reset_peak_memory_stats(device)
+    n_allocated = torch.cuda.memory_allocated(device)
+    compute()
+    return torch.cuda.max_memory_allocated(device) - n_allocated
+
+
 def free_cached_memory(device: torch.device) -> None:
     """Return the memory that PyTorch keeps for later tensors to a GPU."""
     if is_gpu(device):

@@ -1,4 +1,4 @@
-"""Detect and undo changes that user code makes to a network."""
+"""Detect and undo changes to a network's parameters, buffers and modes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ class NetworkGuard:
     def __init__(self, network: nn.Module) -> None:
         self._network = network
         self._modes = [(module, module.training) for module in network.modules()]
-        self._tensors = {name: (tensor, tensor.detach().clone()) for name, tensor in _tensors(network)}
+        self._tensors = {name: (tensor, tensor.detach().clone()) for name, tensor in named_tensors(network)}
 
     @contextmanager
     def check_unchanged(self, caller: str) -> Iterator[None]:
@@ -33,7 +33,7 @@ class NetworkGuard:
         try:
             yield
         finally:
-            changed_names = self._restore_changes()
+            changed_names = self.restore()
         if changed_names:
             further_changes = f" and {len(changed_names) - 1:,} more tensors or modes" if len(changed_names) > 1 else ""
             raise EvaluationError(
@@ -41,14 +41,18 @@ class NetworkGuard:
                 "instead (copy.deepcopy)."
             )
 
-    def _restore_changes(self) -> list[str]:
-        current_tensors = dict(_tensors(self._network))
+    def restore(self) -> list[str]:
+        """Undo all changes, and return the names of what was changed."""
+        current_tensors = dict(named_tensors(self._network))
         changed_names = [name for name in current_tensors if name not in self._tensors]
         for name, (tensor, original) in self._tensors.items():
             if current_tensors.get(name) is not tensor or not has_same_bits(tensor, original):
                 changed_names.append(name)
                 owner = self._network.get_submodule(name.rpartition(".")[0])
-                tensor.data = original.clone()
+                if tensor.shape == original.shape and tensor.dtype == original.dtype:
+                    tensor.data.copy_(original)  # in place, because other tensors may share the memory
+                else:
+                    tensor.data = original.clone()
                 setattr(owner, name.rpartition(".")[2], tensor)
         for module, was_training in self._modes:
             if module.training != was_training:
@@ -57,7 +61,8 @@ class NetworkGuard:
         return changed_names
 
 
-def _tensors(network: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def named_tensors(network: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the parameters and buffers of a network with their names."""
     return chain(network.named_parameters(), network.named_buffers())
 
 

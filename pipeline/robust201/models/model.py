@@ -5,6 +5,8 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 
+from robust201.models.batch_sizes import BatchSizes
+
 Objective: TypeAlias = Callable[[torch.Tensor, slice], torch.Tensor]
 """Function that returns one value per image (b,), given logits (b, C) float32 and the slice of their images.
 
@@ -48,26 +50,29 @@ class Model(Protocol):
         ...
 
 
+class SizedModel(Model, Protocol):
+    """A model with its batch sizes."""
+
+    @property
+    def batch_sizes(self) -> BatchSizes:
+        """Numbers of images per pass."""
+        ...
+
+
 class CompiledNetwork(Model, Protocol):
     """A network rewritten for speed, whose results equal those of the original within rounding.
 
     Attributes:
         device: device of the network.
-        chunk: maximum number of images per pass; None for no limit.
-        last_batch_size: number of images in the largest pass of the last call.
+        batch_sizes: numbers of images per pass.
     """
 
     device: torch.device
-    chunk: int | None
-    last_batch_size: int
+    batch_sizes: BatchSizes
 
     @property
     def is_constant(self) -> bool:
         """Whether the output does not depend on the input, so that passes compute nothing."""
-        ...
-
-    def sample_bytes(self, image_size: int, *, gradient: bool) -> int:
-        """Return an upper bound on the bytes of memory that one sample needs in a pass."""
         ...
 
 

@@ -5,9 +5,7 @@ agree.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
-from itertools import chain
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,10 +15,9 @@ from torch import nn
 from robust201.core.errors import EvaluationError, NetworkError, RobustWarning, one_line
 from robust201.core.records import ImageSet
 from robust201.models.classifier import Classifier
-from robust201.models.guarded_network import has_same_bits
+from robust201.models.guarded_network import has_same_bits, named_tensors
 from robust201.models.model import Model
 from robust201.models.watch import NOT_FINITE_ADVICE, name_images
-from robust201.statistics.intervals import is_at_chance
 
 _REPEAT_TOLERANCE = 1e-4
 """Maximum difference between two passes, relative to the largest logit. It allows rounding, but no randomness."""
@@ -34,6 +31,12 @@ COMPARISON_BATCH = 8
 _N_CHECKED_IMAGES = 64
 """Maximum number of images on which a network is checked."""
 
+_TANH_LIMIT = 0.999
+"""Output from which a tanh counts as saturated: its derivative is below 0.002."""
+
+_MIN_SHARE_AT_LIMIT = 0.2
+"""Minimum share of images whose largest output is at its limit, from which the limit is reported."""
+
 _TOLERANCES = {"fp32": 1e-3, "tf32": 0.05, "bf16": 0.1}
 """Maximum difference of an image's logits between its batches, or between a compiled and the original network.
 
@@ -41,37 +44,23 @@ It is given by precision, relative to the largest logit (for a compiled network,
 rounding errors, and far below the effect of a bug."""
 
 
-class NetworkSummary(NamedTuple):
-    """Result of the check of a network.
-
-    Attributes:
-        n_classes: number of classes.
-        notices: warnings that its accuracies are doubtful.
-    """
-
-    n_classes: int
-    notices: tuple[str, ...]
-
-
 class CheckedImages(NamedTuple):
     """Images on which a network is checked.
 
     Attributes:
         pixels: (B, 3, H, W) float32 in [0, 1], on the network's device.
-        labels: (B,) int64 classes on the same device; None to leave out the comparison with chance.
         indices: (B,) numbers of the images in messages; None for their positions.
     """
 
     pixels: torch.Tensor
-    labels: torch.Tensor | None = None
     indices: NDArray[np.int64] | None = None
 
     @classmethod
     def of(cls, images: ImageSet, device: torch.device) -> "CheckedImages":
         """Select up to `_N_CHECKED_IMAGES` evenly spaced images."""
         rows = np.linspace(0, len(images) - 1, min(len(images), _N_CHECKED_IMAGES)).astype(np.int64)
-        pixels, labels = (torch.from_numpy(array[rows]).to(device) for array in (images.images, images.labels))
-        return cls(pixels if pixels.is_floating_point() else pixels.float().div(255.0), labels, images.indices[rows])
+        pixels = torch.from_numpy(images.images[rows]).to(device)
+        return cls(pixels if pixels.is_floating_point() else pixels.float().div(255.0), images.indices[rows])
 
     def name_rows(self, is_named: torch.Tensor) -> str:
         """Return the numbers of the images that a mask (B,) selects, and whether all of them have a single colour."""
@@ -89,7 +78,7 @@ def check_network(
     name: str,
     n_classes: int | None = None,
     randomised: bool = False,
-) -> NetworkSummary:
+) -> tuple[int, tuple[str, ...]]:
     """Check the outputs of a network on a few images, before they are attacked.
 
     An image's logits must be repeatable and depend on this image alone: they must not change if the image is evaluated
@@ -102,44 +91,60 @@ def check_network(
         n_classes: number of classes C; None for the network's number of outputs.
         randomised: whether outputs may differ between passes; they are then not compared or judged.
 
+    Returns:
+        The number of classes, and notices that the network's accuracies are doubtful.
+
     Raises:
         NetworkError: the network fails on these images, or its outputs are not (B, C), not finite, not repeatable or
             dependent on other images; or it changes its parameters or buffers.
 
     Warns:
-        RobustWarning: the outputs look like probabilities, or the accuracy is not above chance.
+        RobustWarning: the outputs are probabilities, or have other bounds that many images reach.
     """
     pixels = images.pixels
     message_start = f"Checking the network failed for {name}"
-    logits = _compute_logits(classifier, pixels, message_start)
-    tensors = {name: tensor.detach().clone() for name, tensor in _tensors_of(classifier.network)}
-    _check_shape(logits, len(pixels), n_classes, message_start)
-    is_not_finite = ~logits.isfinite().all(dim=1)
-    if is_not_finite.any():
-        raise NetworkError(
-            f"{message_start}: the logits of {int(is_not_finite.sum())} of {len(pixels)} images contain NaN or "
-            f"infinity ({images.name_rows(is_not_finite)}). {NOT_FINITE_ADVICE}"
-        )
+    # A network that fails for a single image is rejected first, whatever its batch size.
+    logits_alone = _compute_logits(classifier, pixels[:1], n_classes, message_start)
+    logits = _compute_logits(classifier, pixels, logits_alone.shape[1], message_start)
+    tensors = _copy_state(classifier.network)
+    _check_finite(logits, images, message_start)
     if not randomised:
-        repeated_logits = _compute_logits(classifier, pixels, message_start)
+        repeated_logits = _compute_logits(classifier, pixels, logits.shape[1], message_start)
         if not _differ_by_rounding(repeated_logits, logits, _REPEAT_TOLERANCE):
             # Failures are grouped by message, so the message does not contain the difference.
             raise NetworkError(
                 f"{message_start}: a second pass with the same images returned different logits. Disable dropout and "
                 "other randomness in evaluation mode. Networks whose defence is randomness cannot be evaluated."
             )
-        _check_independence(classifier, pixels, logits, message_start)
-    _check_unchanged(classifier.network, tensors, message_start)
+        _check_independence(classifier, pixels, logits, logits_alone, message_start)
+    for tensor_name, values in _copy_state(classifier.network).items():
+        earlier_values = tensors.get(tensor_name, values)
+        if values.shape == earlier_values.shape and not has_same_bits(values, earlier_values):
+            raise NetworkError(
+                f"{message_start}: its tensor {tensor_name} changes when it classifies images in evaluation mode, so "
+                "results depend on earlier images. Use running statistics only in training mode, for example "
+                "`functional.batch_norm(…, training=self.training)`."
+            )
     # The outputs of an untrained network, which may be random, are not judged.
-    notices = () if randomised else _find_notices(logits, images.labels, name)
-    for notice in notices:
-        warnings.warn(notice, RobustWarning, stacklevel=2)
-    return NetworkSummary(logits.shape[1], notices)
+    notice = None if randomised else _describe_bounds(logits)
+    if notice is None:
+        return logits.shape[1], ()
+    warnings.warn(f"{name} {notice}", RobustWarning, stacklevel=2)
+    return logits.shape[1], (f"{name} {notice}",)
 
 
-def _compute_logits(classifier: Classifier, pixels: torch.Tensor, message_start: str) -> torch.Tensor:
+def _copy_state(network: nn.Module) -> dict[str, torch.Tensor]:
+    """Copy the parameters and the persistent buffers; other buffers are caches."""
+    names = network.state_dict().keys()
+    return {name: tensor.detach().clone() for name, tensor in named_tensors(network) if name in names}
+
+
+def _compute_logits(
+    classifier: Classifier, pixels: torch.Tensor, n_classes: int | None, message_start: str
+) -> torch.Tensor:
+    """Return the logits (B, C), after checking their shape."""
     try:
-        return classifier.logits(pixels)
+        logits = classifier.logits(pixels)
     except (torch.OutOfMemoryError, torch.AcceleratorError):  # the device failed, not the network
         raise
     except NetworkError:
@@ -147,87 +152,98 @@ def _compute_logits(classifier: Classifier, pixels: torch.Tensor, message_start:
     except (Exception, SystemExit) as error:
         raise NetworkError(
             f"{message_start}: for float32 images of shape {tuple(pixels.shape)}, it raised {type(error).__name__}: "
-            f"{one_line(error)}. Correct the network, or use images of the shape that it supports."
+            f"{one_line(error)}. Correct the network (replace squeeze() by flatten(1), so that it accepts single "
+            "images), or use images of the shape that it supports."
         ) from error
+    n_images, shape = len(pixels), tuple(logits.shape)
+    if logits.is_floating_point() and shape in {(n_images,), (n_images, 1)} and n_classes in {None, 1, 2}:
+        raise NetworkError(
+            f"{message_start}: expected one logit per class, got a single logit per image ({logits.dtype} of shape "
+            f"{shape}). Wrap the network in a torch.nn.Module that returns two logits: with "
+            "z = self.network(images).reshape(-1, 1), `return torch.cat([torch.zeros_like(z), z], dim=1)`. If z is a "
+            "probability, remove the sigmoid first."
+        )
+    expected_shape = (n_images, n_classes or (logits.shape[-1] if logits.ndim else 0))
+    if not logits.is_floating_point() or shape != expected_shape or not logits.numel():
+        raise NetworkError(
+            f"{message_start}: expected logits of shape ({n_images}, {n_classes or 'classes'}), got {logits.dtype} of "
+            f"shape {shape}. Return one row of logits per image (replace squeeze() by flatten(1)), or correct the "
+            "number of classes."
+        )
+    return logits
 
 
-def _check_shape(logits: torch.Tensor, n_images: int, n_classes: int | None, message_start: str) -> None:
-    expected_shape = f"({n_images}, {n_classes or 'classes'})"
-    actual_output = f"{logits.dtype} of shape {tuple(logits.shape)}"
-    if logits.is_floating_point() and tuple(logits.shape) in {(n_images,), (n_images, 1)} and n_classes in {None, 1, 2}:
-        raise NetworkError(
-            f"{message_start}: expected one logit per class, got a single logit per image ({actual_output}). Wrap the "
-            "network in a torch.nn.Module that returns two logits: with z = self.network(images).reshape(-1, 1), "
-            "`return torch.cat([torch.zeros_like(z), z], dim=1)`. If z is a probability, remove the sigmoid first."
-        )
-    if logits.ndim != 2 or not logits.is_floating_point():
-        raise NetworkError(
-            f"{message_start}: expected logits of shape {expected_shape}, got {actual_output}. Return logits from "
-            "the network."
-        )
-    if len(logits) != n_images or logits.shape[1] != (n_classes or logits.shape[1]) or not logits.shape[1]:
-        raise NetworkError(
-            f"{message_start}: expected logits of shape {expected_shape}, got shape {tuple(logits.shape)}. Return one "
-            "logit per class from the network, or correct the number of classes."
-        )
+def _check_finite(logits: torch.Tensor, images: CheckedImages, message_start: str) -> None:
+    is_finite = logits.isfinite()
+    if is_finite.all():
+        return
+    n_faulty = int((~is_finite.all(dim=1)).sum())
+    is_masked = bool(((logits == -torch.inf).all(dim=0) | is_finite.all(dim=0)).all())
+    advice = "Mask classes with a large negative logit, such as -1e4." if is_masked else NOT_FINITE_ADVICE
+    raise NetworkError(
+        f"{message_start}: the logits of {n_faulty} of {len(logits)} images contain "
+        f"{'-infinity for the same classes' if is_masked else 'NaN or infinity'} "
+        f"({images.name_rows(~is_finite.all(dim=1))}). {advice}"
+    )
 
 
 def _differ_by_rounding(logits: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
-    if logits.shape != expected.shape:
-        return False
-    # Neither classes that are masked by a constant, such as -1e9, nor a few large logits may hide differences.
-    magnitudes = expected.abs().amax(dim=0)
-    varying = magnitudes[expected.amax(dim=0) > expected.amin(dim=0)]
-    scale = (varying if len(varying) else magnitudes).median()
-    return bool((logits - expected).abs().max() <= tolerance * scale)
+    """Return whether logits (B, C) equal others, up to a tolerance relative to each logit and to typical logits."""
+    # Neither masked classes, with logits such as -1e9, nor a few large logits may hide differences of other logits.
+    # Most masked classes are constant, and none is among an image's two most probable classes.
+    magnitudes = expected.abs()
+    is_varying = expected.amax(dim=0) > expected.amin(dim=0)
+    by_class = magnitudes.amax(dim=0)[is_varying if is_varying.any() else slice(None)].median()
+    likely_classes = expected.topk(min(2, expected.shape[1]), dim=1).indices
+    by_image = magnitudes.gather(1, likely_classes).amax(dim=1).median()
+    return bool(((logits - expected).abs() <= tolerance * (torch.minimum(by_class, by_image) + magnitudes)).all())
 
 
 _INDEPENDENCE_ADVICE = (
-    "Give BatchNorm running statistics (track_running_stats=True), replace squeeze() by flatten(1), and remove "
-    "operations over the first axis. If each image shall be evaluated alone, set batch_size=1 (in a sweep: "
-    "execution.micro_batch: 1)."
+    "Give BatchNorm running statistics (track_running_stats=True), and remove operations over the first axis. If each "
+    "image shall be evaluated alone, set batch_size=1 (in a sweep: execution.micro_batch: 1)."
 )
 
 
-def _check_independence(classifier: Classifier, pixels: torch.Tensor, logits: torch.Tensor, message_start: str) -> None:
+def _check_independence(
+    classifier: Classifier,
+    pixels: torch.Tensor,
+    logits: torch.Tensor,
+    logits_alone: torch.Tensor,
+    message_start: str,
+) -> None:
     """Check that an image's logits do not depend on the other images, their order or their number."""
     tolerance = _TOLERANCES[_arithmetic_of(classifier)]
-    # A single image gets its negative as company.
-    pool = pixels if len(pixels) > 1 else torch.cat([pixels, 1 - pixels])
-    shuffled = _shuffled(len(pool))
-    order = np.concatenate([shuffled, shuffled[::-1]])[: max(len(pool), _N_CHECKED_IMAGES)]
+    batches = [(np.zeros(1, np.int64), logits_alone)]
+    for rows in _mixed_batches(len(pixels)):
+        # A single image gets its negative as company.
+        pool = pixels if len(pixels) > 1 else torch.cat([pixels, 1 - pixels])
+        batch = pool[torch.from_numpy(rows).to(pool.device)]
+        batches.append((rows, _compute_logits(classifier, batch, logits.shape[1], message_start)))
+    for rows, batch_logits in batches:
+        is_compared = torch.from_numpy(rows < len(pixels)).to(logits.device)
+        compared_rows = torch.from_numpy(rows).to(logits.device)[is_compared]
+        if not _differ_by_rounding(batch_logits[is_compared], logits[compared_rows], tolerance):
+            raise NetworkError(
+                f"{message_start}: the logits of an image are different if it is evaluated "
+                f"{'alone' if len(rows) == 1 else 'among other images'}, so the accuracy depends on how images are "
+                f"divided into batches. {_INDEPENDENCE_ADVICE}"
+            )
+
+
+def _mixed_batches(n_images: int) -> list[NDArray[np.int64]]:
+    """Return the rows of one or two batches of at least `_N_CHECKED_IMAGES` images in all, in another order.
+
+    A single image is row 0, and row 1 is another image.
+    """
+    n_rows = max(n_images, 2)
+    order = np.random.default_rng(0).permutation(n_rows)
+    if (order == np.arange(n_rows)).all():
+        order = order[::-1]
+    if n_rows < _N_CHECKED_IMAGES:
+        return [np.resize(np.concatenate([order, order[::-1]]), _N_CHECKED_IMAGES)]
     # With many images, two batches of different sizes cost no more than one.
-    sizes = [len(order)] if len(order) > len(pool) else [len(order) // 3, len(order) - len(order) // 3]
-    for rows in (np.zeros(1, np.int64), *np.split(order, np.cumsum(sizes)[:-1])):
-        batch_name = "alone" if len(rows) == 1 else "among other images"
-        try:
-            batch_logits = classifier.logits(pool[torch.from_numpy(rows).to(pool.device)])
-        except (torch.OutOfMemoryError, torch.AcceleratorError):
-            raise
-        except (Exception, SystemExit) as error:
-            raise NetworkError(
-                f"{message_start}: it accepts {len(pixels)} images, but for a batch of {len(rows)} of them, it raised "
-                f"{type(error).__name__}: {one_line(error)}. {_INDEPENDENCE_ADVICE}"
-            ) from error
-        if tuple(batch_logits.shape) != (len(rows), logits.shape[1]):
-            raise NetworkError(
-                f"{message_start}: expected logits of shape ({len(rows)}, {logits.shape[1]}) for a batch of "
-                f"{len(rows)}, got shape {tuple(batch_logits.shape)}. {_INDEPENDENCE_ADVICE}"
-            )
-        is_compared = rows < len(pixels)
-        compared_rows = torch.from_numpy(rows[is_compared]).to(logits.device)
-        compared_logits = batch_logits[torch.from_numpy(np.flatnonzero(is_compared)).to(logits.device)]
-        if not _differ_by_rounding(compared_logits, logits[compared_rows], tolerance):
-            raise NetworkError(
-                f"{message_start}: the logits of an image are different if it is evaluated {batch_name}, so the "
-                f"accuracy depends on how images are divided into batches. {_INDEPENDENCE_ADVICE}"
-            )
-
-
-def _shuffled(n: int) -> NDArray[np.int64]:
-    """Return a fixed permutation of the numbers below n, which is not the identity."""
-    order = np.random.default_rng(0).permutation(n)
-    return order[::-1] if (order == np.arange(n)).all() else order
+    return np.split(order, [n_rows // 3])
 
 
 def _arithmetic_of(classifier: Classifier) -> str:
@@ -239,50 +255,25 @@ def _arithmetic_of(classifier: Classifier) -> str:
     return {torch.float16: "tf32", torch.bfloat16: "bf16"}.get(classifier.dtype, classifier.precision)
 
 
-def _tensors_of(network: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    return chain(network.named_parameters(), network.named_buffers())
-
-
-def _check_unchanged(network: nn.Module, earlier_tensors: Mapping[str, torch.Tensor], message_start: str) -> None:
-    """Check that passes change no parameter or buffer; the first pass may, to fill caches."""
-    for name, tensor in _tensors_of(network):
-        earlier = earlier_tensors.get(name)
-        if earlier is None or not has_same_bits(tensor, earlier):
-            kind = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
-            raise NetworkError(
-                f"{message_start}: its {kind} {name} changes when it classifies images in evaluation mode, so "
-                "results depend on earlier images. Use running statistics only in training mode, for example "
-                "`functional.batch_norm(…, training=self.training)`."
-            )
-
-
-def _find_notices(logits: torch.Tensor, labels: torch.Tensor | None, name: str) -> tuple[str, ...]:
-    """Return what makes the accuracies of a network doubtful, as warnings."""
-    notices = []
-    if (activation := _final_activation(logits)) is not None:
-        notices.append(
-            f"{name} seems to end in a {activation}: all outputs for {len(logits)} checked "
-            f"{'image' if len(logits) == 1 else 'images'} are in [0, 1]"
-            f"{' and sum to 1' if activation == 'softmax' else ''}. Attacks need logits. With probabilities, gradients "
-            f"vanish, and accuracies under attack are too high. Remove the {activation} (log-probabilities are fine)."
-        )
-    if labels is not None:
-        n_correct = int((logits.argmax(dim=1) == labels).sum())
-        if is_at_chance(n_correct / len(labels), len(labels), logits.shape[1]):
-            notices.append(
-                f"{name} classifies {n_correct} of {len(labels)} checked images correctly, which is not significantly "
-                f"more than by chance (1 of {logits.shape[1]:,} classes). Its accuracies and comparisons mean nothing. "
-                "Check the normalisation, the range of the pixels, the order of the classes, and the weights."
-            )
-    return tuple(notices)
-
-
-def _final_activation(outputs: torch.Tensor) -> Literal["softmax", "sigmoid"] | None:
-    """Return the activation that seems to produce outputs (B, C), or None if they are logits."""
-    if not bool((outputs >= 0).all() & (outputs <= 1).all() & (outputs.max() > outputs.min())):
-        return None
-    are_normalised = outputs.shape[1] > 1 and bool(((outputs.sum(dim=1) - 1).abs() <= _SUM_ROUNDING).all())
-    return "softmax" if are_normalised else "sigmoid"
+def _describe_bounds(outputs: torch.Tensor) -> str | None:
+    """Return that outputs (B, C) seem to have bounds, which weakens attacks; None if they seem to be logits."""
+    low, high = (float(bound) for bound in outputs.aminmax())
+    if 0 <= low < high <= 1:
+        sums_to_one = outputs.shape[1] > 1 and bool(((outputs.sum(dim=1) - 1).abs() <= _SUM_ROUNDING).all())
+        activation, sign = ("softmax", "are in [0, 1] and sum to 1") if sums_to_one else ("sigmoid", "are in [0, 1]")
+    else:
+        limit = _TANH_LIMIT if low >= -1 and _TANH_LIMIT < high <= 1 else high
+        is_at_limit = outputs.amax(dim=1) >= limit
+        # Logits of different classes do not have the same maximum. Log-probabilities may, but they are never above 0.
+        classes_at_limit = set(outputs[is_at_limit].argmax(dim=1).tolist())
+        if high <= 0 or is_at_limit.sum() < _MIN_SHARE_AT_LIMIT * len(outputs) or len(classes_at_limit) < 2:
+            return None
+        activation, sign = "tanh or clamp", f"are at most {high:g}, and {int(is_at_limit.sum())} reach this limit"
+    return (
+        f"seems to end in a {activation}: the outputs for {len(outputs)} checked "
+        f"{'image' if len(outputs) == 1 else 'images'} {sign}. Attacks need logits. At bounds, gradients vanish, "
+        f"and accuracies under attack are too high. Remove the {activation} (log-probabilities are fine)."
+    )
 
 
 def check_compiled(classifier: Classifier, model: Model, pixels: torch.Tensor, *, precision: str, name: str) -> None:
@@ -304,7 +295,7 @@ def check_compiled(classifier: Classifier, model: Model, pixels: torch.Tensor, *
     with torch.inference_mode():
         logit_pairs = [(classifier(batch), model.logits(batch)) for batch in torch.split(pixels, COMPARISON_BATCH)]
     reference_logits, compiled_logits = (torch.cat(column) for column in zip(*logit_pairs, strict=True))
-    n_not_finite = _count_not_finite(reference_logits)
+    n_not_finite = int((~reference_logits.isfinite().all(dim=1)).sum())
     if n_not_finite:
         raise EvaluationError(
             f"Compiling failed for {name}: the original network's logits of {n_not_finite} of {len(pixels)} images "
@@ -316,7 +307,3 @@ def check_compiled(classifier: Classifier, model: Model, pixels: torch.Tensor, *
             f"Compiling failed for {name}: its logits differ by {difference:.3g} from the original network's, "
             "which is more than rounding. Set engine: reference for this network, and report the problem."
         )
-
-
-def _count_not_finite(logits: torch.Tensor) -> int:
-    return int((~logits.isfinite().all(dim=1)).sum())

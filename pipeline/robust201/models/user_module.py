@@ -1,6 +1,7 @@
 """Use a user's module as a classifier: check the module first, and restore its state afterwards."""
 
 import copy
+import os
 import threading
 import warnings
 from collections.abc import Iterator
@@ -12,15 +13,19 @@ from torch.nn.parameter import is_lazy
 
 from robust201.core.errors import ConfigError, NetworkError, RobustWarning
 from robust201.core.records import NO_NORMALISATION, ImageSet, Normalisation
+from robust201.models.batch_sizes import BatchSizes
 from robust201.models.classifier import Classifier
 from robust201.models.device import available_device, isolated
-from robust201.models.guarded_network import has_same_bits
+from robust201.models.guarded_network import NetworkGuard, named_tensors
 from robust201.models.network_check import CheckedImages, check_network
 
 _HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 _ONE_EVALUATION = threading.RLock()
 """Lock that the thread that evaluates a module holds."""
+
+# Otherwise a process that is forked during an evaluation in another thread would wait forever.
+os.register_at_fork(after_in_child=_ONE_EVALUATION._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -76,12 +81,12 @@ def as_classifier(
     with ExitStack() as stack:
         stack.enter_context(_ONE_EVALUATION)
         stack.enter_context(isolated(device))
-        if device != module_device or any(tensor.is_inference() for tensor in _tensors_of(model)):
+        if device != module_device or any(tensor.is_inference() for _, tensor in named_tensors(model)):
             model = copy.deepcopy(model).to(device)
         stack.enter_context(_restore_state_afterwards(model))
         classifier = _wrap_as_classifier(model, normalisation, device, images.images.shape[1])
         classifier.eval().requires_grad_(requires_grad=False)
-        classifier.micro_batch = classifier.micro_batch or batch_size
+        classifier.batch_sizes = BatchSizes.on(device, limit=batch_size)
         checked_images = CheckedImages.of(images, device)
         classifier.n_classes, classifier.notices = check_network(
             classifier, checked_images, name=type(model).__name__, n_classes=n_classes
@@ -102,17 +107,13 @@ def _reject_fixed_mode(model: nn.Module) -> None:
 
 def _reject_tensors_without_values(model: nn.Module) -> None:
     """Reject a module in which a tensor has no values, because it is in an unused lazy layer or on the meta device."""
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+    for name, tensor in named_tensors(model):
         reason = "it belongs to a lazy layer" if is_lazy(tensor) else "it is on the meta device"
         if is_lazy(tensor) or tensor.is_meta:
             raise NetworkError(
                 f"Reading the model failed for {type(model).__name__}: {name} has no values, because {reason}. Call a "
                 "lazy module once, or load weights into the module, before you pass it."
             )
-
-
-def _tensors_of(model: nn.Module) -> list[torch.Tensor]:
-    return [*model.parameters(), *model.buffers()]
 
 
 def _dtype_of(model: nn.Module) -> torch.dtype:
@@ -122,8 +123,7 @@ def _dtype_of(model: nn.Module) -> torch.dtype:
 
 
 def _device_of(model: nn.Module) -> torch.device:
-    tensors = _tensors_of(model)
-    return tensors[0].device if tensors else torch.device("cpu")
+    return next((tensor.device for _, tensor in named_tensors(model)), torch.device("cpu"))
 
 
 def _wrap_as_classifier(
@@ -160,16 +160,11 @@ def _wrap_as_classifier(
 
 @contextmanager
 def _restore_state_afterwards(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
+    guard = NetworkGuard(model)
     gradient_flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    tensors = [(tensor, tensor.detach().clone()) for tensor in _tensors_of(model)]
     try:
         yield
     finally:
-        for module, was_training in modes:
-            module.training = was_training
+        guard.restore()
         for parameter, requires_grad in gradient_flags:
             parameter.requires_grad_(requires_grad)
-        for tensor, values in tensors:
-            if tensor.shape == values.shape and not has_same_bits(tensor, values):
-                tensor.data.copy_(values)

@@ -98,14 +98,15 @@ class Watch:
         _call_on_gradient(observed, lambda gradient: self.record(pixels, logits, gradient, finite_rows[-1]))
         return logits
 
-    def has_faults(self) -> bool:
-        """Whether a recorded result was not finite; this waits for the device."""
-        return bool(self._n_faults > 0)
+    @property
+    def n_faults(self) -> torch.Tensor:
+        """Number of recorded results that were not finite: () int64, on the device."""
+        return self._n_faults
 
     def describe_faults(
         self, model: Model, images: torch.Tensor, labels: torch.Tensor, numbers: NDArray[np.int64]
     ) -> str:
-        """Return a sentence that names the faulty images, after `has_faults` returned true.
+        """Return a sentence that names the faulty images, if `n_faults` is not 0.
 
         Args:
             model: the network.

@@ -692,12 +692,9 @@ class SweepConfig(BaseConfig):
     def _check_engines(self) -> Self:
         for key, parameters in self.parameters.items():
             task = self.tasks[key]
-            if self.engine not in task.functions:
-                raise ValueError(
-                    f"engine: expected an engine that implements {key} ({', '.join(task.functions)}), got "
-                    f"{self.engine}. Choose another engine, or remove the key."
-                )
             problem = parameters.unsupported_engine_reason(self.engine)
+            if self.engine not in task.engines:
+                problem = f"expected engine: {task.engines[0]}, got {self.engine}. Set the engine, or remove the key."
             if problem is not None:
                 raise ValueError(f"keys.{key}: {problem}")
             for dataset in self.datasets:
@@ -787,7 +784,7 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
     for name, fields in keys.items():
         if name in KEY_GROUPS:
             members = [key for key in expand_keys([name]) if key not in keys]
-            built_in |= {key: _parse_parameters(name, TASKS[key].parameters, fields) for key in members}
+            built_in |= {key: _parse_parameters(name, TASKS[key].model, TASKS[key].complete(fields)) for key in members}
             continue
         if "file" in fields:
             custom[name] = parse_custom_task(name, fields)
@@ -803,7 +800,7 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
                 f"expected one spelling of each key, got both {task.key!r} and {task.published_key!r}. Remove one of "
                 "them."
             )
-        built_in[task.key] = _parse_parameters(name, task.parameters, fields)
+        built_in[task.key] = _parse_parameters(name, task.model, task.complete(fields))
     return {key: built_in[key] for key in TASKS if key in built_in} | custom
 
 

@@ -46,7 +46,7 @@ class Training(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Hash of the names, as 32 hex digits; `weights.manifest.hash_training` identifies the weights."""
+        """Hash of the names, as 32 hex digits; `training.identity.hash_training` identifies the weights."""
         return content_digest(["training", *self])
 
 

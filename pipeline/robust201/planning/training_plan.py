@@ -12,9 +12,11 @@ from robust201.planning.identity import describe_difference
 from robust201.planning.training_config import Training, TrainingConfig
 from robust201.planning.training_inputs import Hashes, TrainingInputs, count_epoch_images
 from robust201.spaces.base import Space
+from robust201.training.identity import hash_training
 from robust201.training.recipes import Recipe
-from robust201.weights.manifest import CheckpointRecord, hash_training, matches_training_id
-from robust201.weights.store import CheckpointStore, FinishedSnapshots
+from robust201.weights.finished_snapshots import FinishedSnapshots
+from robust201.weights.manifest import CheckpointRecord
+from robust201.weights.store import CheckpointStore
 
 DeviceKind = Literal["cpu", "cuda"]
 
@@ -258,11 +260,6 @@ class TrainingPlanner:
                 raise CheckpointError(
                     f"Planning training runs failed for {record.label} in {self.store.root}: the store has a different "
                     f"training run under this name ({differences}). Rename the recipe, or choose another store."
-                )
-            if not matches_training_id(record, self._space):
-                raise CheckpointError(
-                    f"Planning training runs failed for {record.label} in {self.store.manifest}: the record's line was "
-                    "edited: its field 'training' differs from the planned recipe. Restore the manifest."
                 )
             try:
                 self.store.check(record)

@@ -11,7 +11,6 @@ from robust201.core.records import CLEAN_STRENGTH, ImageSelection, Split
 from robust201.core.strict_model import PositiveInt
 from robust201.core.user_code import UserFunction
 from robust201.planning.sweep_yaml import ConfigPath
-from robust201.tasks import ENGINES
 from robust201.tasks.columns import RESERVED
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import MAX_STRENGTHS, Caution, Parameters, sort_strengths
@@ -127,9 +126,8 @@ class UserTaskParameters(Parameters):
         return UserTask(
             key=key,
             kind=self.kind,
-            parameters=type(self),
-            semantics_version=1,
-            functions=dict.fromkeys(ENGINES, self.function_name),
+            model=type(self),
+            module="",
             passes=lambda parameters, _n_classes: parameters.passes,
             constraint=None if self.norm is None else CONSTRAINTS[self.norm],
             columns=self.columns,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import ConfigError
-from robust201.tasks.parameters import is_about_255th
 
 
 def as_folder(path: object) -> Path:
@@ -64,7 +63,7 @@ def as_strength(strength: object, known_strengths: Sequence[float], error_prefix
     advice = ""
     if math.isfinite(number) and known_strengths:
         advice = f" The closest is {min(known_strengths, key=lambda known: abs(known - number)):g}."
-        matching_epsilons = [known for known in known_strengths if known and is_about_255th(number, known)]
+        matching_epsilons = [known for known in known_strengths if math.isclose(255 * number, known, rel_tol=0.015)]
         if matching_epsilons and number < 1:
             advice = (
                 f" Epsilons are in units of 1/255: write {matching_epsilons[0]:g} for {matching_epsilons[0]:g}/255."

@@ -70,8 +70,11 @@ class NetworkFiles(ResultFiles):
         return [key for key in self._files.keys if self._keys is None or paper_key(key) in self._keys]
 
     def restrict_to_weights(self, weights: str | None) -> Self:
-        """Return these files if `weights` is None; otherwise, return the unrestricted files for the named weights."""
-        return self if weights is None else self._files.restrict_to_weights(weights)  # type: ignore[return-value]
+        """Return these files if `weights` is None; otherwise, the selected architectures with the named weights."""
+        if weights is None:
+            return self
+        networks = self._networks and {name.removesuffix(network_name("", weights)) for name in self._networks}
+        return type(self)(self._files.restrict_to_weights(weights), networks, self._keys)
 
     @property
     def cost_space(self) -> CellSpace | None:

@@ -246,7 +246,7 @@ def stack_values(
         if field and not all(type(flat_value) is dict and field in flat_value for flat_value in flat_values):
             return None
         array = _stack_column([flat_value[field] for flat_value in flat_values] if field else flat_values, column)
-        if array is None or not (are_counts(array) if column.is_exact else are_fractions(array)):
+        if array is None or not (are_counts(array) if column.is_exact else are_fractions(array / column.largest)):
             return None
         arrays[field] = array.reshape(len(values_by_strength), n_strengths, *array.shape[1:])
     sizes = match_shapes({column.name: arrays[field].shape[2:] for field, column in columns.items()})
@@ -298,7 +298,7 @@ def _are_all_fractions(column: Column, values_by_id: Mapping[str, Any], *, is_cl
     if column.dimensions or column.is_exact or not (is_clean or all(type(value) is list for value in values)):
         return False
     numbers = _as_doubles(list(values if is_clean else chain.from_iterable(values)))
-    return numbers is not None and bool(((numbers >= 0) & (numbers <= 1)).all())
+    return numbers is not None and bool(((numbers >= 0) & (numbers <= column.largest)).all())
 
 
 def _has_valid_columns(columns: Mapping[str, Column], value: Any, is_single: bool) -> bool:
@@ -322,7 +322,7 @@ def _has_valid_columns(columns: Mapping[str, Column], value: Any, is_single: boo
             continue
         array = make_array(field_value, missing_ok=not column.is_exact)
         if array is None or not (
-            _are_counts_or_row_fractions(column, array) if column.is_exact else are_fractions(array)
+            _are_counts_or_row_fractions(column, array) if column.is_exact else are_fractions(array / column.largest)
         ):
             return False
         shapes[column.name] = array.shape if is_single else array.shape[1:]
@@ -335,7 +335,7 @@ def _is_valid_number(column: Column, value: Any) -> bool:
     # Comparisons with NaN are false. type() excludes bool, which is a subclass of int. None means a missing number.
     if value is None or type(value) not in (float, int):
         return value is None
-    return bool(value >= 0 and value == int(value) if column.is_exact else 0 <= value <= 1)
+    return bool(value >= 0 and value == int(value) if column.is_exact else 0 <= value <= column.largest)
 
 
 def are_counts(array: NDArray[Any]) -> bool:

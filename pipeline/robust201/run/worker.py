@@ -106,10 +106,10 @@ class Worker:
 
     def _use_less_memory(self) -> bool:
         network = self._networks.loaded
-        if network is None or network.last_batch_size <= network.min_batch_size:
+        micro_batch = None if network is None else network.halve()
+        if micro_batch is None:
             return False
-        self._micro_batch = network.last_batch_size // 2
-        network.limit(self._micro_batch)
+        self._micro_batch = micro_batch
         self._events.write("micro_batch_halved", images=self._micro_batch)
         return True
 
@@ -125,7 +125,7 @@ class Worker:
                 part.part,
                 images,
                 part.columns,
-                provenance=self._provenance | {"micro_batch": self._batch_text(network)},
+                provenance=self._provenance | {"micro_batch": network.batch_sizes.describe()},
                 resident_images=self._images_on_device(images),
             )
         )
@@ -156,16 +156,11 @@ class Worker:
         return Context(
             classifier=network.classifier,
             model=network.model,
-            model_batch=None if network.capacity is None else network.capacity.logits,
             seed=self._config.seed,
             batch_size=self._config.batch_size,
             corrupted_images=corrupted,
             engine=self._config.engine,
         )
-
-    def _batch_text(self, network: LoadedNetwork) -> str:
-        capacity = network.capacity
-        return str(self._micro_batch or "none") if capacity is None else f"{capacity.logits}/{capacity.gradients}"
 
     @cached_property
     def _provenance(self) -> dict[str, str]:

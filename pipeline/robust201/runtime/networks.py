@@ -1,63 +1,54 @@
 """Loads a worker's networks with their weights, compiles them if possible, checks them and limits their batches."""
 
+import math
+
 import torch
 
 from robust201.core.records import ImageSet, Unit
-from robust201.models.buckets import BucketedModel
-from robust201.models.capacity import Capacity, choose_capacity
+from robust201.models.batch_sizes import BatchSizes
 from robust201.models.classifier import Classifier
 from robust201.models.device import GraphCapture, device_memory, is_gpu
+from robust201.models.gpu_memory import fit_memory
+from robust201.models.graphed_model import GraphedModel
 from robust201.models.model import CompiledNetwork
-from robust201.models.network_check import COMPARISON_BATCH, CheckedImages, check_compiled, check_network
+from robust201.models.network_check import CheckedImages, check_compiled, check_network
 from robust201.planning.config import SweepConfig
 from robust201.planning.weights import WRONG_WEIGHTS_ADVICE, WeightsSource
 from robust201.spaces.base import Space
-from robust201.tasks.attack_kit.attack_job import MAX_IMAGES_PER_SAMPLE
+from robust201.tasks.attack_kit.batching import MAX_IMAGES_PER_SAMPLE
 from robust201.weights.loading import fill_network
 
 
 class LoadedNetwork:
     """A unit's network and, if there is one, the compiled network that `engine: fused` uses instead."""
 
-    def __init__(self, classifier: Classifier, compiled: CompiledNetwork | BucketedModel | None) -> None:
+    def __init__(self, classifier: Classifier, compiled: CompiledNetwork | GraphedModel | None) -> None:
         self.classifier = classifier
         self.model = compiled
-        # The limit of a compiled network that does not use buckets; `limit` can only lower it.
-        self._chunk = None if compiled is None or isinstance(compiled, BucketedModel) else compiled.chunk
         self._is_checked = False
 
     @property
-    def capacity(self) -> Capacity | None:
-        """Maximum batch sizes that fit into the device's memory; None if they are unknown."""
-        return self.model.capacity if isinstance(self.model, BucketedModel) else None
-
-    @property
-    def last_batch_size(self) -> int:
-        """Batch size of the last call; 0 if there was no call since `limit`."""
-        return self.classifier.last_batch_size if self.model is None else self.model.last_batch_size
-
-    @property
-    def min_batch_size(self) -> int:
-        """Minimum to which the batch size may be reduced if memory runs out."""
-        return 1 if self.model is None else COMPARISON_BATCH
+    def batch_sizes(self) -> BatchSizes:
+        """Batch sizes of the network that is attacked."""
+        return self.classifier.batch_sizes if self.model is None else self.model.batch_sizes
 
     def limit(self, micro_batch: int | None) -> None:
-        """Limit the batch size; None removes this limit, but not the compiled network's own limit."""
-        self.classifier.micro_batch = micro_batch
-        if isinstance(self.model, BucketedModel):
-            self.model.limit(micro_batch)
-        elif self.model is not None and self._chunk is not None:
-            self.model.chunk = min(self._chunk, micro_batch or self._chunk)
-        for model in (self.classifier, self.model):
-            if model is not None:
-                model.last_batch_size = 0
+        """Limit the batch size; None removes this limit, but not the network's own maximum."""
+        self.classifier.batch_sizes.limit = self.batch_sizes.limit = micro_batch
+        self.release()  # prepared passes of larger sizes would keep the memory that the limit is meant to free
+
+    def halve(self) -> int | None:
+        """Halve the batch size after memory ran out; return the new size, or None if it has the minimum."""
+        if not self.batch_sizes.halve():
+            return None
+        self.limit(self.batch_sizes.limit)
+        return self.batch_sizes.limit
 
     def check(self, images: ImageSet, *, precision: str, name: str) -> None:
         """Check the network's outputs, at the first call only (see `check_compiled`); `limit` must be called first."""
         if self._is_checked:
             return
-        # A sweep compares accuracies with chance when it is verified, because many cells cannot be trained.
-        checked_images = CheckedImages.of(images, self.classifier.device)._replace(labels=None)
+        checked_images = CheckedImages.of(images, self.classifier.device)
         if self.model is None:
             check_network(self.classifier, checked_images, name=name, n_classes=images.n_classes)
         else:
@@ -65,7 +56,8 @@ class LoadedNetwork:
         self._is_checked = True
 
     def release(self) -> None:
-        if isinstance(self.model, BucketedModel):
+        """Free the memory of prepared passes."""
+        if isinstance(self.model, GraphedModel):
             self.model.release()
 
 
@@ -105,19 +97,30 @@ class NetworkLoader:
             precision=precision,
             channels_last=self._space.channels_last,
         )
-        if self._config.engine != "fused":
-            return LoadedNetwork(classifier, None)
-        compiled = self._space.compile(
-            unit.architecture,
-            network,
-            images.normalisation,
-            n_classes=images.n_classes,
-            device=self._device,
-            precision=precision,
-        )
-        if compiled is None or self._memory is None:
+        compiled: CompiledNetwork | None = None
+        if self._config.engine == "fused":
+            compiled = self._space.compile(
+                unit.architecture,
+                network,
+                images.normalisation,
+                n_classes=images.n_classes,
+                device=self._device,
+                precision=precision,
+            )
+        if self._memory is not None:
+            shape = images.images.shape[1:]
+            fit_memory(
+                classifier if compiled is None else compiled,
+                shape,
+                self._device,
+                self._memory,
+                share=min(1.0, self._config.execution.gpus_per_worker),
+                attack_bytes=MAX_IMAGES_PER_SAMPLE * math.prod(shape) * torch.float32.itemsize,
+            )
+        uses_graphs = self._config.execution.cuda_graphs and is_gpu(self._device)
+        if compiled is None or compiled.is_constant or not uses_graphs:
             return LoadedNetwork(classifier, compiled)
-        return LoadedNetwork(classifier, self._restrict_batches(compiled, images.images.shape[-1]))
+        return LoadedNetwork(classifier, GraphedModel(compiled, GraphCapture(self._device)))
 
     def _build(self, unit: Unit, n_classes: int) -> torch.nn.Module:
         seed = self._weights.random_seed(unit)
@@ -129,23 +132,3 @@ class NetworkLoader:
         network = self._space.build(unit.architecture, n_classes=n_classes)
         fill_network(network, state_dict, unit.network_label, WRONG_WEIGHTS_ADVICE)
         return network
-
-    def _restrict_batches(self, compiled: CompiledNetwork, image_size: int) -> BucketedModel:
-        """Wrap a network on a GPU so that it uses only a few batch sizes, which depend on the GPU's memory."""
-        assert self._memory is not None  # noqa: S101 - checked by the caller
-        free_bytes, total_bytes = self._memory
-        execution = self._config.execution
-        capacity = choose_capacity(
-            free_bytes=free_bytes,
-            total_bytes=total_bytes,
-            share=min(1.0, execution.gpus_per_worker),
-            sample_bytes=Capacity(
-                logits=compiled.sample_bytes(image_size, gradient=False),
-                gradients=compiled.sample_bytes(image_size, gradient=True),
-            ),
-            image_size=image_size,
-            images_per_sample=MAX_IMAGES_PER_SAMPLE,
-        )
-        uses_graphs = execution.cuda_graphs and is_gpu(self._device) and not compiled.is_constant
-        prepare = GraphCapture(self._device) if uses_graphs else None
-        return BucketedModel(compiled, capacity, device=self._device, prepare=prepare)

@@ -59,10 +59,10 @@ class Worker(PartWorker):
     def use_less_memory(self) -> bool:
         """Halve the micro-batch; return False if it already has the minimum size."""
         network = self._networks.loaded
-        if network is None or network.last_batch_size <= network.min_batch_size:
+        micro_batch = None if network is None else network.halve()
+        if micro_batch is None:
             return False
-        self._micro_batch = network.last_batch_size // 2
-        network.limit(self._micro_batch)  # frees the memory of CUDA graphs before the next attempt
+        self._micro_batch = micro_batch
         self._log.write("micro_batch_halved", f"now {self._micro_batch} images at once", level="warning")
         return True
 
@@ -72,10 +72,6 @@ class Worker(PartWorker):
         images = self._image_set(unit)
         network = self._load_network(unit, images)
         context = self._make_context(unit, network)
-        capacity = network.capacity
-        micro_batch_text = (
-            self._micro_batch or "none" if capacity is None else f"{capacity.logits}/{capacity.gradients}"
-        )
         results = evaluate_part(
             context,
             self._tasks[unit.key],
@@ -83,7 +79,7 @@ class Worker(PartWorker):
             part,
             images,
             self._config.measurements,
-            provenance=self._provenance | {"micro_batch": str(micro_batch_text)},
+            provenance=self._provenance | {"micro_batch": network.batch_sizes.describe()},
             resident_images=self._images_on_device(unit),
         )
         uncommitted: list[EvaluationResult] = []
@@ -104,11 +100,9 @@ class Worker(PartWorker):
         return network
 
     def _make_context(self, unit: Unit, network: LoadedNetwork) -> Context:
-        capacity = network.capacity
         return Context(
             classifier=network.classifier,
             model=network.model,
-            model_batch=None if capacity is None else capacity.logits,
             seed=self._config.seed,
             batch_size=self._config.batch_size,
             corrupted_images=self._corrupted_store(unit),

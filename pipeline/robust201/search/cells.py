@@ -20,26 +20,20 @@ class SearchCells:
         space: the space.
         isomorphs: (n,) index of the evaluated representative of each cell.
         members: indices that a search may query, ascending.
-        distinct: whether isomorphic cells are merged into one member, which has the index of the representative.
     """
 
-    def __init__(self, space: CellSpace, is_evaluated: NDArray[np.bool_], *, distinct: bool = False) -> None:
+    def __init__(self, space: CellSpace, is_evaluated: NDArray[np.bool_]) -> None:
         """Select the members.
 
         Args:
             space: the space.
             is_evaluated: (n,) whether each cell that represents its isomorphism class has all values; other elements
                 are ignored.
-            distinct: whether isomorphic cells are merged into one member.
         """
         self.space = space
         self.isomorphs: NDArray[np.int32] = np.array(space.isomorphs(), dtype=np.int32)
-        self.distinct = distinct
-        is_member = is_evaluated[self.isomorphs]
-        if distinct:
-            is_member &= self.isomorphs == np.arange(len(self.isomorphs))
-        self.members = np.flatnonzero(is_member)
-        self._is_member = is_member
+        self._is_member = is_evaluated[self.isomorphs]
+        self.members = np.flatnonzero(self._is_member)
         self._neighbours: dict[int, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
@@ -50,12 +44,10 @@ class SearchCells:
         return int(self.members[rng.integers(len(self.members))])
 
     def neighbours(self, cell: int) -> tuple[int, ...]:
-        """Return the members that differ from a cell on one edge; if `distinct`, their sorted representatives."""
+        """Return the members that differ from a cell on one edge."""
         neighbours = self._neighbours.get(cell)
         if neighbours is None:
             candidates = [self._index_by_spec[neighbour.spec] for neighbour in self.space.neighbours(self._specs[cell])]
-            if self.distinct:
-                candidates = sorted({int(self.isomorphs[index]) for index in candidates} - {cell})
             neighbours = self._neighbours[cell] = tuple(index for index in candidates if self._is_member[index])
         return neighbours
 
@@ -69,7 +61,6 @@ class SearchCells:
             mutant = int(
                 self._index_by_operations[int((operations + shifts) % (n_other_operations + 1) @ self._place_values)]
             )
-            mutant = int(self.isomorphs[mutant]) if self.distinct else mutant
             if self._is_member[mutant]:
                 return mutant
         return self.draw_member(rng)
@@ -141,5 +132,5 @@ class SearchCells:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle only the fields that cannot be recomputed, because each process receives a copy."""
-        fields = ("space", "isomorphs", "distinct", "members", "_is_member")
+        fields = ("space", "isomorphs", "members", "_is_member")
         return {name: self.__dict__[name] for name in fields} | {"_neighbours": {}}

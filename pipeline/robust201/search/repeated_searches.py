@@ -79,7 +79,6 @@ class RepeatedSearch:
     Attributes:
         objective: the accuracy to maximise.
         dataset: dataset that was searched.
-        reported_on: dataset from which the reported columns are taken.
         optimum: highest value of any member in each reported column.
         results: results of the methods.
         n_members: number of cells that could be queried.
@@ -90,7 +89,6 @@ class RepeatedSearch:
 
     objective: str
     dataset: str
-    reported_on: str
     optimum: dict[str, float]
     results: tuple[MethodResult, ...]
     n_members: int
@@ -101,7 +99,7 @@ class RepeatedSearch:
     def to_frame(self) -> pd.DataFrame:
         """Return one row per method and column, with mean, interval, deviation and optimum."""
         rows = [
-            {"objective": self.objective, "searched_on": self.dataset, "reported_on": self.reported_on}
+            {"objective": self.objective, "dataset": self.dataset}
             | {"method": result.method, "column": column, **run_mean._asdict(), "optimum": self.optimum[column]}
             for result in self.results
             for column, run_mean in result.reported.items()
@@ -123,7 +121,7 @@ class RepeatedSearch:
             }
             for result in self.results
         ]
-        fields = ("objective", "dataset", "reported_on", "n_members", "n_queries", "n_runs", "optimum")
+        fields = ("objective", "dataset", "n_members", "n_queries", "n_runs", "optimum")
         return {name: getattr(self, name) for name in fields} | {"absent": list(self.absent), "methods": methods}
 
 
@@ -136,13 +134,12 @@ def repeat_searches(
     n_queries: int = PAPER_QUERIES,
     n_runs: int = PAPER_RUNS,
     seed: int = 0,
-    report: Sequence[str] | None = None,
-    report_on: str | None = None,
-    distinct: bool = False,
     processes: int | None = None,
     on_progress: Callable[[int, int | None], None] = lambda _done, _total: None,
 ) -> list[RepeatedSearch]:
     """Search a dataset repeatedly for each of several objectives.
+
+    The objectives and the accuracies of table 1 that the dataset has are reported for the selected cells.
 
     Args:
         reader: reader of the results folder.
@@ -152,9 +149,6 @@ def repeat_searches(
         n_queries: budget of a run.
         n_runs: number of runs per method.
         seed: seed of all random numbers.
-        report: accuracies that are reported for the selected cells; by default those of table 1 that the dataset has.
-        report_on: dataset from which these accuracies are taken; by default `dataset`.
-        distinct: whether isomorphic cells are merged into one member: 6,466 members of NAS-Bench-201 instead of 15,625.
         processes: number of processes; by default one per CPU.
         on_progress: called after each batch of runs with the number of finished runs and the number of all runs.
 
@@ -163,18 +157,14 @@ def repeat_searches(
     """
     space = cell_space_of(reader)
     results = _read_searchable_results(reader, dataset)
-    reported_results = results if report_on is None else _read_searchable_results(reader, report_on)
     objectives = [objective.strip() for objective in objectives]
     objective_values = [_values_by_cell(space, results, objective) for objective in objectives]
-    available = [name for name in TABLE1_COLUMNS if find_evaluations(reported_results, name)]
-    columns = {
-        name: _values_by_cell(space, reported_results, name)
-        for name in dict.fromkeys([*(available if report is None else report), *objectives])
-    }
-    absent = tuple(name for name in TABLE1_COLUMNS if report is None and name not in available)
+    available = [name for name in TABLE1_COLUMNS if find_evaluations(results, name)]
+    columns = {name: _values_by_cell(space, results, name) for name in dict.fromkeys([*available, *objectives])}
+    absent = tuple(name for name in TABLE1_COLUMNS if name not in available)
     method_names = [find_method(name).name for name in dict.fromkeys(METHODS if methods is None else methods)]
     has_all_values = ~np.isnan(np.sum([*objective_values, *columns.values()], axis=0))
-    cells = SearchCells(space, has_all_values, distinct=distinct)
+    cells = SearchCells(space, has_all_values)
     if len(cells) < n_queries:
         raise ConfigError(
             f"Searching failed for {dataset}: {n_queries:,} queries need at least that many architectures with all "
@@ -195,7 +185,6 @@ def repeat_searches(
         RepeatedSearch(
             objective,
             dataset,
-            reported_results.name,
             optimum,
             tuple(_summarise(method_runs, values_by_column) for method_runs in runs),
             len(cells),
@@ -290,7 +279,7 @@ def compare_with_paper(reader: RobustnessDataset, searches: Sequence[RepeatedSea
     comparable_searches = [
         search
         for search in searches
-        if search.reported_on == PUBLISHED_DATASETS[0] and search.n_members in full_member_counts
+        if search.dataset == PUBLISHED_DATASETS[0] and search.n_members in full_member_counts
     ]
     optima = [search.optimum[CLEAN] for search in comparable_searches if CLEAN in search.optimum]
     if not optima:

@@ -158,7 +158,7 @@ def _iter_finished_jobs(
     except BrokenProcessPool as error:
         raise EvaluationError(
             "Searching failed for a worker process: it died before finishing its runs, perhaps because memory ran "
-            "out. Run the same command again, with fewer --processes."
+            "out. Free some memory, and run the same command again."
         ) from error
     finally:
         stop_writer.close()  # ends the worker processes and their remaining runs

@@ -11,7 +11,7 @@ NORMAL_QUANTILE = 1.959963984540054
 FEW_IMAGES = 5
 """Number of correct or misclassified images below which `accuracy_intervals` uses the exact interval."""
 
-_MIN_IMAGES_FOR_CHANCE = 20
+_CHANCE_MARGIN = 0.1
 
 _Floats = NDArray[np.float64]
 
@@ -65,12 +65,13 @@ def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike, level: float 
 
 
 def is_at_chance(accuracy: float, n_images: int, n_classes: int) -> bool:
-    """Return whether an accuracy's 95% interval does not lie above chance, which is 1 of `n_classes`.
+    """Return whether an accuracy is not significantly above chance, which is 1 of `n_classes`.
 
-    Fewer than `_MIN_IMAGES_FOR_CHANCE` images do not tell a good network from chance, so the result is False.
+    The lower end of its 95% interval is then at most chance. If the upper end is more than `_CHANCE_MARGIN` above
+    chance, there are too few images to tell, and the result is False.
     """
-    low, _ = accuracy_intervals(accuracy, n_images)
-    return n_images >= _MIN_IMAGES_FOR_CHANCE and bool(low <= 1 / n_classes)
+    low, high = accuracy_intervals(accuracy, n_images)
+    return bool(low <= 1 / n_classes and high <= 1 / n_classes + _CHANCE_MARGIN)
 
 
 def _wilson_intervals(fractions: Any, n_images: Any, quantile: float) -> tuple[Any, Any]:

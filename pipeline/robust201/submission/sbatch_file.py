@@ -35,7 +35,6 @@ _PLAIN_TIME = re.compile(r"(\d{1,7})(?::(\d{1,2}))?(?::(\d{1,2}))?")
 _DAYS_TIME = re.compile(r"(\d{1,4})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?")
 _OPTION_PATTERNS = {
     "gpus_per_task": (r"(?:[A-Za-z][\w.-]*:)?\d{1,4}", "a number of GPUs, or TYPE:NUMBER such as a100:1"),
-    "partition": (r"\w[\w.,+-]*", "a name, or names separated by commas"),
 }
 # robust201 sets these options, because shares, resuming and requeueing depend on them.
 _RESERVED_OPTIONS = ("-a", "--array", "--signal", "--requeue", "--no-requeue", "-o", "--output", "-e", "--error")
@@ -63,18 +62,14 @@ class ArrayOptions:
     """Checked options of a job array; `submit slurm --help` describes them and their defaults."""
 
     tasks: int | None = None
-    max_parallel: int | None = None
     time: str | None = None
     gpus_per_task: str | None = None
-    partition: str | None = None
     extra: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("tasks", "max_parallel"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                raise _option_error(name, number, "at least 1")
+        if self.tasks is not None and self.tasks < 1:
+            raise _option_error("tasks", self.tasks, "at least 1")
         for name, (pattern, description) in _OPTION_PATTERNS.items():
             option_value = getattr(self, name)
             if option_value is not None and not re.fullmatch(pattern, option_value, re.ASCII):
@@ -146,11 +141,11 @@ def render(
     options: ArrayOptions,
     n_shares: int,
     indices: Sequence[int],
-    filter_options: Sequence[str] = (),
+    run_options: Sequence[str] = (),
 ) -> str:
     """Return the text of the batch file that computes the job shares `indices` of a sweep, or all training runs.
 
-    Each task reads `source` when it starts. `filter_options` are further options of `run`.
+    Each task reads `source` when it starts. `run_options` are further options of `run`.
     """
     # Relative paths in the YAML refer to the folder from which the array is submitted.
     source, results, folder, python = source.absolute(), config.results.absolute(), Path.cwd(), sys.executable
@@ -164,13 +159,12 @@ def render(
     logs = str(results / SLURM_FOLDER).replace("%", "%%")
     directives = {
         "--job-name": f"robust201-{config.name}",
-        "--array": format_ranges(indices) + ("" if options.max_parallel is None else f"%{options.max_parallel}"),
+        "--array": format_ranges(indices),
         "--nodes": "1",
         "--ntasks": "1",
         "--cpus-per-task": n_cpus,
         "--gres": gres,
         "--time": options.time,
-        "--partition": options.partition,
         # With B:, only the batch process receives the signal (robust201, because of exec), and not its workers.
         "--signal": f"B:USR1@{options.drain_lead_seconds}",
         "--output": _quote_directive(f"{logs}/%A_%a.log"),
@@ -178,7 +172,7 @@ def render(
     }
     executor = ["--executor", "inline"] if n_workers == 1 else ["--executor", "ray", "--workers", str(n_workers)]
     command = [python, "-P", "-m", "robust201", "run", str(source), "--out", str(output_path), *executor]
-    command += ["--slurm-requeue", *filter_options]
+    command += ["--slurm-requeue", *run_options]
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {option}={value}" for option, value in directives.items() if value is not None),

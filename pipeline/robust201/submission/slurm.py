@@ -5,7 +5,6 @@ machine that has sbatch and the results folder. Before submission, the sweep is 
 training YAML becomes an array of one task, because only one driver may add snapshots to the manifest of its store.
 """
 
-import os
 import re
 import shutil
 import subprocess
@@ -17,7 +16,6 @@ from pathlib import Path
 from robust201.core.errors import ConfigError, InputError
 from robust201.core.files import make_folder, write_text
 from robust201.planning.config import SweepConfig
-from robust201.planning.filters import EVERYTHING, Filters
 from robust201.planning.plan import assumed_facts, make_plan
 from robust201.planning.shares import Share, all_bundles, missing_bundles
 from robust201.planning.training_config import TrainingConfig
@@ -25,7 +23,6 @@ from robust201.runtime.scheduler import RunTally
 from robust201.runtime.sweep import prepare_sweep
 from robust201.runtime.training_run import (
     ALL_TRAININGS,
-    TrainingSelection,
     prepare_trainings,
     require_explicit_device,
 )
@@ -37,8 +34,6 @@ DEFAULT_TASKS = 256
 ASSUMED_MAX_ARRAY_SIZE = 1001
 """Slurm's default of MaxArraySize (slurm.conf(5)), used if no Slurm is installed."""
 
-_GPU_VARIABLES = ("SBATCH_GRES", "SBATCH_GPUS_PER_TASK")
-"""Environment variables with which a user requests GPUs from sbatch."""
 
 _QUERY_TIMEOUT_SECONDS = 60
 _SUBMIT_TIMEOUT_SECONDS = 300
@@ -70,17 +65,12 @@ class Job:
     Attributes:
         config: the configuration as read on this machine.
         source: the YAML or results folder, which is read again when the job starts.
-        filter_options: options of `run` that the job passes on, such as those that repeat `filters` or
-            `selection`.
-        filters: filters that select part of a sweep.
-        selection: selection from the training runs of a YAML.
+        run_options: further options of `run`, such as ``--allow-code``.
     """
 
     config: SweepConfig | TrainingConfig
     source: Path
-    filter_options: tuple[str, ...] = ()
-    filters: Filters = EVERYTHING
-    selection: TrainingSelection = ALL_TRAININGS
+    run_options: tuple[str, ...] = ()
 
     @property
     def trainings(self) -> TrainingConfig | None:
@@ -89,7 +79,7 @@ class Job:
 
     def render(self, options: ArrayOptions, n_shares: int, indices: Sequence[int]) -> str:
         """Return the text of the batch file (see `sbatch_file.render`)."""
-        return render(self.config, self.source, options, n_shares, indices, self.filter_options)
+        return render(self.config, self.source, options, n_shares, indices, self.run_options)
 
 
 def render_dry_run(job: Job, options: ArrayOptions, *, say: Callable[[str], None]) -> str:
@@ -100,7 +90,7 @@ def render_dry_run(job: Job, options: ArrayOptions, *, say: Callable[[str], None
     max_tasks = ASSUMED_MAX_ARRAY_SIZE - 1
     with suppress(InputError):  # if Slurm does not respond, its default is assumed
         max_tasks = _read_max_tasks()
-    plan = job.filters.narrow(make_plan(job.config, assumed_facts(job.config)))
+    plan = make_plan(job.config, assumed_facts(job.config))
     n_shares = _count_shares(options, len(all_bundles(plan)), max_tasks, say)
     return job.render(options, n_shares, range(1, n_shares + 1))
 
@@ -110,12 +100,12 @@ def submit_array(job: Job, options: ArrayOptions, *, say: Callable[[str], None])
     if isinstance(job.config, TrainingConfig):
         require_explicit_device(job.config)
         _check_cluster(job, options)
-        plan = prepare_trainings(job.config, job.selection, say)
+        plan = prepare_trainings(job.config, ALL_TRAININGS, say)
         n_missing = plan.n_evaluations - plan.n_done
         n_shares, indices = 1, [1] if n_missing else []
     else:
         max_tasks = _check_cluster(job, options)
-        prepared_sweep = prepare_sweep(job.config, filters=job.filters, say=say)
+        prepared_sweep = prepare_sweep(job.config, say=say)
         bundles = all_bundles(prepared_sweep.plan)
         n_missing = prepared_sweep.plan.n_evaluations - prepared_sweep.done
         n_shares = _count_shares(options, len(bundles), max_tasks, say)
@@ -140,7 +130,6 @@ def _check_cluster(job: Job, options: ArrayOptions) -> int:
         )
     max_tasks = _read_max_tasks()
     job.render(options, 1, [1])
-    _check_gpus(job.config, options)
     return max_tasks
 
 
@@ -174,44 +163,6 @@ def _count_shares(options: ArrayOptions, n_bundles: int, max_tasks: int, say: Ca
     if options.tasks is not None and n_shares > n_bundles:
         say(f"{n_bundles} tasks instead of {n_shares}: the sweep cannot be divided further.")
     return min(n_shares, n_bundles)
-
-
-def _check_gpus(config: SweepConfig | TrainingConfig, options: ArrayOptions) -> None:
-    """Raise an error if GPUs are requested in a partition without GPUs; do nothing if Slurm does not respond.
-
-    SBATCH_* variables take precedence over the options in a batch file (sbatch(1)).
-    """
-    if not _requests_gpus(config, options) or shutil.which("sinfo") is None:
-        return
-    partition = os.environ.get("SBATCH_PARTITION")
-    if not partition and any(re.match(r"(#SBATCH\s+)?(-p|--partition)", line.strip()) for line in options.extra):
-        return  # the extra options take precedence and are not parsed here
-    try:
-        output = _run_slurm("sinfo", "--noheader", "--format=%P|%G", seconds=_QUERY_TIMEOUT_SECONDS)
-    except InputError:  # sbatch, which is called later, reports this error as well
-        return
-    partition_lines = [line.partition("|") for line in output.split()]
-    partition_names = partition or options.partition
-    selected_partitions = set(partition_names.split(",")) if partition_names else None
-    default_partitions = [name for name, _, _ in partition_lines if name.endswith("*")]
-    partitions = selected_partitions or {name.rstrip("*") for name in default_partitions}
-    resource_lists = [gres for name, _, gres in partition_lines if name.rstrip("*") in partitions]
-    if resource_lists and not any("gpu" in gres.casefold() for gres in resource_lists):
-        partition_label = "partition " + ",".join(sorted(partitions))
-        set_variables = [name for name in _GPU_VARIABLES if os.environ.get(name)]
-        unset_advice = f"{' and '.join(set_variables)} unset and " if set_variables else ""
-        raise ConfigError(
-            f"Submitting failed for {partition_label}: its nodes have no GPUs, according to sinfo. Set "
-            f"{'SBATCH_PARTITION' if partition else '--partition'} to another partition, or compute on CPUs with "
-            f"{unset_advice}--gpus-per-task 0."
-        )
-
-
-def _requests_gpus(config: SweepConfig | TrainingConfig, options: ArrayOptions) -> bool:
-    gres = os.environ.get("SBATCH_GRES") or task_resources(options, config.execution)[0] or ""
-    gpus_per_task = os.environ.get("SBATCH_GPUS_PER_TASK") or "0"
-    gres_has_gpus = any(resource.startswith("gpu") and not resource.endswith(":0") for resource in gres.split(","))
-    return gres_has_gpus or gpus_per_task.rpartition(":")[2] != "0"
 
 
 def _read_max_tasks() -> int:

@@ -1,20 +1,21 @@
 """The table of tasks: every attack, corruption and measure that a sweep can evaluate.
 
 A task's name, such as `pgd`, is called its key. A task holds the data that planning needs (parameters, strengths, cost)
-and the names of the functions that do the work. Only workers import these functions (`Task.load`), so planning, status
-and export never import torch. "The paper" is Jung et al. (ICLR 2023), who published the original dataset.
+and the name of the module that does the work. Only workers import these modules (`Task.load`), so planning, status and
+export never import torch. "The paper" is Jung et al. (ICLR 2023), who published the original dataset.
 
-To add an attack, write a module in `tasks/perturbations` with a `reference` function, a `fused` one or both, a
-parameter class in `tasks/parameters.py`, and an entry in `TASKS`. Tests that run for every task then cover it.
+To add an attack, write a module in `tasks/perturbations` with a function `attack` (see `tasks.attack_kit.runner`) and
+an `_attack` row with its parameters (a class in `tasks/parameters.py`) and defaults. An attack without an entry in
+`tasks/perturbations/reference.py` has `engines=("fused",)`. Tests that run for every task then cover it.
 """
 
 import importlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from robust201.core.errors import ConfigError, did_you_mean
-from robust201.tasks.constraints import CONSTRAINTS, L2, LINF, Constraint
+from robust201.tasks.constraints import CONSTRAINTS, NORMS, Constraint, Norm
 from robust201.tasks.measures.parameters import (
     HessianWeightsParameters,
     InputGradientParameters,
@@ -22,27 +23,20 @@ from robust201.tasks.measures.parameters import (
     JacobianParameters,
 )
 from robust201.tasks.parameters import (
-    NORMS,
     Apgd,
     ApgdTargeted,
     Attack,
-    CleanParameters,
-    CorruptionParameters,
+    Corruption,
     FabTargeted,
-    FgsmParameters,
+    Fgsm,
     Fmn,
-    Grid135Parameters,
-    Grid775SmallAnglesParameters,
     Parameters,
-    PgdL2Parameters,
-    PgdLinf7Parameters,
-    PgdParameters,
-    RotationParameters,
-    SmallRotationParameters,
-    SpatialParameters,
+    Pgd,
+    PgdVariant,
+    Role,
+    Spatial,
     Square,
     Standard,
-    parameters_in_ball,
 )
 
 ENGINES = ("reference", "fused")
@@ -58,8 +52,27 @@ Kind = Literal["clean", "attack", "corruption", "measure"]
 Passes = Callable[[Any, int], float]
 """(parameters, number of classes) → forward-pass equivalents per image and strength."""
 
-_COST_FACTORS = ("steps", "queries", "restarts", "targets", "projections", "passes")
-"""Names of parameters that multiply the number of passes."""
+
+@dataclass(frozen=True)
+class Procedure:
+    """How an attack of this package is run on images at several strengths (see `tasks.attack_kit.runner`).
+
+    Attributes:
+        per: what a group of images that are attacked together consists of. `sample`: one batch of images at any
+            strengths. `image`: one batch of images at all strengths, for attacks of which one run serves all strengths.
+            `pool`: as many images at all strengths as fit into memory, of which the attack itself forms batches.
+        attacks: whether the attack also changes images that are misclassified without an attack.
+        runs: (parameters, number of classes) → number of runs. After each run, the results are classified, and only
+            images that resist are attacked again. Images that resist all runs are returned unchanged. None for a single
+            run whose results are returned as they are.
+        stages: (parameters) → key and parameters of each attack of an ensemble. Each attacks the images that resist the
+            earlier ones.
+    """
+
+    per: Literal["sample", "image", "pool"] = "sample"
+    attacks: Literal["all", "correct"] = "all"
+    runs: Callable[[Any, int], int] | None = None
+    stages: Callable[[Any], tuple[tuple[str, Parameters], ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,13 +82,19 @@ class Task:
     Attributes:
         key: name in the paper's style, such as ``aa_square``.
         kind: kind of task; a `measure` evaluates a property of the network itself, without perturbing images.
-        parameters: class of the key's parameters.
-        semantics_version: increased only when results change although the parameters are equal.
-        functions: engine → ``module.function`` in `tasks.perturbations` or, for a measure, in `tasks.measures`.
+        model: class of the key's parameters.
+        module: module of `tasks.perturbations` or, for a measure, of `tasks.measures`; that of the first attack of an
+            ensemble.
         passes: function that estimates the cost for planning (see `Passes`); a gradient counts as three forward passes.
+        defaults: default parameters of the key where they differ from those of the class.
+        procedure: how an attack is run.
         constraint: the ball that contains the perturbed images; None if they are unbounded.
+        attack: key of the same attack in the Linf norm; empty if the task is no attack.
+        group: group of a corruption (Hendrycks and Dietterich, ICLR 2019), which figures show together.
+        engines: engines that have the task.
         columns: a measure's columns, unless its parameters select others (see `with_parameters`); empty for a
             perturbation, whose columns follow from the sweep's measurements.
+        semantics_version: increased only when results change although the parameters are equal.
         images_version: version of a corruption's generator, increased only when equal images give different pixels; not
             used for published corrupted images.
         name: name in figures; if empty, the key with spaces.
@@ -83,12 +102,17 @@ class Task:
 
     key: str
     kind: Kind
-    parameters: type[Parameters]
-    semantics_version: int
-    functions: Mapping[str, str]
-    passes: Passes
+    model: type[Parameters]
+    module: str
+    passes: Passes = lambda _parameters, _n_classes: 1.0
+    defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    procedure: Procedure = Procedure()
     constraint: Constraint | None = None
+    attack: str = ""
+    group: str = ""
+    engines: tuple[str, ...] = ENGINES
     columns: tuple[str, ...] = ()
+    semantics_version: int = 1
     images_version: int = 1
     name: str = ""
 
@@ -97,9 +121,43 @@ class Task:
         return self.name or self.key.replace("_", " ").capitalize()
 
     @property
+    def norm(self) -> Norm | None:
+        return None if self.constraint is None else self.constraint.name
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """Names of the key's parameters in the sweep YAML."""
+        return self.model.field_names(self.norm)
+
+    def complete(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of `model` for parameters from a sweep: with the key's norm and defaults.
+
+        Raises:
+            ValueError: the fields contain the norm, which the key determines.
+        """
+        if self.kind != "attack" or self.constraint is None:
+            return {**self.defaults, **fields}
+        if "norm" in fields:
+            raise ValueError(f"norm: expected no value, since {self.key} is an attack in {self.norm}. Remove it.")
+        return {"norm": self.norm, **self.defaults, **fields}
+
+    def parameters(self, **fields: Any) -> Any:
+        """Return the key's parameters, an object of `model`.
+
+        Raises:
+            ValueError: a field is invalid (pydantic's ValidationError is a subclass).
+        """
+        return self.model(**self.complete(fields))
+
+    @property
+    def role(self) -> Role:
+        """Kind of the attack (see `Role`)."""
+        return self.model.role
+
+    @property
     def finds_distances(self) -> bool:
         """Whether the attack searches for the smallest perturbation that fools a network, independently of epsilons."""
-        return issubclass(self.parameters, Fmn)
+        return issubclass(self.model, Fmn)
 
     @property
     def is_divisible(self) -> bool:
@@ -116,89 +174,45 @@ class Task:
         """The key as published, with the name of the norm, such as ``pgd@Linf``."""
         return self.key if self.constraint is None else f"{self.key}@{self.constraint.name}"
 
-    def takes_job(self, engine: str) -> bool:
-        """Whether the function takes an `AttackJob` (see `tasks.attack_kit.attack_job`) instead of a `Request`."""
+    def stages(self, parameters: Any) -> tuple[tuple[str, Parameters], ...]:
+        """Return the key and the parameters of each attack of an ensemble; of any other task, its own."""
+        return ((self.key, parameters),) if self.procedure.stages is None else self.procedure.stages(parameters)
+
+    def uses_runner(self, engine: str) -> bool:
+        """Whether the engine's function is an attack that `tasks.attack_kit.runner` runs."""
         return engine == "fused" and self.kind == "attack"
 
     def shares_random_numbers_in_batch(self, engine: str) -> bool:
         """Whether all images of a batch share random numbers, so that images may be split only between batches."""
-        return engine == "reference" or (self.kind == "attack" and not self.takes_job(engine))
+        return engine == "reference" or (self.kind == "attack" and not self.uses_runner(engine))
 
     def excessive_cost_reason(self, parameters: Parameters, n_classes: int) -> str | None:
         """Return why the parameters together cost too much, or None."""
         passes = self.passes(parameters, n_classes) * len(parameters.strengths)
         if passes <= MAX_PASSES:
             return None
-        costly_parameters = [name for name in _COST_FACTORS if hasattr(parameters, name)]
         return (
             f"expected up to {MAX_PASSES:,} passes through the network per image over all strengths, got "
-            f"{passes:,.0f}. Lower {', '.join(f'`{name}`' for name in costly_parameters)} or the number of strengths."
+            f"{passes:,.0f}. Lower the parameters or the number of strengths."
         )
 
     def load(self, engine: str = "reference") -> Callable[..., Any]:
         """Import the task's function, which imports torch.
 
         Raises:
-            ConfigError: the engine does not exist or does not support this task; the message names an engine that does.
+            ConfigError: the engine does not have the task.
         """
-        if engine not in self.functions:
-            other_engine = next(iter(self.functions)) if engine in ENGINES else ""
-            advice = f" Use engine {other_engine}." if other_engine else did_you_mean(engine, self.functions)
+        if engine not in self.engines:
             raise ConfigError(
-                f"Loading {self.key} failed for engine {engine!r}: expected one of {', '.join(self.functions)}, got "
-                f"{engine!r}.{advice}"
+                f"Loading {self.key} failed for engine {engine!r}: expected one of {', '.join(self.engines)}, got "
+                f"{engine!r}.{did_you_mean(engine, self.engines)}"
             )
-        module, name = self.functions[engine].split(".")
         folder = "measures" if self.kind == "measure" else "perturbations"
-        function: Callable[..., Any] = getattr(importlib.import_module(f"robust201.tasks.{folder}.{module}"), name)
+        name = {"measure": "measure", "attack": "attack"}.get(self.kind, "yield_images")
+        module_name = "reference" if (self.kind, engine) == ("attack", "reference") else self.module
+        module = importlib.import_module(f"robust201.tasks.{folder}.{module_name}")
+        function: Callable[..., Any] = getattr(module, name)
         return function
-
-
-def _attack_task(
-    key: str,
-    module: str,
-    parameters: type[Parameters],
-    passes: Passes,
-    constraint: Constraint | None = LINF,
-    *,
-    name: str,
-    engines: Sequence[str] = ENGINES,
-) -> Task:
-    functions = {engine: f"{module}.{engine}" for engine in engines}
-    return Task(key, "attack", parameters, 1, functions, passes, constraint, name=name)
-
-
-def _attacks_in_balls(
-    key: str, module: str, family: type[Attack], passes: Passes, name: str, *, module_of_other_norms: str = ""
-) -> Iterator[Task]:
-    """Yield one task per norm. The key of Linf has no suffix; other keys end with the norm's name."""
-    for norm in NORMS:
-        parameters, constraint = parameters_in_ball(family, norm), CONSTRAINTS[norm]
-        if norm == "Linf":
-            yield _attack_task(key, module, parameters, passes, constraint, name=name)
-        else:
-            norm_module = module_of_other_norms or module
-            yield _attack_task(
-                f"{key}_{norm.lower()}", norm_module, parameters, passes, constraint, name=f"{name}, {norm}"
-            )
-
-
-def _grid_task(key: str, parameters: type[SpatialParameters], name: str) -> Task:
-    # Every grid point is a forward pass. The estimate ignores that the attack skips images that are already fooled.
-    return _attack_task(key, "spatial", parameters, lambda p, _c: p.n_points + 2.0, None, name=name)
-
-
-def _corruption_task(key: str, images_version: int = 1, name: str = "") -> Task:
-    functions = dict.fromkeys(ENGINES, "corruption.yield_images")
-    parameters = CorruptionParameters
-    return Task(
-        key, "corruption", parameters, 1, functions, lambda _p, _c: 1.0, images_version=images_version, name=name
-    )
-
-
-def _measure_task(key: str, parameters: type[Parameters], passes: Passes, columns: tuple[str, ...]) -> Task:
-    functions = dict.fromkeys(ENGINES, f"{key}.measure")
-    return Task(key, "measure", parameters, 1, functions, passes, columns=columns)
 
 
 _LANCZOS_STEPS = 16
@@ -263,67 +277,183 @@ def _minimum_norm_passes(parameters: Any, _n_classes: int) -> float:
     return float(3.0 * parameters.steps * parameters.n_runs / len(parameters.strengths) + 2)
 
 
+def _pgd_passes(parameters: Any, _n_classes: int) -> float:
+    return float(3.0 * parameters.steps + 2)
+
+
+def _n_target_runs(parameters: Any, n_classes: int) -> int:
+    n_targets: int = min(parameters.targets, n_classes - 1)
+    return n_targets * getattr(parameters, "restarts", 1)
+
+
+_RESTARTS = Procedure(attacks="correct", runs=lambda parameters, _n_classes: parameters.restarts)
+_TARGETS = Procedure(attacks="correct", runs=_n_target_runs)
+
+
+def _stages(parameters: Standard) -> tuple[tuple[str, Parameters], ...]:
+    """Return AutoAttack's attacks, with the requested steps and queries, and the norm's defaults otherwise."""
+    tasks = [find_attack(key, parameters.norm) for key in ("aa_apgd-ce", "aa_apgd-t", "aa_fab-t", "aa_square")]
+    counts = (*[{"steps": parameters.steps}] * 3, {"queries": parameters.queries})
+    return tuple((task.key, task.parameters(**count)) for task, count in zip(tasks, counts, strict=True))
+
+
+def _jacobian_passes(parameters: JacobianParameters, n_classes: int) -> float:
+    # With `projections: exact`, the Jacobian takes one gradient per class.
+    return 3.0 * (n_classes if parameters.projections == "exact" else parameters.projections)
+
+
+PAPER_EPSILONS = ("0.1/255", "0.5/255", "1/255", "2/255", "3/255", "4/255", "8/255")
+"""Epsilons of PGD, APGD-CE and Square (meta.json of the published dataset)."""
+
+PAPER_FGSM_EPSILONS = (*PAPER_EPSILONS[:-1], "5/255", "6/255", "7/255", "8/255", "255/255")
+"""Epsilons of FGSM (meta.json of the published dataset)."""
+
+_PGD_7_EPSILONS = ("1/255", "2/255", "4/255", "8/255")
+
+_EPSILONS: dict[Norm, tuple[float | str, ...]] = {"Linf": PAPER_EPSILONS, "L2": (0.25, 0.5), "L1": (3.0, 6.0, 12.0)}
+"""Default epsilons of each norm."""
+
+
+def _attack(
+    key: str,
+    name: str,
+    model: type[Attack],
+    module: str,
+    passes: Passes,
+    procedure: Procedure = Procedure(),
+    norm: Norm = "Linf",
+    engines: tuple[str, ...] = ENGINES,
+    **defaults: Any,
+) -> Task:
+    defaults = {"epsilons": _EPSILONS[norm]} | defaults
+    return Task(
+        key,
+        "attack",
+        model,
+        module,
+        passes,
+        defaults,
+        procedure,
+        CONSTRAINTS[norm],
+        attack=key,
+        engines=engines,
+        name=name,
+    )
+
+
+def _attack_in_all_norms(
+    key: str,
+    name: str,
+    model: type[Attack],
+    module: str,
+    passes: Passes,
+    procedure: Procedure,
+    **defaults_by_norm: Mapping[str, Any],
+) -> Iterator[Task]:
+    """Yield one task per norm. The key in Linf has no suffix; other keys end with the norm's name."""
+    for norm in NORMS:
+        suffix, note = ("", "") if norm == "Linf" else (f"_{norm.lower()}", f", {norm}")
+        defaults = defaults_by_norm.get(norm, {})
+        task = _attack(key + suffix, name + note, model, module, passes, procedure, norm, **defaults)
+        yield replace(task, attack=key)
+
+
+def _grid(key: str, name: str, **defaults: Any) -> Task:
+    # Every grid point is a forward pass. The estimate ignores that the attack skips images that are already fooled.
+    return Task(
+        key,
+        "attack",
+        Spatial,
+        "spatial",
+        lambda p, _c: p.n_points + 2.0,
+        defaults,
+        Procedure(attacks="correct"),
+        attack=key,
+        name=name,
+    )
+
+
+def _corruption(key: str, group: str, images_version: int = 1, name: str = "") -> Task:
+    return Task(key, "corruption", Corruption, "corruption", group=group, images_version=images_version, name=name)
+
+
 _CORRUPTION_TASKS = (
-    _corruption_task("brightness"),
-    _corruption_task("contrast"),
-    _corruption_task("defocus_blur"),
-    _corruption_task("elastic_transform"),
-    _corruption_task("fog"),
-    _corruption_task("frost"),
-    _corruption_task("gaussian_noise"),
-    _corruption_task("glass_blur"),
-    _corruption_task("impulse_noise"),
-    _corruption_task("jpeg_compression", name="JPEG compression"),
-    _corruption_task("motion_blur", images_version=2),
-    _corruption_task("pixelate"),
-    _corruption_task("shot_noise"),
-    _corruption_task("snow", images_version=2),
-    _corruption_task("zoom_blur"),
+    _corruption("brightness", "weather"),
+    _corruption("contrast", "digital"),
+    _corruption("defocus_blur", "blur"),
+    _corruption("elastic_transform", "digital"),
+    _corruption("fog", "weather"),
+    _corruption("frost", "weather"),
+    _corruption("gaussian_noise", "noise"),
+    _corruption("glass_blur", "blur"),
+    _corruption("impulse_noise", "noise"),
+    _corruption("jpeg_compression", "digital", name="JPEG compression"),
+    _corruption("motion_blur", "blur", images_version=2),
+    _corruption("pixelate", "digital"),
+    _corruption("shot_noise", "noise"),
+    _corruption("snow", "weather", images_version=2),
+    _corruption("zoom_blur", "blur"),
 )
 
 CORRUPTIONS = tuple(task.key for task in _CORRUPTION_TASKS)
 """The 15 corruptions of the paper, in the order of the published dataset's helper code."""
 
+
+def _measure(key: str, model: type[Parameters], passes: Passes, columns: tuple[str, ...]) -> Task:
+    return Task(key, "measure", model, key, passes, columns=columns)
+
+
 TASKS: dict[str, Task] = {
     task.key: task
     for task in (
-        Task("clean", "clean", CleanParameters, 1, dict.fromkeys(ENGINES, "clean.yield_images"), lambda _p, _c: 1.0),
-        *_attacks_in_balls("aa_apgd-ce", "apgd", Apgd, _apgd_passes, "APGD-CE"),
-        *_attacks_in_balls("aa_apgd-t", "apgd_targeted", ApgdTargeted, _apgd_targeted_passes, "APGD-T"),
-        *_attacks_in_balls("aa_fab-t", "fab", FabTargeted, _fab_targeted_passes, "FAB-T"),
-        *_attacks_in_balls("aa_square", "square", Square, _square_passes, "Square", module_of_other_norms="square_lp"),
-        *_attacks_in_balls("aa_standard", "standard", Standard, _standard_passes, "AutoAttack"),
-        _attack_task("fgsm", "fgsm", FgsmParameters, lambda _p, _c: 5.0, name="FGSM"),
-        _attack_task("pgd", "pgd", PgdParameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD"),
-        _attack_task("pgd_linf7", "pgd_linf7", PgdLinf7Parameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD-7"),
-        _attack_task("pgd_l2", "pgd_l2", PgdL2Parameters, lambda p, _c: 3.0 * p.steps + 2, L2, name="PGD-L2"),
-        *_attacks_in_balls("fmn", "fmn", Fmn, _minimum_norm_passes, "FMN"),
-        _grid_task("grid775", SpatialParameters, "Grid 775"),
-        _grid_task("grid135", Grid135Parameters, "Grid 135"),
-        _grid_task("grid775_10", Grid775SmallAnglesParameters, "Grid 775, 10°"),
-        _grid_task("rot30", RotationParameters, "Rotation 30°"),
-        _grid_task("rot10", SmallRotationParameters, "Rotation 10°"),
-        *_CORRUPTION_TASKS,
-        # With `projections: exact`, the Jacobian takes one gradient per class.
-        _measure_task(
-            "jacobian",
-            JacobianParameters,
-            lambda p, c: 3.0 * (c if p.projections == "exact" else p.projections),
-            JacobianParameters.default_columns,
+        Task("clean", "clean", Parameters, "clean"),
+        *_attack_in_all_norms("aa_apgd-ce", "APGD-CE", Apgd, "apgd", _apgd_passes, _RESTARTS, L1={"restarts": 5}),
+        *_attack_in_all_norms(
+            "aa_apgd-t", "APGD-T", ApgdTargeted, "apgd", _apgd_targeted_passes, _TARGETS, L1={"targets": 5}
         ),
-        _measure_task("input_gradient", InputGradientParameters, lambda _p, _c: 3.0, ("norm", "zero_share")),
-        _measure_task(
+        *_attack_in_all_norms(
+            "aa_fab-t", "FAB-T", FabTargeted, "fab", _fab_targeted_passes, replace(_TARGETS, per="image")
+        ),
+        *_attack_in_all_norms("aa_square", "Square", Square, "square", _square_passes, replace(_RESTARTS, per="pool")),
+        *_attack_in_all_norms(
+            "aa_standard",
+            "AutoAttack",
+            Standard,
+            "apgd",
+            _standard_passes,
+            Procedure("sample", "correct", None, _stages),
+        ),
+        _attack("fgsm", "FGSM", Fgsm, "fgsm", lambda _p, _c: 5.0, Procedure("image"), epsilons=PAPER_FGSM_EPSILONS),
+        _attack("pgd", "PGD", Pgd, "pgd", _pgd_passes),
+        _attack("pgd_linf7", "PGD-7", PgdVariant, "pgd", _pgd_passes, epsilons=_PGD_7_EPSILONS, steps=7),
+        _attack("pgd_l2", "PGD-L2", PgdVariant, "pgd", _pgd_passes, norm="L2", steps=100),
+        *_attack_in_all_norms("fmn", "FMN", Fmn, "fmn", _minimum_norm_passes, Procedure("image", "correct")),
+        _grid("grid775", "Grid 775"),
+        _grid("grid135", "Grid 135", rotations=15, translations=3),
+        _grid("grid775_10", "Grid 775, 10°", max_rotation=10.0),
+        _grid("rot30", "Rotation 30°", translations=1, max_translation=0.0),
+        _grid("rot10", "Rotation 10°", max_rotation=10.0, translations=1, max_translation=0.0),
+        *_CORRUPTION_TASKS,
+        _measure("jacobian", JacobianParameters, _jacobian_passes, JacobianParameters.default_columns),
+        _measure("input_gradient", InputGradientParameters, lambda _p, _c: 3.0, ("norm", "zero_share")),
+        _measure(
             "hessian_weights",
             HessianWeightsParameters,
             _hessian_weights_passes,
             HessianWeightsParameters.default_columns,
         ),
-        _measure_task(
+        _measure(
             "hessian_input", InputHessianParameters, _hessian_input_passes, InputHessianParameters.default_columns
         ),
     )
 }
 """Tasks by key, in the order in which results are listed."""
+
+
+def find_attack(attack: str, norm: Norm) -> Task:
+    """Return an attack in a norm, by the key of the attack in Linf."""
+    return next(task for task in TASKS.values() if (task.attack, task.norm) == (attack, norm))
+
 
 AUTOATTACK = ("aa_standard", "aa_standard_l2", "aa_standard_l1")
 """Keys of AutoAttack's standard version, one per norm."""

@@ -11,7 +11,7 @@ module does not import torch.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
+from math import ceil, log2, prod
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 FRACTION_BITS = 32
-"""Fractional bits of a stored sum of confidences."""
+"""Bits of a number of an image in fixed point; for a number in [0, 1], these are fractional bits."""
 
 Values = Mapping[str, NDArray[Any]]
 """Column name → array, as in `EvaluationResult.values`."""
@@ -60,12 +60,26 @@ class ModelOutputs:
     logits: "torch.Tensor"
     measure_distances: "Callable[[], torch.Tensor] | None" = None
 
+    @property
+    def is_wrong(self) -> "torch.Tensor":
+        """(B,) bool, whether each image is misclassified."""
+        return self.predicted != self.labels
+
     @cached_property
     def confidences(self) -> "torch.Tensor":
-        """(B, C) int64, softmax of the logits in units of 2**-FRACTION_BITS."""
-        softmax = self.logits.nan_to_num().softmax(dim=1).double()
-        confidences: torch.Tensor = (softmax * 2**FRACTION_BITS).round().long()
-        return confidences
+        """(B, C) int64, softmax of the logits in fixed point."""
+        return to_fixed_point(self.logits.nan_to_num().softmax(dim=1))
+
+
+def to_fixed_point(values: "torch.Tensor", largest: float = 1.0) -> "torch.Tensor":
+    """Return numbers from 0 to `largest` as int64 in units of 1 / `units_per_one`; larger numbers become `largest`."""
+    fixed_point: torch.Tensor = (values.double().clamp(0, largest) * units_per_one(largest)).round().long()
+    return fixed_point
+
+
+def units_per_one(largest: float) -> float:
+    """Return how many units of fixed point make 1, so that the largest number has `FRACTION_BITS` bits."""
+    return 2.0 ** (FRACTION_BITS - ceil(log2(largest)))
 
 
 class ColumnSource(NamedTuple):
@@ -86,10 +100,10 @@ class ColumnSource(NamedTuple):
 class Column:
     """A column of results, which contains a measurement or a part of one.
 
-    During an evaluation, a column is a total of integers: counts, or sums of fractions in [0, 1] in units of
-    2**-FRACTION_BITS. To merge parts, their totals are added and their per-image values are concatenated. The total can
+    During an evaluation, a column is a total of integers: counts, or sums over images of numbers in [0, `largest`] in
+    fixed point. To merge parts, their totals are added and their per-image values are concatenated. The total can
     be computed exactly from the stored value, so merging gives the same bytes as evaluating the whole unit. The fields
-    determine all checks: counts must not be negative, fractions must be in [0, 1], and a fraction read from a dataset's
+    determine all checks: counts must not be negative, means must be in [0, `largest`], and a mean read from a dataset's
     files may differ by half a unit of its last digit.
 
     Attributes:
@@ -100,12 +114,11 @@ class Column:
         dtype: NumPy type.
         dimensions: lengths of the axes.
         add: (outputs) → flat indices (B,) int64 into the leading axes, and the values (B, …) int64 that the images add
-            to the total at these indices. None if the column is computed from the counts.
+            to the total at these indices, as counts or by `to_fixed_point`. None if the column follows from the counts.
         count_images_per_mean: (`cm` (…, C, C) int64) → number of images in each mean, in a shape that broadcasts to the
             column's; None if the column contains no means.
+        largest: largest number of an image, for means.
         value_from_counts: (`cm`, as above) → value of a fraction that is computed from `cm`, without a total.
-        is_distribution: whether rows are means of softmax vectors, which sum to 1.
-        count_images_of_value: (value) → number of images; None if the value does not determine it.
         contradiction: (value, `cm`) → text "EXPECTED, got ACTUAL" if the value contradicts `cm`, otherwise None.
         elements: name → description of Parquet columns, if each element has a separate Parquet column.
         wide_dtype: NumPy type for more than `MAX_COUNTED_CLASSES` classes; None if it is the same.
@@ -119,9 +132,8 @@ class Column:
     dimensions: tuple[Dimension, ...] = ()
     add: "Callable[[ModelOutputs], tuple[torch.Tensor, torch.Tensor]] | None" = None
     count_images_per_mean: Callable[[Counts], Counts] | None = None
+    largest: float = 1.0
     value_from_counts: Callable[[Counts], NDArray[np.float64]] | None = None
-    is_distribution: bool = False
-    count_images_of_value: Callable[[NDArray[Any]], int] | None = None
     contradiction: Callable[[NDArray[Any], Counts], str | None] | None = None
     elements: Mapping[str, str] | None = None
     wide_dtype: np.dtype[Any] | None = None
@@ -154,6 +166,17 @@ class Column:
         return self.dtype.kind != "f"
 
     @property
+    def is_distribution(self) -> bool:
+        """Whether rows are means of softmax vectors, which sum to 1."""
+        return self.is_matrix and not self.is_exact
+
+    def count_images(self, value: NDArray[Any]) -> int | None:
+        """Return the number of images of a value; None if the value does not determine it."""
+        if not self.is_exact:
+            return None
+        return len(value) if self.is_per_image else int(value.sum())
+
+    @property
     def parquet(self) -> dict[str, ColumnSource]:
         """The column's representation in exported Parquet files, by Parquet column name."""
         if self.elements is None:
@@ -167,25 +190,22 @@ def _add_count(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     return outputs.labels * outputs.logits.shape[1] + outputs.predicted, outputs.labels.new_ones(len(outputs.labels))
 
 
+def _add_outcome(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
+    return outputs.is_wrong.long(), outputs.labels.new_ones(len(outputs.labels))
+
+
 def _add_confidence_by_correctness(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
-    is_wrong = (outputs.predicted != outputs.labels).long()
-    return is_wrong, outputs.confidences.gather(1, outputs.predicted[:, None])[:, 0]
+    return outputs.is_wrong.long(), outputs.confidences.gather(1, outputs.predicted[:, None])[:, 0]
 
 
 def _accuracy(cm: Counts) -> NDArray[np.float64]:
     n_correct, n_wrong = np.moveaxis(_correct_and_wrong(cm), -1, 0)
-    accuracy: NDArray[np.float64] = np.asarray(n_correct / (n_correct + n_wrong))
-    return accuracy
+    return np.asarray(n_correct / (n_correct + n_wrong), np.float64)
 
 
 def _correct_and_wrong(cm: Counts) -> Counts:
     n_correct = np.trace(cm, axis1=-2, axis2=-1)
     return np.stack([n_correct, cm.sum(axis=(-2, -1)) - n_correct], axis=-1)
-
-
-def _add_outcome(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
-    is_wrong = (outputs.predicted != outputs.labels).long()
-    return is_wrong, outputs.labels.new_ones(len(is_wrong))
 
 
 def _contradiction_of_predictions(predictions: NDArray[Any], cm: Counts) -> str | None:
@@ -212,13 +232,12 @@ DISTANCES = "distances"
 
 
 def _add_distance(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
-    is_wrong = outputs.predicted != outputs.labels
     if outputs.measure_distances is None:
-        return outputs.positions, (~is_wrong).long() * NOT_FOOLED_DISTANCE
+        return outputs.positions, (~outputs.is_wrong).long() * NOT_FOOLED_DISTANCE
     distances = outputs.measure_distances().double()
     # Round down, so that no distance is overestimated. 0 is reserved for images without a perturbation.
     units = (distances * UNITS_PER_DISTANCE).floor().long().maximum((distances > 0).long())
-    return outputs.positions, units.where(is_wrong, units.new_full((), NOT_FOOLED_DISTANCE))
+    return outputs.positions, units.where(outputs.is_wrong, units.new_full((), NOT_FOOLED_DISTANCE))
 
 
 def _contradiction_of_distances(distances: NDArray[Any], cm: Counts) -> str | None:
@@ -261,7 +280,6 @@ COLUMNS: dict[str, Column] = {
             dimensions=_MATRIX,
             add=lambda outputs: (outputs.labels, outputs.confidences),
             count_images_per_mean=lambda cm: cm.sum(axis=-1)[..., None],
-            is_distribution=True,
         ),
         Column(
             "confidence_argmax",
@@ -271,7 +289,6 @@ COLUMNS: dict[str, Column] = {
             dimensions=_MATRIX,
             add=lambda outputs: (outputs.predicted, outputs.confidences),
             count_images_per_mean=lambda cm: cm.sum(axis=-2)[..., None],
-            is_distribution=True,
         ),
         Column(
             "confidence_prediction",
@@ -293,7 +310,6 @@ COLUMNS: dict[str, Column] = {
             dtype=np.dtype(np.int32),
             dimensions=_MATRIX,
             add=_add_count,
-            count_images_of_value=lambda cm: int(cm.sum()),
         ),
         Column(
             "predictions",
@@ -303,7 +319,6 @@ COLUMNS: dict[str, Column] = {
             wide_dtype=np.dtype(np.uint16),
             dimensions=("images",),
             add=lambda outputs: (outputs.positions, outputs.predicted),
-            count_images_of_value=len,
             contradiction=_contradiction_of_predictions,
         ),
         Column(
@@ -315,7 +330,6 @@ COLUMNS: dict[str, Column] = {
             dtype=np.dtype(np.int64),
             dimensions=("images",),
             add=_add_distance,
-            count_images_of_value=len,
             contradiction=_contradiction_of_distances,
         ),
         Column(
@@ -325,7 +339,6 @@ COLUMNS: dict[str, Column] = {
             dtype=np.dtype(np.int32),
             dimensions=(2,),
             add=_add_outcome,
-            count_images_of_value=lambda counts: int(counts.sum()),
         ),
     )
 }
@@ -493,8 +506,7 @@ def count_images(measurement: str, json_value: Any, *, is_single: bool) -> int |
         is_single: whether the value is of one strength.
     """
     for column in MEASUREMENTS.get(measurement, {}).values():
-        if column.count_images_of_value is not None:
-            return column.count_images_of_value(
-                columns_of_json(measurement, json_value if is_single else json_value[0])[column.name]
-            )
+        if column.is_exact:
+            value = columns_of_json(measurement, json_value if is_single else json_value[0])[column.name]
+            return column.count_images(value)
     return None

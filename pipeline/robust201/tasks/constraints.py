@@ -1,13 +1,34 @@
 """Norm balls of attacks: units of strengths, distances between images, and the norms' names in keys and figures."""
 
+import reprlib
 from dataclasses import dataclass
+from fractions import Fraction
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
+
+Norm = Literal["Linf", "L2", "L1"]
+NORMS: tuple[Norm, ...] = get_args(Norm)
+
+
+def parse_radius(epsilon: object) -> Fraction:
+    """Return a radius for pixels in [0, 1] as an exact fraction, from a number or text such as ``8/255``.
+
+    Raises:
+        ValueError: the value is neither, or not above 0.
+    """
+    try:
+        numerator, _, denominator = str(epsilon).partition("/")
+        radius = Fraction(float(numerator)) / Fraction(float(denominator or 1))
+    except (ValueError, ArithmeticError):
+        radius = Fraction(0)
+    if radius <= 0:
+        raise ValueError(f"expected numbers above 0 or text such as 8/255, got {reprlib.repr(epsilon)}.")
+    return radius
 
 
 @dataclass(frozen=True)
@@ -25,12 +46,22 @@ class Constraint:
             with the radius.
     """
 
-    name: str
+    name: Norm
     order: Literal["inf", 2, 1]
     divisor: float
     axis: str
     slack: float
     relative_slack: float = 0.0
+
+    def strength_of(self, epsilon: object) -> float:
+        """Return the strength with which results name an epsilon, a number or text such as ``8/255``.
+
+        Raises:
+            ValueError: see `parse_radius`.
+        """
+        strength = float(parse_radius(epsilon) * Fraction(self.divisor))
+        # 15 digits, so that 8/255 rounded to a float becomes 8 again.
+        return strength if self.divisor == 1 else float(f"{strength:.15g}")
 
     def radius(self, strength: float) -> float:
         """Return the ball's radius at a strength, for pixels in [0, 1]."""

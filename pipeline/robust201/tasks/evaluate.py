@@ -17,7 +17,7 @@ from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_f
 from robust201.tasks.constraints import Constraint
 from robust201.tasks.measurements import Accumulator, check_measure_values, check_values
 from robust201.tasks.parameters import Parameters
-from robust201.tasks.perturbations.contract import check_batches, perturb
+from robust201.tasks.perturbations.contract import perturb
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,12 +82,7 @@ def evaluate_part(
         yield from _measure_network(context, task, parameters, part, request, provenance)
         return
     request = dataclasses.replace(request, on_stage=on_stage)
-    batches = check_batches(
-        perturb(task, context, parameters, request, name=part.label),
-        name=part.label,
-        request=request,
-        constraint=task.constraint,
-    )
+    batches = perturb(task, context, parameters, request, name=part.label)
     if on_images is not None:
         batches = _report_images(batches, on_images)
     measured_strengths = _measure_batches(batches, context, request, task.constraint, measurements, name=part.label)

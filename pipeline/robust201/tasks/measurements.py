@@ -1,9 +1,9 @@
 """Measurements of a network's outputs, as sums of integers, which are exact in any order.
 
-Confidences are added as 64-bit integers with 32 fractional bits, so the sum depends neither on the order of images nor
-on whether they are evaluated in several parts. The sum can be recovered from a stored mean and the counts in `cm`, the
-confusion matrix: with at most 2**18 images, it is at most 2**50. A float64 represents integers up to 2**53 exactly,
-which leaves a margin for two roundings.
+Confidences and other numbers of images are added as integers of `FRACTION_BITS` bits, so the sum depends neither on the
+order of images nor on whether they are evaluated in several parts. The sum can be recovered from a stored mean and the
+counts in `cm`, the confusion matrix: with at most 2**18 images, it is at most 2**50. A float64 represents integers up
+to 2**53 exactly, which leaves a margin for two roundings.
 
 Torch is imported only where values are computed on a device. Shards and exports use checks and merging without torch.
 """
@@ -19,7 +19,6 @@ from robust201.core.records import MAX_CLASSES
 from robust201.tasks.columns import (
     COLUMNS,
     COUNTS,
-    FRACTION_BITS,
     MAX_MATRIX_CLASSES,
     MEASUREMENTS,
     PREDICTIONS,
@@ -32,6 +31,7 @@ from robust201.tasks.columns import (
     count_matrix,
     has_counts,
     stored_order,
+    units_per_one,
 )
 
 if TYPE_CHECKING:
@@ -79,12 +79,11 @@ class Accumulator:
     ) -> None:
         import torch
 
-        _check_sizes(name, n_classes, n_images)
         self.name = name
         self.n_images = n_images
         self._indices = indices
         self._columns = columns_of(measurements, n_classes)
-        _check_matrices(name, n_classes, self._columns)
+        _check_sizes(name, n_classes, n_images, self._columns)
         self._n_classes = n_classes
         self._totals = {
             name: torch.zeros(COLUMNS[name].shape(n_classes, n_images), dtype=torch.int64, device=device)
@@ -145,8 +144,7 @@ class Accumulator:
                 f"Measuring failed for {self.name}: expected {self.n_images} images, got {n_added}. "
                 "This is a bug in the evaluation."
             )
-        dtypes = {name: COLUMNS[name].dtype_for(self._n_classes) for name in self._columns}
-        return _finalise(self._columns, totals, dtypes)
+        return _finalise(totals, {name: COLUMNS[name].dtype_for(self._n_classes) for name in self._columns})
 
 
 def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str, NDArray[Any]]:
@@ -178,29 +176,24 @@ def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str
         part_totals = [total[column] for total in totals]
         merged[column] = np.concatenate(part_totals) if COLUMNS[column].is_per_image else np.sum(part_totals, axis=0)
     _check_sizes(name, count_classes(parts[0]), int(count_matrix(merged).sum()))
-    dtypes = {column: np.result_type(*(part[column] for part in parts)) for column in parts[0]}
-    return _finalise(stored_order(parts[0]), merged, dtypes)
+    return _finalise(merged, {name: np.result_type(*(part[name] for part in parts)) for name in stored_order(parts[0])})
 
 
-def _check_sizes(name: str, n_classes: int, n_images: int) -> None:
-    if not 0 < n_images <= MAX_IMAGES:
-        raise EvaluationError(
-            f"Measuring failed for {name}: expected 1 to {MAX_IMAGES} images, got {n_images}. Change the selection."
-        )
-    if n_classes > MAX_CLASSES:
-        raise EvaluationError(
-            f"Measuring failed for {name}: expected up to {MAX_CLASSES:,} classes, got {n_classes:,}. "
-            "Evaluate a network with fewer classes."
-        )
-
-
-def _check_matrices(name: str, n_classes: int, columns: Sequence[str]) -> None:
+def _check_sizes(name: str, n_classes: int, n_images: int, columns: Sequence[str] = ()) -> None:
+    """Raise EvaluationError if sums could overflow, or a matrix is too large."""
     matrix = next((column for column in columns if COLUMNS[column].is_matrix), None)
-    if matrix is not None and n_classes > MAX_MATRIX_CLASSES:
-        raise EvaluationError(
-            f"Measuring failed for {name}: {matrix} of {n_classes:,} classes is too large (maximum "
-            f"{MAX_MATRIX_CLASSES:,} classes). Leave the measurement {COLUMNS[matrix].measurement} out."
+    problem = ""
+    if not 0 < n_images <= MAX_IMAGES:
+        problem = f"expected 1 to {MAX_IMAGES} images, got {n_images}. Change the selection."
+    elif n_classes > MAX_CLASSES:
+        problem = f"expected up to {MAX_CLASSES:,} classes, got {n_classes:,}. Evaluate a network with fewer classes."
+    elif matrix is not None and n_classes > MAX_MATRIX_CLASSES:
+        problem = (
+            f"{matrix} of {n_classes:,} classes is too large (maximum {MAX_MATRIX_CLASSES:,} classes). Leave the "
+            f"measurement {COLUMNS[matrix].measurement} out."
         )
+    if problem:
+        raise EvaluationError(f"Measuring failed for {name}: {problem}")
 
 
 def _totals_of(values: Values) -> dict[str, NDArray[np.int64]]:
@@ -214,25 +207,24 @@ def _total_of(column: Column, array: NDArray[Any], cm: NDArray[np.int64]) -> NDA
         return array.astype(np.int64)
     counts = np.broadcast_to(column.count_images_per_mean(cm), array.shape)
     means = np.where(counts > 0, array, 0.0)
-    total: NDArray[np.int64] = np.rint(means * (counts * 2.0**FRACTION_BITS)).astype(np.int64)
+    total: NDArray[np.int64] = np.rint(means * (counts * units_per_one(column.largest))).astype(np.int64)
     return total
 
 
-def _finalise(
-    names: Sequence[str], totals: Mapping[str, NDArray[np.int64]], dtypes: Mapping[str, np.dtype[Any]]
-) -> dict[str, NDArray[Any]]:
+def _finalise(totals: Mapping[str, NDArray[np.int64]], dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the columns with these types, computed from the totals."""
     cm = count_matrix(totals)
     values: dict[str, NDArray[Any]] = {}
-    for name in names:
+    for name, dtype in dtypes.items():
         column = COLUMNS[name]
         if column.value_from_counts is not None:
-            values[name] = np.array(column.value_from_counts(cm), dtype=column.dtype)
+            values[name] = np.array(column.value_from_counts(cm), dtype=dtype)
         elif column.count_images_per_mean is None:
-            values[name] = totals[name].astype(dtypes[name])
+            values[name] = totals[name].astype(dtype)
         else:
             counts = np.broadcast_to(column.count_images_per_mean(cm), totals[name].shape)
             values[name] = np.full(totals[name].shape, np.nan)
-            np.divide(totals[name], counts * 2.0**FRACTION_BITS, out=values[name], where=counts > 0)
+            np.divide(totals[name], counts * units_per_one(column.largest), out=values[name], where=counts > 0)
     return values
 
 
@@ -257,7 +249,7 @@ def check_values(
     Raises:
         EvaluationError: columns are missing or have the wrong type or shape, `cm` does not count N images (or each
             class's images), `accuracy` does not follow from `cm`, a mean confidence is NaN although it covers images,
-            or is a number although it covers none, a fraction is outside of [0, 1], a row of confidences does not sum
+            or is a number although it covers none, a mean is outside of its range, a row of confidences does not sum
             to 1, means by label and by prediction come from different sums, or `predictions` do not match the counts
             in `cm`.
     """
@@ -337,7 +329,7 @@ def _layout_failure(values: Values, n_images: int, required: Sequence[str]) -> s
 def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integer[Any]] | None) -> str | None:
     for name, array in values.items():
         column = COLUMNS[name]
-        n_counted = n_images if column.count_images_of_value is None else column.count_images_of_value(array)
+        n_counted = column.count_images(array) if column.is_exact else n_images
         lowest, highest = (array.min(), array.max()) if column.is_exact and array.size else (0, 0)
         if n_counted != n_images or lowest < 0 or (highest > n_images and not column.is_per_image):
             return f"{name} to count {n_images} images, got counts from {lowest} to {highest}, {n_counted} in total"
@@ -355,35 +347,54 @@ def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integ
 
 
 def _fraction_failure(values: Values, decimals: Mapping[str, int | None] | None) -> str | None:
-    """Check columns of fractions exactly, or with `decimals` within half a unit of the last decimal."""
+    """Check columns of means exactly, or with `decimals` within half a unit of the last decimal."""
     cm = count_matrix(values) if has_counts(values) else None
-    sums_by_column: dict[str, bytes] = {}
-    for name in (name for name in values if not COLUMNS[name].is_exact):
-        column, array = COLUMNS[name], values[name]
-        slack = 0.0
-        if decimals is not None:
-            n_decimals = decimals.get(column.measurement)
-            slack = _ARITHMETIC_TOLERANCE + (0.0 if n_decimals is None else 0.5 * 10.0**-n_decimals)
-        if decimals is None and cm is not None and column.count_images_per_mean is not None:
-            has_images = np.broadcast_to(column.count_images_per_mean(cm) > 0, array.shape)
-            if not np.array_equal(np.isnan(array), ~has_images):
-                return f"{name} to be NaN exactly where it covers no images"
-        fractions = array if column.count_images_per_mean is None else array[~np.isnan(array)]
-        tolerance = slack if column.value_from_counts is None else min(slack, _ARITHMETIC_TOLERANCE)
-        if fractions.size and not (fractions.min() >= -tolerance and fractions.max() <= 1 + tolerance):
-            return f"{name} in [0, 1], got [{fractions.min()}, {fractions.max()}]"
-        if column.value_from_counts is not None and cm is not None:
-            expected = float(column.value_from_counts(cm))
-            if abs(float(array) - expected) > slack:
-                tolerance_text = f" within {slack:.2g}" if slack else ""
-                return f"{name} {expected}{tolerance_text}, which follows from cm, got {float(array)}"
-        if column.is_distribution:
-            row_sums = array[~np.isnan(array).any(axis=-1)].sum(axis=-1)
-            error = float(np.abs(row_sums - 1).max(initial=0.0))
-            if error > row_sum_tolerance(array.shape[-1]) + array.shape[-1] * slack:
-                return f"rows of {name} to sum to 1, got one that is {error:.3g} off"
-            if decimals is None and cm is not None:
-                sums_by_column[name] = _total_of(column, array, cm).sum(axis=0).tobytes()
+    failures = (
+        _mean_failure(COLUMNS[name], array, cm, _slack_of(COLUMNS[name], decimals), is_exact=decimals is None)
+        for name, array in values.items()
+        if not COLUMNS[name].is_exact
+    )
+    failure = next(filter(None, failures), None)
+    if failure is not None or decimals is not None or cm is None:
+        return failure
+    sums_by_column = {
+        name: _total_of(COLUMNS[name], array, cm).sum(axis=0).tobytes()
+        for name, array in values.items()
+        if COLUMNS[name].is_distribution
+    }
     if len(set(sums_by_column.values())) > 1:
         return f"{' and '.join(sums_by_column)} to be means of the same confidences, got different sums"
+    return None
+
+
+def _slack_of(column: Column, decimals: Mapping[str, int | None] | None) -> float:
+    """Return the error that a column's values may have."""
+    if decimals is None:
+        return 0.0
+    n_decimals = decimals.get(column.measurement)
+    return _ARITHMETIC_TOLERANCE + (0.0 if n_decimals is None else 0.5 * 10.0**-n_decimals)
+
+
+def _mean_failure(
+    column: Column, array: NDArray[Any], cm: NDArray[np.int64] | None, slack: float, *, is_exact: bool
+) -> str | None:
+    name = column.name
+    if is_exact and cm is not None and column.count_images_per_mean is not None:
+        has_images = np.broadcast_to(column.count_images_per_mean(cm) > 0, array.shape)
+        if not np.array_equal(np.isnan(array), ~has_images):
+            return f"{name} to be NaN exactly where it covers no images"
+    means = array if column.count_images_per_mean is None else array[~np.isnan(array)]
+    tolerance = slack if column.value_from_counts is None else min(slack, _ARITHMETIC_TOLERANCE)
+    if means.size and not (means.min() >= -tolerance and means.max() <= column.largest + tolerance):
+        return f"{name} in [0, {column.largest:g}], got [{means.min()}, {means.max()}]"
+    if column.value_from_counts is not None and cm is not None:
+        expected = float(column.value_from_counts(cm))
+        if abs(float(array) - expected) > slack:
+            tolerance_text = f" within {slack:.2g}" if slack else ""
+            return f"{name} {expected}{tolerance_text}, which follows from cm, got {float(array)}"
+    if column.is_distribution:
+        row_sums = array[~np.isnan(array).any(axis=-1)].sum(axis=-1)
+        error = float(np.abs(row_sums - 1).max(initial=0.0))
+        if error > row_sum_tolerance(array.shape[-1]) + array.shape[-1] * slack:
+            return f"rows of {name} to sum to 1, got one that is {error:.3g} off"
     return None

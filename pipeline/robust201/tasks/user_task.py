@@ -25,7 +25,7 @@ class UserTask(Task):
         """Return the task with another path of the function's file, and the hash that the file must have."""
         return replace(self, function=self.function.located(path, sha256))
 
-    def takes_job(self, engine: str) -> bool:
+    def uses_runner(self, engine: str) -> bool:
         """Return False: every engine calls a user's attack once per batch."""
         del engine
         return False

@@ -30,9 +30,9 @@ from robust201.spaces.base import Space
 from robust201.training.adversarial import RandomStarts, step_loss
 from robust201.training.augmentation import Augmenter, to_device
 from robust201.training.data import Batch, TrainingData
+from robust201.training.identity import hash_training
 from robust201.training.recipes import Recipe
 from robust201.training.state import EpochRecord, StateFolder, TrainingState
-from robust201.weights.manifest import hash_training
 from robust201.weights.store import hash_weights
 
 REPORT_SECONDS = 2.0

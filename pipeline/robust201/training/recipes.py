@@ -256,24 +256,6 @@ class Recipe(StrictModel):
         _check_exactly_one(self, "epochs", "iterations")
         if self.nesterov and not self.momentum:
             raise ValueError("`nesterov` needs a `momentum` above 0.")
-        last_snapshot = max(self.snapshots.epochs or (0,))
-        if self.epochs is not None and last_snapshot > self.epochs:
-            raise ValueError(f"training ends after {self.epochs} epochs, but a snapshot is due after {last_snapshot}.")
-        last_snapshot = max(self.snapshots.iterations or (0,))
-        if self.iterations is not None and last_snapshot > self.iterations:
-            raise ValueError(
-                f"training ends after {self.iterations} iterations, but a snapshot is due after {last_snapshot}."
-            )
-        step_schedule = self.schedule.steps
-        if step_schedule is not None:
-            for length, points, unit in (
-                (self.epochs, step_schedule.at_epochs, "epochs"),
-                (self.iterations, step_schedule.at_iterations, "iterations"),
-            ):
-                if length is not None and points is not None and points[-1] >= length:
-                    raise ValueError(
-                        f"training ends after {length} {unit}, but the learning rate drops at {points[-1]:g}."
-                    )
         return self
 
     def identity(self) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from robust201.core.errors import CheckpointError, one_line
 from robust201.core.records import ArchitectureId, format_architecture
-from robust201.core.user_code import describe_failure
 from robust201.spaces.base import Space
 from robust201.weights.published.base import read_network_file
 from robust201.weights.published.state_dicts import parse_weights
@@ -42,15 +41,12 @@ def check_shapes(
     name: str,
     advice: str,
 ) -> None:
-    """Check the names and shapes of a network's weights.
+    """Check the names and shapes of a network's weights; the space must not execute the user's code.
 
     The network is built only if its space cannot compute the shapes otherwise. `name` and `advice` are the source of
     the weights and the remedy in error messages.
     """
-    expected = space.tensor_shapes(architecture, n_classes=n_classes)
-    if expected is None:
-        _check_by_building(space, architecture, shapes, n_classes, name, advice)
-        return
+    expected = space.tensor_shapes(architecture, n_classes=n_classes) or _build_shapes(space, architecture, n_classes)
     # PyTorch accepts weights without the batch counters of BatchNorm, which old versions did not save.
     counters = {tensor for tensor in expected if tensor.endswith(_COUNTER_SUFFIX)}
     differences = _describe_differences(
@@ -66,29 +62,13 @@ def check_shapes(
         )
 
 
-def _check_by_building(
-    space: Space,
-    architecture: ArchitectureId,
-    shapes: Mapping[str, tuple[int, ...]],
-    n_classes: int,
-    name: str,
-    advice: str,
-) -> None:
+def _build_shapes(space: Space, architecture: ArchitectureId, n_classes: int) -> dict[str, tuple[int, ...]]:
+    """Build a network without values, and return the shapes of its tensors by name."""
     import torch
 
-    # User code may need the values of tensors, which do not exist on the meta device.
-    device = torch.device("cpu" if space.executes_code else "meta")
-    with torch.random.fork_rng(devices=[]), device:
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
         network = space.build(architecture, n_classes=n_classes)
-        try:
-            fill_network(network, {tensor: torch.zeros(shape) for tensor, shape in shapes.items()}, name, advice)
-        except CheckpointError:
-            raise
-        except Exception as error:  # loading may execute user code
-            raise CheckpointError(
-                f"Loading weights failed for {name}: {type(network).__name__} raised an error "
-                f"({describe_failure(error)}). {advice}"
-            ) from error
+    return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
 
 
 def fill_network(

@@ -14,13 +14,12 @@ truncated, changed or non-finite weights raise `CheckpointError`.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from robust201.core.errors import CheckpointError
-from robust201.core.files import MAX_STATE_BYTES, IrregularFileError, atomic_write, read_file, sha256_of
+from robust201.core.files import IrregularFileError, atomic_write, read_file, sha256_of
 from robust201.core.records import ArchitectureId, canonical_json, format_architecture
 from robust201.spaces import DEFAULT_SPACE
 from robust201.weights.manifest import (
@@ -28,12 +27,11 @@ from robust201.weights.manifest import (
     CheckpointRecord,
     ManifestWriter,
     NetworkName,
+    TrainingRecord,
     Trial,
     Trials,
     describe_trial,
-    parse_line,
     read_manifest,
-    record_line,
     trial_sort_key,
 )
 from robust201.weights.published.base import (
@@ -53,7 +51,6 @@ __all__ = ["DEFAULT_EPOCHS", "CheckpointRecord", "CheckpointStore"]
 DEFAULT_EPOCHS = 200
 """Training length, in epochs, that `CheckpointStore.find` prefers. The accuracies in figure 11 of the dataset's paper
 are those of networks trained for this length."""
-
 
 _MAX_LISTED_NETWORKS = 20
 _RECREATE_ADVICE = "Import the weights again, or run their training again."
@@ -87,11 +84,7 @@ class CheckpointStore:
         """Return the checkpoints, sorted by space, dataset, index, recipe, length and seed."""
         networks = self._load_networks()
         sorted_networks = sorted(networks, key=lambda network: (*network[:2], _architecture_sort_key(network[2])))
-        return tuple(
-            networks[network][trial]
-            for network in sorted_networks
-            for trial in sorted(networks[network], key=trial_sort_key)
-        )
+        return tuple(record for network in sorted_networks for record in _sort_by_trial(networks[network]))
 
     def find(
         self,
@@ -112,15 +105,8 @@ class CheckpointStore:
             CheckpointError: there is no such checkpoint, or, without `recipe`, several recipes match; the message lists
                 the existing checkpoints.
         """
-        network = space, dataset, index
-        trials = self._load_networks().get(network, {})
-        query = _Query(recipe, epochs, None, seed)
-        matching = [trial for trial, record in trials.items() if query.matches(record)]
-        if not matching:
-            raise self._no_match_error(network, query)
-        if recipe is None:
-            self._check_one_recipe(network, matching)
-        return trials[min(matching, key=_preference_sort_key)]
+        records = self._find_matching((space, dataset, index), [_Query(recipe, epochs, None, seed)])
+        return min(records, key=lambda record: _preference_sort_key(record.trial))
 
     def find_by_hash(
         self, index: ArchitectureId, dataset: str, sha256: str, *, space: str = DEFAULT_SPACE
@@ -150,40 +136,34 @@ class CheckpointStore:
             CheckpointError: a combination is missing, or `recipes` is None and several recipes match; the message lists
                 the existing checkpoints.
         """
-        network = space, dataset, index
-        trials = self._load_networks().get(network, {})
         lengths: list[tuple[int | None, int | None]] = [(length, None) for length in epochs or ()]
         lengths += [(None, length) for length in steps or ()]
         queries = [
             _Query(recipe, *length, seed)
             for recipe, length, seed in product(recipes or (None,), lengths or [(None, None)], seeds or (None,))
         ]
+        return self._find_matching((space, dataset, index), queries)
+
+    def _find_matching(self, network: NetworkName, queries: Sequence["_Query"]) -> tuple[CheckpointRecord, ...]:
+        """Return the sorted checkpoints that match any query; each query must match some, without a recipe of one."""
+        trials = self._load_networks().get(network, {})
         for query in queries:
             if not any(query.matches(record) for record in trials.values()):
                 raise self._no_match_error(network, query)
-        matching = [
-            trial
-            for trial in sorted(trials, key=trial_sort_key)
-            if any(query.matches(trials[trial]) for query in queries)
-        ]
-        if recipes is None:
-            self._check_one_recipe(network, matching)
-        return tuple(trials[trial] for trial in matching)
-
-    def _check_one_recipe(self, network: NetworkName, matching: Sequence[Trial]) -> None:
-        recipes = sorted({recipe for recipe, *_ in matching})
-        if len(recipes) > 1:
+        matching = [record for record in _sort_by_trial(trials) if any(query.matches(record) for query in queries)]
+        recipes = sorted({record.recipe for record in matching})
+        if len(recipes) > 1 and any(query.recipe is None for query in queries):
             recipe_list = ", ".join(recipe or '"" (the unnamed recipe)' for recipe in recipes)
             raise CheckpointError(
                 f"Choosing weights failed for {_network_label(network)} in {self.root}: there are weights of "
                 f"{len(recipes)} recipes: {recipe_list}. Set `recipe` to one of them; in a sweep, with "
                 "`weights: {path: …, recipe: …}`. The manifest has the settings of each recipe."
             )
+        return tuple(matching)
 
     def records_of_network(self, index: ArchitectureId, dataset: str, space: str) -> tuple[CheckpointRecord, ...]:
         """Return the checkpoints of one network; empty if there are none, or if the store does not exist yet."""
-        trials = self._load_networks(missing_ok=True).get((space, dataset, index), {})
-        return tuple(trials[trial] for trial in sorted(trials, key=trial_sort_key))
+        return tuple(_sort_by_trial(self._load_networks(missing_ok=True).get((space, dataset, index), {})))
 
     def check(self, record: CheckpointRecord) -> None:
         """Check that a record's file exists and is not truncated; if the store verifies hashes, also check its hash.
@@ -196,10 +176,7 @@ class CheckpointStore:
             return
         self.read_shapes(record)
         if self._verify_hashes:
-            path = self._path_of(record)
-            digest = sha256_of(path)
-            if digest != record.sha256:
-                raise self._changed_file_error(record, digest, path.stat().st_size)
+            self._check_hash(record, sha256_of(self._path_of(record)))
             self._verified_files.add((record.file, record.sha256))
 
     def read_shapes(self, record: CheckpointRecord) -> Mapping[str, tuple[int, ...]]:
@@ -210,19 +187,6 @@ class CheckpointStore:
         except OSError as error:
             raise self._unreadable_error(record, error) from error
 
-    def _changed_file_error(self, record: CheckpointRecord, digest: str, n_bytes: int) -> CheckpointError:
-        return CheckpointError(
-            f"Loading weights failed for {record.label} from {self._path_of(record)}: expected SHA-256 "
-            f"{record.sha256[:16]}…, got {digest[:16]}… ({n_bytes:,} bytes). The file is truncated or changed. "
-            f"{_RECREATE_ADVICE}"
-        )
-
-    @staticmethod
-    def _unreadable_error(record: CheckpointRecord, error: OSError) -> CheckpointError:
-        return CheckpointError(
-            f"Loading weights failed for {record.label}: {error.filename}: {error.strerror}. {_RECREATE_ADVICE}"
-        )
-
     def load(self, record: CheckpointRecord, *, verify: bool = True) -> dict[str, "torch.Tensor"]:
         """Return the tensors of a record by name, finite and on the CPU. With `verify`, check the hash of the file."""
         path = self._path_of(record)
@@ -230,10 +194,22 @@ class CheckpointStore:
             raw = read_file(path, MAX_WEIGHTS_BYTES)
         except OSError as error:
             raise self._unreadable_error(record, error) from error
-        digest = hashlib.sha256(raw).hexdigest()
-        if verify and digest != record.sha256:
-            raise self._changed_file_error(record, digest, len(raw))
+        if verify:
+            self._check_hash(record, hashlib.sha256(raw).hexdigest())
         return parse_safetensors(raw, str(path))
+
+    def _check_hash(self, record: CheckpointRecord, digest: str) -> None:
+        if digest != record.sha256:
+            raise CheckpointError(
+                f"Loading weights failed for {record.label} from {self._path_of(record)}: expected SHA-256 "
+                f"{record.sha256[:16]}…, got {digest[:16]}…. The file is truncated or changed. {_RECREATE_ADVICE}"
+            )
+
+    @staticmethod
+    def _unreadable_error(record: CheckpointRecord, error: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"Loading weights failed for {record.label}: {error.filename}: {error.strerror}. {_RECREATE_ADVICE}"
+        )
 
     def add(self, **fields: Any) -> CheckpointRecord:
         """Store the weights of one network (see `write`). Adding equal weights again changes nothing."""
@@ -262,7 +238,7 @@ class CheckpointStore:
         raw = _serialise(state_dict)
         record = CheckpointRecord(
             space=space,
-            training=None if training is None else json.loads(canonical_json(training)),
+            training=None if training is None else TrainingRecord(**json.loads(canonical_json(training))),
             parameters=count_parameters(state_dict),
             file="",
             sha256=hashlib.sha256(raw).hexdigest(),
@@ -276,10 +252,9 @@ class CheckpointStore:
                     f"Rename the {field_name}."
                 )
         check_finite(state_dict, f"{record.label} from {record.source}")
-        record = replace(record, file=_file_of(record))
-        path = self._path_of(record)
-        if not _has_content(path, raw):
-            with atomic_write(path) as stream:
+        record = record.model_copy(update={"file": _file_of(record)})
+        if not _has_content(self._path_of(record), raw):
+            with atomic_write(self._path_of(record)) as stream:
                 stream.write(raw)
         return record
 
@@ -303,52 +278,27 @@ class CheckpointStore:
         return self._networks
 
     def _path_of(self, record: CheckpointRecord) -> Path:
-        relative = PurePosixPath(record.file)
-        if relative.is_absolute() or ".." in relative.parts:
-            raise CheckpointError(
-                f"Loading weights failed for {record.label}: its file {record.file!r} in the manifest is outside the "
-                f"store {self.root}. Create the store again with import-weights."
-            )
-        return self.root / relative
+        return self.root / PurePosixPath(record.file)
 
     def _no_match_error(self, network: NetworkName, query: "_Query") -> CheckpointError:
         space, dataset, index = network
         networks = self._load_networks()
-        existing = ", ".join(map(describe_trial, sorted(networks.get(network, {}), key=trial_sort_key)))
-        advice = "Import the weights with import-weights, or train them."
-        if not existing:
-            other_datasets = sorted(
-                {
-                    other_dataset
-                    for other_space, other_dataset, other_index in networks
-                    if (other_space, other_index) == (space, index)
-                }
-            )
-            other_networks = sorted(
-                (
-                    other_index
-                    for other_space, other_dataset, other_index in networks
-                    if (other_space, other_dataset) == (space, dataset)
-                ),
-                key=_architecture_sort_key,
-            )
+        same_space = [other for other in networks if other[0] == space]
+        if network in networks:
+            existing = ", ".join(describe_trial(record.trial) for record in _sort_by_trial(networks[network]))
+        elif not same_space:
             spaces = sorted({other_space for other_space, _, _ in networks})
-            if other_datasets:
-                existing = f"only weights on {', '.join(other_datasets)}"
-            else:
-                existing = _describe_networks(other_networks)
-            if space not in spaces:
-                existing = f"only weights of the space {', '.join(spaces)}" if spaces else "an empty store"
-                advice = "Use a store with weights of this space, or import them with import-weights."
-            elif other_networks:
-                advice = "Correct `architectures`, or import the weights of this network with import-weights."
+            existing = f"only weights of the space {', '.join(spaces)}" if spaces else "an empty store"
+        elif datasets := sorted({other[1] for other in same_space if other[2] == index}):
+            existing = f"only weights on {', '.join(datasets)}"
+        else:
+            existing = _describe_networks([other[2] for other in same_space if other[1] == dataset])
         templates = zip(("recipe {}", "{} epochs", "{} steps", "seed {}"), query, strict=True)
-        requested = " and ".join(
-            template.format(requested_value) for template, requested_value in templates if requested_value is not None
-        )
+        requested = " and ".join(template.format(value) for template, value in templates if value is not None)
         return CheckpointError(
             f"Finding weights failed for {_network_label(network)} in {self.root}: expected "
-            f"{requested or 'a checkpoint'}, got {existing}. {advice}"
+            f"{requested or 'a checkpoint'}, got {existing}. Correct the selection, import the weights with "
+            "`robust201 import`, or train them."
         )
 
 
@@ -374,6 +324,10 @@ class _Query(NamedTuple):
         )
 
 
+def _sort_by_trial(trials: Trials) -> list[CheckpointRecord]:
+    return [trials[trial] for trial in sorted(trials, key=trial_sort_key)]
+
+
 def _network_label(network: NetworkName) -> str:
     _, dataset, index = network
     return f"{format_architecture(index)} {dataset}"
@@ -394,9 +348,9 @@ def _describe_networks(indices: Sequence[ArchitectureId]) -> str:
     """Describe the networks that have weights, and list at most `_MAX_LISTED_NETWORKS` of them."""
     if not indices:
         return "no weights on this dataset"
-    ellipsis = ", …" if len(indices) > _MAX_LISTED_NETWORKS else ""
-    labels = ", ".join(map(format_architecture, indices[:_MAX_LISTED_NETWORKS]))
-    return f"weights of {len(indices):,} other {'network' if len(indices) == 1 else 'networks'} ({labels}{ellipsis})"
+    listed = sorted(indices, key=_architecture_sort_key)[:_MAX_LISTED_NETWORKS]
+    ellipsis = ", …" if len(indices) > len(listed) else ""
+    return f"weights of other networks: {', '.join(map(format_architecture, listed))}{ellipsis}"
 
 
 def _file_of(record: CheckpointRecord) -> str:
@@ -427,61 +381,3 @@ def _serialise(state_dict: StateDict) -> bytes:
     # The tensors are cloned, because safetensors rejects tensors that share memory, which is possible in a pickle.
     raw: bytes = save({key: tensor.detach().cpu().clone().contiguous() for key, tensor in state_dict.items()})
     return raw
-
-
-class FinishedSnapshots:
-    """Folder through which workers pass the records of finished snapshots to the driver, one file per snapshot.
-
-    The driver is the process that distributes the training runs. No two workers write the same file.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def write(self, name: str, record: CheckpointRecord) -> None:
-        """Write a record, or raise `StorageFullError` if no space is left."""
-        with atomic_write(self._path(name)) as stream:
-            stream.write(record_line(record))
-
-    def read(self, name: str) -> CheckpointRecord | None:
-        """Return a record, or None if it is absent or damaged."""
-        path = self._path(name)
-        try:
-            return parse_line(read_file(path, MAX_STATE_BYTES), 1, path)
-        except (FileNotFoundError, IrregularFileError, CheckpointError):
-            return None
-
-    def move_to_manifest(self, name: str, store: CheckpointStore) -> CheckpointRecord | None:
-        """Move a record durably to the manifest of a store, and return it, or None if it cannot be read."""
-        record = self.read(name)
-        if record is not None:
-            store.add_to_manifest(record)
-            store.flush()
-            self._path(name).unlink()
-        return record
-
-    def recover(self, store: CheckpointStore) -> int:
-        """Move the records that a killed driver left in this folder to the manifest, and return their number.
-
-        Records whose weights file is missing or damaged are deleted.
-        """
-        n_moved = 0
-        for path in sorted(self._folder.glob("*.json")):
-            name = path.name.removesuffix(".json")
-            record = self.read(name)
-            if record is not None and _is_intact(store.root / record.file, record.sha256):
-                self.move_to_manifest(name, store)
-                n_moved += 1
-            else:
-                path.unlink()
-        return n_moved
-
-    def _path(self, name: str) -> Path:
-        return self._folder / f"{name}.json"
-
-
-def _is_intact(path: Path, sha256: str) -> bool:
-    try:
-        return sha256_of(path) == sha256
-    except OSError:
-        return False

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from robust201.core.noise import derived_seed
 from robust201.models.classifier import Classifier
 from robust201.models.device import restored_random_state
-from robust201.models.model import Model
+from robust201.models.model import SizedModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,6 @@ class Context:
         engine: engine of the attacks, a name from `tasks.ENGINES`.
         model: another implementation of the network, which the fused engine attacks and measures; None for the
             classifier.
-        model_batch: batch size of the fused engine, in images or (image, epsilon) pairs; None for the device's default.
     """
 
     classifier: Classifier
@@ -80,11 +79,10 @@ class Context:
     first_batch: int = 0
     key: str = ""
     engine: str = "reference"
-    model: Model | None = None
-    model_batch: int | None = None
+    model: SizedModel | None = None
 
     @property
-    def attacked_model(self) -> Model:
+    def attacked_model(self) -> SizedModel:
         """The model that is attacked and measured: `model` if set, otherwise the classifier."""
         return self.classifier if self.model is None else self.model
 
@@ -101,16 +99,6 @@ class Context:
         for offset in range(0, n_images, self.batch_size):
             batch_number = self.first_batch + offset // self.batch_size
             yield batch_number, slice(offset, min(offset + self.batch_size, n_images))
-
-    def slices(self, n_images: int) -> Iterator[slice]:
-        """Split images that need no random numbers into batches, whose size does not affect results.
-
-        Yields:
-            Slices that cover [0, n_images) in order: of `model_batch` images if set, otherwise of `batch_size`.
-        """
-        slice_size = self.model_batch or self.batch_size
-        for start in range(0, n_images, slice_size):
-            yield slice(start, min(start + slice_size, n_images))
 
     @contextmanager
     def seeded(self, batch_number: int) -> Iterator[int]:

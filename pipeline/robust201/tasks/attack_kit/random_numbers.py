@@ -1,15 +1,15 @@
-"""Random numbers of attacks: the interface of their sources, and the source that evaluations use.
+"""Random numbers of attacks and measures.
 
-In evaluations, each random number is a function of the seed, the attack's key (its name, such as `pgd`), the restart,
-and the image or query. A result therefore does not depend on batches, order or workers, nor on which other images,
-epsilons and architectures are evaluated. All random numbers are drawn on the CPU, so attacks on CPU and CUDA use the
-same numbers. They are cached, because attacks on thousands of networks use them again.
+Each random number is a function of the seed, the attack's key (its name, such as `pgd`), the run, and the image or
+query. A result therefore does not depend on batches, order or workers, nor on which other images, epsilons and
+architectures are evaluated. All random numbers are drawn on the CPU, so attacks on CPU and CUDA use the same numbers.
+They are cached, because attacks on thousands of networks use them again.
 """
 
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -48,7 +48,7 @@ class WindowMove(NamedTuple):
         side: number of rows and columns of both windows.
         is_turned: whether the pattern that is added to the destination has its two halves side by side instead of one
             above the other.
-        signs: (B, C, 1, 1) float32 in {-1, 1}, of each image and channel; on the CPU unless moved by `for_images`.
+        signs: (B, C, 1, 1) float32 in {-1, 1}, of each image and channel, on the CPU.
     """
 
     row: int
@@ -58,10 +58,6 @@ class WindowMove(NamedTuple):
     side: int
     is_turned: bool
     signs: torch.Tensor
-
-    def for_images(self, rows: slice, device: torch.device) -> "WindowMove":
-        """Return the proposal with the signs of some images only, on a device."""
-        return self._replace(signs=self.signs[rows].to(device))
 
     def window(self) -> tuple[slice, slice, slice, slice]:
         """Return the destination as an index into a batch of images."""
@@ -76,165 +72,77 @@ def _window_at(row: int, column: int, side: int) -> tuple[slice, slice, slice, s
     return slice(None), slice(None), slice(row, row + side), slice(column, column + side)
 
 
-class RandomNumbers(Protocol):
-    """A source of the random numbers for one key's attack."""
+class RandomNumbers:
+    """Counter-based random numbers (Philox) of one key.
 
-    def for_key(self, key: str) -> "RandomNumbers":
-        """Return the source for another key, so that an attack has the same numbers in an ensemble as alone."""
-        ...
-
-    def uniforms(self, restart: int, dataset_indices: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        """Draw numbers for starting points in an Linf ball.
-
-        Args:
-            restart: number of the restart.
-            dataset_indices: (B,) positions of the images in the dataset's full split, repeated if a batch contains an
-                image at several epsilons.
-            shape: shape of an image.
-
-        Returns:
-            (B, C, H, W) float32 uniform in [0, 1).
-        """
-        ...
-
-    def normals(self, restart: int, dataset_indices: NDArray[np.int64], n_values: int) -> torch.Tensor:
-        """Draw normal numbers, for starting points in an L2 or L1 ball and for random directions.
-
-        Args:
-            restart: number of the restart, or of a Jacobian's projection.
-            dataset_indices: (B,) positions of the images in the dataset's full split, possibly repeated.
-            n_values: number of values per image.
-
-        Returns:
-            (B, n_values) float32, standard normal.
-        """
-        ...
-
-    def stripes(self, restart: int, dataset_indices: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        """Draw Square's starting points, which consist of a sign for each channel and column.
-
-        Args:
-            restart: number of the restart.
-            dataset_indices: (B,) positions of the images in the dataset's full split, possibly repeated.
-            shape: shape of an image.
-
-        Returns:
-            (B, C, 1, W) float32 in {-1, 1}.
-        """
-        ...
-
-    def windows(self, restart: int, first_query: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
-        """Draw consecutive proposals of Square, shared by all images.
-
-        A window's first row is less than H - side, as in AutoAttack, so squares never reach the last row or column.
-
-        Args:
-            restart: number of the restart.
-            first_query: number of the first query.
-            sides: side of the square in each query.
-            shape: shape of an image.
-
-        Returns:
-            One window per side.
-        """
-        ...
-
-    def tiles(
-        self, restart: int, dataset_indices: NDArray[np.int64], n_tiles: int, channels: int
-    ) -> tuple[list[bool], torch.Tensor]:
-        """Draw Square's starting points in an L2 or L1 ball.
-
-        Args:
-            restart: number of the restart.
-            dataset_indices: (B,) positions of the images in the dataset's full split, possibly repeated.
-            n_tiles: number of patterns that cover an image.
-            channels: channels of an image.
-
-        Returns:
-            Whether each pattern is turned (see `WindowMove`), which is the same for all images, and the signs
-            (n_tiles, B, C, 1, 1) float32 in {-1, 1} of the patterns.
-        """
-        ...
-
-    def window_moves(
-        self,
-        restart: int,
-        first_query: int,
-        dataset_indices: NDArray[np.int64],
-        sides: Sequence[int],
-        shape: ImageShape,
-    ) -> list[WindowMove]:
-        """Draw consecutive proposals of Square in an L2 or L1 ball. All images share the windows, but not the signs.
-
-        Args:
-            restart: number of the restart.
-            first_query: number of the first query.
-            dataset_indices: (B,) positions of the images in the dataset's full split, possibly repeated.
-            sides: side of the windows in each query.
-            shape: shape of an image.
-        """
-        ...
-
-
-class CounterRandomNumbers:
-    """Counter-based random numbers (Philox), from the seed, the attack's key, the restart, and the image or query.
-
-    Uniform starting points have 24 bits, float32's precision in [0, 1).
+    In the methods, `run` is the number of the run (or of a Jacobian's projection), and `indices` are (B,) positions of
+    the images in the dataset's full split, repeated if a batch contains an image at several epsilons.
     """
 
     def __init__(self, seed: int, key: str) -> None:
         self._seed_and_key = (seed, key)
 
-    def for_key(self, key: str) -> "CounterRandomNumbers":
-        return CounterRandomNumbers(self._seed_and_key[0], key)
+    def for_key(self, key: str) -> "RandomNumbers":
+        """Return the source for another key, so that an attack has the same numbers in an ensemble as alone."""
+        return RandomNumbers(self._seed_and_key[0], key)
 
-    def uniforms(self, restart: int, dataset_indices: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        uniforms = _gather(_uniform_block, (*self._seed_and_key, restart, int(np.prod(shape))), dataset_indices)
-        return torch.from_numpy(uniforms).view(len(dataset_indices), *shape)
+    def uniforms(self, run: int, indices: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+        """Draw numbers for starting points in an Linf ball: (B, C, H, W) float32 in [0, 1), multiples of 2**-24."""
+        uniforms = _gather(_uniform_block, (*self._seed_and_key, run, int(np.prod(shape))), indices)
+        return torch.from_numpy(uniforms).view(len(indices), *shape)
 
-    def normals(self, restart: int, dataset_indices: NDArray[np.int64], n_values: int) -> torch.Tensor:
-        return torch.from_numpy(_gather(_normal_block, (*self._seed_and_key, restart, n_values), dataset_indices))
+    def normals(self, run: int, indices: NDArray[np.int64], n_values: int) -> torch.Tensor:
+        """Draw standard normal numbers, for starts in other balls and for directions: (B, n_values) float32."""
+        return torch.from_numpy(_gather(_normal_block, (*self._seed_and_key, run, n_values), indices))
 
-    def stripes(self, restart: int, dataset_indices: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+    def stripes(self, run: int, indices: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+        """Draw Square's starting points, a sign for each channel and column: (B, C, 1, W) float32 in {-1, 1}."""
         channels, _, width = shape
-        signs = _gather(_sign_block, (*self._seed_and_key, restart, channels * width), dataset_indices)
-        return torch.from_numpy(signs).view(len(dataset_indices), channels, 1, width).float()
+        signs = _gather(_stripe_block, (*self._seed_and_key, run, channels * width), indices)
+        return torch.from_numpy(signs).view(len(indices), channels, 1, width).float()
 
-    def windows(self, restart: int, first_query: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
+    def windows(self, run: int, first_query: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
+        """Draw consecutive proposals of Square, shared by all images: one window per side.
+
+        A window's first row is less than H - side, as in AutoAttack, so squares never reach the last row or column.
+        """
         channels, height, width = shape
         windows = []
         for query, side in enumerate(sides, start=first_query):
-            row_word, column_word, signs = _draw_window(*self._seed_and_key, restart, query, channels)
+            row_word, column_word, signs = _draw_window(*self._seed_and_key, run, query, channels)
             # This is floor(u * n) for u = word / 2**32 and n = length - side, in fixed-point arithmetic of 64 bits.
             row, column = row_word * (height - side) >> 32, column_word * (width - side) >> 32
             windows.append(Window(row, column, side, signs))
         return windows
 
     def tiles(
-        self, restart: int, dataset_indices: NDArray[np.int64], n_tiles: int, channels: int
+        self, run: int, indices: NDArray[np.int64], n_tiles: int, channels: int
     ) -> tuple[list[bool], torch.Tensor]:
-        values = _gather(_tile_block, (*self._seed_and_key, restart, n_tiles * channels), dataset_indices)
-        signs = torch.from_numpy(values).view(len(dataset_indices), n_tiles, channels, 1, 1).float().transpose(0, 1)
-        words = (
-            generator(*self._seed_and_key, "turned", restart).bit_generator.random_raw(-(-n_tiles // 64)).astype("<u8")
-        )
+        """Draw Square's starting points in an L2 or L1 ball, which consist of `n_tiles` patterns.
+
+        Returns:
+            Whether each pattern is turned (see `WindowMove`), which is the same for all images, and the signs
+            (n_tiles, B, C, 1, 1) float32 in {-1, 1} of the patterns.
+        """
+        values = _gather(_tile_block, (*self._seed_and_key, run, n_tiles * channels), indices)
+        signs = torch.from_numpy(values).view(len(indices), n_tiles, channels, 1, 1).float().transpose(0, 1)
+        words = _draw_words(-(-n_tiles // 64), *self._seed_and_key, "turned", run)
         is_turned = np.unpackbits(words.view(np.uint8), bitorder="little")[:n_tiles].astype(bool).tolist()
         return is_turned, signs
 
     def window_moves(
-        self,
-        restart: int,
-        first_query: int,
-        dataset_indices: NDArray[np.int64],
-        sides: Sequence[int],
-        shape: ImageShape,
+        self, run: int, first_query: int, indices: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
     ) -> list[WindowMove]:
+        """Draw consecutive proposals of Square in an L2 or L1 ball, one per side.
+
+        All images share the windows, but not the signs.
+        """
         channels, height, width = shape
-        n_images = -(-(int(dataset_indices.max(initial=0)) + 1) // _SIGN_BLOCK_IMAGES) * _SIGN_BLOCK_IMAGES
-        bit_indices = dataset_indices[:, None] * channels + np.arange(channels)
+        n_images = -(-(int(indices.max(initial=0)) + 1) // _SIGN_BLOCK_IMAGES) * _SIGN_BLOCK_IMAGES
+        bit_indices = indices[:, None] * channels + np.arange(channels)
         window_moves = []
         for query, side in enumerate(sides, start=first_query):
-            window_words, is_turned, packed = _draw_window_move(*self._seed_and_key, restart, query, channels, n_images)
+            window_words, is_turned, packed = _draw_window_move(*self._seed_and_key, run, query, channels, n_images)
             row, column, source_row, source_column = (
                 word * (length - side) >> 32 for word, length in zip(window_words, (height, width) * 2, strict=True)
             )
@@ -254,58 +162,64 @@ _MAX_CACHED_BLOCKS = 320
 """Maximum number of cached blocks, which take up to 240 MiB for images up to 256x256. PGD and APGD use 314 blocks for
 10,000 images of 32x32 pixels, in the same order for every network. A smaller cache would therefore never hit."""
 
+_DrawBlock = Callable[[int, str, int, int, int], NDArray[Any]]
+"""(seed, key, run, number of values per image, number of the block) → (images, values)."""
+
+
+def _draw_words(n_words: int, seed: int, *names: str | int) -> NDArray[np.uint64]:
+    # Use raw words, since NumPy guarantees the streams of its bit generators, but not of its distributions.
+    words: NDArray[np.uint64] = generator(seed, *names).bit_generator.random_raw(n_words).astype("<u8")
+    return words
+
+
+def _draw_block(
+    purpose: str, n_words: int, seed: int, key: str, run: int, n_values: int, block: int
+) -> NDArray[np.uint64]:
+    """Draw (images, n_words) 64-bit words for the images of one block."""
+    size = _block_size(n_values)
+    words = np.empty((size, n_words), dtype="<u8")
+    for i in range(size):
+        words[i] = _draw_words(n_words, seed, key, purpose, run, block * size + i)
+    return words
+
 
 def _block_size(n_values: int) -> int:
     """Return the number of images per block, which does not affect the drawn numbers."""
     return min(_MAX_BLOCK_IMAGES, max(1, _MAX_BLOCK_VALUES // max(1, n_values)))
 
 
-_DrawBlock = Callable[[int, str, int, int, int], NDArray[Any]]
-
-
 @functools.lru_cache(maxsize=_MAX_CACHED_BLOCKS)
-def _uniform_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.float32]:
+def _uniform_block(seed: int, key: str, run: int, n_values: int, block: int) -> NDArray[np.float32]:
     """Draw (images, n_values) uniforms for the images of one block."""
-    n_words = -(-n_values // 2)
-    words = np.empty((_block_size(n_values), n_words), dtype="<u8")
-    for i in range(len(words)):
-        # Use raw words, since NumPy guarantees the streams of its bit generators, but not of its distributions.
-        words[i] = generator(seed, key, "start", restart, block * len(words) + i).bit_generator.random_raw(n_words)
+    words = _draw_block("start", -(-n_values // 2), seed, key, run, n_values, block)
     bits = words.view("<u4")[:, :n_values] >> np.uint32(8)
     uniforms: NDArray[np.float32] = np.multiply(bits, np.float32(2**-24), dtype=np.float32)
     return uniforms
 
 
 @functools.lru_cache(maxsize=_MAX_CACHED_BLOCKS)
-def _normal_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.float32]:
+def _normal_block(seed: int, key: str, run: int, n_values: int, block: int) -> NDArray[np.float32]:
     """Draw (images, n_values) normals for the images of one block, as quantiles of uniforms in (0, 1)."""
     from scipy.special import ndtri  # the import takes a third of a second, and most attacks do not need it
 
-    words = np.empty((_block_size(n_values), n_values), dtype="<u8")
-    for i in range(len(words)):
-        words[i] = generator(seed, key, "normal", restart, block * len(words) + i).bit_generator.random_raw(n_values)
+    words = _draw_block("normal", n_values, seed, key, run, n_values, block)
     normals: NDArray[np.float32] = ndtri(((words >> np.uint64(11)) + 0.5) * 2.0**-53).astype(np.float32)
     return normals
 
 
 @functools.lru_cache(maxsize=_MAX_CACHED_BLOCKS)
-def _sign_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.int8]:
-    """Draw (images, n_values) signs for the images of one block."""
-    n_words = -(-n_values // 64)
-    words = np.empty((_block_size(n_values), n_words), dtype="<u8")
-    for i in range(len(words)):
-        words[i] = generator(seed, key, "stripes", restart, block * len(words) + i).bit_generator.random_raw(n_words)
-    bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :n_values]
-    return (2 * bits.astype(np.int8) - 1).astype(np.int8)
+def _stripe_block(seed: int, key: str, run: int, n_values: int, block: int) -> NDArray[np.int8]:
+    return _sign_block("stripes", seed, key, run, n_values, block)
 
 
 @functools.lru_cache(maxsize=_MAX_CACHED_BLOCKS)
-def _tile_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.int8]:
-    """Draw (images, n_values) signs for the tiles of one block's images."""
-    n_words = -(-n_values // 64)
-    words = np.empty((_block_size(n_values), n_words), dtype="<u8")
-    for i in range(len(words)):
-        words[i] = generator(seed, key, "tiles", restart, block * len(words) + i).bit_generator.random_raw(n_words)
+def _tile_block(seed: int, key: str, run: int, n_values: int, block: int) -> NDArray[np.int8]:
+    return _sign_block("tiles", seed, key, run, n_values, block)
+
+
+def _sign_block(purpose: str, seed: int, key: str, run: int, n_values: int, block: int) -> NDArray[np.int8]:
+    """Draw (images, n_values) signs for the images of one block."""
+    words = _draw_block(purpose, -(-n_values // 64), seed, key, run, n_values, block)
     bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :n_values]
     return (2 * bits.astype(np.int8) - 1).astype(np.int8)
 
@@ -316,7 +230,7 @@ _SIGN_BLOCK_IMAGES = 1024
 
 @functools.lru_cache(maxsize=2**13)
 def _draw_window_move(
-    seed: int, key: str, restart: int, query: int, channels: int, n_images: int
+    seed: int, key: str, run: int, query: int, channels: int, n_images: int
 ) -> tuple[tuple[int, ...], bool, NDArray[np.uint8]]:
     """Draw four 32-bit integers, whether the pattern is turned, and (n_images, channels) sign bits.
 
@@ -324,37 +238,34 @@ def _draw_window_move(
     """
     n_bits = n_images * channels
     # More images take more numbers of the same stream, so an image's bits do not depend on the other images.
-    words = generator(seed, key, "swap", restart, query).bit_generator.random_raw(3 + -(-n_bits // 64)).astype("<u8")
+    words = _draw_words(3 + -(-n_bits // 64), seed, key, "swap", run, query)
     window_words = tuple(int(word) for word in words[:2].view("<u4"))
     return window_words, bool(words[2] & np.uint64(1)), words[3:].view(np.uint8)
 
 
 @functools.lru_cache(maxsize=2**16)
-def _draw_window(seed: int, key: str, restart: int, query: int, channels: int) -> tuple[int, int, torch.Tensor]:
+def _draw_window(seed: int, key: str, run: int, query: int, channels: int) -> tuple[int, int, torch.Tensor]:
     """Draw two 32-bit integers and a sign per channel."""
-    random_words = generator(seed, key, "window", restart, query).bit_generator.random_raw(2)
-    position_word, sign_word = (int(word) for word in random_words)
+    position_word, sign_word = map(int, _draw_words(2, seed, key, "window", run, query))
     signs = [1.0 if sign_word >> channel & 1 else -1.0 for channel in range(channels)]
     return position_word & 0xFFFFFFFF, position_word >> 32, torch.tensor(signs).view(channels, 1, 1)
 
 
-def _gather(
-    draw_block: _DrawBlock, stream: tuple[int, str, int, int], dataset_indices: NDArray[np.int64]
-) -> NDArray[Any]:
+def _gather(draw_block: _DrawBlock, stream: tuple[int, str, int, int], indices: NDArray[np.int64]) -> NDArray[Any]:
     """Return the random numbers (B, n_values) of images, from the blocks that contain them.
 
     Args:
-        draw_block: function of (*stream, number of the block), with a cache.
-        stream: seed, key, restart, and number of values per image.
-        dataset_indices: (B,) positions of the images in the dataset's full split.
+        draw_block: function with a cache.
+        stream: seed, key, run, and number of values per image.
+        indices: (B,) positions of the images in the dataset's full split.
     """
     size = _block_size(stream[-1])
-    blocks, block_of_image = np.unique(dataset_indices // size, return_inverse=True)
+    blocks, block_of_image = np.unique(indices // size, return_inverse=True)
     # Random numbers of a single image larger than a block are not cached, since they would fill the memory.
     draw_block = draw_block if stream[-1] <= _MAX_BLOCK_VALUES else inspect.unwrap(draw_block)
     block_values = [draw_block(*stream, int(block)) for block in blocks]
-    values = np.empty((len(dataset_indices), stream[-1]), block_values[0].dtype if block_values else np.float32)
+    values = np.empty((len(indices), stream[-1]), block_values[0].dtype if block_values else np.float32)
     for i, block in enumerate(block_values):
         is_in_block = block_of_image == i
-        values[is_in_block] = block[dataset_indices[is_in_block] % size]
+        values[is_in_block] = block[indices[is_in_block] % size]
     return values

@@ -2,7 +2,7 @@
 
 import hashlib
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,18 +67,16 @@ class _Job:
         return corrupt(self.images[block], key, severity, seed=self.seed, indices=indices, frost=self.frost)
 
 
-class _WorkerProcess:
-    """State of a worker process: the job, which is set when the process starts."""
+_process_jobs: list[_Job] = []
+"""The job of this process, if it is a worker process."""
 
-    job: _Job
 
-    @classmethod
-    def start(cls, job: _Job) -> None:
-        cls.job = job
+def _start_process(job: _Job) -> None:
+    _process_jobs.append(job)
 
-    @classmethod
-    def corrupt_block(cls, key: str, severity: int, start: int) -> NDArray[np.uint8]:
-        return cls.job.corrupt_block(key, severity, start)
+
+def _corrupt_block(key: str, severity: int, start: int) -> NDArray[np.uint8]:
+    return _process_jobs[0].corrupt_block(key, severity, start)
 
 
 def find_unfinished_corruptions(folder: Path, recipes: Mapping[str, Recipe]) -> list[str]:
@@ -124,7 +122,7 @@ def generate_corruptions(
         DatasetError: the folder contains published files, or files generated from other images or with other settings.
         StorageError: another process is generating images in this folder, or the disk is full.
     """
-    _check_keys(keys)
+    _check_keys(keys, CORRUPTION_FUNCTIONS)
     recipes = corruption_recipes(keys, images.images.shape[-1], seed=seed, frost=frost)
     if not find_unfinished_corruptions(folder, recipes):
         return open_generated(folder, images)
@@ -156,12 +154,12 @@ def library_versions() -> dict[str, str]:
     }
 
 
-def _check_keys(keys: Sequence[str]) -> None:
+def _check_keys(keys: Sequence[str], known_keys: Collection[str]) -> None:
     for key in keys:
-        if key not in CORRUPTION_FUNCTIONS:
+        if key not in known_keys:
             raise ConfigError(
-                f"Generating corruptions failed for {key!r}: no such corruption."
-                f"{did_you_mean(key, CORRUPTION_FUNCTIONS)}"
+                f"Generating corruptions failed for {key!r}: expected one of {len(known_keys)} corruptions."
+                f"{did_you_mean(key, known_keys)}"
             )
 
 
@@ -186,11 +184,9 @@ def _block_corrupter(job: _Job, workers: int) -> Iterator[Callable[[str], Blocks
         yield lambda key: (job.corrupt_block(key, *block) for block in job.blocks())
         return
     # Spawn processes, since a fork would copy locks that other threads of the caller hold.
-    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_WorkerProcess.start, initargs=(job,)) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_start_process, initargs=(job,)) as pool:
         try:
-            yield lambda key: pool.map(
-                _WorkerProcess.corrupt_block, *zip(*((key, *block) for block in job.blocks()), strict=True)
-            )
+            yield lambda key: pool.map(_corrupt_block, *zip(*((key, *block) for block in job.blocks()), strict=True))
         except BrokenProcessPool as error:
             raise PerturbationError(
                 f"Generating corruptions failed for {workers} workers: one was killed, perhaps because memory ran out. "
@@ -198,23 +194,9 @@ def _block_corrupter(job: _Job, workers: int) -> Iterator[Callable[[str], Blocks
             ) from error
 
 
-class Md5Comparison(NamedTuple):
-    """MD5s of a published file and of the file that the generator makes.
-
-    Attributes:
-        key: the corruption.
-        published: MD5 of the published file.
-        generated: MD5 of the generated file.
-    """
-
-    key: str
-    published: str
-    generated: str
-
-
 def check_deterministic(
     images: ImageSet, *, keys: Sequence[str] = DETERMINISTIC_CORRUPTIONS, progress: ImageProgress | None = None
-) -> list[Md5Comparison]:
+) -> dict[str, tuple[str, str]]:
     """Regenerate published files of corruptions without a random part, and compare their MD5s. No file is written.
 
     `jpeg_compression` matches only if Pillow's libjpeg rounds like the libjpeg of the authors.
@@ -225,7 +207,7 @@ def check_deterministic(
         progress: called after each block of images.
 
     Returns:
-        One comparison per key.
+        The MD5 of the published file and that of the generated file, by key.
 
     Raises:
         ConfigError: a key has a random part, or is unknown.
@@ -238,24 +220,19 @@ def check_deterministic(
             f"with published corruptions, got {len(images):,} images"
             f"{'' if spec.corruptions else ' of a dataset without them'}. Use cifar10 or cifar100 without a selection."
         )
-    for key in keys:
-        if key not in DETERMINISTIC_CORRUPTIONS:
-            raise ConfigError(
-                f"Checking corruptions failed for {key!r}: expected a corruption without a random part."
-                f"{did_you_mean(key, DETERMINISTIC_CORRUPTIONS)}"
-            )
+    _check_keys(keys, DETERMINISTIC_CORRUPTIONS)
     members = download(spec.corruptions).members
     job = _Job.of(images, 0, FrostTextures.of("none", ()))
     shape = (N_SEVERITIES * len(images), *job.images.shape[1:])
     report_progress = _progress_reporter(progress, len(keys) * shape[0])
-    comparisons = []
+    md5s = {}
     with _block_corrupter(job, 1) as corrupt_blocks:
         for key in keys:
             digest = hashlib.md5(usedforsecurity=False)
             for chunk in npy_stream(shape, report_progress(corrupt_blocks(key))):
                 digest.update(chunk)
-            comparisons.append(Md5Comparison(key, members[f"{key}.npy"].digest or "", digest.hexdigest()))
-    return comparisons
+            md5s[key] = members[f"{key}.npy"].digest or "", digest.hexdigest()
+    return md5s
 
 
 def corrupt_dataset(
@@ -269,32 +246,23 @@ def corrupt_dataset(
     check_published: bool = False,
     progress: ImageProgress | None = None,
 ) -> tuple[list[str], bool]:
-    """Generate or check the corruptions of images, for `robust201 corrupt`.
+    """Generate or check corruptions for `robust201 corrupt`; return its lines, and whether all MD5s match.
 
-    Args:
-        folder: output folder; not used for a check.
-        images: the clean images.
-        keys: corruptions; None takes all corruptions or, for a check, all corruptions without a random part.
-        seed: seed of the corruptions.
-        frost_folder: folder of the photographs of frost; None makes synthetic textures from `seed`.
-        workers: number of processes.
-        check_published: whether to compare MD5s with the published files' MD5s instead of writing files.
-        progress: called after each block of images.
-
-    Returns:
-        Lines that report the result, and whether all MD5s match (True if none were compared).
+    The arguments are those of `generate_corruptions`. None as `keys` means all corruptions or, for a check, all without
+    a random part; None as `frost_folder`, synthetic textures. With `check_published`, the published MD5s are compared,
+    and nothing is written.
 
     Raises:
         InputError: a key, the images, the frost textures or the folder is wrong.
         StorageError: another process is generating images in this folder, or the disk is full.
     """
     if check_published:
-        comparisons = check_deterministic(images, keys=keys or DETERMINISTIC_CORRUPTIONS, progress=progress)
+        md5s = check_deterministic(images, keys=keys or DETERMINISTIC_CORRUPTIONS, progress=progress)
         lines = [
             f"{key}: {'as published' if generated == published else 'differs'} (md5 {generated}, published {published})"
-            for key, published, generated in comparisons
+            for key, (published, generated) in md5s.items()
         ]
-        return lines, all(comparison.generated == comparison.published for comparison in comparisons)
+        return lines, all(generated == published for published, generated in md5s.values())
     frost = load_frost(frost_folder) if frost_folder is not None else synthetic_frost(seed)
     keys = tuple(keys or CORRUPTIONS)
     generate_corruptions(folder, images, keys=keys, seed=seed, frost=frost, workers=workers, progress=progress)

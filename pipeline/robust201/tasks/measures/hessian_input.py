@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from robust201.models.classifier import network_logits
 from robust201.tasks.attack_kit.context import Context, Request, to_float
-from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
+from robust201.tasks.attack_kit.random_numbers import RandomNumbers
 from robust201.tasks.measures.lanczos import largest_eigenvalues
 from robust201.tasks.measures.parameters import InputHessianParameters
 from robust201.tasks.measures.trainable import (
@@ -81,8 +81,8 @@ def _largest(
         return product.reshape(n_blocks, -1)
 
     n_values = pixels[0].numel()
-    random_numbers = CounterRandomNumbers(context.seed, context.key)
-    start = random_numbers.normals(restart=0, dataset_indices=request.indices[batch], n_values=n_values)
+    random_numbers = RandomNumbers(context.seed, context.key)
+    start = random_numbers.normals(run=0, indices=request.indices[batch], n_values=n_values)
     return largest_eigenvalues(
         apply,
         start.reshape(n_blocks, -1).double().to(pixels.device),

@@ -22,7 +22,7 @@ def measure(context: Context, _parameters: InputGradientParameters, request: Req
         lie in [0, 1]. `zero_share`: fraction of the images whose gradient is exactly 0 at every pixel.
     """
     norms, is_zero = [], []
-    for batch in context.slices(len(request.images)):
+    for _, batch in context.batches(len(request.images)):
         _, _, gradient = context.attacked_model.loss_and_gradient(
             to_float(request.images[batch]), request.labels[batch]
         )

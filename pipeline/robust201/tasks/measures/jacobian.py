@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from robust201.models.classifier import network_logits
 from robust201.tasks.attack_kit.context import Context, Request, to_float
-from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers, RandomNumbers
+from robust201.tasks.attack_kit.random_numbers import RandomNumbers
 from robust201.tasks.measures.parameters import JacobianParameters
 from robust201.tasks.measures.trainable import copy_in_mode, equal_batches, gradients, normalised, seeded_pass
 
@@ -34,7 +34,7 @@ def measure(context: Context, parameters: JacobianParameters, request: Request) 
         batches = equal_batches(parameters, n_images, context.key)
         squared_norms = _training_squared_norms(context, parameters, request, batches)
     else:
-        squared_norms = [_squared_norms(context, parameters, request, batch) for batch in context.slices(n_images)]
+        squared_norms = [_squared_norms(context, parameters, request, batch) for _, batch in context.batches(n_images)]
     squares = np.concatenate([batch.cpu().numpy() for batch in squared_norms])
     columns = {"squared_norm": squares.mean(), "squared_norm_sd": squares.std(), "norm": np.sqrt(squares).mean()}
     return {name: np.array(columns[name]) for name in parameters.selected_columns}
@@ -50,7 +50,7 @@ def _training_squared_norms(
     therefore vanish, and the squared derivatives of all images' logits add up.
     """
     squared_norms = []
-    n_classes, random_numbers = context.classifier.n_classes, CounterRandomNumbers(context.seed, context.key)
+    n_classes, random_numbers = context.classifier.n_classes, RandomNumbers(context.seed, context.key)
     with torch.inference_mode(mode=False), torch.enable_grad():
         network = copy_in_mode(context.classifier, parameters.mode).requires_grad_(requires_grad=False)
         for batch in batches:
@@ -88,7 +88,7 @@ def _squared_norms(context: Context, parameters: JacobianParameters, request: Re
                 context, parameters, pixels, _one_hot_directions(class_index, n_classes, pixels)
             )
         return total
-    random_numbers = CounterRandomNumbers(context.seed, context.key)
+    random_numbers = RandomNumbers(context.seed, context.key)
     for projection in range(parameters.projections):
         directions = _directions(random_numbers, projection, request.indices[batch], n_classes, pixels.device)
         total += _squared_gradient_norms(context, parameters, pixels, directions)

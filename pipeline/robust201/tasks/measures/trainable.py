@@ -113,7 +113,7 @@ def pass_slices(classifier: Classifier, n_images: int, start: int = 0) -> Iterat
     split.
     """
     n_pass_images = _GPU_IMAGES if is_gpu(classifier.device) else _CPU_IMAGES
-    n_pass_images = min(n_pass_images, classifier.micro_batch or n_pass_images)
+    n_pass_images = min(n_pass_images, classifier.batch_sizes.limit or n_pass_images)
     for first_image in range(start, start + n_images, n_pass_images):
         yield slice(first_image, min(first_image + n_pass_images, start + n_images))
 

@@ -1,26 +1,26 @@
-"""APGD on the cross-entropy loss, and the parts that it shares with APGD on other losses.
+"""APGD on the cross-entropy, and on the targeted difference of logits ratio (DLR).
 
-Source: Croce and Hein, ICML 2020, algorithm 1, and ICML 2021 (L1); `pyautoattack.autopgd_base.APGDAttack`. The momentum
-is .75. The first step size is 2 epsilon; it is halved at checkpoints where progress stalls (rho .75). In L1, steps are
-sparse and have no momentum. Each restart has one random start. Only correctly classified images are attacked. The
-attack continues for images that are already fooled, because AutoAttack returns the last misclassified iterate. For
-images that resist, it returns the clean image.
+Source: Croce and Hein, ICML 2020, algorithm 1 and equation 7, and ICML 2021 (L1);
+`pyautoattack.autopgd_base.APGDAttack` and `APGDAttack_targeted`. The momentum is .75. The first step size is 2 epsilon;
+it is halved at checkpoints where progress stalls (rho .75). In L1, steps are sparse and have no momentum. Each run has
+one random start. The attack continues for images that are already fooled, because AutoAttack returns the last
+misclassified iterate. A run never removes samples, so the host never waits for the device.
+
+An image's targets are the classes with the second largest, third largest, … logit of the clean image; each has
+`restarts` consecutive runs. The targeted loss needs at least four classes.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun, attack_correct
-from robust201.tasks.attack_kit.batching import loss_and_gradient_of, value_and_gradient_of
-from robust201.tasks.attack_kit.context import Context, Perturbed, Request
-from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import Apgd, ApgdL1
+from robust201.tasks.attack_kit.batching import BatchedModel
+from robust201.tasks.attack_kit.samples import Samples
+from robust201.tasks.parameters import Apgd, ApgdTargeted
 from robust201.tasks.perturbations.apgd_steps import (
-    STEP_DECAY_THRESHOLD,
     L1Steps,
     L2Steps,
     LinfSteps,
@@ -30,191 +30,116 @@ from robust201.tasks.perturbations.apgd_steps import (
 )
 from robust201.tasks.perturbations.l1_projection import correction_to_l1
 
-if TYPE_CHECKING:
-    from pyautoattack import AutoAttack
-
-Loss: TypeAlias = Callable[[torch.Tensor, slice], torch.Tensor]
-"""(logits (b, C), slice of the samples) → (b,): the loss that the attack maximises."""
+_Differentiate = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+"""Images (B, C, H, W) → logits (B, C), the loss to maximise (B,) and its gradient (B, C, H, W)."""
 
 
-def reference(context: Context, parameters: Apgd, request: Request) -> Iterator[Perturbed]:
-    """Attack with AutoAttack."""
-    # Import here, so that the fused engine does not import libraries that it does not use.
-    from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
-
-    def configure(adversary: "AutoAttack") -> None:
-        configure_library(adversary, context, parameters)
-
-    constraint = CONSTRAINTS[parameters.norm]
-    yield from autoattack_batches(context, request, constraint, names=("apgd-ce",), configure=configure)
-
-
-def configure_library(adversary: "AutoAttack", context: Context, parameters: Apgd) -> None:
-    """Replace AutoAttack's APGD object with one that has these parameters."""
-    from pyautoattack.autopgd_base import APGDAttack
-
-    # Setting the attributes of AutoAttack's own object is not enough: the constructor derives the checkpoints of the
-    # step size from the number of iterations.
-    adversary.apgd = APGDAttack(
-        context.classifier, n_restarts=parameters.restarts, loss="ce", **library_arguments(adversary, parameters)
-    )
+def attack(model: BatchedModel, samples: Samples, options: Apgd) -> torch.Tensor:
+    """Return each image's last misclassified iterate of one run, or the clean image if there is none."""
+    if isinstance(options, ApgdTargeted):
+        differentiate = _targeted_loss(model, samples, samples.run // options.restarts + 2)
+    else:
+        differentiate = _cross_entropy(model, samples)
+    if options.norm == "L1" and options.larger_epsilons:
+        return _ascend_in_shrinking_balls(samples, options.steps, differentiate).fooling_images()
+    ascent = _Ascent(samples, random_start(samples, options.norm), differentiate)
+    steps: Steps
+    if options.norm == "L1":
+        steps = L1Steps(samples, options.steps, samples.radii, None)
+    else:
+        steps = (LinfSteps if options.norm == "Linf" else L2Steps)(samples, options.steps, ascent.best_loss)
+    ascent.run(steps, options.steps)
+    return ascent.fooling_images()
 
 
-def library_arguments(adversary: "AutoAttack", parameters: Apgd) -> dict[str, Any]:
-    """Return the arguments that both of AutoAttack's APGD classes share."""
-    return {
-        "n_iter": parameters.steps,
-        "norm": adversary.norm,
-        "eps": adversary.epsilon,
-        "seed": adversary.seed,
-        "eot_iter": 1,
-        "rho": STEP_DECAY_THRESHOLD,
-        "device": adversary.device,
-        "logger": adversary.logger,
-        "use_largereps": has_shrinking_ball(parameters),
-    }
+def _cross_entropy(model: BatchedModel, samples: Samples) -> _Differentiate:
+    return lambda images: model.loss_and_gradient(images, samples.labels)
 
 
-def has_shrinking_ball(parameters: Apgd) -> bool:
-    """Return whether the ball shrinks during a run."""
-    return isinstance(parameters, ApgdL1) and parameters.larger_epsilons
+def _targeted_loss(model: BatchedModel, samples: Samples, rank: int) -> _Differentiate:
+    """Return the targeted DLR, whose target is the class with the clean image's logit of this rank, from 1."""
+    targets = model.logits(samples.clean).sort(dim=1)[1][:, -rank]
+
+    def targeted_difference_of_logits_ratio(logits: torch.Tensor, rows: slice) -> torch.Tensor:
+        # AutoAttack's expression, unchanged: reordering terms changes the last bits of the gradient.
+        true_classes, target_classes = samples.labels[rows].clone(), targets[rows].clone()
+        ordered, _ = logits.sort(dim=1)
+        row_numbers = torch.arange(len(logits), device=logits.device)
+        return -(logits[row_numbers, true_classes] - logits[row_numbers, target_classes]) / (
+            ordered[:, -1] - 0.5 * (ordered[:, -3] + ordered[:, -4]) + 1e-12
+        )
+
+    return lambda images: model.value_and_gradient(images, targeted_difference_of_logits_ratio)
 
 
-def fused(job: AttackJob, parameters: Apgd) -> Iterator[Perturbed]:
-    """Attack at all epsilons together. A run never removes samples, so the host never waits for the device."""
-    yield from attack_correct(job, job.chunks, single_run(parameters), parameters.restarts)
-
-
-def single_run(parameters: Apgd) -> SingleRun:
-    """Return a function that runs the attack once on the cross-entropy."""
-
-    def run(job: AttackJob, samples: Samples, restart: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return run_apgd(job, samples, restart, parameters, None)
-
-    return run
-
-
-@dataclass
-class _State:
-    """State of a run for each sample.
-
-    Attributes:
-        images: (B, 3, H, W) current iterate.
-        gradient: (B, 3, H, W) gradient at the iterate.
-        loss: (B,) loss at the iterate.
-        best_images: (B, 3, H, W) iterate with the highest loss.
-        best_gradient: (B, 3, H, W) gradient at `best_images`.
-        best_loss: (B,) loss at `best_images`.
-        adversarial: (B, 3, H, W) last misclassified iterate.
-        fooled: (B,) whether there is a misclassified iterate.
-    """
-
-    images: torch.Tensor
-    gradient: torch.Tensor
-    loss: torch.Tensor
-    best_images: torch.Tensor
-    best_gradient: torch.Tensor
-    best_loss: torch.Tensor
-    adversarial: torch.Tensor
-    fooled: torch.Tensor
-
-
-def run_apgd(
-    job: AttackJob, samples: Samples, run_number: int, parameters: Apgd, loss: Loss | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run APGD once.
+class _Ascent:
+    """The iterates in one ball (Croce and Hein, 2020, algorithm 1).
 
     Args:
-        job: model, batches and random numbers.
         samples: samples to attack.
-        run_number: number of the run, which determines its random numbers.
-        parameters: parameters of the attack.
-        loss: the loss to maximise; None for the cross-entropy.
+        start: (B, C, H, W) starting points.
+        differentiate: the loss.
 
-    Returns:
-        Candidates (B, 3, H, W), and which of them are misclassified (B,).
+    Attributes:
+        best_images: (B, C, H, W) iterates with the highest loss.
+        best_loss: (B,) loss at `best_images`.
     """
-    n_steps = parameters.steps
-    if has_shrinking_ball(parameters):
-        state = _run_in_shrinking_balls(job, samples, run_number, n_steps, loss)
-        return state.adversarial, state.fooled
-    state = _evaluate_start(job, samples, random_start(job, samples, run_number, parameters.norm), loss)
-    steps: Steps
-    if parameters.norm == "L1":
-        steps = L1Steps(samples, n_steps, job.epsilons, None)
-    else:
-        steps = (LinfSteps if parameters.norm == "Linf" else L2Steps)(samples, n_steps, state.best_loss)
-    _ascend(job, samples, state, steps, n_steps, loss)
-    return state.adversarial, state.fooled
+
+    def __init__(self, samples: Samples, start: torch.Tensor, differentiate: _Differentiate) -> None:
+        self._samples, self._differentiate = samples, differentiate
+        logits, self.best_loss, self._best_gradient = differentiate(start)
+        self._images = self.best_images = start
+        self._gradient, self._loss = self._best_gradient, self.best_loss
+        self._is_fooled = logits.argmax(dim=1) != samples.labels
+        self._last_fooling = start
+
+    def run(self, steps: Steps, n_steps: int) -> None:
+        previous = self._images
+        for iteration in range(n_steps):
+            current = self._images
+            self._images, previous = steps.move(current, previous, self._gradient, iteration), current
+            self._evaluate()
+            reverted = steps.update_step_sizes(iteration, self._loss, self.best_loss, self.best_images)
+            if reverted is not None:
+                self._images = _select(reverted, self.best_images, self._images)
+                self._gradient = _select(reverted, self._best_gradient, self._gradient)
+
+    def _evaluate(self) -> None:
+        """Evaluate the iterates, and update the last misclassified and best ones."""
+        logits, self._loss, self._gradient = self._differentiate(self._images)
+        misclassified = logits.argmax(dim=1) != self._samples.labels
+        is_better = self._loss > self.best_loss
+        self._is_fooled = self._is_fooled | misclassified
+        self._last_fooling = _select(misclassified, self._images, self._last_fooling)
+        self.best_images = _select(is_better, self._images, self.best_images)
+        self._best_gradient = _select(is_better, self._gradient, self._best_gradient)
+        self.best_loss = torch.where(is_better, self._loss, self.best_loss)
+
+    def fooling_images(self) -> torch.Tensor:
+        """Return each image's last misclassified iterate, or the clean image if there is none: (B, C, H, W)."""
+        return _select(self._is_fooled, self._last_fooling, self._samples.clean)
 
 
-def _run_in_shrinking_balls(
-    job: AttackJob, samples: Samples, run_number: int, n_steps: int, loss: Loss | None
-) -> _State:
+def _select(is_selected: torch.Tensor, images: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    return torch.where(is_selected.view(-1, 1, 1, 1), images, others)
+
+
+def _ascend_in_shrinking_balls(samples: Samples, n_steps: int, differentiate: _Differentiate) -> _Ascent:
     """Run in L1 balls of 3, 2 and 1 epsilon, starting in each from the best iterate so far (Croce and Hein, 2021)."""
     n_large_ball_steps = math.ceil(0.3 * n_steps)
-    largest_radii = [3.0 * epsilon for epsilon in job.epsilons]
-    images = samples.clean + normal_noise(job, samples, run_number)
-    images = images + correction_to_l1(samples.clean, images - samples.clean, samples.expand_by_strength(largest_radii))
+    images = _project_to_l1(samples, samples.clean + normal_noise(samples), 3.0 * samples.radii)
     for factor, n_ball_steps in (
         (3.0, n_large_ball_steps),
         (2.0, n_large_ball_steps),
         (1.0, n_steps - 2 * n_large_ball_steps),
     ):
-        radii = [factor * epsilon for epsilon in job.epsilons]
-        images = images + correction_to_l1(samples.clean, images - samples.clean, samples.expand_by_strength(radii))
-        images = images.clamp(0, 1)
-        state = _evaluate_start(job, samples, images, loss)
-        steps = L1Steps(samples, n_ball_steps, radii, images)
-        _ascend(job, samples, state, steps, n_ball_steps, loss)
-        images = state.best_images
-    return state
+        radii = factor * samples.radii
+        images = _project_to_l1(samples, images, radii).clamp(0, 1)
+        ascent = _Ascent(samples, images, differentiate)
+        ascent.run(L1Steps(samples, n_ball_steps, radii, images), n_ball_steps)
+        images = ascent.best_images
+    return ascent
 
 
-def _ascend(
-    job: AttackJob,
-    samples: Samples,
-    state: _State,
-    steps: Steps,
-    n_steps: int,
-    loss: Loss | None,
-) -> None:
-    """Take the steps in one ball (Croce and Hein, 2020, algorithm 1)."""
-    previous = state.images
-    for iteration in range(n_steps):
-        current = state.images
-        state.images, previous = steps.move(current, previous, state.gradient, iteration), current
-        _evaluate_iterate(job, samples, state, loss)
-        reverted = steps.update_step_sizes(iteration, state.loss, state.best_loss, state.best_images)
-        if reverted is not None:
-            reverted_mask = reverted.view(-1, 1, 1, 1)
-            state.images = torch.where(reverted_mask, state.best_images, state.images)
-            state.gradient = torch.where(reverted_mask, state.best_gradient, state.gradient)
-
-
-def _evaluate_start(job: AttackJob, samples: Samples, images: torch.Tensor, loss: Loss | None) -> _State:
-    """Return the state at the starting points."""
-    logits, losses, gradient = _differentiate(job, samples, images, loss)
-    misclassified = logits.argmax(dim=1) != samples.labels
-    return _State(images, gradient, losses, images, gradient, losses, images, misclassified)
-
-
-def _evaluate_iterate(job: AttackJob, samples: Samples, state: _State, loss: Loss | None) -> None:
-    """Evaluate the iterates, and update the last misclassified and best ones."""
-    logits, losses, gradient = _differentiate(job, samples, state.images, loss)
-    misclassified = logits.argmax(dim=1) != samples.labels
-    is_better = losses > state.best_loss
-    state.gradient, state.loss = gradient, losses
-    state.fooled = state.fooled | misclassified
-    state.adversarial = torch.where(misclassified.view(-1, 1, 1, 1), state.images, state.adversarial)
-    state.best_images = torch.where(is_better.view(-1, 1, 1, 1), state.images, state.best_images)
-    state.best_gradient = torch.where(is_better.view(-1, 1, 1, 1), gradient, state.best_gradient)
-    state.best_loss = torch.where(is_better, losses, state.best_loss)
-
-
-def _differentiate(
-    job: AttackJob, samples: Samples, images: torch.Tensor, loss: Loss | None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    if loss is None:
-        return loss_and_gradient_of(job.model, job.batching, images, samples.labels, samples.strength_indices)
-    return value_and_gradient_of(job.model, job.batching, images, loss, samples.strength_indices)
+def _project_to_l1(samples: Samples, images: torch.Tensor, radii: NDArray[np.float64]) -> torch.Tensor:
+    return images + correction_to_l1(samples.clean, images - samples.clean, samples.column(radii))

@@ -4,12 +4,13 @@ Sources: Croce and Hein, ICML 2020, algorithm 1 (Linf, L2), and "Mind the box", 
 `pyautoattack.autopgd_base.APGDAttack`, whose order of operations this module follows.
 """
 
-from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from robust201.tasks.attack_kit.attack_job import AttackJob, Samples
+from robust201.tasks.attack_kit.samples import Samples
 from robust201.tasks.perturbations.l1_projection import correction_to_l1
 
 STEP_DECAY_THRESHOLD = 0.75
@@ -25,7 +26,7 @@ class Steps(Protocol):
     def move(
         self, images: torch.Tensor, previous: torch.Tensor, gradient: torch.Tensor, iteration: int
     ) -> torch.Tensor:
-        """Return the next iterates from the current ones, the previous ones and the gradient, all (B, 3, H, W)."""
+        """Return the next iterates from the current ones, the previous ones and the gradient, all (B, C, H, W)."""
         ...
 
     def update_step_sizes(
@@ -37,7 +38,7 @@ class Steps(Protocol):
             iteration: number of the iteration, from 0.
             loss: (B,) loss of the iterates.
             best_loss: (B,) highest loss so far.
-            best_images: (B, 3, H, W) iterates with the highest loss.
+            best_images: (B, C, H, W) iterates with the highest loss.
 
         Returns:
             (B,) bool, which samples revert to their best iterate; None between checkpoints.
@@ -46,23 +47,10 @@ class Steps(Protocol):
 
 
 class _HalvingSteps:
-    """Base class of steps whose sizes are halved if progress stalls."""
+    """Steps whose sizes, 2 epsilon at first, are halved at checkpoints where progress stalls (2020, section 3.2).
 
-    _sizes: torch.Tensor
-    _schedule: "_HalvingSchedule"
-
-    def update_step_sizes(
-        self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best_images: torch.Tensor
-    ) -> torch.Tensor | None:
-        del best_images
-        halved = self._schedule.check(iteration, loss, best_loss)
-        if halved is not None:
-            self._sizes = torch.where(halved.view(-1, 1, 1, 1), self._sizes / 2, self._sizes)
-        return halved
-
-
-class LinfSteps(_HalvingSteps):
-    """Steps along the gradient's sign.
+    As in the library, the first interval between checkpoints is .22 of the iterations. Each further interval is shorter
+    by .03 of the iterations, down to a minimum of .06.
 
     Args:
         samples: samples to attack.
@@ -71,9 +59,43 @@ class LinfSteps(_HalvingSteps):
     """
 
     def __init__(self, samples: Samples, n_steps: int, start_loss: torch.Tensor) -> None:
-        self._lower, self._upper = samples.clean - samples.epsilons, samples.clean + samples.epsilons
+        self._clean, self._radii = samples.clean, samples.epsilons
         self._sizes = 2 * samples.epsilons
-        self._schedule = _HalvingSchedule(n_steps, start_loss)
+        self._interval = max(int(0.22 * n_steps), 1)
+        self._min_interval = max(int(0.06 * n_steps), 1)
+        self._decrease = max(int(0.03 * n_steps), 1)
+        self._n_since_check = 0
+        # Row 0 stays zero, because AutoAttack compares the first iteration's loss with zero, not the starting point's.
+        self._losses = start_loss.new_zeros((n_steps + 1, len(start_loss)))
+        self._best_at_check = start_loss
+        self._halved_at_check = torch.ones_like(start_loss, dtype=torch.bool)
+
+    def update_step_sizes(
+        self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best_images: torch.Tensor
+    ) -> torch.Tensor | None:
+        del best_images
+        row = iteration + 1
+        self._losses[row] = loss
+        self._n_since_check += 1
+        if self._n_since_check < self._interval:
+            return None
+        losses = self._losses[row - self._interval : row + 1]
+        n_rises = (losses[1:] > losses[:-1]).sum(dim=0)
+        rises_rarely = n_rises <= STEP_DECAY_THRESHOLD * self._interval
+        halved = rises_rarely | (~self._halved_at_check & (self._best_at_check >= best_loss))
+        self._halved_at_check, self._best_at_check = halved, best_loss
+        self._interval = max(self._interval - self._decrease, self._min_interval)
+        self._n_since_check = 0
+        self._sizes = torch.where(halved.view(-1, 1, 1, 1), self._sizes / 2, self._sizes)
+        return halved
+
+
+class LinfSteps(_HalvingSteps):
+    """Steps along the gradient's sign."""
+
+    def __init__(self, samples: Samples, n_steps: int, start_loss: torch.Tensor) -> None:
+        super().__init__(samples, n_steps, start_loss)
+        self._lower, self._upper = self._clean - self._radii, self._clean + self._radii
 
     def move(
         self, images: torch.Tensor, previous: torch.Tensor, gradient: torch.Tensor, iteration: int
@@ -89,30 +111,19 @@ class LinfSteps(_HalvingSteps):
 
 
 class L2Steps(_HalvingSteps):
-    """Steps along the gradient divided by its norm.
-
-    Args:
-        samples: samples to attack.
-        n_steps: number of iterations.
-        start_loss: (B,) loss at the starting points.
-    """
-
-    def __init__(self, samples: Samples, n_steps: int, start_loss: torch.Tensor) -> None:
-        self._clean, self._radii = samples.clean, samples.epsilons
-        self._sizes = 2 * samples.epsilons
-        self._schedule = _HalvingSchedule(n_steps, start_loss)
+    """Steps along the gradient divided by its norm."""
 
     def move(
         self, images: torch.Tensor, previous: torch.Tensor, gradient: torch.Tensor, iteration: int
     ) -> torch.Tensor:
         momentum = _MOMENTUM if iteration > 0 else 1.0
-        stepped = self._project(images + self._sizes * normalised_l2(gradient))
+        stepped = self._project(images + self._sizes * _normalised_l2(gradient))
         return self._project(images + (stepped - images) * momentum + (images - previous) * (1 - momentum))
 
     def _project(self, images: torch.Tensor) -> torch.Tensor:
         difference = images - self._clean
-        lengths = torch.minimum(self._radii, l2_lengths(difference))
-        return (self._clean + normalised_l2(difference) * lengths).clamp(0, 1)
+        lengths = torch.minimum(self._radii, _l2_lengths(difference))
+        return (self._clean + _normalised_l2(difference) * lengths).clamp(0, 1)
 
 
 class L1Steps:
@@ -123,20 +134,20 @@ class L1Steps:
     Args:
         samples: samples to attack.
         n_steps: number of iterations.
-        radii: one radius per strength, in float64.
-        start: (B, 3, H, W) starting points, whose sparsity determines the first fraction; None to start with a fraction
+        radii: (B,) radii of the balls, in float64.
+        start: (B, C, H, W) starting points, whose sparsity determines the first fraction; None to start with a fraction
             of .2, as for a random start.
     """
 
-    def __init__(self, samples: Samples, n_steps: int, radii: Sequence[float], start: torch.Tensor | None) -> None:
-        self._clean, self._radii = samples.clean, samples.expand_by_strength(radii)
-        self._min_sizes = samples.expand_by_strength([radius / 10.0 for radius in radii])
+    def __init__(self, samples: Samples, n_steps: int, radii: NDArray[np.float64], start: torch.Tensor | None) -> None:
+        self._clean, self._radii = samples.clean, samples.column(radii)
+        self._min_sizes = samples.column(radii / 10.0)
         self._sizes = self._radii
         self._interval = max(int(0.04 * n_steps), 1)
         n_values = samples.clean[0].numel()
         if start is None:
-            self._n_changed = torch.full((len(samples.clean),), n_values, device=samples.clean.device)
-            self._fraction = torch.full((len(samples.clean),), 0.2, device=samples.clean.device)
+            self._n_changed = torch.full((len(samples),), n_values, device=samples.clean.device)
+            self._fraction = torch.full((len(samples),), 0.2, device=samples.clean.device)
         else:
             self._n_changed = self._count_changed(start)
             self._fraction = self._n_changed / n_values / 1.5
@@ -173,83 +184,33 @@ class L1Steps:
         return is_sparser
 
 
-def l2_lengths(images: torch.Tensor) -> torch.Tensor:
+def _l2_lengths(images: torch.Tensor) -> torch.Tensor:
     """Return L2 norms (B, 1, 1, 1), in AutoAttack's order of operations."""
     return (images**2).flatten(1).sum(-1).sqrt().view(-1, 1, 1, 1)
 
 
-def normalised_l2(images: torch.Tensor) -> torch.Tensor:
-    """Divide images (B, 3, H, W) by their L2 norms."""
-    return images / (l2_lengths(images) + 1e-12)
+def _normalised_l2(images: torch.Tensor) -> torch.Tensor:
+    """Divide images (B, C, H, W) by their L2 norms."""
+    return images / (_l2_lengths(images) + 1e-12)
 
 
-def random_start(job: AttackJob, samples: Samples, run_number: int, norm: str) -> torch.Tensor:
-    """Draw the starting points of a run: (B, 3, H, W) in the ball and in [0, 1].
+def random_start(samples: Samples, norm: str) -> torch.Tensor:
+    """Draw the starting points of a run: (B, C, H, W) in the ball and in [0, 1].
 
     In Linf, a starting point is clean + epsilon * t / max |t| with t uniform in [-1, 1). In L2, t is normal and divided
     by its norm. In L1, a starting point is the projection of clean + t.
     """
     clean, epsilons = samples.clean, samples.epsilons
     if norm == "Linf":
-        direction = job.random_numbers.uniforms(run_number, samples.dataset_indices, job.shape).to(clean.device)
-        direction = direction.mul_(2).sub_(1)
+        direction = samples.uniforms().mul_(2).sub_(1)
         largest = direction.abs().flatten(1).amax(dim=1).view(-1, 1, 1, 1)
         return direction.div_(largest + 1e-12).mul_(epsilons).add_(clean).clamp_(0, 1)
-    direction = normal_noise(job, samples, run_number)
+    direction = normal_noise(samples)
     if norm == "L2":
-        return (clean + epsilons * normalised_l2(direction)).clamp(0, 1)
+        return (clean + epsilons * _normalised_l2(direction)).clamp(0, 1)
     return (clean + direction + correction_to_l1(clean, direction, epsilons)).clamp(0, 1)
 
 
-def normal_noise(job: AttackJob, samples: Samples, run_number: int) -> torch.Tensor:
-    """Draw standard normal numbers for a run: (B, 3, H, W)."""
-    normals = job.random_numbers.normals(run_number, samples.dataset_indices, samples.clean[0].numel())
-    return normals.to(samples.clean.device).view(samples.clean.shape)
-
-
-class _HalvingSchedule:
-    """Decides at checkpoints which step sizes are halved (Croce and Hein, section 3.2).
-
-    As in `pyautoattack.autopgd_base`, the first interval between checkpoints is .22 of the iterations. Each further
-    interval is shorter by .03 of the iterations, down to a minimum of .06.
-
-    Args:
-        n_steps: number of iterations.
-        start_loss: (B,) loss at the starting points.
-    """
-
-    def __init__(self, n_steps: int, start_loss: torch.Tensor) -> None:
-        self._interval = max(int(0.22 * n_steps), 1)
-        self._min_interval = max(int(0.06 * n_steps), 1)
-        self._decrease = max(int(0.03 * n_steps), 1)
-        self._n_since_check = 0
-        # Row 0 stays zero, because AutoAttack compares the first iteration's loss with zero, not the starting point's.
-        self._losses = start_loss.new_zeros((n_steps + 1, len(start_loss)))
-        self._best_at_check = start_loss
-        self._halved_at_check = torch.ones_like(start_loss, dtype=torch.bool)
-
-    def check(self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor) -> torch.Tensor | None:
-        """Record an iteration's losses, and return which samples' step sizes are halved.
-
-        Args:
-            iteration: number of the iteration, from 0.
-            loss: (B,) loss of the iterates.
-            best_loss: (B,) highest loss so far.
-
-        Returns:
-            (B,) bool; None between checkpoints.
-        """
-        row = iteration + 1
-        self._losses[row] = loss
-        self._n_since_check += 1
-        if self._n_since_check < self._interval:
-            return None
-        losses = self._losses[row - self._interval : row + 1]
-        n_rises = (losses[1:] > losses[:-1]).sum(dim=0)
-        rises_rarely = n_rises <= STEP_DECAY_THRESHOLD * self._interval
-        has_no_new_best = ~self._halved_at_check & (self._best_at_check >= best_loss)
-        self._halved_at_check = rises_rarely | has_no_new_best
-        self._best_at_check = best_loss
-        self._interval = max(self._interval - self._decrease, self._min_interval)
-        self._n_since_check = 0
-        return self._halved_at_check
+def normal_noise(samples: Samples) -> torch.Tensor:
+    """Draw standard normal numbers for a run: (B, C, H, W)."""
+    return samples.normals(samples.clean[0].numel()).view(samples.clean.shape)

@@ -10,5 +10,5 @@ def yield_images(context: Context, parameters: Parameters, request: Request) -> 
     """Yield the images unchanged."""
     del parameters  # unused
     for strength_index in range(len(request.strengths)):
-        for batch in context.slices(len(request.images)):
+        for _, batch in context.batches(len(request.images)):
             yield Perturbed(strength_index, positions_of(batch, request.images.device), to_float(request.images[batch]))

@@ -11,10 +11,10 @@ import torch
 
 from robust201.core.errors import PerturbationError
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of, to_float
-from robust201.tasks.parameters import CorruptionParameters
+from robust201.tasks.parameters import Corruption
 
 
-def yield_images(context: Context, parameters: CorruptionParameters, request: Request) -> Iterator[Perturbed]:
+def yield_images(context: Context, parameters: Corruption, request: Request) -> Iterator[Perturbed]:
     """Yield the images under the corruption `context.key`, at severities 1 to 5.
 
     Raises:
@@ -28,7 +28,7 @@ def yield_images(context: Context, parameters: CorruptionParameters, request: Re
             "Add one in the sweep YAML, or remove the dataset's corruptions."
         )
     for strength_index, severity in enumerate(request.strengths):
-        for batch in context.slices(len(images)):
+        for _, batch in context.batches(len(images)):
             pixels = context.corrupted_images(context.key, int(severity), request.indices[batch])
             expected_shape = (batch.stop - batch.start, *images.shape[1:])
             if pixels.shape != expected_shape or pixels.dtype != np.uint8:

@@ -8,20 +8,19 @@ radius epsilon shrinks while the image is misclassified, and grows while it is n
 project (as with `projection: none`); this module corrects this error for both engines (docs/protocol.md).
 """
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from robust201.models.device import cumulative_sum
-from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, batches_by_strength
-from robust201.tasks.attack_kit.batching import value_and_gradient_of
-from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of, to_float
+from robust201.tasks.attack_kit.batching import BatchedModel
+from robust201.tasks.attack_kit.samples import Samples
 from robust201.tasks.constraints import CONSTRAINTS, Constraint
-from robust201.tasks.parameters import Fmn, FmnL2
+from robust201.tasks.parameters import Fmn
 
 _FINAL_GAMMA = 0.001
 _MIN_NORM = 1e-12
@@ -33,75 +32,46 @@ _Project = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(perturbations (B, 3, H, W), epsilons (B,)) → projections of the perturbations to balls around 0."""
 
 
-def reference(context: Context, parameters: Fmn, request: Request) -> Iterator[Perturbed]:
-    """Run Foolbox's attack once on every batch, for all strengths."""
-    # Import here, so that the fused engine does not import libraries that it does not use.
-    from robust201.tasks.perturbations.foolbox_engine import foolbox
-
-    images, labels, constraint = request.images, request.labels, CONSTRAINTS[parameters.norm]
-    model = foolbox.PyTorchModel(context.classifier, bounds=(0, 1), device=context.classifier.device)
-    attacks = [
-        library_class(steps=parameters.steps, max_stepsize=parameters.max_stepsize, gamma=parameters.gamma)
-        for library_class in _library_classes(parameters)
-    ]
-    for batch_number, batch in context.batches(len(images)):
-        clean = to_float(images[batch])
-        with context.seeded(batch_number), torch.enable_grad():
-            criterion = foolbox.criteria.Misclassification(labels[batch])
-            results = [attack.run(model, clean, criterion).detach() for attack in attacks]
-        nearest = _select_nearest(clean, results, _NORM_FUNCTIONS[parameters.norm].norms)
-        for strength_index, strength in enumerate(request.strengths):
-            perturbed = _replace_outside_ball(constraint, clean, nearest, constraint.radius(strength))
-            yield Perturbed(strength_index, positions_of(batch, images.device), perturbed)
+def attack(model: BatchedModel, samples: Samples, options: Fmn) -> torch.Tensor:
+    """Return each image's nearest misclassified iterate if it lies in the ball, otherwise the clean image."""
+    images, rows = samples.by_image()
+    nearest = find_nearest(model, images, options)[rows]
+    return keep_in_balls(CONSTRAINTS[options.norm], samples.clean, nearest, samples.radii)
 
 
-def fused(job: AttackJob, parameters: Fmn) -> Iterator[Perturbed]:
-    """Attack each correctly classified image once for all epsilons, and return misclassified images unchanged."""
-    constraint = CONSTRAINTS[parameters.norm]
-    unbounded_job = dataclasses.replace(job, epsilons=(math.inf,))
-    positions = np.arange(len(job.images))
-    # Foolbox also attacks images that are misclassified without an attack, and returns them unchanged. If
-    # `uses_library_batches` is set, attack them too, so that batches contain the same images as Foolbox's.
-    correct = np.ones(len(positions), np.bool_) if job.batching.uses_library_batches else job.is_correct()
-    for samples in job.chunks(positions[~correct]):
-        yield from batches_by_strength(samples, samples.clean)
-    for samples in unbounded_job.groups_of_images(positions[correct]):
-        with torch.inference_mode():
-            nearest = run_fmn(unbounded_job, samples, parameters)
-        attacked_positions = torch.from_numpy(samples.positions).to(nearest.device)
-        for strength_index, radius in enumerate(job.epsilons):
-            yield Perturbed(
-                strength_index,
-                attacked_positions,
-                # Copy outside of inference mode, as in `batches_by_strength`.
-                _replace_outside_ball(constraint, samples.clean, nearest, radius).clone(),
-            )
-
-
-def _replace_outside_ball(
-    constraint: Constraint, clean: torch.Tensor, nearest: torch.Tensor, radius: float
+def keep_in_balls(
+    constraint: Constraint, clean: torch.Tensor, nearest: torch.Tensor, radii: NDArray[np.float64]
 ) -> torch.Tensor:
-    """Return the nearest misclassified images, with those outside of a ball replaced by the clean images."""
-    is_inside = constraint.distances(nearest - clean).double() <= constraint.reach_of_radius(radius)
+    """Return images (B, C, H, W) with those outside of their ball replaced by the clean images.
+
+    Args:
+        constraint: norm of the balls.
+        clean: (B, C, H, W) clean images.
+        nearest: (B, C, H, W) images.
+        radii: (B,) radii.
+    """
+    reach = torch.tensor([constraint.reach_of_radius(radius) for radius in radii.tolist()], dtype=torch.float64)
+    is_inside = constraint.distances(nearest - clean).double() <= reach.to(nearest.device)
     return torch.where(_per_image(is_inside), nearest, clean)
 
 
-def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn) -> torch.Tensor:
-    """Return the nearest misclassified iterate of each image, over the runs that the parameters request."""
-    functions = _NORM_FUNCTIONS[parameters.norm]
+def find_nearest(model: BatchedModel, samples: Samples, options: Fmn) -> torch.Tensor:
+    """Return the nearest misclassified iterate of each image at any distance, over the requested runs: (B, C, H, W)."""
+    functions = _NORM_FUNCTIONS[options.norm]
     project = functions.project
     projections: dict[str, list[_Project]] = {
         "ball": [project],
         "none": [_skip_projection],
         "both": [project, _skip_projection],
     }
-    requested = parameters.projection if isinstance(parameters, FmnL2) else "ball"
-    results = [_run_once(job, samples, parameters, project) for project in projections[requested]]
-    return _select_nearest(samples.clean, results, functions.norms)
+    requested = options.projection if options.norm == "L2" else "ball"
+    results = [_run_once(model, samples, options, project) for project in projections[requested]]
+    return select_nearest(samples.clean, results, options.norm)
 
 
-def _select_nearest(clean: torch.Tensor, results: Sequence[torch.Tensor], norms: _ComputeNorms) -> torch.Tensor:
+def select_nearest(clean: torch.Tensor, results: Sequence[torch.Tensor], norm: str) -> torch.Tensor:
     """Return for each image the nearest result that differs from the clean image, or the clean image."""
+    norms = _NORM_FUNCTIONS[norm].norms
     nearest = results[0]
     for result in results[1:]:
         nearest_norms, result_norms = norms(nearest - clean), norms(result - clean)
@@ -110,28 +80,21 @@ def _select_nearest(clean: torch.Tensor, results: Sequence[torch.Tensor], norms:
     return nearest
 
 
-def _run_once(
-    job: AttackJob,
-    samples: Samples,
-    parameters: Fmn,
-    project: _Project,
-) -> torch.Tensor:
+def _run_once(model: BatchedModel, samples: Samples, options: Fmn, project: _Project) -> torch.Tensor:
     """Return the nearest misclassified iterate of each image, computed in Foolbox's order of operations."""
-    clean, labels, functions = samples.clean, samples.labels, _NORM_FUNCTIONS[parameters.norm]
+    clean, labels, functions = samples.clean, samples.labels, _NORM_FUNCTIONS[options.norm]
     delta = torch.zeros_like(clean)
     largest_possible_norm = functions.norms(torch.maximum(clean, 1 - clean))
     smallest_norm, best_delta = largest_possible_norm, delta
     epsilons = torch.full_like(largest_possible_norm, torch.inf)
     was_misclassified = torch.zeros_like(labels, dtype=torch.bool)
     margin = _margin(labels)
-    for step in range(parameters.steps):
-        decay = _cosine_decay(step, parameters.steps)
-        final_stepsize = parameters.max_stepsize / 100
-        stepsize = final_stepsize + (parameters.max_stepsize - final_stepsize) * decay
-        gamma = _FINAL_GAMMA + (parameters.gamma - _FINAL_GAMMA) * decay
-        logits, margins, gradient = value_and_gradient_of(
-            job.model, job.batching, clean + delta, margin, samples.strength_indices
-        )
+    for step in range(options.steps):
+        decay = _cosine_decay(step, options.steps)
+        final_stepsize = options.max_stepsize / 100
+        stepsize = final_stepsize + (options.max_stepsize - final_stepsize) * decay
+        gamma = _FINAL_GAMMA + (options.gamma - _FINAL_GAMMA) * decay
+        logits, margins, gradient = model.value_and_gradient(clean + delta, margin)
         misclassified = logits.argmax(dim=-1) != labels
         norms = functions.norms(delta)
         is_nearer = misclassified & (norms <= smallest_norm)
@@ -187,7 +150,8 @@ def _margin(labels: torch.Tensor) -> Callable[[torch.Tensor, slice], torch.Tenso
 
 def _next_radius(state: _State, gamma: float, margins: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
     """Return the next epsilons (B,); `slopes` are dual norms of the margins' gradients."""
-    distance_to_boundary = margins.abs() / slopes
+    # On the boundary, the distance is 0 even if the gradient is 0.
+    distance_to_boundary = torch.where(margins == 0, margins, margins.abs() / slopes)
     larger_radius = torch.where(
         state.was_misclassified, state.epsilons * (1 + gamma), state.norms + distance_to_boundary
     )
@@ -205,7 +169,8 @@ def _project_linf(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Ten
     return torch.minimum(torch.maximum(difference, -radii), radii)
 
 
-def _project_l2(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
+def project_l2(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
+    """Project perturbations (B, C, H, W) to L2 balls of radii (B,) around 0."""
     return difference * _per_image((epsilons / _l2_norms(difference).clamp_min(_MIN_NORM)).clamp_max(1))
 
 
@@ -252,24 +217,6 @@ def _l1_norms(images: torch.Tensor) -> torch.Tensor:
 
 _NORM_FUNCTIONS = {
     "Linf": _NormFunctions(_linf_norms, _l1_norms, _project_linf),
-    "L2": _NormFunctions(_l2_norms, _l2_norms, _project_l2),
+    "L2": _NormFunctions(_l2_norms, _l2_norms, project_l2),
     "L1": _NormFunctions(_l1_norms, _linf_norms, _project_l1),
 }
-
-
-def _library_classes(parameters: Fmn) -> Sequence[Any]:
-    """Return Foolbox's class for each run of the attack, with an error corrected (see the top of this module)."""
-    import eagerpy
-
-    from robust201.tasks.perturbations.foolbox_engine import foolbox
-
-    if isinstance(parameters, FmnL2):
-        library_class = foolbox.attacks.L2FMNAttack
-
-        class ProjectedL2FMN(library_class):  # type: ignore[misc,valid-type]
-            def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
-                return x0 + eagerpy.astensor(_project_l2((x - x0).raw, epsilon.raw))
-
-        classes = {"ball": (ProjectedL2FMN,), "none": (library_class,), "both": (ProjectedL2FMN, library_class)}
-        return classes[parameters.projection]
-    return ({"Linf": foolbox.attacks.LInfFMNAttack, "L1": foolbox.attacks.L1FMNAttack}[parameters.norm],)

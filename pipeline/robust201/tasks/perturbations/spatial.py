@@ -8,80 +8,38 @@ fools, are returned unchanged.
 """
 
 import math
-import warnings
-from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch.nn import functional
 
-from robust201.tasks.attack_kit.attack_job import AttackJob
-from robust201.tasks.attack_kit.batching import logits_of
-from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
-from robust201.tasks.parameters import SpatialParameters
+from robust201.tasks.attack_kit.batching import BatchedModel
+from robust201.tasks.attack_kit.samples import Samples
+from robust201.tasks.parameters import Spatial
 
 
-def reference(context: Context, parameters: SpatialParameters, request: Request) -> Iterator[Perturbed]:
-    """Attack with Foolbox."""
-    # Import here, so that the fused engine does not import libraries that it does not use.
-    from robust201.tasks.perturbations.foolbox_engine import foolbox, foolbox_batches
-
-    attack = foolbox.attacks.SpatialAttack(
-        max_translation=parameters.max_translation,
-        max_rotation=parameters.max_rotation,
-        num_translations=parameters.translations,
-        num_rotations=parameters.rotations,
-        grid_search=True,
-    )
-    batches = foolbox_batches(context, attack, request, None)
-    while True:
-        with warnings.catch_warnings():
-            # torch warns because Foolbox does not pass torch.meshgrid the order of its axes.
-            warnings.filterwarnings("ignore", message="torch.meshgrid: in an upcoming release")
-            batch = next(batches, None)
-        if batch is None:
-            return
-        # Rounding in the interpolation may move values slightly outside [0, 1].
-        yield batch._replace(images=batch.images.clamp(0, 1))
-
-
-def fused(job: AttackJob, parameters: SpatialParameters) -> Iterator[Perturbed]:
+def attack(model: BatchedModel, samples: Samples, options: Spatial) -> torch.Tensor:
     """Evaluate several grid points at a time, on the images that no earlier point has fooled."""
-    grid = source_coordinates(parameters, job.shape[1], job.shape[2]).to(job.images.device)
-    strength_indices = np.zeros(len(job.images), np.int64)  # the attack is the same at every epsilon
-    for batch in job.batching.slices(strength_indices):
-        positions = torch.arange(batch.start, batch.stop, device=job.images.device)
-        adversarial = _search(job, to_float(job.images[batch]), job.labels[batch], grid)
-        for strength_index in range(len(job.epsilons)):
-            # Copy the images outside of inference mode, since callers cannot differentiate through inference tensors.
-            yield Perturbed(strength_index, positions, adversarial.clone())
-
-
-@torch.inference_mode()
-def _search(job: AttackJob, clean: torch.Tensor, labels: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
-    """Return for each image the first misclassified transformation in grid order, or the clean image: (B, 3, H, W)."""
-    adversarial = clean.clone()
-    remaining = _is_correct(job, clean, labels).nonzero().flatten()
+    clean, labels = samples.clean, samples.labels
+    grid = source_coordinates(options, *samples.shape[1:]).to(clean.device)
+    images = clean.clone()
+    remaining = torch.arange(len(clean), device=clean.device)
     n_points_done = 0
     while n_points_done < len(grid) and len(remaining):
         # Take as many points as fill a batch, so more points at a time when fewer images remain.
-        points = grid[n_points_done : n_points_done + max(1, job.batching.batch_size // len(remaining))]
+        points = grid[n_points_done : n_points_done + max(1, model.batching.batch_size // len(remaining))]
         transformed = transform(clean[remaining], points)
-        repeated_labels = labels[remaining].repeat(len(points))
-        correct = _is_correct(job, transformed.flatten(0, 1), repeated_labels).view(len(points), len(remaining))
+        predicted = model.logits(transformed.flatten(0, 1)).argmax(dim=1)
+        correct = (predicted == labels[remaining].repeat(len(points))).view(len(points), len(remaining))
         fooled = ~correct.all(dim=0)
         # argmin returns the first of equal values: `correct` is 0 at the first point that fools the network.
         first_fooling_point = correct.to(torch.uint8).argmin(dim=0)
-        adversarial[remaining[fooled]] = transformed[
-            first_fooling_point, torch.arange(len(remaining), device=clean.device)
-        ][fooled]
+        images[remaining[fooled]] = transformed[first_fooling_point, torch.arange(len(remaining), device=clean.device)][
+            fooled
+        ]
         remaining = remaining[~fooled]
         n_points_done += len(points)
-    return adversarial
-
-
-def _is_correct(job: AttackJob, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return logits_of(job.model, job.batching, images).argmax(dim=1) == labels
+    return images
 
 
 def transform(images: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
@@ -102,7 +60,7 @@ def transform(images: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
     return sampled.clamp_(0, 1).view(n_points, *images.shape)
 
 
-def source_coordinates(parameters: SpatialParameters, height: int, width: int) -> torch.Tensor:
+def source_coordinates(parameters: Spatial, height: int, width: int) -> torch.Tensor:
     """Return the position in the original image of each pixel of the transformed images.
 
     Grid points and operations have Foolbox's order.

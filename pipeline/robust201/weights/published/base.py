@@ -199,12 +199,12 @@ _STATE_DICT_ENTRIES = ("state_dict", "model_state_dict", "model", "net", "networ
 def wrapper_prefix(names: Iterable[str]) -> str:
     """Return the longest wrapper prefix that all names have, such as ``module.`` or ``module._orig_mod.``."""
     names, prefix = list(names), ""
-    while names and (next_prefix := _common_prefix_after(names, prefix)):
-        prefix += next_prefix
+    while names and (wrapper := _common_wrapper(names, prefix)):
+        prefix += wrapper
     return prefix
 
 
-def _common_prefix_after(names: list[str], prefix: str) -> str:
+def _common_wrapper(names: list[str], prefix: str) -> str:
     """Return the wrapper prefix that follows `prefix` in all names; empty if there is none."""
     candidates = (wrapper for wrapper in _WRAPPER_PREFIXES if all(name.startswith(prefix + wrapper) for name in names))
     return next(candidates, "")
@@ -233,30 +233,28 @@ def find_state_dict(content: Any, name: str, print_line: Callable[[str], None]) 
     Raises:
         CheckpointError: there is no state_dict, there are several without a usual name, or it has unsupported tensors.
     """
-    entry_name, other_entries = None, []
+    note_texts = []
     if isinstance(content, Mapping) and not _is_state_dict(content):
-        entry_names = [key for key, value in content.items() if _is_state_dict(value)]
-        usual_names = [key for key in _STATE_DICT_ENTRIES if key in entry_names]
-        if len(entry_names) > 1 and not usual_names:
+        entries = {key: value for key, value in content.items() if _is_state_dict(value)}
+        chosen = next((key for key in _STATE_DICT_ENTRIES if key in entries), None)
+        others = [repr(key) for key in entries if key != chosen]
+        if chosen is None and len(entries) > 1:
             raise CheckpointError(
-                f"Reading weights failed for {name}: expected one state_dict, got {len(entry_names)}, such as "
-                f"{', '.join(map(repr, entry_names[:4]))}. Save the state_dict of the network in a separate file."
+                f"Reading weights failed for {name}: expected one state_dict, got {len(entries)}, such as "
+                f"{', '.join(others[:4])}. Save the state_dict of the network in a separate file."
             )
-        entry_name = next(iter([*usual_names, *entry_names]), None)
-        other_entries = [key for key in entry_names if key != entry_name]
-    if entry_name is not None:
-        content = content[entry_name]
+        if chosen is not None and others:
+            warnings.warn(
+                f"{name} contains several state_dicts: using {chosen!r}, not {', '.join(others[:4])}. To use another "
+                "state_dict, save it in a separate file.",
+                RobustWarning,
+                stacklevel=2,
+            )
+        if entries:
+            entry_name = next(iter(entries)) if chosen is None else chosen
+            content = entries[entry_name]
+            note_texts.append(f"from the entry {entry_name!r}")
     state_dict = require_state_dict(content, name)
-    if other_entries:
-        remaining_count = f" and {len(other_entries) - 4} more" if len(other_entries) > 4 else ""
-        warnings.warn(
-            f"{name} contains several state_dicts: using {entry_name!r}, not "
-            f"{', '.join(map(repr, other_entries[:4]))}{remaining_count}. To use another state_dict, save it in a "
-            "separate file.",
-            RobustWarning,
-            stacklevel=2,
-        )
-    note_texts = [] if entry_name is None else [f"from the entry {entry_name!r}"]
     note_texts += [f"with the prefix {prefix!r} removed from names"] if (prefix := wrapper_prefix(content)) else []
     if note_texts:
         print_line(f"Using the weights in {name} {', '.join(note_texts)}.")
@@ -282,13 +280,6 @@ def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
                 f"Reading weights failed for {name}: expected dense tensors on the CPU, got {key!r}, which is "
                 f"{tensor.dtype}, {tensor.layout} on {tensor.device}. Save the floating-point weights of the network."
             )
-    # A tensor may be a view that repeats a few bytes of the file so often that a copy would fill the memory.
-    n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in value.values())
-    if n_bytes > MAX_WEIGHTS_BYTES:
-        raise CheckpointError(
-            f"Reading weights failed for {name}: expected tensors of at most {MAX_WEIGHTS_BYTES:,} bytes, got "
-            f"{n_bytes:,}. Get the file again from its publisher."
-        )
     prefix = wrapper_prefix(value)
     return {key.removeprefix(prefix): tensor.detach() for key, tensor in value.items()}
 

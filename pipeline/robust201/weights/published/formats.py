@@ -7,7 +7,7 @@ from robust201.core.errors import CheckpointError
 from robust201.spaces.nasbench201.cells import N_ARCHITECTURES
 from robust201.weights.published.base import NetworkReader, WeightsFormat
 from robust201.weights.published.nats_split import NATS_SPLIT
-from robust201.weights.published.records import NASBENCH201_ARCHIVE, NASBENCH201_MERGED, NATS_FULL, NATS_MERGED
+from robust201.weights.published.records import MERGED, NASBENCH201_ARCHIVE, NATS_FULL
 from robust201.weights.published.state_dicts import STATE_DICTS
 
 FORMATS = {
@@ -16,8 +16,7 @@ FORMATS = {
         NATS_FULL,
         NATS_SPLIT,
         NASBENCH201_ARCHIVE,
-        NASBENCH201_MERGED,
-        NATS_MERGED,
+        MERGED,
         STATE_DICTS,
     )
 }

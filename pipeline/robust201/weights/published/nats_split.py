@@ -25,9 +25,6 @@ from robust201.weights.published.base import (
 )
 from robust201.weights.published.records import RECORD_NAME, read_nats
 
-_MAX_MEMBER_BYTES = 1 << 30
-
-
 _PART_NAME = re.compile(r"(?P<base>.+\.tar)(?P<major>[a-z]{2})?(?:-(?P<minor>[a-z]{2}))?")
 _SUFFIXES = ["".join(pair) for pair in itertools.product(ascii_lowercase, repeat=2)]
 _END_OF_TAR = bytes(1024)
@@ -91,18 +88,6 @@ def _contiguous_parts(parts_by_suffix: dict[str, Path], archive: Path) -> list[P
             f"is only {', '.join(sorted(parts_by_suffix))}. Get the missing part."
         )
     return parts
-
-
-def next_part_name(parts: Sequence[Path]) -> str:
-    """Return the name of the part that follows the last of `parts`, for messages."""
-    match = _PART_NAME.fullmatch(parts[-1].name)
-    if match is None or match["major"] is None:
-        return f"the rest of {parts[-1].name}"
-    next_major = _SUFFIXES[_SUFFIXES.index(match["major"]) + 1 :] or ["…"]
-    if match["minor"] is None:
-        return f"{match['base']}{next_major[0]}"
-    next_minor = _SUFFIXES[_SUFFIXES.index(match["minor"]) + 1 :] or ["…"]
-    return f"{match['base']}{match['major']}-{next_minor[0]} or {match['base']}{next_major[0]}-aa"
 
 
 class JoinedParts(io.RawIOBase):
@@ -197,8 +182,11 @@ def _requested_readers(
     try:
         with tarfile.open(fileobj=stream, mode="r:") as archive:
             for entry in archive:
-                index = _index_of(entry, parts)
-                if index is None or index in seen_indices or (remaining is not None and index not in remaining):
+                match = RECORD_NAME.fullmatch(PurePosixPath(entry.name).name)
+                if match is None or not entry.isfile():
+                    continue
+                index = int(match[1])
+                if index in seen_indices or (remaining is not None and index not in remaining):
                     continue
                 seen_indices.add(index)
                 yield _make_record_reader(archive, entry, index, parts)
@@ -212,26 +200,6 @@ def _requested_readers(
                 f"Reading an archive failed for {parts[0]}: the headers of the tar archive are damaged ({error}). "
                 "Get the parts again."
             ) from error
-
-
-def _index_of(entry: tarfile.TarInfo, parts: list[Path]) -> int | None:
-    """Return the network index in the name of an entry; None for folders and other files."""
-    path = PurePosixPath(entry.name)
-    if path.is_absolute() or ".." in path.parts:
-        raise CheckpointError(
-            f"Reading an archive failed for {parts[0]}: the entry {entry.name!r} is outside the folder of the archive. "
-            "Get the archive from its publisher."
-        )
-    match = RECORD_NAME.fullmatch(path.name)
-    if match is None or entry.isdir():
-        return None
-    if not entry.isfile() or entry.size > _MAX_MEMBER_BYTES:
-        raise CheckpointError(
-            f"Reading an archive failed for {parts[0]}: expected {entry.name} to be a file of at most "
-            f"{_MAX_MEMBER_BYTES:,} bytes, got {'a link' if not entry.isfile() else f'{entry.size:,} bytes'}. "
-            "Get the archive from its publisher."
-        )
-    return int(match.group(1))
 
 
 def _make_record_reader(
@@ -252,8 +220,8 @@ def _make_record_reader(
 
 def _truncated_message(parts: list[Path], missing_content: str) -> str:
     return (
-        f"Reading an archive failed for {parts[0].parent}: {missing_content} must be in {next_part_name(parts)}, which "
-        f"follows {parts[-1].name} and is missing. Get the missing part; it is not necessary to join the parts."
+        f"Reading an archive failed for {parts[0].parent}: {missing_content} must be in the part that follows "
+        f"{parts[-1].name} and is missing. Get the missing part; it is not necessary to join the parts."
     )
 
 

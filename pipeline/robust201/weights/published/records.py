@@ -24,6 +24,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from robust201.core.errors import CheckpointError, did_you_mean
 from robust201.core.unpickling import load_pickle, load_torch
 from robust201.weights.published.base import (
@@ -32,9 +34,7 @@ from robust201.weights.published.base import (
     Selection,
     SourceWeights,
     WeightsFormat,
-    absent_network_reader,
     choose_seeds,
-    matching_files,
     numbered_format,
     read_network_file,
     read_test_accuracy,
@@ -71,20 +71,14 @@ def _read_nasbench201_file(index: int, path: Path, selection: Selection) -> Iter
     )
 
 
-def _merged_format(name: str, description: str, pattern: str) -> WeightsFormat:
-    """Return the format of a merged file with records of all networks. It is rejected, because it has no weights."""
-    compiled_pattern = re.compile(pattern)
-
-    def make_readers(path: Path, _indices: Collection[int] | None) -> list[NetworkReader]:
-        message = (
-            f"Reading weights failed for {path}: this merged file has records without weights. "
-            "Use the archive with weights (NATS-tss-v1_0-3ffb9-full)."
-        )
-        return [absent_network_reader(message)]
-
-    return WeightsFormat(
-        name, description, lambda path: path.is_file() and bool(matching_files(path, compiled_pattern)), make_readers
+def _reject_merged_file(path: Path, _indices: Collection[int] | None) -> list[NetworkReader]:
+    raise CheckpointError(
+        f"Reading weights failed for {path}: this merged file has records without weights. "
+        "Use the archive with weights (NATS-tss-v1_0-3ffb9-full)."
     )
+
+
+_MERGED_NAME = re.compile(r"NAS-Bench-201-v1_\d-[0-9a-f]{6}\.pth|NATS-tss-v1_\d-[0-9a-f]{5}\.pickle\.pbz2")
 
 
 NATS_FULL = numbered_format("nats", "NATS-tss-v1_0-3ffb9-full/{index:06d}.pickle.pbz2", RECORD_NAME, _read_nats_file)
@@ -96,17 +90,43 @@ NASBENCH201_ARCHIVE = numbered_format(
     _read_nasbench201_file,
 )
 
-NASBENCH201_MERGED = _merged_format(
-    "nasbench201-merged",
-    "NAS-Bench-201-v1_1-096897.pth (records only)",
-    r"NAS-Bench-201-v1_\d-[0-9a-f]{6}\.pth",
+MERGED = WeightsFormat(
+    "merged",
+    "NAS-Bench-201-v1_1-096897.pth or NATS-tss-v1_0-3ffb9.pickle.pbz2 (records only)",
+    lambda path: path.is_file() and _MERGED_NAME.fullmatch(path.name) is not None,
+    _reject_merged_file,
 )
 
-NATS_MERGED = _merged_format(
-    "nats-merged",
-    "NATS-tss-v1_0-3ffb9.pickle.pbz2 (records only)",
-    r"NATS-tss-v1_\d-[0-9a-f]{5}\.pickle\.pbz2",
-)
+
+class _Config(BaseModel):
+    """Size of a trained network."""
+
+    model_config = ConfigDict(strict=True)
+
+    class_num: int
+    channel: int
+    num_cells: int
+
+
+class _Trial(BaseModel):
+    """A training run on one dataset. `net_state_dict` is None in archives without weights."""
+
+    model_config = ConfigDict(strict=True)
+
+    epochs: int
+    arch_config: _Config
+    net_state_dict: Any = None
+    eval_acc1es: Any = None
+
+
+class _Results(BaseModel):
+    """Records of one network and training length; trials are by dataset and seed."""
+
+    model_config = ConfigDict(strict=True)
+
+    arch_index: int
+    arch_str: str
+    all_results: dict[tuple[str, int], _Trial]
 
 
 def _read_trials(
@@ -114,92 +134,69 @@ def _read_trials(
 ) -> Iterator[SourceWeights]:
     """Yield the weights of the selected trials in the records of one network, by dataset and seed."""
     results = _results_of_length(results_by_length, selection.hp, index, source)
-    trials = _trials_of(results, source)
-    usable_trials = {
-        dataset: usable
-        for dataset, trials_by_seed in trials.items()
-        if (
-            usable := {seed: trial for seed, trial in trials_by_seed.items() if trial.get("net_state_dict") is not None}
-        )
-    }
-    for dataset in _choose_datasets(trials, usable_trials, selection, source):
+    usable_trials: dict[str, dict[int, _Trial]] = defaultdict(dict)
+    for (dataset, seed), trial in results.all_results.items():
+        if trial.net_state_dict is not None:
+            usable_trials[dataset][seed] = trial
+    for dataset in _choose_datasets({name for name, _ in results.all_results}, usable_trials, selection, source):
         for seed in choose_seeds(usable_trials[dataset], selection.seed):
-            trial = usable_trials[dataset][seed]
-            name = f"{source} ({dataset}, seed {seed})"
-            epochs, config = _read_epochs_and_config(trial, selection.hp, name)
+            trial, name = usable_trials[dataset][seed], f"{source} ({dataset}, seed {seed})"
+            if str(trial.epochs) != selection.hp:
+                raise _invalid_records_error(name, f"a training run of {selection.hp} epochs", str(trial.epochs))
             yield SourceWeights(
                 index=index,
-                spec=_require_field(results, "arch_str", str, source),
+                spec=results.arch_str,
                 dataset=dataset,
-                epochs=epochs,
+                epochs=trial.epochs,
                 seed=seed,
-                n_classes=_require_field(config, "class_num", int, name),
-                channels=_require_field(config, "channel", int, name),
-                cells=_require_field(config, "num_cells", int, name),
-                state_dict=require_state_dict(trial["net_state_dict"], name),
+                n_classes=trial.arch_config.class_num,
+                channels=trial.arch_config.channel,
+                cells=trial.arch_config.num_cells,
+                state_dict=require_state_dict(trial.net_state_dict, name),
                 source=source,
                 source_sha256=source_sha256,
-                test_accuracy=read_test_accuracy(trial.get("eval_acc1es"), epochs),
+                test_accuracy=read_test_accuracy(trial.eval_acc1es, trial.epochs),
             )
 
 
 def _invalid_records_error(
     name: str, expected: str, got: str, advice: str = "Get the file again from its publisher."
-) -> Exception:
+) -> CheckpointError:
     return CheckpointError(f"Reading records failed for {name}: expected {expected}, got {got}. {advice}")
 
 
-def _require_field(mapping: Any, key: str, field_type: Any, name: str) -> Any:
-    value = mapping.get(key) if isinstance(mapping, Mapping) else None
-    if not isinstance(value, field_type):
-        raise _invalid_records_error(name, f"a {field_type.__name__} named {key!r}", f"a {type(value).__name__}")
-    return value
-
-
-def _results_of_length(results_by_length: Any, hp: str, index: int, source: str) -> Any:
+def _results_of_length(results_by_length: Any, hp: str, index: int, source: str) -> _Results:
     """Return the records of one training length, which must belong to the network of this index."""
-    if not isinstance(results_by_length, Mapping) or hp not in results_by_length:
-        available = (
-            ", ".join(map(str, results_by_length))
-            if isinstance(results_by_length, Mapping)
-            else f"a {type(results_by_length).__name__}"
-        )
+    lengths = list(results_by_length) if isinstance(results_by_length, Mapping) else []
+    if hp not in lengths:
+        got = ", ".join(map(str, lengths)) or f"a {type(results_by_length).__name__}"
         advice = "Choose another training length with --epochs, or get the file again."
-        raise _invalid_records_error(source, f"records of {hp} epochs", available, advice)
-    results = results_by_length[hp]
-    record_index = _require_field(results, "arch_index", int, source)
-    if record_index != index:
-        raise _invalid_records_error(source, f"the records of network #{index}", f"the records of #{record_index}")
+        raise _invalid_records_error(source, f"records of {hp} epochs", got, advice)
+    try:
+        results = _Results.model_validate(results_by_length[hp])
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        field = ".".join(map(str, fault["loc"]))
+        raise _invalid_records_error(source, "records of a network", f"in {field!r}: {fault['msg']}") from error
+    if results.arch_index != index:
+        raise _invalid_records_error(
+            source, f"the records of network #{index}", f"the records of #{results.arch_index}"
+        )
     return results
 
 
-def _trials_of(results: Any, source: str) -> dict[str, dict[int, Mapping[str, Any]]]:
-    """Return the trials in the records of one training length, by dataset and seed."""
-    trials: dict[str, dict[int, Mapping[str, Any]]] = defaultdict(dict)
-    for key, trial in _require_field(results, "all_results", Mapping, source).items():
-        match key, trial:
-            case (str(dataset), int(seed)), Mapping():
-                trials[dataset][seed] = trial
-            case _:
-                raise _invalid_records_error(source, "trials by (dataset, seed)", repr(key))
-    return dict(trials)
-
-
 def _choose_datasets(
-    trials: Mapping[str, Any], usable: Mapping[str, Any], selection: Selection, source: str
+    datasets: Collection[str], usable: Collection[str], selection: Selection, source: str
 ) -> tuple[str, ...]:
     """Return the selected datasets; each of them must have weights."""
-    datasets = (
-        tuple(name for name in DEFAULT_DATASETS if name in usable) if selection.datasets is None else selection.datasets
-    )
-    unknown_datasets = [name for name in datasets if name not in trials]
-    if unknown_datasets:
-        raise CheckpointError(
-            f"Reading weights failed for {source}: there are no trials on {unknown_datasets[0]!r}."
-            f"{did_you_mean(unknown_datasets[0], trials)}"
-        )
-    without_weights = [name for name in datasets if name not in usable]
-    if without_weights or not datasets:
+    selected = selection.datasets or tuple(name for name in DEFAULT_DATASETS if name in usable)
+    for name in selected:
+        if name not in datasets:
+            raise CheckpointError(
+                f"Reading weights failed for {source}: there are no trials on {name!r}.{did_you_mean(name, datasets)}"
+            )
+    without_weights = [name for name in selected if name not in usable]
+    if without_weights or not selected:
         expected = ", ".join(without_weights) if without_weights else f"any of {', '.join(DEFAULT_DATASETS)}"
         available = (
             f"weights of {', '.join(usable)} only" if usable else "records without weights (net_state_dict is None)"
@@ -209,12 +206,4 @@ def _choose_datasets(
             f"{available}. Use the archive with weights (NATS-tss-v1_0-3ffb9-full), or choose other datasets with "
             "--datasets."
         )
-    return datasets
-
-
-def _read_epochs_and_config(trial: Mapping[str, Any], hp: str, name: str) -> tuple[int, Mapping[str, Any]]:
-    """Return the epochs and the configuration of a trial, which must have the requested length."""
-    epochs = int(_require_field(trial, "epochs", int, name))
-    if str(epochs) != hp:
-        raise _invalid_records_error(name, f"a training run of {hp} epochs", str(epochs))
-    return epochs, _require_field(trial, "arch_config", Mapping, name)
+    return selected

@@ -6,16 +6,14 @@ tensors, so the caller specifies the dataset, length and seed of the training.
 
 import hashlib
 import io
-import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from os import SEEK_END
 from pathlib import Path, PurePath
 from shlex import quote
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
-from robust201.core.errors import CheckpointError
+from robust201.core.errors import CheckpointError, one_line
 from robust201.core.files import open_file
 from robust201.core.records import ArchitectureId
 from robust201.core.unpickling import TORCH_MAGIC_BYTES, is_torch_file, load_torch
@@ -39,28 +37,6 @@ if TYPE_CHECKING:
 
 _NAMED_FILE = re.compile(r"([A-Za-z][\w.-]*)\.(?:pth|pt|safetensors)")
 _FILE_NAME = re.compile(r"(\d{1,6})\.(?:pth|pt|safetensors)")
-_MAX_HEADER_BYTES = 100 << 20  # the limit of safetensors
-
-
-def _read_header(stream: BinaryIO) -> tuple[int, Mapping[str, tuple[int, ...]]] | None:
-    """Return the size of the file and the tensors' shapes by name, according to a safetensors header.
-
-    The result is None if the header is invalid.
-    """
-    n_bytes = stream.seek(0, SEEK_END)
-    stream.seek(0)
-    length = int.from_bytes(stream.read(8), "little")
-    if length > min(_MAX_HEADER_BYTES, n_bytes):
-        return None
-    try:
-        tensors = json.loads(stream.read(length))
-        tensors.pop("__metadata__", None)
-        data_end = max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
-        shapes = {name: tuple(tensor["shape"]) for name, tensor in tensors.items()}
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
-        return None
-    sizes = (size for shape in shapes.values() for size in shape)
-    return (8 + length + data_end, shapes) if all(type(size) is int and size >= 0 for size in sizes) else None
 
 
 def read_shapes(path: Path, name: str, advice: str) -> Mapping[str, tuple[int, ...]]:
@@ -72,17 +48,18 @@ def read_shapes(path: Path, name: str, advice: str) -> Mapping[str, tuple[int, .
         OSError: the file cannot be read.
         CheckpointError: the file is truncated or not safetensors.
     """
+    from safetensors import SafetensorError, safe_open
+
     with open_file(path, MAX_WEIGHTS_BYTES) as stream:
         reject_torch_file(stream.read(TORCH_MAGIC_BYTES), str(path))
-        header = _read_header(stream)
-        n_bytes = stream.seek(0, SEEK_END)
-    if header is None or n_bytes != header[0]:
-        expected = "a safetensors file" if header is None else f"{header[0]:,} bytes"
+    try:
+        with safe_open(path, framework="np") as file:
+            return {tensor: tuple(file.get_slice(tensor).get_shape()) for tensor in file.keys()}  # noqa: SIM118 - not a dict
+    except SafetensorError as error:
         raise CheckpointError(
-            f"Reading weights failed for {name}: expected {expected}, got {n_bytes:,} bytes. The file is truncated or "
-            f"damaged. {advice}"
-        )
-    return header[1]
+            f"Reading weights failed for {name}: expected a safetensors file, got a truncated or damaged file "
+            f"({one_line(error)}). {advice}"
+        ) from error
 
 
 def parse_safetensors(raw: bytes, name: str) -> dict[str, "torch.Tensor"]:

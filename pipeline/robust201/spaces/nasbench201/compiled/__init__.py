@@ -6,7 +6,7 @@
 - On a CPU with AVX-512, `lowering` converts the blocks to a list of operations, `arena` allocates memory for their
   maps, and native.c runs them (`native_network`). Its results are bit-identical to PyTorch's. `native_search`
   recomputes only the activations that a change in one window affects.
-- For a GPU, see `capacity`, `buckets` and `graphs` in `models`.
+- For a GPU, see `batch_sizes`, `graphed_model` and `device` in `models`.
 
 docs/internals/engine.md describes the speed and exactness of each optimisation.
 """

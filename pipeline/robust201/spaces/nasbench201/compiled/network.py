@@ -6,7 +6,7 @@ Its logits and input gradients equal those of the uncompiled network up to round
 import ctypes
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
@@ -16,6 +16,7 @@ from torch.nn import functional
 from robust201.core.memory import keep_freed_memory
 from robust201.core.precision import Precision
 from robust201.core.records import Normalisation
+from robust201.models.batch_sizes import Batch, BatchSizes
 from robust201.models.classifier import cast_convolutions
 from robust201.models.device import check_device, feature_map_dtype
 from robust201.models.model import Objective, differentiate_objective
@@ -50,8 +51,7 @@ class InferenceNetwork:
 
     Attributes:
         is_constant: whether the logits are the same for all images.
-        chunk: maximum number of images per pass; None for no limit.
-        last_batch_size: maximum number of images per pass in the last call.
+        batch_sizes: numbers of images per pass.
     """
 
     def __init__(
@@ -66,15 +66,13 @@ class InferenceNetwork:
         self.device = device
         self.n_classes = network.classifier.out_features
         self._classes = torch.arange(self.n_classes, device=device)
-        self.chunk: int | None = CPU_CHUNK if device.type == "cpu" else None
+        self.batch_sizes = BatchSizes.on(device, cpu_samples=CPU_CHUNK, minimum=MIN_BATCH)
         self._dtype = dtype
         self._uncompiled = network
-        self._n_cells = len(network.cells) // 3  # cells per stage; two of the three stages begin with a reduction
         self._channels = network.classifier.in_features // 4  # in the first stage; each reduction doubles them
         self.is_constant = program.output_node is None
         self._classifier = Linear(network.classifier.weight, network.classifier.bias, device=device)
         self._constant_logits: dict[tuple[int, ...], torch.Tensor] = {}
-        self.last_batch_size = 0
         if self.is_constant:
             return
         self._blocks, needed_forms = _build_blocks(network, program, device, dtype)
@@ -99,21 +97,16 @@ class InferenceNetwork:
                 )
                 self._patch_costs = PatchCosts(self._blocks)
 
-    def sample_bytes(self, image_size: int, *, gradient: bool) -> int:
-        return max_bytes_per_image(self._channels, self._n_cells, image_size, gradient=gradient)
-
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
         """Return logits (B, C) of pixels (B, 3, H, W) in [0, 1], both float32. H and W are multiples of 4."""
         if self.is_constant:
             return self._constant_output(pixels)
-        if 0 < len(pixels) < MIN_BATCH:
-            return self.logits(_pad_batch(pixels))[: len(pixels)]
         # Create the result outside inference mode, so that callers may write to it and use it with autograd.
         logits = torch.empty(len(pixels), self.n_classes, device=self.device)
         with torch.inference_mode():
-            for chunk in self._chunks(len(pixels)):
-                activations = self._activations(self._forward(pixels[chunk], None))
-                logits[chunk] = self._classify(activations)
+            for batch in self.batch_sizes.split(len(pixels)):
+                activations = self._activations(self._forward(batch.rows(pixels), None))
+                logits[batch.slice] = batch.without_padding(self._classify(activations))
         return logits
 
     def loss_and_gradient(
@@ -152,27 +145,24 @@ class InferenceNetwork:
         if self.is_constant:
             logits = self._constant_output(pixels)
             return logits, evaluate_logits(logits, slice(0, n_images))[0], torch.zeros_like(pixels)
-        if 0 < n_images < MIN_BATCH:
-            pixels = _pad_batch(pixels)
         logits = torch.empty(n_images, self.n_classes, device=self.device)
         values = torch.empty(n_images, device=self.device)
         gradient = torch.empty_like(pixels)
         with torch.inference_mode():
             native_network = self._native_for(pixels)
-            for chunk in self._chunks(
-                len(pixels), None if native_network is None else native_network.max_gradient_images()
-            ):
+            max_images = None if native_network is None else native_network.max_gradient_images()
+            for batch in self.batch_sizes.split(n_images, gradient=True, maximum=max_images):
+                batch_pixels, rows = batch.rows(pixels), batch.slice
                 tapes: list[Tape] = [{} for _ in self._blocks]
-                activations = self._activations(self._forward(pixels[chunk], tapes))
-                padded_logits = self._classify(activations)
-                rows = slice(chunk.start, min(chunk.stop, n_images))  # without padding
-                logits[rows] = padded_logits[: rows.stop - rows.start]
+                activations = self._activations(self._forward(batch_pixels, tapes))
+                logits[rows] = batch.without_padding(self._classify(activations))
                 values[rows], logit_gradient = evaluate_logits(logits[rows], rows)
-                if len(logit_gradient) < len(padded_logits):
-                    n_padding = len(padded_logits) - len(logit_gradient)
-                    logit_gradient = torch.cat([logit_gradient, logit_gradient.new_zeros(n_padding, self.n_classes)])
-                gradient[chunk] = self._backward(pixels[chunk], logit_gradient, activations, tapes)
-        return logits, values, gradient[:n_images]
+                padding = logit_gradient.new_zeros(batch.size - len(logit_gradient), self.n_classes)
+                padded_gradient = torch.cat([logit_gradient, padding]) if len(padding) else logit_gradient
+                gradient[rows] = batch.without_padding(
+                    self._backward(batch_pixels, padded_gradient, activations, tapes)
+                )
+        return logits, values, gradient
 
     def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> NativeSearch | None:
         """Start a search whose proposals change one window of an image at a time.
@@ -182,27 +172,19 @@ class InferenceNetwork:
         changes spread quickly, and more images than one chunk; and always without the native library. The choice never
         depends on the values of pixels.
         """
-        max_images = max(self.chunk or 0, MIN_BATCH)
+        max_images = max(self.batch_sizes.maximum() or 0, MIN_BATCH)
         if self.is_constant or not 0 < len(pixels) <= max_images:
             return None
         native_network = self._native_for(pixels)
         depth = 0 if native_network is None else self._patch_costs.choose_depth(sides, *pixels.shape[2:])
         if native_network is None or depth == 0:
             return None
-        if len(pixels) < MIN_BATCH:
-            pixels = _pad_batch(pixels)
+        pixels = Batch(0, len(pixels), max(len(pixels), MIN_BATCH)).rows(pixels)
         return native_network.search(pixels, depth, self._classify_features, max_images)
 
     def _native_for(self, pixels: torch.Tensor) -> NativeNetwork | None:
         """Return the native network if there is one and it supports this image size; otherwise None."""
         return self._native if self._native is not None and self._native.supports(pixels) else None
-
-    def _chunks(self, n_images: int, max_images: int | None = None) -> Iterator[slice]:
-        """Yield the slice of each chunk of images. If the last chunk is too small, it overlaps the previous one."""
-        step = max(min(self.chunk or n_images, max_images or n_images), MIN_BATCH)
-        self.last_batch_size = min(step, n_images)
-        for start in range(0, n_images, step):
-            yield slice(min(start, n_images - MIN_BATCH), min(start + step, n_images))
 
     def _forward(self, pixels: torch.Tensor, tapes: list[Tape] | None) -> torch.Tensor:
         """Return the last block's output (b, 4 * channels, H / 4, W / 4) of pixels (b, 3, H, W) float32."""
@@ -258,11 +240,6 @@ class InferenceNetwork:
                 features = uncompiled.features(torch.zeros(1, *size, device=parameter.device, dtype=self._dtype))
             self._constant_logits[size] = self._classifier(features.to(self.device, torch.float32))
         return self._constant_logits[size].repeat(len(pixels), 1)
-
-
-def _pad_batch(x: torch.Tensor) -> torch.Tensor:
-    """Pad a batch with zero images to the minimum size."""
-    return torch.cat([x, x.new_zeros(MIN_BATCH - len(x), *x.shape[1:])])
 
 
 class _StemGradient:
@@ -410,27 +387,3 @@ def _matches_pytorch(library: ctypes.CDLL, image_size: int) -> bool:
     changed = pixels.clone()
     changed[:, :, 2:5, 1:4] = pixels[:, :, :3, :3]
     return torch.equal(search.logits(2, 1, pixels[:, :, :3, :3]), torch_network.logits(changed))
-
-
-_FLOAT_BYTES = 4
-_FORWARD_MAPS = 8
-_BACKWARD_MAPS = 4
-# In units of a map of the first stage: one map of each stage, and the two saved maps of each reduction.
-_MAPS_OF_STAGES = 1 + 1 / 2 + 1 / 4
-_REDUCTION_MAPS = 1 + 1 / 2 + 1 / 2 + 1 / 4
-
-
-def max_bytes_per_image(channels: int, cells: int, image_size: int, *, gradient: bool) -> int:
-    """Return an upper bound on the bytes that one image needs in a pass of an inference network, for any cell.
-
-    A feature map of the first stage has 4 * channels * image_size**2 bytes. Maps of each later stage are half as large.
-    A forward pass needs up to eight maps: the nodes of one cell, raw and rectified, and a kernel's output. The
-    backward pass also needs the saved ReLU outputs, up to three per cell and two per reduction. At the published depth,
-    they are nearly all of its memory. A test compares both bounds with the memory that passes allocate.
-    """
-    image_bytes = 3 * _FLOAT_BYTES * image_size**2
-    map_bytes = channels * _FLOAT_BYTES * image_size**2
-    if not gradient:
-        return _FORWARD_MAPS * map_bytes + image_bytes
-    n_saved_maps = 3 * cells * _MAPS_OF_STAGES + _REDUCTION_MAPS
-    return round((n_saved_maps + _BACKWARD_MAPS) * map_bytes) + 3 * image_bytes

@@ -7,15 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from robust201.analysis.attack_flags import ZERO_GRADIENTS, AttackFlag, find_flags
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.statistics.attack_flags import (
-    _ATTACKS_BY_NORM,
-    ZERO_GRADIENTS,
-    AttackFlag,
-    find_flags,
-)
-from robust201.tasks import TASKS
 from tests.conftest import RunCommand
 from tests.support.small_results import write_results
 
@@ -156,20 +150,6 @@ def test_report_of_a_sweep_shows_flags(finished_results: Path, robust201: RunCom
     assert robust201("report", export_folder, "--out", tmp_path / "page.html").code == 0
     page = (tmp_path / "page.html").read_text()
     assert "Signs of weak attacks: <ul><li>far from chance: digits fgsm at 255: 1 of 2 networks, such as #21" in page
-
-
-def test_attacks_by_norm_contain_all_attacks_of_the_task_table() -> None:
-    attacks = [attack for attack in TASKS.values() if attack.kind == "attack" and attack.constraint is not None]
-    keys_by_norm: dict[str, set[str]] = {}
-    for attack in attacks:
-        if attack.key != "fgsm" and attack.constraint is not None:
-            keys_by_norm.setdefault(attack.constraint.name, set()).add(attack.key)
-    for norm, keys in keys_by_norm.items():
-        (norm_keys,) = (
-            set(norm_attacks.iterative) for norm_attacks in _ATTACKS_BY_NORM if keys & set(norm_attacks.iterative)
-        )
-        assert norm_keys == keys, norm
-    assert len(keys_by_norm) == len(_ATTACKS_BY_NORM)
 
 
 @pytest.mark.parametrize("key", ["fmn", "aa_fab-t"])

@@ -1,0 +1,292 @@
+"""Checks of accuracies for signs that an attack was too weak; explain every sign before publishing a robust accuracy.
+
+The checks are taken from Carlini et al., "On Evaluating Adversarial Robustness" (2019, section 4), and from Athalye,
+Carlini and Wagner, "Obfuscated Gradients" (ICML 2018, section 3.1); checks that need more than accuracies are left out.
+It is not necessary to check whether an attack reports its successes correctly, because accuracies of robust201 always
+come from a new forward pass on the images that an attack returned. Zero gradients are detected only if the measure
+`input_gradient` was evaluated.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, format_architecture
+from robust201.statistics.intervals import is_at_chance
+from robust201.tasks import TASKS
+
+FLAG_LEVEL = 1e-3
+"""Maximum probability that a check flags any network of a dataset by chance."""
+
+MIN_HUGE_EPSILON_255 = 64.0
+"""Epsilon, in units of 1/255, from which an attack in the Linf ball is hardly constrained."""
+
+NEAR_CHANCE = 0.15
+"""Margin above chance level within which an accuracy counts as near chance.
+
+At 255/255, FGSM produces images with two values per channel. Networks do not assign such images to all classes equally
+often, so the accuracy may be above chance level."""
+
+ARITHMETIC_TOLERANCE = 1e-3
+"""Difference in accuracy on equal images that floating-point arithmetic may cause (see
+`weights_check.ACCURACY_TOLERANCE`)."""
+
+ZERO_GRADIENTS = ("input_gradient zero_share", CLEAN_STRENGTH)
+"""Key and strength under which `find_flags` looks up the fraction of images whose gradient is exactly zero."""
+
+MAX_ZERO_FRACTION = 0.01
+"""Maximum fraction of images with a zero gradient that is not flagged; our choice, as the source has no threshold."""
+
+AT_CHANCE = "at chance"
+"""Name of the check of clean accuracies."""
+
+_CLEAN = ("clean", CLEAN_STRENGTH)
+
+_ATTACKS = tuple(task for task in TASKS.values() if task.kind == "attack" and task.norm is not None)
+"""Attacks in norm balls."""
+
+Accuracies = Mapping[ArchitectureId, float]
+"""Fraction of correctly classified images, by network."""
+
+_Floats = NDArray[np.float64]
+
+KeyAndStrength = tuple[str, float]
+"""Key without the suffix of published files (such as ``aa_square``), and strength."""
+
+
+@dataclass(frozen=True)
+class AttackFlag:
+    """A sign that an attack was too weak, and the networks of a dataset that show it.
+
+    Attributes:
+        dataset: name of the dataset; empty for a single network on images without a name.
+        check: name of the check: ``black-box stronger``, ``single step stronger``,
+            ``ensemble weaker``, ``not monotone``, ``far from chance``, ``changed at zero``, ``zero gradients`` or ``at
+            chance``.
+        where: keys and strengths, such as ``aa_square against aa_apgd-ce at 8``.
+        reason: possible cause, and the threshold.
+        networks: networks that show the sign, each with the two compared numbers, the higher one first. The network
+            with the clearest sign comes first.
+        n_checked: number of networks that have both numbers.
+    """
+
+    dataset: str
+    check: str
+    where: str
+    reason: str
+    networks: tuple[tuple[ArchitectureId, float, float], ...]
+    n_checked: int
+
+    @property
+    def message(self) -> str:
+        """Text with the observation, an example network and the possible cause."""
+        name, high, low = self.networks[0]
+        if not self.dataset:
+            return f"{self.check}: {self.where}: {high:.4f} above {low:.4f}; {self.reason}."
+        return (
+            f"{self.check}: {self.dataset} {self.where}: {len(self.networks):,} of {self.n_checked:,} networks, such "
+            f"as {format_architecture(name)} ({high:.4f} above {low:.4f}); {self.reason}."
+        )
+
+    def to_payload(self) -> dict[str, Any]:
+        return {
+            "dataset": self.dataset,
+            "check": self.check,
+            "where": self.where,
+            "reason": self.reason,
+            "checked": self.n_checked,
+            "networks": [{"architecture": name, "higher": high, "lower": low} for name, high, low in self.networks],
+        }
+
+
+Results = Mapping[KeyAndStrength, Accuracies]
+
+_Comparison = tuple[str, Accuracies, Accuracies]
+"""What is compared, the accuracies that should be lower, and those that should be higher."""
+
+_Compare = Callable[[Results, float], Iterator[_Comparison]]
+"""(results, largest plausible accuracy at a huge epsilon) → comparisons."""
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """A check that accuracies which should be lower do not exceed others.
+
+    Attributes:
+        check: name of the check.
+        reason: possible cause; ``{limit}`` stands for the largest plausible accuracy at a huge epsilon.
+        tolerance: largest difference that is not flagged.
+        margin: whether the tolerance is a margin for chance instead: `always`, unless any difference is to be flagged
+            (`optional`), or `never`.
+    """
+
+    check: str
+    reason: str
+    compare: _Compare
+    tolerance: float = 0.0
+    margin: Literal["always", "optional", "never"] = "never"
+
+
+def _compare_attacks(weak_roles: Collection[str], strong_role: str) -> _Compare:
+    """Return a function that compares attacks of some roles with supposedly stronger ones in the same ball."""
+    pairs = [
+        (weak.key, strong.key)
+        for weak in _ATTACKS
+        for strong in _ATTACKS
+        if weak.norm == strong.norm and weak.role in weak_roles and strong.role == strong_role
+    ]
+
+    def compare(results: Results, _limit: float) -> Iterator[_Comparison]:
+        for weak, strong in pairs:
+            for key, strength in sorted(results):
+                if key == weak and strength > CLEAN_STRENGTH and (strong, strength) in results:
+                    where = f"{weak} against {strong} at {strength:g}"
+                    yield where, results[strong, strength], results[weak, strength]
+
+    return compare
+
+
+def _compare_strengths(results: Results, _limit: float) -> Iterator[_Comparison]:
+    for attack in _ATTACKS:
+        strengths = sorted(strength for key, strength in results if key == attack.key)
+        for low, high in pairwise(strengths if attack.role != "single step" else ()):
+            yield f"{attack.key} at {high:g} against {low:g}", results[attack.key, high], results[attack.key, low]
+
+
+def _compare_with_limit(results: Results, limit: float) -> Iterator[_Comparison]:
+    keys = {attack.key for attack in _ATTACKS if attack.norm == "Linf"}
+    for key, strength in sorted(results):
+        if key in keys and strength >= MIN_HUGE_EPSILON_255:
+            accuracies = results[key, strength]
+            yield f"{key} at {strength:g}", accuracies, dict.fromkeys(accuracies, limit)
+
+
+def _compare_with_clean(results: Results, _limit: float) -> Iterator[_Comparison]:
+    """Compare accuracies at strength 0, which sweeps reject, with the clean accuracies."""
+    clean = results.get(_CLEAN, {})
+    for attack in _ATTACKS:
+        accuracies = results.get((attack.key, 0.0), {})
+        yield f"{attack.key} at 0 against clean", accuracies, clean
+        yield f"{attack.key} at 0 against clean", clean, accuracies
+
+
+def _compare_zero_gradients(results: Results, _limit: float) -> Iterator[_Comparison]:
+    fractions = results.get(ZERO_GRADIENTS, {})
+    yield "input_gradient", fractions, dict.fromkeys(fractions, MAX_ZERO_FRACTION)
+
+
+_RULES = (
+    _Rule(
+        "black-box stronger",
+        "an attack without gradients should not beat one with them: gradients may be masked",
+        _compare_attacks({"black box"}, "white box"),
+        margin="optional",
+    ),
+    _Rule(
+        "single step stronger",
+        "one step should not beat many: the iterative attack may be stuck, or its step too small",
+        _compare_attacks({"single step"}, "white box"),
+        margin="optional",
+    ),
+    _Rule(
+        "ensemble weaker",
+        "no attack should fool an image that AutoAttack's standard version does not fool",
+        _compare_attacks({"single step", "white box", "black box", "nearest"}, "ensemble"),
+        margin="optional",
+    ),
+    _Rule(
+        "not monotone",
+        "a larger ball contains the smaller one: the attack at the larger epsilon did not converge",
+        _compare_strengths,
+        margin="always",
+    ),
+    _Rule(
+        "far from chance",
+        f"at such a large epsilon, the accuracy should be at most {{limit:g}} ({NEAR_CHANCE:g} above chance)",
+        _compare_with_limit,
+    ),
+    _Rule(
+        "changed at zero",
+        f"at epsilon 0 the images are clean, so accuracies should differ by at most {ARITHMETIC_TOLERANCE:g}",
+        _compare_with_clean,
+        ARITHMETIC_TOLERANCE,
+    ),
+    _Rule(
+        "zero gradients",
+        f"the gradient of the loss is zero on more than {MAX_ZERO_FRACTION:g} of the images, so attacks that follow "
+        "the gradient do not change them",
+        _compare_zero_gradients,
+    ),
+)
+
+
+def find_flags(
+    dataset: str, results: Results, *, n_images: int, n_classes: int, flag_any_difference: bool = False
+) -> list[AttackFlag]:
+    """Run all checks on the results of a dataset, which must come from the same `n_images` images.
+
+    A difference is flagged if two independent samples of `n_images` images would exceed it by chance with a probability
+    of at most `FLAG_LEVEL` per dataset (one-sided, normal approximation, Bonferroni over networks and strengths). Both
+    samples are in fact the same images, so their difference varies less and the checks are conservative. With
+    `flag_any_difference`, any higher accuracy under the supposedly stronger of two attacks in the same ball is flagged,
+    because it proves that only the weaker attack fools some of these images.
+    """
+    limit = min(1.0, 1 / n_classes + NEAR_CHANCE)
+    margins = ("always",) if flag_any_difference else ("always", "optional")
+    flags = []
+    for rule in _RULES:
+        comparisons = list(rule.compare(results, limit))
+        for where, higher, lower in comparisons:
+            margin = _ChanceMargin(n_images, len(comparisons)) if rule.margin in margins else rule.tolerance
+            networks, n_checked = _find_excess(higher, lower, margin)
+            if networks:
+                reason = rule.reason.format(limit=limit)
+                flags.append(AttackFlag(dataset, rule.check, where, reason, networks, n_checked))
+    return [*flags, *_flag_clean_accuracy(dataset, results.get(_CLEAN, {}), n_images, n_classes)]
+
+
+def _flag_clean_accuracy(dataset: str, clean: Accuracies, n_images: int, n_classes: int) -> Iterator[AttackFlag]:
+    """Flag networks whose clean accuracy is not above chance; the chance level is listed as the higher number."""
+    chance = 1 / n_classes
+    flagged = {name: accuracy for name, accuracy in clean.items() if is_at_chance(accuracy, n_images, n_classes)}
+    reason = (
+        "the clean accuracy is not significantly above chance, so accuracies under attack mean nothing: the network "
+        "has no path or is not trained, or weights, normalisation or the order of the classes are wrong"
+    )
+    if flagged:
+        networks = tuple((name, chance, flagged[name]) for name in sorted(flagged, key=lambda name: flagged[name]))
+        yield AttackFlag(dataset, AT_CHANCE, "clean", reason, networks, len(clean))
+
+
+class _ChanceMargin(NamedTuple):
+    """Margin that any of several differences of accuracies exceeds by chance with probability `FLAG_LEVEL` at most."""
+
+    n_images: int
+    n_comparisons: int
+
+    def compute(self, high: _Floats, low: _Floats) -> _Floats:
+        from scipy.special import ndtri
+
+        quantile = -float(ndtri(FLAG_LEVEL / max(1, self.n_comparisons * len(high))))
+        # The variance is at least 1 / N, as if one image were misclassified: an estimate of 0 would be too small.
+        variance = np.maximum(high * (1 - high) + low * (1 - low), 1 / self.n_images)
+        margin: _Floats = quantile * np.sqrt(variance / self.n_images)
+        return margin
+
+
+def _find_excess(
+    higher: Accuracies, lower: Accuracies, margin: _ChanceMargin | float
+) -> tuple[tuple[tuple[ArchitectureId, float, float], ...], int]:
+    """Return the networks whose `higher` accuracy exceeds `lower` by more than a margin, and how many have both."""
+    common_networks = [name for name in higher if name in lower]
+    high = np.array([higher[name] for name in common_networks], np.float64)
+    low = np.array([lower[name] for name in common_networks], np.float64)
+    excess = high - low - (margin.compute(high, low) if isinstance(margin, _ChanceMargin) else margin)
+    order = np.argsort(-excess, kind="stable")
+    indices = order[excess[order] > 0].tolist()
+    flagged = tuple((common_networks[index], float(high[index]), float(low[index])) for index in indices)
+    return flagged, len(common_networks)
