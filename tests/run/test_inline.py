@@ -153,7 +153,7 @@ def test_memory_shortage_halves_the_batch(sweep, make_sweep, monkeypatch):
     monkeypatch.setattr(worker, "evaluate_part", run_out_of_memory)
     config = make_sweep(keys={"fgsm": {}}, images={"count": 40, "seed": 0})
     assert run_inline(config).failures == []
-    assert batches == ["none", "20", "none"]
+    assert batches == ["64/64", "20/20", "64/64"]
 
 
 def test_lock_keeps_a_second_driver_out(tmp_path):

@@ -19,7 +19,7 @@ from robust201.run.sweep import run_inline
 from tests.conftest import REPOSITORY
 from tests.run.test_inline import export, open_results
 
-KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "pgd": {"epsilons_255": [1, 8], "steps": 20}}
+KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "pgd": {"epsilons": ["1/255", "8/255"], "steps": 20}}
 DEADLY = """
 import os, signal
 

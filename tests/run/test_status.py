@@ -17,7 +17,7 @@ from robust201.store.names import content_hash, shard_name
 from robust201.store.shards import encode
 from tests.run.test_inline import KilledError, kill_after, open_results
 
-KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "brightness": {"severities": [1, 5]}}
+KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "brightness": {"severities": [1, 5]}}
 
 
 @pytest.fixture
