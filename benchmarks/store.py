@@ -251,7 +251,7 @@ def compare_step(folder: Path) -> str:
     from robust201.export.diff import compare_results
 
     report = compare_results(folder, folder)
-    return f"{sum(comparison.n_architectures for comparison in report.comparisons):,} accuracies"
+    return f"{report.comparisons['n_architectures'].sum():,} accuracies"
 
 
 def compact_step(folder: Path) -> str:

@@ -62,7 +62,7 @@ from robust201.tasks import (
 from robust201.tasks.attack_kit.context import Context, CorruptedImageSource, Request, to_float
 from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
 from robust201.tasks.corruptions.generator import MIN_IMAGE_SIZE, corrupt, synthetic_frost
-from robust201.tasks.evaluate import evaluate_part
+from robust201.tasks.evaluate import copy_to_device, evaluate_part
 from robust201.tasks.measurements import has_predictions, summarise
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import perturb
@@ -271,7 +271,7 @@ def evaluate(
         elif count is not None:
             image_set = select(image_set, count=count, seed=seed)
         evaluation_progress.costs = {
-            task.key: len(image_set) * len(parameters.strengths) * task.passes(parameters, image_set.n_classes)
+            task.key: len(image_set) * len(parameters.strengths) * _count_passes(context, task, parameters, image_set)
             for task, parameters in parsed_keys
         }
         key_results = _evaluate_keys(
@@ -384,6 +384,25 @@ def _describe_chance(classifier: Classifier, result: EvaluationResult) -> str | 
         f"significantly more than by chance (1 of {n_classes:,} classes). Check the normalisation, the order of the "
         "colour channels and of the classes, and the weights."
     )
+
+
+def _count_passes(context: Context, task: Task, parameters: Parameters, image_set: ImageSet) -> float:
+    """Return the passes per image and strength, which are counted for a user's attack that does not declare them."""
+    if not isinstance(task, UserTask) or task.kind != "attack" or getattr(parameters, "passes", None) is not None:
+        return task.passes(parameters, image_set.n_classes)
+    few = dataclasses.replace(
+        image_set,
+        images=image_set.images[:_COUNTED_IMAGES],
+        labels=image_set.labels[:_COUNTED_IMAGES],
+        indices=image_set.indices[:_COUNTED_IMAGES],
+    )
+    resident = copy_to_device(few, context.classifier.device)
+    request = Request(parameters.strengths, resident.pixels, resident.labels, few.indices)
+    return task.count_passes(dataclasses.replace(context, key=task.key), request)
+
+
+_COUNTED_IMAGES = 8
+"""Number of images on which the passes of a user's attack are counted."""
 
 
 def _adapt_images(images: ImageSet, classifier: Classifier) -> ImageSet:

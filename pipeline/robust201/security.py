@@ -14,9 +14,6 @@ from robust201.images.user_arrays import as_image_set
 from robust201.tasks import TASKS, Task
 from robust201.tasks.constraints import CONSTRAINTS
 
-DEFAULT_ATTACKS = {"Linf": ("fmn",), "L2": ("fmn_l2",), "L1": ("fmn_l1",)}
-"""Default attacks by norm."""
-
 
 def curves(
     networks: Mapping[str, nn.Module] | Sequence[nn.Module] | nn.Module,
@@ -37,7 +34,7 @@ def curves(
         labels: see `evaluate`.
         norm: ``"Linf"``, ``"L2"`` or ``"L1"``.
         attacks: keys of minimum-norm attacks in this norm, alone or with parameters:
-            ``{"fmn_l2": {"steps": 1000}}``. None means `DEFAULT_ATTACKS`.
+            ``{"fmn_l2": {"steps": 1000}}``. None means all of them.
         options: further arguments of `evaluate`, such as `count` and `seed`.
 
     Returns:
@@ -59,11 +56,6 @@ def curves(
     Warns:
         RobustWarning: the attacks did not fool a network on some images at any distance, or see `evaluate`.
     """
-    if norm not in CONSTRAINTS:
-        raise ConfigError(
-            f"Computing curves failed for norm {norm!r}: expected one of {', '.join(CONSTRAINTS)}."
-            f"{did_you_mean(str(norm), CONSTRAINTS)}"
-        )
     keys = parse_attacks(norm, attacks)
     networks_by_name = networks if isinstance(networks, Mapping) else name_networks(_as_list(networks))
     image_set = as_image_set(images, labels)
@@ -101,14 +93,15 @@ def parse_attacks(
     norm: str, attacks: str | Mapping[str, Mapping[str, Any]] | Sequence[str] | None
 ) -> dict[str, dict[str, Any]]:
     """Parse the attacks of `curves` and their parameters; each must be a minimum-norm attack."""
-    requested = DEFAULT_ATTACKS[norm] if attacks is None else attacks
+    if norm not in CONSTRAINTS:
+        raise ConfigError(
+            f"Computing curves failed for norm {norm!r}: expected one of {', '.join(CONSTRAINTS)}."
+            f"{did_you_mean(str(norm), CONSTRAINTS)}"
+        )
+    known_attacks = [key for key, task in TASKS.items() if task.finds_distances and task.norm == norm]
+    requested = known_attacks if attacks is None else attacks
     listed_attacks = [requested] if isinstance(requested, str) else list(requested)
     fields = {key: dict(requested[key]) if isinstance(requested, Mapping) else {} for key in listed_attacks}
-    known_attacks = [
-        key
-        for key, task in TASKS.items()
-        if task.finds_distances and task.constraint is not None and task.constraint.name == norm
-    ]
     for key, parameters in fields.items():
         if key not in known_attacks:
             raise ConfigError(

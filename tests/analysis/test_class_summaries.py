@@ -105,7 +105,6 @@ def edit_column(path: Path, name: str, edit: Callable[[list], None]) -> None:
     pq.write_table(
         table.set_column(index, table.schema.field(name), pa.array(column_values, table.schema.field(name).type)), path
     )
-    (path.parents[3] / "parquet_files.json").unlink()  # it records the hash of the original file
 
 
 INVALID_EDITS = {

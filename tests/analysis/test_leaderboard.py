@@ -110,7 +110,6 @@ def test_leaderboard_marks_ties_and_sorts_by_the_first_attack(results):
     frame = board.to_frame()
     accuracies_under_pgd = results.column("pgd", 1.0).sort_values(ascending=False, kind="stable")
     assert frame["network"].tolist() == [*accuracies_under_pgd.index[:3]] * 2
-    assert board.networks == [*make_leaderboard(results, ["clean"], sort_by="pgd:1", max_networks=3).networks]
     latex = board.latex
     for row in frame[frame["evaluation"] == "pgd:1"].to_dict("records"):
         percentage = f"{100 * row['accuracy']:.1f}"

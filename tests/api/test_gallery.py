@@ -10,7 +10,6 @@ from PIL import Image
 
 import robust201
 from robust201.core.errors import ConfigError
-from tests.conftest import RunCommand
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 
 IMAGES = tiny_images()
@@ -62,10 +61,3 @@ def test_show_rejects_too_many_images_and_wrong_names():
         robust201.show(TinyNetwork(), *too_many_images)
     with pytest.raises(ConfigError, match="5 classes, but there are 2 names"):
         robust201.show(TinyNetwork(), IMAGES.images[0], IMAGES.labels[0], "fgsm", class_names=["cat", "dog"])
-
-
-def test_corrupt_command_draws_sheet_of_severities(robust201: RunCommand, tmp_path):
-    arguments = ("--data", "digits", "--images", "2", "--keys", "fog,contrast", "--out", tmp_path / "made")
-    assert robust201("corrupt", *arguments, "--sheet", tmp_path / "s.svg").code == 0
-    # Each of two corruptions has the clean image and five severities.
-    assert (tmp_path / "s.svg").read_text().count("<image") == 2 * 6

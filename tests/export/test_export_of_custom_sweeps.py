@@ -86,11 +86,9 @@ def test_export_writes_one_file_per_measure_column(tmp_path, space):
     changed_path.write_text(changed_path.read_text().replace("]", ", 1.0]").replace(", ", ", 1", 1))
     comparison = compare_results(out, changed_export)
     keys = ["squared_norm", *(f"list_of_norms[{index}]" for index in range(4))]
-    assert [key_comparison.key for key_comparison in comparison.comparisons if key_comparison.key != "clean"] == sorted(
-        f"spectrum {key}" for key in keys
-    )
-    assert [key_comparison.key for key_comparison in comparison.differing_comparisons] == ["spectrum list_of_norms[1]"]
-    assert comparison.names_only_second == ("cifar10 spectrum list_of_norms[4]",)
+    assert comparison.comparisons["key"].tolist() == ["clean", *sorted(f"spectrum {key}" for key in keys)]
+    assert comparison.differing_comparisons["key"].tolist() == ["spectrum list_of_norms[1]"]
+    assert comparison.only_second == ("cifar10 spectrum list_of_norms[4]",)
     assert load_json(out, "sweep.json")["strengths"]["cifar10"] == {"clean": [0.0], "spectrum": [0.0]}
     assert load_json(out, "meta.json")["epsilons"] == {}
     card = (out / "README.md").read_text()

@@ -117,7 +117,6 @@ def check_trainings(trial: Trial) -> None:
     paths = [
         folder / "lease.json",
         *(folder / "states").glob("*"),
-        *(folder / "finished").glob("*"),
         *stray_files(store),
     ]
     assert not [path for path in paths if path.exists()]

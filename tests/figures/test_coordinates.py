@@ -18,7 +18,6 @@ from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.tasks.constraints import CONSTRAINTS
 from tests.support.fabricated import FabricatedStore, export, make_plan
-from tests.support.planted import planted_accuracy
 from tests.support.small_results import results_of, write_results
 from tests.support.svg_figures import DrawnPanel, read_panels
 
@@ -56,15 +55,6 @@ def few_results(tmp_path_factory) -> DatasetResults:
     folder = tmp_path_factory.mktemp("few")
     export(folder, make_plan(CELLS[:3], ("clean", "pgd", "fog"), ("digits",), severities=(1, 3, 5)))
     return read_results(RobustnessDataset(folder))[0]
-
-
-@pytest.fixture(scope="module")
-def all_cells_results(tmp_path_factory) -> DatasetResults:
-    accuracies = {key: planted_accuracy(key, strength) for key, strength in (("clean", 0.0), ("pgd", 1.0))}
-    cells = list(nasbench201.evaluated_indices())
-    values = {key: {str(cell): float(column[cell]) for cell in cells} for key, column in accuracies.items()}
-    values["pgd"] = {cell: [value, value] for cell, value in values["pgd"].items()}
-    return results_of(write_results(tmp_path_factory.mktemp("all"), values))
 
 
 @pytest.mark.parametrize("dataset", N_CLASSES)
@@ -227,28 +217,6 @@ def test_confusion_matrices_have_true_classes_in_rows(results, tmp_path):
         row, column = int(panel.y.nearest_label(y)), int(columns.nearest_label(x))
         fraction = fractions.iloc[row, column]
         assert text.text == (f"{100 * fraction:.0f}" if fraction >= 0.005 else "")
-
-
-def test_effects_are_measured_from_a_line_at_zero(all_cells_results, tmp_path):
-    frame = FIGURES["operation-effects"].compute(all_cells_results)
-    panels = draw("operation-effects", all_cells_results, tmp_path)
-    for (_, rows), panel in zip(frame.groupby("score", sort=False), panels.values(), strict=True):
-        (zero,) = [line for line in panel.find("rule") if np.ptp(line.points[:, 0]) == pytest.approx(panel.width)]
-        assert panel.heights(zero) == pytest.approx([0, 0], abs=1e-6)
-        drawn = sorted(
-            (panel.x.nearest_label(x), round(panel.y.to_data(y), 2))
-            for dot in panel.find("symbol")
-            for x, y in dot.points
-        )
-        assert drawn == [
-            (edge, pytest.approx(effect, abs=0.011))
-            for edge, effect in sorted(zip(rows["edge"], 100 * rows["effect"], strict=True))
-        ]
-        intervals = sorted(
-            tuple(sorted(panel.heights(line))) for line in panel.find("rule") if np.ptp(line.points[:, 1])
-        )
-        expected = sorted(zip(100 * rows["low"], 100 * rows["high"], strict=True))
-        assert intervals == [pytest.approx(row, abs=2e-3) for row in expected]
 
 
 def test_top_cells_have_the_colour_of_each_operation(results, tmp_path):

@@ -1,7 +1,5 @@
 """The numbers behind the figures, checked against manual calculations."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from robust201.analysis.class_summaries import CLASS_CONFIDENCES, CONFIDENCES
 from robust201.analysis.dataset_results import read_results
 from robust201.analysis.labels import KEY_LABELS, column_label, dataset_label, key_label
-from robust201.core.errors import ConfigError, ResultsError
+from robust201.core.errors import ResultsError
 from robust201.figures import figure_data
 from robust201.figures.table import FIGURES
 from robust201.reader.dataset import RobustnessDataset
@@ -132,7 +130,7 @@ def test_key_correlations_are_lower_with_ties(tmp_path):
     assert tau.loc["Clean", "PGD, ε = 1/255"] == pytest.approx(2 / np.sqrt(6))
 
 
-def test_scores_weigh_evaluations_or_keys_equally(tmp_path):
+def test_scores_weigh_evaluations_equally(tmp_path):
     # One attack has two epsilons, and the other attack has one.
     accuracies_by_key = {
         "clean": {"0": 0.9, "1": 0.8},
@@ -143,14 +141,10 @@ def test_scores_weigh_evaluations_or_keys_equally(tmp_path):
     write_results(tmp_path, accuracies_by_key)
     (tmp_path / "meta.json").write_text(nasbench201.meta_text({"fgsm": (1.0, 8.0), "pgd": (1.0,)}))
     reader = RobustnessDataset(tmp_path)
-    for mean, expected in (("over-evaluations", (0.6 + 0.2 + 0.1) / 3), ("over-keys", (0.4 + 0.1) / 2)):
-        scores = read_results(reader, mean=mean)[0].scores
-        assert scores.loc[0].to_dict() == pytest.approx({"clean": 0.9, "adversarial": expected, "corruption": 0.3})
-        assert np.isnan(scores.loc[1, "adversarial"])
-        assert scores.loc[1, "corruption"] == 0.5
-    assert read_results(reader)[0].mean == "over-evaluations"
-    with pytest.raises(ConfigError, match="'over-keys'"):
-        read_results(reader, mean="over-key")
+    scores = read_results(reader)[0].scores
+    assert scores.loc[0].to_dict() == pytest.approx({"clean": 0.9, "adversarial": 0.3, "corruption": 0.3})
+    assert np.isnan(scores.loc[1, "adversarial"])
+    assert scores.loc[1, "corruption"] == 0.5
 
 
 def test_kernel_parameter_boxes_group_mean_adversarial_accuracies(tmp_path):
@@ -297,15 +291,14 @@ def test_confidences_over_no_image_have_no_rows(tmp_path):
     assert figure_data.class_confidences(results).empty
 
 
-@pytest.mark.parametrize("class_number", [0, 1])
-def test_one_class_confidence_has_one_class_at_all_strengths(tmp_path, class_number):
+def test_one_class_confidence_has_one_class_at_all_strengths(tmp_path):
     write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
     confidences = [make_class_confidences([0.6, 0.5], [0.8, 0.7]), make_class_confidences([0.2, 0.1], [0.4, 0.3])]
     results = results_of(write_results(tmp_path, {"pgd": {"0": confidences}}, measure="confidence"))
-    rows = figure_data.one_class_confidence(replace(results, shown_class=class_number))
+    rows = figure_data.one_class_confidence(results)
     assert rows["strength"].tolist() == [1.0, 1.0, 8.0, 8.0]
     assert rows["confidence"].tolist() == 2 * list(CLASS_CONFIDENCES)
-    assert rows["median"].tolist() == pytest.approx([[0.6, 0.8, 0.2, 0.4], [0.5, 0.7, 0.1, 0.3]][class_number])
+    assert rows["median"].tolist() == pytest.approx([0.6, 0.8, 0.2, 0.4])
 
 
 @pytest.mark.parametrize("is_nested_by_name", [False, True])

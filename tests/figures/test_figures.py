@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import altair as alt
 import numpy as np
-import pandas as pd
 import pytest
 
-from robust201.analysis.dataset_results import MEANS, DatasetResults, read_results
+from robust201.analysis.dataset_results import MEAN_NOTE, DatasetResults, read_results
 from robust201.core.errors import ResultsError
 from robust201.figures import figure_data
 from robust201.figures.palette import CORRUPTION_GROUPS, change_texts
@@ -24,7 +23,6 @@ from robust201.spaces.cell_space import PAPER
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from tests.support.fabricated import FabricatedStore, export, make_plan
-from tests.support.planted import planted_accuracy
 from tests.support.small_results import results_of, write_results
 
 WIDTH = 486.0
@@ -99,22 +97,9 @@ def two_datasets(tmp_path_factory) -> RobustnessDataset:
     return RobustnessDataset(folder)
 
 
-@pytest.fixture(scope="module")
-def all_cells_results(results) -> DatasetResults:
-    """Return results with planted accuracies for all isomorphism classes."""
-    cells = nasbench201.evaluated_indices()
-    columns = {("clean", 0.0): planted_accuracy("clean", 0.0), ("pgd", 1.0): planted_accuracy("pgd", 1.0)}
-    accuracies = pd.DataFrame({column: accuracies[list(cells)] for column, accuracies in columns.items()}, index=cells)
-    return DatasetResults("digits", results.reader, accuracies.rename_axis(columns=["key", "strength"]))
-
-
 @pytest.mark.parametrize("name", FIGURES)
-def test_figure_is_valid_vega_lite(name, results, two_datasets, all_cells_results):
-    special_results = {
-        "rank-correlation-datasets": read_results(two_datasets)[0],
-        "operation-effects": all_cells_results,
-    }
-    figure_results = special_results.get(name, results)
+def test_figure_is_valid_vega_lite(name, results, two_datasets):
+    figure_results = read_results(two_datasets)[0] if name == "rank-correlation-datasets" else results
     figure = FIGURES[name].specify(FIGURES[name].compute(figure_results), figure_results)
     titles = [tuple(panel.title) for panel in figure.panels]
     assert len(set(titles)) == len(titles)
@@ -219,21 +204,6 @@ def test_confidence_note_explains_images_of_autoattack(tmp_path, keys, has_note)
     assert "wrong predictions: an architecture may misclassify only a few images" in texts
 
 
-def test_one_class_confidence_names_the_selected_class(tmp_path):
-    export(tmp_path / "dataset", make_plan([0, 2], ("clean", "pgd"), ["cifar10"]), FabricatedStore(n_classes=10))
-    (results,) = read_results(RobustnessDataset(tmp_path / "dataset"))
-    results = replace(results, shown_class=3)
-    texts = read_drawn_texts("one-class-confidence", results)
-    assert "confidence in class 3 (cat), over the" in texts
-    csv_by_class = {
-        class_number: save_plot(
-            results.reader, "one-class-confidence", tmp_path / f"{class_number}.csv", shown_class=class_number
-        ).read_text()
-        for class_number in (3, 4)
-    }
-    assert csv_by_class[3] != csv_by_class[4]
-
-
 @pytest.mark.parametrize(
     ("keys", "names"),
     [
@@ -309,10 +279,6 @@ def test_svg_draws_many_points_as_one_bitmap_per_panel(tmp_path):
         (("plot", "attacks", "{data}", "--out", "x.png", "--width", "colum"), "'column'"),
         (("plot", "attacks", "{data}", "--out", "x.png", "--width", "1"), "3.25 in"),
         (("plot", "attacks", "{data}", "--out", "x.png", "--width", "nan"), "3.25 in"),
-        (("plot", "attacks", "{data}", "--out", "x.png", "--mean", "over-key"), "'over-keys'"),
-        (("plot", "attacks", "{data}", "--out", "x.png", "--class", "1"), "one-class-confidence"),
-        (("plot", "one-class-confidence", "{data}", "--out", "x.png", "--class", "10"), "from 0 to 9"),
-        (("plot", "all", "{data}", "--out", "x", "--class", "-1"), "from 0 to 9"),
     ],
 )
 def test_plot_rejects_bad_input(robust201, dataset, tmp_path, monkeypatch, arguments, hint):
@@ -354,30 +320,15 @@ def test_pdf_has_truetype_text_and_no_dates(dataset, tmp_path):
     assert b"Date" not in pdf
 
 
-@pytest.mark.parametrize(
-    "name", ["clean-vs-robust", *(pytest.param(name, marks=pytest.mark.slow) for name in ("attacks", "confidence"))]
-)
-def test_title_is_drawn_only_on_request(dataset, tmp_path, name):
-    title = FIGURES[name].title
-    svg_without_title, svg_with_title = (
-        save_plot(dataset, name, tmp_path / f"{with_title}.svg", title=with_title).read_text()
-        for with_title in (False, True)
-    )
-    assert title not in svg_without_title
-    assert title in svg_with_title
-
-
-@pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("name", [name for name, figure in FIGURES.items() if figure.shows_means])
 @pytest.mark.slow_combinations
-def test_figures_of_means_state_their_weighting(tied_results, all_cells_results, name, mean):
-    results = replace(all_cells_results if name == "operation-effects" else tied_results, mean=mean)
+def test_figures_of_means_state_their_weighting(tied_results, name):
     if name == "clean-vs-corrupted":
-        assert FIGURES[name].compute(results).empty
+        assert FIGURES[name].compute(tied_results).empty
         return
-    title = specify(name, results, notes=(MEANS[mean],))["title"]
-    assert " ".join(title.get("subtitle") or title["text"]).endswith(MEANS[mean])
-    assert MEANS[mean] in FIGURES[name].describe(results)
+    title = specify(name, tied_results, notes=(MEAN_NOTE,))["title"]
+    assert " ".join(title.get("subtitle") or title["text"]).endswith(MEAN_NOTE)
+    assert MEAN_NOTE in FIGURES[name].description
 
 
 def test_points_beyond_the_axes_are_drawn_as_arrows_with_a_count(tmp_path):

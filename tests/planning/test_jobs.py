@@ -63,9 +63,9 @@ def test_measures_jobs_have_equal_keys_and_images_and_different_modes(
     )
     assert list(trained_config.tasks) == list(random_config.tasks) == ["jacobian", "hessian_weights", "hessian_input"]
     assert random_config.tasks["hessian_input"].columns == ("batch_largest", "batch_largest_sd")
-    for config, mode in ((trained_config, None), (random_config, "training")):
+    for config, mode in ((trained_config, "evaluation"), (random_config, "training")):
         for key, parameters in config.parameters.items():
             fields = parameters.model_dump()
             assert (fields["split"], fields["images"], fields["batch"]) == ("train", 2560, 256)
-            assert parameters.identity().get("mode") == mode
+            assert parameters.identity()["mode"] == mode
             assert set(parameters.identity()["columns"]) == set(config.tasks[key].columns)

@@ -139,12 +139,10 @@ def test_metrics_compare_training_seeds(tmp_path: Path) -> None:
     assert "training_seed_deviation" not in derived_metrics.needs
 
 
-def test_metrics_and_rank_reject_outcomes_of_other_evaluations(folder: Path, tmp_path: Path) -> None:
+def test_metrics_reject_outcomes_of_other_evaluations(folder: Path, tmp_path: Path) -> None:
     plan = make_plan(ARCHITECTURES, ("clean", "pgd"), measurements=("accuracy",))
     export(tmp_path, plan, ChangedStore(change=lambda *_: {"accuracy": np.array(0.25)}), formats=("parquet",))
     overlay = RobustnessDataset(tmp_path, folder)
-    with pytest.raises(ResultsError, match="the per-image outcomes of"):
-        overlay.rank("cifar10", "pgd", 1.0, ties=0.05)
     with pytest.raises(ResultsError, match="the per-image outcomes of"):
         overlay.metrics()
 

@@ -42,18 +42,5 @@ def test_count_evaluated_images_uses_first_known_source(tmp_path: Path) -> None:
     write_sweep_json(custom_folder, {"cifar10": {"pgd": [1, 8]}})
     assert count_evaluated_images(RobustnessDataset(custom_folder).files, "cifar10", "pgd") is None
     assert RobustnessDataset(custom_folder).to_frame(intervals=True)[["low", "high"]].isna().all(axis=None)
-    with pytest.raises(ConfigError, match="the number of images, which is needed"):
-        RobustnessDataset(custom_folder).rank("cifar10", "pgd", 1.0, ties=0.05)
     write_sweep_json(custom_folder, {"cifar10": {"pgd": [1, 8]}}, {"images": {"count": 100, "seed": 0}})
     assert count_evaluated_images(RobustnessDataset(custom_folder).files, "cifar10", "pgd") == 100
-
-
-def test_intervals_of_two_folders_use_image_count_of_each_folder(tmp_path: Path) -> None:
-    published_folder = write_results(tmp_path / "published", {"pgd": {"0": [0.5, 0.5]}})
-    export(tmp_path / "export", make_plan((0, 2), keys=("pgd",)))
-    dataset = RobustnessDataset(published_folder, tmp_path / "export")
-    frame = dataset.to_frame("cifar10", "pgd", intervals=True)
-    assert [*frame.columns][-3:] == ["low", "high", "source"]
-    widths = (frame["high"] - frame["low"]).groupby(frame["source"]).max()
-    assert widths[str(published_folder)] < 0.03 < widths[str(tmp_path / "export")]
-    assert count_evaluated_images(dataset.files, "cifar10", "pgd") is None

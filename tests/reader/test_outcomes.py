@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from robust201.analysis.dataset_results import read_results
+from robust201.analysis.leaderboard import make_leaderboard
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.error_bars import UnpairedTestWarning
 from robust201.statistics.significance import holm_adjust, mcnemar_p_values
 from tests.support.fabricated import (
     LABELS,
@@ -130,7 +131,6 @@ def rewrite_column(path: Path, column_name: str, values: list) -> None:
 @pytest.mark.parametrize("fault", ["count", "size", "positions"])
 def test_outcomes_rejects_damaged_bits_and_image_positions(folder: Path, tmp_path: Path, fault: str) -> None:
     shutil.copytree(folder, tmp_path / "copy")
-    (tmp_path / "copy/parquet_files.json").unlink()
     path = tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet"
     bits = pq.read_table(path)["correct_bits"].to_pylist()
     if fault == "count":
@@ -160,11 +160,11 @@ def test_outcomes_of_overlay_require_equal_images(folder: Path, tmp_path: Path) 
         RobustnessDataset(folder, folder_with_other_images).images("cifar10")
 
 
-def test_rank_finds_architectures_tied_with_best(folder: Path) -> None:
+def test_leaderboard_finds_architectures_tied_with_best(folder: Path) -> None:
     dataset = RobustnessDataset(folder)
-    ranked = dataset.rank("cifar10", "clean", ties=0.05)
-    ranks = dataset.rank("cifar10", "clean")
-    pd.testing.assert_series_equal(ranked["rank"], ranks)
+    (results,) = read_results(dataset)
+    ranked = make_leaderboard(results, ["clean"]).to_frame().set_index("network")
+    assert ranked["rank"].to_dict() == dataset.rank("cifar10", "clean").to_dict()
     outcomes_of_cells = {cell: make_expected_outcomes(cell, "clean", 0.0) for cell in ranked.index}
     best_cell, *other_cells = ranked.index
     p_values = [
@@ -179,28 +179,4 @@ def test_rank_finds_architectures_tied_with_best(folder: Path) -> None:
     np.testing.assert_allclose(ranked["p_value"], [1, *holm_adjust(p_values)])
     assert ranked["tied"].tolist() == [True, *(holm_adjust(p_values) > 0.05)]
     assert ranked["tied"].nunique() == 2
-    np.testing.assert_allclose(ranked["value"], [outcomes_of_cells[cell].mean() for cell in ranked.index])
-    # At strength 0 of an attack, clean images are compared.
-    pd.testing.assert_frame_equal(
-        dataset.rank("cifar10", "pgd", 0, ties=0.05), dataset.rank("cifar10", "clean", ties=0.05)
-    )
-
-
-def test_rank_gives_isomorphs_the_p_value_of_their_representative(folder: Path) -> None:
-    dataset = RobustnessDataset(folder)
-    ranks, ranks_of_isomorphs = (
-        dataset.rank("cifar10", "pgd", 1.0, ties=0.05, isomorphs=isomorphs) for isomorphs in (False, True)
-    )
-    assert len(ranks_of_isomorphs) > len(ranks)
-    for architecture in ranks_of_isomorphs.index:
-        uid = int(dataset.get_uid(architecture))
-        assert ranks_of_isomorphs.loc[architecture, "p_value"] == ranks.loc[uid, "p_value"]
-
-
-def test_rank_without_outcomes_compares_accuracies_and_warns(tmp_path: Path) -> None:
-    export(tmp_path, make_plan(ARCHITECTURES))
-    dataset = RobustnessDataset(tmp_path)
-    with pytest.warns(UnpairedTestWarning, match="per-image outcomes are not stored") as warnings:
-        ranked = dataset.rank("cifar10", "pgd", 1.0, ties=0.05)
-    assert ranked["tied"].iloc[0]
-    assert [warning.filename for warning in warnings] == [__file__]
+    np.testing.assert_allclose(ranked["accuracy"], [outcomes_of_cells[cell].mean() for cell in ranked.index])

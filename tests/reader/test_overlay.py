@@ -1,4 +1,4 @@
-"""Overlaid folders: each evaluation is read from the first folder that has it, which is reported as its source."""
+"""Overlaid folders: each evaluation is read from the first folder that has it."""
 
 from pathlib import Path
 
@@ -57,27 +57,18 @@ def test_overlay_reads_evaluation_from_first_folder(published_folder, custom_fol
         dataset.query("cifar10", "fgsm")
 
 
-def test_overlay_reports_sources(published_folder, custom_folder):
+def test_overlay_reads_each_value_from_first_folder(published_folder, custom_folder):
     dataset = RobustnessDataset(published_folder, custom_folder)
-    sources = {(row.key, row.folder): (row.strengths, row.architectures) for row in dataset.sources().itertuples()}
-    assert sources == {
-        ("clean", str(published_folder)): ((0.0,), 2),
-        ("pgd", str(published_folder)): ((1.0, 8.0), 2),
-        ("pgd", str(custom_folder)): ((8.0, 16.0), 2),
-        ("mine", str(custom_folder)): ((0.25,), 1),
-    }
     frame = dataset.to_frame("cifar10", ["pgd", "mine"])
-    rows = {(row.key, row.architecture, row.strength): (row.value, row.source) for row in frame.itertuples()}
-    assert rows["pgd", 0, 0.0] == (0.9, str(published_folder))
-    assert rows["pgd", 0, 8.0] == (0.4, str(published_folder))
-    assert rows["pgd", 0, 16.0] == (0.2, str(custom_folder))
-    assert rows["mine", 0, 0.25] == (0.7, str(custom_folder))
+    rows = {(row.key, row.architecture, row.strength): row.value for row in frame.itertuples()}
+    assert rows["pgd", 0, 0.0] == 0.9
+    assert rows["pgd", 0, 8.0] == 0.4
+    assert rows["pgd", 0, 16.0] == 0.2
+    assert rows["mine", 0, 0.25] == 0.7
     assert ("pgd", 2, 16.0) not in rows
     assert ("pgd", 9, 0.0) not in rows
     assert len(frame) == 3 + 1 + 3 + 2 + 1
-    assert "source" not in RobustnessDataset(published_folder).to_frame("cifar10", "pgd")
     assert dataset.to_frame(wide=True)[("pgd", 16.0)].notna().sum() == 2
-    assert set(RobustnessDataset(published_folder).sources()["folder"]) == {str(published_folder)}
 
 
 def write_measure(folder: Path, values: dict, protocol: dict | None) -> Path:
@@ -117,7 +108,6 @@ def test_overlay_rejects_measure_with_two_protocols(tmp_path):
         with pytest.raises(ConfigError, match=message):
             read_measure()
     assert dataset.accuracy(0, "cifar10", "clean") == 0.9
-    assert set(dataset.sources()["folder"]) == {str(first_folder), str(second_folder)}
 
 
 def test_rank_of_overlay_requires_all_strengths(published_folder, custom_folder):
@@ -138,7 +128,7 @@ def test_overlay_equals_single_folder_for_all_formats(tmp_path):
     expected, dataset = RobustnessDataset(complete_folder), RobustnessDataset(*folders)
     assert dataset.query() == expected.query()
     assert (dataset.data, dataset.keys_all, dataset.measures) == (expected.data, expected.keys_all, expected.measures)
-    assert dataset.to_frame().drop(columns="source").equals(expected.to_frame())
+    assert dataset.to_frame().equals(expected.to_frame())
     for measure in ("cm", "confidence"):
         summaries, expected_summaries = (
             summarise_classes(reader.files, "cifar10", keys, measure) for reader in (dataset, expected)

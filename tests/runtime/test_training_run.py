@@ -69,7 +69,7 @@ def test_run_trainings_stores_snapshots_once(tmp_path: Path) -> None:
     assert len({record.sha256 for record in records.values()}) == 3
     for record in records.values():
         CheckpointStore(config.store).load(record)
-    assert list((config.results / "states").iterdir()) == list((config.results / "finished").iterdir()) == []
+    assert list((config.results / "states").iterdir()) == []
     assert not (config.results / "lease.json").exists()
     assert not (config.results / "images").exists()
     progress = read_progress(config.results)
@@ -299,7 +299,6 @@ def test_training_run_killed_at_random_times_gives_same_bytes(
     assert exit_codes.count(-signal.SIGKILL) > 2
     assert run_trainings(config).results == 0
     assert hash_weight_files(config.store) == uninterrupted_hashes
-    assert list((config.results / "finished").glob("*.json")) == []
 
 
 class LosingExecutor(InlineExecutor):
@@ -318,7 +317,9 @@ class LosingExecutor(InlineExecutor):
         return [BundleLost(bundle, was_started=True, preempted=False, reason="killed")]
 
 
-def test_snapshots_of_lost_worker_are_not_retrained(tmp_path: Path, uninterrupted_hashes: dict[str, str]) -> None:
+def test_snapshot_that_a_lost_worker_did_not_report_is_computed_again(
+    tmp_path: Path, uninterrupted_hashes: dict[str, str]
+) -> None:
     config = make_config_with_both_recipes(tmp_path)
     lost_receipts: list[Receipt] = []
     reported_files: list[str] = []
@@ -331,28 +332,6 @@ def test_snapshots_of_lost_worker_are_not_retrained(tmp_path: Path, uninterrupte
     assert lost_receipts[0].shard in reported_files
     assert len(reported_files) == len(set(reported_files)) == 4
     assert hash_weight_files(config.store) == uninterrupted_hashes
-
-
-def test_snapshots_missing_from_manifest_are_recovered(tmp_path: Path) -> None:
-    config = make_training_config(tmp_path)
-    run_trainings(config)
-    original_hashes = hash_weight_files(config.store)
-    # This is the state after a driver was killed before it added the last two snapshots to the manifest.
-    manifest_lines = (config.store / "manifest.jsonl").read_bytes().splitlines(keepends=True)
-    (config.store / "manifest.jsonl").write_bytes(b"".join(manifest_lines[:2]))
-    finished_folder = config.results / "finished"
-    for index, manifest_line in enumerate(manifest_lines[2:]):
-        (finished_folder / f"{index}.json").write_bytes(manifest_line)
-    truncated_file = finished_folder / "2.json"
-    truncated_file.write_bytes(manifest_lines[3][:50])
-    record_without_file = json.loads(manifest_lines[2]) | {"file": "bright/absent.safetensors"}
-    (finished_folder / "3.json").write_text(json.dumps(record_without_file) + "\n")
-    messages: list[str] = []
-    assert run_trainings(config, say=messages.append).results == 0
-    assert any("to the manifest: 2" in message for message in messages)
-    assert hash_weight_files(config.store) == original_hashes
-    assert sorted(step for _, step in records_by_recipe_and_step(config) if step is not None) == list(STEPS)
-    assert list(finished_folder.iterdir()) == []
 
 
 def test_training_selection_limits_run(tmp_path: Path) -> None:

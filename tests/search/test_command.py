@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from robust201.spaces.nasbench201 import isomorph_index
+from robust201.spaces.nasbench201.cells import isomorphs
 from tests.conftest import RunCommand
 from tests.support.fabricated import export, make_plan
 from tests.support.small_results import write_results
@@ -112,8 +112,7 @@ def test_search_rejects_architectures_that_are_not_cells(robust201: RunCommand, 
 
 
 def test_search_reads_parquet_export(robust201: RunCommand, tmp_path: Path) -> None:
-    cells = range(40)
-    export(tmp_path / "dataset", make_plan([*{isomorph_index(cell) for cell in cells}]), formats=("parquet",))
+    export(tmp_path / "dataset", make_plan([*set(isomorphs()[:40])]), formats=("parquet",))
     result = robust201("search", tmp_path / "dataset", "--objective", "fog", *FEW_QUERIES)
     assert result.code == 0
     assert "Search on cifar10 fog: 40 queries, 3 runs" in result.out

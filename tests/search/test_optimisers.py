@@ -21,7 +21,7 @@ from robust201.search.evolution import mutation_probability
 from robust201.search.methods import METHODS
 from robust201.search.runs import Benchmark, Runs, run_methods, run_together
 from robust201.spaces.cell_space import CellSpace
-from robust201.spaces.nasbench201 import cell_index, neighbour_indices, operation_numbers
+from robust201.spaces.nasbench201.cells import OPERATIONS, format_spec, neighbours, parse, resolve, specs
 from tests.support.planted import planted_accuracy
 
 BUDGETS = {"bananas": 30}
@@ -170,7 +170,11 @@ def test_best_by_query_returns_the_first_best_cell_so_far(cells: SearchCells) ->
 
 def test_neighbours_match_the_space(cells: SearchCells) -> None:
     for cell in (0, 1462, 9930):
-        assert cells.neighbours(cell) == neighbour_indices(cell)
+        assert cells.neighbours(cell) == tuple(resolve(other.spec).index for other in neighbours(specs()[cell]))
+
+
+def operation_numbers(cell: int) -> list[int]:
+    return [OPERATIONS.index(operation) for operation in parse(specs()[cell])]
 
 
 def test_mutate_changes_each_edge_with_the_passed_probability(cells: SearchCells) -> None:
@@ -191,7 +195,7 @@ def test_path_encodings_mark_the_paths_of_a_cell(cells: SearchCells) -> None:
     assert three_edge_encodings.shape == (15_625, 155)
     np.testing.assert_array_equal(three_edge_encodings[:, :30], two_edge_encodings)
     skip, pool = 1, 4
-    cell = cell_index((skip, pool, skip, pool, skip, pool))
+    cell = resolve(format_spec([OPERATIONS[number] for number in (skip, pool) * 3])).index
     features = np.flatnonzero(two_edge_encodings[cell])
     # Paths: in → out; in → 1 → out; in → 2 → out. The last two share the features of paths with two edges.
     assert features.tolist() == sorted({pool, 5 + skip + 5 * skip, 5 + pool + 5 * pool})

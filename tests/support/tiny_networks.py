@@ -97,6 +97,14 @@ def tiny_classifier(network=None, micro_batch=None, attack_samples=None):
     return Classifier(network or TinyNetwork(), NORMALISATION, N_CLASSES, batch_sizes=batch_sizes)
 
 
+def checked_classifier(network):
+    """Return a classifier of a `CountingNetwork` after its first gradient, which takes more passes for a check."""
+    classifier = tiny_classifier(network)
+    classifier.loss_and_gradient(torch.zeros(1, 3, SIZE, SIZE), torch.zeros(1, dtype=torch.int64))
+    network.n_images = 0
+    return classifier
+
+
 def tiny_images(n_images=21, labels=None, classifier=None):
     """Return smooth random images. By default, three in four labels are the classifier's predictions."""
     rng = np.random.default_rng(3)

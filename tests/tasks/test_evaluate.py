@@ -16,14 +16,17 @@ from robust201.tasks import TASKS
 from robust201.tasks.columns import MEASUREMENTS
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import check_values, merge_values
+from robust201.tasks.user_calls import count_passes
 from tests.support.attack_rows import FULLY_TESTED_ATTACKS, FULLY_TESTED_TASKS, mark_ensembles_slow
 from tests.support.tiny_networks import (
     BATCH_SIZE,
     CountingNetwork,
     TinyNetwork,
     attack_parameters,
+    checked_classifier,
     part_of,
     perturb_all,
+    request_of,
     small_parameter_values,
     small_parameters,
     tiny_classifier,
@@ -122,9 +125,7 @@ def test_evaluate_part_yields_each_strength_as_soon_as_it_is_complete():
     network = CountingNetwork(TinyNetwork())
     task = TASKS["fgsm"]
     parameters = small_parameters(task)
-    classifier = tiny_classifier(network)
-    classifier.loss_and_gradient(torch.zeros(1, 3, 8, 8), torch.zeros(1, dtype=torch.int64))  # finds that it has one
-    network.n_images = 0
+    classifier = checked_classifier(network)
     results = evaluate_part(
         tiny_context("", classifier),
         task,
@@ -186,6 +187,20 @@ def test_broken_attack_raises_error_naming_unit(monkeypatch):
     monkeypatch.setattr(type(task), "load", lambda *_: yield_images_outside_ball)
     with pytest.raises(PerturbationError, match="#0 tiny fgsm"):
         evaluate_images(task)
+
+
+def test_passes_of_a_users_attack_are_counted_on_one_batch():
+    def perturb(model, images, labels, _strength, steps):
+        for _ in range(steps):
+            pixels = images.clone().requires_grad_()
+            torch.nn.functional.cross_entropy(model(pixels), labels).backward()
+        model.logits(images)
+        return images
+
+    context, request = tiny_context("mine"), request_of(IMAGES, (1.0, 8.0))
+    assert count_passes(perturb, {"steps": 20}, context, request) == 20 * 3 + 1
+    assert count_passes(perturb, {"unknown": 20}, context, request) == 1
+    assert not context.classifier._forward_hooks
 
 
 def test_seed_changes_random_numbers():

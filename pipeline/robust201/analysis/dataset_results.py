@@ -32,19 +32,12 @@ SCORES = {CLEAN: "clean", ADVERSARIAL: "mean adversarial", CORRUPTION: "mean cor
 SCORE_KINDS = {ADVERSARIAL: "attack", CORRUPTION: "corruption"}
 """Kind of the keys that each mean averages (see `DatasetResults.averaged_keys`)."""
 
-OVER_EVALUATIONS = "over-evaluations"
-OVER_KEYS = "over-keys"
-
-_EXCLUDED_ATTACKS_NOTE = " Attacks without an epsilon (rotations, translations) do not count."
-
-MEANS = {
-    OVER_EVALUATIONS: "Mean adversarial accuracy is over all pairs of attack and epsilon, mean corruption accuracy "
-    "over all pairs of corruption and severity, each pair with the same weight." + _EXCLUDED_ATTACKS_NOTE,
-    OVER_KEYS: "Mean adversarial and mean corruption accuracy are over attacks and over corruptions, each of which "
-    "counts once with its mean over epsilons or severities." + _EXCLUDED_ATTACKS_NOTE,
-}
-"""Descriptions of the weightings of means. The first is the default and follows the caption of the paper's Fig. 26."""
-
+MEAN_NOTE = (
+    "Mean adversarial accuracy is over all pairs of attack and epsilon, mean corruption accuracy over all pairs of "
+    "corruption and severity, each pair with the same weight. Attacks without an epsilon (rotations, translations) do "
+    "not count."
+)
+"""Note on the weighting of means, which follows the caption of the paper's Fig. 26."""
 
 MAX_ROUNDING_ERROR = 5e-5
 """Maximum difference between an accuracy rounded to four decimals and the exact fraction."""
@@ -76,22 +69,18 @@ class DatasetResults:
         accuracies: fractions by architecture (index, ascending) and (key, strength), with keys in the paper's style
             (``pgd``, not ``pgd@Linf``) and in the order of the task table. Clean accuracy is ``("clean", 0.0)``; a
             missing evaluation is NaN.
-        mean: how `scores` weight keys and strengths; a name in `MEANS`.
         folder: results of all the folder's datasets, including these, for figures across datasets.
         measure_weights: name of the networks' weights for which `measures` were computed; None for the weights for
             which the accuracies were computed.
         measure_folders: readers of further folders, whose measures are correlated with the accuracies.
-        shown_class: number of the class in figures that show the confidences in a single class.
     """
 
     name: str
     reader: RobustnessDataset
     accuracies: pd.DataFrame
-    mean: str = OVER_EVALUATIONS
     folder: "Sequence[DatasetResults]" = field(default=(), repr=False)
     measure_weights: str | None = None
     measure_folders: Sequence[RobustnessDataset] = ()
-    shown_class: int = 0
 
     @property
     def label(self) -> str:
@@ -187,21 +176,16 @@ class DatasetResults:
     def scores(self) -> pd.DataFrame:
         """The scores in `SCORES` for which the results suffice, by architecture.
 
-        The attribute `mean` is the weighting of the mean scores. A mean is NaN if the architecture lacks any of the
-        averaged accuracies.
+        A mean is NaN if the architecture lacks any of the averaged accuracies.
         """
         columns: dict[str, Any] = {}
         if (CLEAN, CLEAN_STRENGTH) in self.columns:
             columns[CLEAN] = self.column(CLEAN)
         for score in SCORE_KINDS:
             keys = self.averaged_keys(score)
-            if keys and self.mean == OVER_KEYS:
-                averaged_accuracies = pd.concat([self.key_mean(key) for key in keys], axis=1)
-            elif keys:
+            if keys:
                 averaged_accuracies = self.accuracies[[column for column in self.columns if column[0] in keys]]
-            else:
-                continue
-            columns[score] = averaged_accuracies.mean(axis=1, skipna=False).round(MEAN_DECIMALS)
+                columns[score] = averaged_accuracies.mean(axis=1, skipna=False).round(MEAN_DECIMALS)
         return pd.DataFrame(columns, index=self.accuracies.index)
 
     def rank_architectures(self, accuracies: pd.Series) -> list[RankedArchitecture]:
@@ -262,20 +246,13 @@ def read_measures(reader: RobustnessDataset, name: str, weights: str | None) -> 
     return pd.DataFrame(columns).sort_index()
 
 
-def read_results(
-    reader: RobustnessDataset, *, mean: str = OVER_EVALUATIONS, measure_weights: str | None = None
-) -> list[DatasetResults]:
+def read_results(reader: RobustnessDataset, *, measure_weights: str | None = None) -> list[DatasetResults]:
     """Read the results of each dataset in a folder; datasets without accuracies are left out."""
-    if mean not in MEANS:
-        raise ConfigError(
-            f"Averaging accuracies failed: the mean must be {' or '.join(MEANS)}, not {mean!r}."
-            f"{did_you_mean(mean, MEANS)}"
-        )
     folder: list[DatasetResults] = []
     for name in reader.files.datasets:
         accuracies = read_accuracies(reader.files, name)
         if accuracies.notna().to_numpy().any():
-            folder.append(DatasetResults(name, reader, accuracies, mean, folder, measure_weights))
+            folder.append(DatasetResults(name, reader, accuracies, folder, measure_weights))
     return folder
 
 

@@ -14,7 +14,7 @@ from robust201.core.errors import ConfigError, did_you_mean
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import pack_outcomes
 from robust201.statistics.significance import holm_adjust, paired_differences
-from robust201.tasks import AUTOATTACK, TASKS
+from robust201.tasks import TASKS
 from robust201.tasks.constraints import CONSTRAINTS, Constraint
 
 LEVEL = 0.05
@@ -226,7 +226,7 @@ class Evaluation(pd.DataFrame):
         withstands_all = np.all([self._outcomes[key, strength] for key in keys], axis=0)
         unit = "/255" if constraint.divisor == 255 else ""
         worst_case_note = ", each image under its worst attack" if len(keys) > 1 else ""
-        ensembles = [key for key in AUTOATTACK if TASKS[key].constraint == constraint]
+        ensembles = [key for key, task in TASKS.items() if task.role == "ensemble" and task.constraint == constraint]
         autoattack_note = " AutoAttack may fool more images." if ensembles and not {*keys} & {*ensembles} else ""
         return (
             f"{_format_fraction(withstands_all)} withstand {', '.join(keys)} at epsilon {strength:g}{unit} "

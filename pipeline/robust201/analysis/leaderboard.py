@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from robust201.analysis.dataset_results import ADVERSARIAL, CORRUPTION, OVER_EVALUATIONS, SCORES, DatasetResults
+from robust201.analysis.dataset_results import CORRUPTION, SCORES, DatasetResults
 from robust201.analysis.evaluation import LEVEL
 from robust201.analysis.labels import column_label, dataset_label, key_label
 from robust201.analysis.latex_tables import leaderboard_latex
@@ -175,7 +175,6 @@ def make_leaderboard(
     names: Sequence[str] | None = None,
     *,
     epsilon: float = REFERENCE_EPSILON_255,
-    sort_by: str | None = None,
     max_networks: int | None = None,
 ) -> Leaderboard:
     """Rank networks under several evaluations.
@@ -185,8 +184,8 @@ def make_leaderboard(
         names: scores, keys and keys at a strength, such as ``clean``, ``pgd:8``, ``corruption``. The default is clean
             images, every attack at the strength nearest to `epsilon`, and the mean over corruptions.
         epsilon: preferred strength of attacks, in units of 1/255 for Linf balls, and for pixels in [0, 1] otherwise.
-        sort_by: evaluation to sort the networks by; the default is the first one other than clean.
-        max_networks: maximum number of networks to show; None for all networks.
+        max_networks: maximum number of networks to show, sorted by the first evaluation other than clean; None for all
+            networks.
 
     Raises:
         ConfigError: a name does not match any evaluation.
@@ -195,13 +194,8 @@ def make_leaderboard(
     stored_results = StoredResults(results.reader.files, results.name, {})
     all_standings = (_rank_networks(results, stored_results, name) for name in chosen_names)
     standings = [standing for standing in all_standings if len(standing.accuracies)]
-    sort_standing: Standing | None
-    if sort_by is not None:
-        matches = (standing for standing in standings if standing.name == sort_by)
-        sort_standing = next(matches, None) or _rank_networks(results, stored_results, sort_by)
-    else:
-        standings_except_clean = (standing for standing in standings if standing.name != CLEAN)
-        sort_standing = next(standings_except_clean, standings[0] if standings else None)
+    standings_except_clean = (standing for standing in standings if standing.name != CLEAN)
+    sort_standing = next(standings_except_clean, standings[0] if standings else None)
     networks = list(results.architectures) if sort_standing is None else list(sort_standing.accuracies.index)
     return Leaderboard(results, networks if max_networks is None else networks[:max_networks], standings, sort_standing)
 
@@ -241,8 +235,7 @@ def _rank_networks(results: DatasetResults, stored_results: StoredResults, name:
     if n_images is None:
         unknown_numbers = pd.Series(np.nan, accuracies.index)
         return Standing(name, label, accuracies, unknown_numbers, unknown_numbers, unknown_numbers, False, None)
-    is_unweighted_mean = results.mean == OVER_EVALUATIONS or name not in (ADVERSARIAL, CORRUPTION)
-    if single_evaluation is None and outcomes is not None and is_unweighted_mean:
+    if single_evaluation is None and outcomes is not None:
         n_correct = _count_correct_evaluations(outcomes)
         ties = mean_ties_with_best(n_correct, len(evaluations), level=LEVEL)
         low, high = image_mean_intervals(n_correct, len(evaluations))

@@ -47,5 +47,5 @@ def _describe_protocol(folder: RobustnessDataset, dataset: str, key: str) -> lis
         return []
     (protocol,) = protocols
     split = str(protocol.get("images", {}).get("split", "test"))
-    mode = protocol.get("parameters", {}).get("mode")
-    return [split] if mode is None else [split, f"{mode} mode"]
+    mode = protocol.get("parameters", {}).get("mode", "evaluation")
+    return [split] if mode == "evaluation" else [split, f"{mode} mode"]

@@ -11,7 +11,7 @@ import typer
 from robust201.cli import console
 from robust201.cli.help_texts import HELP_OPTIONS, epilog
 from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.options import Datasets, WeightsName, split_names
+from robust201.cli.options import ImageDataset, WeightsName, split_names
 from robust201.cli.single_options import SingleOptionsCommand
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ analyse_app = typer.Typer(
 
 def measures(
     folders: Folders,
-    datasets: Datasets = None,
+    data: ImageDataset = None,
     keys: Annotated[
         str | None,
         typer.Option(
@@ -68,7 +68,7 @@ def measures(
     from robust201.analysis.terms import find_evaluations, require_evaluations
     from robust201.core.errors import ResultsError
 
-    reader, all_results = _read_inputs(folders, datasets, weights, out, measure_weights, all_weights=True)
+    reader, all_results = _read_inputs(folders, data, weights, out, measure_weights, all_weights=True)
     key_names = split_names(keys)
     for name in key_names or ():
         if not any(find_evaluations(results, name) for results in all_results):
@@ -105,7 +105,7 @@ def measures(
 
 def design(
     folders: Folders,
-    datasets: Datasets = None,
+    data: ImageDataset = None,
     score: Annotated[
         str,
         typer.Option(
@@ -120,7 +120,7 @@ def design(
     from robust201.analysis.design import operation_effects
     from robust201.analysis.terms import mean_accuracy
 
-    _, all_results = _read_inputs(folders, datasets, weights, out)
+    _, all_results = _read_inputs(folders, data, weights, out)
     payload: dict[str, dict[str, Any]] = {}
     for results in all_results:
         effects = operation_effects(results, mean_accuracy(results, score))
@@ -137,20 +137,20 @@ def design(
 
 def _read_inputs(
     folders: Sequence[Path],
-    datasets: str | None,
+    data: str | None,
     weights: str | None,
     out: Path | None,
     measure_weights: str | None = None,
     *,
     all_weights: bool = False,
 ) -> "tuple[RobustnessDataset, list[DatasetResults]]":
-    """Return the reader and the results on each requested dataset.
+    """Return the reader and the results on one dataset, or on every dataset.
 
     With `all_weights`, all sets of weights of each architecture are used, unless `weights` or `measure_weights` selects
     some of them.
     """
-    from robust201.analysis.dataset_results import read_results
-    from robust201.core.errors import ConfigError, ResultsError, did_you_mean
+    from robust201.analysis.dataset_results import choose_results, read_results
+    from robust201.core.errors import ResultsError
     from robust201.core.files import check_output_file
     from robust201.reader.dataset import RobustnessDataset
 
@@ -165,14 +165,9 @@ def _read_inputs(
             f"Reading {reader.path} failed: it has no accuracies. Add a folder with accuracies, or export a key such "
             "as clean."
         )
-    requested_names = split_names(datasets) or available_names
-    for name in requested_names:
-        if name not in available_names:
-            raise ConfigError(
-                f"Reading {reader.path} failed for {name!r}: there are no results on this dataset."
-                f"{did_you_mean(name, available_names)}"
-            )
-    return reader, [results for results in all_results if results.name in requested_names]
+    if data is None:
+        return reader, all_results
+    return reader, [choose_results(all_results, data, reader.path, "Analysing")]
 
 
 def _write_tables(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> None:

@@ -39,9 +39,8 @@ from robust201.cli.options import (
     results_of,
     split_names,
 )
-from robust201.cli.pictures import check_drawing, draw_corruption_sheet
-from robust201.cli.plot import MEAN_HELP, ShownKeys, ShownNetworks, plot
-from robust201.cli.rank import Epsilon, rank
+from robust201.cli.plot import ShownKeys, ShownNetworks, plot
+from robust201.cli.rank import rank
 from robust201.cli.search import search
 from robust201.cli.submit import submit_app
 from robust201.cli.train import plan_training_runs, run_training_runs
@@ -282,8 +281,6 @@ def report(
     dataset: Dataset,
     out: Annotated[Path | None, typer.Option("--out", help="HTML file to write. Default: DATASET-report.html.")] = None,
     weights: WeightsName = None,
-    mean: Annotated[str, typer.Option("--mean", help=MEAN_HELP)] = "over-evaluations",
-    epsilon: Epsilon = None,
     keys: ShownKeys = None,
     architectures: ShownNetworks = None,
 ) -> None:
@@ -294,7 +291,7 @@ def report(
     folder = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # `.` and `..` do not name the folder
     page = out or folder.parent / f"{folder.name}-report.html"
     reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
-    typer.echo(write_report(reader, page, mean=mean, epsilon=epsilon))
+    typer.echo(write_report(reader, page))
 
 
 def fetch(
@@ -375,12 +372,6 @@ def corrupt(
         bool,
         typer.Option("--check-published", help="Only compare the deterministic corruptions with the published MD5s."),
     ] = False,
-    sheet: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also draw the first image with every corruption and severity into this PNG, SVG or PDF file."
-        ),
-    ] = None,
 ) -> None:
     """Generate corrupted images, reproducible from the seed.
 
@@ -391,8 +382,6 @@ def corrupt(
     from robust201.tasks.corruptions.folder import corrupt_dataset
 
     key_names = split_names(keys)
-    if sheet is not None:
-        check_drawing(sheet)
     image_set = load_data(data, resize=resize, class_order=class_order, count=images, seed=seed)
     with console.showing_progress("Corrupting") as progress:
         lines, is_valid = corrupt_dataset(
@@ -405,8 +394,6 @@ def corrupt(
             check_published=check_published,
             progress=progress,
         )
-    if sheet is not None and not check_published:
-        draw_corruption_sheet(out, image_set, sheet)
     typer.echo("\n".join(lines))
     raise typer.Exit(0 if is_valid else 3)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
@@ -465,52 +466,36 @@ def show_comparison(report: ComparisonReport) -> None:
         f"{n_different:,} of {format_count(n_all, 'row')} {'differs' if n_different == 1 else 'differ'}, "
         f"{n_all - n_different:,} {'is' if n_all - n_different == 1 else 'are'} equal"
     )
-    first_source, second_source = report.sources
-    out.print(
-        f"files read from the first set: {first_source}; from the second: {second_source}",
-        markup=False,
-        highlight=False,
-    )
-    for line in report.remarks:
-        say(f"warning: {line}.")
-    if not report.is_within_tolerance and report.max_rounding_difference > report.tolerance:
-        precisions = ["all decimals" if count is None else format_count(count, "decimal") for count in report.decimals]
-        say(
-            f"Accuracies have {precisions[0]} in the first set and {precisions[1]} in the second. Rounding alone "
-            f"causes differences of up to {report.max_rounding_difference:g}; accept them with: "
-            f"--tolerance {report.max_rounding_difference:g}"
-        )
     n_only_first, n_both, n_only_second = report.architectures
     out.print(f"architectures: {n_both} in both, {n_only_first} only in the first, {n_only_second} only in the second")
-    for ordinal, networks in (("first", report.names_only_first), ("second", report.names_only_second)):
-        if networks:
-            out.print(f"only in the {ordinal}: {', '.join(networks)}", markup=False, highlight=False)
+    for ordinal, names in (("first", report.only_first), ("second", report.only_second)):
+        if names:
+            out.print(f"only in the {ordinal}: {', '.join(names)}", markup=False, highlight=False)
+    if not n_different:
+        return
     rows = [
         (
-            f"{row.dataset} {row.key} {row.strength:g}",
-            str(row.n_architectures),
-            f"{row.max_difference:.4f}",
-            f"{row.mean_absolute_difference:.5f}",
-            f"{row.mean_difference:+z.5f}",
-            "-" if row.kendall_tau is None else f"{row.kendall_tau:.4f}",
-            "  ".join(
-                f"{format_architecture(architecture)} {first_accuracy:.4f}→{second_accuracy:.4f}"
-                for architecture, first_accuracy, second_accuracy in row.moved_most[:2]
-            ),
+            f"{row['dataset']} {row['key']} {row['strength']:g}",
+            str(row["n_architectures"]),
+            f"{row['max_difference']:.4f}",
+            f"{row['mean_absolute_difference']:.5f}",
+            f"{row['mean_difference']:+z.5f}",
+            "-" if math.isnan(row["kendall_tau"]) else f"{row['kendall_tau']:.4f}",
         )
-        for row in report.differing_comparisons
+        for row in report.differing_comparisons.to_dict("records")
     ]
-    columns = (
-        "",
-        "networks",
-        "max |difference|",
-        "mean |difference|",
-        "mean difference",
-        "Kendall tau",
-        "largest changes",
-    )
-    if rows:
-        show_table("Accuracy of the second set minus accuracy of the first", columns, rows)
+    columns = ("", "networks", "max |difference|", "mean |difference|", "mean difference", "Kendall tau")
+    show_table("Accuracy of the second set minus accuracy of the first", columns, rows)
+    changes = [
+        (
+            f"{row['dataset']} {row['key']} {row['strength']:g}",
+            " ".join(filter(None, (format_architecture(row["architecture"]), row["weights"]))),
+            f"{row['first']:.4f}",
+            f"{row['second']:.4f}",
+        )
+        for row in report.largest.to_dict("records")
+    ]
+    show_table("Largest changes", ("", "network", "first", "second"), changes)
 
 
 def show_metrics(metrics: DerivedMetrics) -> None:

@@ -17,14 +17,12 @@ from robust201.cli.evaluate import (
     Mean,
     ResizeRule,
     Seed,
-    Settings,
     Std,
     WeightsFiles,
     build_module,
     calling_user_code,
     choose_device,
     load_data,
-    read_keys,
     read_normalisation,
 )
 from robust201.cli.monitoring import AsJson, print_json
@@ -47,13 +45,6 @@ def curves(
     data: Annotated[str, DATA_OPTION],
     weights: WeightsFiles = None,
     norm: Annotated[str, typer.Option(help="Norm of the perturbations: Linf, L2 or L1.")] = "Linf",
-    keys: Annotated[
-        str | None,
-        typer.Option(
-            help="Minimum-norm attacks; for each image, the smallest distance counts. Default: fmn, fmn_l2 or fmn_l1."
-        ),
-    ] = None,
-    settings: Settings = None,
     mean: Mean = None,
     std: Std = None,
     images: Images = None,
@@ -73,8 +64,8 @@ def curves(
     To compare several weights of one architecture, give FILE:FUNCTION once, and --weights for each file.
     """
     from robust201.figures.formats import check_figure_name
-    from robust201.security import DEFAULT_ATTACKS, parse_attacks
     from robust201.security import curves as compute_curves
+    from robust201.security import parse_attacks
 
     if out is not None and out.suffix == ".csv":
         check_output_file(out)
@@ -82,9 +73,7 @@ def curves(
         check_figure_name(out)
     files_by_name = name_networks(networks, weights or [], command="curves", min_networks=1)
     normalisation = read_normalisation(mean, std)
-    parsed_attacks = read_keys(keys or ",".join(DEFAULT_ATTACKS.get(norm, ())) or None, settings or [])
-    if parsed_attacks is not None:
-        parse_attacks(norm, parsed_attacks)  # before the user's files are executed
+    parse_attacks(norm, None)  # before the user's files are executed
     image_set = load_data(
         data, resize=resize, normalisation=normalisation, class_order=class_order, count=images, seed=seed
     )
@@ -96,7 +85,6 @@ def curves(
             image_set,
             None,
             norm,
-            parsed_attacks,
             count=images,
             normalisation=normalisation,
             seed=seed,

@@ -51,7 +51,7 @@ EXAMPLES = {
     "export": (
         "robust201 export runs/paper --out dataset --parquet",
         "robust201 export runs/paper --out dataset --push hf://me/my-robustness",
-        "robust201 export runs/paper --out dataset --round 3 --key-style with-norm --compress zst",
+        "robust201 export runs/paper --out dataset --round 3 --key-style with-norm",
     ),
     "report": ("robust201 report dataset --out report.html",),
     "plot": (

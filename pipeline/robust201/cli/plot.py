@@ -9,11 +9,6 @@ from robust201.cli.options import DATASET_ARGUMENT, ImageDataset, WeightsName, s
 from robust201.core.errors import ConfigError
 
 ALL = "all"
-MEAN_HELP = (
-    "How accuracies are averaged over attacks and over corruptions: over-evaluations (equal weight for every key and "
-    "strength) or over-keys (equal weight for every key)."
-)
-
 
 ShownKeys = Annotated[
     str | None, typer.Option("--keys", help="Show only clean accuracy and these keys, separated by commas.")
@@ -44,8 +39,6 @@ def plot(
             help="Width of the figure: column (3.25 in), page (6.75 in) or a number of inches. The text size is fixed.",
         ),
     ] = "page",
-    title: Annotated[bool, typer.Option("--title", help="Write a title above the figure.")] = False,
-    mean: Annotated[str, typer.Option("--mean", help=MEAN_HELP)] = "over-evaluations",
     weights: WeightsName = None,
     measures: Annotated[
         list[Path] | None,
@@ -55,10 +48,6 @@ def plot(
             help="With measure-correlations: also show the measures of this exported dataset, such as measures of "
             "random weights or on the training split. Repeatable.",
         ),
-    ] = None,
-    shown_class: Annotated[
-        int | None,
-        typer.Option("--class", help="With one-class-confidence or all: number of the class to show. Default: 0."),
     ] = None,
     keys: ShownKeys = None,
     architectures: ShownNetworks = None,
@@ -88,35 +77,11 @@ def plot(
     from robust201.reader.dataset import RobustnessDataset
 
     reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
-    if name == ALL:
-        if measures:
-            raise ConfigError(
-                "Reading the command line failed for robust201 plot all: --measures applies only to the figure "
-                "measure-correlations. Draw that figure alone."
-            )
-        paths = save_plots(
-            reader,
-            out,
-            file_format=file_format,
-            data=image_dataset,
-            width=width,
-            title=title,
-            mean=mean,
-            shown_class=shown_class or 0,
-        )
-    else:
-        measure_datasets = [RobustnessDataset(folder) for folder in measures or ()]
-        path = save_plot(
-            reader,
-            name,
-            out,
-            data=image_dataset,
-            width=width,
-            title=title,
-            mean=mean,
-            measures=measure_datasets,
-            shown_class=shown_class,
-        )
-        paths = [path]
+    measure_datasets = [RobustnessDataset(folder) for folder in measures or ()]
+    paths = (
+        save_plots(reader, out, file_format=file_format, data=image_dataset, width=width)
+        if name == ALL and not measures
+        else [save_plot(reader, name, out, data=image_dataset, width=width, measures=measure_datasets)]
+    )
     for path in paths:
         typer.echo(path)

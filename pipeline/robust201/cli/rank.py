@@ -35,14 +35,11 @@ def rank(
     keys: Annotated[
         str | None,
         typer.Option(
-            help="Columns: keys, keys at a strength and means, such as clean,pgd:8,corruption. Default: clean, every "
-            "attack at --epsilon, and the mean over corruptions."
+            help="Columns: keys, keys at a strength and means, such as clean,pgd:8,corruption; rows are sorted by the "
+            "first one other than clean. Default: clean, every attack at --epsilon, and the mean over corruptions."
         ),
     ] = None,
     epsilon: Epsilon = None,
-    by: Annotated[
-        str | None, typer.Option(help="Column to sort by. Default: the first column other than clean.")
-    ] = None,
     architectures: ShownNetworks = None,
     n_rows: Annotated[int, typer.Option("--rows", min=1, metavar="N", help="Number of networks, best first.")] = 20,
     metrics: Annotated[
@@ -69,7 +66,7 @@ def rank(
         check_table_file(out)
     results = _read_results(dataset, data, weights, split_names(architectures))
     names = choose_evaluations_at_epsilon(results, epsilon) if keys is None else split_names(keys)
-    board = make_leaderboard(results, names, sort_by=by, max_networks=n_rows)
+    board = make_leaderboard(results, names, max_networks=n_rows)
     if out is not None:
         _write(board, out)
     if as_json:
@@ -93,7 +90,7 @@ def _show_metrics(
     from robust201.reader.dataset import RobustnessDataset
 
     for parameter, option in explicit_options(context).items():
-        if parameter in ("epsilon", "by", "architectures", "n_rows"):
+        if parameter in ("epsilon", "architectures", "n_rows"):
             raise ConfigError(
                 f"Reading the command line failed for {option}: it applies only to a ranking, not to --metrics. Remove "
                 "the option."

@@ -68,28 +68,14 @@ def open_file(path: Path, max_bytes: int | None, mode: str = "rb", *, buffering:
         OSError: the file cannot be opened (FileNotFoundError: it does not exist; IsADirectoryError: it is a folder).
         IrregularFileError: the path is a pipe, a socket or a device, or the file is too large.
     """
-
-    def open_regular(_path: str, flags: int) -> int:
-        try:
-            descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, 0o666)
-        except BlockingIOError:
-            # Another NFS client has a delegation on this regular file, and the server is recalling it.
-            descriptor = os.open(path, flags | os.O_NOCTTY, 0o666)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # a socket, or a pipe opened for writing that has no reader
-                raise _irregular_file_error(path, describe_file_type(path.stat().st_mode)) from error
-            raise
-        try:
-            _check_regular(path, os.fstat(descriptor), max_bytes)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
-
-    return cast(BinaryIO, open(path, mode, buffering, opener=open_regular))
+    with contextlib.suppress(FileNotFoundError):  # `open` creates the file, or raises the error
+        check_file(path, max_bytes)
+    return cast(BinaryIO, path.open(mode, buffering))
 
 
-def _check_regular(path: Path, status: os.stat_result, max_bytes: int | None) -> None:
+def check_file(path: Path, max_bytes: int | None = None) -> None:
+    """Check a path before a library such as Arrow opens it; raise the same errors as `open_file`."""
+    status = path.stat()
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "a folder instead of a regular file", str(path))
     if not stat.S_ISREG(status.st_mode):
@@ -101,11 +87,6 @@ def _check_regular(path: Path, status: os.stat_result, max_bytes: int | None) ->
 
 def _irregular_file_error(path: Path, file_type: str) -> IrregularFileError:
     return IrregularFileError(errno.ENXIO, f"{file_type} instead of a regular file", str(path))
-
-
-def check_file(path: Path, max_bytes: int | None = None) -> None:
-    """Check a path before a library such as Arrow opens it; raise the same errors as `open_file`."""
-    open_file(path, max_bytes).close()
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:

@@ -3,30 +3,16 @@
 Any of these signals makes a run drain: it finishes the evaluations in progress and starts no others. Every other
 command ends immediately, as Python programs do on Ctrl-C. Batch systems send SIGUSR1 shortly before a job's time limit
 (`sbatch --signal`).
-
-Python calls a signal handler between any two instructions of the main thread. An exception raised in a destructor is
-printed and dropped, and one raised in an import leaves a half-imported module, which causes other errors. Therefore
-this module raises an interrupt only outside imports, raises it again if Python dropped it, and raises it in place of
-the errors that it causes.
 """
 
 import signal
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from types import FrameType
-from typing import Any
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-_RETRY_SECONDS = 0.02
-"""Delay before a postponed or dropped interrupt is raised again."""
-
-_MAX_IMPORT_SECONDS = 10.0
-"""Time after which a signal interrupts even an import, which may hang."""
 
 
 class SignalInterrupt(KeyboardInterrupt):
@@ -89,81 +75,36 @@ class DrainRequest:
             raise DrainDeadlineError
 
 
-def _raise_interrupt(signum: int) -> None:
-    raise SignalInterrupt(signum)
+_Handler = Callable[[int, FrameType | None], None]
 
 
 @contextmanager
-def _provide_interrupt_function() -> Iterator[Callable[[Callable[[], None], FrameType | None], None]]:
-    """Yield a function for signal handlers that raises an interrupt in the block.
-
-    The first argument of the yielded function is a function that raises the interrupt. It is called outside imports,
-    and again if Python dropped the interrupt. The second argument is the frame that the signal interrupted.
+def _handle(signals: Iterable[int], handler: _Handler) -> Iterator[None]:
+    """Handle signals in a block, and restore the previous handlers afterwards.
 
     Raises:
-        SignalInterrupt: an interrupt was raised; it also replaces all later exceptions.
+        SignalInterrupt: the handler raised it. It replaces an error of the block, because an interrupted import leaves
+            a half-imported module, which causes other errors.
     """
-    raised_interrupt: SignalInterrupt | None = None
-    latest_raise_interrupt: Callable[[], None] | None = None
-    original_hook = sys.unraisablehook
-    previous_alarm_handler: Any = None
+    raised: list[SignalInterrupt] = []
 
-    def interrupt(raise_interrupt: Callable[[], None], frame: FrameType | None, start: float | None = None) -> None:
-        nonlocal raised_interrupt, latest_raise_interrupt
-        start = start or time.monotonic()
-        if _is_importing(frame) and time.monotonic() - start < _MAX_IMPORT_SECONDS:
-            interrupt_later(raise_interrupt, start)
-            return
-        latest_raise_interrupt = raise_interrupt
+    def handle(signum: int, frame: FrameType | None) -> None:
         try:
-            raise_interrupt()
-        except SignalInterrupt as error:
-            raised_interrupt = error
+            handler(signum, frame)
+        except SignalInterrupt as interrupt:
+            raised.append(interrupt)
             raise
 
-    def interrupt_later(raise_interrupt: Callable[[], None], start: float | None = None) -> None:
-        # This uses a system timer instead of a thread, because the main thread may own any lock here.
-        nonlocal previous_alarm_handler
-        replaced_handler = signal.signal(
-            signal.SIGALRM, lambda _signum, frame: interrupt(raise_interrupt, frame, start)
-        )
-        if previous_alarm_handler is None:  # SIG_DFL is falsy
-            previous_alarm_handler = replaced_handler
-        signal.setitimer(signal.ITIMER_REAL, _RETRY_SECONDS)
-
-    def retry_dropped_interrupt(unraisable: Any) -> None:
-        if (
-            isinstance(unraisable.exc_value, SignalInterrupt | DrainDeadlineError)
-            and latest_raise_interrupt is not None
-        ):
-            interrupt_later(latest_raise_interrupt)
-        else:
-            original_hook(unraisable)
-
-    sys.unraisablehook = retry_dropped_interrupt
+    previous_handlers = {signum: signal.signal(signum, handle) for signum in signals}
     try:
-        yield interrupt
+        yield
     except Exception as error:
-        if raised_interrupt is None:
+        if not raised:
             raise
-        raise SignalInterrupt(raised_interrupt.signal) from error
+        raise SignalInterrupt(raised[0].signal) from error
     finally:
-        sys.unraisablehook = original_hook
-        if previous_alarm_handler is not None:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, previous_alarm_handler)
-
-
-def _is_importing(frame: FrameType | None) -> bool:
-    """Return whether an import statement is being executed, directly or by a caller of the frame.
-
-    Executing a user's file with `core.user_code` does not count as an import.
-    """
-    while frame is not None:
-        if frame.f_code.co_name == "_find_and_load" and frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
-        frame = frame.f_back
-    return False
+        for signum, previous_handler in previous_handlers.items():
+            signal.signal(signum, previous_handler)
 
 
 @contextmanager
@@ -187,16 +128,13 @@ def draining_on_signals(
                 deadline_passed.set()
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
-    def handle(signum: int, frame: FrameType | None) -> None:
+    def handle(signum: int, _frame: FrameType | None) -> None:
         nonlocal timer
-        if deadline_passed.is_set() and not request.is_expired and not deadline_cancelled.is_set():
-            request.is_expired = True  # immediately, although the interrupt may be delayed
-            interrupt(request.expire, frame)
+        if deadline_passed.is_set() and not request.is_expired:
+            request.expire()
             return
         if request():
-            deadline_cancelled.set()  # the deadline must not replace this interrupt, which may be delayed
-            interrupt(partial(_raise_interrupt, signum), frame)
-            return
+            raise SignalInterrupt(signum)
         request.signal = signum
         if drain_seconds is not None:
             timer = threading.Timer(drain_seconds, on_deadline)
@@ -210,8 +148,7 @@ def draining_on_signals(
     if threading.current_thread() is not threading.main_thread():
         yield request  # signals reach the main thread only
         return
-    with _provide_interrupt_function() as interrupt:
-        previous_handlers = {signum: signal.signal(signum, handle) for signum in (signal.SIGINT, *_STOP_SIGNALS)}
+    with _handle((signal.SIGINT, *_STOP_SIGNALS), handle):
         try:
             yield request
         finally:
@@ -219,8 +156,6 @@ def draining_on_signals(
                 timer.cancel()
             with deadline_lock:
                 deadline_cancelled.set()
-            for signum, handler in previous_handlers.items():
-                signal.signal(signum, handler)
 
 
 @contextmanager
@@ -229,17 +164,10 @@ def stop_signals_as_interrupt() -> Iterator[None]:
 
     Ctrl-C also becomes a `SignalInterrupt`, unless it is ignored.
     """
-    stop_signals = list(_STOP_SIGNALS)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        stop_signals.append(signal.SIGINT)
-    with _provide_interrupt_function() as interrupt:
 
-        def handle(signum: int, frame: FrameType | None) -> None:
-            interrupt(partial(_raise_interrupt, signum), frame)
+    def handle(signum: int, _frame: FrameType | None) -> None:
+        raise SignalInterrupt(signum)
 
-        previous_handlers = {signum: signal.signal(signum, handle) for signum in stop_signals}
-        try:
-            yield
-        finally:
-            for signum, handler in previous_handlers.items():
-                signal.signal(signum, handler)
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    with _handle(_STOP_SIGNALS if is_ignored else (*_STOP_SIGNALS, signal.SIGINT), handle):
+        yield

@@ -305,15 +305,16 @@ class EvaluationResult:
 
 
 class Receipt(NamedTuple):
-    """A worker's report to the driver about one committed shard; it has only a few hundred bytes.
+    """A worker's report to the driver about one committed shard, of a few hundred bytes (for weights, a few thousand).
 
     Attributes:
         unit_id: id of the unit that the shard belongs to.
         strengths: strengths in the shard.
         start: first image position.
         stop: image position after the last.
-        shard: name of the shard.
+        shard: name of the shard, or path of a weights file.
         seconds: wall time of the shard's work.
+        record: line of the weights file for the manifest of its store (see `weights.manifest`).
     """
 
     unit_id: str
@@ -322,6 +323,7 @@ class Receipt(NamedTuple):
     stop: int
     shard: str
     seconds: float
+    record: str = ""
 
 
 @dataclass(frozen=True, slots=True)

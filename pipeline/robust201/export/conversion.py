@@ -1,21 +1,18 @@
 """Conversion of a dataset's JSON files to Parquet files, from which single values can be read faster."""
 
-import json
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from robust201.core.errors import EvaluationError, ResultsError
-from robust201.core.files import MAX_EXPORTED_FILE_BYTES, IrregularFileError, format_bytes, sha256_of, write_text
 from robust201.export.key_rows import KeyRows, json_files_of
 from robust201.export.listing import add_to_listing, remove_from_listing
 from robust201.export.parquet_files import ParquetResultFile
 from robust201.export.published_layout import describe_strength
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.listings import PARQUET_FILES, parquet_files_text, read_parquet_files
-from robust201.reader.parquet_results import JSON_SOURCES, agrees_with, describe_file, has_columns_of, is_converted
-from robust201.reader.result_files import PARQUET_FOLDER, ResultFiles, parquet_name, task_of
+from robust201.reader.parquet_results import CONVERTED, is_outdated
+from robust201.reader.result_files import ResultFiles, parquet_name, task_of
 from robust201.shards import RowBatch
 
 
@@ -40,17 +37,14 @@ def convert_dataset(
 ) -> ConversionReport:
     """Write the results of a dataset's JSON files as Parquet files to its folder ``parquet``, as an export does.
 
-    Keys are converted one by one, with one row group in memory. Each Parquet file is complete or does not exist. If a
-    conversion is interrupted, the next call resumes it. A repeated conversion only rewrites Parquet files whose JSON
-    files have changed. If the folder has a listing, the new files are added to it. `progress` is called with the number
-    of keys that are up to date and the total number of keys.
+    Keys are converted one by one, with one row group in memory. Each Parquet file is complete or does not exist. A
+    Parquet file is written again if one of its JSON files is newer. If the folder has a listing, the new files are
+    added to it. `progress` is called with the number of keys that are up to date and the total number of keys.
 
     Raises:
         ResultsError: the folder has no JSON results, a file is damaged, or the files of a key have different
             architectures.
     """
-    stale_names = _find_changed_conversions(folder)
-    _remove_from_listings(folder, stale_names)  # RobustnessDataset rejects files that differ from a listing
     dataset = RobustnessDataset(folder)
     dataset_keys = ((dataset_name, key) for dataset_name in dataset.data for key in dataset.keys_all)
     json_keys = [
@@ -63,10 +57,9 @@ def convert_dataset(
             f"Converting failed for {folder}: there are no JSON files <dataset>/<key>_<measurement>.json. "
             "Use the folder of the unpacked dataset."
         )
-    changed_keys = [
-        json_key for json_key in json_keys if json_key.name in stale_names or not json_key.has_current_parquet()
-    ]
-    _remove_from_listings(folder, {json_key.name for json_key in changed_keys})
+    changed_keys = [json_key for json_key in json_keys if not json_key.has_current_parquet()]
+    # An outdated digest must not remain if the process is killed.
+    remove_from_listing(folder, {json_key.name for json_key in changed_keys})
     remarks: list[str] = []
     for n_done, json_key in enumerate(json_keys, start=1):
         if json_key in changed_keys:
@@ -76,55 +69,13 @@ def convert_dataset(
                 raise ResultsError(str(error)) from error
             remarks += json_key.rows.remarks
         progress(n_done, len(json_keys))
-    _add_to_listings(folder, [json_key.name for json_key in json_keys])
+    add_to_listing(folder, [json_key.name for json_key in json_keys])
     written_names = tuple(json_key.name for json_key in changed_keys)
     return ConversionReport(
         written_names,
         tuple(json_key.name for json_key in json_keys if json_key.name not in written_names),
         tuple(remarks),
     )
-
-
-def _find_changed_conversions(folder: Path) -> set[str]:
-    """Return the names of converted files that differ from their listing and must be rewritten."""
-    listed_files = {f"{PARQUET_FOLDER}/{name}": listed_file for name, listed_file in read_parquet_files(folder).items()}
-    existing_files = {name: listed_file for name, listed_file in listed_files.items() if (folder / name).is_file()}
-    return {
-        name
-        for name, listed_file in existing_files.items()
-        if is_converted(folder / name) and describe_file(folder / name) != listed_file
-    }
-
-
-def _remove_from_listings(folder: Path, names: Collection[str]) -> None:
-    """Remove files from the listings before they are rewritten.
-
-    Otherwise readers would reject rewritten files as changed if the process is killed.
-    """
-    if not names:
-        return
-    remove_from_listing(folder, {*names, PARQUET_FILES})
-    listed_files = read_parquet_files(folder)
-    remaining_files = {
-        name: listed_file for name, listed_file in listed_files.items() if f"{PARQUET_FOLDER}/{name}" not in names
-    }
-    if remaining_files != listed_files:
-        write_text(folder / PARQUET_FILES, parquet_files_text(remaining_files))
-
-
-def _add_to_listings(folder: Path, names: Iterable[str]) -> None:
-    """Add converted files to the listings; files that an export wrote are listed already."""
-    names = list(names)
-    listed_files = read_parquet_files(folder)
-    paths = {name.removeprefix(f"{PARQUET_FOLDER}/"): folder / name for name in names}
-    new_files = {
-        name: describe_file(path) for name, path in paths.items() if name not in listed_files and is_converted(path)
-    }
-    if new_files:
-        remove_from_listing(folder, {PARQUET_FILES})
-        write_text(folder / PARQUET_FILES, parquet_files_text(listed_files | new_files))
-    parquet_listing = [PARQUET_FILES] if (folder / PARQUET_FILES).is_file() else []
-    add_to_listing(folder, [*names, *parquet_listing])
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,22 +98,12 @@ class _JsonKey:
         return parquet_name(self.rows.dataset, self.rows.key)
 
     def has_current_parquet(self) -> bool:
-        """Return whether the Parquet file exists and was written by an export or from these JSON files."""
+        """Return whether the Parquet file exists and was written by an export or is newer than the JSON files."""
         path = self.rows.files.path / self.name
-        return path.is_file() and (
-            not is_converted(path)
-            or all(
-                has_columns_of(path, measurement) and agrees_with(path, source, measurement)
-                for measurement, source in self.rows.sources.items()
-            )
-        )
+        return path.is_file() and not any(is_outdated(path, source) for source in self.rows.sources.values())
 
     def parquet_file(self) -> ParquetResultFile:
         rows = self.rows
-        sources = {
-            measurement: {"size": source.stat().st_size, "sha256": _hash_source(source)}
-            for measurement, source in rows.sources.items()
-        }
         return ParquetResultFile(
             folder=rows.files.path,
             name=self.name,
@@ -175,7 +116,7 @@ class _JsonKey:
             n_classes=DATASETS[rows.dataset].n_classes if rows.dataset in DATASETS else None,
             units=rows.units,
             row_source=self,
-            metadata={JSON_SOURCES: json.dumps(sources).encode()},
+            metadata={CONVERTED: b"true"},
         )
 
     def iter_batches(self, measurement: str | None) -> Iterator[RowBatch]:
@@ -190,13 +131,3 @@ class _JsonKey:
                 yield RowBatch.of_unit(unit, columns_by_strength)
         except ResultsError as error:
             raise EvaluationError(str(error)) from error
-
-
-def _hash_source(path: Path) -> str:
-    try:
-        return sha256_of(path, MAX_EXPORTED_FILE_BYTES)
-    except IrregularFileError as error:
-        raise ResultsError(
-            f"Converting failed for {path}: expected a regular file of at most "
-            f"{format_bytes(MAX_EXPORTED_FILE_BYTES)}, got {error}. Check the file."
-        ) from error

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import ConfigError, ResultsError, StorageError, one_line
-from robust201.core.files import read_text
-from robust201.reader.file_cache import hash_once
+from robust201.core.files import MAX_EXPORTED_FILE_BYTES, read_text, sha256_of
 from robust201.reader.listings import CHECKSUM_FILE, MAX_LISTING_BYTES, parse_checksums, read_checksums
 from robust201.reader.result_files import IMAGES_FOLDER, PARQUET_FOLDER
 
@@ -70,7 +69,7 @@ def prepare_upload(folder: Path, target: str, page: Path) -> Upload:
         )
     for name, sha256 in listed_digests.items():
         path = folder / name
-        if not path.is_file() or hash_once(path) != sha256:
+        if not path.is_file() or sha256_of(path, MAX_EXPORTED_FILE_BYTES) != sha256:
             raise ResultsError(
                 f"Publishing failed for {path}: the file "
                 f"{f'does not match {CHECKSUM_FILE}' if path.is_file() else 'is missing'}. Export the dataset again; "

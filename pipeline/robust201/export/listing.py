@@ -3,7 +3,7 @@
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from robust201.core.errors import ResultsError
 from robust201.core.files import (
@@ -15,7 +15,6 @@ from robust201.core.files import (
     write_text,
 )
 from robust201.reader.listings import CHECKSUM_FILE, MAX_LISTING_BYTES, REEXPORT, Listing, parse_checksums
-from robust201.reader.result_files import META_FILE, SWEEP_FILE
 
 
 def read_listing(folder: Path) -> Listing:
@@ -80,52 +79,6 @@ def _rewrite_listing(out: Path, digests: Mapping[str, str]) -> None:
     write_text(path, listing_text(digests))
     # The modification time is restored, because readers rehash all files that are newer than the listing.
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
-
-
-def describe_changes(folder: Path, digests: Mapping[Path, str]) -> Iterator[str]:
-    """Yield messages about files that were changed or deleted after the export, or a missing or invalid listing.
-
-    There are no messages for a folder with neither a listing nor `sweep.json`, such as the published dataset.
-
-    Args:
-        folder: the folder.
-        digests: SHA-256 of each JSON result file that was read.
-    """
-    path = folder / CHECKSUM_FILE
-    if not os.path.lexists(path):
-        if (folder / SWEEP_FILE).is_file():
-            yield f"{folder} has no {CHECKSUM_FILE}, which an export writes last, so the export may be incomplete"
-        return
-    try:
-        listing = read_listing(folder)
-    except (OSError, ResultsError):
-        listing = Listing({}, ("no listing",))
-    if listing.has_no_valid_line:
-        yield f"{path} is not a checksum listing, so it is unknown whether the files of {folder} were changed"
-        return
-    listed_digests = listing.digests
-    side_files = {
-        file: sha256_of(file, MAX_EXPORTED_FILE_BYTES)
-        for name in (META_FILE, SWEEP_FILE)
-        if (file := folder / name).is_file()
-    }
-    read_digests = {file.relative_to(folder).as_posix(): digest for file, digest in {**digests, **side_files}.items()}
-    changed_names = [name for name, digest in sorted(read_digests.items()) if listed_digests.get(name) != digest]
-    if changed_names:
-        yield (
-            f"{len(changed_names):,} of {len(read_digests):,} files read from {folder} do not match its "
-            f"{CHECKSUM_FILE}, such as {changed_names[0]}; they were changed after the export, or belong to another "
-            "dataset"
-        )
-    missing_names = [name for name in listed_digests if _is_json_or_metadata(name) and not (folder / name).is_file()]
-    if missing_names:
-        yield f"{len(missing_names):,} JSON files that {path} lists are missing, such as {missing_names[0]}"
-
-
-def _is_json_or_metadata(name: str) -> bool:
-    """Return whether a listed file contains results as JSON, or metadata that is needed to read them."""
-    path = PurePosixPath(name)
-    return name in (META_FILE, SWEEP_FILE) or (len(path.parts) == 2 and ".json" in path.suffixes)
 
 
 def check_listing(folder: Path, listing: Listing) -> Iterator[str]:

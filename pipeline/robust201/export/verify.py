@@ -1,28 +1,28 @@
 """Verification of a results folder: its shards and rows, its missing evaluations, and an export of its results."""
 
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow.parquet as pq
 
-from robust201.analysis.attack_flags import AttackFlag, KeyAndStrength, find_flags
+from robust201.analysis.attack_flags import AttackFlag, find_flags
 from robust201.core.errors import ConfigError, IncompleteError, InputError, ResultsError, StorageError
 from robust201.core.memory import give_back_freed_memory
-from robust201.core.records import ArchitectureId, EvaluationProtocol
+from robust201.core.records import EvaluationProtocol
 from robust201.export.card import CARD_FILE
-from robust201.export.diff import ResultSet, read_result_set
+from robust201.export.diff import read_numbers
 from robust201.export.listing import check_listing, read_listing
 from robust201.export.side_files import VERSIONS_FILE
 from robust201.export.writing import export_dataset
 from robust201.planning.plan import Plan
 from robust201.planning.plan_file import PLAN_FILE, load_plan
 from robust201.reader.json_files import read_object
-from robust201.reader.listings import PARQUET_FILES, REEXPORT, key_of_parquet
+from robust201.reader.listings import REEXPORT, key_of_parquet
 from robust201.reader.parquet_results import is_converted
 from robust201.reader.result_files import (
     MISSING_FILE,
@@ -160,31 +160,24 @@ def verify_results(
 
 
 def find_attack_flags(
-    results: ResultSet, *, n_images: Mapping[str, int], n_classes: Mapping[str, int]
+    numbers: pd.DataFrame, *, n_images: Mapping[str, int], n_classes: Mapping[str, int]
 ) -> tuple[AttackFlag, ...]:
     """Find signs of weak attacks on each dataset whose numbers of images and classes are known.
 
     Args:
-        results: accuracies; different weights of the same architectures are examined separately.
+        numbers: accuracies (see `read_numbers`); different weights of the same architectures are examined separately.
         n_images: number of images by dataset.
         n_classes: number of classes by dataset.
     """
     flags: list[AttackFlag] = []
-    for accuracies_by_evaluation in results.by_weights.values():
-        accuracies_by_dataset: defaultdict[str, dict[KeyAndStrength, dict[ArchitectureId, float]]] = defaultdict(dict)
-        for (dataset, key, strength), accuracies in accuracies_by_evaluation.items():
-            accuracies_by_dataset[dataset][key, strength] = dict(accuracies)
-        for dataset in (
-            known_dataset
-            for known_dataset in accuracies_by_dataset
-            if known_dataset in n_images and known_dataset in n_classes
-        ):
-            flags += find_flags(
-                dataset,
-                accuracies_by_dataset[dataset],
-                n_images=n_images[dataset],
-                n_classes=n_classes[dataset],
-            )
+    for (_, group_name), rows in numbers.groupby(["weights", "dataset"], sort=False):
+        dataset = str(group_name)
+        if dataset in n_images and dataset in n_classes:
+            accuracies = {
+                (str(key), float(str(strength))): dict(zip(group["architecture"], group["value"], strict=True))
+                for (key, strength), group in rows.groupby(["key", "strength"], sort=False)
+            }
+            flags += find_flags(dataset, accuracies, n_images=n_images[dataset], n_classes=n_classes[dataset])
     return tuple(flags)
 
 
@@ -192,7 +185,7 @@ def _find_attack_flags_of_plan(results: Path, plan: Plan) -> tuple[AttackFlag, .
     # Units of measures have columns instead of accuracies.
     n_images = {unit.dataset: unit.n_images for unit in plan.units if not unit.columns}
     return find_attack_flags(
-        read_result_set(results),
+        read_numbers(results),
         n_images=n_images,
         n_classes={name: count for name in n_images if (count := plan.n_classes(name)) is not None},
     )
@@ -287,7 +280,7 @@ def _compare_exports(out: Path, digests: Mapping[str, str], new: Path) -> Iterat
         )
         return
     new_digests = read_listing(new).digests
-    for name in sorted((digests.keys() | new_digests.keys()) - {SWEEP_FILE, CARD_FILE, VERSIONS_FILE, PARQUET_FILES}):
+    for name in sorted((digests.keys() | new_digests.keys()) - {SWEEP_FILE, CARD_FILE, VERSIONS_FILE}):
         if digests.get(name) == new_digests.get(name) or (name not in new_digests and _is_converted(out / name)):
             continue
         if name not in digests or name not in new_digests:

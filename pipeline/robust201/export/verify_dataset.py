@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from robust201.analysis.attack_flags import AttackFlag
 from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.records import Unit
-from robust201.export.diff import read_result_set
+from robust201.export.diff import read_numbers
 from robust201.export.key_rows import KeyRows, json_files_of, possible_measurements, read_recorded_facts
 from robust201.export.listing import check_listing, read_listing
 from robust201.export.verify import find_attack_flags
@@ -92,6 +92,8 @@ def verify_dataset(
         problems += check_listing(folder, listing)
     elif (folder / SWEEP_FILE).is_file():
         remarks.append(f"{folder} has no {CHECKSUM_FILE}, which exports contain, so the export may be incomplete")
+    if problems:  # a damaged file is not opened, because decoding it could end the process
+        return DatasetVerdict(tuple(problems), tuple(remarks), 0, n_listed, None, None)
     try:
         dataset = RobustnessDataset(folder)
         all_key_rows = list(_iter_key_rows(dataset, has_listing=n_listed is not None))
@@ -189,7 +191,7 @@ def _describe_absent_keys(dataset: RobustnessDataset, present_keys: Collection[t
 
 def _find_attack_flags_of_dataset(dataset: RobustnessDataset) -> tuple[AttackFlag, ...]:
     return find_attack_flags(
-        read_result_set(dataset.path),
+        read_numbers(dataset.path),
         n_images={name: read_recorded_facts(dataset.sweep, name, "clean").n_images for name in dataset.data},
         n_classes={name: DATASETS[name].n_classes for name in dataset.data if name in DATASETS},
     )

@@ -37,8 +37,7 @@ from robust201.export.side_files import side_file_texts, weight_hashes
 from robust201.export.written_file import parse_choice
 from robust201.images import DATASETS
 from robust201.planning.plan import Plan
-from robust201.reader.listings import CHECKSUM_FILE, PARQUET_FILES, parquet_files_text
-from robust201.reader.parquet_results import describe_file
+from robust201.reader.listings import CHECKSUM_FILE
 from robust201.reader.result_files import PARQUET_FOLDER, images_name
 from robust201.shards import Inventory, RowSelection, ShardStore
 from robust201.tasks.columns import COLUMNS, PREDICTIONS, count_numbers, fields_of
@@ -149,13 +148,8 @@ def export_dataset(
     hashes = weight_hashes(unit for group in groups for unit in group.units)
     provenances = store.check_rows(inventory)
     side_files = side_file_texts(plan, groups, protocol_counts, file_format, provenances=provenances, weights=hashes)
-    parquet_names = [
-        file_format.file_name(group, content) for group, content in result_files if content == PARQUET_FOLDER
-    ]
-    listings = [PARQUET_FILES] if parquet_names else []
     planned_names = {
         *side_files,
-        *listings,
         CARD_FILE,
         *result_names,
         *map(images_name, images),
@@ -186,11 +180,6 @@ def export_dataset(
             unevaluated_keys=_find_unevaluated_keys(plan, groups),
         )
         folder.write(CARD_FILE, card_text(facts))
-        if parquet_names:
-            parquet_listing = {
-                name.removeprefix(f"{PARQUET_FOLDER}/"): describe_file(folder.staging / name) for name in parquet_names
-            }
-            folder.write(PARQUET_FILES, parquet_files_text(parquet_listing))
         removed_names = folder.close()
     return ExportReport(
         out=out,

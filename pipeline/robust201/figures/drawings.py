@@ -405,22 +405,6 @@ def intervals(base: alt.Chart, y: alt.Y, columns: tuple[str, str], cap: float) -
     ]
 
 
-def effects(rows: pd.DataFrame, layout: Layout, edges: Sequence[str], colours: Mapping[str, str]) -> alt.LayerChart:
-    """Draw the effect of each operation on each edge, in percentage points, with its interval."""
-    y = alt.Y("effect:Q", axis=alt.Axis(title="percentage points", grid=True))
-    x = category_axis(layout, "edge", edges, None, type="band", paddingInner=0.25)
-    x["axis"]["ticks"] = False
-    shift = alt.XOffset("operation:N", scale=alt.Scale(domain=list(colours)), sort=None)
-    base = alt.Chart(rows.round(3)).encode(x=x, xOffset=shift)
-    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
-    legend = alt.Legend(orient="top", direction="horizontal", title=None, symbolType="square")
-    fill = alt.Fill("operation:N", scale=scale, legend=legend, sort=None)
-    tooltip = _tooltip(edge="edge", operation="operation", effect="effect|+.2f", low="low|+.2f", high="high|+.2f")
-    zero = alt.Chart(pd.DataFrame({"zero": [0.0]})).mark_rule().encode(y=_with_field(y, "zero"))
-    dots = base.mark_point(size=12, stroke=INK, strokeWidth=0.4).encode(y=y, fill=fill, tooltip=tooltip)
-    return layered([zero, *intervals(base, y, ("low", "high"), 3), dots], 105)
-
-
 # ---- 7: the operations of several cells ----------------------------------------------------------------------------
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from robust201.analysis import design
 from robust201.analysis.class_summaries import CLASS_CONFIDENCES, CONFIDENCES
 from robust201.analysis.dataset_results import ADVERSARIAL, SCORE_KINDS, SCORES, DatasetResults, quartiles
 from robust201.analysis.labels import column_label, dataset_label, key_label, measure_label, strength_label
@@ -50,6 +49,9 @@ MAX_TOP_CELLS = 20
 
 FAR_STRENGTH = 4.0
 """The largest strength is far from the others if it is more than this many times the second largest."""
+
+SHOWN_CLASS = 0
+"""Class in the figure of the confidences in a single class."""
 
 ALL_CELLS = "all evaluated cells"
 
@@ -123,23 +125,6 @@ def accuracy_by_kernel_parameters(results: DatasetResults) -> pd.DataFrame:
     return boxes.assign(
         **dict(zip(("mean", "mean_low", "mean_high"), np.array(intervals, np.float64).reshape(-1, 3).T, strict=True))
     )
-
-
-def effects_by_score(results: DatasetResults) -> pd.DataFrame:
-    """Compute how each operation on each edge affects the scores, over all cells of the space.
-
-    Returns:
-        One row per edge, operation and score: `score` (a key of `SCORES`), `edge`, `operation`, `mean`, `effect`, `low`
-        and `high` (see `design.Effects`). Scores that an isomorphism class lacks are left out.
-    """
-    columns = ["score", "edge", "operation", "mean", "effect", "low", "high"]
-    scores = results.scores if results.space is not None else pd.DataFrame()
-    frames = [
-        design.operation_effects(results, scores[score]).operations.assign(score=str(score))[columns]
-        for score in scores
-        if not len(design.classes_without_accuracy(results, scores[score]))
-    ]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
 
 def box_range(boxes: pd.DataFrame) -> tuple[float, float]:
@@ -351,13 +336,13 @@ def class_confidences(results: DatasetResults) -> pd.DataFrame:
 
 
 def one_class_confidence(results: DatasetResults) -> pd.DataFrame:
-    """Summarise the confidences in one class (`DatasetResults.shown_class`) over the architectures.
+    """Summarise the confidences in one class, `SHOWN_CLASS`, over the architectures.
 
     Returns:
         Rows as in `class_confidences`, at all strengths.
     """
     rows = results.confidences
-    return rows[rows["class"] == results.shown_class].reset_index(drop=True)
+    return rows[rows["class"] == SHOWN_CLASS].reset_index(drop=True)
 
 
 def curves_of_key(frame: pd.DataFrame, key: str, results: DatasetResults) -> pd.DataFrame:

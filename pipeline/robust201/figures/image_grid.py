@@ -2,8 +2,7 @@
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import altair as alt
@@ -12,14 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from PIL import Image
 
-from robust201.analysis.labels import key_label
-from robust201.core.files import atomic_write
 from robust201.figures.panels import FONT, POINTS_PER_INCH, SMALL_SIZE, Chart
-from robust201.figures.vega_files import convert_svg, draw_svg
 from robust201.spaces.cell_space import INK, PAPER
-
-FIGURE_WIDTH = 7.2
-"""Width of a sheet of images, in inches."""
 
 _LINE_HEIGHT = 11.0
 """Height of a line of text, in points."""
@@ -111,24 +104,3 @@ def change_to_image(change: NDArray[np.float32], max_change: float) -> NDArray[n
     """
     scaled_change: NDArray[np.float32] = np.clip(0.5 + change / (2 * max(max_change, 1e-9)), 0, 1)
     return scaled_change
-
-
-def draw_corruptions(clean: NDArray[np.float32], corrupted: Mapping[str, NDArray[np.float32]]) -> alt.LayerChart:
-    """Draw one image under corruptions, one row per key, one column per severity, as in the dataset paper's figure 18.
-
-    Args:
-        clean: (3, H, W) pixels in [0, 1].
-        corrupted: (5, 3, H, W) pixels at severities 1 to 5, by key.
-    """
-    rows = [[Tile(image) for image in (clean, *severities)] for severities in corrupted.values()]
-    columns = ["clean", *(f"severity {severity}" for severity in range(1, 6))]
-    return draw_image_grid(
-        rows, column_labels=columns, row_labels=[key_label(key) for key in corrupted], width=FIGURE_WIDTH
-    )
-
-
-def save_figure(figure: alt.LayerChart, path: Path) -> Path:
-    """Write a sheet in the format given by the path's suffix; equal sheets have equal bytes."""
-    with atomic_write(path) as stream:
-        stream.write(convert_svg(draw_svg(figure.to_dict(validate=False)), path.suffix.lstrip(".")))
-    return path

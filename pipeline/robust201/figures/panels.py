@@ -93,7 +93,7 @@ def count_columns(n: int, width: float, min_width: float) -> int:
 
 
 def specify_file(
-    figure: Figure, width: float, axes_width: float, background: str, *, notes: Sequence[str] = (), title: str = ""
+    figure: Figure, width: float, axes_width: float, background: str, *, notes: Sequence[str] = ()
 ) -> Spec:
     """Return the Vega-Lite specification of a file.
 
@@ -103,7 +103,6 @@ def specify_file(
         axes_width: width of the axes' labels.
         background: colour of the background.
         notes: text below the figure.
-        title: text above the figure.
     """
     bodies = []
     for part in (figure.above, figure):
@@ -117,9 +116,6 @@ def specify_file(
         spec["title"] = below | {"text": figure.label, "fontSize": TEXT_SIZE, "subtitle": note_lines}
     elif note_lines:
         spec["title"] = below | {"text": note_lines, "fontSize": NUMBER_SIZE}
-    if title:
-        above = {"text": title.split("\n"), "fontWeight": "bold", "anchor": "middle", "frame": "bounds", "offset": 6}
-        spec["vconcat"][0]["title"] = above
     spec["config"]["aria"] = False  # accessibility labels of all marks would double the size of a file
     _wrap_legends(spec, width)
     return spec

@@ -6,20 +6,17 @@ from pathlib import Path
 
 import pandas as pd
 
-from robust201.analysis.dataset_results import MEANS, OVER_EVALUATIONS, DatasetResults, choose_results, read_results
+from robust201.analysis.dataset_results import MEAN_NOTE, DatasetResults, choose_results, read_results
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, ResultsError, did_you_mean
 from robust201.core.files import atomic_write, check_output_file
 from robust201.figures.formats import DRAWN_FORMATS, parse_width
-from robust201.figures.panels import POINTS_PER_INCH, TITLE_SIZE, text_width
 from robust201.figures.table import FIGURES, FigureDefinition, find_figure
 from robust201.reader.dataset import RobustnessDataset
 
 CSV = "csv"
 
 _MEASURES_FIGURE = "measure-correlations"
-
-_CLASS_FIGURE = "one-class-confidence"
 
 FIGURE_FORMATS = (*DRAWN_FORMATS, CSV)
 
@@ -32,9 +29,6 @@ def save_plots(
     data: str | None = None,
     file_format: str = "png",
     width: str | float = "page",
-    title: bool = False,
-    mean: str = OVER_EVALUATIONS,
-    shown_class: int = 0,
 ) -> list[Path]:
     """Save all figures for which there are enough results.
 
@@ -48,9 +42,6 @@ def save_plots(
         data: name of the dataset to draw; None draws all datasets, and the figures across datasets.
         file_format: one of `FIGURE_FORMATS`.
         width: see `parse_width`.
-        title: whether to draw a title above each figure.
-        mean: weighting of keys and strengths in means, a key of `dataset_results.MEANS`.
-        shown_class: number of the class that `one-class-confidence` shows.
 
     Returns:
         The paths ``<dataset>-<figure>.<format>``, and ``<figure>.<format>`` for figures across datasets.
@@ -62,16 +53,15 @@ def save_plots(
         )
     inches = parse_width(width)
     definitions = list(FIGURES.values()) if figures is None else [find_figure(name) for name in figures]
-    all_results = read_results(dataset.select(), mean=mean)
+    all_results = read_results(dataset.select())
     selected_results = all_results if data is None else [choose_results(all_results, data, dataset.path)]
-    selected_results = [_select_shown_class(results, shown_class) for results in selected_results]
     drawings = [
         (results, figure, out / f"{stem}.{file_format}")
         for results, figure, stem in _list_drawings(selected_results, definitions, data is None)
     ]
     for _, _, path in drawings:
         check_output_file(path)
-    paths = [path for results, figure, path in drawings if _write_figure(results, figure, path, inches, title)]
+    paths = [path for results, figure, path in drawings if _write_figure(results, figure, path, inches)]
     if not paths:
         requirements = "; ".join(sorted({f"{figure.name} needs {figure.requirement}" for figure in definitions}))
         raise ResultsError(
@@ -88,10 +78,7 @@ def save_plot(
     *,
     data: str | None = None,
     width: str | float = "page",
-    title: bool = False,
-    mean: str = OVER_EVALUATIONS,
     measures: Sequence[RobustnessDataset] = (),
-    shown_class: int | None = None,
 ) -> Path:
     """Save one figure; see `save_plots`.
 
@@ -104,10 +91,6 @@ def save_plot(
             f"Drawing {name} failed for {len(measures)} folders of measures: only {_MEASURES_FIGURE} shows measures of "
             "several folders. Remove --measures."
         )
-    if shown_class is not None and name != _CLASS_FIGURE:
-        raise ConfigError(
-            f"Drawing {name} failed for class {shown_class}: only {_CLASS_FIGURE} shows a single class. Remove --class."
-        )
     if out.suffix.lstrip(".") not in FIGURE_FORMATS:
         raise ConfigError(
             f"Drawing {name} failed for {out}: the file name must end in .{', .'.join(FIGURE_FORMATS)}. Choose "
@@ -115,7 +98,7 @@ def save_plot(
         )
     inches = parse_width(width)
     check_output_file(out)
-    all_results = read_results(dataset.select(), mean=mean)
+    all_results = read_results(dataset.select())
     if figure.is_across_datasets and data is not None:
         raise ConfigError(
             f"Drawing {name} failed for dataset {data!r}: this figure shows all datasets together. Remove --data."
@@ -123,25 +106,14 @@ def save_plot(
     results = (
         all_results[0] if figure.is_across_datasets and all_results else choose_results(all_results, data, dataset.path)
     )
-    results = _select_shown_class(replace(results, measure_folders=measures), shown_class or 0)
-    if not _write_figure(results, figure, out, inches, title):
+    results = replace(results, measure_folders=measures)
+    if not _write_figure(results, figure, out, inches):
         subject_prefix = "" if figure.is_across_datasets else f"{results.name} of "
         raise ResultsError(
             f"Drawing {name} failed for {subject_prefix}{dataset.path}: the figure needs {figure.requirement}, but the "
             f"dataset has results of {_describe_results(results)}. {_suggest_remedy(figure, results)}"
         )
     return out
-
-
-def _select_shown_class(results: DatasetResults, class_number: int) -> DatasetResults:
-    n_classes = results.n_classes
-    if class_number < 0 or (n_classes is not None and class_number >= n_classes):
-        valid_numbers = "a number of at least 0" if n_classes is None else f"a number from 0 to {n_classes - 1}"
-        raise ConfigError(
-            f"Drawing {_CLASS_FIGURE} failed for class {class_number} of {results.name}: expected {valid_numbers}. "
-            "Correct --class."
-        )
-    return replace(results, shown_class=class_number)
 
 
 def _suggest_remedy(figure: FigureDefinition, results: DatasetResults) -> str:
@@ -175,9 +147,7 @@ def _describe_results(results: DatasetResults) -> str:
     return f"{n_architectures:,} architecture{'' if n_architectures == 1 else 's'} under {', '.join(keys)}"
 
 
-def _write_figure(
-    results: DatasetResults, figure: FigureDefinition, path: Path, width: float, with_title: bool
-) -> bool:
+def _write_figure(results: DatasetResults, figure: FigureDefinition, path: Path, width: float) -> bool:
     """Write a figure to a file, or return False if the results do not suffice."""
     from robust201.figures.vega_files import draw_file
 
@@ -189,19 +159,8 @@ def _write_figure(
         # Heat maps have named rows, so their index is written; a RangeIndex has no meaning.
         write_csv(path, frame, index=not isinstance(frame.index, pd.RangeIndex))
         return True
-    notes = (MEANS[results.mean],) if figure.shows_means else ()
-    title = _make_title(figure, results, width) if with_title else ""
-    content = draw_file(figure.specify(frame, results), width, format_name, notes=notes, title=title)
+    notes = (MEAN_NOTE,) if figure.shows_means else ()
+    content = draw_file(figure.specify(frame, results), width, format_name, notes=notes)
     with atomic_write(path) as stream:
         stream.write(content)
     return True
-
-
-def _make_title(figure: FigureDefinition, results: DatasetResults, width: float) -> str:
-    subject = (
-        ", ".join(other_results.label for other_results in results.folder)
-        if figure.is_across_datasets
-        else f"{results.label}, {results.extent}"
-    )
-    title = f"{figure.title}: {subject}"
-    return title if text_width(len(title), TITLE_SIZE + 1) <= POINTS_PER_INCH * width else f"{figure.title}\n{subject}"

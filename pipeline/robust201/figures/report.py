@@ -61,27 +61,22 @@ def summary_table(dataset: RobustnessDataset) -> list[SummaryRow]:
     return [row for results in read_results(dataset) for row in _summarise(results)]
 
 
-def write_report(
-    dataset: RobustnessDataset, out: Path, *, mean: str = "over-evaluations", epsilon: str | None = None
-) -> Path:
+def write_report(dataset: RobustnessDataset, out: Path) -> Path:
     """Write one HTML file with the networks, the figures and the numbers of every dataset. The page works offline.
 
     Args:
         dataset: the results.
         out: file to write.
-        mean: weighting of keys and strengths in means, a key of `dataset_results.MEANS`.
-        epsilon: epsilon of the attacks in the table of networks (see `choose_evaluations_at_epsilon`).
     """
     check_output_file(out)
     import vl_convert
 
-    from robust201.analysis.chosen_epsilon import choose_evaluations_at_epsilon
-    from robust201.analysis.dataset_results import MEANS, read_results
+    from robust201.analysis.dataset_results import MEAN_NOTE, read_results
     from robust201.analysis.leaderboard import make_leaderboard
     from robust201.figures.page_data import MISSING, RESOLUTION, pack_results, pack_space
 
     dataset = dataset.select()
-    all_results = read_results(dataset, mean=mean)
+    all_results = read_results(dataset)
     if not all_results:
         raise ResultsError(
             f"Writing a report failed for {dataset.path}: it has no accuracies. Export a key such as clean, "
@@ -90,7 +85,7 @@ def write_report(
     space = dataset.files.space
     networks_noun = "networks" if space is None else space.title
     title = f"Robustness of {networks_noun}: {', '.join(results.name for results in all_results)}"
-    boards = [make_leaderboard(results, choose_evaluations_at_epsilon(results, epsilon)) for results in all_results]
+    boards = [make_leaderboard(results) for results in all_results]
     page_data = {
         "space": None if space is None else pack_space(space),
         "datasets": [pack_results(results, board) for results, board in zip(all_results, boards, strict=True)],
@@ -109,7 +104,7 @@ def write_report(
             dataset_options="".join(f"<option>{html.escape(results.name)}</option>" for results in all_results),
             answer=_best_networks_section(boards),
             overview=_overview_section(dataset, all_results),
-            means=html.escape(MEANS[mean]),
+            means=html.escape(MEAN_NOTE),
             sections="\n".join(_dataset_section(results) for results in all_results),
             across=_across_section(all_results),
             citation=html.escape(f"{PAPER_BIBTEX}\n\n{software_bibtex(__version__)}"),
@@ -285,7 +280,7 @@ def _figure_block(figure: "FigureDefinition", frame: "pd.DataFrame", results: "D
     title = html.escape(figure.title)
     return (
         f'<figure id="{identifier}" data-figure="{html.escape(figure.name)}"><h3>{title}</h3>'
-        f'<figcaption id="{identifier}-caption">{html.escape(figure.describe(results).replace("`", ""))}</figcaption>'
+        f'<figcaption id="{identifier}-caption">{html.escape(figure.description.replace("`", ""))}</figcaption>'
         f'<div class="chart" role="img" aria-label="{title}" aria-describedby="{identifier}-caption"></div>'
         f'<script type="application/json">{content}</script></figure>'
     )

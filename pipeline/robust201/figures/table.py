@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from robust201.analysis.dataset_results import MEANS, DatasetResults
+from robust201.analysis.dataset_results import MEAN_NOTE, DatasetResults
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.figures import figure_data, variants
 from robust201.figures.palette import MAX_NAMED_NETWORKS
@@ -63,9 +63,10 @@ class FigureDefinition(NamedTuple):
         minimum = f", and at least {self.min_networks} networks" if self.min_networks > 1 else ""
         return f"{self.required_results}{minimum}"
 
-    def describe(self, results: DatasetResults) -> str:
-        """Return the caption, with the weighting of means and the paper's corresponding figures."""
-        weighting_note = f" {MEANS[results.mean]}" if self.shows_means else ""
+    @property
+    def description(self) -> str:
+        """Caption, with the weighting of means and the paper's corresponding figures."""
+        weighting_note = f" {MEAN_NOTE}" if self.shows_means else ""
         source_note = f" After {self.source} of Jung et al., ICLR 2023." if self.source else ""
         return f"{self.caption}{weighting_note}{source_note}"
 
@@ -197,7 +198,7 @@ FIGURES: dict[str, FigureDefinition] = {
         FigureDefinition(
             "one-class-confidence",
             "Confidence in one class",
-            "Mean confidence of an architecture in a single class (class 0, or the class of `robust201 plot --class`) "
+            "Mean confidence of an architecture in a single class (class 0) "
             "at all strengths, over the images of this class and over the images that are predicted as this class: "
             "median over architectures, and range between the quartiles. If few images under an attack are predicted "
             "as this class, the confidence over them is based on these few.",
@@ -263,18 +264,6 @@ FIGURES: dict[str, FigureDefinition] = {
             "a measure, such as `jacobian`, and an accuracy of at least eight architectures",
             figure_data.measure_correlations,
             variants.draw_measure_correlations,
-        ),
-        FigureDefinition(
-            "operation-effects",
-            "What each operation adds on each edge",
-            "Mean accuracy of all cells that have an operation on an edge, minus the mean over all cells of the space, "
-            "in percentage points. Each cell has the accuracy of its isomorphism class. Lines span 95% intervals from "
-            "a bootstrap over classes.",
-            "",
-            "architectures that are cells, and an accuracy of all isomorphism classes",
-            figure_data.effects_by_score,
-            variants.draw_operation_effects,
-            shows_means=True,
         ),
         FigureDefinition(
             "top-cells",

@@ -201,7 +201,7 @@ def draw_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 def draw_one_class_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw median confidences in one class with their quartiles (see `one_class_confidence`)."""
     colours = dict(zip(CLASS_CONFIDENCES, palette.CLASS_CONFIDENCE_COLOURS, strict=True))
-    number = results.shown_class
+    number = figure_data.SHOWN_CLASS
     name = "".join(results.class_names(results.n_classes or 0)[number : number + 1])
     subject = f"class {number} ({name})" if name not in ("", str(number)) else f"class {number}"
     return _confidence_curves(frame, results, colours, f"confidence in {subject}, over the", [])
@@ -345,22 +345,6 @@ def draw_measure_correlations(frame: pd.DataFrame, results: DatasetResults) -> F
         return chart.properties(width=width * tau.shape[1])
 
     return Figure([Panel((), draw)], _ONE_PER_ROW, MAP_WIDTH)
-
-
-def draw_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw each operation's effect on each edge with its interval (see `effects_by_score`), one panel per score."""
-    space = results.cell_space
-    panels = []
-    for score, rows in frame.groupby("score", sort=False):
-        percentages = rows.assign(**{name: 100 * rows[name] for name in ("effect", "low", "high")})
-        percentages = percentages[["edge", "operation", "effect", "low", "high"]]
-        draw = partial(_draw_effects, rows=percentages, space=space)
-        panels.append(Panel((f"{SCORES[str(score)]} accuracy",), draw))
-    return Figure(panels, _ONE_PER_ROW, MAP_WIDTH)
-
-
-def _draw_effects(layout: Layout, rows: pd.DataFrame, space: CellSpace) -> Chart:
-    return drawings.effects(rows, layout, space.edge_labels, _operation_colours(space))
 
 
 def _operation_colours(space: CellSpace) -> dict[str, str]:

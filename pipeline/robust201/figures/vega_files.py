@@ -25,7 +25,7 @@ _REFERENCE = re.compile(r"""( id="|url\(#)([^")]+)("|\))""")
 _POSITION = re.compile(r'transform="translate\(([-\d.]+),([-\d.]+)\)"')
 
 
-def draw_file(figure: Figure, width: float, file_format: str, *, notes: Sequence[str] = (), title: str = "") -> bytes:
+def draw_file(figure: Figure, width: float, file_format: str, *, notes: Sequence[str] = ()) -> bytes:
     """Draw a figure and return the file's bytes; equal figures give equal bytes.
 
     Args:
@@ -33,12 +33,11 @@ def draw_file(figure: Figure, width: float, file_format: str, *, notes: Sequence
         width: width of the file, in inches.
         file_format: ``svg``, ``pdf`` or ``png``.
         notes: text below the figure.
-        title: text above the figure.
     """
     width_in_points = POINTS_PER_INCH * width
     axes_width = 45.0
     for _ in range(2):  # the width of the axes' labels is only known once they are drawn
-        svg = draw_svg(specify_file(figure, width_in_points, axes_width, PAPER, notes=notes, title=title))
+        svg = draw_svg(specify_file(figure, width_in_points, axes_width, PAPER, notes=notes))
         excess_width = _read_size(svg)[0] - width_in_points
         if abs(excess_width) < 1:
             break

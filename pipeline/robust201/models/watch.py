@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
-from robust201.models.model import Model, Objective, WindowModel, WindowSearch
+from robust201.models.model import Model, Objective, SizedModel, WindowModel, WindowSearch
 
 NOT_FINITE_ADVICE = (
     "Add a small constant below square roots and logarithms, and to norms and standard deviations that the network "
@@ -62,7 +63,10 @@ class Watch:
             is_defined: (B,) whether the objective's gradient with respect to the logits is finite. If it is not, the
                 attack's objective is at fault, not the network. None means that all are finite.
         """
-        if not len(pixels) or is_transformed():
+        if is_transformed():
+            self._count_transformed(pixels, logits if gradient is None else gradient, is_defined)
+            return
+        if not len(pixels):
             return
         pixels = pixels.detach()
         is_fault = ~_have_finite_rows(logits)
@@ -77,6 +81,15 @@ class Watch:
             self._first_image = torch.where(self._n_faults > 0, self._first_image, candidate)
         self._n_faults = self._n_faults + is_fault.sum()
 
+    def _count_transformed(self, pixels: torch.Tensor, values: torch.Tensor, is_defined: torch.Tensor | None) -> None:
+        """Count a pass inside a transform of `torch.func`, whose tensors have other axes and must not be kept."""
+        tensors = [_unwrap(tensor) for tensor in (values, pixels, is_defined) if tensor is not None]
+        with temporarily_clear_interpreter_stack():
+            is_finite, *conditions = [
+                tensor.isfinite().all() if tensor.is_floating_point() else tensor.all() for tensor in tensors
+            ]
+            self._n_faults = self._n_faults + (~is_finite & torch.stack(conditions).all())
+
     def observe(self, compute: Callable[[torch.Tensor], torch.Tensor], pixels: torch.Tensor) -> torch.Tensor:
         """Call a differentiable function from pixels to logits; record its logits now and its gradients when computed.
 
@@ -84,8 +97,6 @@ class Watch:
             compute: (B, C, H, W) → (B, C).
             pixels: (B, C, H, W).
         """
-        if is_transformed():  # tensors inside a transform must not be kept beyond it
-            return compute(pixels)
         if not (torch.is_grad_enabled() and pixels.requires_grad):
             logits = compute(pixels)
             self.record(pixels, logits)
@@ -114,8 +125,8 @@ class Watch:
             labels: (N,) int64.
             numbers: (N,) numbers of the images.
         """
-        assert self._first_image is not None  # noqa: S101 - there was a fault
-        is_in_gradient = bool(model.logits(self._first_image).isfinite().all())
+        first_image = images[:1] if self._first_image is None else self._first_image
+        is_in_gradient = bool(model.logits(first_image).isfinite().all())
         is_fault = ~torch.cat(
             [
                 # Logits need no gradient, which the network may lack.
@@ -125,13 +136,13 @@ class Watch:
         )
         faulty_numbers = numbers[is_fault.cpu().numpy()].tolist()
         if faulty_numbers:
-            place = f"for {name_images(faulty_numbers)}"
+            place = name_images(faulty_numbers)
         else:
-            distances = (images - self._first_image).flatten(1).norm(dim=1)
-            place = f"for a perturbed image, the nearest to {name_images([int(numbers[int(distances.argmin())])])}"
+            distances = (images - first_image).flatten(1).norm(dim=1)
+            place = f"a perturbed image, the nearest to {name_images([int(numbers[int(distances.argmin())])])}"
         return (
-            f"the network's {'gradient is' if is_in_gradient else 'logits are'} NaN or infinite {place}. An attack "
-            f"cannot move such an image, so the network would look robust. {NOT_FINITE_ADVICE}"
+            f"the network's {'gradient is' if is_in_gradient else 'logits are'} NaN or infinite for {place}. "
+            f"{NOT_FINITE_ADVICE}"
         )
 
 
@@ -146,6 +157,13 @@ def _have_finite_rows(values: torch.Tensor) -> torch.Tensor:
     return values.detach().flatten(1).sum(dim=1, dtype=torch.float64).isfinite()
 
 
+def _unwrap(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor that a tensor inside transforms of `torch.func` contains."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor.detach()
+
+
 def _call_on_gradient(tensor: torch.Tensor, function: Callable[[torch.Tensor], None]) -> None:
     """Call a function with each gradient of a tensor that autograd computes."""
     tensor.register_hook(function)  # type: ignore[no-untyped-call]
@@ -154,9 +172,10 @@ def _call_on_gradient(tensor: torch.Tensor, function: Callable[[torch.Tensor], N
 class WatchedModel:
     """`Model` that passes on the results of another model, and records those that are not finite."""
 
-    def __init__(self, model: Model, watch: Watch) -> None:
+    def __init__(self, model: SizedModel, watch: Watch) -> None:
         self._model = model
         self._watch = watch
+        self.batch_sizes = model.batch_sizes
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
         logits = self._model.logits(pixels)

@@ -8,6 +8,7 @@ from robust201.images.specs import UNKNOWN_COUNT
 from robust201.planning.config import SpaceFile, SweepConfig
 from robust201.planning.input_facts import InputFacts
 from robust201.planning.training_config import TrainingConfig
+from robust201.planning.user_tasks import UserTaskParameters
 
 _MAX_SHOWN_KEYS = 3
 
@@ -81,3 +82,8 @@ def _find_doubtful_parameters(config: SweepConfig) -> Iterator[SweepWarning]:
     for key, parameters in config.parameters.items():
         for caution in parameters.cautions:
             yield SweepWarning(f"keys.{key}.{caution.field}: {caution.problem}", caution.remedy)
+        if isinstance(parameters, UserTaskParameters) and parameters.kind == "attack" and parameters.passes is None:
+            yield SweepWarning(
+                f"keys.{key}.passes: not set, so times are estimated as if the attack made one pass per image",
+                "Set it to the number of forward passes, with three for each gradient.",
+            )

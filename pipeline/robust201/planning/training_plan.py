@@ -14,7 +14,6 @@ from robust201.planning.training_inputs import Hashes, TrainingInputs, count_epo
 from robust201.spaces.base import Space
 from robust201.training.identity import hash_training
 from robust201.training.recipes import Recipe
-from robust201.weights.finished_snapshots import FinishedSnapshots
 from robust201.weights.manifest import CheckpointRecord
 from robust201.weights.store import CheckpointStore
 
@@ -76,10 +75,6 @@ class PlannedTraining:
     def states_folder(self, config: TrainingConfig) -> Path:
         """Return the folder of the training's saved states."""
         return config.results / "states" / self.id[:32]
-
-    def finished_snapshot_name(self, step: int) -> str:
-        """Return the name of a snapshot in `finished_snapshots`."""
-        return f"{self.id[:32]}-{step:09d}"
 
 
 @dataclass(frozen=True)
@@ -143,11 +138,6 @@ class TrainingWork:
 def saved_states(config: TrainingConfig) -> frozenset[Path]:
     """Return the saved states of all unfinished training runs; a new file means progress."""
     return frozenset((config.results / "states").glob("*/step-*.safetensors"))
-
-
-def finished_snapshots(config: TrainingConfig) -> FinishedSnapshots:
-    """Return the record of snapshots that workers have stored, which the manifest may not list yet."""
-    return FinishedSnapshots(config.results / "finished")
 
 
 def step_macs(config: TrainingConfig, space: Space, training: Training) -> float:

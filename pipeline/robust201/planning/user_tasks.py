@@ -46,8 +46,9 @@ class UserTaskParameters(Parameters):
     """Attacks only: strengths at which the function is called (field `strengths` in the YAML)."""
     columns: tuple[Annotated[str, Field(pattern=r"^[a-z]\w*$")], ...] = ()
     """Measures only: names of the numbers that the function returns."""
-    passes: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """Cost of one image at one strength, in forward passes; used for estimates."""
+    passes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Cost of one image at one strength, in forward passes; used for estimates. By default, a sweep assumes one pass,
+    and `evaluate` counts the passes of an attack on a few images."""
     split: Split = "test"
     """Measures only: split of the images."""
     images: PositiveInt | None = None
@@ -128,7 +129,7 @@ class UserTaskParameters(Parameters):
             kind=self.kind,
             model=type(self),
             module="",
-            passes=lambda parameters, _n_classes: parameters.passes,
+            passes=lambda parameters, _n_classes: parameters.passes or 1.0,
             constraint=None if self.norm is None else CONSTRAINTS[self.norm],
             columns=self.columns,
             function=UserFunction(self.file, self.function_name),

@@ -8,7 +8,6 @@ measures and results of other spaces, and returns results as a pandas DataFrame.
 
 import copy
 import operator
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
@@ -100,7 +99,7 @@ class RobustnessDataset:
         Args:
             path: the folder that contains meta.json and a folder for each dataset.
             others: further folders. Each evaluation (dataset, key, measurement, architecture, strength) is read from
-                the first folder that has it (see `sources`).
+                the first folder that has it.
             weights: name of the weights whose results are read by default; only needed if there are several.
 
         Raises:
@@ -375,19 +374,6 @@ class RobustnessDataset:
 
         return make_images_frame(self.files, as_name(dataset, "dataset"))
 
-    def sources(self) -> "pd.DataFrame":
-        """Return the folders from which results are read, which is useful if several folders were opened.
-
-        Returns:
-            One row per dataset, key and folder from which results are read: `dataset`, `key`, `strengths` (a tuple,
-            ascending), `architectures` (number of evaluated architectures) and `folder`. Only the first available
-            measurement is considered, which is accuracy if there are accuracies.
-        """
-        from robust201.reader.frames import list_sources
-
-        return list_sources(self.files, self.data, self.keys_all)
-
-    @overload
     def rank(
         self,
         dataset: str,
@@ -398,34 +384,10 @@ class RobustnessDataset:
         lowest_first: bool = False,
         isomorphs: bool = False,
         weights: str | None = None,
-        ties: None = None,
-    ) -> "pd.Series[int]": ...
-
-    @overload
-    def rank(
-        self,
-        dataset: str,
-        key: str,
-        strength: float | None = None,
-        *,
-        isomorphs: bool = False,
-        weights: str | None = None,
-        ties: float,
-    ) -> "pd.DataFrame": ...
-
-    def rank(
-        self,
-        dataset: str,
-        key: str,
-        strength: float | None = None,
-        *,
-        measure: str = "accuracy",
-        lowest_first: bool = False,
-        isomorphs: bool = False,
-        weights: str | None = None,
-        ties: float | None = None,
-    ) -> "pd.Series[int] | pd.DataFrame":
+    ) -> "pd.Series[int]":
         """Rank architectures by accuracy or by another measurement.
+
+        `analysis.leaderboard.make_leaderboard` ranks by accuracies with intervals and ties.
 
         Args:
             dataset: name of the dataset.
@@ -435,61 +397,24 @@ class RobustnessDataset:
             lowest_first: whether the lowest value has rank 1 instead of the highest.
             isomorphs: whether to include all architectures of an evaluated isomorphism class.
             weights: name of the weights.
-            ties: significance level, such as 0.05, at which architectures are compared with the best architecture;
-                only for accuracies at one strength.
 
         Returns:
-            A Series of ranks (int64) by architecture (int64 or text). Ranks start at 1; equal values share the lowest
-            rank. Architectures without a value at the strength are left out. With `ties`, a DataFrame by architecture
-            with `rank`, `value`, `p_value` (of the difference from the best architecture, Holm-adjusted) and `tied`
-            (whether this difference is not significant; see `statistics.significance.ties_with_best`).
-
-        Warns:
-            UnpairedTestWarning: `ties` is given, but per-image outcomes are not stored.
+            Ranks (int64) by architecture (int64 or text). Ranks start at 1; equal values share the lowest rank.
+            Architectures without a value at the strength are left out.
         """
         from robust201.reader.frames import rank_by_value
 
         # If architectures have several sets of weights, `select` makes each set a network of its own.
         if weights is None and (separated_dataset := self.select()).files is not self.files:
-            options: Any = {"measure": measure, "lowest_first": lowest_first, "isomorphs": isomorphs, "ties": ties}
-            ranked: pd.Series[int] | pd.DataFrame = separated_dataset.rank(dataset, key, strength, **options)
-            return ranked
+            return separated_dataset.rank(
+                dataset, key, strength, measure=measure, lowest_first=lowest_first, isomorphs=isomorphs
+            )
         known_strengths = self.strengths(dataset, key)
         ranked_strengths = (
             known_strengths if strength is None else (self._check_strength("Ranking", dataset, key, strength),)
         )
         frame = self.to_frame(dataset, key, measure, isomorphs=isomorphs, weights=weights)
-        label = f"{dataset} {key} {measure}"
-        if ties is None:
-            return rank_by_value(frame, ranked_strengths, lowest_first=lowest_first, label=label)
-        if measure != "accuracy" or lowest_first or len(ranked_strengths) != 1:
-            raise ConfigError(
-                f"Ranking with ties failed for {label}: ties are only available for accuracies at one strength, "
-                "with the highest accuracy first. Choose a strength, or rank without ties."
-            )
-        from robust201.reader.error_bars import UnpairedTestWarning, count_evaluated_images, rank_with_ties
-        from robust201.reader.outcomes import has_outcomes_of
-
-        files = self._choose_weights(self.files, weights)
-        n_images = count_evaluated_images(files, dataset, key)
-        key_with_outcomes = (
-            "clean" if ranked_strengths[0] == CLEAN_STRENGTH and ranked_strengths[0] not in known_strengths else key
-        )
-        outcomes = (
-            self.outcomes(dataset, key, ranked_strengths[0], weights=weights)
-            if has_outcomes_of(files, dataset, key_with_outcomes)
-            else None
-        )
-        ranked, ties_with_best = rank_with_ties(frame, ranked_strengths[0], n_images, outcomes, level=ties, label=label)
-        if not ties_with_best.is_paired:
-            warnings.warn(
-                "Networks are compared by accuracy alone, because per-image outcomes are not stored: "
-                "differences that a paired test would detect may be missed. Measure `predictions`, and export with "
-                "--parquet --outcomes bits",
-                UnpairedTestWarning,
-                stacklevel=2,
-            )
-        return ranked
+        return rank_by_value(frame, ranked_strengths, lowest_first=lowest_first, label=f"{dataset} {key} {measure}")
 
     def metrics(
         self,
@@ -638,8 +563,7 @@ class RobustnessDataset:
             evaluated architecture, with the same type), `spec` (the cell string, or the id), `dataset`, `key`
             (categories), `strength` (float64; 0 for ``clean``) and `value`. If the folder has clean values,
             attacks start with the clean value at epsilon 0. A clean evaluation therefore has one row under ``clean``
-            and one under every attack, except attacks that were evaluated at 0, such as grids of rotations. For
-            overlaid folders, there is also `source`, the folder from which a value was read, unless `wide` is true.
+            and one under every attack, except attacks that were evaluated at 0, such as grids of rotations.
         """
         from robust201.reader.frames import read_frame
 

@@ -5,11 +5,10 @@ import functools
 import numpy as np
 import pandas as pd
 
-from robust201.core.errors import ConfigError, ResultsError, RobustWarning
+from robust201.core.errors import ResultsError
 from robust201.core.records import format_architecture
 from robust201.images import DATASETS
 from robust201.reader.arguments import as_level
-from robust201.reader.frames import rank_by_value
 from robust201.reader.outcomes import Outcomes
 from robust201.reader.overlay import OverlaidFiles
 from robust201.reader.result_files import ResultFiles
@@ -20,10 +19,6 @@ from robust201.tasks.columns import count_images
 
 _MAX_ROUNDING_ERROR = 5.1e-4
 """Maximum difference between an accuracy with three decimals, as published, and the exact fraction."""
-
-
-class UnpairedTestWarning(RobustWarning):
-    """Networks are compared as if they were evaluated on different images, because outcomes are not stored."""
 
 
 def count_evaluated_images(files: ResultFiles, dataset: str, key: str) -> int | None:
@@ -63,17 +58,13 @@ def add_intervals(frame: pd.DataFrame, files: ResultFiles, level: float = 0.95) 
 
     The bounds are NaN if the number of images is unknown. See `accuracy_intervals`.
     """
-    layers = {str(layer.path): layer for layer in files.layers} if isinstance(files, OverlaidFiles) else {}
 
     @functools.cache
-    def find_image_count(dataset: str, key: str, source: str | None) -> float:
-        n_images = count_evaluated_images(files if source is None else layers[source], dataset, key)
+    def find_image_count(dataset: str, key: str) -> float:
+        n_images = count_evaluated_images(files, dataset, key)
         return np.nan if n_images is None else float(n_images)
 
-    sources = frame["source"] if "source" in frame else [None] * len(frame)
-    image_counts = np.array(
-        [find_image_count(*location) for location in zip(frame["dataset"], frame["key"], sources, strict=True)]
-    )
+    image_counts = np.array([*map(find_image_count, frame["dataset"], frame["key"])], np.float64)
     low, high = accuracy_intervals(frame["value"].to_numpy(np.float64), image_counts, level)
     value_index = list(frame.columns).index("value") + 1
     columns = [*frame.columns[:value_index], "low", "high", *frame.columns[value_index:]]
@@ -125,40 +116,3 @@ def find_ties(
         check_outcomes(outcomes, accuracies, label)
         packed = outcomes.of(accuracies.index).packed
     return ties_with_best(accuracies.to_numpy(np.float64), n_images, outcomes=packed, level=level), packed
-
-
-def rank_with_ties(
-    frame: pd.DataFrame,
-    strength: float,
-    n_images: int | None,
-    outcomes: Outcomes | None,
-    *,
-    level: float,
-    label: str,
-) -> tuple[pd.DataFrame, Ties]:
-    """Rank architectures at one strength, and find those that are tied with the best (see `find_ties`).
-
-    `frame` contains accuracies in the form of `RobustnessDataset.to_frame`.
-
-    Returns:
-        The table that `RobustnessDataset.rank` returns, and the ties of the evaluated architectures.
-    """
-    if n_images is None:
-        raise ConfigError(
-            f"Ranking failed for {label}: the number of images, which is needed to find ties, is unknown. Export the "
-            "dataset with --parquet, or rank without ties."
-        )
-    ranks = rank_by_value(frame, (strength,), lowest_first=False, label=label)
-    rows_at_strength = frame[frame["strength"] == strength].set_index("architecture").loc[ranks.index]
-    # Isomorphic architectures share one evaluation, which is compared only once.
-    evaluated_accuracies = rows_at_strength.groupby("isomorph", sort=False)["value"].first()
-    ties, _ = find_ties(evaluated_accuracies, n_images, outcomes, level=level, label=label)
-    ties_by_isomorph = pd.DataFrame({"p_value": ties.p_values, "tied": ties.tied}, index=evaluated_accuracies.index)
-    ties_by_architecture = ties_by_isomorph.loc[rows_at_strength["isomorph"]].set_index(ranks.index)
-    columns = {
-        "rank": ranks,
-        "value": rows_at_strength["value"],
-        "p_value": ties_by_architecture["p_value"],
-        "tied": ties_by_architecture["tied"],
-    }
-    return pd.DataFrame(columns), ties

@@ -6,8 +6,6 @@ from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
-from robust201.core.files import MAX_EXPORTED_FILE_BYTES, sha256_of
-
 MAX_CACHE_BYTES = 1 << 28
 """Maximum size of the cached values, measured as text (256 MiB). As Python objects, they need two to five times as much
 memory. An entry that exceeds the maximum is cached alone until another file is read.
@@ -45,12 +43,6 @@ def cached_while_unchanged(read_file: Callable[[Path, *_Arguments], _Result]) ->
         return read_for_state(FileState.of(file), file, *arguments)
 
     return read_cached
-
-
-@cached_while_unchanged
-def hash_once(file: Path) -> str:
-    """Return the SHA-256 of a file; it is cached until the file changes."""
-    return sha256_of(file, MAX_EXPORTED_FILE_BYTES)
 
 
 class RowCache:

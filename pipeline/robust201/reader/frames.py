@@ -8,13 +8,12 @@ import pandas as pd
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
-from robust201.reader.overlay import NO_LAYER, OverlaidFiles
+from robust201.reader.overlay import OverlaidFiles
 from robust201.reader.result_files import ResultFiles, list_values_per_strength, paper_key
 from robust201.reader.value_checks import format_id, parse_architecture_id
-from robust201.tasks.columns import MEASUREMENTS
 
 FRAME_COLUMNS = ("architecture", "isomorph", "spec", "dataset", "key", "strength", "value")
-"""Columns of a DataFrame in the tidy form. If several folders are read together, there is also a column `source`."""
+"""Columns of a DataFrame in the tidy form."""
 
 MEAN_DECIMALS = 12
 """Number of decimals to which means of accuracies are rounded.
@@ -31,33 +30,27 @@ class Table(NamedTuple):
         key: the key, in the caller's spelling.
         strengths: the S strengths; 0 means clean images, unless the attack was evaluated at 0.
         rows: S values for each id.
-        sources: for overlaid folders, the folder of each value, by id; the folder of a missing value is None.
     """
 
     dataset: str
     key: str
     strengths: tuple[float, ...]
     rows: Mapping[str, Sequence[Any]]
-    sources: Mapping[str, Sequence[str | None]] | None = None
 
 
 def read_table(files: ResultFiles, dataset: str, key: str, measurement: str) -> Table:
     """Read a key's values. The values of attacks begin with the clean value, unless the attack was evaluated at 0."""
     files.check_protocols(dataset, key)
-    rows, sources = _read_rows(files, dataset, key, measurement)
+    rows = read_rows(files, dataset, key, measurement)
     strengths = files.strengths(dataset, key)
     if files.uses_clean_at_zero(dataset, key) and files.find(dataset, "clean", measurement) is not None:
-        clean_rows, clean_sources = _read_rows(files, dataset, "clean", measurement)
+        clean_rows = read_rows(files, dataset, "clean", measurement)
         rows = {
             identifier: [clean_rows[identifier][0] if identifier in clean_rows else None, *values]
             for identifier, values in rows.items()
         }
-        if sources is not None and clean_sources is not None:
-            sources = {
-                identifier: [*clean_sources.get(identifier, [None]), *values] for identifier, values in sources.items()
-            }
         strengths = (CLEAN_STRENGTH, *strengths)
-    return Table(dataset, key, strengths, rows, sources)
+    return Table(dataset, key, strengths, rows)
 
 
 def read_frame(
@@ -102,7 +95,7 @@ def read_accuracies(files: ResultFiles, dataset: str) -> pd.DataFrame:
         if files.find(dataset, key, "accuracy") is None:
             continue
         strengths = files.strengths(dataset, key)
-        values_by_id, _ = _read_rows(files, dataset, key, "accuracy", use_cache=False)
+        values_by_id = read_rows(files, dataset, key, "accuracy", use_cache=False)
         if not values_by_id:  # the file contains none of the selected networks
             continue
         values = np.array(list(values_by_id.values()), np.float64).reshape(len(values_by_id), len(strengths))
@@ -119,39 +112,25 @@ def read_accuracies(files: ResultFiles, dataset: str) -> pd.DataFrame:
     return pd.DataFrame(np.ascontiguousarray(wide_frame.to_numpy()), wide_frame.index, wide_frame.columns, copy=False)
 
 
-def _read_rows(
+def read_rows(
     files: ResultFiles, dataset: str, key: str, measurement: str, *, use_cache: bool = True
-) -> tuple[dict[str, list[Any]], dict[str, list[str | None]] | None]:
-    """Read a key's values, one per strength for each id, and their sources (see `Table`).
-
-    Accuracies are cached if `use_cache` is true.
-    """
-    sources = None
+) -> dict[str, list[Any]]:
+    """Read a key's values, one per strength for each id. Accuracies are cached if `use_cache` is true."""
     values_by_id: Mapping[str, Any]
-    if isinstance(files, OverlaidFiles):
-        values_by_id, layer_numbers_by_id = files.read_layers(dataset, key, measurement)
-        folder_names = [str(layer.path) for layer in files.layers]
-        sources = {
-            identifier: [
-                None if layer_number == NO_LAYER else folder_names[layer_number] for layer_number in layer_numbers
-            ]
-            for identifier, layer_numbers in layer_numbers_by_id.items()
-        }
-    elif measurement == "accuracy" and use_cache:
+    if measurement == "accuracy" and use_cache:
         values_by_id = files.read_accuracies(dataset, key)
     else:
         values_by_id = files.read(dataset, key, measurement)
     strengths, is_single = files.strengths(dataset, key), files.has_single_value(dataset, key)
     if is_single:
-        return {identifier: [value] for identifier, value in values_by_id.items()}, sources
+        return {identifier: [value] for identifier, value in values_by_id.items()}
     n_strengths = len(strengths)
-    rows = {
+    return {
         identifier: value
         if type(value) is list and len(value) == n_strengths
         else list_values_per_strength(value, strengths, f"{format_id(identifier)} {dataset} {key} {measurement}")
         for identifier, value in values_by_id.items()
     }
-    return rows, sources
 
 
 def make_frame(tables: Sequence[Table], files: ResultFiles, *, wide: bool, isomorphs: bool) -> pd.DataFrame:
@@ -162,6 +141,9 @@ def make_frame(tables: Sequence[Table], files: ResultFiles, *, wide: bool, isomo
         if isomorphs or isomorph == identifier:
             architectures_by_isomorph.setdefault(isomorph, []).append(parse_architecture_id(identifier))
     frames = [_make_table_frame(table, architectures_by_isomorph) for table in tables]
+    if isinstance(files, OverlaidFiles):
+        # Values are missing at strengths at which only other architectures were evaluated.
+        frames = [frame[frame["value"].notna()] for frame in frames]
     empty_columns = {name: np.empty(0) for name in FRAME_COLUMNS}
     frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(empty_columns)
     architectures, codes = np.unique(frame["architecture"].to_numpy(), return_inverse=True)
@@ -169,37 +151,11 @@ def make_frame(tables: Sequence[Table], files: ResultFiles, *, wide: bool, isomo
     frame["spec"] = pd.Categorical.from_codes(codes, specs)
     for name in ("dataset", "key"):
         frame[name] = pd.Categorical(frame[name], list(dict.fromkeys(getattr(table, name) for table in tables)))
-    frame = frame[[name for name in (*FRAME_COLUMNS, "source") if name in frame]]
+    frame = frame[list(FRAME_COLUMNS)]
     if not wide:
         return frame
     indexed_values = frame.set_index(["architecture", "isomorph", "spec", "dataset", "key", "strength"])["value"]
     return indexed_values.unstack(["key", "strength"]).sort_index(axis="columns")
-
-
-def list_sources(files: ResultFiles, datasets: Sequence[str], keys: Sequence[str]) -> pd.DataFrame:
-    """Return the folders from which each dataset's and key's results are read (see `RobustnessDataset.sources`)."""
-    rows: list[tuple[str, str, tuple[float, ...], int, str]] = []
-    for dataset in datasets:
-        for key in keys:
-            names = (*files.measurements_of(dataset, key), *MEASUREMENTS)
-            measurement = next((name for name in names if files.find(dataset, key, name) is not None), None)
-            if measurement is None:
-                continue
-            values_by_id, sources = _read_rows(files, dataset, key, measurement)
-            strengths = files.strengths(dataset, key)
-            sole_source: list[str | None] = [str(files.path)] * len(strengths)
-            sources_of_ids = [sole_source if sources is None else sources[identifier] for identifier in values_by_id]
-            for folder in dict.fromkeys(
-                name for sources_of_id in sources_of_ids for name in sources_of_id if name is not None
-            ):
-                sources_with_folder = [sources_of_id for sources_of_id in sources_of_ids if folder in sources_of_id]
-                strengths_of_folder = tuple(
-                    strength
-                    for position, strength in enumerate(strengths)
-                    if any(sources_of_id[position] == folder for sources_of_id in sources_with_folder)
-                )
-                rows.append((dataset, key, strengths_of_folder, len(sources_with_folder), folder))
-    return pd.DataFrame(rows, columns=["dataset", "key", "strengths", "architectures", "folder"])
 
 
 def rank_by_value(
@@ -230,7 +186,7 @@ def _make_table_frame(table: Table, architectures_by_isomorph: Mapping[str, Sequ
     )
     n_strengths = len(table.strengths)
     values = [value for _, _, identifier in members_and_ids for value in table.rows[identifier]]
-    frame = pd.DataFrame(
+    return pd.DataFrame(
         {
             "architecture": np.repeat(_make_id_array([member for member, _, _ in members_and_ids]), n_strengths),
             "isomorph": np.repeat(_make_id_array([isomorph for _, isomorph, _ in members_and_ids]), n_strengths),
@@ -240,11 +196,6 @@ def _make_table_frame(table: Table, architectures_by_isomorph: Mapping[str, Sequ
             "value": _make_value_array(values),
         }
     )
-    if table.sources is None:
-        return frame
-    # Values are missing at strengths at which only other architectures were evaluated; their rows are dropped.
-    frame["source"] = [source for _, _, identifier in members_and_ids for source in table.sources[identifier]]
-    return frame[frame["source"].notna()]
 
 
 def _make_id_array(architectures: Sequence[ArchitectureId]) -> "np.ndarray[Any, np.dtype[Any]]":

@@ -1,20 +1,16 @@
-"""Listings of a dataset's files, which make it possible to detect missing, truncated and changed files.
+"""The listing of a dataset's files, which makes it possible to detect missing, truncated and changed files.
 
-`SHA256SUMS` contains the SHA-256 of every file of an export. `parquet_files.json` contains the number of rows and the
-hash of the footer of each Parquet file. It is outside the folder `parquet`, because other readers treat every file in
-that folder as Parquet. Folders without listings, such as the published dataset, cannot be checked.
+`SHA256SUMS` contains the SHA-256 of every file of an export. Folders without it, such as the published dataset, cannot
+be checked.
 """
 
-import json
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
 
-from robust201.core.errors import ResultsError, RobustWarning
-from robust201.core.files import load_json, read_text
+from robust201.core.errors import RobustWarning
+from robust201.core.files import read_text
 
 CHECKSUM_FILE = "SHA256SUMS"
 """Listing for ``sha256sum -c``.
@@ -23,15 +19,11 @@ An export moves the listing to its final path last, so a first export is complet
 replaces an earlier export, the folder still has the listing of the earlier export.
 """
 
-PARQUET_FILES = "parquet_files.json"
-"""Listing of the Parquet files, with names relative to the folder ``parquet``."""
-
 MAX_LISTING_BYTES = 64 << 20
 REEXPORT = "Export the dataset again."
 
 _LINE_PATTERN = re.compile(r"([0-9a-f]{64})  ([^\r]+)")
 _MAX_MESSAGES = 10
-_FORMAT = 1
 
 
 class MissingFilesWarning(RobustWarning):
@@ -97,49 +89,6 @@ def read_checksums(folder: Path) -> Mapping[str, str]:
         return parse_checksums(read_text(path, MAX_LISTING_BYTES), path).digests
     except ValueError:
         return {}
-
-
-class ListedFile(NamedTuple):
-    """Number of rows of a Parquet file, and SHA-256 of its footer.
-
-    A hash of the footer is enough, because pages have checksums.
-    """
-
-    rows: int
-    footer: str
-
-
-def parquet_files_text(files: Mapping[str, ListedFile]) -> str:
-    """Return the text of the listing `PARQUET_FILES`."""
-    files_payload = {name: listed_file._asdict() for name, listed_file in sorted(files.items())}
-    return json.dumps({"format": _FORMAT, "files": files_payload}, indent=1) + "\n"
-
-
-def read_parquet_files(folder: Path) -> dict[str, ListedFile]:
-    """Read the listing of Parquet files in a dataset's folder; return an empty dict if there is none.
-
-    Raises:
-        ResultsError: the listing is damaged.
-    """
-    path = folder / PARQUET_FILES
-    if not os.path.lexists(path):
-        return {}
-    try:
-        return _parse_listed_files(load_json(path, MAX_LISTING_BYTES))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ResultsError(
-            f"Opening a dataset failed for {path}: expected a listing of Parquet files and their rows, got other "
-            f"content ({error!r}). Export or download the dataset again."
-        ) from error
-
-
-def _parse_listed_files(payload: Any) -> dict[str, ListedFile]:
-    if payload["format"] != _FORMAT:
-        raise ValueError(f"format {payload['format']!r}")
-    listed_files = {name: ListedFile(**fields) for name, fields in payload["files"].items()}
-    if any((type(rows), type(footer)) != (int, str) for rows, footer in listed_files.values()):
-        raise TypeError("values of wrong types")
-    return listed_files
 
 
 def key_of_parquet(name: str) -> tuple[str, str] | None:

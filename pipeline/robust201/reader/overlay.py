@@ -1,8 +1,9 @@
 """Overlay of several dataset folders: each evaluation is read from the first folder that has it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from numpy.typing import NDArray
 
@@ -18,16 +19,6 @@ from robust201.reader.result_files import (
 )
 from robust201.reader.value_checks import format_id
 from robust201.spaces.cell_space import CellSpace
-
-NO_LAYER = -1
-"""Layer number of an evaluation that no folder has."""
-
-
-class OverlaidRows(NamedTuple):
-    """A measurement's values by id, and the numbers of the layers from which the values were read."""
-
-    rows: dict[str, Any]
-    layers: dict[str, tuple[int, ...]]
 
 
 class OverlaidFiles(ResultFiles):
@@ -132,7 +123,7 @@ class OverlaidFiles(ResultFiles):
 
     def find(self, dataset: str, key: str, measurement: str) -> Path | None:
         return next(
-            (layer.find(dataset, key, measurement) for _, layer in self._layers_with(dataset, key, measurement)), None
+            (layer.find(dataset, key, measurement) for layer in self._layers_with(dataset, key, measurement)), None
         )
 
     def find_json(self, dataset: str, key: str, measurement: str) -> Path | None:
@@ -145,7 +136,7 @@ class OverlaidFiles(ResultFiles):
 
     def find_sole_file(self, dataset: str, key: str, measurement: str) -> Path | None:
         matching_layers = self._layers_with(dataset, key, measurement)
-        return matching_layers[0][1].find(dataset, key, measurement) if len(matching_layers) == 1 else None
+        return matching_layers[0].find(dataset, key, measurement) if len(matching_layers) == 1 else None
 
     def keys_of_parquet(self) -> dict[str, list[str]]:
         keys_of_layers = [layer.keys_of_parquet() for layer in self.layers]
@@ -186,19 +177,28 @@ class OverlaidFiles(ResultFiles):
     def value(self, dataset: str, key: str, measurement: str, identifier: str) -> Any:
         """Read an architecture's value, merged from all folders that have some of its strengths."""
         self.check_protocols(dataset, key)
-        values_of_layers: list[tuple[int, Mapping[str, Any]]] = []
-        for layer_number, layer in self._layers_with(dataset, key, measurement):
-            try:
-                values_of_layers.append(
-                    (layer_number, {identifier: layer.value(dataset, key, measurement, identifier)})
-                )
-            except KeyError:
-                continue
-        return self._merge(dataset, key, measurement, values_of_layers).rows[identifier]
+        values_of_layers = []
+        for layer in self._layers_with(dataset, key, measurement):
+            with suppress(KeyError):
+                value = layer.value(dataset, key, measurement, identifier)
+                values_of_layers.append((layer, {identifier: value}))
+        return self._merge(dataset, key, measurement, values_of_layers)[identifier]
 
     def read(self, dataset: str, key: str, measurement: str) -> dict[str, Any]:
         self.check_protocols(dataset, key)
-        return self.read_layers(dataset, key, measurement).rows
+        layers = self._layers_with(dataset, key, measurement)
+        if not layers:
+            raise self.missing_file_error(dataset, key, measurement)
+        values_of_layers = [
+            (
+                layer,
+                layer.read_accuracies(dataset, key)
+                if measurement == "accuracy"
+                else layer.read(dataset, key, measurement),
+            )
+            for layer in layers
+        ]
+        return self._merge(dataset, key, measurement, values_of_layers)
 
     def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
         return self.read(dataset, key, "accuracy")
@@ -211,25 +211,9 @@ class OverlaidFiles(ResultFiles):
         If several folders have the measurement, they are read completely.
         """
         matching_layers = self._layers_with(dataset, key, measurement)
-        if len(matching_layers) == 1 and matching_layers[0][1].strengths(dataset, key) == self.strengths(dataset, key):
-            return matching_layers[0][1].iter_stacks(dataset, key, measurement)
+        if len(matching_layers) == 1 and matching_layers[0].strengths(dataset, key) == self.strengths(dataset, key):
+            return matching_layers[0].iter_stacks(dataset, key, measurement)
         return iter([(self.read(dataset, key, measurement), None)])
-
-    def read_layers(self, dataset: str, key: str, measurement: str) -> OverlaidRows:
-        """Read a measurement's values, and the number of the folder of each value."""
-        matching_layers = self._layers_with(dataset, key, measurement)
-        if not matching_layers:
-            raise self.missing_file_error(dataset, key, measurement)
-        values_of_layers: list[tuple[int, Mapping[str, Any]]] = []
-        for layer_number, layer in matching_layers:
-            is_accuracy = measurement == "accuracy"
-            values_of_layers.append(
-                (
-                    layer_number,
-                    layer.read_accuracies(dataset, key) if is_accuracy else layer.read(dataset, key, measurement),
-                )
-            )
-        return self._merge(dataset, key, measurement, values_of_layers)
 
     def missing_file_error(self, dataset: str, key: str, measurement: str) -> ResultsError:
         layer = next((layer for layer in self.layers if dataset in layer.datasets), self.layers[0])
@@ -239,16 +223,19 @@ class OverlaidFiles(ResultFiles):
         dataset_names = list(datasets)
         return max(layer.count_architectures(dataset_names, keys) for layer in self.layers)
 
-    def _layers_with(self, dataset: str, key: str, measurement: str) -> list[tuple[int, ResultFiles]]:
-        return [pair for pair in enumerate(self.layers) if pair[1].find(dataset, key, measurement) is not None]
+    def _layers_with(self, dataset: str, key: str, measurement: str) -> list[ResultFiles]:
+        return [layer for layer in self.layers if layer.find(dataset, key, measurement) is not None]
 
     def _merge(
-        self, dataset: str, key: str, measurement: str, values_of_layers: Sequence[tuple[int, Mapping[str, Any]]]
-    ) -> OverlaidRows:
+        self,
+        dataset: str,
+        key: str,
+        measurement: str,
+        values_of_layers: Sequence[tuple[ResultFiles, Mapping[str, Any]]],
+    ) -> dict[str, Any]:
         """Merge the values of several layers; each evaluation's value is from the first layer that has one."""
-        values_by_id_and_strength: dict[str, dict[float, tuple[int, Any]]] = {}
-        for layer_number, values_by_id in values_of_layers:
-            layer = self.layers[layer_number]
+        values_by_id_and_strength: dict[str, dict[float, Any]] = {}
+        for layer, values_by_id in values_of_layers:
             strengths_of_layer, is_single = layer.strengths(dataset, key), layer.has_single_value(dataset, key)
             for identifier, architecture_value in values_by_id.items():
                 label = f"{format_id(identifier)} {dataset} {key} {measurement} of {layer.path}"
@@ -257,18 +244,17 @@ class OverlaidFiles(ResultFiles):
                     if is_single
                     else list_values_per_strength(architecture_value, strengths_of_layer, label)
                 )
-                values_by_strength_of_id = values_by_id_and_strength.setdefault(identifier, {})
+                values_by_strength = values_by_id_and_strength.setdefault(identifier, {})
                 for strength, value in zip(strengths_of_layer, values, strict=True):
                     if value is not None:
-                        values_by_strength_of_id.setdefault(strength, (layer_number, value))
+                        values_by_strength.setdefault(strength, value)
         is_single, strengths = self.has_single_value(dataset, key), self.strengths(dataset, key)
-        merged = OverlaidRows({}, {})
-        for identifier, values_by_strength_of_id in values_by_id_and_strength.items():
-            layers_and_values = [values_by_strength_of_id.get(strength, (NO_LAYER, None)) for strength in strengths]
-            merged.layers[identifier] = tuple(layer_number for layer_number, _ in layers_and_values)
-            values = [value for _, value in layers_and_values]
-            merged.rows[identifier] = values[0] if is_single else values
-        return merged
+        return {
+            identifier: values_by_strength.get(strengths[0])
+            if is_single
+            else [values_by_strength.get(strength) for strength in strengths]
+            for identifier, values_by_strength in values_by_id_and_strength.items()
+        }
 
 
 def layers_of(files: ResultFiles) -> Sequence[ResultFiles]:

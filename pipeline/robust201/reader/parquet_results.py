@@ -5,9 +5,6 @@ damaged. Functions with a parameter `weights` raise ConfigError if the file has 
 `weights` is not the name of one of these sets.
 """
 
-import hashlib
-import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,9 +17,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, ResultsError, did_you_mean
-from robust201.core.files import MAX_EXPORTED_FILE_BYTES, IrregularFileError, check_file, open_file
-from robust201.reader.file_cache import FileState, cached_while_unchanged, hash_once
-from robust201.reader.listings import PARQUET_FILES, ListedFile
+from robust201.core.files import MAX_EXPORTED_FILE_BYTES, IrregularFileError, check_file
+from robust201.reader.file_cache import cached_while_unchanged
 from robust201.reader.value_checks import ADVICE, damaged_file_error, format_id
 from robust201.statistics.outcomes import Packed, count_correct
 from robust201.tasks.columns import CORRECT_BITS, DESCRIPTIVE_COLUMNS, MEASUREMENTS, column_sources, fields_of
@@ -30,13 +26,11 @@ from robust201.tasks.columns import CORRECT_BITS, DESCRIPTIVE_COLUMNS, MEASUREME
 _WEIGHTS_COLUMN = "weights"
 """Column with the name of the weights, in files with rows for several sets of weights per architecture."""
 
-_TRAILER_BYTES = 8  # after the footer: its length and the magic number, four bytes each
-
 _ROWS_PER_BATCH = 16
 """Number of rows that are converted to Python objects at once; objects need about ten times as much memory as Arrow."""
 
-JSON_SOURCES = b"robust201.json"
-"""Metadata key of converted files; its value contains the size and SHA-256 of each measurement's JSON file."""
+CONVERTED = b"robust201.converted"
+"""Metadata key of files that were converted from JSON files."""
 
 
 @contextmanager
@@ -147,51 +141,14 @@ def read_n_classes(path: Path) -> int | None:
     return next((int(count) for count in _read_distinct_values(path, "n_classes") if count is not None), None)
 
 
-@cached_while_unchanged
-def describe_file(path: Path) -> ListedFile:
-    """Return a file's number of rows and the hash of its footer."""
-    with _convert_damage_errors(path), open_file(path, MAX_EXPORTED_FILE_BYTES) as stream:
-        n_rows = pq.read_metadata(stream).num_rows
-        footer_end = stream.seek(-_TRAILER_BYTES, os.SEEK_END)
-        n_bytes = int.from_bytes(stream.read(4), "little")
-        stream.seek(footer_end - n_bytes)
-        return ListedFile(n_rows, hashlib.sha256(stream.read(n_bytes)).hexdigest())
-
-
-def check_listed(path: Path, expected: ListedFile | None) -> None:
-    """Check that a file has the number of rows and the footer that its folder's listing contains.
-
-    If `expected` is None, the file is not listed, and nothing is checked.
-    """
-    if expected is None or (actual := describe_file(path)) == expected:
-        return
-    difference = (
-        f"expected the {expected.rows:,} rows that {PARQUET_FILES} lists, got {actual.rows:,} rows"
-        if actual.rows != expected.rows
-        else f"its footer differs from the footer that {PARQUET_FILES} lists"
-    )
-    raise ResultsError(
-        f"Reading failed for {path}: {difference}. Export or download the file again; if it was converted from JSON "
-        f"files, convert it again; if it was changed on purpose, delete {PARQUET_FILES}."
-    )
-
-
 def is_converted(path: Path) -> bool:
     """Return whether a file was converted from JSON files, as opposed to written by an export."""
-    return JSON_SOURCES in (_read_schema(path).metadata or {})
+    return CONVERTED in (_read_schema(path).metadata or {})
 
 
-def agrees_with(path: Path, json_file: Path, measurement: str) -> bool:
-    """Return whether a JSON file has the size and SHA-256 of the JSON file from which a Parquet file was converted.
-
-    The SHA-256 is only computed if the JSON file is newer than the Parquet file.
-    """
-    with _convert_damage_errors(path):
-        source = json.loads((_read_schema(path).metadata or {}).get(JSON_SOURCES, "{}")).get(measurement, {})
-    state = FileState.of(json_file)
-    if source.get("size") != state.size:
-        return False
-    return state.mtime_ns <= path.stat().st_mtime_ns or hash_once(json_file) == source.get("sha256")
+def is_outdated(path: Path, json_file: Path) -> bool:
+    """Return whether a Parquet file was converted from JSON files, and this JSON file is newer."""
+    return json_file.stat().st_mtime_ns > path.stat().st_mtime_ns and is_converted(path)
 
 
 # Values

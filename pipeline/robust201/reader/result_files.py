@@ -14,16 +14,13 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, did_you_mean
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.reader.file_cache import RowCache, hash_once
+from robust201.reader.file_cache import RowCache
 from robust201.reader.json_files import iter_json_values, read_json, read_object
 from robust201.reader.listings import (
-    CHECKSUM_FILE,
-    ListedFile,
     MissingFilesWarning,
     describe_missing_files,
     key_of_parquet,
     read_checksums,
-    read_parquet_files,
 )
 from robust201.reader.value_checks import (
     ADVICE,
@@ -221,7 +218,6 @@ class ResultFiles:
         self.path = path
         self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
         self._cache = RowCache()
-        self._parquet_listing = self._read_parquet_listing()
         has_meta = (path / META_FILE).is_file()
         if not has_meta and not self.parquet.is_dir():
             problem = "it has no meta.json"
@@ -279,20 +275,10 @@ class ResultFiles:
 
         return all("cell" in column_names(file) for file in self._parquet_files()[:1])
 
-    def _read_parquet_listing(self) -> dict[str, ListedFile]:
-        """Read the listing of Parquet files in this folder, or in its parent if this is the folder ``parquet``."""
-        if not self.parquet.is_dir():
-            return {}
-        if self.parquet != self.path:
-            return read_parquet_files(self.path)
-        folder = self.path.resolve()
-        return read_parquet_files(folder.parent) if folder.name == PARQUET_FOLDER else {}
-
     def _find_missing_files(self) -> list[str]:
         """Return the names of listed files that are missing and whose values are in no other file."""
         missing_names = []
-        prefix = "" if self.parquet == self.path else f"{PARQUET_FOLDER}/"
-        for name in dict.fromkeys((*read_checksums(self.path), *(f"{prefix}{name}" for name in self._parquet_listing))):
+        for name in read_checksums(self.path):
             dataset_key = key_of_parquet(name)
             is_result = dataset_key is not None or ("/" in name and ".json" in name)
             if not is_result or _is_file(self.path / name):
@@ -484,26 +470,14 @@ class ResultFiles:
     def find(self, dataset: str, key: str, measurement: str) -> Path | None:
         """Return the file from which a measurement is read, in either spelling of the key; None if there is none.
 
-        The Parquet file is preferred to the JSON file, unless the JSON file has changed since the Parquet file was
-        converted from it, or since the export that wrote both.
+        The Parquet file is preferred to the JSON file, unless it was converted from an older JSON file.
         """
         json_file, parquet = self.find_json(dataset, key, measurement), self._find_parquet(dataset, key, measurement)
         if json_file is None or parquet is None:
             return parquet or json_file
-        from robust201.reader.parquet_results import agrees_with, is_converted
+        from robust201.reader.parquet_results import is_outdated
 
-        has_same_content = (
-            agrees_with(parquet, json_file, measurement) if is_converted(parquet) else self._is_unchanged(json_file)
-        )
-        return parquet if has_same_content else json_file
-
-    def _is_unchanged(self, file: Path) -> bool:
-        """Return whether a file has its listed SHA-256; only files that are newer than the listing are hashed."""
-        listing = self.path / CHECKSUM_FILE
-        if not listing.is_file() or file.stat().st_mtime_ns <= listing.stat().st_mtime_ns:
-            return True
-        digest = read_checksums(self.path).get(file.relative_to(self.path).as_posix())
-        return digest is None or digest == hash_once(file)
+        return json_file if is_outdated(parquet, json_file) else parquet
 
     def find_json(self, dataset: str, key: str, measurement: str) -> Path | None:
         """Return the JSON file of a measurement, even if a Parquet file is preferred (see `find`)."""
@@ -575,9 +549,8 @@ class ResultFiles:
         file = _find_single_file(self._parquet_path(dataset, spelling) for spelling in spellings(key))
         if file is None:
             return None
-        from robust201.reader.parquet_results import check_listed, has_columns_of
+        from robust201.reader.parquet_results import has_columns_of
 
-        check_listed(file, self._parquet_listing.get(file.relative_to(self.parquet).as_posix()))
         return file if measurement is None or has_columns_of(file, measurement) else None
 
     def find_outcomes(self, dataset: str, key: str) -> Path | None:
@@ -606,11 +579,7 @@ class ResultFiles:
     def keys_of_parquet(self) -> dict[str, list[str]]:
         keys_by_dataset: dict[str, list[str]] = {}
         file_names = (file.relative_to(self.parquet).as_posix() for file in self._parquet_files())
-        dataset_keys = {
-            dataset_key
-            for file_name in (*file_names, *self._parquet_listing)
-            if (dataset_key := key_of_parquet(file_name))
-        }
+        dataset_keys = {dataset_key for file_name in file_names if (dataset_key := key_of_parquet(file_name))}
         for dataset, key in sorted(dataset_keys):
             keys_by_dataset.setdefault(dataset, []).append(key)
         return keys_by_dataset

@@ -89,16 +89,8 @@ class NetworkLoader:
     def _load(self, unit: Unit, images: ImageSet) -> LoadedNetwork:
         network = self._build(unit, images.n_classes)
         precision = self._config.precision
-        classifier = Classifier(
-            network,
-            images.normalisation,
-            images.n_classes,
-            device=self._device,
-            precision=precision,
-            channels_last=self._space.channels_last,
-        )
         compiled: CompiledNetwork | None = None
-        if self._config.engine == "fused":
+        if self._config.engine == "fused":  # before the weights move to the device, which folding would copy them from
             compiled = self._space.compile(
                 unit.architecture,
                 network,
@@ -107,6 +99,14 @@ class NetworkLoader:
                 device=self._device,
                 precision=precision,
             )
+        classifier = Classifier(
+            network,
+            images.normalisation,
+            images.n_classes,
+            device=self._device,
+            precision=precision,
+            channels_last=self._space.channels_last,
+        )
         if self._memory is not None:
             shape = images.images.shape[1:]
             fit_memory(

@@ -16,7 +16,7 @@ from typing import cast
 
 from robust201.core.errors import ConfigError
 from robust201.core.files import make_folder, remove_leftovers
-from robust201.core.records import Part, Receipt
+from robust201.core.records import Receipt
 from robust201.core.user_code import hash_files
 from robust201.planning.training_config import Training, TrainingConfig
 from robust201.planning.training_inputs import Hashes, TrainingInputs
@@ -26,7 +26,6 @@ from robust201.planning.training_plan import (
     TrainingPlan,
     TrainingPlanner,
     TrainingWork,
-    finished_snapshots,
 )
 from robust201.runtime.driver import Driver, OnProgress
 from robust201.runtime.executors import start_executor
@@ -41,6 +40,7 @@ from robust201.runtime.lease import Lease
 from robust201.runtime.progress import Tracker
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
+from robust201.weights.manifest import parse_line
 from robust201.weights.store import CheckpointStore
 
 StartTrainingExecutor = Callable[[TrainingWork], Executor]
@@ -109,7 +109,7 @@ def prepare_trainings(
     selection: TrainingSelection = ALL_TRAININGS,
     say: Callable[[str], None] = lambda _line: None,
 ) -> TrainingPlan:
-    """Plan training runs for another machine; add to the manifest the snapshots that an interrupted run left."""
+    """Plan training runs for another machine."""
     with _prepare(config, selection, say) as (_lease, _planner, plan):
         return plan
 
@@ -148,7 +148,7 @@ def run_trainings(
 def _prepare(
     config: TrainingConfig, selection: TrainingSelection, say: Callable[[str], None]
 ) -> Iterator[tuple[Lease, TrainingPlanner, TrainingPlan]]:
-    """Check the inputs, take the lease, add an interrupted run's snapshots to the manifest, and plan."""
+    """Check the inputs, take the lease, and plan."""
     device, trainings = choose_device_kind(config), selection.select(config)
     inputs = TrainingInputs(config, say)
     code = hash_files(config.code_files())
@@ -159,9 +159,6 @@ def _prepare(
         Lease.acquire(config.results, on_wait=say) as lease,
         CheckpointStore(config.store, verify_hashes=True) as store,
     ):
-        n_recovered = finished_snapshots(config).recover(store)
-        if n_recovered:
-            say(f"Added snapshots of an interrupted run to the manifest: {n_recovered}")
         inputs.save_code_copies(code)
         remove_silent_heartbeats(config.results)
         remove_leftovers(config.store)
@@ -186,7 +183,6 @@ class _Run:
         self._lease, self._planner, self._plan, self._image_hashes = lease, planner, plan, image_hashes
         self._start, self._say = start, say
         self._config = config = plan.config
-        self._finished = finished_snapshots(config)
         log = WorkLog(config.results, "driver")
         missing = [planned_training.part() for planned_training in plan.trainings if planned_training.missing]
         tracker = Tracker(plan, missing, config.results, plan.n_done, log)
@@ -256,7 +252,7 @@ class _Run:
         self._driver.run_stage(
             partial(self._start, work),
             lambda _executor: plan.bundles(trainings, device != "cpu"),
-            find_committed=self._find_committed,
+            find_committed=lambda _parts: (),  # a lost worker's unreported snapshots are computed again
             on_receipt=self._add_snapshot,
         )
 
@@ -270,18 +266,8 @@ class _Run:
     def _add_snapshot(self, receipt: Receipt) -> None:
         """Add a snapshot to the manifest; after the last snapshot, remove the saved states of the training run."""
         planned_training = self._plan.by_unit[receipt.unit_id]
-        for step in map(int, receipt.strengths):
-            self._finished.move_to_manifest(planned_training.finished_snapshot_name(step), self._planner.store)
-            if step == planned_training.missing[-1]:
-                shutil.rmtree(planned_training.states_folder(self._config), ignore_errors=True)
-
-    def _find_committed(self, parts: Sequence[Part]) -> Sequence[Receipt]:
-        """Return receipts of the snapshots that a lost worker stored but did not report."""
-        receipts = []
-        for part in parts:
-            planned_training = self._plan.by_unit[part.unit.id]
-            for step in part.strengths:
-                record = self._finished.read(planned_training.finished_snapshot_name(int(step)))
-                if record is not None:
-                    receipts.append(Receipt(part.unit.id, (step,), part.start, part.stop, record.file, 0.0))
-        return receipts
+        store = self._planner.store
+        store.add_to_manifest(parse_line(receipt.record.encode(), receipt.shard))
+        store.flush()
+        if receipt.strengths[-1] == planned_training.missing[-1]:
+            shutil.rmtree(planned_training.states_folder(self._config), ignore_errors=True)

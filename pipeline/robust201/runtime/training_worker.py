@@ -9,12 +9,12 @@ from robust201.core.errors import ConfigError
 from robust201.core.records import Part, Receipt
 from robust201.planning.inputs import make_worker_space
 from robust201.planning.training_inputs import TrainingInputs
-from robust201.planning.training_plan import PlannedTraining, TrainingWork, finished_snapshots
+from robust201.planning.training_plan import PlannedTraining, TrainingWork
 from robust201.runtime.heartbeat import Heartbeat, TrainingSteps
 from robust201.runtime.part_worker import PartWorker
 from robust201.training.loop import Snapshot, measure_accuracy, train
 from robust201.training.state import EpochRecord
-from robust201.weights.store import CheckpointStore
+from robust201.weights.store import CheckpointRecord, CheckpointStore
 
 _SOURCE = "robust201 run"
 """Value of the field `source` in the manifest."""
@@ -41,7 +41,6 @@ class TrainingWorker(PartWorker):
         self._inputs = TrainingInputs(config, copy_hashes=work.images)
         self._space = make_worker_space(config, work.code)
         self._store = CheckpointStore(config.store)  # workers write only weights files; the driver writes the manifest
-        self._finished = finished_snapshots(config)
 
     def compute(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt]:
         planned_training = self._work.trainings[part.unit.id]
@@ -84,20 +83,21 @@ class TrainingWorker(PartWorker):
             on_notice=lambda line: self._log.write("state_damaged", line, level="warning"),
         )
         for snapshot in snapshots:
-            weights_file = self._store_snapshot(planned_training, snapshot)
+            record = self._store_snapshot(planned_training, snapshot)
             seconds = time.perf_counter() - start_time
-            yield Receipt(part.unit.id, (float(snapshot.step),), part.start, part.stop, weights_file, seconds)
+            strengths, line = (float(snapshot.step),), record.to_line().decode()
+            yield Receipt(part.unit.id, strengths, part.start, part.stop, record.file, seconds, line)
             start_time = time.perf_counter()
 
     def _log_epoch(self, record: EpochRecord) -> None:
         self._log.write("epoch_ended", f"epoch {record.epoch}", loss=record.loss, accuracy=record.accuracy)
 
-    def _store_snapshot(self, planned_training: PlannedTraining, snapshot: Snapshot) -> str:
+    def _store_snapshot(self, planned_training: PlannedTraining, snapshot: Snapshot) -> CheckpointRecord:
         training, space = planned_training.training, self._space
         identity = space.identity()
         last_epoch = snapshot.history[-1] if snapshot.history else None
         n_classes = self._config.dataset_spec(training.dataset).n_classes
-        record = self._store.write(
+        return self._store.write(
             space=space.weights_name,
             index=training.architecture,
             spec=space.spec(training.architecture),
@@ -124,8 +124,6 @@ class TrainingWorker(PartWorker):
             },
             recipe=training.recipe,
         )
-        self._finished.write(planned_training.finished_snapshot_name(snapshot.step), record)
-        return record.file
 
     def _measure_test_accuracy(self, planned_training: PlannedTraining, snapshot: Snapshot) -> float | None:
         images = self._inputs.test_images(planned_training.training.dataset)

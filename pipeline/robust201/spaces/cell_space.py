@@ -95,7 +95,6 @@ class CellSpace(Space):
         edit_distance: returns the number of edges on which two cell strings differ.
         neighbours: returns the cells that differ from a cell string on one edge.
         draw_cell: draws a cell, given its string, a title and the width in points.
-        cell_parts: returns the parts of a drawing of a cell string.
         all_edge_parts: returns the parts of a drawing of all operations on every edge.
     """
 
@@ -116,5 +115,4 @@ class CellSpace(Space):
     edit_distance: Callable[[str, str], int]
     neighbours: Callable[[str], list[Neighbour]]
     draw_cell: "Callable[..., alt.LayerChart]"
-    cell_parts: Callable[[str], CellParts]
     all_edge_parts: Callable[[], CellParts]

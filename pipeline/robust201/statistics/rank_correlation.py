@@ -11,8 +11,6 @@ Introduction to the Bootstrap", 1993, chapter 21 (influence values); Kendall and
 1990, chapter 8 (partial tau).
 """
 
-import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -163,84 +161,15 @@ def _interval(value: float, influence: NDArray[Any], bound: float = 1.0) -> Inte
 def kendall_taus(columns: ArrayLike) -> NDArray[np.float64]:
     """Compute tau-b between every two columns, over the rows where both have a number.
 
-    Results are bit-identical to SciPy's. This function is faster than SciPy's, which sorts both columns for each pair
-    and computes a p-value. Here, each column is ranked once, and only its ranks, which are small integers, are sorted
-    again.
-
     Args:
         columns: (N, K) numbers; NaN if missing.
 
     Returns:
         (K, K) float64 in [-1, 1], symmetric; NaN if a column is constant.
     """
-    column_array = np.asarray(columns, np.float64)
-    n_rows, n_columns = column_array.shape
-    # Ranks are stored in the smallest type, because NumPy sorts 16-bit integers by radix sort, which is ten times
-    # faster.
-    codes = np.zeros((n_columns, n_rows), np.min_scalar_type(n_rows))
-    orders = []  # for each column, the rows with a number, in ascending order of the numbers
-    for code, column in zip(codes, column_array.T, strict=True):
-        order = np.argsort(column, kind="stable")[: np.count_nonzero(~np.isnan(column))]  # NaN is sorted last
-        code[order] = np.cumsum(np.diff(column[order], prepend=column[order[:1]]) > 0)
-        orders.append(order)
-    is_present = ~np.isnan(column_array.T)
-    taus = np.diag([1.0 if code[order].any() else math.nan for code, order in zip(codes, orders, strict=True)])
-    for i, j in itertools.combinations(range(n_columns), 2):
-        rows = orders[j] if len(orders[i]) == n_rows else orders[j][is_present[i, orders[j]]]
-        rows = rows[np.argsort(codes[i, rows], kind="stable")]  # in the order of x, with ties in the order of y
-        taus[i, j] = taus[j, i] = _tau(codes[i, rows], codes[j, rows])
+    import pandas as pd
+
+    frame = pd.DataFrame(np.asarray(columns, np.float64))
+    taus: NDArray[np.float64] = frame.corr(method="kendall").to_numpy(copy=True)
+    np.fill_diagonal(taus, np.where(frame.nunique() > 1, 1.0, np.nan))
     return taus
-
-
-def _tau(x: NDArray[Any], y: NDArray[Any]) -> float:
-    """Compute tau-b of ranks that are sorted by x, with ties sorted by y."""
-    n_pairs = len(x) * (len(x) - 1) // 2
-    x_ties, y_ties = _count_ties(x), _count_ties(y)
-    if n_pairs in (x_ties, y_ties):
-        return math.nan
-    joint_codes = np.cumsum((x[1:] != x[:-1]) | (y[1:] != y[:-1]))
-    joint_ties = _count_ties(np.concatenate([[0], joint_codes]))
-    n_untied_pairs = n_pairs - x_ties - y_ties + joint_ties
-    n_concordant_excess = n_untied_pairs - 2 * _count_inversions(y)  # concordant minus discordant pairs
-    tau = n_concordant_excess / math.sqrt(n_pairs - x_ties) / math.sqrt(n_pairs - y_ties)
-    return min(1.0, max(-1.0, tau))
-
-
-def _count_ties(ranks: NDArray[Any]) -> int:
-    tie_counts = np.bincount(ranks)
-    return int(np.vdot(tie_counts, tie_counts - 1)) // 2
-
-
-def _count_inversions(values: NDArray[Any]) -> int:
-    """Count the inversions: pairs of positions whose earlier value is larger than the later value.
-
-    Positions are divided into blocks of adjacent positions, and into buckets that are adjacent in the order of values.
-    Pairs within a block or a bucket are compared directly. The number of other inversions follows from the number of
-    positions in each combination of block and bucket.
-    """
-    # This size balances the time for comparisons and for the table of counts.
-    block_size = 4 * math.isqrt(len(values)) // 5 + 1
-    n_blocks = -(-len(values) // block_size)
-    # The last block is padded with positions that are also last in the order of values.
-    positions: NDArray[Any] = np.arange(
-        n_blocks * block_size, dtype=np.int16 if n_blocks * block_size < 1 << 15 else np.int64
-    )
-    order = positions.copy()
-    order[: len(values)] = np.argsort(values, kind="stable")
-    ranks = np.empty_like(positions)
-    ranks[order] = positions
-    blocks, buckets = positions // block_size, ranks // block_size
-    n_within_blocks = _count_inversions_by_row(ranks.reshape(n_blocks, block_size))
-    n_within_buckets = _count_inversions_by_row(blocks[order].reshape(n_blocks, block_size))
-    combinations = blocks.astype(np.int64) * n_blocks + buckets
-    counts = np.bincount(combinations, minlength=n_blocks**2).reshape(n_blocks, n_blocks)
-    # For each block and bucket, count the positions that are in earlier blocks and in later buckets.
-    in_earlier_blocks = np.cumsum(counts, axis=0, dtype=np.int32) - counts.astype(np.int32)
-    n_earlier = in_earlier_blocks.sum(axis=1, keepdims=True, dtype=np.int32)
-    in_later_buckets = n_earlier - in_earlier_blocks.cumsum(axis=1, dtype=np.int32)
-    return n_within_blocks + n_within_buckets + int(np.vdot(counts, in_later_buckets))
-
-
-def _count_inversions_by_row(rows: NDArray[Any]) -> int:
-    columns = np.ascontiguousarray(rows.T)
-    return sum(int(np.count_nonzero(columns[:-distance] > columns[distance:])) for distance in range(1, len(columns)))

@@ -455,9 +455,6 @@ def find_attack(attack: str, norm: Norm) -> Task:
     return next(task for task in TASKS.values() if (task.attack, task.norm) == (attack, norm))
 
 
-AUTOATTACK = ("aa_standard", "aa_standard_l2", "aa_standard_l1")
-"""Keys of AutoAttack's standard version, one per norm."""
-
 PAPER_KEYS = ("clean", "aa_apgd-ce", "aa_square", "fgsm", "pgd", *CORRUPTIONS)
 """The twenty keys of the paper, which a sweep evaluates by default."""
 

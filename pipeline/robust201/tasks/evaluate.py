@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robust201.core.errors import EvaluationError
+from robust201.core.errors import EvaluationError, NetworkError
 from robust201.core.records import EvaluationResult, ImageSet, Part
+from robust201.models.watch import Watch, WatchedModel
 from robust201.tasks import Task
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
 from robust201.tasks.constraints import Constraint
@@ -114,9 +115,17 @@ def _measure_network(
 ) -> Iterator[EvaluationResult]:
     """Yield a measure's result at each strength."""
     function = task.load(context.engine)
+    watch = Watch(context.classifier.device)
+    watched_model = None if context.model is None else WatchedModel(context.model, watch)
+    watched_context = dataclasses.replace(context, classifier=context.classifier.watched(watch), model=watched_model)
     for strength in part.strengths:
         start = time.perf_counter()
-        values = dict(function(context, parameters, dataclasses.replace(request, strengths=(strength,))))
+        values = dict(function(watched_context, parameters, dataclasses.replace(request, strengths=(strength,))))
+        if int(watch.n_faults):
+            faults = watch.describe_faults(
+                context.attacked_model, to_float(request.images), request.labels, request.indices
+            )
+            raise NetworkError(f"Measuring failed for {part.label}: {faults}")
         check_measure_values(values, task.columns, name=part.label)
         yield EvaluationResult(part, strength, values, time.perf_counter() - start, provenance)
 

@@ -2,6 +2,7 @@
 
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError, PerturbationError
 from robust201.core.user_code import describe_failure
+from robust201.models.classifier import Classifier
 from robust201.models.guarded_network import NetworkGuard
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of, to_float
 
@@ -36,26 +38,51 @@ def call_attack(
         EvaluationError: the function changed the network.
     """
     network = NetworkGuard(context.classifier)
+    action = f"Perturbing failed for {function_name}: expected a tensor of images, got "
     for strength_index, strength in enumerate(request.strengths):
         for batch_number, batch in context.batches(len(request.images)):
-            with context.seeded(batch_number), torch.enable_grad(), network.check_unchanged(function_name):
-                pixels, labels = to_float(request.images[batch]), request.labels[batch].clone()
-                try:
-                    perturbed = attack(context.classifier, pixels, labels, strength, **function_parameters)
-                except torch.AcceleratorError:
-                    raise  # the device failed, not the function
-                except (Exception, SystemExit) as error:
-                    raise PerturbationError(
-                        f"Perturbing failed for {function_name}: expected a tensor of images, got "
-                        f"{describe_failure(error)}. Correct the function."
-                    ) from error
+            pixels, labels = to_float(request.images[batch]), request.labels[batch].clone()
+            with (
+                context.seeded(batch_number),
+                network.check_unchanged(function_name),
+                _report_failures(PerturbationError, action),
+            ):
+                perturbed = attack(context.classifier, pixels, labels, strength, **function_parameters)
             if not isinstance(perturbed, torch.Tensor):
-                raise PerturbationError(
-                    f"Perturbing failed for {function_name}: expected a tensor of images, got "
-                    f"{type(perturbed).__name__}. Return the images from the function."
-                )
+                raise PerturbationError(f"{action}{type(perturbed).__name__}. Return the images from the function.")
             adversarial = perturbed.detach().to(request.images.device)
             yield Perturbed(strength_index, positions_of(batch, request.images.device), adversarial)
+
+
+def count_passes(
+    attack: Callable[..., object], function_parameters: Mapping[str, Any], context: Context, request: Request
+) -> float:
+    """Count the passes of an attack (see `call_attack`) on a request's images at its first strength, at most one batch.
+
+    Returns:
+        Forward-pass equivalents per image, at least 1; a gradient counts as three forward passes. 1 if the function
+        fails, which its evaluation reports.
+    """
+    n_passes = 0
+
+    def count(_classifier: Classifier, _inputs: object, logits: torch.Tensor) -> None:
+        nonlocal n_passes
+        n_passes += len(logits)
+        if logits.requires_grad:
+            logits.register_hook(count_gradient)  # type: ignore[no-untyped-call]
+
+    def count_gradient(gradient: torch.Tensor) -> None:
+        nonlocal n_passes
+        n_passes += 2 * len(gradient)
+
+    handle = context.classifier.register_forward_hook(count)
+    try:
+        next(call_attack(attack, "", function_parameters, context, request))
+    except (PerturbationError, EvaluationError):
+        return 1.0
+    finally:
+        handle.remove()
+    return max(1.0, n_passes / min(len(request.images), context.batch_size))
 
 
 def call_measure(
@@ -79,23 +106,24 @@ def call_measure(
         EvaluationError: the function failed, did not return numbers by column, or changed the network.
     """
     network = NetworkGuard(context.classifier)
-    with context.seeded(0), torch.enable_grad(), network.check_unchanged(function_name):
-        try:
-            columns = measure(
-                context.classifier, to_float(request.images), request.labels.clone(), **function_parameters
-            )
-        except torch.AcceleratorError:
-            raise  # the device failed, not the function
-        except (Exception, SystemExit) as error:
-            raise EvaluationError(
-                f"Measuring failed for {function_name}: expected numbers by column, got {describe_failure(error)}. "
-                "Correct the function."
-            ) from error
+    action = f"Measuring failed for {function_name}: expected numbers by column, got "
+    with context.seeded(0), network.check_unchanged(function_name), _report_failures(EvaluationError, action):
+        columns = measure(context.classifier, to_float(request.images), request.labels.clone(), **function_parameters)
     if not isinstance(columns, Mapping):
-        raise EvaluationError(
-            f"Measuring failed for {function_name}: expected numbers by column, got {type(columns).__name__}. {_ADVICE}"
-        )
+        raise EvaluationError(f"{action}{type(columns).__name__}. {_ADVICE}")
     return {str(name): _to_array(value, f"{name} of {function_name}") for name, value in columns.items()}
+
+
+@contextmanager
+def _report_failures(error_class: type[Exception], action: str) -> Iterator[None]:
+    """Report failures of a user's function as errors of a class; gradients are enabled for it."""
+    try:
+        with torch.enable_grad():
+            yield
+    except torch.AcceleratorError:
+        raise  # the device failed, not the function
+    except (Exception, SystemExit) as error:
+        raise error_class(f"{action}{describe_failure(error)}. Correct the function.") from error
 
 
 _ADVICE = "Return a dict of the declared columns from the function."

@@ -168,7 +168,7 @@ class _Training:
         self._n_batches = data.n_batches(recipe.batch_size)
         self._network = _initialise(space, architecture, data.n_classes, seed, start, label).to(device)
         self._layout = torch.contiguous_format
-        if space.channels_last and device.type == "cpu":
+        if space.channels_last:
             self._layout = torch.channels_last
             self._network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._optimiser = _make_optimiser(self._network, recipe)

@@ -50,7 +50,6 @@ class NasBench201(CellSpace):
     edit_distance = staticmethod(cells.edit_distance)
     neighbours = staticmethod(cells.neighbours)
     draw_cell = staticmethod(drawing.draw_cell)
-    cell_parts = staticmethod(drawing.cell_parts)
     all_edge_parts = staticmethod(drawing.all_edge_parts)
 
     def __init__(self, channels: int = 16, cells: int = 5) -> None:

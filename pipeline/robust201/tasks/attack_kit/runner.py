@@ -119,7 +119,9 @@ def _groups(
     if task.procedure.per == "sample":
         yield from _split(remaining, batching.batch_size)
         return
-    group_images = batching.batch_size if task.procedure.per == "image" else max(1, batching.pool_size // n_strengths)
+    group_images = max(1, batching.pool_size // n_strengths)
+    if task.procedure.per == "image":
+        group_images = min(group_images, batching.batch_size)
     by_image = remaining[np.argsort(remaining % max(1, n_images), kind="stable")]
     yield from map(np.sort, _split(by_image, group_images * n_strengths))
 

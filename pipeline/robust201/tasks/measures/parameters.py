@@ -46,13 +46,11 @@ class DerivativeParameters(MeasureParameters):
     Attributes:
         mode: mode of BatchNorm.
         batch: images per batch; a batch consists of consecutive images of the selection.
-        columns: columns to measure, in the order of `available_columns`; None for `default_columns` or, in training
-            mode, `default_training_columns`.
+        columns: columns to measure; None for `default_columns` or, if training mode excludes these, all others.
     """
 
     available_columns: ClassVar[tuple[str, ...]]
     default_columns: ClassVar[tuple[str, ...]]
-    default_training_columns: ClassVar[tuple[str, ...]]
     per_image_columns: ClassVar[tuple[str, ...]] = ()
     """Columns that are undefined in training mode, since an image's logits then depend on the other images of its
     batch."""
@@ -63,9 +61,10 @@ class DerivativeParameters(MeasureParameters):
 
     @property
     def selected_columns(self) -> tuple[str, ...]:
-        if self.columns is None:
-            return self.default_columns if self.mode == "evaluation" else self.default_training_columns
-        return tuple(name for name in self.available_columns if name in self.columns)
+        requested = self.columns or self.default_columns
+        if self.columns is None and self.mode == "training" and {*self.default_columns} <= {*self.per_image_columns}:
+            return tuple(name for name in self.available_columns if name not in self.per_image_columns)
+        return tuple(name for name in self.available_columns if name in requested)
 
     @property
     def depends_on_batches(self) -> bool:
@@ -73,27 +72,18 @@ class DerivativeParameters(MeasureParameters):
         return self.mode == "training" or any(name.startswith("batch_") for name in self.selected_columns)
 
     def identity(self) -> dict[str, Any]:
-        """Return the parameters that affect results, without `mode`, `batch` and `columns` where they have no effect.
-
-        The identities of older sweeps, which do not have these parameters, therefore stay the same.
-        """
-        identity = super().identity()
-        if self.mode == "evaluation":
-            del identity["mode"]
+        """Return the parameters that affect results, without `batch` where it has no effect."""
+        identity = super().identity() | {"columns": list(self.selected_columns)}
         if not self.depends_on_batches:
             del identity["batch"]
-        identity["columns"] = list(self.selected_columns)
-        if self.selected_columns == self.default_columns:
-            del identity["columns"]
         return identity
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
         columns = self.selected_columns if self.columns is None else self.columns
         if not columns or len(set(columns)) < len(columns) or not set(columns) <= set(self.available_columns):
-            raise ValueError(
-                f"expected columns to be distinct names among {', '.join(self.available_columns)}, got {list(columns)}."
-            )
+            names = ", ".join(self.available_columns)
+            raise ValueError(f"columns: expected distinct names among {names}, got {list(columns)}.")
         invalid = [name for name in columns if name in self.per_image_columns]
         if self.mode == "training" and invalid:
             raise ValueError(
@@ -124,7 +114,6 @@ class JacobianParameters(DerivativeParameters):
 
     available_columns: ClassVar[tuple[str, ...]] = ("squared_norm", "squared_norm_sd", "norm")
     default_columns: ClassVar[tuple[str, ...]] = ("squared_norm", "squared_norm_sd")
-    default_training_columns: ClassVar[tuple[str, ...]] = default_columns
 
     projections: PositiveInt | Literal["exact"] = 1
     """Number of random projections per image, or `exact` for one gradient per class."""
@@ -174,7 +163,6 @@ class HessianWeightsParameters(LanczosParameters):
 
     available_columns: ClassVar[tuple[str, ...]] = ("largest", "largest_summed", "batch_largest", "batch_largest_sd")
     default_columns: ClassVar[tuple[str, ...]] = ("largest", "largest_summed")
-    default_training_columns: ClassVar[tuple[str, ...]] = default_columns
 
     images: PositiveInt = 2560
 
@@ -189,7 +177,6 @@ class InputHessianParameters(LanczosParameters):
 
     available_columns: ClassVar[tuple[str, ...]] = ("largest", "largest_sd", "batch_largest", "batch_largest_sd")
     default_columns: ClassVar[tuple[str, ...]] = ("largest", "largest_sd")
-    default_training_columns: ClassVar[tuple[str, ...]] = ("batch_largest", "batch_largest_sd")
     per_image_columns: ClassVar[tuple[str, ...]] = default_columns
 
     input: DerivativeInput = "normalised"

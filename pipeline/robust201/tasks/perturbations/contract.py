@@ -106,7 +106,10 @@ def check_batches(
             faults = watch.describe_faults(
                 context.attacked_model, to_float(request.images), request.labels, request.indices
             )
-            raise NetworkError(f"Attacking images failed for {name}: {faults}")
+            raise NetworkError(
+                f"Attacking images failed for {name}: {faults} An attack cannot move such images, so the network would "
+                "look robust."
+            )
         return int(n_violations)
 
     for batch in perturbed:
