@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.export import MEASUREMENTS, make_bank, sampling_memory
+from benchmarks.synthetic import MEASUREMENTS, make_bank, sampling_memory
 from robust201.core.files import bundled, make_folder, sha256_of
 from robust201.core.records import EvaluationResult, Part, Unit
 from robust201.planning.config import SweepConfig

@@ -23,7 +23,7 @@ from robust201.figures.page_data import (
     pack_results,
     pack_space,
 )
-from robust201.figures.report import VEGA_SCRIPT, summary_table, write_report
+from robust201.figures.report import VEGA_SCRIPT, write_report
 from robust201.figures.table import FIGURES
 from robust201.reader import json_files
 from robust201.reader.dataset import RobustnessDataset
@@ -31,7 +31,7 @@ from robust201.reader.result_files import ResultFiles
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.space import NasBench201
 from robust201.statistics.intervals import accuracy_intervals, clopper_pearson_intervals
-from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
+from robust201.tasks import PAPER_KEYS, TASKS
 from tests.support.fabricated import N_IMAGES, FabricatedStore, export, make_plan
 from tests.support.small_results import write_results
 
@@ -61,27 +61,6 @@ def find_embedded_json(page: str) -> list:
     """Return the values of all JSON elements in the page."""
     json_texts = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, flags=re.DOTALL)
     return [json.loads(text) for text in json_texts]
-
-
-def test_summary_table_has_every_evaluation_once(dataset):
-    rows = summary_table(dataset)
-    # Each dataset has clean images, five attacks at three epsilons, and 15 corruptions at three severities.
-    assert len(rows) == 2 * (1 + 5 * 3 + 15 * 3)
-    assert {row.n_architectures for row in rows} == {len(ARCHITECTURES)}
-    assert [row.key for row in rows if row.dataset == "digits" and row.strength in (0, 1)] == KEYS_WITH_ACCURACIES
-    for row in rows:
-        row_accuracies = read_accuracies(dataset, row.key, row.strength, row.dataset)
-        assert (row.minimum, row.median, row.maximum) == (
-            min(row_accuracies),
-            np.median(row_accuracies),
-            max(row_accuracies),
-        )
-    assert {row.key: row.strength_label for row in rows if row.strength in (0, 0.5, 5)} == {
-        "clean": "",
-        **dict.fromkeys(("aa_apgd-ce", "aa_square", "fgsm", "pgd"), "ε = 0.5/255"),
-        "pgd_l2": "ε = 0.5 (L2)",
-        **dict.fromkeys(CORRUPTIONS, "severity 5"),
-    }
 
 
 @given(arrays(np.int64, (3, 4), elements=st.integers(0, 10_000)))
@@ -164,7 +143,6 @@ def test_report_shows_partial_results(tmp_path):
     store = FabricatedStore(missing={(0, "clean", 0.0), (2, "pgd", 1.0)})
     export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"]), store, partial=True)
     dataset = RobustnessDataset(tmp_path / "dataset")
-    assert [row.n_architectures for row in summary_table(dataset)] == [1, 1, 1, 1]
     assert (
         "This export is incomplete: 2 evaluations are missing"
         in write_report(dataset, tmp_path / "report.html").read_text()
@@ -231,10 +209,7 @@ def test_page_contains_vega_once(page):
     assert page.count(vl_convert.javascript_bundle(VEGA_SCRIPT)) == 1
 
 
-def test_page_shows_every_row_and_figure(dataset, page):
-    for row in summary_table(dataset):
-        cells = "".join(f"<td>{value:.1%}</td>" for value in (row.minimum, row.median, row.maximum))
-        assert f"<th>{row.strength_label}</th>{cells}<td>{row.n_architectures}</td>" in page
+def test_page_shows_every_figure(page):
     figures_of_accuracies = [name for name in FIGURES if name != "confusion" and "confidence" not in name]
     for name in ("cifar10", "digits"):
         assert f'<section data-dataset="{name}">' in page

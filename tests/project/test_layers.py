@@ -148,5 +148,5 @@ def test_modules_have_no_import_cycles(source_root: Path) -> None:
     base = source_root if source_root.name == "pipeline" else source_root.parent
     modules = {module_name(path, base): path for path in list_sources(source_root)}
     graph = {name: imported_modules(path, modules) - {name} for name, path in modules.items()}
-    assert len(modules) >= 10
+    assert len(modules) >= 5
     assert find_cycle(graph) == []

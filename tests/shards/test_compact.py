@@ -4,7 +4,6 @@ import errno
 import os
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from robust201.core import files
@@ -40,14 +39,12 @@ def store(tmp_path):
 
 
 def test_compact_preserves_values(store):
-    input_shards = store.inventory().shards
     report = store.compact()
     assert (report.inputs, report.outputs, report.rows, report.deleted) == (9, 1, 18, 0)
     inventory = assert_complete_store(store, UNITS)
     (shard,) = inventory.shards
     assert is_compacted(shard)
     assert shard.endswith(f"{files.sha256_of(store.folder.shards.joinpath(shard))[:16]}.parquet")
-    assert inventory.replaced_shards == input_shards
     assert inventory.seconds == pytest.approx(9.0)
 
 
@@ -113,17 +110,6 @@ def test_inputs_of_a_damaged_compacted_shard_are_not_deleted(store):
     assert report.deleted == 0
     assert report.damaged == (shard,)
     assert all(store.folder.shards.joinpath(name).exists() for name in inputs)
-
-
-def test_verify_finds_rows_lost_in_compaction(store, monkeypatch):
-    write_table = pq.ParquetWriter.write_table
-    monkeypatch.setattr(
-        "pyarrow.parquet.ParquetWriter.write_table",
-        lambda self, table, **options: write_table(self, table[:-1], **options),
-    )
-    store.compact()
-    monkeypatch.undo()
-    assert [finding.kind for finding in store.verify()] == ["lost in compaction"]
 
 
 # The tests of the steps just before and after the rename, which makes the shard visible, always run; others are slow.

@@ -72,7 +72,6 @@ def inventory_state(inventory):
         {name: (column.dtype, column.tolist()) for name, column in row_columns.items()},
         [inventory.shard_columns(shard_index) for shard_index in range(len(inventory.shards))],
         inventory.damage,
-        inventory.replaced_shards,
     )
 
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:  # a command imports these modules only if it needs them, so t
     from robust201.export.diff import ComparisonReport
     from robust201.export.verify import Verdict
     from robust201.export.verify_dataset import DatasetVerdict
-    from robust201.figures.report import SummaryRow
     from robust201.monitoring.doctor import HealthCheck
     from robust201.reader.derived import DerivedMetrics
     from robust201.runtime.executors.base import Event
@@ -515,27 +514,3 @@ def show_metrics(metrics: DerivedMetrics) -> None:
         show_table("Metrics", ("", "metric", "lowest", "median", "highest", "networks", ""), rows)
     for name, required_results in metrics.needs.items():
         say(f"{name}: not computed; requires {required_results}.")
-
-
-def show_summary(rows: Sequence[SummaryRow]) -> None:
-    """Print the median accuracy over the architectures: one line per dataset and key, one column per strength."""
-    from robust201.reader.result_files import kind_of
-
-    titles = {"attack": "epsilon in 1/255, 0 is clean", "corruption": "severity", "other": "strength"}
-    for group, title in titles.items():
-        kinds_in_group = ("clean", "attack") if group == "attack" else (group,)
-        rows_in_group = [row for row in rows if kind_of(row.key) in kinds_in_group]
-        strengths = sorted({row.strength for row in rows_in_group})
-        medians: dict[str, dict[float, str]] = {}
-        for row in rows_in_group:
-            medians.setdefault(f"{row.dataset} {row.key}", {})[row.strength] = f"{row.median:.2f}"
-        if medians:
-            networks = format_count(max(row.n_architectures for row in rows_in_group), "network")
-            show_table(
-                f"Median accuracy of {networks} by {title}",
-                ("", *(f"{strength:g}" for strength in strengths)),
-                [
-                    (name, *(medians_by_strength.get(strength, "") for strength in strengths))
-                    for name, medians_by_strength in medians.items()
-                ],
-            )

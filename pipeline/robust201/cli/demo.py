@@ -30,9 +30,11 @@ def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder for results, dataset and figures.")] = Path("runs/demo"),
 ) -> None:
     """Run the whole pipeline at small scale, on digits and networks that ship with robust201 (one or two minutes)."""
+    from robust201.analysis.dataset_results import read_results
+    from robust201.analysis.leaderboard import make_leaderboard
     from robust201.export import export_dataset
     from robust201.figures.plots import save_plots
-    from robust201.figures.report import summary_table, write_report
+    from robust201.figures.report import write_report
     from robust201.planning.loading import load_config
     from robust201.planning.plan_file import load_plan
     from robust201.reader.dataset import RobustnessDataset
@@ -60,7 +62,8 @@ def demo(
         reader = RobustnessDataset(dataset)
         save_plots(reader, out / "plots", figures=DEMO_FIGURES)
         report = write_report(reader, out / "report.html")
-    console.show_summary(summary_table(reader))
+    for results in read_results(reader):
+        typer.echo(make_leaderboard(results).answer)
     paths = {"results": config.results, "JSON dataset": dataset, "report": report, "plots": out / "plots"}
     for label, path in paths.items():
         typer.echo(f"{label}: {path}")

@@ -15,7 +15,6 @@ from robust201.core.errors import InputError, StorageError
 from robust201.core.files import fsync_folder, load_json, make_folder, sole_writer, visible_entries, write_text
 from robust201.core.records import canonical_json
 from robust201.export.listing import listing_text
-from robust201.export.side_files import WEIGHTS_FILE, WeightHashes
 from robust201.export.written_file import WrittenFile, open_hashed_file
 from robust201.reader.listings import CHECKSUM_FILE, read_checksums
 from robust201.reader.result_files import RESULTS_FOLDER_FILE, SWEEP_FILE, is_dataset
@@ -31,7 +30,7 @@ files.
 
 @contextmanager
 def open_folder(
-    path: Path, planned_names: Collection[str], sweep_record: Mapping[str, Any], weights: WeightHashes
+    path: Path, planned_names: Collection[str], sweep_record: Mapping[str, Any]
 ) -> Iterator["ExportFolder"]:
     """Prepare a folder for an export, and lock it against other exports on this machine until the block ends.
 
@@ -39,7 +38,6 @@ def open_folder(
         path: the folder.
         planned_names: names of the files that the export will write, relative to the folder.
         sweep_record: description of the sweep, with ``name`` and ``protocols`` as in sweep.json.
-        weights: SHA-256 of each network's weights (see `export.side_files.weight_hashes`).
 
     Raises:
         InputError: `path` is a file or lies in a results folder, or the folder contains an export of another sweep, or
@@ -56,7 +54,7 @@ def open_folder(
     with sole_writer(path, "Exporting"):
         if _is_committed(path / STAGING_FOLDER):
             _move_staged_files(path)
-        _reject_different_sweep(path, sweep_record, weights)
+        _reject_different_sweep(path, sweep_record)
         _reject_unlisted_files(path, planned_names)
         _remove_staging(path / STAGING_FOLDER)
         try:
@@ -94,10 +92,10 @@ def _remove_staging(staging: Path) -> None:
         staging.unlink(missing_ok=True)
 
 
-def _reject_different_sweep(path: Path, sweep_record: Mapping[str, Any], weights: WeightHashes) -> None:
+def _reject_different_sweep(path: Path, sweep_record: Mapping[str, Any]) -> None:
     """Raise InputError if the folder contains an export of another sweep, because the new export would replace it."""
-    # Two sweeps are different if their names differ, if they have no protocol in common, or if none of their common
-    # networks has the same weights. The same sweep with more strengths or architectures may replace its earlier export.
+    # Two sweeps are different if their names differ or if they have no protocol in common. The same sweep with more
+    # strengths or architectures may replace its earlier export.
     try:
         earlier_record = load_json(path / SWEEP_FILE)["sweep"]
         earlier_name, new_name = (f"the sweep {sweep['name']!r}" for sweep in (earlier_record, sweep_record))
@@ -108,35 +106,12 @@ def _reject_different_sweep(path: Path, sweep_record: Mapping[str, Any], weights
         earlier_description = f"an export of {earlier_name}"
     elif all(protocols) and protocols[0].isdisjoint(protocols[1]):
         earlier_description = "an export with the same name but different protocols"
-    elif (have_common_weights := _compare_weights(path, weights)) and not any(have_common_weights):
-        earlier_description = "an export with the same name and protocols but different weights"
     else:
         return
     raise InputError(
         f"Exporting failed for {path}: the folder contains {earlier_description}, whose files would be removed. "
         f"Choose a new folder or an earlier export of {new_name}, or delete this folder first."
     )
-
-
-def _compare_weights(path: Path, weights: WeightHashes) -> list[bool]:
-    """Return one boolean per network in both exports: whether the exports have weights of this network in common."""
-    try:
-        earlier_hashes = load_json(path / WEIGHTS_FILE)
-        return [
-            _have_common_weights(earlier_hashes[dataset][identifier], new_hashes)
-            for dataset, hashes_by_network in weights.items()
-            for identifier, new_hashes in hashes_by_network.items()
-            if identifier in earlier_hashes.get(dataset, {})
-        ]
-    except (OSError, ValueError, TypeError, AttributeError):
-        return []
-
-
-def _have_common_weights(hashes_a: Any, hashes_b: str | Mapping[str, str]) -> bool:
-    """Return whether two entries of weights.json have a hash in common; each is one hash, or hashes by name."""
-    if isinstance(hashes_a, dict) and isinstance(hashes_b, Mapping):
-        return bool(hashes_a.items() & hashes_b.items())
-    return bool(hashes_a == hashes_b)
 
 
 def _reject_unlisted_files(path: Path, planned_names: Collection[str]) -> None:

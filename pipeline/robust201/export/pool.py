@@ -15,7 +15,7 @@ MEMORY_BYTES = 1_500_000_000
 """Memory limit for all processes together, in bytes (sum of proportional set sizes). It limits their number."""
 
 WORKER_BYTES = 110_000_000
-"""Memory of a process that writes JSON files for up to 120 classes (``benchmarks.export`` measures it for 100)."""
+"""Memory of a process that writes JSON files for up to 120 classes (measured for 100)."""
 
 PARQUET_WORKER_BYTES = 190_000_000
 """Mean memory of a process that writes Parquet files. It holds both the row groups it reads and those it writes."""

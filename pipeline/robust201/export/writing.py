@@ -155,7 +155,7 @@ def export_dataset(
         *map(images_name, images),
     }
     plan_description = plan.describe()
-    with open_folder(out, planned_names, plan_description, hashes) as folder:
+    with open_folder(out, planned_names, plan_description) as folder:
         n_file_units = sum(len(group.complete_units) for group, _ in result_files)
         on_units = (lambda done: progress(done, n_file_units)) if progress is not None else (lambda _done: None)
         measure_columns: dict[str, dict[str, ParquetColumn]] = {}

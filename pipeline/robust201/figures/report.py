@@ -4,8 +4,7 @@ import functools
 import html
 import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from robust201 import __version__
 from robust201.core.citation import PAPER_BIBTEX, software_bibtex
 from robust201.core.errors import ResultsError
-from robust201.core.files import check_output_file, read_file, write_text
+from robust201.core.files import check_output_file, write_text
 from robust201.figures.palette import GRID
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.weights_check import check_recorded
@@ -32,33 +31,6 @@ VEGA_SCRIPT = "window.vegaEmbed = vegaEmbed;"
 
 _MAX_WARNING_ITEMS = 20
 """Maximum number of networks, or of signs of weak attacks, that a warning on the page lists."""
-
-_MAX_CARD_BYTES = 4 << 20
-"""Maximum size of a dataset card."""
-
-
-@dataclass(frozen=True, slots=True)
-class SummaryRow:
-    """Summary of the accuracies (fractions) of all architectures under one key and strength.
-
-    `strength_label` is the label of the strength, such as ``ε = 8/255``.
-    """
-
-    dataset: str
-    key: str
-    strength: float
-    strength_label: str
-    minimum: float
-    median: float
-    maximum: float
-    n_architectures: int
-
-
-def summary_table(dataset: RobustnessDataset) -> list[SummaryRow]:
-    """Summarise accuracies in the order of the folder's datasets and keys, with ascending strengths."""
-    from robust201.analysis.dataset_results import read_results
-
-    return [row for results in read_results(dataset) for row in _summarise(results)]
 
 
 def write_report(dataset: RobustnessDataset, out: Path) -> Path:
@@ -108,8 +80,6 @@ def write_report(dataset: RobustnessDataset, out: Path) -> Path:
             sections="\n".join(_dataset_section(results) for results in all_results),
             across=_across_section(all_results),
             citation=html.escape(f"{PAPER_BIBTEX}\n\n{software_bibtex(__version__)}"),
-            card=_dataset_card(dataset),
-            protocol=_protocol_section(dataset),
             page_data=_embedded_json(page_data),
             vega=vl_convert.javascript_bundle(VEGA_SCRIPT),
             script=_read_resource("report.js"),
@@ -131,20 +101,6 @@ def _fill_template(template: str, **parts: str) -> str:
 def _embedded_json(value: Any) -> str:
     """Serialise a value as JSON in which no text can close the surrounding script element."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
-
-
-def _summarise(results: "DatasetResults") -> list[SummaryRow]:
-    from robust201.analysis.labels import strength_label
-    from robust201.reader.result_files import paper_key
-
-    rows = []
-    for key in (key for keys in results.reader.files.keys_by_kind().values() for key in keys):
-        for strength in results.strengths(paper_key(key)):
-            accuracies = results.column(paper_key(key), strength)
-            label = strength_label(key, strength, results.reader.strengths(results.name, key))
-            low, median, high = float(accuracies.min()), float(accuracies.median()), float(accuracies.max())
-            rows.append(SummaryRow(results.name, key, strength, label, low, median, high, int(accuracies.count())))
-    return rows
 
 
 def _overview_section(dataset: RobustnessDataset, all_results: "Sequence[DatasetResults]") -> str:
@@ -250,7 +206,7 @@ def _dataset_section(results: "DatasetResults") -> str:
         f'<section data-dataset="{name}"><h2>{name}</h2>{_attack_flags_warning(results)}'
         f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>{"".join(blocks)}'
         f'<p class="muted">{html.escape(omitted) if omitted_figures else ""}</p>'
-        f"{_accuracy_table(_summarise(results))}{_measure_table(results)}</section>"
+        f"{_measure_table(results)}</section>"
     )
 
 
@@ -311,44 +267,6 @@ def _cell_drawing(space: CellSpace) -> str:
     style = "font-size: .17px; text-anchor: middle; dominant-baseline: central"
     box = f"{left} {-top} {right - left} {top - bottom}"
     return f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{box}" style="{style}">{"".join(groups)}</svg>'
-
-
-def _dataset_card(dataset: RobustnessDataset) -> str:
-    """Return the dataset card as HTML, without metadata and with HTML tags escaped; empty if there is no card."""
-    from markdown_it import MarkdownIt
-
-    path = dataset.path / "README.md"
-    if not path.is_file():
-        return ""
-    card = read_file(path, _MAX_CARD_BYTES).decode(errors="replace")
-    card_text = re.sub(r"\A---\n.*?\n---\n", "", card, flags=re.DOTALL)
-    rendered = MarkdownIt("commonmark", {"html": False}).enable("table").render(card_text)
-    scrolled = f'<div class="scroll" tabindex="0" role="region" aria-label="Dataset card">{rendered}</div>'
-    return f'<h2>Dataset card</h2><details id="card"><summary>README.md</summary>{scrolled}</details>'
-
-
-def _protocol_section(dataset: RobustnessDataset) -> str:
-    if dataset.sweep is None:
-        return ""
-    text = html.escape(json.dumps(dataset.sweep, indent=2, ensure_ascii=False))
-    return f"<h2>Protocol</h2><details><summary>sweep.json</summary><pre>{text}</pre></details>"
-
-
-def _accuracy_table(rows: Iterable[SummaryRow]) -> str:
-    from robust201.analysis.labels import key_label
-
-    table_rows = []
-    previous_key = ""
-    for row in rows:
-        key = key_label(row.key) if row.key != previous_key else ""
-        previous_key = row.key
-        cells = "".join(f"<td>{value:.1%}</td>" for value in (row.minimum, row.median, row.maximum))
-        cells += f"<td>{row.n_architectures:,}</td>"
-        start = ' class="start"' if key else ""
-        table_rows.append(
-            f"<tr{start}><th>{html.escape(key)}</th><th>{html.escape(row.strength_label)}</th>{cells}</tr>"
-        )
-    return _collapsible_table("Accuracy by key and strength", ("key", "strength"), table_rows)
 
 
 def _measure_table(results: "DatasetResults") -> str:

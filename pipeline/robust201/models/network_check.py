@@ -62,14 +62,6 @@ class CheckedImages(NamedTuple):
         pixels = torch.from_numpy(images.images[rows]).to(device)
         return cls(pixels if pixels.is_floating_point() else pixels.float().div(255.0), images.indices[rows])
 
-    def name_rows(self, is_named: torch.Tensor) -> str:
-        """Return the numbers of the images that a mask (B,) selects, and whether all of them have a single colour."""
-        rows = is_named.nonzero().flatten().cpu()
-        numbers = rows.numpy() if self.indices is None else self.indices[rows.numpy()]
-        named_pixels = self.pixels[rows.to(self.pixels.device)].flatten(2)
-        has_single_colour = bool((named_pixels.amin(dim=2) == named_pixels.amax(dim=2)).all())
-        return name_images(numbers.tolist()) + (", all of a single colour" if has_single_colour else "")
-
 
 def check_network(
     classifier: Classifier,
@@ -175,15 +167,16 @@ def _compute_logits(
 
 def _check_finite(logits: torch.Tensor, images: CheckedImages, message_start: str) -> None:
     is_finite = logits.isfinite()
-    if is_finite.all():
+    rows = (~is_finite.all(dim=1)).nonzero().flatten().cpu().numpy()
+    if not len(rows):
         return
-    n_faulty = int((~is_finite.all(dim=1)).sum())
-    is_masked = bool(((logits == -torch.inf).all(dim=0) | is_finite.all(dim=0)).all())
-    advice = "Mask classes with a large negative logit, such as -1e4." if is_masked else NOT_FINITE_ADVICE
+    numbers = rows if images.indices is None else images.indices[rows]
+    fault, advice = "NaN or infinity", NOT_FINITE_ADVICE
+    if ((logits == -torch.inf).all(dim=0) | is_finite.all(dim=0)).all():
+        fault, advice = "-infinity for the same classes", "Mask classes with a large negative logit, such as -1e4."
     raise NetworkError(
-        f"{message_start}: the logits of {n_faulty} of {len(logits)} images contain "
-        f"{'-infinity for the same classes' if is_masked else 'NaN or infinity'} "
-        f"({images.name_rows(~is_finite.all(dim=1))}). {advice}"
+        f"{message_start}: the logits of {len(rows)} of {len(logits)} images contain {fault} "
+        f"({name_images(numbers.tolist())}). {advice}"
     )
 
 

@@ -165,8 +165,13 @@ def _unwrap(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _call_on_gradient(tensor: torch.Tensor, function: Callable[[torch.Tensor], None]) -> None:
-    """Call a function with each gradient of a tensor that autograd computes."""
-    tensor.register_hook(function)  # type: ignore[no-untyped-call]
+    """Call a function with each gradient of a tensor that autograd computes, unless it is one of a batch."""
+
+    def call(gradient: torch.Tensor) -> None:
+        if not torch._C._functorch.is_legacy_batchedtensor(gradient):  # its values cannot be read
+            function(gradient)
+
+    tensor.register_hook(call)  # type: ignore[no-untyped-call]
 
 
 class WatchedModel:

@@ -10,7 +10,7 @@ import copy
 import operator
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from robust201.core.errors import ArchitectureError, ConfigError, did_you_mean
 from robust201.core.records import CLEAN_STRENGTH, format_architecture
@@ -446,45 +446,18 @@ class RobustnessDataset:
         files = self.select().files
         return derive_metrics(files, *datasets_and_keys, reference=reference_id)
 
-    @overload
     def worst_case(
-        self,
-        dataset: str,
-        tasks: Sequence[tuple[str, float]],
-        *,
-        weights: str | None = None,
-        intervals: Literal[False] = False,
-    ) -> "pd.Series[float]": ...
-
-    @overload
-    def worst_case(
-        self,
-        dataset: str,
-        tasks: Sequence[tuple[str, float]],
-        *,
-        weights: str | None = None,
-        intervals: Literal[True],
-    ) -> "pd.DataFrame": ...
-
-    def worst_case(
-        self,
-        dataset: str,
-        tasks: Sequence[tuple[str, float]],
-        *,
-        weights: str | None = None,
-        intervals: bool = False,
-    ) -> "pd.Series[float] | pd.DataFrame":
+        self, dataset: str, tasks: Sequence[tuple[str, float]], *, weights: str | None = None
+    ) -> "pd.DataFrame":
         """Return the fraction of images that each architecture classifies correctly under every task in `tasks`.
 
         Args:
             dataset: name of the dataset.
             tasks: pairs of a key and a strength; clean images are ``("clean", 0)``.
             weights: name of the weights.
-            intervals: whether to return 95% intervals as well.
 
         Returns:
-            Accuracies of the architectures that have outcomes for all tasks; with `intervals`, a DataFrame with
-            `accuracy`, `low` and `high`.
+            `accuracy`, `low` and `high` (its 95% interval) of the architectures that have outcomes for all tasks.
 
         Raises:
             ConfigError: `tasks` is empty.
@@ -498,8 +471,6 @@ class RobustnessDataset:
             )
         outcomes = [self.outcomes(dataset, key, strength, weights=weights) for key, strength in tasks]
         accuracies = worst_case_accuracies(outcomes)
-        if not intervals:
-            return accuracies
         low, high = accuracy_intervals(accuracies, outcomes[0].n_images)
         return accuracies.to_frame("accuracy").assign(low=low, high=high)
 

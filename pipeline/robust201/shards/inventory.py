@@ -98,8 +98,8 @@ class Inventory:
     """Finished evaluations and parts in a results folder, at the time of its scan.
 
     `damage` maps the name of each damaged shard to a line that describes the fault. The inventory does not contain rows
-    of damaged shards. `replaced_shards` are names of shards that still exist but are replaced by a compacted shard.
-    `is_hashed` is whether the scan hashed every shard of the inventory, and each hash matched the name of its shard.
+    of damaged shards. `is_hashed` is whether the scan hashed every shard of the inventory, and each hash matched the
+    name of its shard.
     """
 
     def __init__(
@@ -107,14 +107,12 @@ class Inventory:
         contents: Contents,
         *,
         damage: Mapping[str, str],
-        replaced_shards: Sequence[str] = (),
         protocols: Path | None = None,
         is_hashed: bool = False,
     ) -> None:
         self.is_hashed = is_hashed
         self.damage = dict(damage)
         self.damaged = tuple(sorted(damage))
-        self.replaced_shards = tuple(replaced_shards)
         self.shards = contents.shards
         self._units = contents.units
         self._shard_columns = contents.columns

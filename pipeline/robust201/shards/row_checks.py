@@ -121,9 +121,7 @@ def _find_contradictions(
     """Return a mask of the rows whose per-image values contradict the confusion matrix."""
     ends = np.cumsum(n_images)
     values_of_rows = np.split(values, ends[:-1])
-    if column.contradiction is None:
+    is_counted = column.is_counted
+    if is_counted is None:
         return np.zeros(len(cm), dtype=bool)
-    contradiction = column.contradiction
-    return np.array(
-        [contradiction(row_values, row_cm) is not None for row_values, row_cm in zip(values_of_rows, cm, strict=True)]
-    )
+    return np.array([not is_counted(row_values, row_cm) for row_values, row_cm in zip(values_of_rows, cm, strict=True)])

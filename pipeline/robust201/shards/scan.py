@@ -118,7 +118,6 @@ class _Scanner:
         return Inventory(
             contents,
             damage=self.damage,
-            replaced_shards=[entry.name for entry in entries if entry.name in replaced_names],
             protocols=self.folder.protocols,
             is_hashed=self.verify == "all",
         )

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,17 +24,15 @@ from robust201.shards.parquet import (
 )
 from robust201.shards.row_checks import find_suspects
 from robust201.shards.row_identity import (
-    ShardRows,
     StoredUnit,
     iter_table_units,
     matches_units,
     read_footer,
-    read_shard_rows,
 )
 from robust201.shards.row_reader import RowReader
 from robust201.tasks.measurements import check_values
 
-FindingKind = Literal["damaged", "invalid", "misplaced", "unequal duplicates", "lost in compaction"]
+FindingKind = Literal["damaged", "invalid", "misplaced", "unequal duplicates"]
 
 OnProgress = Callable[[int, int], None]
 """Called after each shard with the number of checked shards and the number of all shards."""
@@ -51,9 +49,8 @@ class ShardFinding:
 
     - ``damaged``: bytes do not match the hash in the name.
     - ``invalid``: numbers break an invariant.
-    - ``misplaced``: a row does not match the footer, the file name or the folder.
+    - ``misplaced``: rows do not match the footer, the file name or the folder.
     - ``unequal duplicates``: two results of one evaluation differ.
-    - ``lost in compaction``: a compacted shard lacks a row of a shard that it replaces.
     """
 
     shard: str
@@ -80,18 +77,6 @@ class _RowIdentity(NamedTuple):
         return f"{name} {unit.dataset} {unit.key} at {self.strength:g}, images {self.start}:{self.stop}"
 
 
-def _list_inventory_identities(inventory: Inventory, rows: NDArray[np.integer[Any]] | slice) -> list[_RowIdentity]:
-    unit_numbers, *columns = (
-        inventory.row_column(name)[rows].tolist() for name in ("unit", "strength", "start", "stop")
-    )
-    return list(map(_RowIdentity, (inventory.units[unit_number] for unit_number in unit_numbers), *columns))
-
-
-def _iter_shard_identities(rows: ShardRows) -> Iterator[_RowIdentity]:
-    units = (rows.units[number] for number in rows.unit.tolist())
-    return map(_RowIdentity, units, rows.strength.tolist(), rows.start.tolist(), rows.stop.tolist())
-
-
 def _iter_table_identities(table: pa.Table) -> Iterator[_RowIdentity]:
     columns = (table[name].to_pylist() for name in ("strength", "start", "stop"))
     return map(_RowIdentity, iter_table_units(table), *columns)
@@ -113,7 +98,6 @@ def verify_shards(folder: ResultsFolder, inventory: Inventory, on_progress: OnPr
     give_back_freed_memory()
     intact_shards = {*inventory.shards} - damaged_shards
     yield from find_unequal_duplicates(RowReader(folder), inventory, intact_shards)
-    yield from _find_rows_lost_in_compaction(folder, inventory)
 
 
 def check_rows(
@@ -171,7 +155,11 @@ class _RowChecker:
             rows = inventory_rows[first_row : first_row + len(table)]
             self.provenances.update(table["provenance"].unique().to_pylist())
             if not self._matches_inventory(shard, rows, table):
-                yield from self._find_misplaced(shard, rows, table, file.label)
+                message = (
+                    f"Verifying failed for result file {file.label}: its rows do not match its footer and name. Set "
+                    "the file aside and run the sweep again."
+                )
+                yield ShardFinding(shard, "", "misplaced", message, (shard,))
             for offset in np.flatnonzero(find_suspects(table, file.columns)).tolist():
                 (identity,) = _iter_table_identities(table.slice(offset, 1))
                 values = copy_row_values(table, offset, file.columns)
@@ -193,21 +181,6 @@ class _RowChecker:
         return all(
             _is_named_for(shard, inventory.units[unit_number]) for unit_number in np.unique(unit_numbers).tolist()
         )
-
-    def _find_misplaced(
-        self, shard: str, rows: NDArray[np.int32], table: pa.Table, label: str
-    ) -> Iterator[ShardFinding]:
-        """Yield findings for a table's rows that do not match the inventory's rows, or do not belong in the shard."""
-        identity_pairs = zip(
-            _list_inventory_identities(self.inventory, rows), _iter_table_identities(table), strict=True
-        )
-        for expected, identity in identity_pairs:
-            if identity != expected or not _is_named_for(shard, identity.unit):
-                message = (
-                    f"Verifying failed for result file {label}: expected {expected.label}, according to "
-                    f"its footer and name, got {identity.label}. Set the file aside and run the sweep again."
-                )
-                yield ShardFinding(shard, identity.label, "misplaced", message, (shard,))
 
 
 def _is_named_for(shard: str, unit: StoredUnit) -> bool:
@@ -272,30 +245,6 @@ def _has_equal_values(
         np.array_equal(used_values[name], other_values[name], equal_nan=used_values[name].dtype.kind == "f")
         for name in columns
     )
-
-
-def _find_rows_lost_in_compaction(folder: ResultsFolder, inventory: Inventory) -> Iterator[ShardFinding]:
-    """Yield findings for rows that compacted shards lack although a replaced shard, which still exists, has them."""
-    if not inventory.replaced_shards:
-        return
-    present_rows = {(unit.id, *location) for unit, *location in _list_inventory_identities(inventory, slice(None))}
-    entries = {entry.name: entry for entry in folder.backend.entries()}
-    for shard in filter(entries.__contains__, inventory.replaced_shards):
-        try:
-            rows = read_shard_rows(folder.backend, shard, read_footer(folder.backend, entries[shard]))
-        except (FileNotFoundError, ShardDamagedError):
-            continue  # replaced shards are not needed: the compacted shards were checked above
-        for identity in _iter_shard_identities(rows):
-            if (identity.unit.id, *identity[1:]) not in present_rows:
-                message = (
-                    f"Verifying failed for {identity.label}: the compacted file that replaces {shard} lacks this row. "
-                    "Set the compacted file aside and run the sweep again."
-                )
-                compacted_shards = (name for name in inventory.shards if is_compacted(name) and name in entries)
-                faulty_shards = tuple(
-                    name for name in compacted_shards if shard in read_footer(folder.backend, entries[name]).inputs
-                )
-                yield ShardFinding(shard, identity.label, "lost in compaction", message, faulty_shards)
 
 
 def requeue_shards(folder: ResultsFolder, findings: Collection[ShardFinding]) -> tuple[str, ...]:

@@ -119,7 +119,7 @@ class Column:
             column's; None if the column contains no means.
         largest: largest number of an image, for means.
         value_from_counts: (`cm`, as above) → value of a fraction that is computed from `cm`, without a total.
-        contradiction: (value, `cm`) → text "EXPECTED, got ACTUAL" if the value contradicts `cm`, otherwise None.
+        is_counted: (value, `cm`) → whether per-image values agree with `cm`; None if this cannot be checked.
         elements: name → description of Parquet columns, if each element has a separate Parquet column.
         wide_dtype: NumPy type for more than `MAX_COUNTED_CLASSES` classes; None if it is the same.
     """
@@ -134,7 +134,7 @@ class Column:
     count_images_per_mean: Callable[[Counts], Counts] | None = None
     largest: float = 1.0
     value_from_counts: Callable[[Counts], NDArray[np.float64]] | None = None
-    contradiction: Callable[[NDArray[Any], Counts], str | None] | None = None
+    is_counted: Callable[[NDArray[Any], Counts], bool] | None = None
     elements: Mapping[str, str] | None = None
     wide_dtype: np.dtype[Any] | None = None
 
@@ -208,16 +208,8 @@ def _correct_and_wrong(cm: Counts) -> Counts:
     return np.stack([n_correct, cm.sum(axis=(-2, -1)) - n_correct], axis=-1)
 
 
-def _contradiction_of_predictions(predictions: NDArray[Any], cm: Counts) -> str | None:
-    if predictions.max(initial=0) >= len(cm):
-        return f"classes below {len(cm)}, got {int(predictions.max())}"
-    class_counts = np.bincount(predictions, minlength=len(cm))
-    expected = cm.sum(axis=0)
-    return (
-        None
-        if np.array_equal(class_counts, expected)
-        else f"class counts {expected.tolist()}, got {class_counts.tolist()}"
-    )
+def _are_predictions_counted(predictions: NDArray[Any], cm: Counts) -> bool:
+    return np.array_equal(np.bincount(predictions, minlength=len(cm)), cm.sum(axis=0))
 
 
 UNITS_PER_DISTANCE = 1e9
@@ -240,11 +232,9 @@ def _add_distance(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     return outputs.positions, units.where(outputs.is_wrong, units.new_full((), NOT_FOOLED_DISTANCE))
 
 
-def _contradiction_of_distances(distances: NDArray[Any], cm: Counts) -> str | None:
-    n_fooled, n_wrong = int((distances != NOT_FOOLED_DISTANCE).sum()), int(cm.sum() - np.trace(cm))
-    if distances.max(initial=0) > NOT_FOOLED_DISTANCE:
-        return f"numbers up to {NOT_FOOLED_DISTANCE}, got {int(distances.max())}"
-    return None if n_fooled == n_wrong else f"distances of {n_wrong} misclassified images, got {n_fooled}"
+def _are_distances_counted(distances: NDArray[Any], cm: Counts) -> bool:
+    n_fooled = np.count_nonzero(distances != NOT_FOOLED_DISTANCE)
+    return bool(n_fooled == cm.sum() - np.trace(cm) and distances.max(initial=0) <= NOT_FOOLED_DISTANCE)
 
 
 def distances_of(stored_distances: NDArray[Any]) -> NDArray[np.float64]:
@@ -319,7 +309,7 @@ COLUMNS: dict[str, Column] = {
             wide_dtype=np.dtype(np.uint16),
             dimensions=("images",),
             add=lambda outputs: (outputs.positions, outputs.predicted),
-            contradiction=_contradiction_of_predictions,
+            is_counted=_are_predictions_counted,
         ),
         Column(
             DISTANCES,
@@ -330,7 +320,7 @@ COLUMNS: dict[str, Column] = {
             dtype=np.dtype(np.int64),
             dimensions=("images",),
             add=_add_distance,
-            contradiction=_contradiction_of_distances,
+            is_counted=_are_distances_counted,
         ),
         Column(
             OUTCOME_COUNTS,

@@ -40,19 +40,16 @@ if TYPE_CHECKING:
 MAX_IMAGES = 2**18
 """Maximum number of images per strength. A mean then determines its sum, since 2**(18 + FRACTION_BITS) < 2**52."""
 
-_MIN_TOLERANCE = 1e-5
-"""Maximum deviation from 1 of the sum of a mean softmax vector over its classes, if there are few classes."""
-
-_TERM_TOLERANCE = 2.0**-24
-"""Maximum deviation per class, if there are many classes: the spacing of float32 numbers just below 1."""
-
 _ARITHMETIC_TOLERANCE = 1e-12
 """Tolerance for rounding errors of arithmetic with numbers from a file."""
 
 
 def row_sum_tolerance(n_classes: int) -> float:
-    """Return the maximum deviation from 1 of the sum of a mean softmax vector over its classes."""
-    return max(_MIN_TOLERANCE, _TERM_TOLERANCE * n_classes)
+    """Return the maximum deviation from 1 of the sum of a mean softmax vector over its classes.
+
+    Per class, it is the spacing of float32 numbers just below 1.
+    """
+    return max(1e-5, 2.0**-24 * n_classes)
 
 
 class Accumulator:
@@ -294,18 +291,18 @@ def check_measure_values(
         EvaluationError: the columns differ from the declared ones, or a column is not a finite float64 number or a list
             of such numbers.
     """
-    failure = None
-    if declared_columns is not None and set(declared_columns) != set(values):
-        failure = f"the columns {', '.join(declared_columns)}, got {', '.join(values) or 'none'}"
+    failure = None if values else "one column or more, got none"
     for column, array in values.items():
         if array.dtype != np.float64 or array.ndim > 1:
             failure = failure or f"{column} as float64 numbers, got {array.dtype} of shape {array.shape}"
         elif not np.isfinite(array).all():
             failure = failure or f"{column} to be finite, got {array.tolist()}"
-    if failure is not None or not values:
+    if declared_columns is not None and set(declared_columns) != set(values):
+        failure = f"the columns {', '.join(declared_columns)}, got {', '.join(values) or 'none'}"
+    if failure is not None:
         raise EvaluationError(
-            f"Checking a measure failed for {name}: expected {failure or 'one column or more, got none'}. "
-            "Check the network's weights and the task's function."
+            f"Checking a measure failed for {name}: expected {failure}. Check the network's weights and the task's "
+            "function."
         )
 
 
@@ -340,9 +337,9 @@ def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integ
         return f"rows of cm to count {label_counts.tolist()} images, got {cm.sum(axis=1).tolist()}"
     for name, array in values.items():
         # Without a confusion matrix, the counts of single classes are unknown.
-        contradiction = None if COUNTS not in values and name == PREDICTIONS else COLUMNS[name].contradiction
-        if contradiction is not None and (contradiction_text := contradiction(array, cm)) is not None:
-            return f"{name} as in cm, {contradiction_text}"
+        is_counted = None if COUNTS not in values and name == PREDICTIONS else COLUMNS[name].is_counted
+        if is_counted is not None and not is_counted(array, cm):
+            return f"{name} as in cm, got others"
     return None
 
 
@@ -390,8 +387,7 @@ def _mean_failure(
     if column.value_from_counts is not None and cm is not None:
         expected = float(column.value_from_counts(cm))
         if abs(float(array) - expected) > slack:
-            tolerance_text = f" within {slack:.2g}" if slack else ""
-            return f"{name} {expected}{tolerance_text}, which follows from cm, got {float(array)}"
+            return f"{name} {expected}, which follows from cm, got {float(array)}"
     if column.is_distribution:
         row_sums = array[~np.isnan(array).any(axis=-1)].sum(axis=-1)
         error = float(np.abs(row_sums - 1).max(initial=0.0))

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from robust201.models.device import copy_to_device
 from robust201.tasks.attack_kit.random_numbers import ImageShape, RandomNumbers
 
 
@@ -53,15 +54,19 @@ class Samples:
 
         The numbers are rounded once, as by Foolbox and AutoAttack, which pass Python numbers to torch.
         """
-        return torch.from_numpy(values).float().to(self.clean.device).view(-1, 1, 1, 1)
+        return self.on_device(torch.from_numpy(values).float()).view(-1, 1, 1, 1)
+
+    def on_device(self, values: torch.Tensor) -> torch.Tensor:
+        """Copy numbers of the host to the samples' device, without waiting for the copy."""
+        return copy_to_device(values, self.clean.device)
 
     def uniforms(self) -> torch.Tensor:
         """Draw numbers that are uniform in [0, 1): (B, C, H, W) float32."""
-        return self.random_numbers.uniforms(self.run, self.indices, self.shape).to(self.clean.device)
+        return self.on_device(self.random_numbers.uniforms(self.run, self.indices, self.shape))
 
     def normals(self, n_values: int) -> torch.Tensor:
         """Draw standard normal numbers: (B, n_values) float32."""
-        return self.random_numbers.normals(self.run, self.indices, n_values).to(self.clean.device)
+        return self.on_device(self.random_numbers.normals(self.run, self.indices, n_values))
 
     def take(self, rows: NDArray[np.int64], run: int | None = None) -> "Samples":
         """Return some of the samples, for another run if `run` is set."""

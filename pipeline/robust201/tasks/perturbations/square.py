@@ -158,14 +158,14 @@ class _Squares:
     def start(self) -> torch.Tensor:
         samples = self._samples
         stripes = samples.random_numbers.stripes(samples.run, samples.indices, samples.shape)
-        return (samples.clean + samples.epsilons * stripes.to(samples.clean.device)).clamp_(0, 1)
+        return (samples.clean + samples.epsilons * samples.on_device(stripes)).clamp_(0, 1)
 
     def draw(self, first_query: int, sides: Sequence[int], active: NDArray[np.int64]) -> None:
         del active  # all samples share the windows and their signs
         samples = self._samples
         windows = samples.random_numbers.windows(samples.run, first_query, sides, samples.shape)
         # Copy the signs of all windows to the device in one transfer.
-        signs = torch.stack([window.signs for window in windows]).to(samples.clean.device)
+        signs = samples.on_device(torch.stack([window.signs for window in windows]))
         self._windows = [window._replace(signs=signs[i]) for i, window in enumerate(windows)]
 
     def search(self, rows: torch.Tensor, batch: slice, images: torch.Tensor) -> Search:

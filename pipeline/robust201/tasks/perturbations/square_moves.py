@@ -37,7 +37,7 @@ class Moves:
             samples.run, first_query, samples.indices[active], sides, samples.shape
         )
         # Copy the signs of all moves to the device in one transfer.
-        signs = torch.stack([move.signs for move in moves]).to(samples.clean.device)
+        signs = samples.on_device(torch.stack([move.signs for move in moves]))
         self._moves = [move._replace(signs=signs[i]) for i, move in enumerate(moves)]
 
     def search(self, rows: torch.Tensor, batch: slice, images: torch.Tensor) -> "_MoveSearch":
@@ -134,7 +134,7 @@ def _tiling(samples: Samples, norm: str) -> torch.Tensor:
         for column in range(width // side)
     ]
     is_turned, signs = samples.random_numbers.tiles(samples.run, samples.indices, len(corners), channels)
-    signs = signs.to(samples.clean.device)
+    signs = samples.on_device(signs)
     difference = torch.zeros_like(samples.clean)
     for tile_index, (row, column) in enumerate(corners):
         tile = pattern(norm, side, is_turned[tile_index], samples.clean.device) * signs[tile_index]
