@@ -9,10 +9,11 @@ import pytest
 
 from robust201.core.records import EvaluationResult, Part
 from robust201.dataset.rows import read_shard
+from robust201.dataset.verify import verify
 from robust201.run import worker
+from robust201.run.inline import run_inline
 from robust201.run.status import SILENT_SECONDS, read_status
-from robust201.run.sweep import Filters, run_inline
-from robust201.run.verify import verify
+from robust201.run.sweep import Filters
 from robust201.store.names import content_hash, shard_name
 from robust201.store.shards import encode
 from tests.run.test_inline import KilledError, kill_after, open_results

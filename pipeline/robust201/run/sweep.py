@@ -8,7 +8,6 @@ from robust201.core.files import remove_leftovers
 from robust201.core.records import ArchitectureId
 from robust201.planning.config import SweepConfig
 from robust201.planning.inputs import Inputs
-from robust201.run.events import Events
 from robust201.run.lock import hold_lock
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.inputs import gather_facts, save_plan
@@ -25,6 +24,9 @@ class Filters:
     architectures: Collection[ArchitectureId] | None = None
     datasets: Collection[str] | None = None
     keys: Collection[str] | None = None
+
+
+EVERYTHING = Filters()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,39 +92,6 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Pre
         remove_leftovers(config.results)
         plan = full_plan.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)
         yield PreparedRun(folder, plan, compare(plan, folder.list(), folder.read_tuple))
-
-
-def run_inline(
-    config: SweepConfig,
-    filters: Filters = Filters(),
-    *,
-    say: Say = lambda _line: None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> Tally:
-    """Compute the missing parts of a sweep in this process.
-
-    Raises:
-        InputError: bad input; nothing was started.
-        StorageError: results cannot be written.
-    """
-    with prepare_run(config, filters, say) as run:
-        tally = Tally(run.plan.n_evaluations, run.state.n_done)
-        if run.state.n_missing_parts:
-            _compute_inline(run, tally, say, should_stop)
-        return tally
-
-
-def _compute_inline(run: PreparedRun, tally: Tally, say: Say, should_stop: Callable[[], bool]) -> None:
-    from robust201.run.worker import Worker  # imports torch
-
-    make_corrupted_images(run, say)
-    with Events(run.folder.root, "worker") as events:
-        worker = Worker(run.plan.config, run.plan.facts, run.folder, events)
-        for part in run.state.missing():
-            if should_stop():
-                tally.is_drained = True
-                return
-            tally.count(worker.compute(part))
 
 
 def make_corrupted_images(run: PreparedRun, say: Say) -> None:
