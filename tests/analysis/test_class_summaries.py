@@ -75,15 +75,6 @@ def test_summaries_agree_with_reader(dataset_folder, measure):
                 np.testing.assert_array_equal(summaries_by_column[key, strength][:, 3:], expected_by_class)
 
 
-def test_summaries_prefer_parquet_to_json(dataset_folder, tmp_path):
-    for name in ("meta.json", "sweep.json", "parquet"):
-        (tmp_path / name).symlink_to(dataset_folder / name)
-    (tmp_path / "cifar10").mkdir()
-    for key in KEYS:
-        (tmp_path / "cifar10" / f"{key}_cm.json").write_text("not JSON")
-    assert_equal_summaries(read_summaries(tmp_path, "cm"), read_summaries(dataset_folder, "cm"))
-
-
 def test_delaying_interrupts_defers_interrupts_and_blocks_them_in_subprocesses():
     steps = []
     with pytest.raises(KeyboardInterrupt), delaying_interrupts():  # noqa: PT012
@@ -149,30 +140,6 @@ def test_summaries_reject_invalid_numbers_in_json(dataset_folder, tmp_path, meas
     path = tmp_path / f"copy/cifar10/pgd_{measure}.json"
     path.write_text(re.sub(r"\[\[[\d.]+", f"[[{invalid_number}", path.read_text(), count=1))
     with pytest.raises(ResultsError, match=r"expected .* of (counts|fractions)"):
-        read_summaries(tmp_path / "copy", measure)
-
-
-@pytest.mark.parametrize("measure", MEASURES)
-def test_summaries_detect_flipped_bits_in_parquet_that_change_numbers(dataset_folder, tmp_path, measure):
-    shutil.copytree(dataset_folder, tmp_path / "copy")
-    path = tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet"
-    original, expected = path.read_bytes(), read_summaries(dataset_folder, measure)
-    with pq.ParquetFile(path) as file:
-        group = file.metadata.row_group(0)
-        column_chunks = [group.column(number) for number in range(group.num_columns)]
-    data_start = min(chunk.data_page_offset for chunk in column_chunks)
-    n_detected = 0
-    for index in range(data_start, data_start + sum(chunk.total_compressed_size for chunk in column_chunks), 211):
-        content = bytearray(original)
-        content[index] ^= 4
-        path.write_bytes(content)
-        try:
-            assert_equal_summaries(read_summaries(tmp_path / "copy", measure), expected)
-        except ResultsError:
-            n_detected += 1
-    assert n_detected > 0
-    path.write_bytes(original.replace(b"element", b"elemen\xf4"))  # a column name that is not UTF-8
-    with pytest.raises(ResultsError, match="cannot be decoded"):
         read_summaries(tmp_path / "copy", measure)
 
 

@@ -1,7 +1,6 @@
 """Leaderboards: the best networks and their ties, checked against independent tests on stored outcomes."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 
@@ -86,12 +85,6 @@ def test_answer_names_best_and_tied_networks(results):
     assert "Holm's correction within each column, level 5%)" in board.basis
 
 
-def test_answer_names_no_network_at_chance(results):
-    assert make_leaderboard(results, ["pgd:8"]).answer == (
-        "On CIFAR-10, no network is clearly above chance (PGD, ε = 8/255)."
-    )
-
-
 def test_leaderboard_without_number_of_images_has_no_intervals_or_ties(tmp_path):
     accuracies_by_key = {"clean": {"0": 0.9, "2": 0.8}, "pgd": {"0": [0.5, 0.25], "2": [0.75, 0.0]}}
     write_results(tmp_path, accuracies_by_key, dataset="mine")
@@ -117,22 +110,3 @@ def test_leaderboard_marks_ties_and_sorts_by_the_first_attack(results):
     assert r"Network & Clean & PGD, $\varepsilon$ = 1/255 \\" in latex
     with pytest.raises(ConfigError, match="it has no results under pgd at strength 5"):
         make_leaderboard(results, ["pgd:5"])
-
-
-def test_leaderboard_of_a_single_network_has_no_ties(dataset):
-    (results,) = read_results(dataset.select([21]))
-    board = make_leaderboard(results, ["pgd:1", "corruption"])
-    assert [standing.tied for standing in board.standings] == [[], []]
-    assert "tied" not in board.answer
-    assert isinstance(board.to_frame(), pd.DataFrame)
-
-
-def test_answer_for_a_single_network_states_its_accuracy(dataset):
-    (results,) = read_results(dataset.select([21]))
-    board = make_leaderboard(results, ["clean", "pgd:1"])
-    pgd = board.standings[1].accuracies[21]
-    assert board.answer.startswith(f"On CIFAR-10, the accuracy of #21, the only network, is {pgd:.1%}, 95% interval ")
-    assert board.answer.endswith("(PGD, ε = 1/255).")
-    assert board.basis == "Intervals are 95% intervals over 500 images."
-    assert not board.to_frame()["tied"].any()
-    assert "textbf" not in board.latex

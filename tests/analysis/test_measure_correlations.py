@@ -10,7 +10,6 @@ from scipy.stats import kendalltau
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.measure_correlations import CORRELATION_COLUMNS, MIN_ARCHITECTURES, correlate_measures
 from robust201.analysis.terms import collect_measures
-from robust201.figures import figure_data
 from robust201.spaces.nasbench201 import cells
 from robust201.spaces.nasbench201.space import NasBench201
 from tests.support.small_results import results_of, write_results
@@ -90,16 +89,6 @@ def test_correlate_measures_drops_architectures_only_for_keys_that_they_lack(tmp
     results.accuracies.iloc[0, results.columns.index(("pgd", 8.0))] = np.nan
     correlations = correlate_measures(results, table).groupby("key")["n"].unique()
     assert (correlations["clean"].tolist(), correlations["pgd"].tolist()) == ([N_ARCHITECTURES], [N_ARCHITECTURES - 1])
-
-
-def test_figure_labels_measures_in_words(tmp_path: Path) -> None:
-    results, table = make_planted_results(tmp_path)
-    qualities = table.set_index("architecture")["quality"]
-    vars(results)["measures"] = pd.DataFrame({("jacobian", "squared_norm", 0.0): qualities})
-    assert list(collect_measures(results)) == ["parameters", "flops", "jacobian.squared_norm"]
-    matrix = figure_data.correlation_matrix(figure_data.measure_correlations(results))
-    assert list(matrix.index) == ["parameters", "FLOPs", "Jacobian squared norm"]
-    assert list(matrix) == ["Clean", "PGD, ε = 1/255", "PGD, ε = 8/255"]
 
 
 def test_collect_measures_includes_parameters_and_flops(tmp_path: Path) -> None:

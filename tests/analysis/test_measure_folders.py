@@ -72,17 +72,6 @@ def test_equal_measure_names_end_with_their_folder(folders: list[RobustnessDatas
         read_measure_folders([first, first, first], "cifar10")
 
 
-def test_save_plot_rejects_several_folders_for_other_figures(folders: list[RobustnessDataset], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="only measure-correlations shows measures of several folders"):
-        save_plot(folders[0], "attack-curves", tmp_path / "measures.csv", measures=folders[1:])
-
-
 def test_measurements_are_the_columns_in_the_protocol(folders: list[RobustnessDataset]) -> None:
     assert folders[0].measurements("cifar10", "jacobian") == ["squared_norm", "squared_norm_sd"]
     assert folders[1].measurements("cifar10", "jacobian") == ["squared_norm", "norm"]
-
-
-def test_query_of_several_folders_suggests_measure_correlations_plot(folders: list[RobustnessDataset]) -> None:
-    merged = RobustnessDataset(*(folder.path for folder in folders))
-    with pytest.raises(ConfigError, match="plot measure-correlations FIRST --measures SECOND"):
-        merged.query("cifar10", "jacobian")

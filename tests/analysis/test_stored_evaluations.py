@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 import robust201
-from robust201.analysis.stored_evaluations import read_evaluations, split_network
-from robust201.core.errors import ConfigError, ResultsError
+from robust201.analysis.stored_evaluations import read_evaluations
+from robust201.core.errors import ConfigError
 from robust201.reader.dataset import RobustnessDataset
 from robust201.statistics.significance import mcnemar_p_values
 from tests.conftest import RunCommand
-from tests.support.fabricated import export, make_plan
 
 CELLS = "benchmark_data/cells-cifar10"
 
@@ -48,20 +47,6 @@ def test_compare_distinguishes_equal_names_and_rejects_different_parameters(tmp_
     sweep.write_text(sweep.read_text().replace('"steps":', '"n_steps":'))
     with pytest.raises(ConfigError, match=r"pgd has different parameters \(parameters\)"):
         robust201.compare({"a": f"{CELLS}:21", "b": f"{copy}:21"}, keys=["pgd:1"])
-
-
-def test_compare_rejects_names_without_network_or_outcomes(tmp_path: Path) -> None:
-    assert split_network("net.py:build") is None
-    assert split_network(f"{CELLS}:") is None
-    with pytest.raises(ConfigError, match="not of the form DATASET:ARCHITECTURE"):
-        robust201.compare([f"{CELLS}:21", "net.py:build"])
-    with pytest.raises(ConfigError, match=r"cells-cifar10:21: it is listed more than once"):
-        robust201.compare({"a": f"{CELLS}:21", "b": f"{CELLS}:41", "c": f"{CELLS}:21"}, keys=["clean"])
-    with pytest.raises(ConfigError, match="names of keys only"):
-        robust201.compare([f"{CELLS}:21", f"{CELLS}:41"], keys=[{"pgd": {"steps": 3}}])
-    export(tmp_path / "plain", make_plan([0, 2], ["clean"]))
-    with pytest.raises(ResultsError, match="--outcomes bits"):
-        robust201.compare([f"{tmp_path}/plain:0", f"{tmp_path}/plain:2"])
 
 
 def test_compare_command_accepts_networks_of_a_dataset(tmp_path: Path, robust201: RunCommand) -> None:

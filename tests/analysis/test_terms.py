@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from robust201.analysis.dataset_results import DatasetResults
-from robust201.analysis.terms import find_evaluations, mean_accuracy, measure_name, require_evaluations
+from robust201.analysis.terms import find_evaluations, mean_accuracy, require_evaluations
 from robust201.core.errors import ConfigError
 from tests.support.small_results import results_of, write_results
 
@@ -54,25 +54,7 @@ def test_mean_accuracy_of_a_score_equals_the_score(results: DatasetResults) -> N
         assert mean_accuracy(results, score).tolist() == results.scores[score].tolist()
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("pgd:11", "it has no results under pgd at strength 11. Choose one of 1, 8"),
-        ("pdg", "Did you mean 'pgd'"),
-        ("corruption", "it has no results under a corruption"),
-        ("jacobian.norm", "expected a score, a key, or a key at a strength"),
-    ],
-)
-def test_mean_accuracy_rejects_unknown_names(results: DatasetResults, name: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        mean_accuracy(results, name)
-
-
 def test_find_evaluations_ignores_measures(results: DatasetResults) -> None:
     assert find_evaluations(results, "jacobian.norm") == []
     with pytest.raises(ConfigError, match="no such name; expected a score, a key, or a key at a strength"):
         require_evaluations(results, "jacobian.norm")
-
-
-def test_measure_name_ends_with_strength() -> None:
-    assert (measure_name("jacobian", "norm", 0.0), measure_name("own", "x", 0.5)) == ("jacobian.norm", "own.x:0.5")

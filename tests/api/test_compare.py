@@ -125,24 +125,3 @@ def test_compare_rejects_tables_with_different_parameters(images, labels):
     )
     with pytest.raises(ConfigError, match=r"pgd has different parameters \(seed\)"):
         robust201.compare([fewer_steps, table_with_other_seed])
-
-
-def test_compare_rejects_mixing_stored_networks_with_modules(images, labels):
-    stored_network = "benchmark_data/cells-cifar10:21"
-    table = robust201.evaluate(LinearNetwork(0), images, labels, ["clean"])
-    for networks in ([stored_network, LinearNetwork(0)], {"a": table, "b": stored_network}):
-        with pytest.raises(
-            ConfigError, match=r"cells-cifar10:21: a network in a dataset cannot be compared with modules"
-        ):
-            robust201.compare(networks, images, labels, ["clean"])
-
-
-@pytest.mark.parametrize("network_type", ["module", "table"])
-def test_compare_rejects_single_network(images, labels, network_type):
-    network = (
-        LinearNetwork(0)
-        if network_type == "module"
-        else robust201.evaluate(LinearNetwork(0), images, labels, ["clean"])
-    )
-    with pytest.raises(ConfigError, match="a comparison needs two or more networks"):
-        robust201.compare(network, images, labels)

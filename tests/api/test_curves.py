@@ -110,24 +110,6 @@ def test_curves_of_subset_keep_image_positions():
     assert set(table.distances.index) <= set(range(20))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("L3", None), "failed for norm 'L3': expected one of Linf, L2, L1"),
-        (
-            ("L2", "fmn"),
-            r"attack 'fmn': it is not one of the minimum-norm attacks in L2 \(fmn_l2\)",
-        ),
-        (("Linf", ["pgd"]), "failed for attack 'pgd'"),
-        (("Linf", {"fmn": {"epsilons": ["8/255"]}}), r"failed for fmn\.epsilons: curves cover every epsilon"),
-        (("Linf", []), "the list is empty"),
-    ],
-)
-def test_curves_reject_wrong_arguments(arguments, message):
-    with pytest.raises(ConfigError, match=message):
-        compute_curves({"tiny": LogitsNetwork()}, *arguments)
-
-
 def test_evaluate_warns_about_few_steps_of_minimum_norm_attack():
     with pytest.warns(RobustWarning, match=r"fmn\.steps: 4 steps are few.*Take 50 or more"):
         robust201.evaluate(LogitsNetwork(), IMAGES.images, IMAGES.labels, {"fmn": {"steps": 4}}, **OPTIONS)
@@ -164,10 +146,3 @@ def test_curves_accept_non_square_images(norm, shape):
     table = robust201.curves({"sums": SumNetwork()}, images, labels, norm, {key: {"steps": 30}}, progress=False)
     assert table.loc[0, "clean_accuracy"] == 1.0
     assert 0 < table.distances["sums"].min() < np.inf
-
-
-def test_curves_summary_reports_zero_clean_accuracy():
-    table = SecurityCurves.of({"tiny": pd.DataFrame({"fmn": [0.0, 0.0]})}, LINF, {})
-    assert np.isnan(table.loc[0, "half_distance"])
-    assert "it classifies no image correctly, so there is no image to fool (Linf, fmn;" in table.summary
-    assert "fewer than half" not in table.summary

@@ -98,19 +98,3 @@ def test_evaluate_and_compare_write_latex(robust201, tmp_path):
         assert robust201(*arguments, *options, "--out", table_path).code == 0
         assert table_path.read_text().startswith("\\begin{tabular}")
         assert table_path.read_text().count("FGSM") == 11  # one row per default epsilon
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--images", 5),
-        ("--weights", "a.pth"),
-        ("--set", "pgd.steps=1"),
-    ],
-)
-def test_compare_rejects_evaluation_options_for_stored_networks(
-    robust201: RunCommand, options: tuple[object, ...]
-) -> None:
-    stored_networks = [f"benchmark_data/cells-cifar10:{architecture}" for architecture in (21, 3456)]
-    error_line = robust201("compare", *stored_networks, *options).error_line(2)
-    assert f"{options[0]}: it applies only to FILE:FUNCTION" in error_line

@@ -60,15 +60,3 @@ def test_plot_and_report_show_selected_networks_and_keys(tmp_path: Path) -> None
     assert 'data-figure="attack-curves"' in page
     assert 'data-figure="corruption-curves"' not in page
     assert page.index("the most accurate network is #3456 (PGD") < page.index("Terms")
-
-
-def test_plot_and_rank_errors_suggest_a_remedy(tmp_path: Path) -> None:
-    too_many_networks = CliRunner().invoke(app, ["plot", "attack-curves", FOLDER, "--out", str(tmp_path / "a.png")])
-    assert "at most 11 networks" in str(too_many_networks.exception)
-    assert "Select up to 11 networks with --architectures" in str(too_many_networks.exception)
-    too_few_networks = CliRunner().invoke(
-        app, ["plot", "attacks", FOLDER, *SELECTION, "--out", str(tmp_path / "a.png")]
-    )
-    assert "For few networks, draw attack-curves" in str(too_few_networks.exception)
-    wrong_suffix = CliRunner().invoke(app, ["rank", FOLDER, "--out", str(tmp_path / "a.txt")])
-    assert "must end in .csv or .tex" in str(wrong_suffix.exception)

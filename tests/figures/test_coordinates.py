@@ -61,6 +61,7 @@ def few_results(tmp_path_factory) -> DatasetResults:
 @pytest.mark.parametrize(
     "name", ["attacks", "corruptions", "attack-curves", "clean-vs-robust", "clean-vs-corrupted", "kernel-parameters"]
 )
+@pytest.mark.slow_combinations
 def test_chance_is_one_over_the_number_of_classes(tmp_path, name, dataset):
     cells = CELLS[:11] if name == "attack-curves" else CELLS
     panels = draw(name, write_accuracies(tmp_path, dataset, cells=cells, clean=(0.001, 0.9)), tmp_path)
@@ -78,6 +79,7 @@ def test_chance_is_one_over_the_number_of_classes(tmp_path, name, dataset):
     ("clean", "robust"), [((0.78, 0.9), (0.1, 0.3)), ((0.3, 0.9), (0.1, 0.8)), ((0.5, 0.9), (0.55, 0.6))]
 )
 @pytest.mark.parametrize("name", ["clean-vs-robust", "clean-vs-corrupted"])
+@pytest.mark.slow_combinations
 def test_equal_accuracies_lie_on_the_line_as_accurate_as_clean(tmp_path, name, clean, robust):
     panels = draw(name, write_accuracies(tmp_path, clean=clean, robust=robust), tmp_path)
     for panel in panels.values():

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from robust201.analysis.class_summaries import CLASS_CONFIDENCES, CONFIDENCES
 from robust201.analysis.dataset_results import read_results
-from robust201.analysis.labels import KEY_LABELS, column_label, dataset_label, key_label
 from robust201.core.errors import ResultsError
 from robust201.figures import figure_data
 from robust201.figures.table import FIGURES
@@ -17,7 +16,6 @@ from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.cells import edit_distance, kernel_parameters, neighbours
 from robust201.spaces.nasbench201.space import NasBench201
 from robust201.statistics.intervals import accuracy_intervals
-from robust201.tasks import TASKS
 from tests.support.fabricated import N_IMAGES, export, make_plan
 from tests.support.small_results import results_of, write_results
 
@@ -114,13 +112,6 @@ def test_key_correlations_are_kendalls_tau_b(tmp_path):
     assert list(figure_data.correlation_view(corruptions, "severity 1").columns) == ["Clean", "Fog"]
 
 
-def test_key_correlations_are_empty_without_any_ranking(tmp_path):
-    accuracies_by_key = {"clean": {"0": 0.1, "1": 0.1}, "pgd": {"0": [0.2, 0.5], "1": [0.2, 0.5]}}
-    results = results_of(write_results(tmp_path, accuracies_by_key))
-    assert figure_data.key_correlations(results).empty
-    assert figure_data.attack_correlations(results).empty
-
-
 def test_key_correlations_are_lower_with_ties(tmp_path):
     accuracies_by_key = {"clean": {"0": 0.1, "1": 0.1, "2": 0.3}, "pgd": {"0": [0.1, 0], "1": [0.2, 0], "2": [0.3, 0]}}
     tau = figure_data.correlation_view(
@@ -171,22 +162,6 @@ def test_dataset_correlations_compare_ranks_between_datasets(tmp_path):
         assert tau.to_numpy() == pytest.approx(np.array([[1, -1, 1], [-1, 1, -1], [1, -1, 1]]))
 
 
-def test_box_range_excludes_a_single_network_at_chance(tmp_path):
-    clean = {str(index): 0.9 + index / 1000 for index in range(20)} | {"20": 0.1}
-    pgd = {name: [value - 0.05, value - 0.1] for name, value in clean.items()}
-    boxes = FIGURES["attacks"].compute(results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd})))
-    assert figure_data.box_range(boxes) == (0.8, 0.95)
-    assert boxes["n_below"].tolist() == [1, 1, 1]
-    assert boxes["n_above"].tolist() == [0, 0, 0]
-
-
-def test_box_range_includes_near_outliers(tmp_path):
-    clean = {str(index): 0.9 + index / 1000 for index in range(20)} | {"20": 0.867}
-    boxes = FIGURES["attacks"].compute(results_of(write_results(tmp_path, {"clean": clean, "pgd": {"0": [0.6, 0.5]}})))
-    assert figure_data.box_range(boxes) == (0.5, 0.95)
-    assert boxes["n_below"].tolist() == [0, 0, 0]
-
-
 def test_bulk_range_leaves_out_few_far_points():
     bulk = np.linspace(0.8, 0.9, 50)
     assert figure_data.bulk_range([*bulk, 0.1]) == (0.8, 0.9)
@@ -216,20 +191,6 @@ def test_n_images_is_recorded_or_inferred_or_none(tmp_path):
     assert results_of(write_results(tmp_path / "published", {"clean": {"0": 0.8562}})).n_images == 10_000
     imagenet16 = write_results(tmp_path / "small", {"clean": {"0": 2000.5 / 6000}}, dataset="ImageNet16-120")
     assert results_of(imagenet16).n_images is None
-
-
-@pytest.mark.parametrize("key", TASKS)
-def test_key_labels_are_unique(key):
-    assert key_label(key) == key_label(TASKS[key].published_key) == KEY_LABELS[key]
-    assert len(set(KEY_LABELS.values())) == len(KEY_LABELS)
-
-
-def test_labels_of_custom_keys_and_datasets_are_their_names():
-    assert key_label("my_attack") == "my_attack"
-    assert key_label("PGD") == "“PGD”"
-    assert column_label("aa_apgd-ce@Linf", 8) == "APGD-CE, ε = 8/255"
-    assert dataset_label("cifar10") == "CIFAR-10"
-    assert dataset_label("birds") == "birds"
 
 
 def make_confidences(mean_if_right, mean_if_wrong, diagonal):
@@ -436,18 +397,6 @@ def test_neighbour_changes_are_differences_from_the_best_cell(tmp_path):
     matrix = figure_data.change_matrix(changes, NasBench201())
     assert matrix.shape == (6, 5)
     assert matrix.notna().to_numpy().sum() == len(changes)
-
-
-@pytest.mark.parametrize("name", sorted(FIGURES.keys() - {"top-cells", "best-cells"}))
-def test_compute_returns_empty_frame_without_enough_results(tmp_path, name):
-    results = results_of(write_results(tmp_path, {"clean": {"0": 0.9}}))
-    assert FIGURES[name].compute(results).empty
-
-
-def test_results_columns_are_in_the_order_of_tasks(tmp_path):
-    accuracies_by_key = {"fog": {"0": [0.5] * 5}, "pgd": {"0": [0.1, 0.2]}, "clean": {"0": 0.9}}
-    results = results_of(write_results(tmp_path, accuracies_by_key))
-    assert [key for key, _ in results.columns] == ["clean", *["pgd"] * 2, *["fog"] * 5]
 
 
 def test_accuracy_curves_have_intervals_and_begin_with_clean_accuracy(tmp_path):

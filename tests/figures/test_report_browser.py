@@ -3,9 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from html.parser import HTMLParser
-from urllib.parse import quote
 
 import pytest
 
@@ -241,48 +239,3 @@ def test_other_dataset_has_its_own_table_and_figures_and_names_are_escaped(datas
     network = int(reported["name"].removeprefix("#"))
     assert reported["first"].startswith(f"{100 * dataset.accuracy(network, DATASETS[1], 'clean'):.1f} ")
     assert reported["scripts"] == 0
-
-
-def test_figures_follow_the_theme_and_are_light_in_print(page, tmp_path):
-    reported = open_page_with_script(
-        page,
-        tmp_path,
-        """
-        await drawFigure(figure("top-cells"));
-        change($("theme"), 2);
-        const colour = () => getComputedStyle(svg("top-cells").querySelector("text")).fill;
-        const ink = () => getComputedStyle(document.body).color;
-        const dark = colour();
-        report("dark", dark === ink());
-        dispatchEvent(new Event("beforeprint"));
-        report("paper", [document.documentElement.dataset.theme, colour() === ink(), colour() === dark]);
-        dispatchEvent(new Event("afterprint"));
-        report("after", document.documentElement.dataset.theme);
-        """,
-    )
-    assert reported["dark"]
-    assert reported["paper"] == ["light", True, False]
-    assert reported["after"] == "dark"
-
-
-def test_report_without_cells_has_figures_and_no_drawing_of_a_cell(tmp_path):
-    plan = replace(make_plan(["resnet18", "resnet34"], [*KEYS, "jacobian"], ["digits"]), space_name="zoo")
-    export(tmp_path / "dataset", plan)
-    reported = open_page_with_script(
-        write_report(RobustnessDataset(tmp_path / "dataset"), tmp_path / "report.html"),
-        tmp_path,
-        """
-        await drawFigure(figure("clean-vs-robust"));
-        $("network-input").value = "resnet34"; $("network-form").dispatchEvent(new Event("submit"));
-        report("name", $("network-name").textContent);
-        report("drawing", $("cell").children.length);
-        """,
-    )
-    assert (reported["name"], reported["drawing"]) == ("resnet34", 0)
-
-
-def test_invalid_address_is_ignored(page):
-    document = open_page(
-        page, f"#dataset=none&network={quote('<b>')}", until="document.querySelector('#network-name').textContent"
-    )
-    assert "#" in text_of(document, "network-name")

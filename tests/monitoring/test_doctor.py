@@ -25,7 +25,7 @@ def test_doctor_reports_no_problems_for_a_valid_sweep(make_sweep: MakeSweep) -> 
     [
         ({"checkpoints": {"path": "nowhere"}}, "checkpoints", "nowhere"),
         ({"architectures": [0, 9]}, "checkpoints", "#9 digits"),
-        ({"images": {"count": 451}}, "digits", "images.count"),  # one more than digits has
+        ({"images": {"count": 451}}, "digits", "count of images"),  # one more than digits has
         (
             {"datasets": {"digits": {"corruptions": {"source": "published", "path": "x"}}}},
             "digits",

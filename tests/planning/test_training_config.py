@@ -30,7 +30,6 @@ INVALID_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"recipes": make_recipes(iterations=3)}, "recipes.plain: "),
     ({"recipes": make_recipes(learning_rate=float("nan"))}, "recipes.plain.learning_rate: "),
     ({"recipes": make_recipes(weight_decay=float("inf"))}, "recipes.plain.weight_decay: "),
-    ({"recipes": make_recipes(snapshots={"epochs": [3]})}, "after 2 epochs"),
     ({"recipes": make_recipes(on=["brigth"])}, "recipes.plain.on: "),
     ({"recipes": make_recipes(on=[])}, "recipes.plain.on: "),
     ({"recipes": make_recipes(data={"mixture": {"robust": "brite", "alpha": 0.5}})}, "plain.data.mixture.robust: "),

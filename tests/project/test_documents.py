@@ -15,8 +15,7 @@ import yaml
 from robust201.cli.app import app
 from robust201.planning.loading import parse_config
 from robust201.planning.plan import assumed_facts, make_plan
-from robust201.reader.frames import FRAME_COLUMNS
-from robust201.spaces.nasbench201 import evaluated_indices
+from robust201.spaces.nasbench201.cells import evaluated_indices
 from tests.cli.test_cli import COMMAND_GROUPS, COMMANDS
 from tests.conftest import REPOSITORY, RunCommand
 from tests.support.fabricated import export
@@ -111,24 +110,6 @@ def test_page_python_examples_print_their_values(page: str) -> None:
         )
     ]
     assert unprinted == []
-
-
-def test_reader_page_lists_frame_columns() -> None:
-    table = (REPOSITORY / "docs/reader.md").read_text().partition("| column | type | meaning | in Parquet |")[2]
-    name_cells = re.findall(r"^\| (`[^|]*) \|", table.partition("\n\n")[0], re.M)
-    assert sorted(column for name_cell in name_cells for column in re.findall(r"`(\w+)`", name_cell)) == sorted(
-        FRAME_COLUMNS
-    )
-
-
-def test_duckdb_example_prints_sorted_keys_and_is_deterministic(demo: Path) -> None:
-    block = next(block for block in examples("docs/dataset.md", "python") if block.startswith("import duckdb"))
-    command = [sys.executable, "-c", block]
-    outputs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)]
-    assert outputs[0] == outputs[1]
-    keys = re.findall(r"^│ (\w+) +│ +[\d.]+ │", outputs[0], re.M)
-    assert keys == sorted(keys)
-    assert {"clean", "pgd"} <= {*keys}
 
 
 def commands_on_demo(page: str) -> list[list[str]]:

@@ -1,6 +1,5 @@
 """Benchmark against a user's loop: the loop and `run` give equal results, and times are compared."""
 
-import math
 import os
 import sys
 from importlib import import_module
@@ -17,7 +16,6 @@ from benchmarks.comparison import (
     Subject,
     Sweep,
     TimeComparison,
-    make_loops,
     run_timed,
 )
 from benchmarks.generated import random_network, write_subject
@@ -54,18 +52,6 @@ def test_ratio_is_relative_to_best_loop() -> None:
     assert comparison.ratio("wall") == comparison.ratio("cpu") == pytest.approx(4 / 2)
     assert comparison.ratio("wall", with_start_up=True) == pytest.approx(5 / 5)
     assert comparison.largest_difference == pytest.approx(0.25)
-
-
-def test_ratio_is_nan_for_attacks_too_short_to_measure() -> None:
-    subject = Subject("309", NO_FILE, NO_FILE, 4, 32, 10, Normalisation((0, 0, 0), (1, 1, 1)))
-    comparison = TimeComparison(subject, (make_times(Loop("default", 4), 1, 11), make_times(Sweep(), 5, 4.9)))
-    assert math.isnan(comparison.ratio("wall"))
-    assert comparison.ratio("wall", with_start_up=True) == pytest.approx(11 / 4.9)
-
-
-def test_make_loops_lists_each_batch_size_once() -> None:
-    assert [loop.batch for loop in make_loops(24) if loop.layout == "default"] == [24]
-    assert [loop.batch for loop in make_loops(500) if loop.layout == "default"] == [50, 250, 500]
 
 
 def test_run_timed_includes_child_processes(tmp_path: Path) -> None:

@@ -80,19 +80,6 @@ def test_predictions_do_not_depend_on_other_problems_in_the_stack() -> None:
         np.testing.assert_array_equal(fit([index])[0], predictions_together[index])
 
 
-def test_moments_do_not_become_subnormal() -> None:
-    features, targets = make_problem(0, 32)
-    networks = ensemble._Networks([np.random.default_rng(0)], 2, 30)
-    inputs = np.ones((2, 32, 31), dtype=np.float32)
-    inputs[:, :, :30] = features
-    expected = np.broadcast_to(targets.astype(np.float32), (2, 32))
-    for _ in range(1000):
-        networks.step(inputs, expected)
-    moments = np.abs(networks.first_moments)
-    assert (networks.gradients == 0).mean() > 0.1  # inactive units
-    assert moments[moments > 0].min() > np.finfo(np.float32).tiny
-
-
 def test_fit_and_predict_learns_linear_targets() -> None:
     features, targets = make_problem(0, 150)
     points, expected = make_problem(1, 100)

@@ -3,18 +3,15 @@
 Further tests check that each method behaves as published.
 """
 
-import multiprocessing
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import binom
-from threadpoolctl import threadpool_info, threadpool_limits
 
-from robust201.search import bananas, runs
+from robust201.search import bananas
 from robust201.search.cells import SearchCells
 from robust201.search.ensemble import fit_and_predict
 from robust201.search.evolution import mutation_probability
@@ -82,36 +79,6 @@ def test_results_do_not_depend_on_number_of_processes(
     )
     for single, parallel in zip(single_process, two_processes, strict=True):
         np.testing.assert_array_equal(single.queried, parallel.queried)
-
-
-def test_processes_do_not_exceed_cpus(planted_clean_benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    monkeypatch.setattr(runs, "ProcessPoolExecutor", None)
-    (random_runs,) = run_methods([planted_clean_benchmark], ["random"], n_queries=5, n_runs=6, processes=1_000_000)[0]
-    assert len(random_runs.queried) == 6
-
-
-def test_blas_uses_one_thread_per_process(planted_clean_benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch) -> None:
-    threads: set[int] = set()
-
-    def run(*arguments: Any, **options: Any) -> Any:
-        threads.update(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
-        return run_together(*arguments, **options)
-
-    monkeypatch.setattr(runs, "run_together", run)
-    with threadpool_limits(2, "blas"):
-        run_methods([planted_clean_benchmark], ["random"], n_queries=5, n_runs=1, processes=1)
-    assert threads == {1}
-
-
-def test_worker_processes_end_with_the_search(planted_clean_benchmark: Benchmark) -> None:
-    """The search is closed after its first job; otherwise the jobs of BANANAS would run for half a minute."""
-    jobs = [(0, "random", range(1)), *[(0, "bananas", range(4))] * 2]
-    finished_jobs = runs._iter_finished_jobs([planted_clean_benchmark], jobs, 300, 0, 2)
-    assert next(finished_jobs)[0] == jobs[0]
-    assert multiprocessing.active_children()
-    finished_jobs.close()
-    assert multiprocessing.active_children() == []
 
 
 def test_random_search_samples_without_replacement(space: CellSpace) -> None:

@@ -17,8 +17,6 @@ from robust201.submission import ray_jobs
 from tests.conftest import WriteSweep
 from tests.support.tiny_trainings import training_fields
 
-TOKEN = "a-token-for-tests-only"
-
 
 @pytest.fixture(autouse=True)
 def _remove_user_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:

@@ -34,12 +34,13 @@ ENSEMBLES = ("aa_standard",)
 """Keys of tasks that run the attacks of several other tasks. Only their contract tests run by default, because their
 other tests are slow."""
 
-COVERED_TASKS = [task for task in TASKS.values() if task.kind != "measure"]
-"""All tasks that these tests cover: attacks, corruptions and `clean`."""
+COVERED_TASKS = [task for task in TASKS.values() if task.kind != "measure" and "reference" in task.engines]
+"""All tasks that tests of the reference engine cover: attacks, corruptions and `clean`."""
 
-ATTACKS = [task for task in COVERED_TASKS if task.kind == "attack"]
 FULLY_TESTED_TASKS = [task for task in COVERED_TASKS if task.key not in VARIANTS]
-FULLY_TESTED_ATTACKS = [task for task in ATTACKS if task.key not in VARIANTS]
+FULLY_TESTED_ATTACKS = [task for task in FULLY_TESTED_TASKS if task.kind == "attack"]
+FUSED_ATTACKS = [task for task in TASKS.values() if task.kind == "attack"]
+FULLY_TESTED_FUSED_ATTACKS = [task for task in FUSED_ATTACKS if task.key not in VARIANTS]
 
 
 def mark_ensembles_slow(tasks: list[Task]) -> list[ParameterSet]:

@@ -22,6 +22,7 @@ from tests.support.attack_rows import (
     FULLY_TESTED_TASKS,
     mark_ensembles_slow,
 )
+from tests.support.library_parity import library_images
 from tests.support.tiny_networks import (
     BATCH_SIZE,
     N_CLASSES,
@@ -174,39 +175,47 @@ def test_part_uses_random_numbers_of_whole_unit(task):
     assert is_equal == (task.key in DETERMINISTIC_ATTACKS)
 
 
-# --- Foolbox -------------------------------------------------------------------------------------------------------
+# --- the libraries -------------------------------------------------------------------------------------------------
 
 
-def test_fgsm_matches_foolbox():
-    task = TASKS["fgsm"]
-    parameters = task.parameters(epsilons=("0.5/255", "8/255", "255/255"))
-    perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
-    for epsilon in parameters.strengths:
-        model = foolbox.PyTorchModel(tiny_classifier(), bounds=(0, 1), device="cpu")
-        attack = foolbox.attacks.LinfFastGradientAttack()
-        library_results = [attack(model, x, y, epsilons=epsilon / 255)[1] for _, x, y in library_batches(task.key)]
-        assert torch.equal(perturbed[epsilon], torch.cat(library_results))
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        ("fgsm", {}),
+        ("pgd", {"random_start": False}),
+        ("pgd", {"target": "least_likely"}),
+        ("pgd_linf7", {"label": "predicted", "random_start": False}),
+        ("pgd_l2", {}),
+        ("aa_apgd-ce", {"restarts": 2}),
+        ("aa_apgd-ce_l1", {}),
+        ("aa_apgd-t_l2", {}),
+        ("aa_fab-t_l1", {}),
+        ("aa_square", {"queries": 60}),
+    ],
+)
+def test_reference_engine_gives_the_bits_of_the_library(key, changes):
+    task = TASKS[key]
+    parameters = small_parameters(task, **changes)
+    perturbed = perturb_all(task, parameters, IMAGES, tiny_context(key))
+    for strength in parameters.strengths:
+        radius = task.constraint.radius(strength)
+        expected = [
+            library_images(key, tiny_classifier(), pixels, labels, radius, seed, parameters)
+            for seed, pixels, labels in library_batches(key)
+        ]
+        assert torch.equal(perturbed[strength], torch.cat(expected))
 
 
-@pytest.mark.parametrize("random_start", [True, False])
-@pytest.mark.parametrize("target", ["none", "least_likely"])
-def test_pgd_matches_foolbox(random_start, target):
-    task = TASKS["pgd"]
-    # Steps and their relative size are the defaults on both sides, so robust201's defaults must be Foolbox's.
-    parameters = task.parameters(epsilons=("1/255", "8/255"), random_start=random_start, target=target)
-    perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
-    for epsilon in parameters.strengths:
-        model = foolbox.PyTorchModel(tiny_classifier(), bounds=(0, 1), device="cpu")
-        attack = foolbox.attacks.LinfPGD(random_start=random_start)
-        library_results = []
-        for seed, x, y in library_batches(task.key):
-            criterion = foolbox.criteria.Misclassification(y)
-            if target == "least_likely":
-                criterion = foolbox.criteria.TargetedMisclassification(tiny_classifier()(x).argmin(dim=1))
-            with torch.random.fork_rng():
-                torch.manual_seed(seed)
-                library_results.append(attack(model, x, criterion, epsilons=epsilon / 255)[1])
-        assert torch.equal(perturbed[epsilon], torch.cat(library_results))
+def test_defaults_match_the_libraries():
+    parameters, attack = TASKS["pgd"].parameters(), foolbox.attacks.LinfPGD()
+    settings = [(each.steps, each.rel_stepsize, each.random_start) for each in (parameters, attack)]
+    assert settings[0] == settings[1]
+    adversary = AutoAttack(tiny_classifier(), version="standard", eps=1 / 255)
+    apgd = TASKS["aa_apgd-ce"].parameters()
+    assert (apgd.steps, apgd.restarts) == (adversary.apgd.n_iter, adversary.apgd.n_restarts)
+    parameters, square = TASKS["aa_square"].parameters(), adversary.square
+    assert (parameters.queries, parameters.restarts) == (square.n_queries, square.n_restarts)
+    assert (parameters.p_init, square.rescale_schedule, square.loss) == (square.p_init, False, "margin")
 
 
 def test_pgd_reaches_least_likely_class_if_targeted():
@@ -220,57 +229,6 @@ def test_pgd_reaches_least_likely_class_if_targeted():
 def test_foolbox_import_does_not_need_git():
     command = "import os, robust201.tasks.perturbations.reference; assert 'GIT_PYTHON_REFRESH' not in os.environ"
     subprocess.run([sys.executable, "-W", "error", "-c", command], env={"PATH": "/nonexistent"}, check=True)
-
-
-# --- AutoAttack ----------------------------------------------------------------------------------------------------
-
-
-def autoattack_images(name, configure, epsilon, key, network=None):
-    library_results = []
-    for seed, x, y in library_batches(key):
-        with torch.random.fork_rng():
-            classifier = tiny_classifier(network)
-            adversary = AutoAttack(classifier, attacks=[name], eps=epsilon / 255, seed=seed, version="custom")
-            configure(adversary)
-            library_results.append(adversary.run_standard_evaluation(x, y, batch_size=len(x))[0])
-    return torch.cat(library_results)
-
-
-def test_apgd_matches_autoattack():
-    task = TASKS["aa_apgd-ce"]
-    # The number of iterations, and the checkpoints that depend on it, are the defaults on both sides.
-    parameters = task.parameters(epsilons=("1/255", "8/255"), restarts=2)
-    perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
-
-    def configure(adversary):
-        adversary.apgd.n_restarts = 2
-
-    for epsilon in parameters.strengths:
-        assert torch.equal(perturbed[epsilon], autoattack_images("apgd-ce", configure, epsilon, task.key))
-
-
-def test_square_matches_autoattack():
-    task = TASKS["aa_square"]
-    parameters = task.parameters(epsilons=("1/255", "8/255"), queries=60)
-    perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
-
-    def configure(adversary):
-        adversary.square.n_queries = 60
-
-    for epsilon in parameters.strengths:
-        assert torch.equal(perturbed[epsilon], autoattack_images("square", configure, epsilon, task.key))
-
-
-@pytest.mark.parametrize("key", ["aa_apgd-ce", "aa_square"])
-def test_defaults_match_autoattack_standard(key):
-    adversary = AutoAttack(tiny_classifier(), version="standard", eps=1 / 255)
-    parameters = TASKS[key].parameters()
-    if key == "aa_apgd-ce":
-        assert (parameters.steps, parameters.restarts) == (adversary.apgd.n_iter, adversary.apgd.n_restarts)
-    else:
-        square = adversary.square
-        assert (parameters.queries, parameters.restarts) == (square.n_queries, square.n_restarts)
-        assert (parameters.p_init, square.rescale_schedule, square.loss) == (square.p_init, False, "margin")
 
 
 @every_autoattack

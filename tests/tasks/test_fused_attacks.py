@@ -26,7 +26,7 @@ from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.perturbations import square
 from robust201.tasks.perturbations.contract import perturb
 from tests.conftest import read_tree
-from tests.support.attack_rows import ATTACKS, FULLY_TESTED_ATTACKS, mark_ensembles_slow
+from tests.support.attack_rows import FULLY_TESTED_FUSED_ATTACKS, FUSED_ATTACKS, mark_ensembles_slow
 from tests.support.tiny_networks import (
     N_CLASSES,
     SEED,
@@ -44,8 +44,8 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
-AUTOATTACKS = [task for task in FULLY_TESTED_ATTACKS if task.key.startswith("aa_")]
-each_fully_tested_attack = pytest.mark.parametrize("task", mark_ensembles_slow(FULLY_TESTED_ATTACKS))
+AUTOATTACKS = [task for task in FULLY_TESTED_FUSED_ATTACKS if task.key.startswith("aa_")]
+each_fully_tested_attack = pytest.mark.parametrize("task", mark_ensembles_slow(FULLY_TESTED_FUSED_ATTACKS))
 each_fully_tested_autoattack = pytest.mark.parametrize("task", mark_ensembles_slow(AUTOATTACKS))
 SHAPE = (3, SIZE, SIZE)
 
@@ -161,7 +161,7 @@ PARAMETERS = {
     task.key: attack_parameters(
         task, (1.0, 4.0, 8.0), **MULTI_STEP_PARAMETERS.get(task.key, small_parameter_values(task))
     )
-    for task in ATTACKS
+    for task in FUSED_ATTACKS
 }
 
 
@@ -211,7 +211,7 @@ def test_result_does_not_depend_on_other_images(task, positions):
     assert_equals_rows_of(all_attacked_images(task.key), perturbed, rows=positions)
 
 
-@pytest.mark.parametrize("task", ATTACKS, ids=lambda task: task.key)
+@pytest.mark.parametrize("task", FUSED_ATTACKS, ids=lambda task: task.key)
 def test_fused_attack_fulfils_contract(task):
     parameters = PARAMETERS[task.key]
     request = request_of(IMAGES, parameters.strengths)

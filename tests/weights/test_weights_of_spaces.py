@@ -16,6 +16,7 @@ from robust201.core.user_code import hash_file
 from robust201.planning.loading import parse_config
 from robust201.planning.sweep_record import portable_fields
 from robust201.reader.dataset import RobustnessDataset
+from robust201.spaces.zoo import resnet
 from robust201.spaces.zoo.space import NETWORKS, ZooNetwork
 from robust201.submission.ray_jobs import _find_paths
 from robust201.weights.store import CheckpointStore
@@ -51,7 +52,8 @@ def build(architecture, n_classes):
 @pytest.fixture(autouse=True)
 def tiny_zoo_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Add a small network to the zoo."""
-    monkeypatch.setitem(NETWORKS, "tiny", ZooNetwork(SmallNetwork, lambda *_: 1000, 4))
+    monkeypatch.setattr(resnet, "build_tiny", SmallNetwork, raising=False)
+    monkeypatch.setitem(NETWORKS, "tiny", ZooNetwork("resnet.build_tiny", 4))
 
 
 def write_tiny_weights(path: Path, width: int = 4, seed: int = 0) -> Path:

@@ -10,7 +10,7 @@ come from a new forward pass on the images that an attack returned. Zero gradien
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,9 +64,7 @@ class AttackFlag:
 
     Attributes:
         dataset: name of the dataset; empty for a single network on images without a name.
-        check: name of the check: ``black-box stronger``, ``single step stronger``,
-            ``ensemble weaker``, ``not monotone``, ``far from chance``, ``changed at zero``, ``zero gradients`` or ``at
-            chance``.
+        check: name of a rule of `_RULES`, or `AT_CHANCE`.
         where: keys and strengths, such as ``aa_square against aa_apgd-ce at 8``.
         reason: possible cause, and the threshold.
         networks: networks that show the sign, each with the two compared numbers, the higher one first. The network
@@ -241,12 +239,29 @@ def find_flags(
     for rule in _RULES:
         comparisons = list(rule.compare(results, limit))
         for where, higher, lower in comparisons:
-            margin = _ChanceMargin(n_images, len(comparisons)) if rule.margin in margins else rule.tolerance
-            networks, n_checked = _find_excess(higher, lower, margin)
-            if networks:
+            names = [name for name in higher if name in lower]
+            high, low = (np.array([accuracies[name] for name in names], np.float64) for accuracies in (higher, lower))
+            n_differences = len(comparisons) * len(names)
+            excess = high - low - rule.tolerance
+            if rule.margin in margins:
+                excess -= _chance_margin(high, low, n_images, n_differences)
+            order = np.argsort(-excess, kind="stable")
+            flagged = tuple((names[i], float(high[i]), float(low[i])) for i in order[excess[order] > 0].tolist())
+            if flagged:
                 reason = rule.reason.format(limit=limit)
-                flags.append(AttackFlag(dataset, rule.check, where, reason, networks, n_checked))
+                flags.append(AttackFlag(dataset, rule.check, where, reason, flagged, len(names)))
     return [*flags, *_flag_clean_accuracy(dataset, results.get(_CLEAN, {}), n_images, n_classes)]
+
+
+def _chance_margin(high: _Floats, low: _Floats, n_images: int, n_differences: int) -> _Floats:
+    """Return the margin that any of several differences exceeds by chance with probability `FLAG_LEVEL` at most."""
+    from scipy.special import ndtri
+
+    quantile = -float(ndtri(FLAG_LEVEL / max(1, n_differences)))
+    # The variance is at least 1 / N, as if one image were misclassified: an estimate of 0 would be too small.
+    variance = np.maximum(high * (1 - high) + low * (1 - low), 1 / n_images)
+    margin: _Floats = quantile * np.sqrt(variance / n_images)
+    return margin
 
 
 def _flag_clean_accuracy(dataset: str, clean: Accuracies, n_images: int, n_classes: int) -> Iterator[AttackFlag]:
@@ -260,33 +275,3 @@ def _flag_clean_accuracy(dataset: str, clean: Accuracies, n_images: int, n_class
     if flagged:
         networks = tuple((name, chance, flagged[name]) for name in sorted(flagged, key=lambda name: flagged[name]))
         yield AttackFlag(dataset, AT_CHANCE, "clean", reason, networks, len(clean))
-
-
-class _ChanceMargin(NamedTuple):
-    """Margin that any of several differences of accuracies exceeds by chance with probability `FLAG_LEVEL` at most."""
-
-    n_images: int
-    n_comparisons: int
-
-    def compute(self, high: _Floats, low: _Floats) -> _Floats:
-        from scipy.special import ndtri
-
-        quantile = -float(ndtri(FLAG_LEVEL / max(1, self.n_comparisons * len(high))))
-        # The variance is at least 1 / N, as if one image were misclassified: an estimate of 0 would be too small.
-        variance = np.maximum(high * (1 - high) + low * (1 - low), 1 / self.n_images)
-        margin: _Floats = quantile * np.sqrt(variance / self.n_images)
-        return margin
-
-
-def _find_excess(
-    higher: Accuracies, lower: Accuracies, margin: _ChanceMargin | float
-) -> tuple[tuple[tuple[ArchitectureId, float, float], ...], int]:
-    """Return the networks whose `higher` accuracy exceeds `lower` by more than a margin, and how many have both."""
-    common_networks = [name for name in higher if name in lower]
-    high = np.array([higher[name] for name in common_networks], np.float64)
-    low = np.array([lower[name] for name in common_networks], np.float64)
-    excess = high - low - (margin.compute(high, low) if isinstance(margin, _ChanceMargin) else margin)
-    order = np.argsort(-excess, kind="stable")
-    indices = order[excess[order] > 0].tolist()
-    flagged = tuple((common_networks[index], float(high[index]), float(low[index])) for index in indices)
-    return flagged, len(common_networks)

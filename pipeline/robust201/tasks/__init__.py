@@ -21,6 +21,7 @@ from robust201.tasks.measures.parameters import (
     InputGradientParameters,
     InputHessianParameters,
     JacobianParameters,
+    MeasureParameters,
 )
 from robust201.tasks.parameters import (
     Apgd,
@@ -399,8 +400,8 @@ CORRUPTIONS = tuple(task.key for task in _CORRUPTION_TASKS)
 """The 15 corruptions of the paper, in the order of the published dataset's helper code."""
 
 
-def _measure(key: str, model: type[Parameters], passes: Passes, columns: tuple[str, ...]) -> Task:
-    return Task(key, "measure", model, key, passes, columns=columns)
+def _measure(key: str, model: type[MeasureParameters], passes: Passes) -> Task:
+    return Task(key, "measure", model, key, passes, columns=model.default_columns)
 
 
 TASKS: dict[str, Task] = {
@@ -434,17 +435,10 @@ TASKS: dict[str, Task] = {
         _grid("rot30", "Rotation 30°", translations=1, max_translation=0.0),
         _grid("rot10", "Rotation 10°", max_rotation=10.0, translations=1, max_translation=0.0),
         *_CORRUPTION_TASKS,
-        _measure("jacobian", JacobianParameters, _jacobian_passes, JacobianParameters.default_columns),
-        _measure("input_gradient", InputGradientParameters, lambda _p, _c: 3.0, ("norm", "zero_share")),
-        _measure(
-            "hessian_weights",
-            HessianWeightsParameters,
-            _hessian_weights_passes,
-            HessianWeightsParameters.default_columns,
-        ),
-        _measure(
-            "hessian_input", InputHessianParameters, _hessian_input_passes, InputHessianParameters.default_columns
-        ),
+        _measure("jacobian", JacobianParameters, _jacobian_passes),
+        _measure("input_gradient", InputGradientParameters, lambda _p, _c: 3.0),
+        _measure("hessian_weights", HessianWeightsParameters, _hessian_weights_passes),
+        _measure("hessian_input", InputHessianParameters, _hessian_input_passes),
     )
 }
 """Tasks by key, in the order in which results are listed."""

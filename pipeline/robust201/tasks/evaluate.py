@@ -84,9 +84,9 @@ def evaluate_part(
         return
     request = dataclasses.replace(request, on_stage=on_stage)
     batches = perturb(task, context, parameters, request, name=part.label)
-    if on_images is not None:
-        batches = _report_images(batches, on_images)
-    measured_strengths = _measure_batches(batches, context, request, task.constraint, measurements, name=part.label)
+    measured_strengths = _measure_batches(
+        batches, context, request, task.constraint, measurements, on_images, name=part.label
+    )
     label_counts = np.bincount(images.labels[part.start : part.stop], minlength=images.n_classes)
     for strength_index, values, seconds in measured_strengths:
         check_values(values, len(request.labels), label_counts, name=part.label)
@@ -130,18 +130,13 @@ def _measure_network(
         yield EvaluationResult(part, strength, values, time.perf_counter() - start, provenance)
 
 
-def _report_images(batches: Iterator[Perturbed], on_images: Callable[[int], None]) -> Iterator[Perturbed]:
-    for batch in batches:
-        yield batch
-        on_images(len(batch.positions))
-
-
 def _measure_batches(
     batches: Iterator[Perturbed],
     context: Context,
     request: Request,
     constraint: Constraint | None,
     measurements: Sequence[str],
+    on_images: Callable[[int], None] | None,
     *,
     name: str,
 ) -> Iterator[tuple[int, dict[str, NDArray[Any]], float]]:
@@ -162,6 +157,8 @@ def _measure_batches(
                 None if constraint is None else partial(_measure_distances, constraint, request, positions, pixels)
             )
             accumulators[strength_index].update(positions, context.logits(pixels), labels[positions], distances)
+        if on_images is not None:
+            on_images(len(positions))
         n_measured[strength_index] += len(positions)
         is_complete = n_measured[strength_index] == len(labels)
         values = accumulators[strength_index].finalise() if is_complete else {}

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from robust201.core.errors import NetworkError
+from robust201.spaces.zoo import scale_count
 
 
 class LeNet5(nn.Module):
@@ -97,3 +98,19 @@ def check_is_32x32(network: nn.Module, images: torch.Tensor) -> None:
             f"Classifying images failed for {type(network).__name__}: its linear layers need images of 32x32 "
             f"pixels, not {height}x{width}. Choose another network, or other images."
         )
+
+
+def build_vgg16(width: int, n_classes: int) -> Vgg:
+    """Build VGG-16, whose first stage has `width` channels."""
+    return Vgg([(width, 2), (2 * width, 2), (4 * width, 3), (8 * width, 3), (8 * width, 3)], n_classes)
+
+
+def build_lenet5(width: int, n_classes: int) -> LeNet5:
+    """Build LeNet-5, whose first convolution has `width` channels."""
+    first, second, third, fourth = (scale_count(published, width, 6) for published in (6, 16, 120, 84))
+    return LeNet5(n_classes, channels=(first, second), hidden=(third, fourth))
+
+
+def build_fully_connected(width: int, n_classes: int) -> FullyConnected:
+    """Build a network with `width` hidden units."""
+    return FullyConnected(n_classes, width=width)

@@ -106,3 +106,8 @@ class NarrowResNet(nn.Module):
         x = _activate(self.bn(x)).to(self.linear.weight.dtype)
         logits: torch.Tensor = self.linear(x.mean(dim=(2, 3)))
         return logits
+
+
+def build_narrow_resnet(width: int, n_classes: int) -> NarrowResNet:
+    """Build a network with five units per stage, whose first stage has `width` channels."""
+    return NarrowResNet((width, 2 * width, 4 * width), 5, n_classes)

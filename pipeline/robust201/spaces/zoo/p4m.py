@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from robust201.spaces.zoo import scale_count
 from robust201.spaces.zoo.resnet import ResNet
 
 ORIENTATIONS = 8
@@ -104,3 +105,8 @@ class GroupResNet(ResNet):
             norm=P4mBatchNorm,
             maps_per_channel=ORIENTATIONS,
         )
+
+
+def build_group_resnet(width: int, n_classes: int, *, blocks: Sequence[int]) -> GroupResNet:
+    """Build a group network whose first stage has `width` channels of eight orientations each."""
+    return GroupResNet(blocks, n_classes, widths=[scale_count(published, width, 23) for published in (23, 45, 91, 181)])

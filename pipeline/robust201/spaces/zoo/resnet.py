@@ -6,6 +6,7 @@ also ``conv3|bn3``), ``layer<stage>.<block>.shortcut.0|1`` if the shape changes,
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -122,3 +123,8 @@ class ResNet(nn.Module):
             x = self.get_submodule(f"layer{stage}")(x)
         logits: torch.Tensor = self.linear(x.to(self.linear.weight.dtype).mean(dim=(2, 3)))
         return logits
+
+
+def build_resnet(width: int, n_classes: int, **options: Any) -> ResNet:
+    """Build a residual network whose first stage has `width` channels; `options` are those of `ResNet`."""
+    return ResNet(n_classes=n_classes, widths=(width, 2 * width, 4 * width, 8 * width), **options)

@@ -1,14 +1,15 @@
 """The zoo as a `Space`: networks by name and width, adapted to 32x32 images."""
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
 
 from robust201.core.errors import ArchitectureError, ConfigError, did_you_mean
 from robust201.core.records import ArchitectureId
 from robust201.spaces.base import Space
-from robust201.spaces.zoo import costs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,178 +20,45 @@ class ZooNetwork:
     """A network in `NETWORKS`.
 
     Attributes:
-        build: builds the network, given width and number of classes.
-        macs: returns the multiply-accumulates of one image's forward pass, given width, number of classes and image
-            size.
+        builder: module of this folder, and its function ``builder(width, n_classes, **options)``.
         width: the published width, which is the default.
+        options: further arguments of the function.
         requires_32x32: whether images must have 32x32 pixels.
         width_divisor: CPUs without AVX-512 can train the network only if the width is a multiple of this number.
     """
 
-    build: "Callable[[int, int], nn.Module]"
-    macs: Callable[[int, int, int], int]
+    builder: str
     width: int
+    options: Mapping[str, Any] = field(default_factory=dict)
     requires_32x32: bool = False
     width_divisor: int = 1
 
-
-def scale_count(published: int, width: int, published_width: int) -> int:
-    """Scale a published number of channels or units in proportion to the width, rounding up."""
-    return -(-published * width // published_width)
-
-
-def _resnet_widths(width: int) -> tuple[int, ...]:
-    return (width, 2 * width, 4 * width, 8 * width)
+    def build(self, width: int, n_classes: int) -> "nn.Module":
+        """Build the network with initial weights."""
+        module, _, name = self.builder.partition(".")
+        build: Callable[..., nn.Module] = getattr(import_module(f"{__package__}.{module}"), name)
+        return build(width, n_classes, **self.options)
 
 
-def _resnet(blocks: Sequence[int], *, has_bottlenecks: bool = False, has_imagenet_stem: bool = False) -> ZooNetwork:
-    def build(width: int, n_classes: int) -> "nn.Module":
-        from robust201.spaces.zoo.resnet import ResNet
-
-        return ResNet(
-            blocks,
-            n_classes,
-            widths=_resnet_widths(width),
-            has_bottlenecks=has_bottlenecks,
-            has_imagenet_stem=has_imagenet_stem,
-        )
-
-    def macs(width: int, n_classes: int, size: int) -> int:
-        return costs.resnet(
-            blocks,
-            _resnet_widths(width),
-            n_classes,
-            size,
-            has_bottlenecks=has_bottlenecks,
-            has_imagenet_stem=has_imagenet_stem,
-        )
-
-    return ZooNetwork(build, macs, 64)
-
-
-def _group_resnet(blocks: Sequence[int]) -> ZooNetwork:
-    def widths(width: int) -> tuple[int, ...]:
-        return tuple(scale_count(published, width, 23) for published in (23, 45, 91, 181))
-
-    def build(width: int, n_classes: int) -> "nn.Module":
-        from robust201.spaces.zoo.p4m import GroupResNet
-
-        return GroupResNet(blocks, n_classes, widths=widths(width))
-
-    def macs(width: int, n_classes: int, size: int) -> int:
-        return costs.resnet(blocks, [8 * channels for channels in widths(width)], n_classes, size)
-
-    return ZooNetwork(build, macs, 23)
-
-
-def _spatial_resnet(blocks: Sequence[int]) -> ZooNetwork:
-    def build(width: int, n_classes: int) -> "nn.Module":
-        from robust201.spaces.zoo.resnet import ResNet
-        from robust201.spaces.zoo.transformers import SpatialTransformer, TransformedResNet
-
-        transformer = SpatialTransformer(channels=scale_count(32, width, 64), hidden=scale_count(1024, width, 64))
-        return TransformedResNet(transformer, ResNet(blocks, n_classes, widths=_resnet_widths(width)))
-
-    def macs(width: int, n_classes: int, size: int) -> int:
-        transformer = costs.spatial_transformer(scale_count(32, width, 64), scale_count(1024, width, 64))
-        return transformer + costs.resnet(blocks, _resnet_widths(width), n_classes, size)
-
-    return ZooNetwork(build, macs, 64, requires_32x32=True, width_divisor=8)
-
-
-def _polar_resnet(blocks: Sequence[int]) -> ZooNetwork:
-    def build(width: int, n_classes: int) -> "nn.Module":
-        from robust201.spaces.zoo.resnet import ResNet
-        from robust201.spaces.zoo.transformers import PolarTransformer, TransformedResNet
-
-        transformer = PolarTransformer(filters=scale_count(32, width, 64))
-        return TransformedResNet(transformer, ResNet(blocks, n_classes, widths=_resnet_widths(width)))
-
-    def macs(width: int, n_classes: int, size: int) -> int:
-        transformer = costs.polar_transformer(scale_count(32, width, 64), size)
-        return transformer + costs.resnet(blocks, _resnet_widths(width), n_classes, size)
-
-    return ZooNetwork(build, macs, 64, width_divisor=8)
-
-
-def _narrow_resnet() -> ZooNetwork:
-    n_units = 5  # residual units per stage
-
-    def widths(width: int) -> tuple[int, ...]:
-        return (width, 2 * width, 4 * width)
-
-    def build(width: int, n_classes: int) -> "nn.Module":
-        from robust201.spaces.zoo.narrow_resnet import NarrowResNet
-
-        return NarrowResNet(widths(width), n_units, n_classes)
-
-    def macs(width: int, n_classes: int, size: int) -> int:
-        return costs.narrow_resnet(widths(width), n_units, n_classes, size)
-
-    return ZooNetwork(build, macs, 16)
-
-
-def _vgg16() -> ZooNetwork:
-    def stages(width: int) -> list[tuple[int, int]]:
-        return [(width, 2), (2 * width, 2), (4 * width, 3), (8 * width, 3), (8 * width, 3)]
-
-    def build(width: int, n_classes: int) -> "nn.Module":
-        from robust201.spaces.zoo.fixed_size import Vgg
-
-        return Vgg(stages(width), n_classes)
-
-    def macs(width: int, n_classes: int, _size: int) -> int:
-        return costs.vgg(stages(width), n_classes)
-
-    return ZooNetwork(build, macs, 64, requires_32x32=True)
-
-
-def _lenet5() -> ZooNetwork:
-    def sizes(width: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        first, second, third, fourth = (scale_count(published, width, 6) for published in (6, 16, 120, 84))
-        return (first, second), (third, fourth)
-
-    def build(width: int, n_classes: int) -> "nn.Module":
-        from robust201.spaces.zoo.fixed_size import LeNet5
-
-        channels, hidden = sizes(width)
-        return LeNet5(n_classes, channels=channels, hidden=hidden)
-
-    def macs(width: int, n_classes: int, _size: int) -> int:
-        return costs.lenet5(*sizes(width), n_classes)
-
-    return ZooNetwork(build, macs, 6, requires_32x32=True)
-
-
-def _fully_connected() -> ZooNetwork:
-    def build(width: int, n_classes: int) -> "nn.Module":
-        from robust201.spaces.zoo.fixed_size import FullyConnected
-
-        return FullyConnected(n_classes, width=width)
-
-    def macs(width: int, n_classes: int, _size: int) -> int:
-        return (3 * 32 * 32 + n_classes) * width
-
-    return ZooNetwork(build, macs, 7500, requires_32x32=True)
-
-
-_BLOCKS_18, _BLOCKS_34 = (2, 2, 2, 2), (3, 4, 6, 3)
+_18: Mapping[str, Any] = {"blocks": (2, 2, 2, 2)}
+_34: Mapping[str, Any] = {"blocks": (3, 4, 6, 3)}
+_50: Mapping[str, Any] = {**_34, "has_bottlenecks": True}
 
 NETWORKS: dict[str, ZooNetwork] = {
-    "resnet18": _resnet(_BLOCKS_18),
-    "resnet34": _resnet(_BLOCKS_34),
-    "resnet50": _resnet(_BLOCKS_34, has_bottlenecks=True),
-    "resnet50-imagenet-stem": _resnet(_BLOCKS_34, has_bottlenecks=True, has_imagenet_stem=True),
-    "resnet32-narrow": _narrow_resnet(),
-    "vgg16": _vgg16(),
-    "gresnet18": _group_resnet(_BLOCKS_18),
-    "gresnet34": _group_resnet(_BLOCKS_34),
-    "stn-resnet18": _spatial_resnet(_BLOCKS_18),
-    "stn-resnet34": _spatial_resnet(_BLOCKS_34),
-    "ptn-resnet18": _polar_resnet(_BLOCKS_18),
-    "ptn-resnet34": _polar_resnet(_BLOCKS_34),
-    "lenet5": _lenet5(),
-    "fc7500": _fully_connected(),
+    "resnet18": ZooNetwork("resnet.build_resnet", 64, _18),
+    "resnet34": ZooNetwork("resnet.build_resnet", 64, _34),
+    "resnet50": ZooNetwork("resnet.build_resnet", 64, _50),
+    "resnet50-imagenet-stem": ZooNetwork("resnet.build_resnet", 64, {**_50, "has_imagenet_stem": True}),
+    "resnet32-narrow": ZooNetwork("narrow_resnet.build_narrow_resnet", 16),
+    "vgg16": ZooNetwork("fixed_size.build_vgg16", 64, requires_32x32=True),
+    "gresnet18": ZooNetwork("p4m.build_group_resnet", 23, _18),
+    "gresnet34": ZooNetwork("p4m.build_group_resnet", 23, _34),
+    "stn-resnet18": ZooNetwork("transformers.build_stn_resnet", 64, _18, requires_32x32=True, width_divisor=8),
+    "stn-resnet34": ZooNetwork("transformers.build_stn_resnet", 64, _34, requires_32x32=True, width_divisor=8),
+    "ptn-resnet18": ZooNetwork("transformers.build_ptn_resnet", 64, _18, width_divisor=8),
+    "ptn-resnet34": ZooNetwork("transformers.build_ptn_resnet", 64, _34, width_divisor=8),
+    "lenet5": ZooNetwork("fixed_size.build_lenet5", 6, requires_32x32=True),
+    "fc7500": ZooNetwork("fixed_size.build_fully_connected", 7500, requires_32x32=True),
 }
 """The networks of the zoo, by name."""
 
@@ -231,7 +99,7 @@ class Zoo(Space):
         return tuple(name if width == NETWORKS[name].width else f"{name}-w{width}" for name, width in ordered)
 
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> float:
-        """Return the exact number of multiply-accumulates (see `Space`).
+        """Return the multiply-accumulates of convolutions and linear layers (see `Space`), which needs torch.
 
         Raises:
             ArchitectureError: the network supports only 32x32 pixels.
@@ -242,7 +110,7 @@ class Zoo(Space):
                 f"Planning failed for {architecture}: its linear layers need images of 32x32 pixels, not "
                 f"{image_size}x{image_size}. Remove the network from this sweep, or choose other images."
             )
-        return NETWORKS[name].macs(width, n_classes, image_size)
+        return _count_macs(name, width, n_classes, image_size)
 
     def check_training_without_avx512(self, architecture: ArchitectureId) -> None:
         """Reject widths for which oneDNN's AVX2 kernels corrupt memory (see `Space` and docs/zoo.md)."""
@@ -252,7 +120,7 @@ class Zoo(Space):
             raise ArchitectureError(
                 f"Training failed for {architecture}: on a CPU without AVX-512, PyTorch corrupts memory unless the "
                 f"width is a multiple of {divisor}, and this width is {width}. Train {name}-w"
-                f"{scale_count(1, width, divisor) * divisor}, or use a GPU or a CPU with AVX-512."
+                f"{-(-width // divisor) * divisor}, or use a GPU or a CPU with AVX-512."
             )
 
     def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":
@@ -272,3 +140,23 @@ def _parse(name: int | str) -> tuple[str, int]:
         f"{', '.join(NETWORKS)}, optionally with a width from 1 to 99999, such as resnet18-w8."
         f"{did_you_mean(str(name), [network_name + suffix for network_name in NETWORKS])}"
     )
+
+
+@cache
+def _count_macs(name: str, width: int, n_classes: int, image_size: int) -> int:
+    """Count the multiply-accumulates of a pass on the meta device, which computes only shapes."""
+    import torch
+    from torch import nn
+
+    layer_macs = []
+
+    def count(layer: nn.Module, _inputs: object, output: torch.Tensor) -> None:
+        layer_macs.append(cast("torch.Tensor", layer.weight)[0].numel() * output.numel())
+
+    with torch.device("meta"), torch.no_grad():
+        network = NETWORKS[name].build(width, n_classes).eval()
+        for layer in network.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                layer.register_forward_hook(count)
+        network(torch.zeros(1, 3, image_size, image_size))
+    return sum(layer_macs)

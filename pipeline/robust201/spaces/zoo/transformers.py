@@ -9,13 +9,15 @@ predicted first, then a rotation about the predicted point, and both are applied
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from robust201.spaces.zoo import scale_count
 from robust201.spaces.zoo.fixed_size import check_is_32x32
-from robust201.spaces.zoo.resnet import ResNet
+from robust201.spaces.zoo.resnet import ResNet, build_resnet
 
 
 class SpatialTransformer(nn.Module):
@@ -215,3 +217,15 @@ def sample(images: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
     )  # (B, N, C, W)
     samples = torch.matmul(interpolated_rows, _interpolation_weights(points[..., 0], width).unsqueeze(-1))
     return samples.squeeze(-1).transpose(1, 2)
+
+
+def build_stn_resnet(width: int, n_classes: int, *, blocks: Sequence[int]) -> TransformedResNet:
+    """Build a residual network behind a spatial transformer; the first stage has `width` channels."""
+    transformer = SpatialTransformer(channels=scale_count(32, width, 64), hidden=scale_count(1024, width, 64))
+    return TransformedResNet(transformer, build_resnet(width, n_classes, blocks=blocks))
+
+
+def build_ptn_resnet(width: int, n_classes: int, *, blocks: Sequence[int]) -> TransformedResNet:
+    """Build a residual network behind a polar transformer; the first stage has `width` channels."""
+    transformer = PolarTransformer(filters=scale_count(32, width, 64))
+    return TransformedResNet(transformer, build_resnet(width, n_classes, blocks=blocks))

@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from robust201.core.records import CLEAN_STRENGTH, ImageSelection, Split
+from robust201.core.records import ImageSelection, Split
 from robust201.core.strict_model import PositiveInt
 from robust201.tasks.parameters import Parameters
 
@@ -21,16 +21,14 @@ class MeasureParameters(Parameters):
     A measure selects its images independently of the sweep, and has a single strength without meaning.
     """
 
+    default_columns: ClassVar[tuple[str, ...]]
+
     split: Split = "test"
     """Split of the images, which does not depend on the sweep's `images`."""
     images: PositiveInt | None = 2560
     """Number of images, distributed evenly over the classes; null for all."""
     image_seed: int = 0
     """Seed of the random selection of images."""
-
-    @property
-    def strengths(self) -> tuple[float, ...]:
-        return (CLEAN_STRENGTH,)
 
     @property
     def own_images(self) -> ImageSelection:
@@ -50,7 +48,6 @@ class DerivativeParameters(MeasureParameters):
     """
 
     available_columns: ClassVar[tuple[str, ...]]
-    default_columns: ClassVar[tuple[str, ...]]
     per_image_columns: ClassVar[tuple[str, ...]] = ()
     """Columns that are undefined in training mode, since an image's logits then depend on the other images of its
     batch."""
@@ -136,6 +133,8 @@ class JacobianParameters(DerivativeParameters):
 
 class InputGradientParameters(MeasureParameters):
     """Gradient of the loss with respect to the pixels. The only parameters select the images."""
+
+    default_columns: ClassVar[tuple[str, ...]] = ("norm", "zero_share")
 
 
 class LanczosParameters(DerivativeParameters):
