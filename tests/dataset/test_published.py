@@ -8,7 +8,8 @@ import pytest
 from robust201.core.errors import IncompleteError
 from robust201.dataset.published import write_published
 from robust201.dataset.rows import KeyRows
-from robust201.run.sweep import Filters, run_inline
+from robust201.run.inline import run_inline
+from robust201.run.sweep import Filters
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.inputs import load_plan
 from robust201.sweep.plan import make_plan

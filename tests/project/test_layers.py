@@ -46,6 +46,7 @@ ROOT_FILES = {"__init__.py", "__main__.py", "api.py", "gallery.py", "security.py
 ALLOWED_IMPORTERS = {
     "ray": {
         "runtime/executors/ray.py",
+        "run/cluster.py",
         "submission/ray_jobs.py",
     },
     "pyarrow": {

@@ -13,8 +13,9 @@ from robust201.core.errors import LeaseHeldError, ShardDamagedError
 from robust201.dataset.published import write_published
 from robust201.run import worker
 from robust201.run.events import read_events
+from robust201.run.inline import run_inline
 from robust201.run.lock import LOCK_FILE, STALE_SECONDS, hold_lock
-from robust201.run.sweep import Filters, run_inline
+from robust201.run.sweep import Filters
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.inputs import load_plan
 from robust201.sweep.parts import compare
@@ -153,7 +154,7 @@ def test_memory_shortage_halves_the_batch(sweep, make_sweep, monkeypatch):
     monkeypatch.setattr(worker, "evaluate_part", run_out_of_memory)
     config = make_sweep(keys={"fgsm": {}}, images={"count": 40, "seed": 0})
     assert run_inline(config).failures == []
-    assert batches == ["none", "20", "none"]
+    assert batches == ["64/64", "20/20", "64/64"]
 
 
 def test_lock_keeps_a_second_driver_out(tmp_path):

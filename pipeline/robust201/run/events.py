@@ -15,7 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from robust201.core.files import open_file
+from robust201.sweep.parts import SlicePart
+
 TOUCH_SECONDS = 30.0
+TAIL_BYTES = 1 << 18
 
 EVENTS_FOLDER = "events"
 
@@ -60,13 +64,40 @@ class Events:
         self.close()
 
 
+def describe_part(part: SlicePart) -> dict[str, Any]:
+    """Return the fields of events that identify a part."""
+    return {
+        "part": part.label,
+        "dataset": part.unit.dataset,
+        "key": part.unit.key,
+        "unit": part.unit.id,
+        "slice": part.index,
+        "strengths": part.part.strengths,
+        "macs": part.macs,
+    }
+
+
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """Return the complete events of a file; damaged lines are left out."""
+    """Return the complete events of a file, or the last of a long one; damaged lines are left out."""
     events = []
-    with contextlib.suppress(OSError):
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    with contextlib.suppress(OSError), open_file(path, None) as stream:
+        stream.seek(max(0, os.fstat(stream.fileno()).st_size - TAIL_BYTES))
+        for line in stream.read().decode(errors="replace").splitlines():
             with contextlib.suppress(ValueError):
                 event = json.loads(line)
-                if isinstance(event, dict) and "event" in event:
+                if isinstance(event, dict) and isinstance(event.get("time"), int | float) and "event" in event:
                     events.append(event)
     return events
+
+
+def server_time(folder: Path) -> float:
+    """Return the time by the clock of a folder's file server, or by this host if the folder is read-only."""
+    probe = folder / f".{secrets.token_hex(6)}.tmp"
+    try:
+        probe.touch()
+        return probe.stat().st_mtime
+    except OSError:
+        return time.time()
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()

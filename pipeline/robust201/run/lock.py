@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from robust201.core.errors import LeaseHeldError
-from robust201.core.files import MAX_STATE_BYTES, load_json, write_text
+from robust201.core.files import MAX_STATE_BYTES, load_json
 from robust201.core.host import has_ended
+from robust201.run.events import server_time
 
 LOCK_FILE = "lock.json"
 RENEW_SECONDS = 10.0
@@ -68,18 +69,9 @@ def _remove_stale(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         holder, modified = _read(path), path.stat().st_mtime
         is_local = holder.get("host") == socket.gethostname() and isinstance(holder.get("pid"), int)
-        if (is_local and has_ended(int(str(holder["pid"])), None)) or _now(path.parent) - modified > STALE_SECONDS:
+        has_died = is_local and has_ended(int(str(holder["pid"])), None)
+        if has_died or server_time(path.parent) - modified > STALE_SECONDS:
             path.unlink()
-
-
-def _now(folder: Path) -> float:
-    """Return the current time by the clock of the file server."""
-    probe = folder / f".{secrets.token_hex(6)}.tmp"
-    write_text(probe, "")
-    try:
-        return probe.stat().st_mtime
-    finally:
-        probe.unlink()
 
 
 def _held_error(path: Path) -> LeaseHeldError:

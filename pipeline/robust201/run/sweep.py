@@ -3,21 +3,16 @@
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from robust201.core.files import remove_leftovers
 from robust201.core.records import ArchitectureId
 from robust201.planning.config import SweepConfig
 from robust201.planning.inputs import Inputs
-from robust201.run.events import Events
 from robust201.run.lock import hold_lock
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.inputs import gather_facts, save_plan
 from robust201.sweep.parts import SweepState, compare
 from robust201.sweep.plan import Plan, choose_slices, make_plan
-
-if TYPE_CHECKING:
-    from robust201.run.worker import Outcome
 
 Say = Callable[[str], None]
 
@@ -31,6 +26,26 @@ class Filters:
     keys: Collection[str] | None = None
 
 
+EVERYTHING = Filters()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a part.
+
+    Attributes:
+        label: the part, for messages.
+        strengths: strengths that were stored.
+        seconds: wall time.
+        failure: one line about the error; empty if the part was stored.
+    """
+
+    label: str
+    strengths: tuple[float, ...] = ()
+    seconds: float = 0.0
+    failure: str = ""
+
+
 @dataclass
 class Tally:
     """What a run did: numbers of stored and planned evaluations (of all images), and failures."""
@@ -38,10 +53,10 @@ class Tally:
     n_planned: int
     n_done_before: int
     n_parts: int = 0
-    failures: "list[Outcome]" = field(default_factory=list)
+    failures: list[Outcome] = field(default_factory=list)
     is_drained: bool = False
 
-    def count(self, outcome: "Outcome") -> None:
+    def count(self, outcome: Outcome) -> None:
         self.n_parts += 1
         if outcome.failure:
             self.failures.append(outcome)
@@ -77,39 +92,6 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Pre
         remove_leftovers(config.results)
         plan = full_plan.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)
         yield PreparedRun(folder, plan, compare(plan, folder.list(), folder.read_tuple))
-
-
-def run_inline(
-    config: SweepConfig,
-    filters: Filters = Filters(),
-    *,
-    say: Say = lambda _line: None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> Tally:
-    """Compute the missing parts of a sweep in this process.
-
-    Raises:
-        InputError: bad input; nothing was started.
-        StorageError: results cannot be written.
-    """
-    with prepare_run(config, filters, say) as run:
-        tally = Tally(run.plan.n_evaluations, run.state.n_done)
-        if run.state.n_missing_parts:
-            _compute_inline(run, tally, say, should_stop)
-        return tally
-
-
-def _compute_inline(run: PreparedRun, tally: Tally, say: Say, should_stop: Callable[[], bool]) -> None:
-    from robust201.run.worker import Worker  # imports torch
-
-    make_corrupted_images(run, say)
-    with Events(run.folder.root, "worker") as events:
-        worker = Worker(run.plan.config, run.plan.facts, run.folder, events)
-        for part in run.state.missing():
-            if should_stop():
-                tally.is_drained = True
-                return
-            tally.count(worker.compute(part))
 
 
 def make_corrupted_images(run: PreparedRun, say: Say) -> None:

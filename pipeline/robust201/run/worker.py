@@ -5,7 +5,6 @@ import socket
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from typing import Any
@@ -27,7 +26,8 @@ from robust201.models.device import (
 from robust201.planning.config import SweepConfig
 from robust201.planning.inputs import Inputs, make_worker_space, make_worker_tasks
 from robust201.planning.weights import WeightsSource
-from robust201.run.events import Events
+from robust201.run.events import Events, describe_part
+from robust201.run.sweep import Outcome
 from robust201.runtime.networks import LoadedNetwork, NetworkLoader
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import ShardName, content_hash
@@ -41,23 +41,6 @@ _PACKAGES = ("robust201", "torch", "numpy", "foolbox", "pyautoattack")
 
 _CODE_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
 """Exceptions that may come from a user's code and therefore fail only the part."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a part.
-
-    Attributes:
-        label: the part, for messages.
-        strengths: strengths that were stored.
-        seconds: wall time.
-        failure: one line about the error; empty if the part was stored.
-    """
-
-    label: str
-    strengths: tuple[float, ...] = ()
-    seconds: float = 0.0
-    failure: str = ""
 
 
 class Worker:
@@ -87,7 +70,7 @@ class Worker:
             WorkerBrokenError: the device failed, so this process cannot continue.
         """
         start = time.monotonic()
-        self._events.write("part_started", part=part.label, strengths=part.part.strengths, macs=part.macs)
+        self._events.write("part_started", **describe_part(part))
         try:
             strengths = self._compute_with_retries(part)
         except (StorageError, SignalInterrupt):
@@ -95,12 +78,12 @@ class Worker:
         except _CODE_ERRORS as error:
             return self._fail(part, error, time.monotonic() - start)
         seconds = time.monotonic() - start
-        self._events.write("done", part=part.label, strengths=strengths, seconds=round(seconds, 3))
+        self._events.write("done", **describe_part(part), seconds=round(seconds, 3))
         return Outcome(part.label, strengths, seconds)
 
     def _fail(self, part: SlicePart, error: BaseException, seconds: float) -> Outcome:
         failure = f"{type(error).__name__}: {one_line(error, 1000)}"
-        self._events.write("failed", part=part.label, failure=failure, traceback=traceback.format_exc())
+        self._events.write("failed", **describe_part(part), failure=failure, traceback=traceback.format_exc())
         if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
             raise WorkerBrokenError(
                 f"Evaluating failed for {part.label}: the {self._device.type} device failed ({one_line(error)}). "

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.records import Part, Unit
-from robust201.store.names import Listing, Names, names_of
+from robust201.store.names import Listing, Names, names_of, shard_name
 from robust201.sweep.plan import Plan, PlannedKey
 
 ReadTuple = Callable[[str], tuple[Any, ...]]
@@ -38,6 +38,11 @@ class SlicePart:
     n_slices: int
     columns: tuple[str, ...]
     macs: float
+
+    @property
+    def id(self) -> tuple[str, int]:
+        """What identifies the part: unit and slice."""
+        return self.unit.id, self.index
 
     @property
     def unit(self) -> Unit:
@@ -69,6 +74,16 @@ class KeyState:
         """Number of evaluations whose slices are all stored."""
         return int(np.logical_and.reduceat(self.done, self.key.first_slices[:-1]).sum()) if len(self.done) else 0
 
+    @property
+    def n_missing_parts(self) -> int:
+        return int((~self.done.all(axis=1)).sum())
+
+    @property
+    def missing_macs(self) -> float:
+        """Estimated multiply-accumulates of the missing strengths of all slices."""
+        macs_of_slices = np.repeat(self.key.macs / self.key.n_slices, self.key.n_slices)
+        return float(macs_of_slices @ (~self.done).sum(axis=1))
+
     def missing(self, network: int) -> Iterator[SlicePart]:
         """Yield the missing parts of the network at a position."""
         first, stop = self.key.first_slices[network : network + 2].tolist()
@@ -96,7 +111,15 @@ class SweepState:
 
     @property
     def n_missing_parts(self) -> int:
-        return sum(int((~state.done.all(axis=1)).sum()) for state in self.keys)
+        return sum(state.n_missing_parts for state in self.keys)
+
+    def is_missing(self, unit: str, index: int) -> bool:
+        """Return whether strengths of a slice of a unit of the plan are missing."""
+        for state in self.keys:
+            for network in np.flatnonzero(state.key.units == unit.encode()).tolist():
+                if 0 <= index < state.key.n_slices[network]:
+                    return not state.done[state.key.first_slices[network] + index].all()
+        return False
 
     def missing(self) -> Iterator[SlicePart]:
         """Yield the missing parts, ordered by dataset and network, so that a worker loads a network once.
@@ -143,6 +166,17 @@ def find_stored(key: PlannedKey, names: Names, columns: Collection[str], read_tu
     return stored
 
 
+def is_stored(part: SlicePart, listing: Listing, read_tuple: ReadTuple) -> bool:
+    """Return whether a listing, such as one of the part's unit, has all strengths of a part."""
+    stored: set[float] = set()
+    for row in names_of(listing, part.unit.dataset):
+        name = shard_name(part.unit.dataset, row)
+        is_slice = (name.unit, name.slice, name.slices) == (part.unit.id, part.index, part.n_slices)
+        if is_slice and set(part.columns) <= set(read_tuple(name.columns)):
+            stored |= set(read_tuple(name.strengths))
+    return set(part.part.strengths) <= stored
+
+
 def find_rows(key: PlannedKey, names: Names) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Find the files of a key's units that are cut into the planned number of slices.
 
@@ -170,5 +204,5 @@ def _distinct_contents(names: Names, rows: NDArray[np.int64]) -> tuple[NDArray[n
 
 def describe_missing(state: SweepState) -> Mapping[tuple[str, str], int]:
     """Return the number of missing parts by dataset and key, without keys that are complete."""
-    counts = {(key.key.dataset, key.key.key): int((~key.done.all(axis=1)).sum()) for key in state.keys}
+    counts = {(key.key.dataset, key.key.key): key.n_missing_parts for key in state.keys}
     return {name: count for name, count in counts.items() if count}

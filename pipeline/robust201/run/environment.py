@@ -1,0 +1,41 @@
+"""Environment of Ray's processes; this module does not import Ray, which reads variables when it is imported."""
+
+import secrets
+import shlex
+import sys
+from typing import Any
+
+from robust201.planning.config import ExecutionSection
+
+
+def ray_variables(execution: ExecutionSection) -> dict[str, str]:
+    """Return the environment variables of the process that connects to Ray, to be set before it imports Ray.
+
+    A local Ray listens on loopback only, and requires a token, which exists in the environment of its processes only.
+    """
+    variables = {"RAY_USAGE_STATS_ENABLED": "0"}
+    if execution.ray_address:
+        return variables
+    return (
+        variables
+        | _thread_variables(execution)
+        | {
+            "RAY_gcs_rpc_server_reconnect_timeout_s": "10",  # a local head that stops answering is dead
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # other machines cannot join
+            "RAY_prestart_worker_first_driver": "0",
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        }
+    )
+
+
+def worker_environment(execution: ExecutionSection) -> dict[str, Any]:
+    """Return Ray's `runtime_env`; empty if possible, because Ray needs time to set it up."""
+    if execution.ray_address:
+        return {"env_vars": _thread_variables(execution)}
+    quoted = shlex.quote(sys.executable)  # Ray passes the path to a shell unquoted
+    return {} if quoted == sys.executable else {"py_executable": quoted}
+
+
+def _thread_variables(execution: ExecutionSection) -> dict[str, str]:
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(execution.threads))

@@ -1,0 +1,125 @@
+"""The queue of a run: which part a worker gets next, and what becomes of the parts of a lost worker."""
+
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from robust201.core.errors import EvaluationError
+
+MAX_DEATHS_WITHOUT_RESULT = 20
+"""Workers that may die in a row, each on a part that killed none before, until the machines are blamed."""
+
+
+class Job(Protocol):
+    """A part, which one call of a worker computes."""
+
+    @property
+    def id(self) -> Hashable:
+        """What identifies the part."""
+
+    @property
+    def label(self) -> str:
+        """Display name."""
+
+    @property
+    def network(self) -> Hashable:
+        """What a worker keeps loaded between parts."""
+
+
+JobT = TypeVar("JobT", bound=Job)
+
+
+class PartQueue(Generic[JobT]):
+    """Distributes parts by network, so that a worker keeps its network loaded.
+
+    A part that kills its worker `max_attempts` times counts as failed. Parts of preempted machines are retried without
+    limit.
+
+    Args:
+        parts: the parts, in which the parts of a network follow each other; they are taken network by network.
+        max_attempts: number of deaths after which a part counts as failed.
+    """
+
+    def __init__(self, parts: Iterable[JobT], max_attempts: int) -> None:
+        self._source: Iterator[JobT] = iter(parts)
+        self._next: JobT | None = next(self._source, None)
+        self._waiting: dict[Hashable, deque[JobT]] = {}
+        self._max_attempts = max_attempts
+        self._deaths: Counter[Hashable] = Counter()
+        self._deaths_without_result = 0
+
+    def take(self, network: Hashable = None) -> JobT | None:
+        """Return the next part for a worker with a loaded network; None if no part is waiting.
+
+        If the network has no more parts, the worker gets a new network; if there is none, it helps with the network
+        that has most parts left.
+        """
+        if network not in self._waiting and self._next is not None:
+            network = self._read_network(self._next)
+        elif network not in self._waiting:
+            network = max(self._waiting, key=lambda name: len(self._waiting[name]), default=None)
+        parts = self._waiting.get(network)
+        if not parts:
+            return None
+        part = parts.popleft()
+        if not parts:
+            del self._waiting[network]
+        return part
+
+    def _read_network(self, first: JobT) -> Hashable:
+        """Read the parts of the next network."""
+        network, part = first.network, first
+        waiting = self._waiting.setdefault(network, deque())
+        while True:
+            waiting.append(part)
+            self._next = next(self._source, None)
+            if self._next is None or self._next.network != network:
+                return network
+            part = self._next
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no part is waiting; parts of workers may still come back."""
+        return self._next is None and not self._waiting
+
+    def succeed(self) -> None:
+        """Note that a worker has returned a result."""
+        self._deaths_without_result = 0
+
+    def lose(self, parts: Sequence[JobT], *, reason: str, preempted: bool) -> JobT | None:
+        """Queue the parts of a lost worker again, the one that it was computing first.
+
+        Returns:
+            The first part if it has now failed, because it killed its worker too often; else None.
+
+        Raises:
+            EvaluationError: too many workers died without a result.
+        """
+        if preempted:
+            self._put_back(parts)
+            return None
+        if not parts:
+            self._count_death("a worker without a part", reason)
+            return None
+        suspect, *others = parts
+        self._put_back(others)
+        self._deaths[suspect.id] += 1
+        if self._deaths[suspect.id] == 1:
+            self._count_death(suspect.label, reason)
+        if self._deaths[suspect.id] >= self._max_attempts:
+            return suspect
+        self._waiting.setdefault(suspect.network, deque()).append(suspect)  # later: the cause may be gone by then
+        return None
+
+    def _put_back(self, parts: Sequence[JobT]) -> None:
+        for part in reversed(parts):
+            self._waiting.setdefault(part.network, deque()).appendleft(part)
+
+    def _count_death(self, subject: str, reason: str) -> None:
+        self._deaths_without_result += 1
+        if self._deaths_without_result > MAX_DEATHS_WITHOUT_RESULT:
+            raise EvaluationError(
+                f"Running workers failed for {subject}: {self._deaths_without_result} workers died in a row "
+                f"without a result, each on another part ({reason}). Look at the events of the workers, or run with "
+                "--executor inline."
+            )

@@ -1,0 +1,141 @@
+"""Status and verification of results."""
+
+import json
+import os
+import time
+
+import numpy as np
+import pytest
+
+from robust201.core.records import EvaluationResult, Part
+from robust201.dataset.rows import read_shard
+from robust201.dataset.verify import verify
+from robust201.run import worker
+from robust201.run.inline import run_inline
+from robust201.run.status import SILENT_SECONDS, read_status
+from robust201.run.sweep import Filters
+from robust201.store.names import content_hash, shard_name
+from robust201.store.shards import encode
+from tests.run.test_inline import KilledError, kill_after, open_results
+
+KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "brightness": {"severities": [1, 5]}}
+
+
+@pytest.fixture
+def config(make_sweep):
+    return make_sweep(keys=KEYS, images={"count": 20, "seed": 0}, execution={"device": "cpu", "gmacs_per_second": 1e-5})
+
+
+def events_of(config):
+    (path,) = (config.results / "events").iterdir()
+    return path
+
+
+def append(path, **event):
+    with path.open("a") as stream:
+        stream.write(json.dumps({"time": time.time(), **event}) + "\n{torn")
+
+
+def test_status_of_a_finished_sweep(config):
+    run_inline(config)
+    status = read_status(config.results)
+    assert (status.n_done, status.n_planned) == (10, 10)
+    assert (status.costs, status.running, status.failures, status.silent, status.seconds_left) == ([], [], [], [], None)
+
+
+def test_status_of_a_partial_run_estimates_from_measured_speeds(config):
+    run_inline(config, Filters(architectures=[0]))
+    status = read_status(config.results)
+    assert (status.n_done, status.n_planned) == (5, 10)
+    assert [(cost.key, cost.is_measured) for cost in status.costs] == [(key, True) for key in KEYS]
+    assert all(cost.hours > 0 for cost in status.costs)
+
+
+def test_running_and_silent_workers(config):
+    run_inline(config, Filters(keys=["clean"]))
+    path = events_of(config)
+    append(path, event="part_started", part="#0 digits fgsm")
+    (running,) = (status := read_status(config.results)).running
+    assert (running.part, running.worker, status.n_workers) == ("#0 digits fgsm", path.stem, 1)
+    assert 0 <= running.seconds < 60
+    assert status.seconds_left > 0
+    os.utime(path, (time.time() - SILENT_SECONDS - 60,) * 2)
+    status = read_status(config.results)
+    assert (status.running, status.silent, status.seconds_left) == ([], [path.stem], None)
+
+
+def test_failures_are_listed_until_their_part_is_stored(config, monkeypatch):
+    def fail(*_arguments, **_options):
+        raise RuntimeError("no such luck")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "evaluate_part", fail)
+        run_inline(config, Filters(keys=["fgsm"]))
+    run_inline(config, Filters(keys=["clean"]))
+    failures = read_status(config.results).failures
+    assert {failure.failure for failure in failures} == {"RuntimeError: no such luck"}
+    assert len(failures) == open_results(config)[2].keys[1].n_missing_parts
+    run_inline(config)
+    assert read_status(config.results).failures == []
+
+
+def find_shards(config):
+    folder, _, _ = open_results(config)
+    return folder, [shard_name("digits", name) for name in folder.list()["digits"]]
+
+
+def rewrite(folder, name, change, pixels=None):
+    """Store a shard with changed rows, as another file of the same part."""
+    shard = read_shard(folder, name)
+    part = Part(shard.unit, shard.unit.strengths, shard.start, shard.stop)
+    results = [
+        EvaluationResult(part, strength, change(dict(values)), 1.0, {}) for strength, values in shard.rows.items()
+    ]
+    content = encode(results, pixels=shard.pixels if pixels is None else pixels)
+    folder.write(name._replace(hash=content_hash(content)), content)
+
+
+def test_sound_results_have_no_findings(config):
+    run_inline(config)
+    n_files = []
+    assert list(verify(config.results, n_files.append)) == []
+    assert n_files[-1] == len(find_shards(config)[1])
+
+
+def test_missing_parts_are_found(config):
+    with pytest.raises(KilledError):
+        run_inline(config, should_stop=kill_after(3))
+    findings = list(verify(config.results))
+    assert {finding.kind for finding in findings} == {"missing"}
+
+
+def test_damaged_and_invalid_files_are_moved_aside_and_computed_again(config):
+    run_inline(config)
+    folder, names = find_shards(config)
+    (folder.shards / names[0].path).write_bytes(b"damage")
+    rewrite(folder, names[1], lambda values: values | {"accuracy": np.array(0.123)})
+    findings = list(verify(config.results))
+    assert [finding.kind for finding in findings] == ["damaged", "damaged", "missing"]
+    assert findings[0].subject == names[0].path
+    assert run_inline(config).n_parts == 1
+    assert list(verify(config.results)) == []
+
+
+def test_differing_duplicates_and_pixels_are_found(config):
+    run_inline(config)
+    folder, names = find_shards(config)
+    corrupted = next(name for name in names if read_shard(folder, name).pixels)
+    rewrite(folder, corrupted, lambda values: values, pixels="other")
+    assert {finding.kind for finding in verify(config.results)} == {"pixels"}
+    clean, other = (
+        next(name for name in names if _is_first_slice_of(read_shard(folder, name), architecture))
+        for architecture in (0, 21)
+    )
+    rewrite(folder, clean, lambda values: values)  # an equal duplicate is harmless
+    assert {finding.kind for finding in verify(config.results)} == {"pixels"}
+    rewrite(folder, clean, lambda _values: read_shard(folder, other).rows[0.0])
+    assert {finding.kind for finding in verify(config.results)} == {"duplicate", "pixels"}
+
+
+def _is_first_slice_of(shard, architecture):
+    return (shard.unit.key, shard.unit.architecture, shard.start) == ("clean", architecture, 0)
