@@ -111,7 +111,8 @@ def load_model(
         device: device of the network.
 
     Returns:
-        A frozen module in evaluation mode that maps (B, 3, H, W) float32 in [0, 1] to logits (B, C), differentiably.
+        A frozen module in evaluation mode that maps (B, channels, H, W) float32 in [0, 1] to logits (B, C),
+        differentiably.
 
     Raises:
         ArchitectureError: the architecture is unknown.
@@ -186,9 +187,9 @@ def evaluate(
     image size, or, for 224 pixels and more, with the parameters of ImageNet-C; frost is synthetic.
 
     Args:
-        model: any module that maps (B, 3, H, W) float32 in [0, 1] to logits (B, C), with up to 32,767 classes. If all
-            its parameters are float16, bfloat16 or float64, it receives images and computes gradients in that type; its
-            logits are converted to float32, and the result's `protocols` records the type.
+        model: any module that maps (B, channels, H, W) float32 in [0, 1] to logits (B, C), with up to 32,767 classes.
+            If all its parameters are float16, bfloat16 or float64, it receives images and computes gradients in that
+            type; its logits are converted to float32, and the result's `protocols` records the type.
         images: (N, 3, H, W) or (N, H, W, 3), NumPy or torch, uint8 or floats in [0, 1]; grey images have 1 channel.
             Floats that are not multiples of 1/255 are not rounded, and the result's `protocols` records this. The
             result of `robust201.images.load_images` is accepted, too; `labels` must then be None.
@@ -611,7 +612,7 @@ def attack(
         parameters: further parameters of the attack, such as ``steps=80`` (docs/configuration.md).
 
     Returns:
-        (S, N, 3, H, W) float32 in [0, 1], on the device that computed them, in the order of the radii (default radii
+        (S, N, C, H, W) float32 in [0, 1], on the device that computed them, in the order of the radii (default radii
         are ascending). Attacks of AutoAttack return clean images where they do not fool the network.
 
     Raises:

@@ -1,6 +1,7 @@
-"""How many images a network computes at once: the only place that decides it.
+"""How many images a network computes at once in an evaluation.
 
-A sample is one row of a batch. In an attack, it is one image at one strength.
+This is the only place that decides it, except for measures that differentiate twice or in training mode
+(`tasks.measures.trainable`). A sample is one row of a batch. In an attack, it is one image at one strength.
 """
 
 from itertools import pairwise

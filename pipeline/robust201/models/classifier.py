@@ -107,7 +107,7 @@ class Classifier(nn.Module):
     """`Model` that computes gradients by autograd: a frozen network in evaluation mode, and its normalisation.
 
     Args:
-        network: module that maps normalised images (B, 3, H, W) float32 to logits (B, C).
+        network: module that maps normalised images (B, channels, H, W) float32 to logits (B, C).
         normalisation: per-channel mean and standard deviation.
         n_classes: number of classes C.
         device: device to compute on.

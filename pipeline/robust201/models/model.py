@@ -17,8 +17,8 @@ outside inference mode, so it must clone tensors that were created in inference 
 class Model(Protocol):
     """A frozen network that computes logits and gradients from pixels.
 
-    Pixels are (B, 3, H, W) float32 in [0, 1], labels (B,) int64 and logits (B, C) float32. All methods work inside and
-    outside `torch.inference_mode`, and none changes torch's settings or random state.
+    Pixels are (B, channels, H, W) float32 in [0, 1], labels (B,) int64 and logits (B, C) float32. All methods work
+    inside and outside `torch.inference_mode`, and none changes torch's settings or random state.
     """
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -31,7 +31,7 @@ class Model(Protocol):
         """Return the logits, the cross-entropies, and the gradient of their sum with respect to the pixels.
 
         Returns:
-            Logits (B, C), each image's cross-entropy (B,) and the gradient (B, 3, H, W).
+            Logits (B, C), each image's cross-entropy (B,) and the gradient (B, channels, H, W).
         """
         ...
 
@@ -41,11 +41,11 @@ class Model(Protocol):
         """Return the logits, the objective's values, and the gradient of their sum with respect to the pixels.
 
         Args:
-            pixels: (B, 3, H, W).
+            pixels: (B, channels, H, W).
             objective: function to differentiate. A model that splits images into batches calls it once per batch.
 
         Returns:
-            Logits (B, C), the objective's values (B,) and the gradient (B, 3, H, W).
+            Logits (B, C), the objective's values (B,) and the gradient (B, channels, H, W).
         """
         ...
 
@@ -108,7 +108,7 @@ class WindowSearch(Protocol):
         Args:
             row: first row of the window.
             column: first column of the window.
-            window: (B, 3, h, w) float32 in [0, 1].
+            window: (B, channels, h, w) float32 in [0, 1].
 
         Returns:
             Logits (B, C) float32, equal to `Model.logits` of the full images within rounding.
@@ -132,7 +132,7 @@ class WindowModel(Protocol):
         """Start a search (see `WindowSearch`).
 
         Args:
-            pixels: (B, 3, H, W) float32 in [0, 1], the accepted images.
+            pixels: (B, channels, H, W) float32 in [0, 1], the accepted images.
             sides: side length of the window in each of the following queries.
 
         Returns:
@@ -146,7 +146,7 @@ class _FullSearch:
 
     Args:
         model: the model.
-        proposals: (B, 3, H, W) float32, which the caller updates before each query.
+        proposals: (B, channels, H, W) float32, which the caller updates before each query.
     """
 
     def __init__(self, model: Model, proposals: torch.Tensor) -> None:
@@ -165,7 +165,7 @@ def start_search(model: Model, pixels: torch.Tensor, sides: Sequence[int]) -> Wi
 
     Args:
         model: the model.
-        pixels: (B, 3, H, W) float32, the accepted images; the caller writes each proposal into this tensor.
+        pixels: (B, channels, H, W) float32, the accepted images; the caller writes each proposal into this tensor.
         sides: side length of the window in each of the following queries.
     """
     search = model.window_search(pixels, sides) if isinstance(model, WindowModel) else None

@@ -48,7 +48,7 @@ class CheckedImages(NamedTuple):
     """Images on which a network is checked.
 
     Attributes:
-        pixels: (B, 3, H, W) float32 in [0, 1], on the network's device.
+        pixels: (B, C, H, W) float32 in [0, 1], on the network's device.
         indices: (B,) numbers of the images in messages; None for their positions.
     """
 
@@ -278,7 +278,7 @@ def check_compiled(classifier: Classifier, model: Model, pixels: torch.Tensor, *
     Args:
         classifier: the original network.
         model: the compiled network.
-        pixels: (B, 3, H, W) float32 in [0, 1], on the device of both networks.
+        pixels: (B, C, H, W) float32 in [0, 1], on the device of both networks.
         precision: precision of both networks.
         name: name of the network in messages.
 

@@ -49,7 +49,7 @@ def as_classifier(
     flags and device are always restored.
 
     Args:
-        model: module that maps images (B, 3, H, W) float32 to logits (B, C). A `Classifier` uses its own
+        model: module that maps images (B, channels, H, W) float32 to logits (B, C). A `Classifier` uses its own
             normalisation.
         images: images for the check, of which some are selected.
         normalisation: per-channel mean and standard deviation; None if the module takes images in [0, 1].

@@ -111,7 +111,7 @@ class Space(ABC):
     def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":
         """Build a network with initial weights.
 
-        It maps normalised images (B, 3, H, W) float32 to logits (B, C).
+        It maps normalised images (B, channels, H, W) float32 to logits (B, C).
 
         Raises:
             ArchitectureError: there is no such architecture, or its network cannot be built.

@@ -227,7 +227,7 @@ _INPUT_HESSIAN_PASSES = 6.0
 
 _RESISTING_FRACTION = 0.4
 """Typical fraction of the images that the first attack or target does not fool, so that they are left for the next one.
-Square makes about the same fraction of its queries (docs/protocol.md)."""
+Square makes about the same fraction of its queries (docs/protocol/statistics.md)."""
 
 
 def _hessian_weights_passes(parameters: Any, _n_classes: int) -> float:

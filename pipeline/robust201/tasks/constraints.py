@@ -94,7 +94,7 @@ class Constraint:
         return radius * (1 + self.relative_slack) + self.slack
 
     def distances(self, differences: "torch.Tensor") -> "torch.Tensor":
-        """Return the norms (B,) of the differences (B, 3, H, W) float32 between images."""
+        """Return the norms (B,) of the differences (B, C, H, W) float32 between images."""
         flat = differences.flatten(1)
         norms: torch.Tensor
         if self.order == "inf":

@@ -26,7 +26,7 @@ class ResidentImages:
     """A selection of images on a device, reused between parts; created by `copy_to_device`.
 
     Attributes:
-        pixels: (N, 3, H, W) uint8.
+        pixels: (N, C, H, W) uint8, or float32 in [0, 1] if the user passed such images.
         labels: (N,) int64.
     """
 

@@ -337,7 +337,7 @@ class Fmn(Attack):
     """Relative change of epsilon in the first step; later changes are smaller."""
     projection: Literal["ball", "none", "both"] = "both"
     """In L2, `ball` projects onto the ball of epsilon, as published; `none` does not, like Foolbox 3.3.4; `both` runs
-    the attack with and without, and takes the nearer image (docs/protocol.md)."""
+    the attack with and without, and takes the nearer image (docs/protocol/attacks.md)."""
 
     @property
     def n_runs(self) -> int:

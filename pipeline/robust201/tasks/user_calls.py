@@ -26,8 +26,8 @@ def call_attack(
     """Perturb images batch by batch at every strength.
 
     Args:
-        attack: ``(model, images, labels, strength, **parameters)`` → images; `model` maps (B, 3, H, W) float32 in
-            [0, 1] to logits (B, C) and is differentiable; `images` are such pixels, and `labels` are (B,) int64.
+        attack: ``(model, images, labels, strength, **parameters)`` → images; `model` maps (B, channels, H, W) float32
+            in [0, 1] to logits (B, C) and is differentiable; `images` are such pixels, and `labels` are (B,) int64.
         function_name: the function's name, for messages.
         function_parameters: the function's parameters from the sweep.
         context: the network, and the seed of the function's random numbers.

@@ -1,4 +1,4 @@
-"""Augmentation of a batch on its device (formulas and sources: docs/protocol.md).
+"""Augmentation of a batch on its device (formulas and sources: docs/protocol/training.md).
 
 Random numbers depend only on seed, epoch, image and purpose, so an augmented image does not depend on its batch.
 Colours and resampling are computed in float32 on pixels in [0, 1], without intermediate rounding to 8 bits.

@@ -60,7 +60,8 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "std*-tf": Augmentation(flip=True, translate=3, rotate_degrees=30),
 }
 """Augmentations by name. `flip-crop` is the augmentation of NAS-Bench-201. Wang and Horne's study of robust features
-uses `std` and `std*` in its PyTorch code, and `std-tf` and `std*-tf` in its TensorFlow code (docs/protocol.md)."""
+uses `std` and `std*` in its PyTorch code, and `std-tf` and `std*-tf` in its TensorFlow code
+(docs/protocol/training.md)."""
 
 
 def _find_augmentation(value: object) -> object:

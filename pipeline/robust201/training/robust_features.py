@@ -11,9 +11,9 @@ There are three methods:
   100 steps of length 0.1 and epsilon 0.5. The target is a random class (`drand`), or the class after the image's label
   (`ddet`). It becomes the label even if the attack fails. The result is the authors' D_NR.
 
-The representation is the input of the network's last linear layer. docs/protocol.md gives the source of each choice.
-Each batch of images is stored in an array of its own until all are complete, so an interrupted command resumes with the
-missing batches (see `images.store`).
+The representation is the input of the network's last linear layer. docs/protocol/training.md gives the source of each
+choice. Each batch of images is stored in an array of its own until all are complete, so an interrupted command resumes
+with the missing batches (see `images.store`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -77,7 +77,7 @@ class FeatureSettings:
         seed: int = 0,
         batch_size: int = 100,
     ) -> "FeatureSettings":
-        """Return settings, with the method's defaults for arguments that are None (docs/protocol.md)."""
+        """Return settings, with the method's defaults for arguments that are None (docs/protocol/training.md)."""
         has_ball = method != "representation"
         if epsilon is not None and not has_ball:
             raise ConfigError(

@@ -1,1 +1,1 @@
-"""Building blocks of attacks: samples, restarts, batches, random numbers, logs of steps, and the attacked network."""
+"""Building blocks of attacks: samples, restarts, batches, random numbers, and the attacked network."""

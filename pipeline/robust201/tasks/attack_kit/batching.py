@@ -10,15 +10,15 @@ from robust201.models.model import Model, Objective, WindowSearch, start_search
 from robust201.tasks.attack_kit.context import Context
 
 _POOL_BYTES = {"cpu": 2**26, "gpu": 2**30}
-"""Maximum size in bytes of Square's pool in float32, by device type. The pool contains the samples from which Square
-fills its batches."""
+"""Maximum size in bytes of a pool in float32, by device type. A pool contains the samples that are attacked
+together. Attacks that are `per` sample (see `tasks.Procedure`) have none."""
 
 _POOL_BATCHES = {"cpu": 128, "gpu": 16}
-"""Maximum number of batches in Square's pool, by device type. This limit applies if batches are small. At this
-limit, even on CUDA, a full pool has sixteen batches, so the one that may be only partly filled costs little."""
+"""Maximum number of batches in a pool, by device type. This limit applies if batches are small. At this limit, even on
+CUDA, a full pool has sixteen batches, so the one that may be only partly filled costs little."""
 
 _POOL_COPIES = 6
-"""Number of float32 tensors of the size of Square's pool that are in memory at once."""
+"""Number of float32 tensors of the size of the pool that Square, which needs the most, keeps in memory at once."""
 
 MAX_IMAGES_PER_SAMPLE = _POOL_COPIES * _POOL_BATCHES["gpu"] + 4
 """Maximum number of float32 images in GPU memory during an attack, per sample in a batch: copies of Square's pool, and
@@ -34,8 +34,8 @@ class Batching:
 
     Attributes:
         batch_size: maximum number of samples per batch.
-        pool_size: maximum number of samples that Square attacks together. Samples that are not fooled yet share
-            batches. Each sample takes the memory of one float32 image.
+        pool_size: maximum number of samples that are attacked together, except by attacks that are `per` sample. Each
+            sample takes the memory of one float32 image.
     """
 
     batch_size: int

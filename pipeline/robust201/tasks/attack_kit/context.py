@@ -40,7 +40,7 @@ class Perturbed(NamedTuple):
     Attributes:
         strength_index: index of the strength in the request's strengths.
         positions: (B,) int64, positions of the images in the request.
-        images: (B, 3, H, W) float32 in [0, 1].
+        images: (B, C, H, W) float32 in [0, 1].
     """
 
     strength_index: int
@@ -87,7 +87,7 @@ class Context:
         return self.classifier if self.model is None else self.model
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return the logits (B, C) of (B, 3, H, W) float32 pixels in [0, 1], from `attacked_model`."""
+        """Return the logits (B, C) of (B, channels, H, W) float32 pixels in [0, 1], from `attacked_model`."""
         return self.attacked_model.logits(pixels)
 
     def batches(self, n_images: int) -> Iterator[tuple[int, slice]]:

@@ -1,7 +1,7 @@
 """Runs this package's own attacks (engine `fused`) on images at all epsilons together.
 
-An attack is a function ``attack(model, samples, options)`` → images (B, C, H, W) float32 in inference mode, of which a
-module of `tasks.perturbations` has one. `options` are the parameters of its key. The row of the key says which images
+An attack is a function ``attack(model, samples, options)`` → images (B, C, H, W) float32 in inference mode, in the
+attack's module of `tasks.perturbations`. `options` are the parameters of its key. The row of the key says which images
 are attacked, how they are grouped, and how often the attack runs (see `tasks.Task`); this module does the rest.
 
 Samples are (image, epsilon) pairs, which are numbered strength by strength: with n images, sample s is image s % n at

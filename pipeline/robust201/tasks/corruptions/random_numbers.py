@@ -4,8 +4,9 @@ Each image has a generator, seeded by the seed, the key (the corruption's name) 
 test split.
 
 All five severities of a key use the same random numbers for an image, as all strengths of an attack do
-(ARCHITECTURE.md). Severities therefore differ only by their constants, and do not depend on which other severities are
-generated. The published files have independent random numbers for each severity, without a seed.
+(docs/protocol/images-and-processors.md). Severities therefore differ only by their constants, and do not depend on
+which other severities are generated. The published files have independent random numbers for each severity,
+without a seed.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,7 @@
 """Largest eigenvalue of the loss's Hessian with respect to the input, per image or per batch.
 
-Source: Jung, Lukasik and Keuper (ICLR 2023, section 4.1), whose text describes this Hessian (docs/protocol.md).
+Source: Jung, Lukasik and Keuper (ICLR 2023, section 4.1), whose text describes this Hessian
+(docs/protocol/measures.md).
 """
 
 from collections.abc import Mapping

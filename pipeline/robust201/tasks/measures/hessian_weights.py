@@ -2,7 +2,7 @@
 
 Jung, Lukasik and Keuper (ICLR 2023, section 4.1) computed it with GradVis (Chatzimichailidis et al., "GradVis:
 Visualization and Second Order Analysis of Optimization Surfaces during the Training of Deep Neural Networks", 2019),
-which adds up the Hessians of batches without dividing by their number (docs/protocol.md).
+which adds up the Hessians of batches without dividing by their number (docs/protocol/measures.md).
 """
 
 from collections.abc import Mapping, Sequence

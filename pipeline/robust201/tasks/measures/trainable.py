@@ -71,7 +71,7 @@ def seeded_pass(context: Context, parameters: DerivativeParameters, first_image:
 
 
 def normalised(classifier: Classifier, pixels: torch.Tensor) -> torch.Tensor:
-    """Normalise (B, 3, H, W) float32 pixels in [0, 1] to inputs of the network."""
+    """Normalise (B, C, H, W) float32 pixels in [0, 1] to inputs of the network."""
     return (pixels - classifier.mean) / classifier.std
 
 

@@ -5,7 +5,7 @@ NeurIPS 2021; `foolbox.attacks.fast_minimum_norm`. One run per image serves all 
 the nearest misclassified image that the attack finds, if it is inside the ball, and the clean image otherwise. A step
 follows the gradient of the margin between the label and the best other class, and is projected to a ball. The ball's
 radius epsilon shrinks while the image is misclassified, and grows while it is not. In L2, Foolbox 3.3.4 does not
-project (as with `projection: none`); this module corrects this error for both engines (docs/protocol.md).
+project (as with `projection: none`); this module corrects this error for both engines (docs/protocol/attacks.md).
 """
 
 import math
@@ -26,10 +26,10 @@ _FINAL_GAMMA = 0.001
 _MIN_NORM = 1e-12
 
 _ComputeNorms = Callable[[torch.Tensor], torch.Tensor]
-"""Images or gradients (B, 3, H, W) → their norms (B,)."""
+"""Images or gradients (B, C, H, W) → their norms (B,)."""
 
 _Project = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""(perturbations (B, 3, H, W), epsilons (B,)) → projections of the perturbations to balls around 0."""
+"""(perturbations (B, C, H, W), epsilons (B,)) → projections of the perturbations to balls around 0."""
 
 
 def attack(model: BatchedModel, samples: Samples, options: Fmn) -> torch.Tensor:

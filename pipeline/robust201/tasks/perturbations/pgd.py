@@ -2,16 +2,16 @@
 
 Sources: Kurakin, Goodfellow and Bengio, "Adversarial Machine Learning at Scale", ICLR 2017; Madry et al., "Towards Deep
 Learning Models Resistant to Adversarial Attacks", ICLR 2018; `foolbox.attacks.LinfPGD` and `L2PGD`, whose order of
-operations this module follows. The published dataset uses Foolbox's defaults (docs/protocol.md). The attack starts at
-the clean image, or at a uniformly random point of the ball. A step moves along the cross-entropy's gradient: in Linf,
-along its sign by `rel_stepsize` × epsilon; in L2, by `step_size`. Then the image is projected to the ball and clipped
-to [0, 1]. Every image is attacked.
+operations this module follows. The published dataset uses Foolbox's defaults (docs/protocol/attacks.md). The attack
+starts at the clean image, or at a uniformly random point of the ball. A step moves along the cross-entropy's gradient:
+in Linf, along its sign by `rel_stepsize` × epsilon; in L2, by `step_size`. Then the image is projected to the ball and
+clipped to [0, 1]. Every image is attacked.
 
 `target: least_likely` moves towards the clean image's least likely class, as in equation 2 of Jung et al. (ICLR 2023),
 which their published numbers do not follow. Implementations of seven or more steps for training and evaluation (Wang
-and Horne, 2020, see docs/protocol.md) differ in two further choices. `label: predicted` leads away from the class
-predicted at the starting point instead of the image's label. `iterate: best` returns each image's iterate with the
-highest cross-entropy, including the starting point, as the library of Engstrom et al. ("Robustness", 2019) does;
+and Horne, 2020, see docs/protocol/attacks.md) differ in two further choices. `label: predicted` leads away from the
+class predicted at the starting point instead of the image's label. `iterate: best` returns each image's iterate with
+the highest cross-entropy, including the starting point, as the library of Engstrom et al. ("Robustness", 2019) does;
 Foolbox returns the last iterate.
 """
 

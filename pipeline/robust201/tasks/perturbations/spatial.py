@@ -46,11 +46,11 @@ def transform(images: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
     """Transform images by grid points.
 
     Args:
-        images: (B, 3, H, W) float32 in [0, 1].
+        images: (B, C, H, W) float32 in [0, 1].
         grid: (P, H, W, 2) from `source_coordinates`.
 
     Returns:
-        (P, B, 3, H, W) float32 in [0, 1].
+        (P, B, C, H, W) float32 in [0, 1].
     """
     n_points, n_images = len(grid), len(images)
     repeated = images.repeat(n_points, 1, 1, 1)
