@@ -44,6 +44,7 @@ from robust201.models.graphed_model import GraphedModel
 from robust201.models.model import SizedModel
 from robust201.spaces.zoo.space import NETWORKS
 from robust201.tasks import TASKS
+from robust201.tasks.attack_kit.batching import MAX_IMAGES_PER_SAMPLE
 from robust201.tasks.attack_kit.context import to_float
 
 GPU_TESTS = ("tests/runtime/test_gpu.py", "tests/api/test_api.py")
@@ -94,7 +95,14 @@ def make_case(index: int, size: Size) -> Case:
     if memory is None:
         case.compiled.batch_sizes = BatchSizes(Maxima(8, 8), is_padded=True)
     else:
-        fit_memory(case.compiled, (3, 32, 32), size.device, memory, share=1.0, attack_bytes=100 * 4 * 3 * 32**2)
+        fit_memory(
+            case.compiled,
+            (3, 32, 32),
+            size.device,
+            memory,
+            share=1.0,
+            attack_bytes=MAX_IMAGES_PER_SAMPLE * 4 * 3 * 32**2,
+        )
     return case
 
 

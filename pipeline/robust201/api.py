@@ -210,7 +210,8 @@ def evaluate(
         seed: seed of the subset and of all random numbers.
         engine: ``"fused"`` (robust201's own attacks), or ``"reference"`` to run Foolbox and AutoAttack themselves.
         device: device to compute on; None uses the module's device.
-        batch_size: maximum number of images per pass; with the reference engine, random numbers depend on it.
+        batch_size: maximum number of images per pass; with the reference engine, and in a custom task, random numbers
+            depend on it.
         progress: whether to show progress on stderr (a bar on a terminal, elsewhere a line every ten seconds), or a
             function that is called with (evaluations done, total).
 
@@ -294,7 +295,8 @@ def evaluate(
     if leaderboard is not None and leaderboard.eps is None:
         shared_protocol["corruptions"] = "published"
     protocols = {
-        task.key: shared_protocol | parameters.identity() | _code_identity(task) for task, parameters in parsed_keys
+        task.key: shared_protocol | parameters.identity() | _custom_identity(task, common_arguments.batch_size)
+        for task, parameters in parsed_keys
     }
     return Evaluation.build(
         key_results.rows,
@@ -309,9 +311,12 @@ def evaluate(
     )
 
 
-def _code_identity(task: Task) -> dict[str, str]:
-    """Return the identity of a custom task's code, which is its function and its file's hash; empty for other tasks."""
-    return task.function.identity() if isinstance(task, UserTask) else {}
+def _custom_identity(task: Task, batch_size: int) -> dict[str, str | int]:
+    """Return a custom task's function and its file's hash, and the number of images that share random numbers.
+
+    Other tasks have no such fields.
+    """
+    return task.function.identity() | {"batch_size": batch_size} if isinstance(task, UserTask) else {}
 
 
 class _KeyResults(NamedTuple):

@@ -103,6 +103,22 @@ def test_compare_rejects_incomparable_networks(images, labels):
         robust201.compare({"a": table, "b": fgsm_table})
 
 
+def test_compare_rejects_custom_attacks_with_different_random_numbers(images, labels, tmp_path):
+    """Images of a batch share the random numbers of a custom attack, so the size of batches is part of its protocol."""
+    path = tmp_path / "noise.py"
+    path.write_text(
+        "import torch\n\ndef perturb(model, images, labels, epsilon):\n"
+        "    return (images + epsilon / 255 * (2 * torch.rand_like(images) - 1)).clamp(0, 1)\n"
+    )
+    keys = {"noise": {"file": str(path), "norm": "Linf", "strengths": [8]}}
+    tables = {
+        name: robust201.evaluate(LinearNetwork(0), images, labels, keys, batch_size=batch_size)
+        for name, batch_size in {"a": 4, "b": 7}.items()
+    }
+    with pytest.raises(ConfigError, match=r"noise has different parameters \(batch_size\)"):
+        robust201.compare(tables)
+
+
 def test_compare_warns_about_parameters_once_per_call(images, labels):
     keys = {"pgd": {"epsilons": ["8/255"], "steps": 1}}
     for _ in range(2):

@@ -118,7 +118,7 @@ class Cluster(Generic[JobT]):
 
     def _uses_gpus(self) -> bool:
         n_gpus, execution = ray.cluster_resources().get("GPU", 0), self.execution
-        needs_gpu = execution.device == "cuda" or self.precision == "tf32"
+        needs_gpu = execution.requires_gpu or self.precision == "tf32"
         if execution.device != "cpu" and needs_gpu and not n_gpus and not self._may_grow:
             raise ConfigError(
                 f"Starting workers failed for execution.device {execution.device} and precision {self.precision}: Ray "

@@ -90,7 +90,7 @@ class Task:
         defaults: default parameters of the key where they differ from those of the class.
         procedure: how an attack is run.
         constraint: the ball that contains the perturbed images; None if they are unbounded.
-        attack: key of the same attack in the Linf norm; empty if the task is no attack.
+        attack: key without the norm's suffix, if it has one; empty if the task is no attack.
         group: group of a corruption (Hendrycks and Dietterich, ICLR 2019), which figures show together.
         engines: engines that have the task.
         columns: a measure's columns, unless its parameters select others (see `with_parameters`); empty for a
@@ -209,7 +209,7 @@ class Task:
                 f"{engine!r}.{did_you_mean(engine, self.engines)}"
             )
         folder = "measures" if self.kind == "measure" else "perturbations"
-        name = {"measure": "measure", "attack": "attack"}.get(self.kind, "yield_images")
+        name = {"clean": "yield_clean", "corruption": "yield_corrupted"}.get(self.kind, self.kind)
         module_name = "reference" if (self.kind, engine) == ("attack", "reference") else self.module
         module = importlib.import_module(f"robust201.tasks.{folder}.{module_name}")
         function: Callable[..., Any] = getattr(module, name)
@@ -323,7 +323,9 @@ def _attack(
     passes: Passes,
     procedure: Procedure = Procedure(),
     norm: Norm = "Linf",
+    attack: str = "",
     engines: tuple[str, ...] = ENGINES,
+    semantics_version: int = 1,
     **defaults: Any,
 ) -> Task:
     defaults = {"epsilons": _EPSILONS[norm]} | defaults
@@ -336,8 +338,9 @@ def _attack(
         defaults,
         procedure,
         CONSTRAINTS[norm],
-        attack=key,
+        attack=attack or key,
         engines=engines,
+        semantics_version=semantics_version,
         name=name,
     )
 
@@ -355,8 +358,7 @@ def _attack_in_all_norms(
     for norm in NORMS:
         suffix, note = ("", "") if norm == "Linf" else (f"_{norm.lower()}", f", {norm}")
         defaults = defaults_by_norm.get(norm, {})
-        task = _attack(key + suffix, name + note, model, module, passes, procedure, norm, **defaults)
-        yield replace(task, attack=key)
+        yield _attack(key + suffix, name + note, model, module, passes, procedure, norm, key, **defaults)
 
 
 def _grid(key: str, name: str, **defaults: Any) -> Task:
@@ -375,7 +377,7 @@ def _grid(key: str, name: str, **defaults: Any) -> Task:
 
 
 def _corruption(key: str, group: str, images_version: int = 1, name: str = "") -> Task:
-    return Task(key, "corruption", Corruption, "corruption", group=group, images_version=images_version, name=name)
+    return Task(key, "corruption", Corruption, "images", group=group, images_version=images_version, name=name)
 
 
 _CORRUPTION_TASKS = (
@@ -407,7 +409,7 @@ def _measure(key: str, model: type[MeasureParameters], passes: Passes) -> Task:
 TASKS: dict[str, Task] = {
     task.key: task
     for task in (
-        Task("clean", "clean", Parameters, "clean"),
+        Task("clean", "clean", Parameters, "images"),
         *_attack_in_all_norms("aa_apgd-ce", "APGD-CE", Apgd, "apgd", _apgd_passes, _RESTARTS, L1={"restarts": 5}),
         *_attack_in_all_norms(
             "aa_apgd-t", "APGD-T", ApgdTargeted, "apgd", _apgd_targeted_passes, _TARGETS, L1={"targets": 5}

@@ -51,7 +51,7 @@ def project_linf(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Ten
         height = heights.gather(1, index) - slopes.gather(1, index) * distances_to_end.gather(1, current)
         return offset[:, None] - height > 0
 
-    index = _bisect(is_below, w, w.shape[1] - 1)
+    index = bisect(is_below, w, w.shape[1] - 1)
     near_length = torch.clamp_min((offset - heights[:, -1]) / -slopes[:, -1], min=0).unsqueeze(-1)
     length = torch.clamp_min((offset[:, None] - heights.gather(1, index)) / -slopes.gather(1, index), min=0)
     between_moves = torch.minimum(length, to_end) * ends + torch.maximum(-length, to_end) * (1 - ends)
@@ -80,7 +80,7 @@ def project_l2(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     is_near = heights[:, 0] + c < 0
     is_beyond = (to_end * w).sum(dim=1) + c > 0
     is_between = ~(is_near | is_beyond)
-    index = _bisect(lambda index: heights.gather(1, index) + c[:, None] > 0, w, w.shape[1] - 1)
+    index = bisect(lambda index: heights.gather(1, index) + c[:, None] > 0, w, w.shape[1] - 1)
     near_moves = -(c / total.squeeze(-1)).unsqueeze(-1) * w
     slope = slopes.gather(1, index)
     length = (heights.gather(1, index) + c[:, None]) / slope + ordered.gather(1, index)
@@ -101,7 +101,7 @@ def project_l1(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     # `heights` are the values of w · x - b after 0, 1, … entries have moved to 0 or 1.
     heights = cumulative_sum(torch.cat((c.unsqueeze(-1), gains), 1), dim=1)
     is_between = heights[:, -1] < 0
-    index = _bisect(lambda index: heights.gather(1, index) > 0, w, heights.shape[1])
+    index = bisect(lambda index: heights.gather(1, index) > 0, w, heights.shape[1])
     # The index may be beyond the last entry in rows that do not reach the hyperplane. Those rows discard these moves.
     index = index.clamp_max(w.shape[1] - 1)
     last_entry = order.gather(1, index)
@@ -123,7 +123,7 @@ def _oriented_with_distance(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -
     return w * sign.unsqueeze(1), c * sign
 
 
-def _bisect(is_below: Callable[[torch.Tensor], torch.Tensor], w: torch.Tensor, high: int) -> torch.Tensor:
+def bisect(is_below: Callable[[torch.Tensor], torch.Tensor], w: torch.Tensor, high: int) -> torch.Tensor:
     """Return the last index (B, 1) for which `is_below` is true; the number of bisections follows from w's width."""
     low = torch.zeros(len(w), 1, dtype=torch.int64, device=w.device)
     top = torch.full_like(low, high)

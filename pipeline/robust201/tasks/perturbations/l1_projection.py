@@ -5,11 +5,10 @@ Source: Croce and Hein, "Mind the box: l1-APGD for sparse adversarial attacks on
 not index the images that need a projection, so the host never waits for the device.
 """
 
-import math
-
 import torch
 
 from robust201.models.device import cumulative_sum
+from robust201.tasks.perturbations.hyperplanes import bisect
 
 
 def correction_to_l1(clean: torch.Tensor, difference: torch.Tensor, radii: torch.Tensor) -> torch.Tensor:
@@ -36,12 +35,7 @@ def correction_to_l1(clean: torch.Tensor, difference: torch.Tensor, radii: torch
     smallest_sum = -smallest_move.sum(dim=1)
     slack = radii.flatten() - y.abs().sum(dim=1)
     sums = smallest_sum.unsqueeze(-1) + cumulative_sum((following - negated) * slopes, dim=1)
-    low = torch.zeros(len(x), 1, dtype=torch.int64, device=x.device)
-    high = torch.full_like(low, 2 * n_values - 1)
-    for _ in range(math.ceil(math.log2(2 * n_values))):
-        middle = (low + high) // 2
-        is_outside = sums.gather(1, middle) + slack[:, None] < 0
-        low, high = torch.where(is_outside, middle, low), torch.where(is_outside, high, middle)
+    low = bisect(lambda index: sums.gather(1, index) + slack[:, None] < 0, negated, 2 * n_values - 1)
     alpha = (-sums.gather(1, low) - slack[:, None]) / slopes.gather(1, low + 1) + following.gather(1, low)
     moves_to_ball = -torch.minimum(torch.maximum(-smallest_move, alpha), -largest_move)
     correction = torch.where((smallest_sum + slack < 0)[:, None], moves_to_ball, smallest_move)

@@ -1,7 +1,7 @@
-"""Common corruptions, from published images or from this package's generator.
+"""Images that need no attack: unchanged ones, and common corruptions, whose pixels `Context.corrupted_images` provides.
 
 Source: Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations",
-ICLR 2019. The pixels come from `Context.corrupted_images`; this module only passes them on.
+ICLR 2019.
 """
 
 from collections.abc import Iterator
@@ -11,10 +11,18 @@ import torch
 
 from robust201.core.errors import PerturbationError
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of, to_float
-from robust201.tasks.parameters import Corruption
+from robust201.tasks.parameters import Corruption, Parameters
 
 
-def yield_images(context: Context, parameters: Corruption, request: Request) -> Iterator[Perturbed]:
+def yield_clean(context: Context, parameters: Parameters, request: Request) -> Iterator[Perturbed]:
+    """Yield the images unchanged."""
+    del parameters  # unused
+    for strength_index in range(len(request.strengths)):
+        for _, batch in context.batches(len(request.images)):
+            yield Perturbed(strength_index, positions_of(batch, request.images.device), to_float(request.images[batch]))
+
+
+def yield_corrupted(context: Context, parameters: Corruption, request: Request) -> Iterator[Perturbed]:
     """Yield the images under the corruption `context.key`, at severities 1 to 5.
 
     Raises:
