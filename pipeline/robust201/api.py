@@ -942,8 +942,8 @@ def _find_task(key: object) -> Task:
     """Return the task of a key, which must be a text."""
     if not isinstance(key, str):
         raise ConfigError(
-            f"Reading keys failed for {key!r}: expected a name such as 'pgd', or {{'pgd': {{'steps': 80}}}}, got a "
-            f"value of type {type(key).__name__}. Pass a list of names or such mappings."
+            f"Reading keys failed: expected a name such as 'pgd', or {{'pgd': {{'steps': 80}}}}, got a value of type "
+            f"{type(key).__name__}. Pass a list of names or such mappings."
         )
     return find_task(key)
 

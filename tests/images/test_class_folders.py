@@ -281,6 +281,7 @@ def test_links_are_followed_but_each_folder_is_read_once(folder: Path, tmp_path:
     (folder / "owl" / "loop").symlink_to(folder / "owl")
     (folder / "finch" / "deeper" / "loop").symlink_to("..")
     (folder / "finch" / "zz").symlink_to("deeper")
+    (folder / "owl" / "up").symlink_to("..")
     assert load_images("birds", path=folder).sha256 == expected.sha256
     outside = tmp_path.parent / f"{tmp_path.name}-outside"
     write_random_image(outside / "new.png", seed=9)

@@ -162,8 +162,12 @@ def _list_images(folder: Path) -> list[Path]:
 
 
 def _iter_images(folder: Path) -> Iterator[Path]:
-    """Yield the image files of a folder and its subfolders in torchvision's order; each folder is visited once."""
-    visited: set[str] = set()
+    """Yield the image files of a class folder and its subfolders in torchvision's order; each folder is visited once.
+
+    Folders that contain the class folder are not visited through a link, because they hold the images of all classes.
+    """
+    root = os.path.realpath(folder.parent)
+    visited = {root, *map(str, Path(root).parents)}
     walked = []
     for parent, subfolders, file_names in os.walk(folder, followlinks=True):
         real_parent = os.path.realpath(parent)
