@@ -39,7 +39,7 @@ from robust201.images import dataset as dataset_spec
 from robust201.images.corrupted import open_published
 from robust201.images.user_arrays import as_image_set, check_label_range
 from robust201.models.classifier import Classifier
-from robust201.models.device import available_device
+from robust201.models.device import available_device, free_cached_memory, is_out_of_memory
 from robust201.models.model import CompiledNetwork
 from robust201.models.network_check import CheckedImages, check_compiled
 from robust201.models.user_module import as_classifier
@@ -421,7 +421,10 @@ def _adapt_images(images: ImageSet, classifier: Classifier) -> ImageSet:
 def _evaluate_key(
     context: Context, task: Task, parameters: Parameters, image_set: ImageSet, evaluation_progress: EvaluationProgress
 ) -> Iterator[EvaluationResult]:
-    """Evaluate all images under one key, and yield one result per strength, in any order."""
+    """Evaluate all images under one key, and yield one result per strength, in any order.
+
+    If memory runs out, batches are halved, and the remaining strengths are evaluated again.
+    """
     unit = Unit(
         id="",
         architecture=type(context.classifier.network).__name__,
@@ -432,19 +435,35 @@ def _evaluate_key(
         protocol="",
         checkpoint_sha256="",
     )
-    part = Part(unit, parameters.strengths, 0, len(image_set))
     measurements = (*_MEASUREMENTS, DISTANCES) if task.finds_distances else _MEASUREMENTS
-    yield from evaluate_part(
-        context,
-        task,
-        parameters,
-        part,
-        image_set,
-        measurements,
-        provenance={},
-        on_images=evaluation_progress.add_images,
-        on_stage=evaluation_progress.begin_stage,
-    )
+    remaining = parameters.strengths
+    while remaining:
+        try:
+            for result in evaluate_part(
+                context,
+                task,
+                parameters,
+                Part(unit, remaining, 0, len(image_set)),
+                image_set,
+                measurements,
+                provenance={},
+                on_images=evaluation_progress.add_images,
+                on_stage=evaluation_progress.begin_stage,
+            ):
+                remaining = tuple(strength for strength in remaining if strength != result.strength)
+                yield result
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error) or not _halve_batches(context):
+                raise
+            evaluation_progress.begin_key(task.key, remaining, len(image_set))
+        if remaining:  # not in the `except` block, in which the error keeps the tensors of the evaluation alive
+            free_cached_memory(context.classifier.device)
+
+
+def _halve_batches(context: Context) -> bool:
+    """Halve the batches of the evaluated networks; return False if that is impossible."""
+    sizes = {id(model): model.batch_sizes for model in (context.classifier, context.attacked_model)}
+    return sum(batch_sizes.halve() for batch_sizes in sizes.values()) > 0
 
 
 def compare(

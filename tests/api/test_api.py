@@ -60,6 +60,33 @@ def without_seconds(frame: pd.DataFrame) -> pd.DataFrame:
 # --- evaluate
 
 
+class SmallMemoryNetwork(nn.Module):
+    """A network that runs out of memory if it computes gradients of more than eight images."""
+
+    def __init__(self, max_images: int = 8) -> None:
+        super().__init__()
+        self.network, self.max_images, self.batches = TinyNetwork(), max_images, []
+
+    def forward(self, images):
+        if images.requires_grad:
+            self.batches.append(len(images))
+            if len(images) > self.max_images:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        return self.network(images)
+
+
+def test_batches_are_halved_if_memory_runs_out() -> None:
+    network = SmallMemoryNetwork()
+    twin = copy.deepcopy(network)
+    twin.max_images = len(PIXELS)
+    table, expected = (evaluate(each, PIXELS, LABELS, ["fgsm"], **OPTIONS) for each in (network, twin))
+    assert max(network.batches) > 8 >= network.batches[-1]
+    pd.testing.assert_frame_equal(without_seconds(table), without_seconds(expected))
+    network.max_images = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        evaluate(network, PIXELS, LABELS, ["fgsm"], **OPTIONS)
+
+
 def test_evaluate_returns_one_row_per_key_and_strength() -> None:
     frame = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **OPTIONS)
     assert list(frame["key"]) == ["clean", "pgd", "pgd", "fog", "fog"]

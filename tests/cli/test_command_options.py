@@ -36,7 +36,7 @@ def test_output_and_format_options_have_consistent_names() -> None:
     writing_commands = {"demo", "export", "merge", "fetch", "import", "corrupt", "run"}
     assert {name for name in writing_commands if "--out" not in options[name]} == set()
     assert [name for name in options if "--requeue" in options[name]] == ["verify"]
-    for name in ("plan", "run", "submit slurm", "submit ray"):
+    for name in ("plan", "run"):
         assert {"--architectures", "--datasets", "--keys"} <= options[name], name
 
 
@@ -65,9 +65,6 @@ def test_options_select_a_subset_of_the_sweep(robust201: RunCommand, write_sweep
     clean_plan = json.loads(robust201("plan", "--json", sweep, "--keys", "clean").out)
     assert (clean_plan["architectures"], clean_plan["evaluations"]) == (2, 2)
     selection = ("--architectures", "21", "--keys", "clean")
-    assert (
-        " --architectures 21 --keys clean --share " in robust201("submit", "slurm", sweep, "--dry-run", *selection).out
-    )
     assert "Planned 1 evaluation of 1 network-key pair:" in robust201("run", sweep, *selection).err
     status = json.loads(robust201("status", "--json", tmp_path / "results").out)
     assert (status["done"], status["total"]) == (1, 10)

@@ -172,15 +172,6 @@ def test_reader_rejects_invalid_rows(folder: Path, robust201: RunCommand, case: 
     robust201("verify", folder, "--against", folder).error_line(2)
 
 
-def test_reader_rejects_file_with_fewer_rows_than_listed(folder: Path) -> None:
-    listing = (folder / "parquet_files.json").read_bytes()
-    rewrite(folder / FILES["pgd"], lambda table: table.slice(0, 6))  # all rows of #0 and #2
-    (folder / "parquet_files.json").write_bytes(listing)
-    for path in (folder, folder / "parquet"):
-        with pytest.raises(ResultsError, match=r"parquet_files\.json"):
-            RobustnessDataset(path).query("cifar10", "pgd")
-
-
 @pytest.mark.parametrize("formats", [("json",), ("parquet",)])
 def test_reader_warns_of_missing_file(tmp_path: Path, robust201: RunCommand, formats: tuple[str, ...]) -> None:
     plan = make_plan([0, 2, 10], ["clean", "pgd"])

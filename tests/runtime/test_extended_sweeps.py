@@ -21,6 +21,7 @@ from robust201.spaces.nasbench201.network import build_network
 from robust201.tasks import TASKS
 from robust201.weights.store import CheckpointStore
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, add_network
+from tests.support.zoo_networks import SMALL_NETWORKS
 
 CLEAN: dict[str, dict[str, Any]] = {"clean": {}}
 RANDOM_WEIGHTS = {"random": {"seeds": [0, 1]}}
@@ -273,12 +274,6 @@ def zoo_fields(weights: dict[str, Any], **changes: Any) -> dict[str, Any]:
         | {"space": "zoo", "architectures": ["resnet18"], "weights": weights, "images": {"count": 2}}
         | changes
     )
-
-
-SMALL_NETWORKS = [
-    *("resnet50-w2", "resnet50-imagenet-stem-w2", "resnet32-narrow-w2", "vgg16-w2", "gresnet18-w1", "stn-resnet18-w2"),
-    *("ptn-resnet18-w2", "lenet5-w3", "fc7500-w16"),
-]
 
 
 def test_sweep_attacks_all_zoo_families(make_sweep: MakeSweep) -> None:

@@ -113,21 +113,17 @@ def export_clean_accuracies(robust201: RunCommand, folder: Path) -> dict[int, fl
 def test_commands_report_networks_with_unexpected_accuracy(
     recorded_sweep: Callable[..., Path], robust201: RunCommand, tmp_path: Path
 ) -> None:
-    """`verify`, `doctor` and the report name only the network whose accuracy differs from the recorded accuracy."""
+    """`verify` and the report name only the network whose accuracy differs from the recorded accuracy."""
     recorded_sweep({})
     measured_accuracies = export_clean_accuracies(robust201, tmp_path)
     assert not (tmp_path / "measured" / RECORDED_FILE).exists()
     assert json.loads(robust201("verify", tmp_path / "results", "--json").out)["weights"]["checked"] == 0
-    sweep = recorded_sweep({0: measured_accuracies[0], 21: measured_accuracies[21] + 0.1})
+    recorded_sweep({0: measured_accuracies[0], 21: measured_accuracies[21] + 0.1})
     verify_result = robust201("verify", tmp_path / "results")
     assert verify_result.code == 0
     assert verify_result.err.startswith("warning: Checking weights failed for #21 digits: the accuracy on ")
     assert "#0" not in verify_result.err
     assert "recorded with the weights for 1 of 2 networks" in " ".join(verify_result.out.split())
-    doctor_checks = json.loads(robust201("doctor", sweep, "--json").out)
-    (check,) = (check for check in doctor_checks if check["what"] == "clean accuracy")
-    assert not check["ok"]
-    assert "#21 digits" in check["fix"]
     exported = tmp_path / "exported"
     assert robust201("export", tmp_path / "results", "--out", exported).code == 0
     content = json.loads((exported / RECORDED_FILE).read_text())

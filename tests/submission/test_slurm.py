@@ -25,7 +25,7 @@ from tests.support.slurm_support import (
     slurm_on_loopback,
     slurm_unavailable_reason,
 )
-from tests.support.tiny_trainings import RECIPE, hash_weight_files, training_fields
+from tests.support.tiny_trainings import RECIPE, STEPS, hash_weight_files, training_fields
 
 WriteProgram = Callable[[str, str], Path]
 
@@ -174,7 +174,7 @@ def test_trainings_are_submitted_until_nothing_is_missing(
     assert calls.read_text() == f"--parsable {store}/training/slurm/array.sbatch\n"
     assert not (store / "training/lease.json").exists()
 
-    # The time limit comes after the first step, before any snapshot: the state is saved, and the task requeued.
+    # The time limit comes in the second epoch: the state at the end of the first one is saved, and the task requeued.
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     make_step, steps = loop._Training._make_step, iter(range(1 << 20))
@@ -182,7 +182,7 @@ def test_trainings_are_submitted_until_nothing_is_missing(
 
     def make_step_and_signal(training: loop._Training) -> None:
         make_step(training)
-        if next(steps) == 0:
+        if next(steps) == STEPS[1]:
             signal.raise_signal(signal.SIGUSR1)
             assert is_draining.wait(60)  # another thread forwards the request to drain
 
@@ -196,7 +196,7 @@ def test_trainings_are_submitted_until_nothing_is_missing(
     first_run = robust201(*task)
     assert first_run.code == 3
     assert scontrol_calls.read_text().splitlines()[-1] == "requeue 4711_8"
-    assert "Computed 0 snapshots" in first_run.err
+    assert "Computed 2 snapshots" in first_run.err
     assert robust201(*task).code == 0
     last_submission = robust201("submit", "slurm", trainings)
     assert (last_submission.code, last_submission.out) == (0, "")

@@ -38,7 +38,7 @@ def hash_training(
         "data": data,
         "recipe": recipe,
         "seed": seed,
-        "device": {device: threads if device == "cpu" else precision},
+        "device": {device.partition(":")[0]: threads if device == "cpu" else precision},
         "start": start,
     }
     return hashlib.sha256(canonical_json(payload).encode()).hexdigest()

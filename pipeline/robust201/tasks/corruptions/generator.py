@@ -9,8 +9,8 @@ the script to the last bit. The other corruptions match it in distribution; moti
 motion kernel instead of ImageMagick's. ImageNet-C was saved as JPEG of quality 85 after the corruption; this package's
 images are not.
 
-To add a corruption, write a function (images, severity, random_numbers) -> images in a module of this folder, and
-add entries to `CORRUPTION_FUNCTIONS` and `tasks.TASKS`.
+To add a corruption, write a function (images, severity, random_numbers) -> images, which is named like its key, in the
+module of its group, and add a row to `tasks.TASKS`.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,9 +21,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, DatasetError, did_you_mean
 from robust201.tasks import TASKS
-from robust201.tasks.corruptions.additive_noise import gaussian_noise, impulse_noise, shot_noise
-from robust201.tasks.corruptions.blurs import defocus_blur, glass_blur, motion_blur, zoom_blur
-from robust201.tasks.corruptions.digital import contrast, elastic_transform, jpeg_compression, pixelate
+from robust201.tasks.corruptions import additive_noise, blurs, digital, weather
 from robust201.tasks.corruptions.frost_textures import (
     FROST_FILES,
     FrostTextures,
@@ -31,7 +29,6 @@ from robust201.tasks.corruptions.frost_textures import (
     synthetic_frost,
 )
 from robust201.tasks.corruptions.random_numbers import IMAGENET_SIZE, CorruptionRandomNumbers, Images
-from robust201.tasks.corruptions.weather import brightness, fog, frost, snow
 
 __all__ = [
     "CORRUPTION_FUNCTIONS",
@@ -49,27 +46,16 @@ GENERATOR_VERSION = 1
 """Version of the generated images, increased when the random numbers or other common parts of all corruptions change.
 When a single corruption changes, `tasks.Task.images_version` is increased instead."""
 
+_MODULES = {"noise": additive_noise, "blur": blurs, "weather": weather, "digital": digital}
+"""Group → module with the functions of its corruptions."""
+
 CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, CorruptionRandomNumbers], Images]] = {
-    "brightness": brightness,
-    "contrast": contrast,
-    "defocus_blur": defocus_blur,
-    "elastic_transform": elastic_transform,
-    "fog": fog,
-    "frost": frost,
-    "gaussian_noise": gaussian_noise,
-    "glass_blur": glass_blur,
-    "impulse_noise": impulse_noise,
-    "jpeg_compression": jpeg_compression,
-    "motion_blur": motion_blur,
-    "pixelate": pixelate,
-    "shot_noise": shot_noise,
-    "snow": snow,
-    "zoom_blur": zoom_blur,
+    key: getattr(_MODULES[task.group], key) for key, task in TASKS.items() if task.kind == "corruption"
 }
 """Key → function that corrupts a batch: ((N, H, H, 3) uint8, severity 1 to 5, random numbers) → (N, H, H, 3) uint8."""
 
 DETERMINISTIC_CORRUPTIONS = ("brightness", "contrast", "defocus_blur", "jpeg_compression", "pixelate", "zoom_blur")
-"""Corruptions without a random part, whose published files can be reproduced byte for byte."""
+"""The paper's corruptions without a random part, whose published files can be reproduced byte for byte."""
 
 MIN_IMAGE_SIZE = 8
 """Minimum height and width, in pixels, of images that can be corrupted."""
