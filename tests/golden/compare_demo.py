@@ -12,6 +12,8 @@ EPYC (family 25, model 17), where all other files were equal to the recorded fil
 files that differ on a CPU with AVX2 only. It was recorded on an AMD EPYC (family 25, model 1), where other kernels of
 MKL, OpenBLAS and NumPy gave the same files.
 
+On 2026-11-29, the fields of frost's recipe changed their order in `sweep.json`; nothing else in it changed.
+
 The hashes were recorded by version 0.1.0. Four files contain the version, or the hash of a file that contains it.
 Before their hashes are computed here, the current version is replaced by the recorded version.
 """
