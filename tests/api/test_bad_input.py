@@ -270,6 +270,7 @@ MALFORMED_LABELS = {
     "too few": (LABELS[:-1], r"expected 21 integers, one per image, got int64 of shape \(20,\)"),
     "one-hot": (np.eye(N_CLASSES, dtype=int)[LABELS], r"got int64 of shape \(21, 5\).*`labels.argmax\(axis=1\)`"),
     "floats": (LABELS / 1, r"expected 21 integers.*got float64"),
+    "floats in a column": (LABELS[:, None] / 1, r"got float64 of shape \(21, 1\)\..*`labels.astype\(int\)`\.$"),
 }
 
 

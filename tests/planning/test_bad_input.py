@@ -196,7 +196,7 @@ def test_other_commands_reject_invalid_names(
 @pytest.mark.parametrize(
     ("yaml_lines", "line_number", "subject"),
     [
-        ("checkpoints:\n  # where they lie\n  path: ${NOWHERE_AT_ALL}/x\n", 6, "checkpoints.path: "),
+        ("checkpoints:\n  # a comment\n  path: ${NOWHERE_AT_ALL}/x\n", 6, "checkpoints.path: "),
         ("checkpoints: {path: x}\nkyes: {}\n", 5, "'kyes'"),
         ("checkpoints: {path: x}\nmeasurements:\n- accuracy\n- 5\n", 7, "measurements.1: "),
         ("checkpoints: {path: x}\nkeys:\n  clean: {}\n  pgd@Linf:\n    steps: x\n", 8, "keys.pgd@Linf.steps: "),
