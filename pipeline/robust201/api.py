@@ -38,6 +38,7 @@ from robust201.images import check_selection, data_folder, select
 from robust201.images import dataset as dataset_spec
 from robust201.images.corrupted import open_published
 from robust201.images.user_arrays import as_image_set, check_label_range
+from robust201.models.batch_sizes import halve_all
 from robust201.models.classifier import Classifier
 from robust201.models.device import available_device, free_cached_memory, is_out_of_memory
 from robust201.models.model import CompiledNetwork
@@ -373,16 +374,35 @@ def _evaluate_keys(
         for result in results:
             if PREDICTIONS in result.values:
                 key_results.outcomes[task.key, result.strength] = result.values[PREDICTIONS] == image_set.labels
-        if task.key == "clean" and (notice := _describe_chance(context.classifier, results[0])) is not None:
-            warnings.warn(notice, RobustWarning, stacklevel=3)
-            key_results.notices.append(notice)
+        if task.key == "clean":
+            _report_chance(context, summarise(results[0].values)[0], image_set, key_results.notices)
+    kinds = {task.kind for task, _ in parsed_keys}
+    if kinds - {"measure"} and "clean" not in kinds:
+        _report_chance(context, _count_correct(context, image_set), image_set, key_results.notices)
     return key_results
 
 
-def _describe_chance(classifier: Classifier, result: EvaluationResult) -> str | None:
+def _report_chance(context: Context, n_correct: int, image_set: ImageSet, notices: list[str]) -> None:
+    """Warn if a network's clean accuracy is not above chance."""
+    if (notice := _describe_chance(context.classifier, n_correct, len(image_set))) is not None:
+        warnings.warn(notice, RobustWarning, stacklevel=4)
+        notices.append(notice)
+
+
+@torch.inference_mode()
+def _count_correct(context: Context, image_set: ImageSet) -> int:
+    """Return the number of images that the network classifies correctly without an attack."""
+    images = copy_to_device(image_set, context.classifier.device)
+    is_correct = [
+        context.logits(to_float(images.pixels[batch])).argmax(dim=1) == images.labels[batch]
+        for _, batch in context.batches(len(image_set))
+    ]
+    return int(torch.cat(is_correct).sum())
+
+
+def _describe_chance(classifier: Classifier, n_correct: int, n_images: int) -> str | None:
     """Return that a network's clean accuracy is not above chance; None if it is, or if there are too few images."""
-    n_correct, _ = summarise(result.values)
-    n_images, n_classes = result.part.unit.n_images, classifier.n_classes
+    n_classes = classifier.n_classes
     if not is_at_chance(n_correct / n_images, n_images, n_classes):
         return None
     return (
@@ -452,18 +472,13 @@ def _evaluate_key(
             ):
                 remaining = tuple(strength for strength in remaining if strength != result.strength)
                 yield result
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error) or not _halve_batches(context):
+        except Exception as error:  # the error of a user's function has the lack of memory as its context
+            sizes = context.classifier.batch_sizes, context.attacked_model.batch_sizes
+            if not is_out_of_memory(error) or halve_all(*sizes) is None:
                 raise
             evaluation_progress.begin_key(task.key, remaining, len(image_set))
         if remaining:  # not in the `except` block, in which the error keeps the tensors of the evaluation alive
             free_cached_memory(context.classifier.device)
-
-
-def _halve_batches(context: Context) -> bool:
-    """Halve the batches of the evaluated networks; return False if that is impossible."""
-    sizes = {id(model): model.batch_sizes for model in (context.classifier, context.attacked_model)}
-    return sum(batch_sizes.halve() for batch_sizes in sizes.values()) > 0
 
 
 def compare(

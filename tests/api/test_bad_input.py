@@ -187,6 +187,8 @@ def test_evaluate_warns_about_zero_gradients() -> None:
     with pytest.warns(RobustWarning, match=r"zero gradients: input_gradient: [01]\.\d+ above 0\.0100; the gradient of"):
         frame = evaluate(saturated_network, PIXELS, LABELS, ["input_gradient"], progress=False)
     assert frame["zero_share"].item() > 0.01
+    with pytest.warns(RobustWarning, match="the gradient of the loss is zero"):
+        evaluate(saturated_network, PIXELS, LABELS, [{"fgsm": {"epsilons": ["8/255"]}}], progress=False)
 
 
 @pytest.mark.parametrize(("last_layer", "expected"), [(nn.Softmax(1), 1), (nn.LogSoftmax(1), 0), (nn.Sigmoid(), 1)])

@@ -102,6 +102,13 @@ def test_summary_is_per_image_worst_case_over_attacks() -> None:
     assert worst_case_accuracy <= table.set_index("key").loc[keys, "accuracy"].min()
 
 
+def test_summary_mentions_missing_autoattack() -> None:
+    table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, {"fgsm": {"epsilons": ["1/255", "8/255"]}}, **OPTIONS)
+    assert all("AutoAttack" in line for line in table.summary.splitlines())
+    with_autoattack = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, **OPTIONS)
+    assert "AutoAttack" not in with_autoattack.summary
+
+
 def test_subset_results_match_results_on_all_images() -> None:
     keys = ["clean", {"pgd": {"epsilons": ["8/255"], "steps": 4, "rel_stepsize": 0.5}}, {"gaussian_noise": {}}]
     table_of_all_images = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, **OPTIONS)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from robust201.core.errors import EvaluationError
 from robust201.models import device as graphs
 from robust201.models import gpu_memory
 from robust201.models.batch_sizes import SIZES, BatchSizes, Maxima, split_into_sizes
@@ -18,7 +19,8 @@ from robust201.models.graphed_model import GraphedModel
 from robust201.spaces.nasbench201.cells import specs
 from robust201.spaces.nasbench201.compiled import MIN_BATCH, compile_network
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, images_of, network_of
-from tests.support.tiny_networks import tiny_classifier
+from tests.support.tiny_networks import NORMALISATION as TINY_NORMALISATION
+from tests.support.tiny_networks import TinyNetwork, tiny_classifier
 
 CPU = torch.device("cpu")
 
@@ -105,6 +107,35 @@ def test_smallest_size_is_used_if_a_trial_pass_runs_out_of_memory(monkeypatch):
     monkeypatch.setattr(model, "_logits", fail)
     fit_memory(model, (3, 8, 8), CPU, (10**9, 10**9), share=1.0, attack_bytes=0)
     assert model.batch_sizes.maxima == (SIZES[0], SIZES[0])
+
+
+def test_trial_passes_of_black_images_do_not_decide_whether_a_network_has_gradients():
+    class Detached(TinyNetwork):
+        def forward(self, images):
+            with torch.no_grad():
+                return super().forward(images)
+
+    model = tiny_classifier(Detached())
+    fit_memory(model, (3, 8, 8), CPU, (10**9, 10**9), share=1.0, attack_bytes=0)
+    assert model.batch_sizes.maxima.logits > model.batch_sizes.maxima.gradients == SIZES[0]
+    pixels, labels = images_of(8, n_images=2)
+    with pytest.raises(EvaluationError):
+        model.loss_and_gradient(pixels, labels % 5)
+    detached_at_zero = tiny_classifier(DetachedUnlessBlack())
+    fit_memory(detached_at_zero, (3, 8, 8), CPU, (10**9, 10**9), share=1.0, attack_bytes=0)
+    with pytest.raises(EvaluationError):
+        detached_at_zero.loss_and_gradient(pixels, labels % 5)
+
+
+_MEAN, _STD = (torch.tensor(values).view(1, 3, 1, 1) for values in (TINY_NORMALISATION.mean, TINY_NORMALISATION.std))
+
+
+class DetachedUnlessBlack(TinyNetwork):
+    """A network whose gradient is far too small, and exactly 0 for black images, so that these show nothing."""
+
+    def forward(self, images):
+        pixels = images * _STD + _MEAN
+        return super().forward(1e-9 * pixels**2 + (pixels**2).detach())
 
 
 # --- sizes -----------------------------------------------------------------------------------------------------------

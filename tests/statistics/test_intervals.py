@@ -7,6 +7,7 @@ from scipy.stats import binomtest
 from robust201.statistics.intervals import (
     FEW_IMAGES,
     accuracy_intervals,
+    is_at_chance,
 )
 
 
@@ -38,3 +39,19 @@ def test_mean_intervals_match_students_t_distribution() -> None:
     np.testing.assert_allclose(means, samples.mean(axis=0))
     np.testing.assert_allclose((low, high), expected)
     assert np.isnan(mean_intervals(samples[:1])[1:]).all()
+
+
+@pytest.mark.parametrize(
+    ("n_correct", "n_images", "n_classes", "expected"),
+    [
+        (5, 50, 10, True),
+        (45, 90, 2, True),
+        (108, 200, 2, True),
+        (120, 200, 2, False),
+        (12, 50, 10, False),
+        (2, 10, 10, False),  # too few images to tell
+        (0, 19, 2, True),
+    ],
+)
+def test_is_at_chance(n_correct: int, n_images: int, n_classes: int, expected: bool) -> None:
+    assert is_at_chance(n_correct / n_images, n_images, n_classes) is expected

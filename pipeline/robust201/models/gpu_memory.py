@@ -1,9 +1,11 @@
 """Batch sizes that fit into a GPU's memory, which passes of a few samples measure."""
 
+import copy
 from functools import partial
 
 import torch
 
+from robust201.core.errors import EvaluationError
 from robust201.models.batch_sizes import SIZES, Maxima
 from robust201.models.device import is_out_of_memory, peak_bytes
 from robust201.models.model import SizedModel
@@ -37,6 +39,7 @@ def fit_memory(
         share: fraction of the GPU's memory that this process may use, in (0, 1].
         attack_bytes: bytes that an attack needs for each sample outside the network.
     """
+    model = copy.copy(model)  # so that what a black image shows about gradients is not remembered (see `Classifier`)
     usable_bytes = USED_FRACTION * min(memory[0], share * memory[1])
 
     def compute(n_samples: int, *, gradient: bool) -> None:
@@ -59,7 +62,11 @@ def fit_memory(
     sizes.maxima, sizes.is_padded = None, False
     maxima = Maxima(SIZES[0], SIZES[0])
     try:
-        maxima = Maxima(largest_size(gradient=False), largest_size(gradient=True))
+        n_logits = largest_size(gradient=False)
+        maxima = Maxima(n_logits, SIZES[0])
+        maxima = Maxima(n_logits, largest_size(gradient=True))
+    except EvaluationError:  # no gradients: a pass that needs one will say so
+        pass
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise

@@ -126,9 +126,7 @@ def check_network(
 
 
 def _copy_state(network: nn.Module) -> dict[str, torch.Tensor]:
-    """Copy the parameters and the persistent buffers; other buffers are caches."""
-    names = network.state_dict().keys()
-    return {name: tensor.detach().clone() for name, tensor in named_tensors(network) if name in names}
+    return {name: tensor.detach().clone() for name, tensor in named_tensors(network)}
 
 
 def _compute_logits(

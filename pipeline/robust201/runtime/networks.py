@@ -5,7 +5,7 @@ import math
 import torch
 
 from robust201.core.records import ImageSet, Unit
-from robust201.models.batch_sizes import BatchSizes
+from robust201.models.batch_sizes import BatchSizes, halve_all
 from robust201.models.classifier import Classifier
 from robust201.models.device import GraphCapture, device_memory, is_gpu
 from robust201.models.gpu_memory import fit_memory
@@ -39,10 +39,10 @@ class LoadedNetwork:
 
     def halve(self) -> int | None:
         """Halve the batch size after memory ran out; return the new size, or None if it has the minimum."""
-        if not self.batch_sizes.halve():
-            return None
-        self.limit(self.batch_sizes.limit)
-        return self.batch_sizes.limit
+        limit = halve_all(self.classifier.batch_sizes, self.batch_sizes)
+        if limit is not None:
+            self.limit(limit)
+        return limit
 
     def check(self, images: ImageSet, *, precision: str, name: str) -> None:
         """Check the network's outputs, at the first call only (see `check_compiled`); `limit` must be called first."""

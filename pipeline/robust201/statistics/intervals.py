@@ -11,6 +11,9 @@ NORMAL_QUANTILE = 1.959963984540054
 FEW_IMAGES = 5
 """Number of correct or misclassified images below which `accuracy_intervals` uses the exact interval."""
 
+_MIN_IMAGES_TO_JUDGE = 20
+"""Number of images from which an accuracy that is not significantly above chance is reported in any case."""
+
 _CHANCE_MARGIN = 0.1
 
 _Floats = NDArray[np.float64]
@@ -67,11 +70,12 @@ def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike, level: float 
 def is_at_chance(accuracy: float, n_images: int, n_classes: int) -> bool:
     """Return whether an accuracy is not significantly above chance, which is 1 of `n_classes`.
 
-    The lower end of its 95% interval is then at most chance. If the upper end is more than `_CHANCE_MARGIN` above
-    chance, there are too few images to tell, and the result is False.
+    The lower end of its 95% interval is then at most chance. With fewer than `_MIN_IMAGES_TO_JUDGE` images, its upper
+    end is also at most `_CHANCE_MARGIN` above chance; otherwise there are too few images to tell.
     """
     low, high = accuracy_intervals(accuracy, n_images)
-    return bool(low <= 1 / n_classes and high <= 1 / n_classes + _CHANCE_MARGIN)
+    chance = 1 / n_classes
+    return bool(low <= chance and (n_images >= _MIN_IMAGES_TO_JUDGE or high <= chance + _CHANCE_MARGIN))
 
 
 def _wilson_intervals(fractions: Any, n_images: Any, quantile: float) -> tuple[Any, Any]:
