@@ -1,16 +1,20 @@
 """The published layout, written from the shards of slices."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from robust201.core.errors import IncompleteError
+from robust201.core.errors import IncompleteError, InputError
+from robust201.core.records import EvaluationResult, Part
 from robust201.dataset.published import write_published
-from robust201.dataset.rows import KeyRows
+from robust201.dataset.rows import KeyRows, read_shard
+from robust201.planning.filters import Filters
 from robust201.run.inline import run_inline
-from robust201.run.sweep import Filters
 from robust201.store.folder import ResultsFolder
+from robust201.store.names import content_hash, shard_name
+from robust201.store.shards import encode
 from robust201.sweep.inputs import load_plan
 from robust201.sweep.plan import make_plan
 
@@ -24,7 +28,7 @@ def read_results(config):
 def test_files_have_the_merged_rows(make_sweep, tmp_path):
     execution = {"device": "cpu", "gmacs_per_second": 1e-5}
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}}, execution=execution)
-    run_inline(config, Filters(keys=["clean"]))
+    run_inline(config, Filters(keys=("clean",)))
     with pytest.raises(IncompleteError, match="fgsm"):
         write_published(*read_results(config), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -42,3 +46,39 @@ def test_files_have_the_merged_rows(make_sweep, tmp_path):
             assert np.array_equal(rows[strength]["cm"], cm)
             assert (cm.sum(), accuracy) == (10, np.trace(cm) / 10)
             assert len(rows[strength]["predictions"]) == 10
+
+
+def test_several_weights_per_network_are_rejected(make_sweep, tmp_path):
+    config = make_sweep(keys={"clean": {}})
+    run_inline(config)
+    plan, folder = read_results(config)
+    networks = tuple(replace(network, name=name) for network in plan.keys[0].networks[:1] for name in "ab")
+    with pytest.raises(InputError, match="out"):
+        write_published(replace(plan, keys=(replace(plan.keys[0], networks=networks),)), folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def rewrite(folder, name, pixels):
+    """Replace a shard by one with the same rows and other corrupted images."""
+    shard = read_shard(folder, name)
+    part = Part(shard.unit, shard.unit.strengths, shard.start, shard.stop)
+    content = encode([EvaluationResult(part, *row, 1.0, {}) for row in shard.rows.items()], pixels=pixels)
+    (folder.shards / name.path).unlink()
+    folder.write(name._replace(hash=content_hash(content)), content)
+
+
+def test_renamed_files_are_listed_again_and_other_corrupted_images_rejected(make_sweep):
+    config = make_sweep(keys={"brightness": {"severities": [1, 5]}})
+    run_inline(config)
+    plan, folder = read_results(config)
+    rows, names = KeyRows(folder, plan.keys[0], folder.list()), folder.list()["digits"]
+    for name in names:
+        rewrite(folder, shard_name("digits", name), "same")
+    assert len(list(rows)) == 2
+    rewrite(folder, shard_name("digits", folder.list()["digits"][0]), "other")
+    with pytest.raises(IncompleteError, match="verify"):
+        list(KeyRows(folder, plan.keys[0], folder.list()))
+    for name in folder.list()["digits"]:
+        (folder.shards / shard_name("digits", name).path).unlink()
+    with pytest.raises(IncompleteError, match="digits brightness"):
+        list(rows)

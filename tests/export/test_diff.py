@@ -62,6 +62,15 @@ def test_against_reports_differences_and_exit_code_depends_on_tolerance(result_s
     assert "meta.json" in robust201("verify", result_sets[0], "--against", tmp_path).error_line(2)
 
 
+def test_compare_results_lists_strengths_in_only_one_set(tmp_path):
+    keys = ["clean", "fgsm", "pgd"]
+    export(tmp_path / "one", make_plan(ARCHITECTURES, [*keys, "fog"], epsilons=(1.0, 8.0, 12.0)))
+    export(tmp_path / "two", make_plan(ARCHITECTURES, keys, epsilons=(0.1, 1.0, 8.0)))
+    report = compare_results(tmp_path / "one", tmp_path / "two")
+    assert report.only_first == ("cifar10 fgsm at 12", "cifar10 pgd at 12", "cifar10 fog")
+    assert report.only_second == ("cifar10 fgsm at 0.1", "cifar10 pgd at 0.1")
+
+
 def test_compare_results_rejects_sets_without_common_evaluations(tmp_path):
     export(tmp_path / "one", make_plan((0,), ["clean"]))
     export(tmp_path / "two", make_plan((0,), ["fog"]))

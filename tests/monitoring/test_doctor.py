@@ -96,9 +96,11 @@ def test_doctor_reports_an_unreadable_sweep_after_all_other_checks(
     assert ("UNSET_IN_THIS_TEST" if content else str(sweep)) in checks["sweep"]["fix"]
 
 
-def test_doctor_reports_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda _name: "/usr/bin/nvidia-smi")
+def test_doctor_reports_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("robust201.monitoring.doctor._DRIVER_GPUS", tmp_path)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert _examine_gpus().ok  # a login node has the driver's folder, but no GPU
+    (tmp_path / "0000:01:00.0").mkdir()
     assert not _examine_gpus().ok
 
 

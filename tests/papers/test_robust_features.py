@@ -2,14 +2,18 @@
 
 import math
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from jobs.papers.networks import read_accuracies, read_trained
-from jobs.papers.robust_features import analyse
+from jobs.papers.robust_features import analyse, make_images
 from jobs.papers.verdicts import FAILS, HOLDS, UNDECIDED
+from robust201.images.checks import LabelledImages
+from robust201.images.store import ArrayFolder, write_made_split
 from tests.conftest import REPOSITORY
 from tests.support.trained_exports import make_weights, write_trained
 
@@ -22,6 +26,47 @@ def test_printed_numbers_are_complete():
     assert all(len(values) == 29 for run in published["dynamics"]["runs"].values() for values in run.values())
     assert all(len(values) == 11 for curves in published["mixing"]["networks"].values() for values in curves.values())
     assert all(len(values) == 4 for table in published["equivariance"]["best"].values() for values in table.values())
+
+
+PIXELS = torch.linspace(0, 1, 2 * 3 * 2 * 2).reshape(2, 3, 2, 2)
+INVALID_IMPORTS = {
+    "a pixel above 1": (PIXELS * 2, torch.tensor([1, 0])),
+    "a pixel of NaN": (PIXELS.clone().fill_(math.nan), torch.tensor([1, 0])),
+    "a missing label": (PIXELS, torch.tensor([1])),
+    "a label of no class": (PIXELS, torch.tensor([1, 10])),
+}
+
+
+def save_published(folder, images, labels):
+    folder.mkdir()
+    torch.save(images, folder / "CIFAR_ims")
+    torch.save([*labels.split(1)], folder / "CIFAR_lab")
+    return folder
+
+
+@pytest.mark.parametrize("case", INVALID_IMPORTS)
+def test_import_rejects_invalid_images_and_labels(tmp_path, case):
+    with pytest.raises(SystemExit, match="expected"):
+        make_images.import_published(save_published(tmp_path / "source", *INVALID_IMPORTS[case]), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_import_rounds_pixels_and_keeps_labels(tmp_path):
+    labels = torch.tensor([1, 0])
+    make_images.import_published(save_published(tmp_path / "source", PIXELS, labels), tmp_path / "out")
+    made = ArrayFolder(tmp_path / "out/train")
+    np.testing.assert_array_equal(made.read("images"), np.round(PIXELS.numpy() * 255))
+    np.testing.assert_array_equal(made.read("labels"), labels)
+
+
+def test_judge_counts_images_whose_label_differs_from_that_of_their_start(tmp_path):
+    pixels = np.zeros((4, 3, 1, 1), np.uint8)
+    pixels[np.arange(4), [1, 2, 1, 0]] = 255  # the judge returns the brightest channel
+    made = LabelledImages(pixels, np.array([1, 2, 0, 1]))
+    write_made_split(tmp_path, "train", made, recipe={}, n_classes=3, start_rows=np.array([4, 4, 7, 7]))
+    starts = SimpleNamespace(indices=np.array([4, 7]), labels=np.array([0, 1]))
+    fractions = make_images.judge_labels(tmp_path, starts, lambda batch: batch.mean(dim=(2, 3)))
+    assert fractions == pytest.approx((2 / 3, 1 / 3))
 
 
 @pytest.mark.parametrize(

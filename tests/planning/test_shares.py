@@ -27,7 +27,7 @@ from robust201.runtime.heartbeat import Heartbeat
 from robust201.runtime.lease import Lease
 from robust201.runtime.progress import RunProgress
 from robust201.runtime.scheduler import RunTally
-from robust201.runtime.share_run import run_share
+from robust201.runtime.share_run import DRAIN_VARIABLE, read_drain_seconds, run_share
 from robust201.runtime.sweep import RunPreview, prepare_sweep, run_sweep
 from robust201.shards import ShardStore
 from tests.conftest import REPOSITORY, TINY_KEYS, MakeSweep, RunCommand, WriteSweep, read_tree
@@ -234,3 +234,11 @@ def test_share_of_changed_sweep_is_rejected_with_differences(robust201: RunComma
     # Execution settings may change, because shares divide the plan saved in the results folder.
     faster_sweep = write_sweep(batch_size=3, execution={"part_minutes": 1e-9, "threads": 2, "micro_batch": 5})
     assert robust201("run", faster_sweep, "--share", "2/2").code == 0
+
+
+@pytest.mark.parametrize("value", ["soon", "0", "nan"])
+def test_read_drain_seconds_accepts_only_positive_numbers(value: str) -> None:
+    assert read_drain_seconds({DRAIN_VARIABLE: "90.5"}) == 90.5
+    assert read_drain_seconds({}) is None
+    with pytest.raises(ConfigError, match=DRAIN_VARIABLE):
+        read_drain_seconds({DRAIN_VARIABLE: value})

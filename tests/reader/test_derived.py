@@ -25,6 +25,7 @@ from tests.support.fabricated import (
     make_unit,
     make_values,
 )
+from tests.support.small_results import write_results
 
 KEYS = ("clean", "fgsm", "pgd", "fog", "frost")
 JOINED_CORRUPTIONS = "+".join(sorted(KEYS[3:], key=list(TASKS).index))
@@ -113,6 +114,23 @@ def test_corruption_errors_are_relative_to_reference(derived_metrics: DerivedMet
             np.mean(ratios)
         )
     assert get_metric_values(derived_metrics, "relative_mean_corruption_error", JOINED_CORRUPTIONS)[2] == 1
+
+
+def test_corruption_errors_are_undefined_for_reference_without_errors(tmp_path: Path) -> None:
+    accuracies = {
+        "clean": {"0": 1.0, "1": 0.9},
+        "fog": {"0": [0.8] * 5, "1": [0.7] * 5},
+        "snow": {"0": [1.0] * 5, "1": [0.6] * 5},
+    }
+    derived_metrics = RobustnessDataset(write_results(tmp_path, accuracies)).metrics(reference=0)
+    undefined = {(row.metric, row.key): row.note for row in derived_metrics.metrics if row.values.isna().all()}
+    assert {*undefined} == {
+        ("corruption_error", "snow"),
+        ("mean_corruption_error", "fog+snow"),
+        ("relative_mean_corruption_error", "fog+snow"),
+    }
+    assert all("undefined: the reference" in note for note in undefined.values())
+    assert get_metric_values(derived_metrics, "corruption_error", "fog").to_dict() == pytest.approx({0: 1.0, 1: 1.5})
 
 
 def test_metrics_list_requirements_of_missing_metrics(tmp_path: Path) -> None:

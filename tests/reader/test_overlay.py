@@ -1,5 +1,6 @@
 """Overlaid folders: each evaluation is read from the first folder that has it."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from robust201.core.records import EvaluationProtocol
 from robust201.export.conversion import convert_dataset
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset
-from tests.support.fabricated import export, make_plan
+from tests.support.fabricated import FabricatedStore, export, make_plan
 from tests.support.small_results import write_results, write_sweep_json
 
 MATRIX = [[3, 1], [0, 4]]
@@ -108,6 +109,18 @@ def test_overlay_rejects_measure_with_two_protocols(tmp_path):
         with pytest.raises(ConfigError, match=message):
             read_measure()
     assert dataset.accuracy(0, "cifar10", "clean") == 0.9
+
+
+def test_overlay_rejects_different_spaces_or_numbers_of_classes(tmp_path, published_folder):
+    folder_of_other_space = write_results(tmp_path / "other", {"clean": {"0": 0.5}})
+    meta = json.loads((folder_of_other_space / "meta.json").read_text())
+    del meta["ids"]["15624"]
+    (folder_of_other_space / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(ConfigError, match=r"failed for .*other: .*another space"):
+        RobustnessDataset(published_folder, folder_of_other_space)
+    export(tmp_path / "three", make_plan([0]), FabricatedStore(n_classes=3))
+    with pytest.raises(ConfigError, match=r"failed for .*three: expected 2 classes .*got 3"):
+        RobustnessDataset(published_folder, tmp_path / "three")
 
 
 def test_rank_of_overlay_requires_all_strengths(published_folder, custom_folder):

@@ -9,14 +9,14 @@ import time
 
 import pytest
 
-from robust201.core.errors import LeaseHeldError, ShardDamagedError
+from robust201.core.errors import ConfigError, InputError, LeaseHeldError, ShardDamagedError
 from robust201.dataset.published import write_published
+from robust201.planning.filters import Filters
 from robust201.run import worker
 from robust201.run.events import read_events
 from robust201.run.inline import run_inline
 from robust201.run.lock import LOCK_FILE, STALE_SECONDS, hold_lock
-from robust201.run.sweep import Filters
-from robust201.store.folder import ResultsFolder
+from robust201.store.folder import ResultsFolder, SliceFormat
 from robust201.sweep.inputs import load_plan
 from robust201.sweep.parts import compare
 from robust201.sweep.plan import make_plan
@@ -76,12 +76,12 @@ def variants(config, make_sweep):
     options = {"images": {"count": 20, "seed": 0}, "execution": TINY_SLICES}
     return [
         (config, Filters()),
-        (config, Filters(keys=["fgsm"])),
-        (config, Filters(architectures=[21])),
+        (config, Filters(keys=("fgsm",))),
+        (config, Filters(architectures=(21,))),
         (make_sweep(keys=fewer, **options), Filters()),
-        (make_sweep(keys=more, **options), Filters(keys=["fgsm", "clean"])),
+        (make_sweep(keys=more, **options), Filters(keys=("fgsm", "clean"))),
         (make_sweep(keys=KEYS, measurements=["accuracy", "cm"], **options), Filters()),
-        (make_sweep(keys=KEYS, measurements=["accuracy", "cm", "distances"], **options), Filters(keys=["aa_square"])),
+        (make_sweep(keys=KEYS, measurements=["accuracy", "cm", "distances"], **options), Filters(keys=("aa_square",))),
     ]
 
 
@@ -105,9 +105,20 @@ def test_any_history_ends_with_the_same_bytes(sweep, make_sweep, tmp_path):
 
 def test_finished_sweep_computes_nothing(sweep):
     config = sweep("results")
-    first = run_inline(config, Filters(keys=["clean"]))
-    again = run_inline(config, Filters(keys=["clean"]))
+    first = run_inline(config, Filters(keys=("clean",)))
+    again = run_inline(config, Filters(keys=("clean",)))
     assert (first.n_done_before, again.n_done_before, again.n_parts) == (0, 2, 0)
+
+
+def test_misspelt_filter_and_another_device_are_rejected(sweep, make_sweep):
+    config = sweep("results")
+    with pytest.raises(ConfigError, match="fgms"):
+        run_inline(config, Filters(keys=("fgms",)))
+    assert not config.results.exists()
+    ResultsFolder.create(config.results, SliceFormat(1.0, 8, is_cpu=False))
+    with pytest.raises(InputError, match="device"):
+        run_inline(config)
+    assert [path.name for path in config.results.iterdir()] == ["format.json"]
 
 
 def test_damaged_shard_is_computed_again(sweep, tmp_path):

@@ -10,10 +10,10 @@ import pytest
 from robust201.core.records import EvaluationResult, Part
 from robust201.dataset.rows import read_shard
 from robust201.dataset.verify import verify
+from robust201.planning.filters import Filters
 from robust201.run import worker
 from robust201.run.inline import run_inline
 from robust201.run.status import SILENT_SECONDS, read_status
-from robust201.run.sweep import Filters
 from robust201.store.names import content_hash, shard_name
 from robust201.store.shards import encode
 from tests.run.test_inline import KilledError, kill_after, open_results
@@ -44,7 +44,7 @@ def test_status_of_a_finished_sweep(config):
 
 
 def test_status_of_a_partial_run_estimates_from_measured_speeds(config):
-    run_inline(config, Filters(architectures=[0]))
+    run_inline(config, Filters(architectures=(0,)))
     status = read_status(config.results)
     assert (status.n_done, status.n_planned) == (5, 10)
     assert [(cost.key, cost.is_measured) for cost in status.costs] == [(key, True) for key in KEYS]
@@ -52,7 +52,7 @@ def test_status_of_a_partial_run_estimates_from_measured_speeds(config):
 
 
 def test_running_and_silent_workers(config):
-    run_inline(config, Filters(keys=["clean"]))
+    run_inline(config, Filters(keys=("clean",)))
     path = events_of(config)
     append(path, event="part_started", part="#0 digits fgsm")
     (running,) = (status := read_status(config.results)).running
@@ -70,8 +70,8 @@ def test_failures_are_listed_until_their_part_is_stored(config, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(worker, "evaluate_part", fail)
-        run_inline(config, Filters(keys=["fgsm"]))
-    run_inline(config, Filters(keys=["clean"]))
+        run_inline(config, Filters(keys=("fgsm",)))
+    run_inline(config, Filters(keys=("clean",)))
     failures = read_status(config.results).failures
     assert {failure.failure for failure in failures} == {"RuntimeError: no such luck"}
     assert len(failures) == open_results(config)[2].keys[1].n_missing_parts
@@ -119,6 +119,27 @@ def test_damaged_and_invalid_files_are_moved_aside_and_computed_again(config):
     assert findings[0].subject == names[0].path
     assert run_inline(config).n_parts == 1
     assert list(verify(config.results)) == []
+
+
+def test_damaged_records_are_found_and_written_again(config):
+    run_inline(config)
+    folder, names = find_shards(config)
+    path = folder.root / "protocols" / f"{names[0].columns}.json"
+    path.write_text("[]")
+    findings = list(verify(config.results))
+    assert {finding.kind for finding in findings} == {"record", "missing"}
+    assert findings[0].subject == f"protocols/{path.name}"
+    assert len(find_shards(config)[1]) == len(names)
+    assert run_inline(config).n_parts == 0
+    assert list(verify(config.results)) == []
+
+
+def test_shard_with_the_images_of_another_slice_is_moved_aside(config):
+    run_inline(config)
+    folder, names = find_shards(config)
+    content = folder.read(names[0])
+    folder.write(names[0]._replace(slice=names[0].slice + 1), content)
+    assert {finding.kind for finding in verify(config.results)} == {"damaged"}
 
 
 def test_differing_duplicates_and_pixels_are_found(config):

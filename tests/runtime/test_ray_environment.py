@@ -1,4 +1,4 @@
-"""Environment of Ray's workers: interpreter path, number of threads, and import path."""
+"""Environment of Ray's workers: interpreter path and number of threads."""
 
 import shlex
 import sys

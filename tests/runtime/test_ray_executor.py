@@ -1,5 +1,6 @@
 """The executor on Ray, with a simulated Ray: dead workers, errors and resources."""
 
+import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from robust201.core.records import Bundle, Receipt
 from robust201.planning.config import ExecutionSection
 from robust201.runtime.executors import ray as executor_module
 from robust201.runtime.executors.base import LOOKAHEAD_BUNDLES, BundleLost, WorkerLost
-from robust201.runtime.executors.ray import RayExecutor, _WorkerActor
+from robust201.runtime.executors.ray import RayExecutor, _WorkerActor, disable_unused_ray_services
 
 BUNDLES = [Bundle(0, "digits", ()), Bundle(21, "digits", ())]
 
@@ -198,3 +199,26 @@ def test_actor_returns_outcomes_before_raising_error() -> None:
     for _ in range(2):  # bundles submitted before the driver noticed the failure report nothing else
         with pytest.raises(StorageFullError):
             actor.collect()
+
+
+class ExpectedParams:
+    """`RayParams` with the interface that robust201 expects."""
+
+    def __init__(self, *, no_monitor=False, include_log_monitor=True, dashboard_agent_listen_port=52365):
+        """Do nothing."""
+
+
+class OtherNode:
+    """`Node` with another interface."""
+
+    def start_api_server(self, include_dashboard):
+        return "started", include_dashboard
+
+
+@pytest.mark.parametrize("node_module", [SimpleNamespace(), SimpleNamespace(Node=OtherNode)])
+def test_disable_unused_ray_services_changes_nothing_if_interface_is_unknown(monkeypatch, node_module) -> None:
+    monkeypatch.setitem(sys.modules, "ray._private.node", node_module)
+    monkeypatch.setitem(sys.modules, "ray._private.parameter", SimpleNamespace(RayParams=ExpectedParams))
+    original_members = dict(vars(ExpectedParams)), dict(vars(OtherNode))
+    disable_unused_ray_services()
+    assert (dict(vars(ExpectedParams)), dict(vars(OtherNode))) == original_members

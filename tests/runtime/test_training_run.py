@@ -19,7 +19,7 @@ from robust201.planning.training_plan import TrainingWork
 from robust201.runtime.executors.base import BundleLost, Event
 from robust201.runtime.executors.inline import InlineExecutor
 from robust201.runtime.progress import RunProgress, read_progress
-from robust201.runtime.training_run import TrainingSelection, preview_trainings, run_trainings
+from robust201.runtime.training_run import ALL_TRAININGS, TrainingSelection, preview_trainings, run_trainings
 from robust201.runtime.training_worker import TrainingWorker
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand
@@ -132,6 +132,29 @@ def test_recipe_can_start_from_final_weights_of_another_recipe(
     config_without_start = make_training_config(tmp_path / "fresh", recipes={"tuned": TUNED_RECIPE | {"start": None}})
     run_trainings(config_without_start)
     assert records_by_recipe_and_step(config_without_start)["tuned", 3].sha256 != tuned_record.sha256
+
+
+def test_start_weights_are_read_from_store_and_must_exist(tmp_path: Path) -> None:
+    tuned_config = make_training_config(tmp_path, recipes={"tuned": TUNED_RECIPE})
+    with pytest.raises(CheckpointError, match=r"tuned seed 0.*#309 bright plain seed 0"):
+        run_trainings(tuned_config)
+    assert not (tmp_path / "store").exists()
+    run_trainings(make_training_config(tmp_path))
+    assert run_trainings(tuned_config).complete
+
+
+def test_start_weights_must_be_final_snapshot(tmp_path: Path) -> None:
+    run_trainings(make_training_config(tmp_path))
+    tuned_config = make_training_config(tmp_path, recipes={"tuned": TUNED_RECIPE})
+    final_hash = records_by_recipe_and_step(tuned_config)["plain", 6].sha256
+    manifest = tuned_config.store / "manifest.jsonl"
+    lines = manifest.read_text().splitlines(keepends=True)
+    manifest.write_text("".join(line for line in lines if final_hash not in line))
+    both_config = make_config_with_both_recipes(tmp_path)
+    for config, selection in ((both_config, TrainingSelection(("tuned",))), (tuned_config, ALL_TRAININGS)):
+        with pytest.raises(CheckpointError, match=r"tuned seed 0.*#309 bright plain seed 0"):
+            run_trainings(config, selection=selection)
+    assert {recipe for recipe, _ in records_by_recipe_and_step(both_config)} == {"plain"}
 
 
 def test_changed_recipe_with_same_name_is_rejected(tmp_path: Path) -> None:

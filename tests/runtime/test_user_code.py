@@ -1,5 +1,6 @@
 """User files with networks, attacks and measures: execution, identity, consent and one-line errors."""
 
+import json
 import re
 import runpy
 import sys
@@ -9,7 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from robust201.runtime.sweep import load_plan
+from robust201.planning.loading import load_config
+from robust201.reader.dataset import RobustnessDataset
+from robust201.runtime.executors import make_executor
+from robust201.runtime.sweep import load_plan, run_sweep
 from robust201.shards import ShardStore
 from tests.conftest import REPOSITORY, FinishedCommand, RunCommand, WriteSweep
 from tests.runtime.test_extended_sweeps import read_columns
@@ -134,29 +138,73 @@ def test_documented_example_runs(example_folder: Path, robust201: RunCommand) ->
 # --- networks whose numbers would be wrong ----------------------------------------------------------------------------
 
 
-FAULTY_PASSES = {
-    "tuple": ("return features, self.head(features)", r"expected a tensor of logits .* got tuple \(\[0\]: float32"),
-    "batch": ("return self.head(features - features.mean(dim=0))", "depends on how images are divided into batches"),
-    "gradients": (
-        "return self.head(features + images.var(dim=1).sqrt().mean(dim=(1, 2))[:, None])",
-        r"Attacking images failed for .*fgsm: the network's gradient is NaN or infinite for image",
-    ),
+SOUND_AND_FAULTY_MODELS = """
+from torch import nn
+
+class Changed(nn.Module):
+    def __init__(self, change, n_classes):
+        super().__init__()
+        self.change = change
+        self.convolution = nn.Conv2d(3, 4, 5, stride=4)
+        self.head = nn.Linear(4, n_classes)
+
+    def forward(self, images):
+        features = self.convolution(images).relu().mean(dim=(2, 3))
+        if self.change == "batch":
+            features = features - features.mean(dim=0)
+        if self.change == "gradients":
+            features = features + images.var(dim=1).sqrt().mean(dim=(1, 2))[:, None]
+        return (features, self.head(features)) if self.change == "tuple" else self.head(features)
+
+def build(architecture, n_classes):
+    return Changed(architecture, n_classes)
+"""
+FAILURES = {
+    ("tuple", "clean"): r"expected a tensor of logits .* got tuple \(\[0\]: float32",
+    ("tuple", "fgsm"): r"expected a tensor of logits .* got tuple \(\[0\]: float32",
+    ("batch", "clean"): "depends on how images are divided into batches",
+    ("batch", "fgsm"): "depends on how images are divided into batches",
+    ("gradients", "fgsm"): r"fgsm: the network's gradient is NaN or infinite for image",
 }
 
 
-@pytest.mark.parametrize("case", FAULTY_PASSES)
 @pytest.mark.parametrize("engine", ["fused", "reference"])
-@pytest.mark.slow_combinations
 def test_networks_with_faults_fail_instead_of_giving_numbers(
-    case: str, engine: str, write_custom_sweep: WriteSweep, robust201: RunCommand
+    engine: str, write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
-    change, message = FAULTY_PASSES[case]
-    last_line = "        return self.head(self.convolution(images).relu().mean(dim=(2, 3)))\n"
-    assert last_line in MODELS
-    lines = f"        features = self.convolution(images).relu().mean(dim=(2, 3))\n        {change}\n"
-    models = MODELS.replace(last_line, lines)
-    sweep = write_custom_sweep({"fgsm": {"epsilons": ["8/255"]}}, models=models, engine=engine)
-    assert re.search(message, failure_line(robust201("run", sweep, "--allow-code")))
+    """The channels of the digits are equal, so the gradient of their standard deviation is NaN."""
+    sweep = write_custom_sweep(
+        {"clean": {}, "fgsm": {"epsilons": ["8/255"]}},
+        models=SOUND_AND_FAULTY_MODELS,
+        architectures=["sound", "tuple", "batch", "gradients"],
+        images={"count": 20, "seed": 0},
+        engine=engine,
+    )
+    failures = {
+        (failure.part.unit.architecture, failure.part.unit.key): failure.message
+        for failure in run_sweep(load_config(sweep), make_executor).failures
+    }
+    assert failures.keys() == FAILURES.keys()
+    for subject, cause in FAILURES.items():
+        assert re.search(cause, failures[subject]), subject
+    assert robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--partial").code == 3
+    results = RobustnessDataset(tmp_path / "out").query()["digits"]
+    networks = {key: {frozenset(values) for values in measures.values()} for key, measures in results.items()}
+    assert networks == {"clean": {frozenset({"sound", "gradients"})}, "fgsm": {frozenset({"sound"})}}
+
+
+def test_network_that_ends_in_softmax_is_reported_and_logged(
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    models = MODELS.replace(".mean(dim=(2, 3)))", ".mean(dim=(2, 3))).softmax(dim=1)")
+    result = robust201("run", "--allow-code", write_custom_sweep({"clean": {}}, models=models))
+    assert result.code == 0, result.err
+    assert "softmax" in result.err
+    log_entries = [
+        json.loads(entry) for file in (tmp_path / "results/logs").iterdir() for entry in file.read_text().splitlines()
+    ]
+    (warning_entry,) = [entry for entry in log_entries if entry["event"] == "library_warning"]
+    assert re.search("narrow random-s0 digits .*softmax", warning_entry["message"])
 
 
 # --- identity ---------------------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """Logs of workers: lines are complete and name the unit, their size is bounded, and failures do not affect the run."""
 
 import json
+import logging
 import os
+import warnings
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,22 @@ def test_log_line_has_time_process_and_unit(tmp_path: Path) -> None:
     assert expected.items() <= part_line.items()
     assert (part_line["unit"], part_line["label"], part_line["strengths"]) == (UNIT.id, "21/cifar10/pgd", [1.0])
     assert part_line["worker"] == log.path.stem
+
+
+def test_library_warnings_are_logged_with_unit(tmp_path: Path) -> None:
+    log = WorkLog(tmp_path)
+    with warnings.catch_warnings(record=True) as raised_warnings:
+        warnings.simplefilter("always")
+        with log.about_part(PART):
+            warnings.warn("old function", FutureWarning, stacklevel=1)
+            logging.getLogger("some.library").warning("%s is odd", "this")
+            logging.getLogger("some.library").info("nothing to see")
+        logging.getLogger("some.library").warning("after the part")
+    assert [(line["event"], line["message"], line["unit"]) for line in lines_of(log.path)] == [
+        ("library_warning", "FutureWarning: old function", UNIT.id),
+        ("library_log", "this is odd", UNIT.id),
+    ]
+    assert [str(warning.message) for warning in raised_warnings] == ["old function"]
 
 
 def test_log_file_size_is_bounded(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def reader(planted_optimum_folder: Path) -> RobustnessDataset:
 
 
 def search(reader: RobustnessDataset, objective: str = "clean", **options: object) -> RepeatedSearch:
-    settings = {"methods": ["local"], "n_queries": 300, "n_runs": 4, "processes": 1} | options
+    settings = {"methods": ["local"], "n_queries": 300, "n_runs": 4} | options
     (search_result,) = repeat_searches(reader, "cifar10", [objective], **settings)  # type: ignore[arg-type]
     return search_result
 
@@ -80,7 +80,5 @@ def test_compare_with_paper_recognises_published_accuracies(
     assert comparison == (0.9468, search_result.optimum["clean"], False)
     monkeypatch.setattr("robust201.search.repeated_searches.PAPER_OPTIMUM", search_result.optimum["clean"] + 0.0004)
     assert compare_with_paper(reader, [search_result]).agrees
-    (cifar100_search,) = repeat_searches(
-        reader, "cifar100", ["clean"], methods=["random"], n_queries=20, n_runs=1, processes=1
-    )
+    (cifar100_search,) = repeat_searches(reader, "cifar100", ["clean"], methods=["random"], n_queries=20, n_runs=1)
     assert compare_with_paper(reader, [cifar100_search]) is None

@@ -12,7 +12,7 @@ import pytest
 from robust201.core.errors import RobustError
 from robust201.shards import ShardStore, merge_folders, requeue_shards
 from robust201.shards.parquet import FOOTER_KEY
-from tests.support.shard_support import DEFAULT_MEASUREMENTS, make_results, make_unit, whole_part
+from tests.support.shard_support import ALL_MEASUREMENTS, DEFAULT_MEASUREMENTS, make_results, make_unit, whole_part
 
 DAMAGED_UNIT, INTACT_UNIT = make_unit(3), make_unit(5)
 
@@ -106,6 +106,16 @@ def test_wrong_shard_is_reported_and_requeued(store, fault):
     inventory = store.inventory(verify="all")
     for unit in (DAMAGED_UNIT, INTACT_UNIT):
         assert inventory.find_missing_parts(unit, DEFAULT_MEASUREMENTS) == ()
+
+
+def test_predictions_that_contradict_cm_are_reported(tmp_path):
+    store = ShardStore.create(tmp_path / "results")
+    store.commit(make_results(DAMAGED_UNIT, measurements=ALL_MEASUREMENTS))
+    (path,) = store.folder.shards.rglob("*.parquet")
+    change = with_column("predictions", lambda cells: [[(cells[0][0] + 1) % 3, *cells[0][1:]], *cells[1:]])
+    rewrite_shard(path, change, keep)
+    (finding,) = store.verify()
+    assert "predictions" in finding.message
 
 
 def test_export_rejects_wrong_confidence_with_valid_hash(robust201, finished_results, tmp_path):

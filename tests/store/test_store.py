@@ -5,14 +5,14 @@ import random
 import numpy as np
 import pytest
 
-from robust201.core.errors import FormatVersionError, InputError, ShardDamagedError
+from robust201.core.errors import FormatVersionError, InputError, ShardDamagedError, StorageError
 from robust201.core.records import EvaluationResult, Part, Unit
 from robust201.dataset.rows import read_shard
 from robust201.store.folder import WRITE_STEPS, ResultsFolder, SliceFormat
 from robust201.store.names import ShardName, content_hash, names_of, parse_names, shard_name
 from robust201.store.shards import decode, encode
 
-SLICES = SliceFormat(slice_gmacs=1.0, images_per_step=8)
+SLICES = SliceFormat(slice_gmacs=1.0, batch_size=8, is_cpu=True)
 UNIT = Unit("ab" * 16, 21, "digits", "pgd", (1.0, 8.0), 6, "cd" * 16, "0" * 64)
 
 
@@ -116,7 +116,7 @@ def test_shard_of_another_unit_is_damage(folder):
 
 
 def test_existing_folder_keeps_its_slices(folder):
-    assert ResultsFolder.create(folder.root, SliceFormat(5.0, 1)).slices == SLICES
+    assert ResultsFolder.create(folder.root, SliceFormat(5.0, 1, is_cpu=False)).slices == SLICES
 
 
 @pytest.mark.parametrize(
@@ -142,3 +142,16 @@ def test_damaged_records_count_as_missing(folder):
     assert folder.read_tuple(digest) == (1.0, 8.0)
     (folder.root / "protocols" / f"{digest}.json").write_text("[1.0]")
     assert folder.read_tuple(digest) == ()
+    folder.save_tuple((1.0, 8.0))
+    assert folder.read_tuple(digest) == (1.0, 8.0)
+
+
+def test_record_that_cannot_be_read_is_an_error(folder, monkeypatch):
+    digest = folder.save_tuple((1.0, 8.0))
+
+    def fail(*_arguments):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("robust201.store.folder.load_json", fail)
+    with pytest.raises(StorageError, match=digest):
+        folder.read_tuple(digest)

@@ -1,6 +1,7 @@
 """`robust201 submit ray`, tested without a Ray cluster: accepted addresses, files of a job, and exit codes."""
 
 import asyncio
+import warnings
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import pytest
 import yaml
 from ray._raylet import AuthenticationTokenLoader, Config
 
-from robust201.core.errors import ConfigError
+from robust201.core.errors import ConfigError, RobustWarning
 from robust201.planning.loading import load_training
 from robust201.planning.plan_file import load_any_sweep
 from robust201.submission import ray_jobs
@@ -109,6 +110,19 @@ def test_address_other_than_http_is_rejected(address: str) -> None:
 def test_token_is_required_for_another_machine(address: str) -> None:
     with pytest.raises(ConfigError, match="requires a token"):
         ray_jobs.connect(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "n_warnings"), [("http://192.0.2.1:8265", 1), ("https://192.0.2.1", 0), ("http://127.0.0.1:8265", 0)]
+)
+def test_unencrypted_token_gives_a_warning(monkeypatch: pytest.MonkeyPatch, address: str, n_warnings: int) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "token")
+    monkeypatch.setattr(ray_jobs, "JobSubmissionClient", lambda _address, headers: headers)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert ray_jobs.connect(address) == {"authorization": "Bearer token"}
+    assert [warning.category for warning in caught] == [RobustWarning] * n_warnings
+    assert all(address in str(warning.message) for warning in caught)
 
 
 def test_job_folder_contains_only_code_and_sweep(write_sweep: WriteSweep, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ FIELDS = {
     "keys": {"clean": {}, "pgd": {"epsilons": ["1/255", "8/255"]}},
     "batch_size": 4,
 }
-SLICES = SliceFormat(slice_gmacs=1e9, images_per_step=4)
+SLICES = SliceFormat(slice_gmacs=1e9, batch_size=4, is_cpu=False)
 
 
 def make_facts(salt="", n_images=10):
@@ -75,7 +75,9 @@ def stored(plan):
 @pytest.mark.parametrize(("n_images", "step"), [(10, 4), (10_000, 250), (7, 8), (1000, 1), (3001, 250)])
 @pytest.mark.parametrize("slice_gmacs", [1e-6, 0.5, 40, 1e9])
 def test_slices_cover_each_image_once_at_multiples_of_the_step(n_images, step, slice_gmacs):
-    for key in plan_of(make_facts(n_images=n_images), SliceFormat(slice_gmacs, step), batch_size=step).keys:
+    for key in plan_of(
+        make_facts(n_images=n_images), SliceFormat(slice_gmacs, step, is_cpu=False), batch_size=step
+    ).keys:
         for n_slices in key.n_slices.tolist():
             ranges = [key.images_of_slice(index, n_slices) for index in range(n_slices)]
             assert [start for start, _ in ranges] == [0, *(stop for _, stop in ranges[:-1])]
@@ -84,14 +86,37 @@ def test_slices_cover_each_image_once_at_multiples_of_the_step(n_images, step, s
 
 
 def test_slices_depend_only_on_the_unit_and_the_folder():
-    pgd = plan_of(slices=SliceFormat(1e-6, 4)).keys[1]
+    pgd = plan_of(slices=SliceFormat(1e-6, 4, is_cpu=False)).keys[1]
     other = plan_of(
-        slices=SliceFormat(1e-6, 4),
+        slices=SliceFormat(1e-6, 4, is_cpu=False),
         keys={"pgd": {"epsilons": ["1/255", "2/255", "4/255", "8/255"]}},
         measurements=["accuracy"],
     )
     assert other.keys[0].n_slices.tolist() == pgd.n_slices.tolist() == [3, 3, 3]
     assert other.keys[0].units.tolist() == pgd.units.tolist()
+
+
+def test_slices_begin_between_batches_where_bits_may_depend_on_the_batch():
+    slices = SliceFormat(1e-6, 20, is_cpu=True)
+    assert {key.step for key in plan_of(slices=slices).keys} == {8}
+    assert {key.step for key in plan_of(slices=slices, precision="bf16").keys} == {20}
+    assert {key.step for key in plan_of(slices=slices, engine="reference").keys} == {4}  # the protocol's batch size
+    assert {key.step for key in plan_of(slices=SliceFormat(1e-6, 20, is_cpu=False)).keys} == {20}
+
+
+def test_changed_cost_of_a_custom_attack_leaves_no_part_missing(tmp_path):
+    (tmp_path / "mine.py").write_text("def perturb(model, images, labels, strength):\n    return images\n")
+    plans = [
+        plan_of(
+            Facts(make_facts(n_images=1000).datasets, {"keys.mine": "0" * 64}),
+            SliceFormat(1e-3, 4, is_cpu=False),
+            keys={"mine": {"file": str(tmp_path / "mine.py"), "strengths": [1], "passes": passes}},
+        )
+        for passes in (1, 60)
+    ]
+    assert plans[0].keys[0].n_slices.max() > 1
+    assert stored(plans[0]).compare(plans[1]).n_missing_parts == 0
+    assert plans[1].keys[0].macs.tolist() == (60 * plans[0].keys[0].macs).tolist()
 
 
 def test_parts_of_a_network_follow_each_other():
@@ -102,7 +127,7 @@ def test_parts_of_a_network_follow_each_other():
 
 
 def test_missing_is_the_difference_of_triples():
-    plan, files, rng = plan_of(slices=SliceFormat(1e-6, 4)), Files(), np.random.default_rng(0)
+    plan, files, rng = plan_of(slices=SliceFormat(1e-6, 4, is_cpu=False)), Files(), np.random.default_rng(0)
     kept = [part for part in compare(plan, {}, files.read_tuple).missing() if rng.random() < 0.6]
     for part in kept:
         files.add(part)

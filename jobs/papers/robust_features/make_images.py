@@ -18,10 +18,11 @@ from pyautoattack.examples.resnet import ResNet18
 from safetensors.torch import load_file
 
 from robust201 import load_model
+from robust201.core.errors import DatasetError
 from robust201.core.files import sha256_of
 from robust201.core.records import ImageSet, Normalisation
 from robust201.images import load_images, select
-from robust201.images.checks import LabelledImages
+from robust201.images.checks import LabelledImages, check_labels
 from robust201.images.store import ArrayFolder, find_made_split, to_8_bits, write_made_split
 from robust201.models.classifier import Classifier
 from robust201.training.robust_features import FeatureSettings, write_feature_images
@@ -48,7 +49,14 @@ def import_published(source: Path, out: Path) -> None:
     if find_made_split(out, "train", recipe) is None:
         contents = [torch.load(file, weights_only=True) for file in files]
         images, labels = (torch.cat([*content]) if isinstance(content, list) else content for content in contents)
-        made = LabelledImages(to_8_bits(images.detach().numpy()), labels.numpy().astype(np.int64))
+        pixels, classes = images.detach().numpy(), labels.numpy().astype(np.int64)
+        if len(pixels) != len(classes) or not ((pixels >= 0) & (pixels <= 1)).all():
+            raise SystemExit(f"{source}: expected pixels in [0, 1] and one label per image; download the files again")
+        try:
+            check_labels(files[1], classes, 10)
+        except DatasetError as error:
+            raise SystemExit(str(error)) from error
+        made = LabelledImages(to_8_bits(pixels), classes)
         write_made_split(out, "train", made, recipe=recipe, n_classes=10)
 
 

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
 
-from robust201.core.errors import IncompleteError
+from robust201.core.errors import IncompleteError, InputError
 from robust201.core.files import atomic_write
 from robust201.dataset.rows import KeyRows
 from robust201.export.json_files import iter_unit_texts
@@ -21,9 +21,15 @@ def write_published(plan: Plan, folder: ResultsFolder, out: Path) -> list[Path]:
     Equal results give equal bytes, however they were computed.
 
     Raises:
-        IncompleteError: parts of the plan are missing; nothing is written.
+        InputError: networks have several sets of weights, for which the layout has no place; nothing is written.
+        IncompleteError: parts of the plan are missing, or files contradict each other.
         ShardDamagedError: a shard is damaged.
     """
+    if len({network.name for key in plan.keys for network in key.networks}) > 1:
+        raise InputError(
+            f"Exporting failed for {out}: expected one set of weights per network, got several. Export each set from "
+            "a sweep that selects it."
+        )
     listing = folder.list()
     missing = describe_missing(compare(plan, listing, folder.read_tuple))
     if missing:

@@ -31,6 +31,18 @@ def read_shard(folder: ResultsFolder, name: ShardName) -> Shard:
     return shard
 
 
+def check_images(folder: ResultsFolder, key: PlannedKey, name: ShardName, shard: Shard) -> None:
+    """Check that a shard has the images of its slice; if it has others, it is moved aside.
+
+    Raises:
+        ShardDamagedError: it has other images.
+    """
+    expected = key.images_of_slice(name.slice, name.slices) if name.slice < name.slices else (0, 0)
+    if (shard.start, shard.stop) != expected:
+        fault = f"images {shard.start}:{shard.stop} instead of {expected[0]}:{expected[1]}"
+        raise folder.set_aside(name, fault)
+
+
 class KeyRows:
     """Reads the results of one key from a listing of shards."""
 
@@ -38,6 +50,7 @@ class KeyRows:
         self.key = key
         self._folder = folder
         self._names: Names = names_of(listing, key.dataset)
+        self._pixels = ""
         self._rows_of_network: dict[int, list[int]] = {}
         positions, rows = find_rows(key, self._names)
         for position, row in zip(positions.tolist(), rows.tolist(), strict=True):
@@ -47,7 +60,7 @@ class KeyRows:
         """Yield each unit with its columns by strength, in the order of the plan.
 
         Raises:
-            IncompleteError: a part is missing.
+            IncompleteError: a part is missing, or files were computed from different corrupted images.
             ShardDamagedError: a shard is damaged.
         """
         for network in range(len(self.key.networks)):
@@ -55,6 +68,23 @@ class KeyRows:
 
     def read(self, network: int) -> UnitRows:
         """Return the columns of the unit of a network by strength; raise the same errors as iterating."""
+        try:
+            return self._read_listed(network)
+        except FileNotFoundError:  # another process has moved a damaged file aside since the listing
+            listing = self._folder.list_unit(self.key.dataset, self.key.unit(network).id)
+        current = KeyRows(self._folder, self.key, listing)
+        current._pixels = self._pixels
+        try:
+            rows = current._read_listed(network)
+        except FileNotFoundError as error:
+            raise IncompleteError(
+                f"Reading results failed for {self.key.unit(network).label}: {error.filename} has vanished. Run the "
+                "sweep again."
+            ) from error
+        self._pixels = current._pixels
+        return rows
+
+    def _read_listed(self, network: int) -> UnitRows:
         key, files = self.key, self._choose_files(network)
         slices = range(int(key.n_slices[network]))
         wanted = {(index, strength) for index in slices for strength in key.strengths}
@@ -64,7 +94,7 @@ class KeyRows:
                 f"Reading results failed for {key.unit(network).label}: slice {index} at strength {strength:g} is "
                 "missing. Run the sweep again."
             )
-        shards = {row: self._read_file(row, network) for row in {files[part] for part in wanted}}
+        shards = {row: self._read_file(row) for row in {files[part] for part in wanted}}
         return {
             strength: merge_values(
                 [self._select_columns(shards[files[index, strength]].rows[strength]) for index in slices],
@@ -83,12 +113,17 @@ class KeyRows:
                     chosen.setdefault((name.slice, strength), row)
         return chosen
 
-    def _read_file(self, row: int, network: int) -> Shard:
+    def _read_file(self, row: int) -> Shard:
         name = shard_name(self.key.dataset, self._names[row])
         shard = read_shard(self._folder, name)
-        images = self.key.images_of_slice(name.slice, int(self.key.n_slices[network]))
-        if (shard.start, shard.stop) != images:
-            raise self._folder.set_aside(name, f"images {shard.start}:{shard.stop} instead of {images[0]}:{images[1]}")
+        check_images(self._folder, self.key, name, shard)
+        self._pixels = self._pixels or shard.pixels
+        if shard.pixels != self._pixels:
+            raise IncompleteError(
+                f"Reading results failed for {name.path}: its corrupted images have the hash {shard.pixels}, those of "
+                f"other files of {self.key.dataset} {self.key.key} {self._pixels}. List such files with: robust201 "
+                f"verify {self._folder.root}"
+            )
         return shard
 
     def _select_columns(self, values: Values) -> Values:

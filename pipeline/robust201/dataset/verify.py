@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from robust201.core.errors import EvaluationError, ShardDamagedError
-from robust201.dataset.rows import read_shard
+from robust201.dataset.rows import check_images, read_shard
 from robust201.store.folder import ResultsFolder
-from robust201.store.names import ShardName, shard_name
+from robust201.store.names import ShardName, shard_name, tuple_digest
 from robust201.store.shards import Shard
 from robust201.sweep.explain import explain
 from robust201.sweep.inputs import load_plan
 from robust201.sweep.parts import compare
-from robust201.sweep.plan import make_plan
+from robust201.sweep.plan import Plan, make_plan
 from robust201.tasks.measurements import check_values
 
 
@@ -24,7 +24,8 @@ class Finding(NamedTuple):
 
     Attributes:
         kind: ``damaged`` (moved aside), ``duplicate`` (two files of a part have different values), ``pixels`` (files of
-            a key were computed from different corrupted images) or ``missing``.
+            a key were computed from different corrupted images), ``record`` (what names refer to is missing or damaged;
+            the next run writes it again) or ``missing``.
         subject: file, or dataset and key.
     """
 
@@ -43,7 +44,8 @@ def verify(results: Path, on_file: Callable[[int], None] = lambda _n_done: None)
         StorageError: a file cannot be read at the moment.
     """
     folder, (config, facts) = ResultsFolder.open(results), load_plan(results)
-    plan, checker = make_plan(config, facts, folder.slices), _Checker(folder)
+    plan = make_plan(config, facts, folder.slices)
+    checker = _Checker(folder, plan)
     listing = folder.list()
     names = (shard_name(dataset, row) for dataset, rows in listing.items() for row in rows)
     for n_done, name in enumerate(names, 1):
@@ -58,14 +60,17 @@ def verify(results: Path, on_file: Callable[[int], None] = lambda _n_done: None)
 class _Checker:
     """Checks files in the order of a listing, in which the files of a unit follow each other."""
 
-    def __init__(self, folder: ResultsFolder) -> None:
+    def __init__(self, folder: ResultsFolder, plan: Plan) -> None:
         self._folder = folder
+        self._keys = {key.protocol: key for key in plan.keys}
+        self._records: set[str] = set()
         self._unit = ""
         self._values: dict[tuple[int, int, float, str], tuple[str, str]] = {}
         self._pixels: dict[str, tuple[str, str]] = {}
 
     def check(self, name: ShardName) -> Iterator[Finding]:
         """Yield the faults of a file, compared with the files before it."""
+        yield from self._check_records(name)
         try:
             shard = read_shard(self._folder, name)
             self._check_rows(name, shard)
@@ -77,12 +82,19 @@ class _Checker:
         yield from self._compare_pixels(name, shard)
         yield from self._compare_duplicates(name, shard)
 
+    def _check_records(self, name: ShardName) -> Iterator[Finding]:
+        for digest in (name.strengths, name.columns):
+            if digest not in self._records and not self._folder.read_tuple(digest):
+                yield Finding("record", f"protocols/{digest}.json", f"missing or damaged, for {name.path}")
+            self._records.add(digest)
+
     def _check_rows(self, name: ShardName, shard: Shard) -> None:
-        is_named = self._folder.read_tuple(name.strengths) == tuple(shard.rows) and set(
-            self._folder.read_tuple(name.columns)
-        ) == set(next(iter(shard.rows.values())))
-        if not is_named:
+        columns = set(self._folder.read_tuple(name.columns))
+        has_columns = not columns or columns == set(next(iter(shard.rows.values())))
+        if tuple_digest(list(shard.rows)) != name.strengths or not has_columns:
             raise self._folder.set_aside(name, "other strengths or columns than its name says")
+        if shard.unit.protocol in self._keys:
+            check_images(self._folder, self._keys[shard.unit.protocol], name, shard)
         for strength, values in shard.rows.items():
             try:
                 check_values(values, shard.stop - shard.start, name=f"{shard.unit.label} at {strength:g}")

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import ConfigError, RobustError
@@ -30,6 +31,9 @@ PACKAGES = {
     "vl-convert-python": "vl_convert",
 }
 """Module of each required package, by the package's name. Packages that only the command line needs are left out."""
+
+_DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
+"""Folder in which NVIDIA's driver for Linux lists its GPUs."""
 
 _REINSTALL = "Install robust201 again with -c constraints.txt."
 
@@ -105,15 +109,15 @@ def _examine_cpu_kernels() -> HealthCheck:
 
 
 def _examine_gpus() -> HealthCheck:
-    """Check that PyTorch can use the machine's GPUs; a machine with nvidia-smi has some."""
+    """Check that PyTorch can use the GPUs that the driver lists; nvidia-smi may be installed without a GPU."""
     import torch
 
     from robust201.models.device import cuda_version, gpu_names
 
     build, names = f"torch {torch.__version__}, CUDA {cuda_version() or 'none'}", gpu_names()
-    if not names and shutil.which("nvidia-smi") is not None:
+    if not names and _DRIVER_GPUS.is_dir() and any(_DRIVER_GPUS.iterdir()):
         fix = "Install a build of PyTorch for this driver's CUDA version, or update the driver."
-        return HealthCheck("gpus", ok=False, detail=f"nvidia-smi is installed, but {build} finds no GPU", fix=fix)
+        return HealthCheck("gpus", ok=False, detail=f"{_DRIVER_GPUS} lists GPUs, but {build} finds none", fix=fix)
     gpus = f"{', '.join(names)} ({build})" if names else "none"
     return HealthCheck("gpus", ok=True, detail=f"{gpus}; {len(os.sched_getaffinity(0))} CPU cores")
 

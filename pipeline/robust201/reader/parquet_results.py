@@ -69,6 +69,12 @@ def _read_schema(path: Path) -> pa.Schema:
         return pq.read_schema(path)
 
 
+def read_file(path: Path) -> pa.Table:
+    """Return all columns and rows of a file."""
+    with _open_parquet(path) as file:
+        return file.read()
+
+
 def column_names(path: Path) -> list[str]:
     """Return the names of a file's columns."""
     names: list[str] = _read_schema(path).names

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 from robust201.planning.config import SweepConfig
+from robust201.planning.filters import EVERYTHING, Filters
 from robust201.run.events import Events
-from robust201.run.sweep import EVERYTHING, Filters, PreparedRun, Say, Tally, make_corrupted_images, prepare_run
+from robust201.run.sweep import PreparedRun, Say, Tally, make_corrupted_images, prepare_run
 from robust201.run.worker import Worker
 
 

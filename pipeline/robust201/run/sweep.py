@@ -1,12 +1,13 @@
 """A run of a sweep: plans once, compares the plan with the results folder, and computes the missing parts."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from robust201.core.errors import InputError
 from robust201.core.files import remove_leftovers
-from robust201.core.records import ArchitectureId
 from robust201.planning.config import SweepConfig
+from robust201.planning.filters import Filters
 from robust201.planning.inputs import Inputs
 from robust201.run.lock import hold_lock
 from robust201.store.folder import ResultsFolder
@@ -15,18 +16,6 @@ from robust201.sweep.parts import SweepState, compare
 from robust201.sweep.plan import Plan, choose_slices, make_plan
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Filters:
-    """Selection of a part of a sweep; None selects everything."""
-
-    architectures: Collection[ArchitectureId] | None = None
-    datasets: Collection[str] | None = None
-    keys: Collection[str] | None = None
-
-
-EVERYTHING = Filters()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +65,16 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Pre
     """Check all inputs, hold the lock, and write the plan and the inputs of workers.
 
     Raises:
+        ConfigError: a filter has an unknown name; nothing was written.
         InputError: an input is missing or wrong; nothing was written.
         LeaseHeldError: another driver is working in the folder.
     """
+    filters.check(config)
     inputs = Inputs(config, say, keys=filters.keys, datasets=filters.datasets)
     inputs.check()
     facts = gather_facts(config, say)
-    folder = ResultsFolder.create(config.results, choose_slices(config, facts))
+    folder = ResultsFolder.create(config.results, choose_slices(config))
+    _check_device(config, folder)
     with hold_lock(config.results):
         full_plan = make_plan(config, facts, folder.slices)
         full_plan.save_records(folder)
@@ -92,6 +84,16 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Pre
         remove_leftovers(config.results)
         plan = full_plan.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)
         yield PreparedRun(folder, plan, compare(plan, folder.list(), folder.read_tuple))
+
+
+def _check_device(config: SweepConfig, folder: ResultsFolder) -> None:
+    """Keep results of CPUs and of other devices apart, because their last bits differ."""
+    if config.execution.is_on_cpu() != folder.slices.is_cpu:
+        expected = "cpu" if folder.slices.is_cpu else "auto or cuda"
+        raise InputError(
+            f"Starting a run failed for {folder.root}: expected execution.device {expected}, with which the folder was "
+            f"made, got {config.execution.device}. Change the device, or choose another folder."
+        )
 
 
 def make_corrupted_images(run: PreparedRun, say: Say) -> None:

@@ -134,7 +134,6 @@ def repeat_searches(
     n_queries: int = PAPER_QUERIES,
     n_runs: int = PAPER_RUNS,
     seed: int = 0,
-    processes: int | None = None,
     on_progress: Callable[[int, int | None], None] = lambda _done, _total: None,
 ) -> list[RepeatedSearch]:
     """Search a dataset repeatedly for each of several objectives.
@@ -149,7 +148,6 @@ def repeat_searches(
         n_queries: budget of a run.
         n_runs: number of runs per method.
         seed: seed of all random numbers.
-        processes: number of processes; by default one per CPU.
         on_progress: called after each batch of runs with the number of finished runs and the number of all runs.
 
     Raises:
@@ -176,7 +174,6 @@ def repeat_searches(
         n_queries=n_queries,
         n_runs=n_runs,
         seed=seed,
-        processes=processes,
         on_progress=on_progress,
     )
     values_by_column = {name: values[cells.isomorphs] for name, values in columns.items()}

@@ -12,6 +12,7 @@ events/, lock.json          running processes (see `run`)
 import json
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from robust201.core.files import (
     load_json,
     make_folder,
     read_file,
+    read_text,
     visible_entries,
     write_text,
 )
@@ -46,12 +48,13 @@ class SliceFormat:
 
     Attributes:
         slice_gmacs: billion multiply-accumulates of a slice at one strength.
-        images_per_step: slices begin at multiples of this number of images, unless the images of a batch share random
-            numbers; then at multiples of the protocol's batch size.
+        batch_size: slices begin at multiples of this number of images if bits may depend on the batch.
+        is_cpu: whether the folder's results are computed on CPUs.
     """
 
     slice_gmacs: float
-    images_per_step: int
+    batch_size: int
+    is_cpu: bool
 
 
 class ResultsFolder:
@@ -119,10 +122,12 @@ class ResultsFolder:
         return self.root / "protocols" / f"{digest}.json"
 
     def save_record(self, digest: str, value: Any) -> None:
-        """Store a protocol or a tuple under its digest, unless it is stored already."""
-        path = self._record_path(digest)
-        if not path.exists():
-            write_text(path, canonical_json(value) + "\n")
+        """Store a protocol or a tuple under its digest, unless it is stored already and undamaged."""
+        path, text = self._record_path(digest), canonical_json(value) + "\n"
+        with suppress(OSError, ValueError):
+            if read_text(path, MAX_STATE_BYTES) == text:
+                return
+        write_text(path, text)
 
     def save_tuple(self, values: Iterable[float | str]) -> str:
         """Store strengths or columns, and return their digest for names."""
@@ -132,11 +137,18 @@ class ResultsFolder:
         return digest
 
     def read_tuple(self, digest: str) -> tuple[Any, ...]:
-        """Return the strengths or columns of a digest; empty if the record is missing or damaged."""
+        """Return the strengths or columns of a digest; empty if the record is missing or damaged.
+
+        Raises:
+            StorageError: the record cannot be read at the moment.
+        """
+        path = self._record_path(digest)
         try:
-            values = load_json(self._record_path(digest), MAX_STATE_BYTES)
-        except (OSError, ValueError):
+            values = load_json(path, MAX_STATE_BYTES)
+        except (FileNotFoundError, ValueError):
             return ()
+        except OSError as error:
+            raise _reading_error(path, error) from error
         return tuple(values) if isinstance(values, list) and tuple_digest(values) == digest else ()
 
     def read_protocols(self) -> dict[str, dict[str, Any]]:
@@ -185,10 +197,7 @@ class ResultsFolder:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise StorageError(
-                f"Reading failed for {path}: {error.strerror}. Check its permissions and the file server, and run the "
-                "same command again."
-            ) from error
+            raise _reading_error(path, error) from error
         if not name.names_content(content):
             raise self.set_aside(name, "other bytes than its name says")
         return content
@@ -203,6 +212,13 @@ class ResultsFolder:
             f"Reading failed for {source}: expected a file as it was written, got {fault}. The file was moved to "
             f"{target}; run the sweep again to compute its part."
         )
+
+
+def _reading_error(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"Reading failed for {path}: {error.strerror}. Check its permissions and the file server, and run the same "
+        "command again."
+    )
 
 
 def _names_in(folder: Path) -> list[str]:

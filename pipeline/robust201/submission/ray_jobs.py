@@ -12,6 +12,7 @@ import shlex
 import shutil
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,7 +25,7 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 import robust201
-from robust201.core.errors import ConfigError, EvaluationError, one_line
+from robust201.core.errors import ConfigError, EvaluationError, RobustWarning, one_line
 from robust201.core.files import bundled, write_text
 from robust201.planning.config import SweepConfig
 from robust201.planning.sweep_yaml import dump_fields, read_fields, referenced_variables
@@ -65,11 +66,15 @@ def connect(address: str) -> Any:
         loader = AuthenticationTokenLoader.instance()
         loader.reset_cache()  # the token may have changed since an earlier call in this process
         headers = loader.get_token_for_http_header(ignore_auth_mode=True)
-        if not headers and url.hostname not in ("127.0.0.1", "::1", "localhost"):
+        is_local = url.hostname in ("127.0.0.1", "::1", "localhost")
+        if not headers and not is_local:
             raise ConfigError(
                 f"Submitting failed for {address}: connecting to another machine requires a token, and none is set. "
                 "Start the cluster with RAY_AUTH_MODE=token and put its token into ~/.ray/auth_token (docs/ray.md)."
             )
+        if url.scheme == "http" and not is_local:
+            message = f"The token is sent unencrypted to {address}. Use a tunnel or https to protect it."
+            warnings.warn(message, RobustWarning, stacklevel=2)
         for name in _CHATTY_LOGGERS:
             logging.getLogger(name).setLevel(logging.WARNING)
         with _without_overrides():

@@ -22,6 +22,7 @@ from robust201.sweep.protocol import make_protocol
 from robust201.tasks import Task
 from robust201.tasks.columns import PREDICTIONS, columns_of
 from robust201.tasks.parameters import Parameters
+from robust201.tasks.user_task import UserTask
 
 SLICE_SECONDS = 60.0
 """Time of a slice at one strength on the assumed worker, when a folder is made. A part attacks all its missing
@@ -30,6 +31,9 @@ strengths together, so with the paper's five to nine strengths it takes several 
 IMAGES_PER_STEP = 8
 """Images to whose multiples slices are cut where no bit depends on the batch: with several strengths, a batch of the
 compiled network."""
+
+USER_ATTACK_PASSES = 30.0
+"""Passes of a user's attack by which its slices are counted. Its own `passes`, which the protocol lacks, may change."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,14 +152,10 @@ class Plan:
             folder.save_tuple(key.columns)
 
 
-def choose_slices(config: SweepConfig, facts: Facts) -> SliceFormat:
+def choose_slices(config: SweepConfig) -> SliceFormat:
     """Choose how the units of a new results folder are sliced."""
-    space = config.make_space(facts.code)
-    is_free = space.is_batch_invariant and config.precision == "fp32" and config.execution.is_on_cpu()
-    return SliceFormat(
-        slice_gmacs=SLICE_SECONDS * config.execution.assumed_gmacs(),
-        images_per_step=IMAGES_PER_STEP if is_free else config.batch_size,
-    )
+    execution = config.execution
+    return SliceFormat(SLICE_SECONDS * execution.assumed_gmacs(), config.batch_size, execution.is_on_cpu())
 
 
 def make_plan(config: SweepConfig, facts: Facts, slices: SliceFormat) -> Plan:
@@ -195,8 +195,9 @@ def _plan_key(
     payload = make_protocol(config, dataset, task.key, facts)
     protocol = content_digest(payload)
     ids = [unit_id(config.space_name, network.architecture, network.weights.sha256, protocol) for network in networks]
-    macs = macs_per_pass * task.passes(parameters, n_classes) * n_images
-    step = config.batch_size if task.shares_random_numbers_in_batch(config.engine) else slices.images_per_step
+    passes = task.passes(parameters, n_classes)
+    passes_for_slices = USER_ATTACK_PASSES if isinstance(task, UserTask) else passes
+    step = _images_per_step(config, task, facts, slices)
     return PlannedKey(
         dataset=dataset,
         task=task,
@@ -208,9 +209,21 @@ def _plan_key(
         step=step,
         networks=networks,
         units=np.array(ids, "S32"),
-        n_slices=_count_slices(macs, n_images, step, slices) if task.is_divisible else np.ones(len(ids), np.int64),
-        macs=macs,
+        n_slices=(
+            _count_slices(macs_per_pass * passes_for_slices * n_images, n_images, step, slices)
+            if task.is_divisible
+            else np.ones(len(ids), np.int64)
+        ),
+        macs=macs_per_pass * passes * n_images,
     )
+
+
+def _images_per_step(config: SweepConfig, task: Task, facts: Facts, slices: SliceFormat) -> int:
+    """Return the number of images at whose multiples slices begin, so that no bit depends on the slices."""
+    if task.shares_random_numbers_in_batch(config.engine):
+        return config.batch_size  # which is in the protocol
+    is_invariant = config.make_space(facts.code).is_batch_invariant
+    return IMAGES_PER_STEP if is_invariant and config.precision == "fp32" and slices.is_cpu else slices.batch_size
 
 
 def _count_slices(macs: NDArray[np.float64], n_images: int, step: int, slices: SliceFormat) -> NDArray[np.int64]:

@@ -1,15 +1,11 @@
-"""Environment of Ray's processes: variables, interpreter and import path."""
+"""Environment of Ray's processes: variables and interpreter."""
 
-import importlib.machinery
 import secrets
 import shlex
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import robust201
-from robust201.core.errors import ConfigError
 from robust201.planning.config import ExecutionSection
 
 _LOCAL_HEAD_SECONDS = 30
@@ -55,21 +51,3 @@ def worker_environment(execution: ExecutionSection) -> dict[str, Any]:
 
 def _thread_variables(execution: ExecutionSection) -> dict[str, str]:
     return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(execution.threads))
-
-
-def check_import_path(folder: Path) -> None:
-    """Reject a working directory with another package named `robust201`.
-
-    Ray prepends the directory in which the driver was started to the import path of every worker.
-
-    Raises:
-        ConfigError: the directory contains another package named `robust201`.
-    """
-    spec = importlib.machinery.PathFinder.find_spec("robust201", [str(folder)])
-    if spec is None or spec.origin is None:  # a folder without __init__.py never takes precedence over a package
-        return
-    if Path(spec.origin).resolve() != Path(robust201.__file__).resolve():
-        raise ConfigError(
-            f"Starting workers failed for {folder}: Ray's workers would import another package named robust201 from "
-            f"there ({spec.origin}). Start from another folder, or compute in this process with --executor inline."
-        )

@@ -29,7 +29,7 @@ from robust201.core.files import open_file
 from robust201.core.memory import reduce_gc_frequency
 from robust201.core.records import Bundle, Receipt, UnitFailure
 from robust201.runtime.executors.base import BundleDone, BundleLost, Event, Executor, StartWorker, WorkSettings
-from robust201.runtime.executors.ray_environment import check_import_path, driver_environment
+from robust201.runtime.executors.ray_environment import driver_environment
 from robust201.runtime.executors.ray_folder import make_ray_folder, remove_unused_folders
 from robust201.runtime.work_log import WorkLog
 
@@ -80,7 +80,6 @@ class RayProcess:
     """
 
     def __init__(self, config: WorkSettings, start_worker: StartWorker) -> None:
-        check_import_path(Path.cwd())
         self._config = config
         self._start_worker = start_worker
         self._is_local = not config.execution.ray_address
