@@ -58,7 +58,7 @@ def test_run_with_unavailable_device_does_not_replace_the_plan(
     assert read_tree(tmp_path / "results") == previous_files
 
 
-def test_part_fails_if_the_check_runs_out_of_memory(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_that_runs_out_of_memory_is_repeated(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     raised_errors = []
     compute = InferenceNetwork._forward
 
@@ -71,5 +71,4 @@ def test_part_fails_if_the_check_runs_out_of_memory(make_sweep: MakeSweep, monke
     monkeypatch.setattr(InferenceNetwork, "_forward", fail_once)
     tally = run_sweep(make_sweep(architectures=[21], keys=KEYS), make_executor)
     assert raised_errors
-    # The check already uses the smallest batch, eight images, so it cannot be repeated with fewer, and the part fails.
-    assert [failure.kind for failure in tally.failures] == ["memory"]
+    assert not tally.failures

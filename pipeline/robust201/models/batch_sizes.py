@@ -139,9 +139,9 @@ class BatchSizes:
 
 
 def halve_all(*all_sizes: BatchSizes) -> int | None:
-    """Halve the batches of several forms of a network; return the new limit, or None if no batch can be halved."""
+    """Halve the batches of several forms of a network; return the largest new limit, or None if none can be halved."""
     halved = [sizes for sizes in {id(sizes): sizes for sizes in all_sizes}.values() if sizes.halve()]
-    return min((sizes.limit for sizes in halved if sizes.limit is not None), default=None)
+    return max((sizes.limit for sizes in halved if sizes.limit is not None), default=None)
 
 
 def split_into_sizes(n_samples: int, sizes: tuple[int, ...]) -> list[Batch]:
