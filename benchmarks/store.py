@@ -40,12 +40,12 @@ from numpy.typing import NDArray
 from benchmarks.synthetic import MEASUREMENTS, make_bank, sampling_memory
 from robust201.core.files import bundled, make_folder, sha256_of
 from robust201.core.records import EvaluationResult, Part, Unit
-from robust201.planning.config import SweepConfig
 from robust201.planning.estimates import estimate
-from robust201.planning.loading import load_config
 from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.planning.plan_file import load_plan, save_plan
 from robust201.shards import ShardStore
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.loading import load_config
 
 ROWS_PER_SHARD = 2_440
 """Rows per compacted shard. At 133 GB for 1,610,034 rows, a row has 82 kB and a shard 192 MiB."""

@@ -23,8 +23,8 @@ from xdist.scheduler import LoadFileScheduling
 # Networks in tests are so tiny that a second thread makes them slower. PyTorch reads the variable when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from robust201.planning.config import SweepConfig
-from robust201.planning.loading import parse_config
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.loading import parse_config
 from tests.support.download_server import change_download, cifar10c_server, server  # noqa: F401 - fixtures
 from tests.support.local_ray import ray_address  # noqa: F401 - fixtures
 from tests.support.object_stores import s3, s3_environment, s3_url  # noqa: F401 - fixtures

@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
 
 from robust201.core.strict_model import MAX_COUNT
-from robust201.planning.config import SweepConfig
-from robust201.planning.training_config import TrainingConfig
-from robust201.planning.user_tasks import UserTaskParameters
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.training_config import TrainingConfig
+from robust201.sweep.user_tasks import UserTaskParameters
 from robust201.tasks import TASKS, Task
 
 MODELS: dict[str, type[BaseModel]] = {"sweep": SweepConfig, "training": TrainingConfig}

@@ -45,10 +45,10 @@ from robust201.models.model import CompiledNetwork
 from robust201.models.network_check import CheckedImages, check_compiled
 from robust201.models.user_module import as_classifier
 from robust201.monitoring.evaluation_progress import EvaluationProgress, ProgressOption, shown_progress
-from robust201.planning.config import parse_custom_task
-from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
 from robust201.statistics.intervals import accuracy_intervals, is_at_chance
+from robust201.sweep.config import parse_custom_task
+from robust201.sweep.field_errors import describe_problem
 from robust201.tasks import (
     CORRUPTIONS,
     FEW_CLASSES,

@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from robust201.export.side_files import sweep_yaml_text
-from robust201.planning.config import CheckpointsSection, CorruptionsSection, SweepConfig
-from robust201.planning.loading import parse_config
 from robust201.planning.plan import assumed_facts
 from robust201.planning.plan import make_plan as make_plan_from_config
 from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.sweep.config import CheckpointsSection, CorruptionsSection, SweepConfig
+from robust201.sweep.loading import parse_config
 from robust201.tasks import TASKS
 from tests.conftest import read_tree
 from tests.support.fabricated import export, make_plan, make_unit, make_values

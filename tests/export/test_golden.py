@@ -17,11 +17,11 @@ from robust201.core.files import bundled, sha256_of
 from robust201.export import export_dataset
 from robust201.export.outcome_files import evaluated_images
 from robust201.export.verify import check_export
-from robust201.planning.loading import load_config
 from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.planning.plan_file import load_plan
 from robust201.reader.dataset import RobustnessDataset
 from robust201.shards import ShardStore
+from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY, RunCommand
 from tests.golden.compare_demo import RECORDED_VERSION
 

@@ -15,7 +15,7 @@ from PIL import __version__ as pillow_version
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning
 from robust201.images import Resize, load_images, select
 from robust201.images.specs import custom_dataset
-from robust201.planning.loading import load_config
+from robust201.sweep.loading import load_config
 from tests.conftest import RunCommand, WriteSweep
 
 

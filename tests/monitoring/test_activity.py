@@ -14,7 +14,6 @@ from robust201.cli.console_status import format_status_line
 from robust201.core.host import HostId
 from robust201.core.records import Unit
 from robust201.monitoring.status import StatusReader, SweepStatus
-from robust201.planning.filters import Filters
 from robust201.planning.plan import Plan
 from robust201.planning.plan_file import load_plan
 from robust201.runtime.executors import make_executor
@@ -23,6 +22,7 @@ from robust201.runtime.lease import LEASE_NAME, Holder
 from robust201.runtime.progress import PROGRESS_FILE, RunProgress, read_progress
 from robust201.runtime.sweep import run_sweep
 from robust201.shards import ShardStore
+from robust201.sweep.filters import Filters
 from tests.conftest import MakeSweep
 from tests.monitoring.test_watch import RUNNING
 

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from robust201.planning.loading import load_config, load_training
+from robust201.sweep.loading import load_config, load_training
 from tests.conftest import REPOSITORY
 
 PAPERS = REPOSITORY / "jobs/papers"

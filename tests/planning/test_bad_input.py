@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from robust201.core.errors import ArchitectureError, ConfigError
-from robust201.planning.loading import parse_config
+from robust201.sweep.loading import parse_config
 from robust201.weights.store import CheckpointStore
 from tests.conftest import MakeFields, RunCommand, WriteSweep, read_tree
 

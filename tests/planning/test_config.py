@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from robust201.planning.loading import load_config, parse_config
 from robust201.planning.plan import assumed_facts, make_plan
 from robust201.spaces.nasbench201.space import NasBench201
+from robust201.sweep.loading import load_config, parse_config
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS
 
 REPOSITORY = Path(__file__).resolve().parents[2]

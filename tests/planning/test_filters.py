@@ -3,10 +3,10 @@
 import pytest
 
 from robust201.core.errors import ConfigError
-from robust201.planning.config import SweepConfig
-from robust201.planning.filters import EVERYTHING, Filters
-from robust201.planning.loading import load_config
 from robust201.planning.plan import assumed_facts, make_plan
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.filters import EVERYTHING, Filters
+from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from robust201.planning.filters import Filters
-from robust201.planning.loading import load_config
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, run_sweep
 from robust201.shards import ShardStore
+from robust201.sweep.filters import Filters
+from robust201.sweep.loading import load_config
 from robust201.weights.importing import import_weights
 from robust201.weights.store import CheckpointStore
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from robust201.core.strict_model import MAX_COUNT
-from robust201.planning.config import SweepConfig
-from robust201.planning.training_config import TrainingConfig
-from robust201.planning.user_tasks import UserTaskParameters
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.training_config import TrainingConfig
+from robust201.sweep.user_tasks import UserTaskParameters
 from robust201.tasks import TASKS
 from robust201.tasks.parameters import MAX_STRENGTHS, STRENGTH_FIELDS
 

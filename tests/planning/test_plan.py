@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from robust201.core.input_facts import DatasetFacts, InputFacts
 from robust201.core.records import Bundle, Part, Weights
 from robust201.planning.bundles import make_bundles
-from robust201.planning.config import SweepConfig
 from robust201.planning.identity import describe_difference
-from robust201.planning.input_facts import DatasetFacts, InputFacts
-from robust201.planning.loading import parse_config
 from robust201.planning.plan import Plan, assumed_facts, make_plan
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.loading import parse_config
 from robust201.tasks import ENGINES
 
 CORRUPTIONS = {"brightness": {"source": "generated", "sha256": "b"}, "fog": {"source": "generated", "sha256": "f"}}

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from robust201.core.errors import InputError
-from robust201.planning.loading import parse_config
 from robust201.planning.plan_file import load_any_sweep
 from robust201.runtime.sweep import prepare_sweep
+from robust201.sweep.loading import parse_config
 from tests.conftest import THREE_KEYS, MakeFields, WriteSweep
 
 

@@ -16,8 +16,6 @@ from robust201.core.errors import ConfigError
 from robust201.core.records import Bundle, Part, Receipt
 from robust201.export import export_dataset
 from robust201.monitoring.status import SweepStatus, read_status
-from robust201.planning.config import SweepConfig
-from robust201.planning.loading import parse_config
 from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.planning.plan_file import load_plan
 from robust201.planning.shares import Share, all_bundles, missing_bundles
@@ -30,6 +28,8 @@ from robust201.runtime.scheduler import RunTally
 from robust201.runtime.share_run import DRAIN_VARIABLE, read_drain_seconds, run_share
 from robust201.runtime.sweep import RunPreview, prepare_sweep, run_sweep
 from robust201.shards import ShardStore
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.loading import parse_config
 from tests.conftest import REPOSITORY, TINY_KEYS, MakeSweep, RunCommand, WriteSweep, read_tree
 
 KEYS = {key: TINY_KEYS[key] for key in ("clean", "fgsm", "brightness")}

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust201.planning.sweep_warnings import find_sweep_warnings
+from robust201.sweep.sweep_warnings import find_sweep_warnings
 from robust201.tasks import TASKS
 from tests.conftest import MakeFields, RunCommand, WriteSweep
 

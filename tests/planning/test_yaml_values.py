@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError
-from robust201.planning.loading import load_config, load_training
-from robust201.planning.sweep_yaml import dump_fields, read_fields
+from robust201.sweep.loading import load_config, load_training
+from robust201.sweep.sweep_yaml import dump_fields, read_fields
 
 SWEEP = "name: x\nresults: r\ndatasets: {{digits: {{}}}}\ncheckpoints: {{path: x}}\n{}\n"
 RECIPE = "{{epochs: 1, batch_size: 8, learning_rate: .1, weight_decay: 0, schedule: {{cosine: {{}}}}}}"

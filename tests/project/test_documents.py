@@ -13,9 +13,9 @@ import typer
 import yaml
 
 from robust201.cli.app import app
-from robust201.planning.loading import parse_config
 from robust201.planning.plan import assumed_facts, make_plan
 from robust201.spaces.nasbench201.cells import evaluated_indices
+from robust201.sweep.loading import parse_config
 from tests.cli.test_cli import COMMAND_GROUPS, COMMANDS
 from tests.conftest import REPOSITORY, RunCommand
 from tests.support.fabricated import export

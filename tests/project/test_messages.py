@@ -13,10 +13,10 @@ from robust201.core import errors
 from robust201.core.errors import RobustError, did_you_mean
 from robust201.figures.table import FIGURES
 from robust201.images import DATASETS, FORMS
-from robust201.planning.config import SweepConfig
 from robust201.search.methods import METHODS
 from robust201.spaces import SPACES
 from robust201.spaces.zoo.space import NETWORKS
+from robust201.sweep.config import SweepConfig
 from robust201.tasks import TASKS
 from robust201.tasks.columns import MEASUREMENTS
 from robust201.training.recipes import AUGMENTATIONS, Recipe

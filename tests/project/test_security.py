@@ -9,10 +9,10 @@ from pathlib import Path
 import yaml
 
 import robust201
-from robust201.planning.loading import load_config
-from robust201.planning.sweep_yaml import _StrictLoader
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import run_sweep
+from robust201.sweep.loading import load_config
+from robust201.sweep.sweep_yaml import _StrictLoader
 from tests.conftest import MakeSweep, WriteSweep
 
 PACKAGE = Path(robust201.__file__).parent

@@ -10,8 +10,8 @@ from docs._site.commands import describe_commands
 from docs._site.fields import MODELS, describe_keys, describe_models, field_meanings, nested_models
 from docs._site.pages import CONTENTS, SHORT_TITLES, link_pages, prepare_page, rewrite_links
 from robust201.cli.help_texts import PANELS
-from robust201.planning.config import SweepConfig
-from robust201.planning.user_tasks import UserTaskParameters
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.user_tasks import UserTaskParameters
 from robust201.tasks import TASKS
 from tests.conftest import REPOSITORY
 from tests.project.test_documents import DOCS

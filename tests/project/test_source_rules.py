@@ -65,7 +65,7 @@ DEVICE_ATTRIBUTES = re.compile(
 )
 FILES_WITH_DEVICE_NAMES = {
     "models/device.py": "the device",
-    "planning/config.py": "the setting `execution.device`",
+    "sweep/config.py": "the setting `execution.device`",
     "planning/training_plan.py": "the devices of training runs, on which the weights depend",
 }
 
@@ -148,7 +148,7 @@ ALLOWED_CALLS: dict[str, set[str]] = {
     "runtime/lease.py": {"os.open"},
     "runtime/work_log.py": {"os.open"},
     # A sweep YAML may be a pipe, such as <(…) in a shell; it is only read up to a limit.
-    "planning/sweep_yaml.py": {"path.open"},
+    "sweep/sweep_yaml.py": {"path.open"},
 }
 """Exceptions: calls that open a file, by module."""
 

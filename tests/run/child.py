@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 from robust201.core.errors import RobustError
-from robust201.planning.filters import Filters
-from robust201.planning.loading import load_config
 from robust201.run.driver import run_ray
+from robust201.sweep.filters import Filters
+from robust201.sweep.loading import load_config
 
 
 def say(line: str) -> None:

@@ -11,13 +11,13 @@ import pytest
 
 from robust201.core.errors import ConfigError, InputError, LeaseHeldError, ShardDamagedError
 from robust201.dataset.published import write_published
-from robust201.planning.filters import Filters
 from robust201.run import worker
 from robust201.run.events import read_events
 from robust201.run.inline import run_inline
 from robust201.run.lock import LOCK_FILE, STALE_SECONDS, hold_lock
 from robust201.store.folder import ResultsFolder, SliceFormat
-from robust201.sweep.inputs import load_plan
+from robust201.sweep.facts import load_plan
+from robust201.sweep.filters import Filters
 from robust201.sweep.parts import compare
 from robust201.sweep.plan import make_plan
 

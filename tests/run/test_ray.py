@@ -12,10 +12,10 @@ import psutil
 import pytest
 import yaml
 
-from robust201.planning.loading import load_config
 from robust201.run.events import read_events
 from robust201.run.guard import session_processes
 from robust201.run.inline import run_inline
+from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY
 from tests.run.test_inline import export, open_results
 

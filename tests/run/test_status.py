@@ -10,12 +10,12 @@ import pytest
 from robust201.core.records import EvaluationResult, Part
 from robust201.dataset.rows import read_shard
 from robust201.dataset.verify import verify
-from robust201.planning.filters import Filters
 from robust201.run import worker
 from robust201.run.inline import run_inline
 from robust201.run.status import SILENT_SECONDS, read_status
 from robust201.store.names import content_hash, shard_name
 from robust201.store.shards import encode
+from robust201.sweep.filters import Filters
 from tests.run.test_inline import KilledError, kill_after, open_results
 
 KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "brightness": {"severities": [1, 5]}}

@@ -11,7 +11,7 @@ from PIL import Image, features
 from PIL import __version__ as pillow_version
 
 from robust201 import RobustnessDataset
-from robust201.planning.loading import load_config
+from robust201.sweep.loading import load_config
 from tests.conftest import RunCommand, WriteSweep
 
 N_CLASSES, N_IMAGES = 300, 24

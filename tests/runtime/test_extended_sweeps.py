@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from robust201.planning.config import SweepConfig
 from robust201.planning.plan_file import load_plan
 from robust201.reader.dataset import RobustnessDataset
 from robust201.runtime.executors import make_executor
@@ -18,6 +17,7 @@ from robust201.runtime.sweep import RunPreview, run_sweep
 from robust201.shards import ShardStore
 from robust201.spaces.nasbench201 import cells
 from robust201.spaces.nasbench201.network import build_network
+from robust201.sweep.config import SweepConfig
 from robust201.tasks import TASKS
 from robust201.weights.store import CheckpointStore
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, add_network

@@ -8,13 +8,13 @@ import pytest
 
 from robust201.core.errors import InputError
 from robust201.monitoring.status import read_status
-from robust201.planning.filters import Filters
 from robust201.planning.plan_file import load_plan
 from robust201.planning.shares import Share
 from robust201.runtime.executors import make_executor
 from robust201.runtime.share_run import run_share
 from robust201.runtime.sweep import prepare_sweep, run_sweep
 from robust201.shards import ShardStore
+from robust201.sweep.filters import Filters
 from robust201.tasks.corruptions import folder as corruption_folder
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree
 

@@ -16,13 +16,13 @@ from robust201.models.classifier import Classifier
 from robust201.models.device import GraphCapture, configure_torch, device_memory
 from robust201.models.gpu_memory import fit_memory
 from robust201.models.graphed_model import GraphedModel
-from robust201.planning.config import SweepConfig
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, run_sweep
 from robust201.shards import ShardStore
 from robust201.spaces.nasbench201.cells import format_spec, specs
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
+from robust201.sweep.config import SweepConfig
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.batching import BatchedModel, Batching
 from robust201.tasks.attack_kit.context import Request

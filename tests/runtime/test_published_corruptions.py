@@ -10,13 +10,13 @@ from robust201.core.errors import DatasetError
 from robust201.core.records import ImageSet
 from robust201.images.corrupted import CorruptedStore
 from robust201.monitoring.status import read_status
-from robust201.planning import inputs as inputs_module
-from robust201.planning.config import SweepConfig
-from robust201.planning.filters import Filters
 from robust201.planning.plan_file import load_plan
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import run_sweep
 from robust201.shards import ShardStore
+from robust201.sweep import inputs as inputs_module
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.filters import Filters
 from tests.conftest import MakeSweep
 
 Requests = list[tuple[str, tuple[str, ...]]]

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from robust201.planning.config import ExecutionSection
 from robust201.runtime.executors.ray_environment import driver_environment, worker_environment
+from robust201.sweep.config import ExecutionSection
 
 CLUSTER_EXECUTION = ExecutionSection(ray_address="auto", threads=3)
 

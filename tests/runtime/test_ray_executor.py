@@ -10,10 +10,10 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryErr
 
 from robust201.core.errors import ConfigError, StorageFullError
 from robust201.core.records import Bundle, Receipt
-from robust201.planning.config import ExecutionSection
 from robust201.runtime.executors import ray as executor_module
 from robust201.runtime.executors.base import LOOKAHEAD_BUNDLES, BundleLost, WorkerLost
 from robust201.runtime.executors.ray import RayExecutor, _WorkerActor, disable_unused_ray_services
+from robust201.sweep.config import ExecutionSection
 
 BUNDLES = [Bundle(0, "digits", ()), Bundle(21, "digits", ())]
 

@@ -16,12 +16,12 @@ import pytest
 
 from robust201.core.errors import RayLostError
 from robust201.core.records import Bundle
-from robust201.planning.config import ExecutionSection
 from robust201.runtime.executors import ray_process
 from robust201.runtime.executors.base import BundleDone, Event
 from robust201.runtime.executors.ray_environment import driver_environment
 from robust201.runtime.executors.ray_folder import find_unused_folders, make_ray_folder, remove_unused_folders
 from robust201.runtime.executors.ray_process import RayProcess
+from robust201.sweep.config import ExecutionSection
 from tests.conftest import REPOSITORY, MakeSweep
 from tests.faults.processes import wait_until
 
@@ -111,7 +111,7 @@ def test_ray_dying_after_first_result_is_not_restarted(start: StartExecutor, tmp
 _DRIVER = """
 import sys
 from pathlib import Path
-from robust201.planning.loading import load_config
+from robust201.sweep.loading import load_config
 from robust201.runtime.executors import ray_process
 ray_process.CHILD_MODULE = "tests.runtime.simulated_ray_child"
 executor = ray_process.RayProcess(load_config(Path(sys.argv[1])), print)

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import save_file
 
 from robust201.core.errors import CheckpointError, ConfigError
-from robust201.planning.config import ExecutionSection
 from robust201.runtime.executors import check_device
 from robust201.spaces.nasbench201.space import NasBench201
+from robust201.sweep.config import ExecutionSection
 from robust201.weights.loading import check_shapes
 from tests.conftest import RunCommand, WriteSweep
 

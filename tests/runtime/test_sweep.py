@@ -13,7 +13,6 @@ from robust201.core.records import Bundle, Part
 from robust201.export import export_dataset
 from robust201.monitoring.status import read_status
 from robust201.planning.bundles import MIN_SECONDS
-from robust201.planning.config import SweepConfig
 from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.runtime import sweep as sweep_module
 from robust201.runtime.executors import make_executor
@@ -22,6 +21,7 @@ from robust201.runtime.lease import Lease
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.sweep import RunPreview, load_plan, run_sweep
 from robust201.shards import ShardStore
+from robust201.sweep.config import SweepConfig
 from robust201.tasks import ENGINES
 from tests.conftest import TINY_KEYS, MakeSweep, read_tree
 

@@ -14,13 +14,13 @@ import yaml
 
 from robust201.core.errors import CheckpointError
 from robust201.core.records import Receipt
-from robust201.planning.training_config import TrainingConfig
 from robust201.planning.training_plan import TrainingWork
 from robust201.runtime.executors.base import BundleLost, Event
 from robust201.runtime.executors.inline import InlineExecutor
 from robust201.runtime.progress import RunProgress, read_progress
 from robust201.runtime.training_run import ALL_TRAININGS, TrainingSelection, preview_trainings, run_trainings
 from robust201.runtime.training_worker import TrainingWorker
+from robust201.sweep.training_config import TrainingConfig
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand
 from tests.support.tiny_trainings import (

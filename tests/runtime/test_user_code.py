@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from robust201.planning.loading import load_config
 from robust201.reader.dataset import RobustnessDataset
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, run_sweep
 from robust201.shards import ShardStore
+from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY, FinishedCommand, RunCommand, WriteSweep
 from tests.runtime.test_extended_sweeps import read_columns
 from tests.support.tiny_trainings import training_fields

@@ -9,13 +9,13 @@ from robust201.export import export_dataset
 from robust201.models import gpu_memory
 from robust201.models.classifier import Classifier
 from robust201.models.device import is_out_of_memory
-from robust201.planning.config import SweepConfig
 from robust201.planning.plan_file import load_plan
-from robust201.runtime import networks
+from robust201.run import networks
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import run_sweep
 from robust201.shards import ShardStore
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, network
+from robust201.sweep.config import SweepConfig
 from tests.conftest import THREE_KEYS, TINY_KEYS, MakeSweep, read_tree
 
 N_IMAGES = 10

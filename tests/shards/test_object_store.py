@@ -11,12 +11,12 @@ import s3fs
 
 from robust201.core.errors import ConfigError, StorageError
 from robust201.export import export_dataset
-from robust201.planning.loading import parse_config
 from robust201.planning.plan_file import load_plan
 from robust201.shards import ShardStore, index, merge_folders
 from robust201.shards.backends import LocalBackend, is_compacted
 from robust201.shards.folder import ResultsFolder
 from robust201.shards.object_store import PUT_STEPS
+from robust201.sweep.loading import parse_config
 from tests.conftest import read_tree
 from tests.support.object_stores import BUCKET, filesystem_of
 from tests.support.shard_support import (

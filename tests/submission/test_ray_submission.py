@@ -12,9 +12,9 @@ import yaml
 from ray._raylet import AuthenticationTokenLoader, Config
 
 from robust201.core.errors import ConfigError, RobustWarning
-from robust201.planning.loading import load_training
 from robust201.planning.plan_file import load_any_sweep
 from robust201.submission import ray_jobs
+from robust201.sweep.loading import load_training
 from tests.conftest import WriteSweep
 from tests.support.tiny_trainings import training_fields
 

@@ -11,9 +11,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust201.planning.config import SweepConfig
 from robust201.runtime.share_run import DRAIN_VARIABLE
 from robust201.submission.sbatch_file import ArrayOptions, parse_time_limit, render, task_resources
+from robust201.sweep.config import SweepConfig
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree
 from tests.support.slurm_support import parse_command, parse_directives
 from tests.support.tiny_trainings import training_fields

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from robust201.planning.loading import parse_training
-from robust201.planning.training_config import TrainingConfig
+from robust201.sweep.loading import parse_training
+from robust201.sweep.training_config import TrainingConfig
 from tests.training.support import ONE_CONVOLUTION, make_images
 
 RECIPE: dict[str, Any] = {

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from robust201.core.records import Weights
-from robust201.planning.loading import parse_config
 from robust201.store.folder import SliceFormat
 from robust201.store.names import ShardName, parse_names, tuple_digest
 from robust201.sweep.explain import NEW, NEW_COLUMNS, NEW_STRENGTHS, NEW_WEIGHTS, explain
-from robust201.sweep.inputs import DatasetFacts, Facts, ImageFacts, Network
+from robust201.sweep.facts import DatasetFacts, Facts, ImageFacts, Network
+from robust201.sweep.loading import parse_config
 from robust201.sweep.parts import compare
 from robust201.sweep.plan import make_plan
 

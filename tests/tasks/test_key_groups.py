@@ -7,8 +7,8 @@ import pytest
 
 from robust201.api import evaluate
 from robust201.core.errors import ConfigError
-from robust201.planning.loading import load_config
 from robust201.reader.dataset import RobustnessDataset
+from robust201.sweep.loading import load_config
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS, expand_keys, find_task, suggest_key
 from tests.conftest import RunCommand, WriteSweep
 from tests.support.fabricated import export, make_plan

@@ -8,7 +8,7 @@ import yaml
 from pydantic import ValidationError
 
 from robust201.core.errors import ConfigError
-from robust201.planning.loading import load_training
+from robust201.sweep.loading import load_training
 from robust201.training.identity import hash_training
 from robust201.training.recipes import AUGMENTATIONS, Recipe
 from tests.conftest import REPOSITORY

@@ -13,12 +13,12 @@ from torch import nn
 from robust201.api import load_model
 from robust201.core.errors import CheckpointError, RobustWarning
 from robust201.core.user_code import hash_file
-from robust201.planning.loading import parse_config
-from robust201.planning.sweep_record import portable_fields
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.zoo import resnet
 from robust201.spaces.zoo.space import NETWORKS, ZooNetwork
 from robust201.submission.ray_jobs import _find_paths
+from robust201.sweep.loading import parse_config
+from robust201.sweep.sweep_record import portable_fields
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
 from tests.runtime.test_extended_sweeps import write_parquet

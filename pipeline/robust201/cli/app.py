@@ -94,7 +94,7 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Estimate the size, disk space and hours of a sweep or training YAML."""
-    from robust201.planning.loading import is_training_yaml
+    from robust201.sweep.loading import is_training_yaml
 
     if is_training_yaml(sweep):
         reject_options(
@@ -109,7 +109,7 @@ def plan(
     from robust201.core.user_code import hash_files
     from robust201.planning.estimates import estimate
     from robust201.planning.plan import assumed_facts, make_plan
-    from robust201.planning.sweep_warnings import find_sweep_warnings, find_uncounted_images
+    from robust201.sweep.sweep_warnings import find_sweep_warnings, find_uncounted_images
 
     config = load_sweep(sweep)
     hash_files(config.code_files())  # reports a missing Python file, which otherwise only `run` would notice
@@ -120,7 +120,7 @@ def plan(
 
         prepare_sweep(config, filters=filters, say=console.say)
     elif check:
-        from robust201.planning.inputs import Inputs
+        from robust201.sweep.inputs import Inputs
 
         Inputs(config, console.say, keys=filters.keys, datasets=filters.datasets).check()
     facts = assumed_facts(config)
@@ -168,7 +168,7 @@ def run(
 
     Ctrl-C finishes the work in progress; a second Ctrl-C stops immediately. Run the command again to resume.
     """
-    from robust201.planning.loading import is_training_yaml
+    from robust201.sweep.loading import is_training_yaml
 
     if is_training_yaml(sweep):
         reject_options("training YAML", architectures=architectures, datasets=datasets, keys=keys, share=share)
@@ -183,13 +183,13 @@ def run(
         )
         raise typer.Exit(code)
     reject_options("sweep", recipes=recipes)
-    from robust201.planning.filters import EVERYTHING
     from robust201.planning.shares import Share
+    from robust201.run.user_code import announce_code, load_code
     from robust201.runtime.executors import check_device, make_executor
     from robust201.runtime.share_run import run_share
     from robust201.runtime.sweep import run_sweep
-    from robust201.runtime.user_code import announce_code, load_code
     from robust201.submission.slurm import ArrayTask
+    from robust201.sweep.filters import EVERYTHING
 
     config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers})
     filters = make_filters(config, architectures, datasets, keys)

@@ -35,12 +35,12 @@ def demo(
     from robust201.export import export_dataset
     from robust201.figures.plots import save_plots
     from robust201.figures.report import write_report
-    from robust201.planning.loading import load_config
     from robust201.planning.plan_file import load_plan
     from robust201.reader.dataset import RobustnessDataset
     from robust201.runtime.executors import make_executor
     from robust201.runtime.sweep import run_sweep
     from robust201.shards import ShardStore
+    from robust201.sweep.loading import load_config
 
     display = console.RunDisplay()
     config = load_config(bundled(DEMO_SWEEP), results=str(out / "results"))

@@ -65,7 +65,7 @@ def status(
             "Remove one of them; scripts can poll `robust201 status --json`."
         )
     from robust201.monitoring.training_status import find_training_folder
-    from robust201.planning.loading import is_training_yaml
+    from robust201.sweep.loading import is_training_yaml
 
     if is_training_yaml(path) or find_training_folder(path):
         raise typer.Exit(_show_trainings(path, watch=watch, as_json=as_json))
@@ -93,7 +93,7 @@ def status(
 def _show_trainings(path: Path, *, watch: bool, as_json: bool) -> int:
     """Show the status of the training runs of a YAML or checkpoint store; return the exit code."""
     from robust201.monitoring.training_status import TrainingStatus, find_training_folder, read_training_status
-    from robust201.planning.loading import load_training
+    from robust201.sweep.loading import load_training
 
     config = load_training(path) if path.is_file() else None
     store = path if config is None else config.store

@@ -11,10 +11,10 @@ from robust201.cli import console
 from robust201.core.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from robust201.planning.config import SweepConfig
-    from robust201.planning.filters import Filters
-    from robust201.planning.training_config import TrainingConfig
     from robust201.runtime.training_run import TrainingSelection
+    from robust201.sweep.config import SweepConfig
+    from robust201.sweep.filters import Filters
+    from robust201.sweep.training_config import TrainingConfig
 
 Sweep = Annotated[
     Path,
@@ -90,10 +90,10 @@ def split_names(text: str | None) -> tuple[str, ...] | None:
 def load_sweep(path: Path, /, **overrides: Any) -> SweepConfig:
     """Load the sweep of a YAML or results folder, and print warnings about it.
 
-    `overrides` are passed to `planning.loading.load_config`.
+    `overrides` are passed to `sweep.loading.load_config`.
     """
     from robust201.planning.plan_file import load_any_sweep
-    from robust201.planning.sweep_warnings import find_sweep_warnings
+    from robust201.sweep.sweep_warnings import find_sweep_warnings
 
     config = load_any_sweep(path, **overrides)
     for warning in find_sweep_warnings(config):
@@ -103,14 +103,14 @@ def load_sweep(path: Path, /, **overrides: Any) -> SweepConfig:
 
 def results_of(path: Path) -> Path:
     """Return the results folder that a sweep YAML names; a path that is not a file is itself a results folder."""
-    from robust201.planning.loading import load_config
+    from robust201.sweep.loading import load_config
 
     return load_config(path).results if path.is_file() else path
 
 
 def make_filters(config: SweepConfig, architectures: str | None, datasets: str | None, keys: str | None) -> Filters:
     """Parse the options that select a subset of a sweep."""
-    from robust201.planning.filters import Filters
+    from robust201.sweep.filters import Filters
 
     key_names = split_names(keys)
     return Filters(

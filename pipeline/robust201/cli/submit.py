@@ -169,9 +169,9 @@ def _show_submission(submission: "Submission", noun: str, path: str) -> None:
 
 def _read_job(path: Path, allow_code: bool) -> "Job":
     """Load a sweep or training YAML, and check consent to execute its Python files."""
-    from robust201.planning.loading import is_training_yaml, load_training
-    from robust201.runtime.user_code import announce_code
+    from robust201.run.user_code import announce_code
     from robust201.submission.slurm import Job
+    from robust201.sweep.loading import is_training_yaml, load_training
 
     config = load_training(path) if is_training_yaml(path) else load_sweep(path)
     announce_code(config, allowed=allow_code, say=console.say)

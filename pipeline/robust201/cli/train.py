@@ -12,8 +12,8 @@ from robust201.cli.monitoring import print_json
 from robust201.cli.options import AllowCode, select_trainings
 
 if TYPE_CHECKING:
-    from robust201.planning.training_config import Training
     from robust201.planning.training_plan import TrainingPlan
+    from robust201.sweep.training_config import Training
     from robust201.weights.manifest import CheckpointRecord
 
 
@@ -29,14 +29,14 @@ def run_training_runs(
 ) -> int:
     """Train the missing snapshots of a training YAML; return the exit code. Parameters are the options of `run`."""
     from robust201.core.user_code import hash_files
-    from robust201.planning.loading import load_training
-    from robust201.planning.sweep_warnings import find_default_normalisations
     from robust201.planning.training_plan import saved_states
+    from robust201.run.user_code import announce_code, load_code
     from robust201.runtime.executors import check_device
     from robust201.runtime.share_run import for_single_machine
     from robust201.runtime.training_run import run_trainings
-    from robust201.runtime.user_code import announce_code, load_code
     from robust201.submission.slurm import ArrayTask
+    from robust201.sweep.loading import load_training
+    from robust201.sweep.sweep_warnings import find_default_normalisations
 
     execution = {"executor": executor, "workers": workers}
     config = load_training(path, store=out, execution=execution)
@@ -97,7 +97,7 @@ def _describe_accuracies(store: Path, space: str, trainings: Sequence[Training])
 
 
 def _training_of(record: CheckpointRecord) -> Training:
-    from robust201.planning.training_config import Training
+    from robust201.sweep.training_config import Training
 
     return Training(record.index, record.dataset, record.recipe, record.seed)
 
@@ -105,10 +105,10 @@ def _training_of(record: CheckpointRecord) -> Training:
 def plan_training_runs(path: Path, *, check: bool, as_json: bool) -> None:
     """Print the numbers of training runs and snapshots and the estimated hours; `check` also reads the inputs."""
     from robust201.core.user_code import hash_files
-    from robust201.planning.loading import load_training
-    from robust201.planning.sweep_warnings import find_default_normalisations
     from robust201.planning.training_plan import estimate_trainings
     from robust201.runtime.training_run import ALL_TRAININGS, preview_trainings
+    from robust201.sweep.loading import load_training
+    from robust201.sweep.sweep_warnings import find_default_normalisations
 
     config = load_training(path)
     for warning in find_default_normalisations(config):

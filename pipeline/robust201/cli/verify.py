@@ -125,10 +125,10 @@ def _compare_results(first: Path, second: Path, tolerance: float, *, as_json: bo
 
 def _compare_engines(sweep: Path, networks: int, images: int, allow_code: AllowCode, *, as_json: bool) -> int:
     """Attack a random sample of a sweep with both engines (see `runtime.audit`); return the exit code."""
+    from robust201.run.user_code import announce_code
     from robust201.runtime.audit import audit_sweep, sample_sweep
     from robust201.runtime.executors import check_device, make_executor
     from robust201.runtime.sweep import run_sweep
-    from robust201.runtime.user_code import announce_code
 
     config = load_sweep(sweep)
     check_device(config)

@@ -13,7 +13,7 @@ from robust201.store.folder import ResultsFolder
 from robust201.store.names import ShardName, shard_name, tuple_digest
 from robust201.store.shards import Shard
 from robust201.sweep.explain import explain
-from robust201.sweep.inputs import load_plan
+from robust201.sweep.facts import load_plan
 from robust201.sweep.parts import compare
 from robust201.sweep.plan import Plan, make_plan
 from robust201.tasks.measurements import check_values

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from robust201.core.errors import DatasetError
 from robust201.core.records import ImageSet
 from robust201.export.published_layout import CATEGORICAL
-from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan
+from robust201.sweep.inputs import Inputs
 
 OutcomeEncoding = Literal["bits", "classes"]
 """``bits`` writes one bit per image (1 if it was classified correctly) instead of predicted classes.

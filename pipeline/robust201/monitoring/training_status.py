@@ -7,9 +7,9 @@ from typing import Any
 from robust201.core.host import HostId
 from robust201.monitoring.activity import find_driver
 from robust201.monitoring.status import read_failures
-from robust201.planning.training_config import Training, TrainingConfig
 from robust201.runtime.heartbeat import LastBeat, read_heartbeats, read_server_or_local_time
 from robust201.runtime.progress import PROGRESS_FILE, WORKING_STATES, read_progress
+from robust201.sweep.training_config import Training, TrainingConfig
 from robust201.weights.store import CheckpointStore
 
 

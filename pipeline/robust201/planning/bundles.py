@@ -16,8 +16,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from robust201.core.records import ArchitectureId, Bundle, Part
-from robust201.planning.config import GPU_GMACS
 from robust201.planning.plan import Plan
+from robust201.sweep.config import GPU_GMACS
 
 SLICE_SECONDS = 300.0
 """Maximum estimated time of a part. Longer parts are cut, because a worker that dies loses its unfinished part."""

@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from robust201.core.input_facts import DatasetFacts, InputFacts
 from robust201.core.records import EvaluationProtocol
-from robust201.planning.config import SweepConfig
-from robust201.planning.input_facts import DatasetFacts, InputFacts
+from robust201.sweep.config import SweepConfig
 
 
 def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: InputFacts) -> dict[str, Any]:

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
+from robust201.core.input_facts import DatasetFacts, ImageFacts, InputFacts
 from robust201.core.records import ArchitectureId, EvaluationProtocol, ImageSelection, Part, Unit, Weights, unit_id
 from robust201.images import load_images
 from robust201.images.specs import UNKNOWN_COUNT
-from robust201.planning.config import SweepConfig
 from robust201.planning.identity import is_complete, protocol_payload
-from robust201.planning.input_facts import DatasetFacts, ImageFacts, InputFacts
-from robust201.planning.sweep_record import portable_fields
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.sweep_record import portable_fields
 from robust201.tasks import Task
 from robust201.tasks.parameters import Parameters
 

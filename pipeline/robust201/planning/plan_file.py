@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from robust201.core.errors import FormatVersionError, InputError, describe_read_error
 from robust201.core.files import load_json, write_text
+from robust201.core.input_facts import InputFacts
 from robust201.core.records import content_digest
-from robust201.planning.config import SweepConfig
 from robust201.planning.identity import is_complete
-from robust201.planning.input_facts import InputFacts
-from robust201.planning.loading import load_config, override_config, parse_config
 from robust201.planning.plan import Plan, make_plan
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.loading import load_config, override_config, parse_config
 
 if TYPE_CHECKING:
     from robust201.shards import ShardStore
@@ -58,7 +58,7 @@ def load_facts(results: Path) -> InputFacts | None:
 
 
 def load_any_sweep(path: Path, /, **overrides: Any) -> SweepConfig:
-    """Read a sweep from a YAML, or from the plan of a results folder (see `planning.loading.load_config`)."""
+    """Read a sweep from a YAML, or from the plan of a results folder (see `sweep.loading.load_config`)."""
     if not path.is_dir():
         return load_config(path, **overrides)
     with _convert_read_errors(path):

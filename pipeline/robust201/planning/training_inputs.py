@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.records import ImageSet, Split
 from robust201.images import load_images, select
-from robust201.planning.inputs import copy_code, read_image_copy, save_image_copy
-from robust201.planning.training_config import Training, TrainingConfig
+from robust201.sweep.inputs import copy_code, read_image_copy, save_image_copy
+from robust201.sweep.training_config import Training, TrainingConfig
 from robust201.training.data import Fusion, Mixture, OneSource, TrainingData
 
 Hashes = Mapping[tuple[str, Split], str]

@@ -9,9 +9,9 @@ from typing import Any, Literal
 from robust201.core.errors import CheckpointError, ConfigError
 from robust201.core.records import Bundle, Part, Unit
 from robust201.planning.identity import describe_difference
-from robust201.planning.training_config import Training, TrainingConfig
 from robust201.planning.training_inputs import Hashes, TrainingInputs, count_epoch_images
 from robust201.spaces.base import Space
+from robust201.sweep.training_config import Training, TrainingConfig
 from robust201.training.identity import hash_training
 from robust201.training.recipes import Recipe
 from robust201.weights.manifest import CheckpointRecord

@@ -15,9 +15,9 @@ from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorErro
 
 from robust201.core.errors import ConfigError, EvaluationError, RayLostError, RobustError, WorkerBrokenError, one_line
 from robust201.core.precision import Precision
-from robust201.planning.config import ExecutionSection
 from robust201.run.environment import worker_environment
 from robust201.run.queue import JobT
+from robust201.sweep.config import ExecutionSection
 
 SHORT_SECONDS = 10.0
 """Duration of parts below which a worker gets a second part in advance, so that it never waits for the driver."""

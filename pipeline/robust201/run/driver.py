@@ -11,15 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from robust201.planning.config import SweepConfig
-from robust201.planning.filters import Filters
 from robust201.run.environment import ray_variables
 from robust201.run.events import Events, describe_part
 from robust201.run.guard import SIGNALS, Attachment, attach
 from robust201.run.queue import PartQueue
 from robust201.run.sweep import Outcome, PreparedRun, Say, Tally, make_corrupted_images, prepare_run
 from robust201.store.folder import ResultsFolder
-from robust201.sweep.inputs import load_plan
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.facts import load_plan
+from robust201.sweep.filters import Filters
 from robust201.sweep.parts import SlicePart, is_stored
 
 if TYPE_CHECKING:

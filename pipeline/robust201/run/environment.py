@@ -5,7 +5,7 @@ import shlex
 import sys
 from typing import Any
 
-from robust201.planning.config import ExecutionSection
+from robust201.sweep.config import ExecutionSection
 
 
 def ray_variables(execution: ExecutionSection) -> dict[str, str]:

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from robust201.planning.config import SweepConfig
-from robust201.planning.filters import EVERYTHING, Filters
 from robust201.run.events import Events
 from robust201.run.sweep import PreparedRun, Say, Tally, make_corrupted_images, prepare_run
 from robust201.run.worker import Worker
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.filters import EVERYTHING, Filters
 
 
 def run_inline(

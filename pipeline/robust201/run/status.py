@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from robust201.run.events import EVENTS_FOLDER, TOUCH_SECONDS, read_events, server_time
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.costs import KeyCost, Speeds, key_costs
-from robust201.sweep.inputs import load_plan
+from robust201.sweep.facts import load_plan
 from robust201.sweep.parts import SweepState, compare
 from robust201.sweep.plan import Plan, make_plan
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from robust201.core.errors import InputError
 from robust201.core.files import remove_leftovers
-from robust201.planning.config import SweepConfig
-from robust201.planning.filters import Filters
-from robust201.planning.inputs import Inputs
 from robust201.run.lock import hold_lock
 from robust201.store.folder import ResultsFolder
-from robust201.sweep.inputs import gather_facts, save_plan
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.facts import gather_facts, save_plan
+from robust201.sweep.filters import Filters
+from robust201.sweep.inputs import Inputs
 from robust201.sweep.parts import SweepState, compare
 from robust201.sweep.plan import Plan, choose_slices, make_plan
 

@@ -23,17 +23,17 @@ from robust201.models.device import (
     free_cached_memory,
     is_out_of_memory,
 )
-from robust201.planning.config import SweepConfig
-from robust201.planning.inputs import Inputs, make_worker_space, make_worker_tasks
-from robust201.planning.weights import WeightsSource
 from robust201.run.events import Events, describe_part
+from robust201.run.networks import LoadedNetwork, NetworkLoader
 from robust201.run.sweep import Outcome
-from robust201.runtime.networks import LoadedNetwork, NetworkLoader
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import ShardName, content_hash
 from robust201.store.shards import encode
-from robust201.sweep.inputs import Facts, pixel_libraries
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.facts import Facts, pixel_libraries
+from robust201.sweep.inputs import Inputs, make_worker_space, make_worker_tasks
 from robust201.sweep.parts import SlicePart
+from robust201.sweep.weights import WeightsSource
 from robust201.tasks.attack_kit.context import Context
 from robust201.tasks.evaluate import ResidentImages, copy_to_device, evaluate_part
 

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, IncompleteError
 from robust201.core.records import ArchitectureId, Unit, format_architecture
-from robust201.planning.config import SweepConfig
-from robust201.planning.inputs import Inputs
 from robust201.planning.plan_file import load_plan
 from robust201.runtime.scheduler import RunTally
 from robust201.shards import ShardStore
 from robust201.statistics.significance import holm_adjust, mcnemar_p_values
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.inputs import Inputs
 from robust201.tasks import ENGINES, TASKS
 
 AUDIT_LEVEL = 0.01

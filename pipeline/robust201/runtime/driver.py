@@ -9,11 +9,11 @@ from contextlib import closing, contextmanager
 
 from robust201.core.interrupts import draining_on_signals
 from robust201.core.records import Bundle, Part, Receipt
-from robust201.planning.config import ExecutionSection
 from robust201.runtime.executors.base import Event, Executor
 from robust201.runtime.progress import RunProgress, Tracker
 from robust201.runtime.scheduler import RunTally, Scheduler
 from robust201.runtime.work_log import WorkLog
+from robust201.sweep.config import ExecutionSection
 
 OnProgress = Callable[[RunProgress, Event | None], None]
 """Callback for progress, called after each event, and regularly with None."""

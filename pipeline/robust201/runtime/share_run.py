@@ -14,16 +14,10 @@ from typing import Any, TypeVar
 from robust201.core.errors import ConfigError, InputError
 from robust201.core.files import make_folder
 from robust201.core.records import Bundle, Unit
-from robust201.planning.config import SweepConfig
-from robust201.planning.filters import EVERYTHING, Filters
 from robust201.planning.identity import describe_difference
-from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan
 from robust201.planning.plan_file import PLAN_FILE, load_plan
 from robust201.planning.shares import Share, all_bundles, missing_bundles
-from robust201.planning.training_config import TrainingConfig
-from robust201.planning.user_tasks import UserTaskParameters
-from robust201.planning.weights import WeightsSource
 from robust201.runtime.driver import OnProgress
 from robust201.runtime.heartbeat import Heartbeat
 from robust201.runtime.lease import LEASE_NAME
@@ -32,6 +26,12 @@ from robust201.runtime.progress import count_evaluations
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.sweep import MakeExecutor, compute, make_driver
 from robust201.shards import ShardStore
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.filters import EVERYTHING, Filters
+from robust201.sweep.inputs import Inputs
+from robust201.sweep.training_config import TrainingConfig
+from robust201.sweep.user_tasks import UserTaskParameters
+from robust201.sweep.weights import WeightsSource
 
 DRAIN_VARIABLE = "ROBUST201_DRAIN_SECONDS"
 """Environment variable with the seconds that a batch file allows for draining. If `execution.drain_seconds` is smaller,

@@ -8,13 +8,10 @@ from functools import partial, reduce
 from pathlib import Path
 
 from robust201.core.files import MAX_JSON_BYTES, read_text, write_text
+from robust201.core.input_facts import InputFacts
 from robust201.core.records import Bundle, Part, Receipt
 from robust201.planning.bundles import make_bundles
-from robust201.planning.config import SweepConfig
-from robust201.planning.filters import EVERYTHING, Filters
 from robust201.planning.identity import is_complete
-from robust201.planning.input_facts import InputFacts
-from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan, make_plan
 from robust201.planning.plan_file import PLAN_FILE, load_facts, load_plan, save_plan
 from robust201.runtime.driver import Driver, OnProgress
@@ -26,6 +23,9 @@ from robust201.runtime.progress import Tracker
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
 from robust201.shards import MergeReport, ShardStore, merge_folders
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.filters import EVERYTHING, Filters
+from robust201.sweep.inputs import Inputs
 
 
 def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, tuple[Path, ...]]:

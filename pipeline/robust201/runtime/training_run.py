@@ -18,7 +18,6 @@ from robust201.core.errors import ConfigError
 from robust201.core.files import make_folder, remove_leftovers
 from robust201.core.records import Receipt
 from robust201.core.user_code import hash_files
-from robust201.planning.training_config import Training, TrainingConfig
 from robust201.planning.training_inputs import Hashes, TrainingInputs
 from robust201.planning.training_plan import (
     DeviceKind,
@@ -40,6 +39,7 @@ from robust201.runtime.lease import Lease
 from robust201.runtime.progress import Tracker
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
+from robust201.sweep.training_config import Training, TrainingConfig
 from robust201.weights.manifest import parse_line
 from robust201.weights.store import CheckpointStore
 

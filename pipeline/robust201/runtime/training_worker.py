@@ -7,11 +7,11 @@ import torch
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import Part, Receipt
-from robust201.planning.inputs import make_worker_space
 from robust201.planning.training_inputs import TrainingInputs
 from robust201.planning.training_plan import PlannedTraining, TrainingWork
 from robust201.runtime.heartbeat import Heartbeat, TrainingSteps
 from robust201.runtime.part_worker import PartWorker
+from robust201.sweep.inputs import make_worker_space
 from robust201.training.loop import Snapshot, measure_accuracy, train
 from robust201.training.state import EpochRecord
 from robust201.weights.store import CheckpointRecord, CheckpointStore

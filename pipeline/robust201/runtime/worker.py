@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from functools import cached_property
 from importlib.metadata import version
 
+from robust201.core.input_facts import InputFacts
 from robust201.core.records import Bundle, EvaluationResult, ImageSet, Part, Receipt, Unit, UnitFailure
 from robust201.images.corrupted import CorruptedStore
 from robust201.models.device import configure_torch, describe_device
-from robust201.planning.config import SweepConfig
-from robust201.planning.input_facts import InputFacts
-from robust201.planning.inputs import Inputs, make_worker_space, make_worker_tasks
-from robust201.planning.weights import WeightsSource
+from robust201.run.networks import LoadedNetwork, NetworkLoader
 from robust201.runtime.heartbeat import Heartbeat
-from robust201.runtime.networks import LoadedNetwork, NetworkLoader
 from robust201.runtime.part_worker import PartWorker
 from robust201.shards import ShardStore
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.inputs import Inputs, make_worker_space, make_worker_tasks
+from robust201.sweep.weights import WeightsSource
 from robust201.tasks.attack_kit.context import Context
 from robust201.tasks.evaluate import ResidentImages, copy_to_device, evaluate_part
 

@@ -7,7 +7,7 @@ shards/<dataset>/compact-<sha16>.parquet        a compacted shard
 damaged/<dataset>/                              shards that were set aside (below the URL if the shards are)
 index/                                          cache of the shards' contents for faster scans (see `shards.index`)
 plan.json                                       the plan (see `planning`)
-images/, corruptions/, code/                    copied or generated inputs (see `planning.inputs`)
+images/, corruptions/, code/                    copied or generated inputs (see `sweep.inputs`)
 lease.json                                      the running driver, which distributes the work (see `runtime.lease`)
 shares/<i>-of-<n>/                              reports of ``run --share I/N`` (see `planning.shares`)
 slurm/                                          batch file and logs of job arrays

@@ -4,7 +4,7 @@ format.json                 format of the folder, and how units are sliced (see 
 protocols/<digest>.json     protocols, and the tuples of strengths and columns behind the digests in names
 shards/                     one file per part (see `store.names`)
 damaged/                    shards whose content did not match their name
-plan.json                   the sweep and the hashes of its inputs (see `sweep.inputs`)
+plan.json                   the sweep and the hashes of its inputs (see `sweep.facts`)
 images/, corruptions/, code/    copied or generated inputs
 events/, lock.json          running processes (see `run`)
 """

@@ -27,9 +27,9 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 import robust201
 from robust201.core.errors import ConfigError, EvaluationError, RobustWarning, one_line
 from robust201.core.files import bundled, write_text
-from robust201.planning.config import SweepConfig
-from robust201.planning.sweep_yaml import dump_fields, read_fields, referenced_variables
-from robust201.planning.training_config import TrainingConfig
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.sweep_yaml import dump_fields, read_fields, referenced_variables
+from robust201.sweep.training_config import TrainingConfig
 
 YAML_NAME = "job.yaml"
 """File name of the sweep or training YAML in a job's folder."""

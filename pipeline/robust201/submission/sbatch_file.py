@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from robust201.core.errors import ConfigError
-from robust201.planning.config import ExecutionSection, SweepConfig
-from robust201.planning.training_config import TrainingConfig
 from robust201.runtime.share_run import DRAIN_VARIABLE
+from robust201.sweep.config import ExecutionSection, SweepConfig
+from robust201.sweep.training_config import TrainingConfig
 
 SLURM_FOLDER = "slurm"
 """Subfolder of the results folder that contains the batch file and one log per task."""

@@ -15,10 +15,8 @@ from pathlib import Path
 
 from robust201.core.errors import ConfigError, InputError
 from robust201.core.files import make_folder, write_text
-from robust201.planning.config import SweepConfig
 from robust201.planning.plan import assumed_facts, make_plan
 from robust201.planning.shares import Share, all_bundles, missing_bundles
-from robust201.planning.training_config import TrainingConfig
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.sweep import prepare_sweep
 from robust201.runtime.training_run import (
@@ -27,6 +25,8 @@ from robust201.runtime.training_run import (
     require_explicit_device,
 )
 from robust201.submission.sbatch_file import SLURM_FOLDER, ArrayOptions, render, task_resources
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.training_config import TrainingConfig
 
 DEFAULT_TASKS = 256
 """Number of tasks if --tasks is not set: enough to fill most clusters, but below the queue limit of most clusters."""

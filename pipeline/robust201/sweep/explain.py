@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from robust201.core.records import unit_id
 from robust201.store.names import Listing, Names, names_of
-from robust201.sweep.inputs import Facts
+from robust201.sweep.facts import Facts
 from robust201.sweep.parts import KeyState, ReadTuple, SweepState, find_stored
 from robust201.sweep.plan import Plan, PlannedKey
 from robust201.sweep.protocol import list_differences

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.records import ArchitectureId, Unit, content_digest, unit_id
-from robust201.planning.config import SweepConfig
 from robust201.store.folder import ResultsFolder, SliceFormat
 from robust201.store.names import MAX_SLICES
-from robust201.sweep.inputs import Facts, Network
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.facts import Facts, Network
 from robust201.sweep.protocol import make_protocol
 from robust201.tasks import Task
 from robust201.tasks.columns import PREDICTIONS, columns_of

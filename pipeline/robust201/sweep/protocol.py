@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from robust201.planning.config import SweepConfig
-from robust201.sweep.inputs import DatasetFacts, Facts
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.facts import DatasetFacts, Facts
 
 
 def make_protocol(config: SweepConfig, dataset: str, key: str, facts: Facts) -> dict[str, Any]:

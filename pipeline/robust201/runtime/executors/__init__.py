@@ -5,10 +5,10 @@ import os
 from functools import partial
 
 from robust201.core.errors import ConfigError
-from robust201.planning.config import ExecutionSection, SweepConfig
-from robust201.planning.input_facts import InputFacts
+from robust201.core.input_facts import InputFacts
 from robust201.planning.plan import Plan
 from robust201.runtime.executors.base import BundleWorker, Executor, StartWorker, WorkSettings, count_fitting_workers
+from robust201.sweep.config import ExecutionSection, SweepConfig
 
 
 def check_device(config: WorkSettings) -> None:

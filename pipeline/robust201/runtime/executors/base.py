@@ -14,7 +14,7 @@ from typing import Protocol
 
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, Bundle, Receipt, UnitFailure
-from robust201.planning.config import ExecutionSection
+from robust201.sweep.config import ExecutionSection
 
 
 @dataclass(frozen=True, slots=True)

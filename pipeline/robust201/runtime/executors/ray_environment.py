@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from robust201.planning.config import ExecutionSection
+from robust201.sweep.config import ExecutionSection
 
 _LOCAL_HEAD_SECONDS = 30
 """Seconds without a response from a local head after which Ray ends its processes and all connected ones."""

@@ -5,9 +5,9 @@ from shlex import quote
 
 from robust201.core.errors import ConfigError
 from robust201.core.user_code import UserFunction, hash_file
-from robust201.planning.config import SpaceFile, SweepConfig
-from robust201.planning.training_config import TrainingConfig
-from robust201.planning.user_tasks import UserTaskParameters
+from robust201.sweep.config import SpaceFile, SweepConfig
+from robust201.sweep.training_config import TrainingConfig
+from robust201.sweep.user_tasks import UserTaskParameters
 
 
 def announce_code(config: SweepConfig | TrainingConfig, *, allowed: bool, say: Callable[[str], None]) -> None:

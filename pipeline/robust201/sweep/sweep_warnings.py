@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from robust201.core.input_facts import InputFacts
 from robust201.core.records import NO_NORMALISATION
 from robust201.images.specs import UNKNOWN_COUNT
-from robust201.planning.config import SpaceFile, SweepConfig
-from robust201.planning.input_facts import InputFacts
-from robust201.planning.training_config import TrainingConfig
-from robust201.planning.user_tasks import UserTaskParameters
+from robust201.sweep.config import SpaceFile, SweepConfig
+from robust201.sweep.training_config import TrainingConfig
+from robust201.sweep.user_tasks import UserTaskParameters
 
 _MAX_SHOWN_KEYS = 3
 

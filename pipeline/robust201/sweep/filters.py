@@ -1,11 +1,11 @@
 """Filters that select a subset of a sweep."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import ArchitectureId, format_architecture
-from robust201.planning.config import SweepConfig
-from robust201.planning.plan import Plan
+from robust201.sweep.config import SweepConfig
 from robust201.tasks import KEY_GROUPS, TASKS, suggest_key
 
 
@@ -57,7 +57,7 @@ class Filters:
                 "sweep."
             )
 
-    def narrow(self, plan: Plan) -> Plan:
+    def narrow(self, plan: Any) -> Any:
         return plan.narrow(architectures=self.architectures, datasets=self.datasets, keys=self.keys)
 
 

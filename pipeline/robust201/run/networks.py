@@ -12,9 +12,9 @@ from robust201.models.gpu_memory import fit_memory
 from robust201.models.graphed_model import GraphedModel
 from robust201.models.model import CompiledNetwork
 from robust201.models.network_check import CheckedImages, check_compiled, check_network
-from robust201.planning.config import SweepConfig
-from robust201.planning.weights import WRONG_WEIGHTS_ADVICE, WeightsSource
 from robust201.spaces.base import Space
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.weights import WRONG_WEIGHTS_ADVICE, WeightsSource
 from robust201.tasks.attack_kit.batching import MAX_IMAGES_PER_SAMPLE
 from robust201.weights.loading import fill_network
 

@@ -9,7 +9,8 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from robust201.core.errors import did_you_mean
 from robust201.core.records import ArchitectureId, content_digest, format_architecture
-from robust201.planning.config import (
+from robust201.spaces import DEFAULT_SPACE
+from robust201.sweep.config import (
     MAX_NAME_LENGTH,
     ArchitectureNames,
     BaseConfig,
@@ -21,8 +22,7 @@ from robust201.planning.config import (
     check_datasets,
     check_distinct,
 )
-from robust201.planning.sweep_yaml import ConfigPath
-from robust201.spaces import DEFAULT_SPACE
+from robust201.sweep.sweep_yaml import ConfigPath
 from robust201.training.recipes import Recipe
 
 _RECIPE_NAME = rf"[A-Za-z][\w.-]{{,{MAX_NAME_LENGTH - 1}}}"

@@ -9,10 +9,10 @@ from pydantic import BaseModel, ValidationError
 
 from robust201.core.errors import ArchitectureError, ConfigError, RobustError
 from robust201.core.records import Normalisation
-from robust201.planning.config import DatasetSection, SweepConfig
-from robust201.planning.field_errors import describe_problem, field_names_of
-from robust201.planning.sweep_yaml import find_line, read_fields
-from robust201.planning.training_config import TrainingConfig
+from robust201.sweep.config import DatasetSection, SweepConfig
+from robust201.sweep.field_errors import describe_problem, field_names_of
+from robust201.sweep.sweep_yaml import find_line, read_fields
+from robust201.sweep.training_config import TrainingConfig
 
 LocateField = Callable[[Sequence[str]], str]
 """Function from the path of a field (names, outermost first) to its location: file and line, or an option."""

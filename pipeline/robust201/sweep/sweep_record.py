@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.files import portable_name
-from robust201.planning.config import SweepConfig
-from robust201.planning.user_tasks import UserTaskParameters
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.user_tasks import UserTaskParameters
 from robust201.tasks import CORRUPTION_GROUP, CORRUPTIONS
 from robust201.tasks.parameters import Parameters
 

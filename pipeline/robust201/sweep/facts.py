@@ -1,0 +1,164 @@
+"""The facts about a sweep's inputs that decide numbers: hashes of images, weights and code; they contain no paths."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from robust201.core.errors import ConfigError, InputError
+from robust201.core.files import MAX_JSON_BYTES, read_file, write_text
+from robust201.core.records import ArchitectureId, ImageSelection, Weights
+from robust201.core.user_code import hash_files
+from robust201.sweep.config import CorruptionsSection, SweepConfig
+from robust201.sweep.inputs import Inputs
+from robust201.sweep.loading import parse_config
+from robust201.sweep.weights import WeightsSource
+from robust201.tasks.corruptions.folder import library_versions
+from robust201.tasks.corruptions.generator import corruption_recipes, load_frost, synthetic_frost
+
+PLAN_FILE = "plan.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """One network of a sweep on one dataset.
+
+    Attributes:
+        weights: the weights, identified by their hash.
+        name: short name of the weights if architectures have several; else empty.
+    """
+
+    architecture: ArchitectureId
+    weights: Weights
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """Number of selected images, and their `ImageSet.sha256`. `selection` is None for the sweep's own images."""
+
+    selection: ImageSelection | None
+    n_images: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """Facts about one dataset.
+
+    Attributes:
+        images: the selections of its images that the sweep uses.
+        networks: its networks, in the order of architectures and weights.
+        corruptions: what identifies the pixels of its corrupted images, by key: a content hash if they are published,
+            and the recipe if they are generated.
+    """
+
+    images: tuple[ImageFacts, ...]
+    networks: tuple[Network, ...]
+    corruptions: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def images_of(self, selection: ImageSelection | None) -> ImageFacts:
+        """Return the facts about a selection of images."""
+        return next(facts for facts in self.images if facts.selection == selection)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts about all inputs of a sweep; `code` has the SHA-256 of each Python file by the YAML field that names it."""
+
+    datasets: dict[str, DatasetFacts]
+    code: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PlanRecord:
+    """Content of ``plan.json``: the checked fields of the sweep, and the facts of the last run."""
+
+    config: dict[str, Any]
+    facts: Facts
+
+
+_RECORD = TypeAdapter(PlanRecord)
+
+
+def gather_facts(config: SweepConfig, say: Callable[[str], None] = lambda _line: None) -> Facts:
+    """Hash all inputs of a sweep.
+
+    Raises:
+        InputError: an input is missing or wrong.
+    """
+    inputs, code = Inputs(config, say), hash_files(config.code_files())
+    weights = WeightsSource(config, config.make_space(code))
+    return Facts({dataset: _dataset_facts(config, dataset, inputs, weights) for dataset in config.datasets}, code)
+
+
+def _dataset_facts(config: SweepConfig, dataset: str, inputs: Inputs, weights: WeightsSource) -> DatasetFacts:
+    selections = (None, *config.own_images)
+    image_sets = [(selection, inputs.images(dataset, selection)) for selection in selections]
+    return DatasetFacts(
+        tuple(ImageFacts(selection, len(images), images.sha256) for selection, images in image_sets),
+        tuple(_find_networks(config, dataset, weights)),
+        dict(_identify_corruptions(config, dataset, inputs)),
+    )
+
+
+def _find_networks(config: SweepConfig, dataset: str, source: WeightsSource) -> Iterator[Network]:
+    for architecture in config.selected_architectures:
+        for weights in source.find(dataset, architecture):
+            yield Network(architecture, weights, weights.name if config.has_several_weights else "")
+
+
+def _identify_corruptions(config: SweepConfig, dataset: str, inputs: Inputs) -> Iterator[tuple[str, dict[str, Any]]]:
+    section = config.datasets[dataset].corruptions
+    keys = [key for key in config.keys_of(dataset) if config.tasks[key].kind == "corruption"]
+    if section is None or not keys:
+        return
+    if section.source == "generated":
+        yield from _generation_recipes(section, keys, config.dataset_spec(dataset).image_size).items()
+        return
+    store = inputs.open_corruptions(dataset, verify="full")
+    for key in keys:
+        yield key, store.identity(key)
+
+
+def _generation_recipes(section: CorruptionsSection, keys: list[str], image_size: int) -> dict[str, dict[str, Any]]:
+    """Return what decides the pixels of generated corruptions besides the clean images, by key."""
+    frost = load_frost(section.frost_path) if section.frost_path else synthetic_frost(section.seed)
+    recipes = corruption_recipes(keys, image_size, seed=section.seed, frost=frost)
+    libraries = pixel_libraries(library_versions())
+    return {key: {"source": "generated", **recipe, "libraries": libraries} for key, recipe in recipes.items()}
+
+
+def pixel_libraries(versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the versions of the libraries that decide pixels; Python's own version does not."""
+    return {name: version for name, version in versions.items() if name != "python"}
+
+
+def save_plan(config: SweepConfig, facts: Facts) -> None:
+    """Write the sweep and its facts to the results folder, for workers and for commands without the inputs."""
+    record = PlanRecord(config.model_dump(mode="json"), facts)
+    write_text(config.results / PLAN_FILE, _RECORD.dump_json(record).decode() + "\n")
+
+
+def load_plan(results: Path) -> tuple[SweepConfig, Facts]:
+    """Read the sweep and the facts of the last run.
+
+    Raises:
+        InputError: there is no valid plan.
+    """
+    path = results / PLAN_FILE
+    try:
+        record = _RECORD.validate_json(read_file(path, MAX_JSON_BYTES))
+        # The folder decides where the results are, because it may have been moved.
+        return parse_config(record.config | {"results": str(results)}, str(path)), record.facts
+    except FileNotFoundError as error:
+        raise InputError(
+            f"Reading the plan failed for {path}: no such file. Write it with: robust201 run SWEEP.yaml"
+        ) from error
+    except (OSError, ValidationError, ConfigError) as error:
+        raise InputError(
+            f"Reading the plan failed for {path}: not a valid plan ({type(error).__name__}). "
+            "Rewrite it with: robust201 run SWEEP.yaml"
+        ) from error
