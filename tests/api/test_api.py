@@ -410,6 +410,12 @@ def test_place_ranks_among_evaluated_architectures(tmp_path: Path) -> None:
     assert placement["rank"].isna().tolist() == [False, False, False, True, True]
 
 
+def test_place_ranks_among_networks_with_names(tmp_path: Path) -> None:
+    dataset = robust201.RobustnessDataset(write_results(tmp_path, {"clean": {"resnet18": 0.9, "vgg": 0.7}}))
+    row = place(pd.DataFrame({"key": ["clean"], "strength": [0.0], "accuracy": [0.8]}), dataset).iloc[0]
+    assert (row["rank"], row["percentile"], row["best_architecture"]) == (2, 50, "resnet18")
+
+
 # --- package and warnings
 
 
