@@ -172,8 +172,8 @@ def open_published(
     if ArrayFolder(folder).exists or (folder / f"{CLEAN_HASHES}.npy").exists():
         raise DatasetError(
             f"Opening published corruptions failed for {folder}: expected the files of {archive}, got images that "
-            "robust201 generated. Set `source: generated`, or choose the folder of the published files; if made.json is "
-            "missing, delete this folder."
+            "robust201 generated. Set `source: generated`, or choose the folder of the published files. If made.json "
+            "is missing, delete this folder."
         )
     if not (folder / "labels.npy").exists():
         raise DatasetError(
