@@ -88,16 +88,3 @@ def read_events(path: Path) -> list[dict[str, Any]]:
                 if isinstance(event, dict) and isinstance(event.get("time"), int | float) and "event" in event:
                     events.append(event)
     return events
-
-
-def server_time(folder: Path) -> float:
-    """Return the time by the clock of a folder's file server, or by this host if the folder is read-only."""
-    probe = folder / f".{secrets.token_hex(6)}.tmp"
-    try:
-        probe.touch()
-        return probe.stat().st_mtime
-    except OSError:
-        return time.time()
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink()
