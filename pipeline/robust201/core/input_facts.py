@@ -60,7 +60,7 @@ class DatasetFacts:
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> "DatasetFacts":
         own_images = {
-            ImageSelection(image_payload["split"], image_payload["count"], image_payload["seed"]): ImageFacts(
+            ImageSelection(*(image_payload[name] for name in ("split", "count", "seed", "file"))): ImageFacts(
                 image_payload["n_images"], image_payload["sha256"]
             )
             for image_payload in payload.get("own_images", ())

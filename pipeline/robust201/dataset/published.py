@@ -1,11 +1,12 @@
 """Writing of results in the published JSON layout: ``<dataset>/<key>_<measurement>.json``."""
 
 import json
+import warnings
 from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
 
-from robust201.core.errors import IncompleteError, InputError
+from robust201.core.errors import IncompleteError, InputError, RobustWarning
 from robust201.core.files import atomic_write
 from robust201.dataset.rows import KeyRows
 from robust201.export.json_files import iter_unit_texts
@@ -24,6 +25,9 @@ def write_published(plan: Plan, folder: ResultsFolder, out: Path) -> list[Path]:
         InputError: networks have several sets of weights, for which the layout has no place; nothing is written.
         IncompleteError: parts of the plan are missing, or files contradict each other.
         ShardDamagedError: a shard is damaged.
+
+    Warns:
+        RobustWarning: a key has chosen images, so it is not written.
     """
     if len({network.name for key in plan.keys for network in key.networks}) > 1:
         raise InputError(
@@ -37,6 +41,10 @@ def write_published(plan: Plan, folder: ResultsFolder, out: Path) -> list[Path]:
         raise IncompleteError(f"Exporting failed for {out}: parts are missing ({counts}). Run the sweep again.")
     paths = []
     for key in plan.keys:
+        if key.has_chosen_images:
+            message = f"{key.dataset} {key.key} is not exported, since it has chosen images. See docs/sampling.md."
+            warnings.warn(message, RobustWarning, stacklevel=2)
+            continue
         measurements = key.task.columns or plan.config.measurements
         paths += _write_key(KeyRows(folder, key, listing), measurements, out)
     return paths

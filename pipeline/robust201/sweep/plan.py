@@ -73,6 +73,11 @@ class PlannedKey:
         return self.parameters.strengths
 
     @property
+    def has_chosen_images(self) -> bool:
+        """Whether a file chooses the images, so that the accuracies are not those on the sweep's images."""
+        return self.parameters.images_file is not None
+
+    @property
     def n_evaluations(self) -> int:
         return len(self.networks) * len(self.strengths)
 
