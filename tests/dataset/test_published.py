@@ -63,7 +63,7 @@ def rewrite(folder, name, pixels):
     shard = read_shard(folder, name)
     part = Part(shard.unit, shard.unit.strengths, shard.start, shard.stop)
     content = encode([EvaluationResult(part, *row, 1.0, {}) for row in shard.rows.items()], pixels=pixels)
-    (folder.shards / name.path).unlink()
+    (folder.storage.root / name.path).unlink()
     folder.write(name._replace(hash=content_hash(content)), content)
 
 
@@ -79,6 +79,6 @@ def test_renamed_files_are_listed_again_and_other_corrupted_images_rejected(make
     with pytest.raises(IncompleteError, match="verify"):
         list(KeyRows(folder, plan.keys[0], folder.list()))
     for name in folder.list()["digits"]:
-        (folder.shards / shard_name("digits", name).path).unlink()
+        (folder.storage.root / shard_name("digits", name).path).unlink()
     with pytest.raises(IncompleteError, match="digits brightness"):
         list(rows)

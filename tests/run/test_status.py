@@ -112,7 +112,7 @@ def test_missing_parts_are_found(config):
 def test_damaged_and_invalid_files_are_moved_aside_and_computed_again(config):
     run_inline(config)
     folder, names = find_shards(config)
-    (folder.shards / names[0].path).write_bytes(b"damage")
+    (folder.storage.root / names[0].path).write_bytes(b"damage")
     rewrite(folder, names[1], lambda values: values | {"accuracy": np.array(0.123)})
     findings = list(verify(config.results))
     assert [finding.kind for finding in findings] == ["damaged", "damaged", "missing"]

@@ -81,16 +81,3 @@ def read_all_events(results: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of all processes."""
     for path in sorted((results / EVENTS_FOLDER).glob("*.jsonl")):
         yield from read_events(path)
-
-
-def server_time(folder: Path) -> float:
-    """Return the time by the clock of a folder's file server, or by this host if the folder is read-only."""
-    probe = folder / f".{secrets.token_hex(6)}.tmp"
-    try:
-        probe.touch()
-        return probe.stat().st_mtime
-    except OSError:
-        return time.time()
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink()

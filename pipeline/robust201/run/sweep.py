@@ -99,7 +99,7 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
     inputs = Inputs(config, say, keys=filters.keys, datasets=filters.datasets)
     inputs.check()
     facts = gather_facts(config, say)
-    folder = ResultsFolder.create(config.results, choose_slices(config))
+    folder = ResultsFolder.create(config.results, choose_slices(config), config.shards or "")
     _check_device(config, folder)
     with hold_lock(config.results):
         full_plan = make_plan(config, facts, folder.slices)
