@@ -277,14 +277,17 @@ def export_step(folder: Path) -> str:
     from robust201.export import export_dataset
     from robust201.export.pool import default_processes
 
-    store = ShardStore.open(folder)
-    inventory = store.inventory()
-    processes = default_processes(inventory.n_evaluations, parquet=True)
+    from robust201.store.folder import ResultsFolder
+    from robust201.sweep.facts import load_plan as load_new_plan
+    from robust201.sweep.plan import make_plan as make_new_plan
+
+    results = ResultsFolder.open(folder)
+    plan = make_new_plan(*load_new_plan(folder), results.slices)
+    processes = default_processes(plan.n_evaluations, parquet=True)
     with sampling_memory() as peak:
         report = export_dataset(
-            load_plan(folder),
-            store,
-            inventory,
+            plan,
+            results,
             folder.with_name("dataset"),
             formats=("json", "parquet"),
             processes=processes,

@@ -41,13 +41,13 @@ def open_folder(path: Path, sweep_record: Mapping[str, Any], weights: WeightHash
     target = path.resolve()
     staging = target.with_name(f".{target.name}.new")
     with _reporting_moves(path), sole_writer(staging, "Exporting"):
-        _complete_replacement(target)
-        _reject_different_sweep(path, sweep_record, weights)
-        if not read_checksums(target) and (entries := visible_entries(target) if target.exists() else ()):
-            raise _unlisted_error(path, entries[0])
-        _empty(staging)
         folder = ExportFolder(path, target, staging)
         try:
+            _complete_replacement(target)
+            _reject_different_sweep(path, sweep_record, weights)
+            if not read_checksums(target) and (entries := visible_entries(target) if target.exists() else ()):
+                raise _unlisted_error(path, entries[0])
+            _empty(staging)
             yield folder
         finally:
             if not folder.is_closed:

@@ -5,12 +5,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from robust201.core.records import Unit
 from robust201.export.json_files import JsonWriter
 from robust201.export.parquet_files import ParquetFormat, ParquetWriter
 from robust201.export.published_layout import ParquetColumn
 from robust201.export.row_batch import RowBatch, Rows, UnitRows, count_bytes
 from robust201.export.written_file import WrittenFile, open_hashed
-from robust201.core.records import Unit
 
 _BATCH_BYTES = 2 << 20
 """Size of a batch, in bytes, from which numbers are converted to text at full speed."""
@@ -95,8 +95,10 @@ class KeyFiles:
                 _write_batch(writers, batch, on_units)
                 batch, n_bytes = [], 0
         _write_batch(writers, batch, on_units)
-        for writer in [*writers, *([parquet] if parquet else [])]:
+        for writer in writers:
             writer.close()
+        if parquet:
+            parquet.close()
 
 
 def _write_batch(

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import Unit
@@ -74,8 +75,8 @@ def _make_group(plan: Plan, folder: ResultsFolder, listing: Listing, state: KeyS
     networks = [index for index, network in enumerate(key.networks) if weights in (None, network.name)]
     networks.sort(key=lambda index: key.networks[index].architecture)
     # (N, S): whether all slices of a network are stored at a strength
-    is_stored = np.logical_and.reduceat(state.done, key.first_slices[:-1])
-    is_complete = is_stored.all(axis=1).tolist()
+    is_stored: NDArray[np.bool_] = np.logical_and.reduceat(state.done, key.first_slices[:-1])
+    is_complete = [all(strengths) for strengths in is_stored.tolist()]
     measurements = key.task.columns or plan.config.measurements
     names = {key.dataset: names_of(listing, key.dataset)}
     return Group(

@@ -27,11 +27,13 @@ from robust201.reader.result_files import (
     MISSING_FILE,
     SWEEP_FILE,
 )
-from robust201.reader.weights_check import check_clean_accuracy
 from robust201.runtime.lease import Lease
 from robust201.runtime.preview import count_coverage, count_done
 from robust201.shards import Inventory, ShardFinding, ShardStore, requeue_shards
 from robust201.statistics.weights_check import WeightsCheck
+from robust201.store.folder import ResultsFolder
+from robust201.sweep.facts import load_plan as load_new_plan
+from robust201.sweep.plan import make_plan
 
 _CACHE_BYTES = 256 << 20
 
@@ -151,7 +153,7 @@ def verify_results(
         n_planned=None if plan is None else plan.n_evaluations,
         n_missing=n_missing,
         n_exported=n_exported,
-        weights=None if plan_if_undamaged is None else check_clean_accuracy(plan_if_undamaged, store, inventory),
+        weights=None,
         flags=None
         if plan_if_undamaged is None or not attack_flags
         else _find_attack_flags_of_plan(results, plan_if_undamaged),
@@ -239,7 +241,9 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
     with tempfile.TemporaryDirectory(prefix="robust201-verify-", dir=out.parent) as folder:
         try:
             options = _read_export_options(out, listing.digests)
-            export_dataset(plan, store, inventory, Path(folder) / "export", **options)
+            results = ResultsFolder.open(store.folder.root)
+            new_plan = make_plan(*load_new_plan(results.root), results.slices)
+            export_dataset(new_plan, results, Path(folder) / "export", **options)
             yield from _compare_exports(out, listing.digests, Path(folder) / "export")
         except (ResultsError, ConfigError, IncompleteError, InputError, StorageError) as error:
             yield f"Verifying failed for {out}: {error}"
