@@ -158,9 +158,10 @@ def test_job_folder_rejects_relative_paths(
 
 def test_submit_job_passes_variables_and_drain_time(write_sweep: WriteSweep, tmp_path: Path) -> None:
     submitted_fields: dict[str, Any] = {}
-    client: Any = SimpleNamespace(submit_job=lambda **fields: submitted_fields.update(fields) or "new")
+    client: Any = SimpleNamespace(submit_job=lambda **fields: submitted_fields.update(fields))
     config = load_any_sweep(write_sweep(execution={"drain_seconds": 600}))
-    assert ray_jobs.submit_job(client, config, tmp_path, {"FOLDER": "/elsewhere"}, ("--allow-code",)) == "new"
+    job_id = ray_jobs.submit_job(client, config, tmp_path, {"FOLDER": "/elsewhere"}, ("--allow-code",))
+    assert job_id == submitted_fields["submission_id"]
     assert submitted_fields["runtime_env"] == {
         "working_dir": str(tmp_path),
         "env_vars": {"FOLDER": "/elsewhere", "RAY_JOB_STOP_WAIT_TIME_S": "660"},

@@ -158,7 +158,7 @@ def submit_job(
     drain_seconds = config.execution.drain_seconds or DRAIN_SECONDS
     environment = {**variables, "RAY_JOB_STOP_WAIT_TIME_S": str(int(drain_seconds) + 60)}
     try:
-        return client.submit_job(
+        client.submit_job(
             entrypoint=shlex.join(["python", "-m", "robust201", "run", YAML_NAME, "--executor", "ray", *options]),
             submission_id=job_id,
             runtime_env={"working_dir": str(folder), "env_vars": environment},
@@ -169,6 +169,7 @@ def submit_job(
             f"Submitting failed for {job_id}: the head did not accept the job ({one_line(error)}). Check the "
             "head's log, then submit again."
         ) from error
+    return job_id
 
 
 def follow(client: JobSubmissionClient, job_id: str, write: Callable[[str], None]) -> Any:
