@@ -27,12 +27,12 @@ from robust201.sweep.config import SweepConfig
 from robust201.sweep.sweep_yaml import dump_fields, read_fields, referenced_variables
 from robust201.sweep.training_config import TrainingConfig
 
-Config = SweepConfig | TrainingConfig
+_Config = SweepConfig | TrainingConfig
 
 YAML_NAME = "job.yaml"
 """File name of the sweep or training YAML in a job's folder."""
 
-DRAIN_SECONDS = 900
+_STOP_SECONDS = 900
 """Time for a stopped job's parts in progress, unless the YAML sets `execution.drain_seconds`; Ray's default is 3 s."""
 
 _REQUEST_ERRORS = (OSError, RuntimeError, ValueError, AuthenticationError)
@@ -99,7 +99,7 @@ def _read_token(environment: Mapping[str, str]) -> str:
     return read_text(path, _MAX_TOKEN_BYTES).strip() if path.exists() else ""
 
 
-def write_job_folder(config: Config, source: Path, folder: Path) -> dict[str, str]:
+def write_job_folder(config: _Config, source: Path, folder: Path) -> dict[str, str]:
     """Write the files that a job needs: the package, bundled files that the YAML names, and the YAML for Ray.
 
     Args:
@@ -127,7 +127,7 @@ def write_job_folder(config: Config, source: Path, folder: Path) -> dict[str, st
     return {name: os.environ[name] for name in sorted(referenced_variables(fields)) if name in os.environ}
 
 
-def _check_paths(config: Config, source: Path) -> None:
+def _check_paths(config: _Config, source: Path) -> None:
     for field, value in _walk(config.model_dump() | config.code_files()):
         if isinstance(value, Path) and not value.is_absolute() and not re.match(r"[a-z][a-z0-9+.-]*:/", str(value)):
             raise ConfigError(
@@ -147,7 +147,11 @@ def _walk(value: Any, field: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def submit_job(
-    client: JobSubmissionClient, config: Config, folder: Path, variables: Mapping[str, str], options: Sequence[str] = ()
+    client: JobSubmissionClient,
+    config: _Config,
+    folder: Path,
+    variables: Mapping[str, str],
+    options: Sequence[str] = (),
 ) -> str:
     """Upload a job's folder, start the job and return its id: the sweep's name and 8 random hex digits.
 
@@ -155,7 +159,7 @@ def submit_job(
     installed one.
     """
     job_id = f"{config.name}-{uuid.uuid4().hex[:8]}"
-    drain_seconds = config.execution.drain_seconds or DRAIN_SECONDS
+    drain_seconds = config.execution.drain_seconds or _STOP_SECONDS
     environment = {**variables, "RAY_JOB_STOP_WAIT_TIME_S": str(int(drain_seconds) + 60)}
     try:
         client.submit_job(

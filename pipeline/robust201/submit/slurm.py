@@ -25,7 +25,7 @@ from robust201.sweep.config import ExecutionSection, SweepConfig
 from robust201.sweep.filters import EVERYTHING
 from robust201.sweep.training_config import TrainingConfig
 
-Config = SweepConfig | TrainingConfig
+_Config = SweepConfig | TrainingConfig
 
 SLURM_FOLDER = "slurm"
 """Subfolder of the results folder with the batch file and one log per task."""
@@ -123,7 +123,7 @@ def task_resources(
     return f"gpu:{gpus}" if n_gpus else None, n_workers * cpus_per_worker, n_workers
 
 
-def render(config: Config, source: Path, options: ArrayOptions, n_tasks: int, run_options: Sequence[str]) -> str:
+def render(config: _Config, source: Path, options: ArrayOptions, n_tasks: int, run_options: Sequence[str]) -> str:
     """Return the batch file of an array.
 
     Args:
@@ -194,7 +194,7 @@ class Submission:
 
 
 def submit_array(
-    config: Config, source: Path, options: ArrayOptions, run_options: Sequence[str], *, say: Callable[[str], None]
+    config: _Config, source: Path, options: ArrayOptions, run_options: Sequence[str], *, say: Callable[[str], None]
 ) -> Submission | None:
     """Prepare a sweep or training runs, and submit their missing work; return None if nothing is missing.
 
@@ -219,12 +219,12 @@ def submit_array(
     return Submission(job, n_tasks, n_missing, f"{folder}/{job}_*.log")
 
 
-def max_tasks(config: Config, options: ArrayOptions) -> int:
+def max_tasks(config: _Config, options: ArrayOptions) -> int:
     """Return the number of tasks if there are enough missing parts."""
     return 1 if isinstance(config, TrainingConfig) else options.tasks or DEFAULT_TASKS
 
 
-def _prepare(config: Config, say: Callable[[str], None]) -> tuple[int, int]:
+def _prepare(config: _Config, say: Callable[[str], None]) -> tuple[int, int]:
     """Write what tasks read; return the number of missing evaluations or snapshots, and that of missing parts."""
     if isinstance(config, TrainingConfig):
         plan = prepare_trainings(config, ALL_TRAININGS, say)
