@@ -10,13 +10,13 @@ from robust201.core.errors import IncompleteError, InputError
 from robust201.core.records import EvaluationResult, Part
 from robust201.dataset.published import write_published
 from robust201.dataset.rows import KeyRows, read_shard
-from robust201.run.inline import run_inline
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import content_hash, shard_name
 from robust201.store.shards import encode
 from robust201.sweep.facts import load_plan
 from robust201.sweep.filters import Filters
 from robust201.sweep.plan import make_plan
+from tests.support.runs import run_inline
 
 
 def read_results(config):
@@ -63,7 +63,7 @@ def rewrite(folder, name, pixels):
     shard = read_shard(folder, name)
     part = Part(shard.unit, shard.unit.strengths, shard.start, shard.stop)
     content = encode([EvaluationResult(part, *row, 1.0, {}) for row in shard.rows.items()], pixels=pixels)
-    (folder.shards / name.path).unlink()
+    (folder.storage.root / name.path).unlink()
     folder.write(name._replace(hash=content_hash(content)), content)
 
 
@@ -79,6 +79,6 @@ def test_renamed_files_are_listed_again_and_other_corrupted_images_rejected(make
     with pytest.raises(IncompleteError, match="verify"):
         list(KeyRows(folder, plan.keys[0], folder.list()))
     for name in folder.list()["digits"]:
-        (folder.shards / shard_name("digits", name).path).unlink()
+        (folder.storage.root / shard_name("digits", name).path).unlink()
     with pytest.raises(IncompleteError, match="digits brightness"):
         list(rows)

@@ -91,7 +91,7 @@ def test_kill_while_writing_leaves_the_whole_file_or_none(tmp_path, step):
 
     folder = ResultsFolder.create(tmp_path / "results", SLICES)
     with pytest.raises(KilledError):
-        ResultsFolder(folder.root, SLICES, kill).write(NAME, CONTENT)
+        ResultsFolder(folder.root, SLICES, on_step=kill).write(NAME, CONTENT)
     names = folder.list().get("digits", ())
     assert len(names) == (step == "renamed")
     for name in names:
@@ -101,7 +101,7 @@ def test_kill_while_writing_leaves_the_whole_file_or_none(tmp_path, step):
 @pytest.mark.parametrize("damage", [CONTENT[:-1], CONTENT[:40] + b"x" + CONTENT[41:], b""])
 def test_damaged_shard_is_moved_aside(folder, damage):
     folder.write(NAME, CONTENT)
-    (folder.shards / NAME.path).write_bytes(damage)
+    (folder.storage.root / NAME.path).write_bytes(damage)
     with pytest.raises(ShardDamagedError, match=UNIT.id):
         read_shard(folder, NAME)
     assert not len(folder.list()["digits"])
@@ -125,7 +125,7 @@ def test_existing_folder_keeps_its_slices(folder):
         (None, InputError),
         ("{", InputError),
         ('{"format": "robust201-results", "version": 1}', FormatVersionError),
-        ('{"format": "robust201-results", "version": 2, "slices": {}}', InputError),
+        ('{"format": "robust201-results", "version": 2, "slices": {}, "shards": ""}', InputError),
     ],
 )
 def test_wrong_folders_are_rejected(tmp_path, content, error):

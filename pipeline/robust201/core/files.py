@@ -242,6 +242,19 @@ def reporting_write_errors(path: Path) -> Iterator[None]:
         raise _write_error(path, error) from error
 
 
+def server_time(folder: Path) -> float:
+    """Return the time by the clock of a folder's file server, or by this host if the folder is read-only."""
+    probe = folder / f".{secrets.token_hex(6)}.tmp"
+    try:
+        probe.touch()
+        return probe.stat().st_mtime
+    except OSError:
+        return time.time()
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+
+
 LEFTOVER_SECONDS = 24 * 3600.0
 """Age at which a temporary file is considered abandoned by a killed process, since no write takes that long."""
 

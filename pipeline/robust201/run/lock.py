@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from robust201.core.errors import LeaseHeldError
-from robust201.core.files import MAX_STATE_BYTES, load_json
+from robust201.core.files import MAX_STATE_BYTES, load_json, server_time
 from robust201.core.host import has_ended
-from robust201.run.events import server_time
 
 LOCK_FILE = "lock.json"
 RENEW_SECONDS = 10.0

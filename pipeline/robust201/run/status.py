@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from robust201.run.events import EVENTS_FOLDER, TOUCH_SECONDS, read_events, server_time
+from robust201.core.files import server_time
+from robust201.run.events import EVENTS_FOLDER, TOUCH_SECONDS, read_events
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.costs import KeyCost, Speeds, key_costs
 from robust201.sweep.facts import load_plan

@@ -1,8 +1,8 @@
-"""The results folder: its format, the shards and what their names refer to.
+"""The results folder: its format, the shards and what their names refer to. Shards may also be below a URL.
 
 format.json                 format of the folder, and how units are sliced (see `SliceFormat`)
 protocols/<digest>.json     protocols, and the tuples of strengths and columns behind the digests in names
-shards/                     one file per part (see `store.names`)
+shards/                     one file per part (see `store.names`), and packs of such files (see `store.packs`)
 damaged/                    shards whose content did not match their name
 plan.json                   the sweep and the hashes of its inputs (see `sweep.facts`)
 images/, corruptions/, code/    copied or generated inputs
@@ -10,36 +10,45 @@ events/, lock.json          running processes (see `run`)
 """
 
 import json
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from robust201.core.errors import FormatVersionError, InputError, ShardDamagedError, StorageError, describe_read_error
+from pydantic import PositiveFloat, PositiveInt, TypeAdapter
+
+from robust201.core.errors import FormatVersionError, InputError, ShardDamagedError, describe_read_error
 from robust201.core.files import (
     MAX_STATE_BYTES,
     WRITE_STEPS,
-    atomic_write,
-    fsync_folder,
     load_json,
     make_folder,
-    read_file,
     read_text,
     visible_entries,
     write_text,
 )
 from robust201.core.records import canonical_json, content_digest
-from robust201.store.names import Listing, ShardName, parse_names, tuple_digest
+from robust201.store.local import reading_error
+from robust201.store.names import (
+    Listing,
+    Names,
+    ShardName,
+    merge_names,
+    names_of,
+    names_of_unit,
+    parse_names,
+    shard_name,
+    tuple_digest,
+)
+from robust201.store.packs import PACKS, Location, Pack, PackTable, index_start, is_pack_name, read_index, write_packs
+from robust201.store.storage import open_storage
 
 __all__ = ["WRITE_STEPS", "ResultsFolder", "SliceFormat"]
 
 FORMAT_FILE = "format.json"
 FORMAT_NAME = "robust201-results"
 VERSION = 2
-
-MAX_SHARD_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -52,30 +61,52 @@ class SliceFormat:
         is_cpu: whether the folder's results are computed on CPUs.
     """
 
-    slice_gmacs: float
-    batch_size: int
+    slice_gmacs: PositiveFloat
+    batch_size: PositiveInt
     is_cpu: bool
+
+
+@dataclass(frozen=True)
+class _FormatRecord:
+    """Content of format.json. `shards` is the URL of the shards; empty if they are in the folder."""
+
+    format: str
+    version: int
+    slices: SliceFormat
+    shards: str
+
+
+_RECORD = TypeAdapter(_FormatRecord)
 
 
 class ResultsFolder:
     """A results folder. Any number of processes may write to it at the same time; files are never changed in place.
 
-    `on_step` is called at each step of writing a shard (`core.files.WRITE_STEPS`), for crash tests.
+    Args:
+        root: the folder.
+        slices: how units are cut.
+        url: URL below which the shards are; empty if they are in the folder.
+        on_step: called at each step of writing a shard (`core.files.WRITE_STEPS`), for crash tests.
     """
 
-    def __init__(self, root: Path, slices: SliceFormat, on_step: Callable[[str], None] = lambda _step: None) -> None:
+    def __init__(
+        self, root: Path, slices: SliceFormat, url: str = "", on_step: Callable[[str], None] = lambda _step: None
+    ) -> None:
         self.root = root
         self.slices = slices
-        self.shards = root / "shards"
-        self._on_step = on_step
+        self.url = url
+        self.storage = open_storage(root, url, on_step)
+        self._loose: Listing = {}
+        self._packs: dict[str, PackTable] = {}
 
     @classmethod
-    def create(cls, root: Path, slices: SliceFormat) -> "ResultsFolder":
+    def create(cls, root: Path, slices: SliceFormat, url: str = "") -> "ResultsFolder":
         """Create a folder, or open an existing one, which keeps its own format.
 
         Raises:
-            InputError: the folder cannot be created, or contains something else.
+            InputError: the folder cannot be created, contains something else, or has its shards elsewhere.
             FormatVersionError: the folder has another format.
+            StorageError: the URL cannot be reached.
         """
         make_folder(root)
         if not (root / FORMAT_FILE).exists():
@@ -85,9 +116,17 @@ class ResultsFolder:
                     f"Creating a results folder failed for {root}: expected an empty folder, got {others[0]} without "
                     f"{FORMAT_FILE}. Choose a new folder."
                 )
-            payload = {"format": FORMAT_NAME, "version": VERSION, "slices": asdict(slices)}
+            if url:
+                cls(root, slices, url).storage.names("", "")  # fails before a wrong URL is saved
+            payload = {"format": FORMAT_NAME, "version": VERSION, "slices": asdict(slices), "shards": url}
             write_text(root / FORMAT_FILE, json.dumps(payload) + "\n")
-        return cls.open(root)
+        folder = cls.open(root)
+        if folder.url != url:
+            raise InputError(
+                f"Opening results failed for {root}: expected shards in {folder.url or 'the folder itself'}, as in "
+                f"{FORMAT_FILE}, got {url or 'no URL'}. Correct `shards`, or choose another folder."
+            )
+        return folder
 
     @classmethod
     def open(cls, root: Path) -> "ResultsFolder":
@@ -106,7 +145,8 @@ class ResultsFolder:
                     f"Opening results failed for {path}: expected {FORMAT_NAME} version {VERSION}, got {name} version "
                     f"{version}. Choose another folder, or the version of robust201 that wrote it."
                 )
-            return cls(root, SliceFormat(**payload["slices"]))
+            record = _RECORD.validate_python(payload)
+            return cls(root, record.slices, record.shards)
         except FileNotFoundError as error:
             raise InputError(
                 f"Opening results failed for {root}: there is no {FORMAT_FILE}. Check the path, or start a sweep there "
@@ -148,7 +188,7 @@ class ResultsFolder:
         except (FileNotFoundError, ValueError):
             return ()
         except OSError as error:
-            raise _reading_error(path, error) from error
+            raise reading_error(path, error) from error
         return tuple(values) if isinstance(values, list) and tuple_digest(values) == digest else ()
 
     def read_protocols(self) -> dict[str, dict[str, Any]]:
@@ -163,15 +203,75 @@ class ResultsFolder:
                 protocols[path.stem] = payload
         return protocols
 
+    def copy_records(self, target: "ResultsFolder") -> None:
+        """Copy all undamaged records to another folder."""
+        for path in sorted((self.root / "protocols").glob("*.json")):
+            with suppress(ValueError):
+                value = load_json(path)
+                if content_digest(value).startswith(path.stem):
+                    target.save_record(path.stem, value)
+
     def list(self) -> Listing:
-        """Return the names of all shards by dataset."""
-        datasets = visible_entries(self.shards)
-        return {dataset: parse_names(_names_below(self.shards / dataset)) for dataset in datasets}
+        """Return the names of all shards by dataset, loose or in packs.
+
+        Raises:
+            ShardDamagedError: the index of a pack is damaged; the pack was moved to ``damaged/``.
+            StorageError: the storage cannot be read.
+        """
+        loose: dict[str, list[str]] = {}
+        packs: dict[str, list[str]] = {}
+        for dataset, folder, names in self.storage.folders():
+            (packs if folder == PACKS else loose).setdefault(dataset, []).extend(names)
+        for dataset in self._packs.keys() | packs.keys():
+            self._read_packs(dataset, packs.get(dataset, []))
+        self._loose = {dataset: parse_names(names) for dataset, names in loose.items()}
+        return {
+            dataset: merge_names([self.loose(dataset), self._packed(dataset).names])
+            for dataset in sorted(loose.keys() | packs.keys())
+        }
 
     def list_unit(self, dataset: str, unit: str) -> Listing:
-        """Return the names of the shards of one unit, from the listing of one folder of at most a few thousand."""
-        names = _names_in(self.shards / dataset / unit[:2])
-        return {dataset: parse_names(name for name in names if name.startswith(unit))}
+        """Return the names of the shards of one unit, from listings of two folders of at most a few thousand names."""
+        loose = [name for name in self.storage.names(dataset, unit[:2]) if name.startswith(unit)]
+        self.refresh_packs(dataset)
+        return {dataset: merge_names([parse_names(loose), names_of_unit(self._packed(dataset).names, unit)])}
+
+    def loose(self, dataset: str) -> Names:
+        """Return the names of shards outside of packs, as of the last `list`."""
+        return names_of(self._loose, dataset)
+
+    def packs(self, dataset: str) -> Mapping[str, Pack]:
+        """Return the packs of a dataset by path, as of the last listing."""
+        return self._packed(dataset).packs
+
+    def is_packed(self, name: ShardName) -> bool:
+        """Return whether a pack has a shard, as of the last listing."""
+        return self._packed(name.dataset).find(name) is not None
+
+    def _packed(self, dataset: str) -> PackTable:
+        return self._packs.get(dataset, _NO_PACKS)
+
+    def refresh_packs(self, dataset: str) -> None:
+        """List the packs of a dataset again."""
+        self._read_packs(dataset, self.storage.names(dataset, PACKS))
+
+    def _read_packs(self, dataset: str, names: Iterable[str]) -> None:
+        """Read the indexes of packs that are not known yet; packs do not change."""
+        known = self._packed(dataset).packs
+        paths = sorted(f"{dataset}/{PACKS}/{name}" for name in names if is_pack_name(name))
+        if paths == list(known):
+            return
+        try:
+            self._packs[dataset] = PackTable({path: known.get(path) or self._read_index(path) for path in paths})
+        except FileNotFoundError:  # a later pack has the same shards
+            self.refresh_packs(dataset)
+
+    def _read_index(self, path: str) -> Pack:
+        try:
+            return read_index(path, self.storage.read(path, index_start(path)))
+        except ValueError as error:
+            target = self.storage.set_aside(path)
+            raise _damage_error(self.storage.label(path), f"{error} in its index", target) from error
 
     def write(self, name: ShardName, content: bytes) -> None:
         """Write a shard, which appears completely or not at all, and survives a crash when the method returns.
@@ -180,8 +280,7 @@ class ResultsFolder:
             StorageFullError: the disk is full.
             StorageError: the folder cannot be written.
         """
-        with atomic_write(self.shards / name.path, on_step=self._on_step) as stream:
-            stream.write(content)
+        self.storage.write(name.path, content)
 
     def read(self, name: ShardName) -> bytes:
         """Return the content of a shard. A damaged shard is moved to ``damaged/``, so that its part is missing.
@@ -191,42 +290,49 @@ class ResultsFolder:
             FileNotFoundError: the shard has vanished.
             StorageError: the shard cannot be read at the moment.
         """
-        path = self.shards / name.path
         try:
-            content = read_file(path, MAX_SHARD_BYTES)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise _reading_error(path, error) from error
+            content = self._read_once(name)
+        except FileNotFoundError:  # it was packed since the last listing, or its pack was replaced
+            self.refresh_packs(name.dataset)
+            content = self._read_once(name)
         if not name.names_content(content):
             raise self.set_aside(name, "other bytes than its name says")
         return content
 
+    def _read_once(self, name: ShardName) -> bytes:
+        location = self._packed(name.dataset).find(name) or Location(name.path)
+        try:
+            return self.storage.read(*location)
+        except ValueError as error:
+            raise self.set_aside(name, str(error)) from error
+
     def set_aside(self, name: ShardName, fault: str) -> ShardDamagedError:
-        """Move a damaged shard to ``damaged/``, and return the error to raise."""
-        source, target = self.shards / name.path, self.root / "damaged" / name.path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        source.replace(target)
-        fsync_folder(source.parent)
-        return ShardDamagedError(
-            f"Reading failed for {source}: expected a file as it was written, got {fault}. The file was moved to "
-            f"{target}; run the sweep again to compute its part."
-        )
+        """Move all copies of a damaged shard to ``damaged/``, and return the error to raise."""
+        label, target = self.storage.label(name.path), self.storage.set_aside(name.path)
+        self.refresh_packs(name.dataset)
+        while location := self._packed(name.dataset).find(name):
+            label, target = self.storage.label(location.path), self._replace_pack(name.dataset, location.path, name)
+        return _damage_error(label, fault, target)
+
+    def _replace_pack(self, dataset: str, path: str, damaged: ShardName) -> str:
+        """Write the undamaged shards of a pack to a new one, move the pack to ``damaged/``, and return its location."""
+        pack, kept = self.packs(dataset)[path], []
+        for row, start, stop in zip(pack.names, pack.positions, pack.positions[1:], strict=False):
+            name, content = shard_name(dataset, row), self.storage.read(path, int(start), int(stop))
+            if name != damaged and name.names_content(content):
+                kept.append((name, content))
+        for _ in write_packs(kept, lambda: self.storage.new_file(dataset, PACKS)):
+            pass
+        target = self.storage.set_aside(path)
+        self.refresh_packs(dataset)
+        return target
 
 
-def _reading_error(path: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"Reading failed for {path}: {error.strerror}. Check its permissions and the file server, and run the same "
-        "command again."
+_NO_PACKS = PackTable({})
+
+
+def _damage_error(label: str, fault: str, target: str) -> ShardDamagedError:
+    return ShardDamagedError(
+        f"Reading failed for {label}: expected a file as it was written, got {fault}. The file was moved to "
+        f"{target}; run the sweep again to compute what is missing."
     )
-
-
-def _names_in(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208 - names of half a million files, without a Path for each
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _names_below(folder: Path) -> Iterable[str]:
-    return (name for subfolder in _names_in(folder) for name in _names_in(folder / subfolder))

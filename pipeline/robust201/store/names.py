@@ -58,10 +58,15 @@ class ShardName(NamedTuple):
     hash: str
 
     @property
+    def file(self) -> str:
+        """Name of the file."""
+        part = f"{self.unit}.{self.strengths}.{self.slice:04}of{self.slices:04}.{self.columns}"
+        return f"{part}.{self.hash}{SUFFIX}"
+
+    @property
     def path(self) -> str:
         """Path below the folder of shards."""
-        part = f"{self.unit}.{self.strengths}.{self.slice:04}of{self.slices:04}.{self.columns}"
-        return f"{self.dataset}/{self.unit[:2]}/{part}.{self.hash}{SUFFIX}"
+        return f"{self.dataset}/{self.unit[:2]}/{self.file}"
 
     def names_content(self, content: bytes) -> bool:
         """Return whether the name has the hash of a file's content."""
@@ -91,6 +96,23 @@ def parse_names(names: Iterable[str]) -> Names:
     return valid[np.argsort(valid.view(f"S{NAME_LENGTH}"))]
 
 
+def merge_names(arrays: Sequence[Names]) -> Names:
+    """Return the names of several sorted arrays, sorted and without repetitions."""
+    if len(arrays) == 1:
+        return arrays[0]
+    texts = np.concatenate([np.empty(0, NAME_DTYPE), *arrays]).view(f"S{NAME_LENGTH}")
+    texts = np.sort(texts, kind="stable")  # which merges sorted runs
+    is_new = np.ones(len(texts), bool)
+    is_new[1:] = texts[1:] != texts[:-1]
+    return texts[is_new].view(NAME_DTYPE)
+
+
+def names_of_unit(names: Names, unit: str) -> Names:
+    """Return the names of a unit among sorted names."""
+    first, last = (np.searchsorted(names["unit"], unit.encode(), side=side) for side in ("left", "right"))
+    return names[first:last]
+
+
 def names_of(listing: Listing, dataset: str) -> Names:
     """Return the names of a dataset's shards, of which there may be none."""
     return listing.get(dataset, np.empty(0, NAME_DTYPE))
@@ -100,10 +122,3 @@ def shard_name(dataset: str, name: Any) -> ShardName:
     """Return the parts of one element of a `Names` array."""
     texts = {field: name[field].decode() for field in ("unit", "strengths", "slice", "slices", "columns", "hash")}
     return ShardName(dataset, **texts | {field: int(texts[field]) for field in ("slice", "slices")})
-
-
-def parse_path(path: str) -> ShardName | None:
-    """Return the parts of a shard's path below the folder of shards; None if it is not the path of a shard."""
-    dataset, _, rest = path.partition("/")
-    names = parse_names([rest.rpartition("/")[2]])
-    return shard_name(dataset, names[0]) if len(names) else None

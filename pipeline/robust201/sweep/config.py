@@ -65,7 +65,7 @@ MAX_NAME_LENGTH = 100
 def _check_shards(value: object) -> object:
     if not isinstance(value, str):
         return value
-    from robust201.shards.object_store import check_url
+    from robust201.store.object_store import check_url
 
     return check_url(substitute_variables(value))
 

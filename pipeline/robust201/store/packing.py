@@ -1,0 +1,129 @@
+"""Packing and merging of results: copies of immutable files, so that nothing is lost if a process is killed."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from robust201.core.errors import InputError, ShardDamagedError
+from robust201.core.files import remove_leftovers
+from robust201.store.folder import ResultsFolder
+from robust201.store.names import Names, ShardName, merge_names, names_of, shard_name
+from robust201.store.packs import PACK_BYTES, PACKS, Pack, contains, write_packs
+
+GRACE_SECONDS = 24 * 3600.0
+"""Age of a pack from which its inputs are deleted. No command that has listed them takes this long."""
+
+
+@dataclass
+class PackReport:
+    """What packing or merging did.
+
+    Attributes:
+        n_shards: number of packed or copied shards.
+        n_packs: number of written packs.
+        n_deleted: number of deleted files, whose shards are in packs.
+        damaged: messages about files that were moved to ``damaged/``.
+    """
+
+    n_shards: int = 0
+    n_packs: int = 0
+    n_deleted: int = 0
+    damaged: list[str] = field(default_factory=list)
+
+
+def pack(folder: ResultsFolder, *, pack_bytes: int = PACK_BYTES, grace_seconds: float = GRACE_SECONDS) -> PackReport:
+    """Copy loose shards and small packs to large packs, and delete what old packs contain; a run may go on."""
+    report = PackReport()
+    remove_leftovers(folder.root)
+    for dataset, names in folder.list().items():
+        report.n_deleted += _delete_copies(folder, dataset, grace_seconds)
+        _pack_dataset(folder, dataset, names, pack_bytes, report)
+    return report
+
+
+def _delete_copies(folder: ResultsFolder, dataset: str, grace_seconds: float) -> int:
+    """Delete loose shards and packs whose shards are all in an old pack; of equal packs, the first name stays."""
+    loose, packs, paths = folder.loose(dataset), folder.packs(dataset).values(), set[str]()
+    for pack in packs:
+        copies = {shard_name(dataset, row).path for row in loose[contains(pack.names, loose)]}
+        copies |= {other.path for other in packs if _replaces(pack, other)}
+        if copies - paths and _age(folder, pack) >= grace_seconds:
+            paths |= copies
+    folder.storage.delete(sorted(paths))
+    folder.refresh_packs(dataset)
+    return len(paths)
+
+
+def _age(folder: ResultsFolder, pack: Pack) -> float:
+    try:
+        return folder.storage.age(pack.path)
+    except FileNotFoundError:  # another process has replaced it
+        return 0.0
+
+
+def _replaces(pack: Pack, other: Pack) -> bool:
+    is_larger = (len(pack.names), other.path) > (len(other.names), pack.path)
+    return is_larger and bool(contains(pack.names, other.names).all())
+
+
+def _pack_dataset(folder: ResultsFolder, dataset: str, names: Names, pack_bytes: int, report: PackReport) -> None:
+    """Pack the shards that no large pack has, unless they are in one small pack already."""
+    packs = folder.packs(dataset).values()
+    large = merge_names([pack.names for pack in packs if pack.n_bytes >= pack_bytes // 2])
+    pending = names[~contains(large, names)]
+    if len(pending) > 1 and not any(contains(pack.names, pending).all() for pack in packs):
+        _write(folder, folder, dataset, pending, pack_bytes, report)
+
+
+def _write(
+    source: ResultsFolder, target: ResultsFolder, dataset: str, names: Names, pack_bytes: int, report: PackReport
+) -> None:
+    contents = _read(source, dataset, names, report)
+    for count in write_packs(contents, lambda: target.storage.new_file(dataset, PACKS), pack_bytes):
+        report.n_shards += count
+        report.n_packs += 1
+
+
+def _read(folder: ResultsFolder, dataset: str, names: Names, report: PackReport) -> Iterator[tuple[ShardName, bytes]]:
+    """Yield the shards that are undamaged and still exist."""
+    for row in names:
+        name = shard_name(dataset, row)
+        try:
+            yield name, folder.read(name)
+        except ShardDamagedError as error:
+            report.damaged.append(str(error))
+        except FileNotFoundError:  # another process has moved a damaged file aside
+            continue
+
+
+def merge(sources: Sequence[ResultsFolder], out: Path) -> PackReport:
+    """Copy the shards and records of folders that are sliced alike to another folder, which is created if absent.
+
+    Raises:
+        InputError: the folders are sliced in different ways; nothing was written.
+    """
+    known = ResultsFolder.open(out) if out.exists() else sources[0]
+    for folder in sources:
+        if folder.slices != known.slices:
+            raise InputError(
+                f"Merging failed for {folder.root}: expected {known.slices}, as in {known.root}, got {folder.slices}. "
+                "Merge folders that were made with the same batch_size, device and gmacs_per_second."
+            )
+    target = ResultsFolder.create(out, known.slices, known.url if out.exists() else "")
+    report = PackReport()
+    for folder in sources:
+        folder.copy_records(target)
+        for dataset, names in folder.list().items():
+            _copy(folder, target, dataset, names[~contains(names_of(target.list(), dataset), names)], report)
+    return report
+
+
+def _copy(source: ResultsFolder, target: ResultsFolder, dataset: str, names: Names, report: PackReport) -> None:
+    """Copy shards; those in packs stay in packs."""
+    is_packed = np.array([source.is_packed(shard_name(dataset, row)) for row in names], bool)
+    _write(source, target, dataset, names[is_packed], PACK_BYTES, report)
+    for name, content in _read(source, dataset, names[~is_packed], report):
+        target.write(name, content)
+        report.n_shards += 1

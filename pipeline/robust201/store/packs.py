@@ -1,0 +1,137 @@
+"""Packs: large files with many shards of one dataset, ``<dataset>/packs/<digest>.<start>.pack``.
+
+A pack has the contents of the shards one after the other, and then its index: the sorted names of the shards
+(`names.NAME_DTYPE`), and the position of each content and of the index (F + 1 int64). `start` is the position of the
+index (14 decimal digits), and `digest` the first 16 hex digits of the index's SHA-256. As the names contain the hashes
+of the contents, the name of a pack verifies all of its bytes.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.files import NewFile
+from robust201.store.names import NAME_DTYPE, NAME_LENGTH, Names, ShardName, merge_names
+
+PACKS = "packs"
+PACK_BYTES = 512 << 20
+"""Size from which no further shard is added to a pack: the paper's sweep, 200 GB, fills 400 packs."""
+
+_PACK_NAME = re.compile(r"([0-9a-f]{16})\.(\d{14})\.pack")
+
+
+class Pack(NamedTuple):
+    """A pack's path, the names of its shards (F), and their positions (F + 1)."""
+
+    path: str
+    names: Names
+    positions: NDArray[np.int64]
+
+    @property
+    def n_bytes(self) -> int:
+        return int(self.positions[-1])
+
+
+class Location(NamedTuple):
+    """Bytes [start, stop) of a file; to the end of the file if `stop` is None."""
+
+    path: str
+    start: int = 0
+    stop: int | None = None
+
+
+class PackTable:
+    """The shards of all packs of one dataset, for fast lookup."""
+
+    def __init__(self, packs: Mapping[str, Pack]) -> None:
+        self.packs = packs
+        all_names = [pack.names for pack in packs.values()]
+        self.names = merge_names(all_names)
+        self._number = np.zeros(len(self.names), np.int32)
+        self._position = np.zeros(len(self.names), np.int64)
+        for number, names in enumerate(all_names):
+            rows = np.searchsorted(_as_text(self.names), _as_text(names))
+            self._number[rows], self._position[rows] = number, np.arange(len(names))
+        self._paths = list(packs)
+
+    def find(self, name: ShardName) -> Location | None:
+        """Return the location of a shard, or None if no pack has it."""
+        text = np.array(name.file.encode(), f"S{NAME_LENGTH}")
+        row = int(np.searchsorted(_as_text(self.names), text))
+        if row == len(self.names) or _as_text(self.names)[row] != text:
+            return None
+        pack, position = self.packs[self._paths[self._number[row]]], self._position[row]
+        start, stop = pack.positions[position : position + 2].tolist()
+        return Location(pack.path, start, stop)
+
+
+def contains(names: Names, other: Names) -> NDArray[np.bool_]:
+    """Return for each of the `other` names whether sorted names contain it."""
+    rows = np.searchsorted(_as_text(names), _as_text(other))
+    found = np.zeros(len(other), bool)
+    inside = rows < len(names)
+    found[inside] = names[rows[inside]] == other[inside]
+    return found
+
+
+def _as_text(names: Names) -> NDArray[np.bytes_]:
+    return names.view(f"S{NAME_LENGTH}")
+
+
+def is_pack_name(name: str) -> bool:
+    """Return whether a file name is one of a pack."""
+    return _PACK_NAME.fullmatch(name) is not None
+
+
+def read_index(path: str, content: bytes) -> Pack:
+    """Decode the index of a pack.
+
+    Raises:
+        ValueError: the index does not match the pack's name.
+    """
+    match = _PACK_NAME.fullmatch(path.rpartition("/")[2])
+    count, rest = divmod(len(content) - 8, NAME_LENGTH + 8)
+    if match is None or rest or hashlib.sha256(content).hexdigest()[:16] != match[1]:
+        raise ValueError("other bytes than its name says")
+    names = np.frombuffer(content, NAME_DTYPE, count)
+    return Pack(path, names, np.frombuffer(content, np.int64, count + 1, count * NAME_LENGTH))
+
+
+def index_start(name: str) -> int:
+    """Return the position of the index of a pack."""
+    return int(name.split(".")[1])
+
+
+NewPack = Callable[[], AbstractContextManager[NewFile]]
+"""Function that opens a new file in the folder of packs."""
+
+
+def write_packs(
+    contents: Iterable[tuple[ShardName, bytes]], new_pack: NewPack, pack_bytes: int = PACK_BYTES
+) -> Iterator[int]:
+    """Write shards, which are sorted by name, to packs; yield the number of shards of each pack when it is stored."""
+    remaining = iter(contents)
+    for first in remaining:
+        with new_pack() as file:
+            count = _write_pack(file, chain([first], remaining), pack_bytes)
+        yield count
+
+
+def _write_pack(file: NewFile, contents: Iterable[tuple[ShardName, bytes]], pack_bytes: int) -> int:
+    names, positions = [], [0]
+    for name, content in contents:
+        file.stream.write(content)
+        names.append(name.file)
+        positions.append(positions[-1] + len(content))
+        if positions[-1] >= pack_bytes:
+            break
+    index = "".join(names).encode() + np.array(positions, np.int64).tobytes()
+    file.stream.write(index)
+    file.name = f"{hashlib.sha256(index).hexdigest()[:16]}.{positions[-1]:014}.pack"
+    return len(names)

@@ -1,0 +1,173 @@
+"""Packs and merged folders: the same shards are listed and read, whatever is killed, deleted or damaged."""
+
+import contextlib
+import os
+
+import pytest
+
+from robust201.core.errors import InputError, ShardDamagedError
+from robust201.core.records import content_digest
+from robust201.store.folder import WRITE_STEPS, ResultsFolder, SliceFormat
+from robust201.store.names import ShardName, content_hash, shard_name
+from robust201.store.object_store import PUT_STEPS
+from robust201.store.packing import merge, pack
+from robust201.store.packs import PACKS
+
+SLICES = SliceFormat(slice_gmacs=1.0, batch_size=8, is_cpu=True)
+CONTENTS = [f"shard {number}".encode() * 20 for number in range(12)]
+PACK_BYTES = 700
+OLD = {"grace_seconds": 0.0, "pack_bytes": PACK_BYTES}
+
+
+def name_of(content):
+    unit = content_digest(content.decode())
+    return ShardName("digits", unit, "0" * 8, 0, 1, "1" * 8, content_hash(content))
+
+
+NAMES = sorted((name_of(content) for content in CONTENTS), key=lambda name: name.file)
+
+
+@pytest.fixture(params=["folder", "file", "s3"])
+def url(request, tmp_path):
+    if request.param == "s3":
+        return request.getfixturevalue("s3_url")
+    return f"file://{tmp_path / 'elsewhere'}" if request.param == "file" else ""
+
+
+@pytest.fixture
+def folder(url, tmp_path):
+    return ResultsFolder.create(tmp_path / "results", SLICES, url)
+
+
+def write(folder, contents):
+    for content in contents:
+        folder.write(name_of(content), content)
+
+
+def list_names(folder):
+    return [shard_name("digits", row) for row in folder.list().get("digits", ())]
+
+
+def check(folder, contents=CONTENTS):
+    """Check that a folder has exactly some shards, for a new reader and for one that listed earlier."""
+    expected = {name_of(content): content for content in contents}
+    for reader in (ResultsFolder.open(folder.root), folder):
+        assert {name: reader.read(name) for name in list_names(reader)} == expected
+        for name in expected:
+            assert len(reader.list_unit("digits", name.unit)["digits"]) == 1
+
+
+def count_files(folder):
+    counts = {name: len(names) for _, name, names in folder.storage.folders()}
+    return counts.pop(PACKS, 0), sum(counts.values())
+
+
+def test_shards_stay_readable_while_they_are_packed_and_deleted(folder):
+    write(folder, CONTENTS[:6])
+    reader = ResultsFolder.open(folder.root)
+    assert len(list_names(reader)) == 6
+    report = pack(folder, pack_bytes=PACK_BYTES)
+    assert (report.n_shards, report.n_packs, report.n_deleted, count_files(folder)) == (6, 2, 0, (2, 6))
+    write(folder, CONTENTS[6:])
+    assert pack(folder, **OLD).n_deleted == 6
+    pack(folder, **OLD)  # deletes the inputs of the call before
+    assert count_files(folder)[1] == 0
+    assert {reader.read(name_of(content)) for content in CONTENTS[:6]} == {*CONTENTS[:6]}
+    check(folder)
+    n_packs = count_files(folder)[0]
+    report = pack(folder, **OLD)
+    assert (report.n_shards, report.n_deleted, count_files(folder)) == (0, 0, (n_packs, 0))
+
+
+def test_small_packs_are_joined(folder):
+    for content in CONTENTS:
+        write(folder, [content])
+        pack(folder, grace_seconds=0.0)
+    for _ in range(2):
+        pack(folder, grace_seconds=0.0)
+    assert count_files(folder) == (1, 0)
+    check(folder)
+
+
+class KilledError(BaseException):
+    pass
+
+
+def test_kill_at_any_step_loses_nothing(folder):
+    write(folder, CONTENTS)
+    for step in (*WRITE_STEPS, *PUT_STEPS):
+        for number in range(3):
+            calls = iter([*[None] * number, KilledError()])
+
+            def kill(reached, step=step, calls=calls):
+                if reached == step and next(calls, None):
+                    raise KilledError
+
+            victim = ResultsFolder(folder.root, SLICES, folder.url, on_step=kill)
+            with contextlib.suppress(KilledError):
+                pack(victim, **OLD)
+            check(folder)
+    for _ in range(2):
+        pack(folder, **OLD)
+    assert count_files(folder)[1] == 0
+    check(folder)
+
+
+def damage(folder, path, position):
+    content = bytearray(folder.storage.read(path))
+    content[position] ^= 1
+    folder.storage.delete([path])
+    folder.storage.write(path, bytes(content))
+
+
+def test_damaged_shard_in_a_pack_is_the_only_one_that_is_missing(folder):
+    write(folder, CONTENTS)
+    for _ in range(2):
+        pack(folder, grace_seconds=0.0)
+    ((path, packed),) = ((path, packed) for path, packed in folder.packs("digits").items())
+    damage(folder, path, int(packed.positions[3]) + 5)
+    reader = ResultsFolder.open(folder.root)
+    damaged = list_names(reader)[3]
+    with pytest.raises(ShardDamagedError, match=path):
+        reader.read(damaged)
+    check(folder, [content for content in CONTENTS if name_of(content) != damaged])
+    assert pack(folder, grace_seconds=0.0).damaged == []
+
+
+def test_damaged_index_is_moved_aside(folder):
+    write(folder, CONTENTS)
+    pack(folder)
+    folder.list()
+    (path,) = folder.packs("digits")
+    damage(folder, path, -3)
+    with pytest.raises(ShardDamagedError, match=path):
+        ResultsFolder.open(folder.root).list()
+    check(folder)  # the loose shards still exist
+
+
+def test_damaged_shard_is_not_packed(folder):
+    write(folder, CONTENTS)
+    damage(folder, NAMES[2].path, 4)
+    assert len(pack(folder).damaged) == 1
+    check(folder, [content for content in CONTENTS if name_of(content) != NAMES[2]])
+
+
+def test_merged_folders_have_the_shards_of_all(folder, tmp_path):
+    other = ResultsFolder.create(tmp_path / "other", SLICES)
+    write(folder, CONTENTS[:8])
+    pack(folder)
+    write(other, CONTENTS[6:])
+    digest = other.save_tuple((1.0, 2.0))
+    report = merge([folder, other], tmp_path / "all")
+    merged = ResultsFolder.open(tmp_path / "all")
+    check(merged)
+    assert (report.n_shards, report.n_packs, merged.read_tuple(digest)) == (12, 1, (1.0, 2.0))
+    assert merge([folder, other], tmp_path / "all").n_shards == 0
+    check(other, CONTENTS[6:])
+
+
+def test_folders_that_are_sliced_differently_are_not_merged(tmp_path):
+    folders = [ResultsFolder.create(tmp_path / str(size), SliceFormat(1.0, size, is_cpu=True)) for size in (1, 2)]
+    with pytest.raises(InputError, match="2"):
+        merge(folders, tmp_path / "all")
+    assert not os.path.lexists(tmp_path / "all")
