@@ -276,7 +276,6 @@ def export_step(folder: Path) -> str:
     """Write JSON and Parquet, with as many processes as `robust201 export`."""
     from robust201.export import export_dataset
     from robust201.export.pool import default_processes
-
     from robust201.store.folder import ResultsFolder
     from robust201.sweep.facts import load_plan as load_new_plan
     from robust201.sweep.plan import make_plan as make_new_plan

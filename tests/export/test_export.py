@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robust201.core.errors import ConfigError, IncompleteError, StorageError, StorageFullError
+from robust201.core.errors import ConfigError, IncompleteError, StorageFullError
 from robust201.export import meta_file_text
 from robust201.tasks import PAPER_KEYS, TASKS
 from tests.conftest import read_tree

@@ -72,7 +72,9 @@ class FabricatedPlan:
             space=self.space_name,
             tasks=self.tasks,
             measurements=self.measurements,
-            n_classes={unit.dataset: DATASETS[unit.dataset].n_classes for unit in self.units if unit.dataset in DATASETS},
+            n_classes={
+                name: DATASETS[name].n_classes for name in {unit.dataset for unit in self.units} & DATASETS.keys()
+            },
             weights=self.weights,
         )
 
@@ -174,7 +176,7 @@ class FabricatedRows:
     store: FabricatedStore
     units: tuple[Unit, ...]
     columns: tuple[str, ...]
-    provenances: list[Mapping[str, str]] = field(default_factory=lambda: [{"torch": "2", "host": "here"}, {"torch": "1"}])
+    provenances: tuple[Mapping[str, str], ...] = ({"torch": "2", "host": "here"}, {"torch": "1"})
 
     def __iter__(self) -> Iterator[tuple[Unit, dict[float, Values]]]:
         for unit in self.units:

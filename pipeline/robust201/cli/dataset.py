@@ -73,8 +73,8 @@ def export(
 ) -> None:
     """Write the dataset of a complete sweep: JSON in the published layout, optional Parquet, a card and checksums."""
     from robust201.export import export_dataset
-    from robust201.export.hub import parse_target
     from robust201.export.groups import OutcomeEncoding
+    from robust201.export.hub import parse_target
     from robust201.export.pool import default_processes
     from robust201.export.written_file import parse_choice
     from robust201.store.folder import ResultsFolder

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.records import Unit
+from robust201.export.key_files import KeyFiles
 from robust201.export.key_rows import KeyRows, json_files_of
 from robust201.export.listing import add_to_listing, remove_from_listing
-from robust201.export.key_files import KeyFiles
 from robust201.export.parquet_files import ParquetFormat
 from robust201.export.published_layout import describe_strength
 from robust201.export.row_batch import UnitRows
@@ -118,7 +118,7 @@ class _JsonKey:
             n_classes=DATASETS[rows.dataset].n_classes if rows.dataset in DATASETS else None,
             metadata={CONVERTED: json.dumps(stamps).encode()},
         )
-        folder, source = rows.files.path, _JsonRows(rows, [])
+        folder, source = rows.files.path, _JsonRows(rows)
         return KeyFiles(folder=folder, dataset=rows.dataset, key=rows.key, rows=source, parquet=(self.name, parquet))
 
 
@@ -127,7 +127,7 @@ class _JsonRows:
     """The rows of JSON files (see `export.row_batch.Rows`)."""
 
     rows: KeyRows
-    provenances: list[Mapping[str, str]]
+    provenances: tuple[Mapping[str, str], ...] = ()
 
     def __iter__(self) -> Iterator[tuple[Unit, UnitRows]]:
         try:

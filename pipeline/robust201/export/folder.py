@@ -60,8 +60,8 @@ def _check_path(path: Path) -> None:
         raise InputError(f"Exporting failed for {path}: expected a folder, got a file. Choose another folder.")
     if Path.cwd().is_relative_to(target):
         raise InputError(
-            f"Exporting failed for {path}: the working directory lies in this folder, which will be replaced. Change to "
-            "another directory."
+            f"Exporting failed for {path}: the working directory lies in this folder, which will be replaced. Change "
+            "to another directory."
         )
     for folder in (path, *target.parents):
         if (folder / RESULTS_FOLDER_FILE).exists():

@@ -12,8 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError, did_you_mean
-from robust201.core.records import EvaluationProtocol, Unit, Weights
+from robust201.core.records import Unit, Weights, content_digest
 from robust201.export.row_batch import Rows
 from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
 from robust201.tasks import TASKS, Task
@@ -67,8 +66,8 @@ class SweepFacts:
         for group in groups:
             for unit in group.complete_units:
                 n_evaluations[unit.protocol] += len(group.strengths)
-        protocols = [EvaluationProtocol.of(payload) for payload in self.record["protocols"]]
-        return [ProtocolCount(protocol.digest, protocol.payload, n_evaluations[protocol.digest]) for protocol in protocols]
+        digests = {content_digest(payload): payload for payload in self.record["protocols"]}
+        return [ProtocolCount(digest, payload, n_evaluations[digest]) for digest, payload in digests.items()]
 
 
 @dataclass(frozen=True, eq=False)

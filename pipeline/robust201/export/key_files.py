@@ -101,9 +101,7 @@ class KeyFiles:
             parquet.close()
 
 
-def _write_batch(
-    writers: list[JsonWriter], rows: list[tuple[Unit, UnitRows]], on_units: Callable[[int], None]
-) -> None:
+def _write_batch(writers: list[JsonWriter], rows: list[tuple[Unit, UnitRows]], on_units: Callable[[int], None]) -> None:
     if rows and writers:
         batch = RowBatch.of(rows)
         for writer in writers:

@@ -71,9 +71,7 @@ def write_files(keys: Iterable[KeyFiles], processes: int, on_units: Callable[[in
         yield key.write(report_units)
 
 
-def _write_in_pool(
-    keys: Iterable[KeyFiles], processes: int, on_units: Callable[[int], None]
-) -> Iterator[KeyReport]:
+def _write_in_pool(keys: Iterable[KeyFiles], processes: int, on_units: Callable[[int], None]) -> Iterator[KeyReport]:
     from robust201.core.memory import give_back_freed_memory
 
     context = fork_server(["robust201.export.key_files", "robust201.dataset.rows"])

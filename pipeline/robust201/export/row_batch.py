@@ -17,13 +17,11 @@ StoredColumn: TypeAlias = NDArray[Any] | list[NDArray[Any]]
 
 
 class Rows(Protocol):
-    """The results of some units; can be pickled, so that another process reads them.
+    """The results of some units; can be pickled, so that another process reads them."""
 
-    Attributes:
-        provenances: distinct provenances of the results that were read.
-    """
-
-    provenances: list[Mapping[str, str]]
+    @property
+    def provenances(self) -> Sequence[Mapping[str, str]]:
+        """Distinct provenances of the results that were read."""
 
     def __iter__(self) -> Iterator[tuple[Unit, UnitRows]]:
         """Yield each unit with its columns by strength."""

@@ -1,7 +1,7 @@
 """What an export reads from a results folder: facts about the sweep, and the results of its units."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +27,14 @@ class StoredRows:
     rows: KeyRows
     networks: tuple[int, ...]
     columns: tuple[str, ...]
-    provenances: list[Mapping[str, str]] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[tuple[Unit, UnitRows]]:
         for network in self.networks:
             yield self.rows.key.unit(network), self.rows.read(network, self.columns)
-        self.provenances = [dict(items) for items in self.rows.provenances]
+
+    @property
+    def provenances(self) -> list[Mapping[str, str]]:
+        return [dict(items) for items in self.rows.provenances]
 
 
 def read_facts(plan: Plan) -> SweepFacts:

@@ -101,7 +101,9 @@ def export_dataset(
         DatasetError: outcomes were requested, but the evaluated images are not available.
     """
     groups = read_groups(plan, folder, weights)
-    return write_dataset(read_facts(plan), groups, out, images_of or (lambda dataset: evaluated_images(plan, dataset)), **options)
+    return write_dataset(
+        read_facts(plan), groups, out, images_of or (lambda dataset: evaluated_images(plan, dataset)), **options
+    )
 
 
 def write_dataset(
@@ -254,7 +256,9 @@ def _check_distinct_names(out: Path, names: Sequence[str]) -> None:
             )
 
 
-def _columns_of_image_keys(facts: SweepFacts, groups: Sequence[Group], file_format: FileFormat) -> dict[str, ParquetColumn]:
+def _columns_of_image_keys(
+    facts: SweepFacts, groups: Sequence[Group], file_format: FileFormat
+) -> dict[str, ParquetColumn]:
     """Return the columns of the Parquet files of all keys except measures; empty if there are only measures."""
     strengths = dict.fromkeys(describe_strength(group.task) for group in groups if not group.is_measure)
     names = weights_names(unit for group in groups for unit in group.units)
