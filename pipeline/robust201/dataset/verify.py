@@ -10,12 +10,11 @@ import numpy as np
 from robust201.core.errors import EvaluationError, ShardDamagedError
 from robust201.dataset.rows import check_images, read_shard
 from robust201.store.folder import ResultsFolder
-from robust201.store.names import ShardName, shard_name, tuple_digest
+from robust201.store.names import Listing, ShardName, shard_name, tuple_digest
 from robust201.store.shards import Shard
 from robust201.sweep.explain import explain
-from robust201.sweep.facts import load_plan
 from robust201.sweep.parts import compare
-from robust201.sweep.plan import Plan, make_plan
+from robust201.sweep.plan import Plan, open_results
 from robust201.tasks.measurements import check_values
 
 
@@ -34,8 +33,8 @@ class Finding(NamedTuple):
     message: str
 
 
-def verify(results: Path, on_file: Callable[[int], None] = lambda _n_done: None) -> Iterator[Finding]:
-    """Yield all faults of a results folder; `on_file` receives the number of read files.
+def verify(results: Path, on_file: Callable[[int, int], None] = lambda _n_done, _n_files: None) -> Iterator[Finding]:
+    """Yield all faults of a results folder; `on_file` receives the numbers of read files and of all files.
 
     Damaged files are moved to ``damaged/``, so the next run computes exactly their parts.
 
@@ -43,18 +42,36 @@ def verify(results: Path, on_file: Callable[[int], None] = lambda _n_done: None)
         InputError: the path is not a results folder, or has no plan.
         StorageError: a file cannot be read at the moment.
     """
-    folder, (config, facts) = ResultsFolder.open(results), load_plan(results)
-    plan = make_plan(config, facts, folder.slices)
-    checker = _Checker(folder, plan)
+    plan, folder = open_results(results)
+    yield from _check_packs(folder)
     listing = folder.list()
-    names = (shard_name(dataset, row) for dataset, rows in listing.items() for row in rows)
-    for n_done, name in enumerate(names, 1):
-        yield from checker.check(name)
-        on_file(n_done)
+    yield from check_files(plan, folder, listing, on_file)
     listing = folder.list()
     state = compare(plan, listing, folder.read_tuple)
     for cause in explain(plan, state, listing, folder.read_tuple, folder.read_protocols()):
         yield Finding("missing", f"{cause.dataset} {cause.key}", str(cause))
+
+
+def _check_packs(folder: ResultsFolder) -> Iterator[Finding]:
+    """Yield packs with a damaged index, which are moved aside."""
+    while True:
+        try:
+            folder.list()
+        except ShardDamagedError as error:
+            yield Finding("damaged", "packs", str(error))
+        else:
+            return
+
+
+def check_files(
+    plan: Plan, folder: ResultsFolder, listing: Listing, on_file: Callable[[int, int], None]
+) -> Iterator[Finding]:
+    """Yield the faults of the files of a listing, compared with each other (see `verify`)."""
+    checker, n_files = _Checker(folder, plan), sum(map(len, listing.values()))
+    names = (shard_name(dataset, row) for dataset, rows in listing.items() for row in rows)
+    for n_done, name in enumerate(names, 1):
+        yield from checker.check(name)
+        on_file(n_done, n_files)
 
 
 class _Checker:
@@ -70,23 +87,23 @@ class _Checker:
 
     def check(self, name: ShardName) -> Iterator[Finding]:
         """Yield the faults of a file, compared with the files before it."""
-        yield from self._check_records(name)
         try:
             shard = read_shard(self._folder, name)
             self._check_rows(name, shard)
         except ShardDamagedError as error:
             yield Finding("damaged", name.path, str(error))
             return
-        except FileNotFoundError:
+        except FileNotFoundError:  # moved aside by another process; its part is missing
             return
+        yield from self._check_records(name, shard)
         yield from self._compare_pixels(name, shard)
         yield from self._compare_duplicates(name, shard)
 
-    def _check_records(self, name: ShardName) -> Iterator[Finding]:
-        for digest in (name.strengths, name.columns):
-            if digest not in self._records and not self._folder.read_tuple(digest):
-                yield Finding("record", f"protocols/{digest}.json", f"missing or damaged, for {name.path}")
+    def _check_records(self, name: ShardName, shard: Shard) -> Iterator[Finding]:
+        for digest in {name.strengths, name.columns, shard.unit.protocol} - self._records:
             self._records.add(digest)
+            if self._folder.read_record(digest) is None:
+                yield Finding("record", f"protocols/{digest}.json", f"missing or damaged, for {name.path}")
 
     def _check_rows(self, name: ShardName, shard: Shard) -> None:
         columns = set(self._folder.read_tuple(name.columns))

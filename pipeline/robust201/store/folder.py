@@ -96,6 +96,7 @@ class ResultsFolder:
         self.slices = slices
         self.url = url
         self.storage = open_storage(root, url, on_step)
+        self._records: dict[str, Any] = {}
         self._loose: Listing = {}
         self._packs: dict[str, PackTable] = {}
 
@@ -176,40 +177,41 @@ class ResultsFolder:
         self.save_record(digest, items)
         return digest
 
-    def read_tuple(self, digest: str) -> tuple[Any, ...]:
-        """Return the strengths or columns of a digest; empty if the record is missing or damaged.
+    def read_record(self, digest: str) -> Any:
+        """Return what is stored under a digest; None if the record is missing or damaged.
 
         Raises:
             StorageError: the record cannot be read at the moment.
         """
+        if digest in self._records:
+            return self._records[digest]
         path = self._record_path(digest)
         try:
-            values = load_json(path, MAX_STATE_BYTES)
+            value = load_json(path, MAX_STATE_BYTES)
         except (FileNotFoundError, ValueError):
-            return ()
+            return None
         except OSError as error:
             raise reading_error(path, error) from error
-        return tuple(values) if isinstance(values, list) and tuple_digest(values) == digest else ()
+        if not content_digest(value).startswith(digest):
+            return None
+        self._records[digest] = value
+        return value
+
+    def read_tuple(self, digest: str) -> tuple[Any, ...]:
+        """Return the strengths or columns of a digest; empty if the record is missing or damaged (see `read_record`)."""
+        return tuple(self.read_record(digest) or ())
 
     def read_protocols(self) -> dict[str, dict[str, Any]]:
-        """Return all stored protocols by digest; damaged records are left out."""
-        protocols = {}
-        for path in sorted((self.root / "protocols").glob(f"{'?' * 32}.json")):
-            try:
-                payload = load_json(path)
-            except (OSError, ValueError):
-                continue
-            if content_digest(payload) == path.stem:
-                protocols[path.stem] = payload
-        return protocols
+        """Return all undamaged protocols by digest."""
+        digests = [path.stem for path in sorted((self.root / "protocols").glob(f"{'?' * 32}.json"))]
+        return {digest: payload for digest in digests if (payload := self.read_record(digest)) is not None}
 
     def copy_records(self, target: "ResultsFolder") -> None:
         """Copy all undamaged records to another folder."""
         for path in sorted((self.root / "protocols").glob("*.json")):
-            with suppress(ValueError):
-                value = load_json(path)
-                if content_digest(value).startswith(path.stem):
-                    target.save_record(path.stem, value)
+            value = self.read_record(path.stem)
+            if value is not None:
+                target.save_record(path.stem, value)
 
     def list(self) -> Listing:
         """Return the names of all shards by dataset, loose or in packs.
