@@ -10,13 +10,13 @@ from robust201.core.errors import IncompleteError, InputError
 from robust201.core.records import EvaluationResult, Part
 from robust201.dataset.published import write_published
 from robust201.dataset.rows import KeyRows, read_shard
-from robust201.run.inline import run_inline
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import content_hash, shard_name
 from robust201.store.shards import encode
 from robust201.sweep.facts import load_plan
 from robust201.sweep.filters import Filters
 from robust201.sweep.plan import make_plan
+from tests.support.runs import run_inline
 
 
 def read_results(config):

@@ -13,13 +13,13 @@ from robust201.core.errors import ConfigError, InputError, LeaseHeldError, Shard
 from robust201.dataset.published import write_published
 from robust201.run import worker
 from robust201.run.events import read_events
-from robust201.run.inline import run_inline
 from robust201.run.lock import LOCK_FILE, STALE_SECONDS, hold_lock
 from robust201.store.folder import ResultsFolder, SliceFormat
 from robust201.sweep.facts import load_plan
 from robust201.sweep.filters import Filters
 from robust201.sweep.parts import compare
 from robust201.sweep.plan import make_plan
+from tests.support.runs import KilledError, run_inline
 
 KEYS = {
     "clean": {},
@@ -52,23 +52,6 @@ def sweep(make_sweep):
     return make
 
 
-class KilledError(BaseException):
-    pass
-
-
-def kill_after(n_parts):
-    """Return a stop function that ends the run before the part after the next n."""
-    remaining = [n_parts]
-
-    def should_stop():
-        remaining[0] -= 1
-        if remaining[0] < 0:
-            raise KilledError
-        return False
-
-    return should_stop
-
-
 def variants(config, make_sweep):
     """Return sweeps with fewer or more strengths and measurements, in the same folder, and filters."""
     fewer = KEYS | {"fgsm": {"epsilons": ["2/255"]}, "brightness": {"severities": [5]}}
@@ -96,7 +79,7 @@ def test_any_history_ends_with_the_same_bytes(sweep, make_sweep, tmp_path):
         for variant, filters in rng.sample(variants(config, make_sweep), 3):
             changed = variant.model_copy(update={"results": config.results})
             with contextlib.suppress(KilledError):
-                run_inline(changed, filters, should_stop=kill_after(rng.randrange(1, 25)))
+                run_inline(changed, filters, killed_after=rng.randrange(1, 25))
         run_inline(config)
         _, plan, state = open_results(config)
         assert state.n_done == plan.n_evaluations
