@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console

@@ -13,7 +13,7 @@ from robust201.cli.options import AllowCode, explicit_options, load_sweep, resul
 from robust201.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from robust201.runtime.audit import AuditedEvaluation
+    from robust201.analysis.audit import AuditedEvaluation
 
 
 def verify(
@@ -118,18 +118,15 @@ def _compare_results(first: Path, second: Path, tolerance: float, *, as_json: bo
 
 
 def _compare_engines(sweep: Path, networks: int, images: int, allow_code: AllowCode, *, as_json: bool) -> int:
-    """Attack a random sample of a sweep with both engines (see `runtime.audit`); return the exit code."""
+    """Attack a random sample of a sweep with both engines (see `analysis.audit`); return the exit code."""
+    from robust201.analysis.audit import audit_sweep, sample_sweep
     from robust201.run.user_code import announce_code
-    from robust201.runtime.audit import audit_sweep, sample_sweep
-    from robust201.runtime.executors import check_device, make_executor
-    from robust201.runtime.sweep import run_sweep
 
     config = load_sweep(sweep)
-    check_device(config)
     announce_code(config, allowed=allow_code, say=console.say)
     folder = config.results.with_name(f"{config.results.name}-audit")
     sweeps = sample_sweep(config, networks=networks, images=images, out=folder)
-    evaluations = audit_sweep(sweeps, lambda sampled_sweep: run_sweep(sampled_sweep, make_executor, say=console.say))
+    evaluations = audit_sweep(sweeps, console.say)
     if as_json:
         print_json([evaluation.to_payload() for evaluation in evaluations])
     else:

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError, ShardDamagedError
 from robust201.dataset.rows import check_images, read_shard
 from robust201.store.folder import ResultsFolder
-from robust201.store.names import Listing, ShardName, shard_name, tuple_digest
+from robust201.store.names import Listing, Names, ShardName, shard_name, tuple_digest
 from robust201.store.shards import Shard
 from robust201.sweep.explain import explain
 from robust201.sweep.parts import compare
@@ -33,8 +34,16 @@ class Finding(NamedTuple):
     message: str
 
 
-def verify(results: Path, on_file: Callable[[int, int], None] = lambda _n_done, _n_files: None) -> Iterator[Finding]:
-    """Yield all faults of a results folder; `on_file` receives the numbers of read files and of all files.
+OnFile = Callable[[int, int], None]
+"""Function that receives the numbers of read files and of all files."""
+
+
+def _ignore(_n_done: int, _n_files: int) -> None:
+    """Show no progress."""
+
+
+def verify(results: Path, on_file: OnFile = _ignore) -> Iterator[Finding]:
+    """Yield all faults of a results folder.
 
     Damaged files are moved to ``damaged/``, so the next run computes exactly their parts.
 
@@ -63,9 +72,23 @@ def _check_packs(folder: ResultsFolder) -> Iterator[Finding]:
             return
 
 
-def check_files(
-    plan: Plan, folder: ResultsFolder, listing: Listing, on_file: Callable[[int, int], None]
-) -> Iterator[Finding]:
+def find_contradictions(results: Path) -> Iterator[Finding]:
+    """Compare only files that have the same part or corrupted images, such as those of merged folders."""
+    plan, folder = open_results(results)
+    listing = {dataset: names[_shares_part(names)] for dataset, names in folder.list().items()}
+    for finding in check_files(plan, folder, listing):
+        if finding.kind in {"duplicate", "pixels"}:
+            yield finding
+
+
+def _shares_part(names: Names) -> NDArray[np.bool_]:
+    """Return which of the sorted names belong to a slice that several files have."""
+    slices = np.strings.add(names["unit"], names["slice"])
+    _, codes, counts = np.unique(slices, return_inverse=True, return_counts=True)
+    return counts[codes] > 1
+
+
+def check_files(plan: Plan, folder: ResultsFolder, listing: Listing, on_file: OnFile = _ignore) -> Iterator[Finding]:
     """Yield the faults of the files of a listing, compared with each other (see `verify`)."""
     checker, n_files = _Checker(folder, plan), sum(map(len, listing.values()))
     names = (shard_name(dataset, row) for dataset, rows in listing.items() for row in rows)

@@ -198,7 +198,7 @@ class ResultsFolder:
         return value
 
     def read_tuple(self, digest: str) -> tuple[Any, ...]:
-        """Return the strengths or columns of a digest; empty if the record is missing or damaged (see `read_record`)."""
+        """Return the strengths or columns of a digest; empty if `read_record` finds none."""
         return tuple(self.read_record(digest) or ())
 
     def read_protocols(self) -> dict[str, dict[str, Any]]:
