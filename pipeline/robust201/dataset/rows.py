@@ -22,7 +22,11 @@ def read_shard(folder: ResultsFolder, name: ShardName) -> Shard:
     Raises:
         ShardDamagedError: the shard is damaged.
     """
-    content = folder.read(name)
+    return decode_shard(folder, name, folder.read(name))
+
+
+def decode_shard(folder: ResultsFolder, name: ShardName, content: bytes) -> Shard:
+    """Decode and check a shard that was read; raise the same error as `read_shard`."""
     try:
         shard = decode(content)
     except ValueError as error:

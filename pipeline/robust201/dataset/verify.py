@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError, ShardDamagedError
-from robust201.dataset.rows import check_images, read_shard
+from robust201.dataset.rows import check_images, decode_shard
 from robust201.store.folder import ResultsFolder
-from robust201.store.names import Listing, Names, ShardName, shard_name, tuple_digest
+from robust201.store.names import Listing, Names, ShardName, tuple_digest
 from robust201.store.shards import Shard
 from robust201.sweep.explain import explain
 from robust201.sweep.parts import compare
@@ -90,11 +90,12 @@ def _shares_part(names: Names) -> NDArray[np.bool_]:
 
 def check_files(plan: Plan, folder: ResultsFolder, listing: Listing, on_file: OnFile = _ignore) -> Iterator[Finding]:
     """Yield the faults of the files of a listing, compared with each other (see `verify`)."""
-    checker, n_files = _Checker(folder, plan), sum(map(len, listing.values()))
-    names = (shard_name(dataset, row) for dataset, rows in listing.items() for row in rows)
-    for n_done, name in enumerate(names, 1):
-        yield from checker.check(name)
-        on_file(n_done, n_files)
+    checker, n_files, n_done = _Checker(folder, plan), sum(map(len, listing.values())), 0
+    for dataset, names in listing.items():
+        for name, content in folder.read_ahead(dataset, names):
+            yield from checker.check(name, content)
+            n_done += 1
+            on_file(n_done, n_files)
 
 
 class _Checker:
@@ -108,15 +109,15 @@ class _Checker:
         self._values: dict[tuple[int, int, float, str], tuple[str, str]] = {}
         self._pixels: dict[str, tuple[str, str]] = {}
 
-    def check(self, name: ShardName) -> Iterator[Finding]:
+    def check(self, name: ShardName, content: bytes | ShardDamagedError) -> Iterator[Finding]:
         """Yield the faults of a file, compared with the files before it."""
         try:
-            shard = read_shard(self._folder, name)
+            if isinstance(content, ShardDamagedError):
+                raise content
+            shard = decode_shard(self._folder, name, content)
             self._check_rows(name, shard)
         except ShardDamagedError as error:
             yield Finding("damaged", name.path, str(error))
-            return
-        except FileNotFoundError:  # moved aside by another process; its part is missing
             return
         yield from self._check_records(name, shard)
         yield from self._compare_pixels(name, shard)

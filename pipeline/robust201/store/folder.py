@@ -10,7 +10,8 @@ events/, lock.json          running processes (see `run`)
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -301,6 +302,24 @@ class ResultsFolder:
             raise self.set_aside(name, "other bytes than its name says")
         return content
 
+    def read_ahead(self, dataset: str, names: Names) -> Iterator[tuple[ShardName, bytes | ShardDamagedError]]:
+        """Yield the contents of shards, in order and without those that have vanished; several are read at once."""
+
+        def read(row: Any) -> tuple[ShardName, bytes | ShardDamagedError | None]:
+            name = shard_name(dataset, row)
+            try:
+                return name, self.read(name)
+            except ShardDamagedError as error:
+                return name, error
+            except FileNotFoundError:  # another process has moved a damaged file aside
+                return name, None
+
+        with ThreadPoolExecutor(self.storage.n_readers) as pool:
+            for start in range(0, len(names), _READ_AHEAD):
+                for name, content in pool.map(read, names[start : start + _READ_AHEAD]):
+                    if content is not None:
+                        yield name, content
+
     def _read_once(self, name: ShardName) -> bytes:
         location = self._packed(name.dataset).find(name) or Location(name.path)
         try:
@@ -331,6 +350,7 @@ class ResultsFolder:
 
 
 _NO_PACKS = PackTable({})
+_READ_AHEAD = 64
 
 
 def _damage_error(label: str, fault: str, target: str) -> ShardDamagedError:
