@@ -73,13 +73,11 @@ def verify(
                 f"Reading the command line failed for {option}: it needs {needed_option}. Add {needed_option}, or "
                 f"remove {option}."
             )
-    from robust201.export.folder import reject_unfinished_export
     from robust201.export.verify import verify_results
     from robust201.export.verify_dataset import verify_dataset
     from robust201.reader.result_files import is_dataset
 
     results = results_of(path)
-    reject_unfinished_export(results)
     if is_dataset(results):
         if exported is not None:
             raise ConfigError(

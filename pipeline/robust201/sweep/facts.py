@@ -66,10 +66,18 @@ class DatasetFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about all inputs of a sweep; `code` has the SHA-256 of each Python file by the YAML field that names it."""
+    """Facts about all inputs of a sweep.
+
+    Attributes:
+        datasets: facts about each dataset.
+        code: SHA-256 of each Python file, by the YAML field that names it.
+        recorded_accuracies: accuracy on all test images that was recorded with weights, by the weights' SHA-256. It
+            decides no number; measured accuracies are compared with it.
+    """
 
     datasets: dict[str, DatasetFacts]
     code: dict[str, str] = field(default_factory=dict)
+    recorded_accuracies: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,14 @@ def gather_facts(config: SweepConfig, say: Callable[[str], None] = lambda _line:
     """
     inputs, code = Inputs(config, say), hash_files(config.code_files())
     weights = WeightsSource(config, config.make_space(code))
-    return Facts({dataset: _dataset_facts(config, dataset, inputs, weights) for dataset in config.datasets}, code)
+    recorded_accuracies = {
+        sha256: accuracy
+        for dataset in config.datasets
+        for architecture in config.selected_architectures
+        for sha256, accuracy in weights.test_accuracies(dataset, architecture).items()
+    }
+    datasets = {dataset: _dataset_facts(config, dataset, inputs, weights) for dataset in config.datasets}
+    return Facts(datasets, code, recorded_accuracies)
 
 
 def _dataset_facts(config: SweepConfig, dataset: str, inputs: Inputs, weights: WeightsSource) -> DatasetFacts:
