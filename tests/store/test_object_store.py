@@ -149,7 +149,7 @@ def test_sweep_in_an_object_store_exports_the_same_bytes(make_sweep, s3, s3_url,
 
 def test_wrong_location_is_not_saved(s3, s3_url, tmp_path, monkeypatch):
     root = tmp_path / "results"
-    with pytest.raises(StorageError, match="s3://no-such-bucket/prefix.* Create the bucket"):
+    with pytest.raises(StorageError, match=r"s3://no-such-bucket/prefix.* Create the bucket"):
         ResultsFolder.create(root, SLICES, "s3://no-such-bucket/prefix")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)

@@ -96,7 +96,7 @@ class KeyRows:
             rows = current._read_listed(network, columns, strengths)
         except FileNotFoundError as error:
             raise IncompleteError(
-                f"Reading results failed for {self.key.unit(network).label}: {error.filename or "a file"} has vanished. Run the "
+                f"Reading results failed for {self.key.unit(network).label}: {error.filename or 'a file'} has vanished. Run the "
                 "sweep again."
             ) from error
         self._pixels = current._pixels

@@ -11,6 +11,7 @@ import pandas as pd
 from robust201.analysis.attack_flags import AttackFlag, find_flags
 from robust201.core.errors import ConfigError, IncompleteError, InputError, ResultsError, StorageError
 from robust201.dataset.verify import Finding, verify
+from robust201.dataset.weights_check import check_clean_accuracy
 from robust201.export.card import CARD_FILE
 from robust201.export.diff import read_numbers
 from robust201.export.listing import check_listing, read_listing
@@ -20,7 +21,6 @@ from robust201.reader.json_files import read_object
 from robust201.reader.listings import REEXPORT, key_of_parquet
 from robust201.reader.parquet_results import is_converted, read_file
 from robust201.reader.result_files import MISSING_FILE, SWEEP_FILE
-from robust201.reader.weights_check import check_clean_accuracy
 from robust201.statistics.weights_check import WeightsCheck
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.parts import compare
