@@ -95,9 +95,10 @@ class KeyRows:
         try:
             rows = current._read_listed(network, columns, strengths)
         except FileNotFoundError as error:
+            vanished = error.filename or "a file"
             raise IncompleteError(
-                f"Reading results failed for {self.key.unit(network).label}: {error.filename or 'a file'} has vanished. Run the "
-                "sweep again."
+                f"Reading results failed for {self.key.unit(network).label}: {vanished} has vanished. Run the sweep "
+                "again."
             ) from error
         self._pixels = current._pixels
         return rows
