@@ -22,7 +22,11 @@ def read_shard(folder: ResultsFolder, name: ShardName) -> Shard:
     Raises:
         ShardDamagedError: the shard is damaged.
     """
-    content = folder.read(name)
+    return decode_shard(folder, name, folder.read(name))
+
+
+def decode_shard(folder: ResultsFolder, name: ShardName, content: bytes) -> Shard:
+    """Decode and check a shard that was read; raise the same error as `read_shard`."""
     try:
         shard = decode(content)
     except ValueError as error:
@@ -79,28 +83,30 @@ class KeyRows:
         for network in range(len(self.key.networks)):
             yield self.key.unit(network), self.read(network)
 
-    def read(self, network: int, columns: Collection[str] = ()) -> UnitRows:
-        """Return some or all columns of the unit of a network by strength; raise the same errors as iterating."""
+    def read(self, network: int, columns: Collection[str] = (), strengths: Collection[float] = ()) -> UnitRows:
+        """Return some or all columns and strengths of a network's unit; raise the same errors as iterating."""
+        columns, strengths = columns or self.key.columns, strengths or self.key.strengths
         try:
-            return self._read_listed(network, columns)
+            return self._read_listed(network, columns, strengths)
         except FileNotFoundError:  # another process has moved a damaged file aside since the listing
             listing = self._folder.list_unit(self.key.dataset, self.key.unit(network).id)
         current = KeyRows(self._folder, self.key, listing)
         current._pixels, current.provenances = self._pixels, self.provenances
         try:
-            rows = current._read_listed(network, columns)
+            rows = current._read_listed(network, columns, strengths)
         except FileNotFoundError as error:
+            vanished = error.filename or "a file"
             raise IncompleteError(
-                f"Reading results failed for {self.key.unit(network).label}: {error.filename} has vanished. Run the "
-                "sweep again."
+                f"Reading results failed for {self.key.unit(network).label}: {vanished} has vanished. Run the sweep "
+                "again."
             ) from error
         self._pixels = current._pixels
         return rows
 
-    def _read_listed(self, network: int, columns: Collection[str]) -> UnitRows:
+    def _read_listed(self, network: int, columns: Collection[str], strengths: Collection[float]) -> UnitRows:
         key, files = self.key, self._choose_files(network)
         slices = range(int(key.n_slices[network]))
-        wanted = {(index, strength) for index in slices for strength in key.strengths}
+        wanted = {(index, strength) for index in slices for strength in strengths}
         if wanted - files.keys():
             index, strength = min(wanted - files.keys())
             raise IncompleteError(
@@ -112,10 +118,10 @@ class KeyRows:
             strength: _merge(
                 [shards[files[index, strength]].rows[strength] for index in slices],
                 key.columns,
-                columns or key.columns,
+                columns,
                 key.unit(network).label,
             )
-            for strength in key.strengths
+            for strength in strengths
         }
 
     def _choose_files(self, network: int) -> dict[tuple[int, float], int]:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from robust201.core.errors import ConfigError, InputError
-from robust201.core.files import MAX_JSON_BYTES, read_file, write_text
+from robust201.core.files import MAX_JSON_BYTES, read_file, read_text, write_text
 from robust201.core.records import ArchitectureId, ImageSelection, Weights
 from robust201.core.user_code import hash_files
 from robust201.sweep.config import CorruptionsSection, SweepConfig
@@ -155,6 +155,12 @@ def save_plan(config: SweepConfig, facts: Facts) -> None:
     """Write the sweep and its facts to the results folder, for workers and for commands without the inputs."""
     record = PlanRecord(config.model_dump(mode="json"), facts)
     write_text(config.results / PLAN_FILE, _RECORD.dump_json(record).decode() + "\n")
+
+
+def copy_plan(source: Path, target: Path) -> None:
+    """Copy the plan of a results folder to another one, unless that has a plan."""
+    if not (target / PLAN_FILE).exists():
+        write_text(target / PLAN_FILE, read_text(source / PLAN_FILE, MAX_JSON_BYTES))
 
 
 def load_plan(results: Path) -> tuple[SweepConfig, Facts]:
