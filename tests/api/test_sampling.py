@@ -9,13 +9,13 @@ import pytest
 
 from robust201.core.errors import ConfigError, RobustWarning
 from robust201.dataset.outcomes import read_outcomes
-from robust201.dataset.published import write_published
-from robust201.run.inline import run_inline
+from robust201.export import export_dataset
+from robust201.export.diff import read_numbers
+from robust201.reader.dataset import RobustnessDataset
+from robust201.run.sweep import run_sweep
 from robust201.sampling import ChosenImages, choose_images, estimate
-from robust201.store.folder import ResultsFolder
-from robust201.sweep.facts import load_plan
 from robust201.sweep.loading import parse_config
-from robust201.sweep.plan import make_plan
+from robust201.sweep.plan import open_results
 from tests.conftest import tiny_sweep_fields
 
 KEYS = {
@@ -31,7 +31,7 @@ def run(folder, weights, architectures, **changes):
     fields = tiny_sweep_fields(folder, weights, architectures=architectures, batch_size=250, checkpoints=None)
     fields |= {"weights": {"random": {"seeds": [0]}}, "images": {"count": N_IMAGES}, "keys": KEYS} | changes
     config = parse_config(fields, "test")
-    run_inline(config)
+    run_sweep(config)
     return config.results
 
 
@@ -77,8 +77,10 @@ def test_estimate_rejects_other_images_and_parameters(folders, chosen, tmp_path,
     pilot, full, results = folders
     with pytest.raises(ConfigError, match="expected the chosen images"):
         estimate(chosen, pilot, full)
+    unchosen = min({*chosen.population} - {*chosen.images})
+    population = tuple(sorted({*chosen.population, 9999} - {unchosen}))
     with pytest.raises(ConfigError, match="expected the pilot's images"):
-        estimate(replace(chosen, population=(*chosen.population[:-1], 9999), images=chosen.images[:-1]), pilot, results)
+        estimate(replace(chosen, population=population), pilot, results)
     keys = KEYS | {"pgd": KEYS["pgd"] | {"steps": 4, "images": {"file": str(pilot.parent.parent / "chosen.json")}}}
     with pytest.raises(ConfigError, match="expected the pilot's parameters"):
         estimate(chosen, pilot, run(tmp_path, tiny_weights, [0], keys=keys))
@@ -87,11 +89,12 @@ def test_estimate_rejects_other_images_and_parameters(folders, chosen, tmp_path,
 
 
 def test_chosen_images_are_not_exported(folders, tmp_path):
-    config, facts = load_plan(folders[2])
-    folder = ResultsFolder.open(folders[2])
-    with pytest.warns(RobustWarning, match="pgd .*chosen images"):
-        write_published(make_plan(config, facts, folder.slices), folder, tmp_path / "out")
-    assert {path.name.partition("_")[0] for path in (tmp_path / "out/digits").iterdir()} == {"clean", "fgsm"}
+    with pytest.warns(RobustWarning, match="pgd: not exported"):
+        report = export_dataset(*open_results(folders[2]), tmp_path / "out", formats=("json", "parquet"))
+    assert report.is_complete
+    data = RobustnessDataset(tmp_path / "out")
+    assert data.keys_all == ["clean", "fgsm"]
+    assert {*read_numbers(folders[2])["key"]} == {"clean", "fgsm"}
 
 
 @pytest.mark.parametrize("change", [{"images": []}, {"images": [9999]}, {"strata": [0]}, {"seed": 1}, None])

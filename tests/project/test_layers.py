@@ -24,6 +24,7 @@ LAYERS = (
     "shards",
     "store",
     "sweep",
+    "dataset",
     "planning",
     "run",
     "runtime",
@@ -32,8 +33,7 @@ LAYERS = (
     "search",
     "figures",
     "export",
-    "dataset",
-    "submission",
+    "submit",
     "monitoring",
     "cli",
 )
@@ -47,7 +47,7 @@ ALLOWED_IMPORTERS = {
     "ray": {
         "runtime/executors/ray.py",
         "run/cluster.py",
-        "submission/ray_jobs.py",
+        "submit/ray_jobs.py",
     },
     "pyarrow": {
         "core/memory.py",

@@ -4,8 +4,7 @@ import sys
 from pathlib import Path
 
 from robust201.core.errors import RobustError
-from robust201.run.driver import run_ray
-from robust201.sweep.filters import Filters
+from robust201.run.sweep import run_sweep
 from robust201.sweep.loading import load_config
 
 
@@ -15,7 +14,7 @@ def say(line: str) -> None:
 
 def main() -> int:
     try:
-        tally = run_ray(load_config(Path(sys.argv[1])), Filters(), say)
+        tally = run_sweep(load_config(Path(sys.argv[1])), say=say)
     except RobustError as error:
         say(f"error: {error}")
         return error.exit_code

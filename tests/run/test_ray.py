@@ -14,10 +14,10 @@ import yaml
 
 from robust201.run.events import read_events
 from robust201.run.guard import session_processes
-from robust201.run.inline import run_inline
 from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY
 from tests.run.test_inline import export, open_results
+from tests.support.runs import run_inline
 
 KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "pgd": {"epsilons": ["1/255", "8/255"], "steps": 20}}
 DEADLY = """

@@ -11,12 +11,12 @@ from robust201.core.records import EvaluationResult, Part
 from robust201.dataset.rows import read_shard
 from robust201.dataset.verify import verify
 from robust201.run import worker
-from robust201.run.inline import run_inline
 from robust201.run.status import SILENT_SECONDS, read_status
 from robust201.store.names import content_hash, shard_name
 from robust201.store.shards import encode
 from robust201.sweep.filters import Filters
-from tests.run.test_inline import KilledError, kill_after, open_results
+from tests.run.test_inline import open_results
+from tests.support.runs import KilledError, run_inline
 
 KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "brightness": {"severities": [1, 5]}}
 
@@ -98,13 +98,13 @@ def rewrite(folder, name, change, pixels=None):
 def test_sound_results_have_no_findings(config):
     run_inline(config)
     n_files = []
-    assert list(verify(config.results, n_files.append)) == []
+    assert list(verify(config.results, lambda n_done, _n_files: n_files.append(n_done))) == []
     assert n_files[-1] == len(find_shards(config)[1])
 
 
 def test_missing_parts_are_found(config):
     with pytest.raises(KilledError):
-        run_inline(config, should_stop=kill_after(3))
+        run_inline(config, killed_after=3)
     findings = list(verify(config.results))
     assert {finding.kind for finding in findings} == {"missing"}
 

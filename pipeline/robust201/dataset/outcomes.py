@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.dataset.rows import KeyRows
-from robust201.store.folder import ResultsFolder
-from robust201.sweep.facts import Network, load_plan
+from robust201.sweep.facts import Network
 from robust201.sweep.inputs import read_image_copy
-from robust201.sweep.plan import PlannedKey, make_plan
+from robust201.sweep.plan import PlannedKey, open_results
 from robust201.tasks.columns import PREDICTIONS
 
 
@@ -45,8 +44,8 @@ def read_outcomes(results: Path, dataset: str, keys: Sequence[str]) -> KeyOutcom
         IncompleteError: results are missing.
         ShardDamagedError: a file is damaged.
     """
-    folder, (config, facts) = ResultsFolder.open(results), load_plan(results)
-    planned = {key.key: key for key in make_plan(config, facts, folder.slices).keys if key.dataset == dataset}
+    plan, folder = open_results(results)
+    planned = {key.key: key for key in plan.keys if key.dataset == dataset}
     for name in keys:
         if name not in planned:
             raise ConfigError(
@@ -59,7 +58,7 @@ def read_outcomes(results: Path, dataset: str, keys: Sequence[str]) -> KeyOutcom
             f"Reading outcomes failed for {results}: {', '.join(keys)} have different images. Evaluate all of them on "
             "the same images."
         )
-    images, listing = read_image_copy(config, dataset, hashes.pop()), folder.list()
+    images, listing = read_image_copy(plan.config, dataset, hashes.pop()), folder.list()
     correct = [_read_key(KeyRows(folder, planned[name], listing), images.labels) for name in keys]
     return KeyOutcomes(
         planned[keys[0]].networks,
@@ -72,9 +71,11 @@ def read_outcomes(results: Path, dataset: str, keys: Sequence[str]) -> KeyOutcom
 
 def _read_key(rows: KeyRows, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return the outcomes (A, S, N) under a key."""
-    return np.stack(
-        [np.stack([columns[strength][PREDICTIONS] == labels for strength in rows.key.strengths]) for _, columns in rows]
-    )
+    outcomes = [
+        [columns[PREDICTIONS] == labels for columns in rows.read(network, (PREDICTIONS,)).values()]
+        for network in range(len(rows.key.networks))
+    ]
+    return np.array(outcomes)
 
 
 def _protocol_without_images(key: PlannedKey) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol
+from threading import Event
+from typing import Any, Generic, NamedTuple
 
 import ray
 from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError, RayError, RayTaskError
@@ -16,7 +17,7 @@ from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorErro
 from robust201.core.errors import ConfigError, EvaluationError, RayLostError, RobustError, WorkerBrokenError, one_line
 from robust201.core.precision import Precision
 from robust201.run.environment import worker_environment
-from robust201.run.queue import JobT
+from robust201.run.work import Outcome, PartT, StartWorker
 from robust201.sweep.config import ExecutionSection
 
 SHORT_SECONDS = 10.0
@@ -27,21 +28,11 @@ _NODE_DEATH_TEXT = "its node has died"
 """Text of Ray's error if a machine is lost. Most spot machines vanish without notice, and Ray then reports this."""
 
 
-class PartComputer(Protocol):
-    """A worker in its process."""
-
-    def compute(self, part: Any) -> Any:
-        """Compute a part and return its outcome."""
-
-
-StartWorker = Callable[[], PartComputer]
-
-
 class Finished(NamedTuple):
     """A worker has returned the outcome of a part."""
 
     part: Any
-    outcome: Any
+    outcome: Outcome
 
 
 class Lost(NamedTuple):
@@ -53,23 +44,32 @@ class Lost(NamedTuple):
 
 
 class _Actor:
-    """Ray actor with a worker, which it starts in a call, so that an error at the start is an ordinary one."""
+    """Ray actor with a worker, which it starts in a call, so that an error at the start is an ordinary one.
+
+    `stop` has a concurrency group of its own, so that it can be called during `compute`.
+    """
+
+    def __init__(self) -> None:
+        self._stopped = Event()
 
     def start(self, start_worker: StartWorker, folder: str) -> None:
         with suppress(OSError):  # opening relative paths will fail with a clear message
             os.chdir(folder)
         self._worker = start_worker()
 
-    def compute(self, part: Any) -> Any:
-        return self._worker.compute(part)
+    def compute(self, part: Any) -> Outcome:
+        return self._worker.compute(part, self._stopped.is_set)
+
+    def stop(self) -> None:
+        self._stopped.set()
 
 
 @dataclass
-class _Slot(Generic[JobT]):
+class _Slot(Generic[PartT]):
     """An actor and its calls: the start (without a part), or the parts in its queue."""
 
     actor: Any
-    calls: deque[tuple[Any, JobT | None]]
+    calls: deque[tuple[Any, PartT | None]]
     network: Hashable = None
     seconds: float = SHORT_SECONDS
 
@@ -77,13 +77,13 @@ class _Slot(Generic[JobT]):
         is_starting = bool(self.calls) and self.calls[0][1] is None
         return not is_starting and len(self.calls) < (2 if self.seconds < SHORT_SECONDS else 1)
 
-    def submit(self, part: JobT) -> None:
+    def submit(self, part: PartT) -> None:
         self.network = part.network
         self.calls.append((self.actor.compute.remote(part), part))
 
 
 @dataclass
-class Cluster(Generic[JobT]):
+class Cluster(Generic[PartT]):
     """Workers on a Ray cluster, or on a Ray that is started on this machine.
 
     Args:
@@ -101,7 +101,7 @@ class Cluster(Generic[JobT]):
     precision: Precision
     start_worker: StartWorker
     folder: Path
-    _slots: list[_Slot[JobT]] = field(default_factory=list)
+    _slots: list[_Slot[PartT]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         _connect(self.execution, self.folder)
@@ -111,6 +111,11 @@ class Cluster(Generic[JobT]):
     @property
     def n_in_flight(self) -> int:
         return sum(part is not None for slot in self._slots for _, part in slot.calls)
+
+    @property
+    def n_busy(self) -> int:
+        """Number of workers that are computing."""
+        return sum(any(part is not None for _, part in slot.calls) for slot in self._slots)
 
     @property
     def _may_grow(self) -> bool:
@@ -138,17 +143,18 @@ class Cluster(Generic[JobT]):
             )
         return n_workers
 
-    def _start_slot(self) -> _Slot[JobT]:
+    def _start_slot(self) -> _Slot[PartT]:
         actor_class = ray.remote(
             num_cpus=self.execution.cpus_per_worker,
             num_gpus=self.gpus_per_worker,
             max_restarts=0,
+            concurrency_groups={"control": 1},
             runtime_env=worker_environment(self.execution),
         )(_Actor)
         actor = actor_class.remote()
         return _Slot(actor, deque([(actor.start.remote(self.start_worker, str(Path.cwd())), None)]))
 
-    def fill(self, take: Callable[[Hashable], JobT | None]) -> None:
+    def fill(self, take: Callable[[Hashable], PartT | None]) -> None:
         """Give parts to workers with room, the emptiest first; `take` returns the next part for a loaded network."""
         for slot in sorted(self._slots, key=lambda slot: len(slot.calls)):
             while slot.has_room() and (part := take(slot.network)) is not None:
@@ -170,7 +176,7 @@ class Cluster(Generic[JobT]):
         except RayError as error:
             raise _lost_error(error) from error
 
-    def _receive(self, slot: _Slot[JobT]) -> Finished | Lost | None:
+    def _receive(self, slot: _Slot[PartT]) -> Finished | Lost | None:
         call, part = slot.calls[0]
         try:
             outcome = ray.get(call)
@@ -186,13 +192,18 @@ class Cluster(Generic[JobT]):
         slot.seconds = outcome.seconds
         return Finished(part, outcome)
 
-    def _replace(self, slot: _Slot[JobT], error: RayError) -> Lost:
+    def _replace(self, slot: _Slot[PartT], error: RayError) -> Lost:
         is_unreachable = isinstance(error, ActorUnavailableError) and self.execution.ray_address is not None
         preempted = bool(getattr(error, "preempted", False)) or _NODE_DEATH_TEXT in str(error) or is_unreachable
         ray.kill(slot.actor)  # an unreachable actor may still be alive and occupy its GPU
         self._slots[self._slots.index(slot)] = self._start_slot()
         reason = one_line(getattr(error, "cause", None) or error)
         return Lost([part for _, part in slot.calls if part is not None], preempted, reason)
+
+    def stop(self) -> None:
+        """Ask all workers to end their parts early."""
+        for slot in self._slots:
+            slot.actor.stop.options(concurrency_group="control").remote()
 
     def close(self) -> None:
         """End the workers and the connection, and Ray itself if it was started for this run."""

@@ -1,115 +1,45 @@
-"""The driver of a run on Ray: distributes parts, counts outcomes, retries lost work and drains."""
+"""The driver of a run: distributes parts to workers, counts outcomes, retries lost work and drains.
+
+`run_work` computes in this process, or on Ray if `guard` has started the process.
+"""
 
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, redirect_stdout
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 from robust201.run.environment import ray_variables
-from robust201.run.events import Events, describe_part
+from robust201.run.events import Events
 from robust201.run.guard import SIGNALS, Attachment, attach
 from robust201.run.queue import PartQueue
-from robust201.run.sweep import Outcome, PreparedRun, Say, Tally, make_corrupted_images, prepare_run
-from robust201.store.folder import ResultsFolder
-from robust201.sweep.config import SweepConfig
-from robust201.sweep.facts import load_plan
-from robust201.sweep.filters import Filters
-from robust201.sweep.parts import SlicePart, is_stored
+from robust201.run.work import Moment, OnMoment, Outcome, PartT, Say, Tally, Work
 
 if TYPE_CHECKING:
     from robust201.run.cluster import Cluster, Lost
-    from robust201.run.worker import Worker
 
 WAIT_SECONDS = 1.0
 
 
-def run_ray(config: SweepConfig, filters: Filters, say: Say) -> Tally:
-    """Compute the missing parts of a sweep on Ray. The process should have been started by `guard`.
+def run_work(work: Work[PartT], say: Say, on_moment: OnMoment = lambda _moment: None) -> Tally:
+    """Compute the missing parts of a work.
 
     Raises:
-        InputError: bad input; nothing was started.
         EvaluationError: Ray was lost, or too many workers died.
         StorageError: results cannot be written.
+        KeyboardInterrupt: a second signal came.
     """
-    attachment = attach() or Attachment(Path(tempfile.gettempdir()), lambda _message: None)
-    with prepare_run(config, filters, say) as run, Events(config.results, "driver") as events:
-        tally = Tally(run.plan.n_evaluations, run.state.n_done)
-        if run.state.n_missing_parts:
-            make_corrupted_images(run, say)
-            _Driver(run, tally, events, attachment).run(say)
-        return tally
-
-
-def start_worker(results: Path) -> "Worker":
-    """Start a worker for the plan of a results folder, in this process."""
-    from robust201.run.worker import Worker
-
-    config, facts = load_plan(results)
-    return Worker(config, facts, ResultsFolder.open(results), Events(results, "worker"))
-
-
-class _Driver:
-    """Drives one run."""
-
-    def __init__(self, run: PreparedRun, tally: Tally, events: Events, attachment: Attachment) -> None:
-        self._run, self._tally, self._events, self._attachment = run, tally, events, attachment
-        self._execution = run.plan.config.execution
-        self._queue = PartQueue(run.state.missing(), self._execution.max_attempts)
-
-    def run(self, say: Say) -> None:
-        """Compute the parts of the queue, or those in progress if a signal asks the run to drain."""
-        self._attachment.beat()
-        os.environ.update(ray_variables(self._execution))
-        from robust201.run.cluster import Cluster, Finished
-
-        config = self._run.plan.config
-        start = partial(start_worker, config.results.resolve())
-        with ExitStack() as stack:
-            # Ray prints messages about lost processes to stdout, from a thread.
-            stack.enter_context(redirect_stdout(stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))))
-            cluster: Cluster[SlicePart] = Cluster(self._execution, config.precision, start, self._attachment.folder)
-            stack.enter_context(closing(cluster))
-            drain = stack.enter_context(draining(say))
-            while self._may_continue(cluster, drain):
-                self._attachment.beat()
-                if not drain.is_requested:
-                    cluster.fill(self._queue.take)
-                for event in cluster.wait(WAIT_SECONDS):
-                    if isinstance(event, Finished):
-                        self._count(event.part, event.outcome)
-                    else:
-                        self._handle_loss(event)
-        self._attachment.end()
-
-    def _may_continue(self, cluster: "Cluster[SlicePart]", drain: "Drain") -> bool:
-        self._tally.is_drained = drain.is_requested and (cluster.n_in_flight > 0 or not self._queue.is_empty)
-        if drain.is_requested:
-            return cluster.n_in_flight > 0 and not drain.is_over(self._execution.drain_seconds)
-        return cluster.n_in_flight > 0 or not self._queue.is_empty
-
-    def _count(self, part: SlicePart, outcome: Outcome) -> None:
-        self._tally.count(outcome)
-        self._queue.succeed()
-
-    def _handle_loss(self, lost: "Lost") -> None:
-        """Queue the parts of a lost worker again, except those that it had stored, which only their folder tells."""
-        parts = [part for part in lost.parts if not self._is_stored(part)]
-        self._events.write("worker_lost", reason=lost.reason, preempted=lost.preempted, parts=[p.label for p in parts])
-        failed = self._queue.lose(parts, reason=lost.reason, preempted=lost.preempted)
-        if failed is not None:
-            failure = f"its worker died {self._execution.max_attempts} times ({lost.reason})"
-            self._tally.count(Outcome(failed.label, failure=failure))
-            self._events.write("failed", **describe_part(failed), failure=failure)
-
-    def _is_stored(self, part: SlicePart) -> bool:
-        folder = self._run.folder
-        return is_stored(part, folder.list_unit(part.unit.dataset, part.unit.id), folder.read_tuple)
+    with draining(say) as drain:
+        if work.execution.executor == "inline":
+            return run_inline(work, say, drain, on_moment)
+        attachment = attach()
+        with Events(work.folder, "driver") as events:
+            driver = _RayDriver(work, _Count(work, say, on_moment), events, attachment, drain)
+            driver.run()
+            return driver.tally
 
 
 @dataclass
@@ -136,7 +66,7 @@ def draining(say: Say) -> Iterator[Drain]:
         if drain.is_requested:
             raise KeyboardInterrupt
         drain.since = time.monotonic()
-        say("Stopping after the evaluations in progress; a second signal stops immediately.")
+        say("Stopping after the work in progress; a second signal stops immediately.")
 
     previous = {number: signal.signal(number, request) for number in SIGNALS}
     try:
@@ -144,3 +74,124 @@ def draining(say: Say) -> Iterator[Drain]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@dataclass
+class _Count(Generic[PartT]):
+    """Counts outcomes, and shows them to the user, each notice once."""
+
+    work: Work[PartT]
+    say: Say
+    on_moment: OnMoment
+    _notices: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.tally = Tally.of(self.work)
+
+    def finish(self, part: PartT, outcome: Outcome, n_workers: int) -> tuple[PartT, ...]:
+        """Count an outcome, and return parts that can begin only now."""
+        following = self.work.finish(part, outcome)
+        for notice in outcome.notices:
+            if notice not in self._notices:
+                self.say(f"warning: {notice}")
+        self._notices.update(outcome.notices)
+        self.tally.count(outcome, self.work.n_done)
+        self.show(n_workers)
+        return tuple(following)
+
+    def show(self, n_workers: int) -> None:
+        self.on_moment(Moment(self.tally, self.work.seconds_left(n_workers)))
+
+
+def run_inline(
+    work: Work[PartT], say: Say, drain: Drain | None = None, on_moment: OnMoment = lambda _moment: None
+) -> Tally:
+    """Compute the missing parts of a work in this process; see `run_work`."""
+    drain, count = drain or Drain(), _Count(work, say, on_moment)
+    queue = PartQueue(work.parts, work.execution.max_attempts)
+    if queue.is_empty:
+        return count.tally
+    with closing(work.start_worker()) as worker:
+        network = None
+        while not drain.is_requested and (part := queue.take(network)) is not None:
+            network = part.network
+            outcome = worker.compute(part, lambda: drain.is_requested)
+            queue.succeed(count.finish(part, outcome, 1))
+    count.tally.is_drained = drain.is_requested and not count.tally.is_complete
+    return count.tally
+
+
+class _RayDriver(Generic[PartT]):
+    """Drives one run on Ray."""
+
+    def __init__(
+        self, work: Work[PartT], count: _Count[PartT], events: Events, attachment: Attachment, drain: Drain
+    ) -> None:
+        self._work, self._count, self._events = work, count, events
+        self._attachment, self._drain = attachment, drain
+        self._queue = PartQueue(work.parts, work.execution.max_attempts)
+        self._is_stopped = False
+
+    @property
+    def tally(self) -> Tally:
+        return self._count.tally
+
+    def run(self) -> None:
+        """Compute the parts of the queue, or those in progress if a signal asks the run to drain."""
+        if self._queue.is_empty:
+            return
+        self._attachment.beat()
+        os.environ.update(ray_variables(self._work.execution))
+        from robust201.run.cluster import Cluster
+
+        with ExitStack() as stack:
+            # Ray prints messages about lost processes to stdout, from a thread.
+            stack.enter_context(redirect_stdout(stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))))
+            work = self._work
+            cluster: Cluster[PartT] = Cluster(
+                work.execution, work.precision, work.start_worker, self._attachment.folder
+            )
+            stack.enter_context(closing(cluster))
+            while self._may_continue(cluster):
+                self._step(cluster)
+        self._attachment.end()
+
+    def _step(self, cluster: "Cluster[PartT]") -> None:
+        from robust201.run.cluster import Finished
+
+        self._attachment.beat()
+        if not self._drain.is_requested:
+            cluster.fill(self._queue.take)
+        elif not self._is_stopped:
+            cluster.stop()
+            self._is_stopped = True
+        for event in cluster.wait(WAIT_SECONDS):
+            if isinstance(event, Finished):
+                self._queue.succeed(self._count.finish(event.part, event.outcome, cluster.n_busy))
+            else:
+                self._handle_loss(event, cluster.n_busy)
+        self._count.show(cluster.n_busy)
+
+    def _may_continue(self, cluster: "Cluster[PartT]") -> bool:
+        self.tally.is_drained = self._drain.is_requested and (cluster.n_in_flight > 0 or not self._queue.is_empty)
+        if self._drain.is_requested and self._drain.is_over(self._work.execution.drain_seconds):
+            self.tally.n_abandoned = cluster.n_in_flight
+            return False
+        return cluster.n_in_flight > 0 or not (self._drain.is_requested or self._queue.is_empty)
+
+    def _handle_loss(self, lost: "Lost", n_workers: int) -> None:
+        """Queue the parts of a lost worker again, except those that it had stored, which only their folder tells."""
+        parts = []
+        for part in lost.parts:
+            outcome = self._work.find_stored(part)
+            parts += [part] if outcome is None else []
+            if outcome is not None:
+                self._queue.succeed(self._count.finish(part, outcome, n_workers))
+        self.tally.n_died += not lost.preempted
+        self.tally.n_preempted += lost.preempted
+        self._events.write("worker_lost", reason=lost.reason, preempted=lost.preempted, parts=[p.label for p in parts])
+        failed = self._queue.lose(parts, reason=lost.reason, preempted=lost.preempted)
+        if failed is not None:
+            failure = f"its worker died {self._work.execution.max_attempts} times ({lost.reason})"
+            self._events.write("failed", **failed.fields, failure=failure)
+            self._count.finish(failed, Outcome(failed.label, failure=failure), n_workers)

@@ -11,12 +11,12 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from robust201.core.files import open_file
-from robust201.sweep.parts import SlicePart
 
 TOUCH_SECONDS = 30.0
 TAIL_BYTES = 1 << 18
@@ -64,19 +64,6 @@ class Events:
         self.close()
 
 
-def describe_part(part: SlicePart) -> dict[str, Any]:
-    """Return the fields of events that identify a part."""
-    return {
-        "part": part.label,
-        "dataset": part.unit.dataset,
-        "key": part.unit.key,
-        "unit": part.unit.id,
-        "slice": part.index,
-        "strengths": part.part.strengths,
-        "macs": part.macs,
-    }
-
-
 def read_events(path: Path) -> list[dict[str, Any]]:
     """Return the complete events of a file, or the last of a long one; damaged lines are left out."""
     events = []
@@ -88,3 +75,9 @@ def read_events(path: Path) -> list[dict[str, Any]]:
                 if isinstance(event, dict) and isinstance(event.get("time"), int | float) and "event" in event:
                     events.append(event)
     return events
+
+
+def read_all_events(results: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of all processes."""
+    for path in sorted((results / EVENTS_FOLDER).glob("*.jsonl")):
+        yield from read_events(path)

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -33,12 +33,17 @@ _SHORT_FOLDER_BYTES = 20
 """Longest parent of the folder for which the paths of Ray's sockets fit into 107 bytes."""
 
 
-def guard(command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> int:
+def is_guarded() -> bool:
+    """Return whether a guard has started this process, which has yet to call `attach`."""
+    return _VARIABLE in os.environ
+
+
+def guard(command: Sequence[str]) -> int:
     """Run a command whose process calls `attach`; forward signals, and return its exit code, or 3 if it was lost."""
     folder = Path(tempfile.mkdtemp(prefix="r201-", dir=_short_folder()))  # private, unlike a folder that Ray makes
     beats, child_beats = os.pipe()
     child_life, life = os.pipe()
-    variables = {**(environment or os.environ), _VARIABLE: f"{child_life}:{child_beats}:{folder}"}
+    variables = {**os.environ, _VARIABLE: f"{child_life}:{child_beats}:{folder}"}
     child = subprocess.Popen(command, env=variables, pass_fds=(child_life, child_beats), start_new_session=True)
     for descriptor in (child_beats, child_life):
         os.close(descriptor)
@@ -82,7 +87,7 @@ def _watch(pid: int, beats: int) -> bool:
 
 
 class Attachment:
-    """The child's side of a guard. Without a guard (in tests, or in another process), beats do nothing.
+    """The child's side of a guard.
 
     Attributes:
         folder: private folder for a local Ray.
@@ -101,16 +106,13 @@ class Attachment:
         self._send(_END)
 
 
-def attach() -> Attachment | None:
-    """Attach this process to the guard that started it; None if no guard did.
+def attach() -> Attachment:
+    """Attach this process to the guard that started it.
 
     From now on, the process ends with its guard. The messages of Ray's libraries, which write to the descriptor of
     stderr, go to a file; `sys.stderr` still writes to the original stderr.
     """
-    value = os.environ.pop(_VARIABLE, None)
-    if value is None:
-        return None
-    life, beats, folder = value.split(":", 2)
+    life, beats, folder = os.environ.pop(_VARIABLE).split(":", 2)
     for descriptor in (life, beats):
         os.set_inheritable(int(descriptor), False)
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)

@@ -2,34 +2,16 @@
 
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
 from robust201.core.errors import EvaluationError
+from robust201.run.work import PartT
 
 MAX_DEATHS_WITHOUT_RESULT = 20
 """Workers that may die in a row, each on a part that killed none before, until the machines are blamed."""
 
 
-class Job(Protocol):
-    """A part, which one call of a worker computes."""
-
-    @property
-    def id(self) -> Hashable:
-        """What identifies the part."""
-
-    @property
-    def label(self) -> str:
-        """Display name."""
-
-    @property
-    def network(self) -> Hashable:
-        """What a worker keeps loaded between parts."""
-
-
-JobT = TypeVar("JobT", bound=Job)
-
-
-class PartQueue(Generic[JobT]):
+class PartQueue(Generic[PartT]):
     """Distributes parts by network, so that a worker keeps its network loaded.
 
     A part that kills its worker `max_attempts` times counts as failed. Parts of preempted machines are retried without
@@ -40,15 +22,15 @@ class PartQueue(Generic[JobT]):
         max_attempts: number of deaths after which a part counts as failed.
     """
 
-    def __init__(self, parts: Iterable[JobT], max_attempts: int) -> None:
-        self._source: Iterator[JobT] = iter(parts)
-        self._next: JobT | None = next(self._source, None)
-        self._waiting: dict[Hashable, deque[JobT]] = {}
+    def __init__(self, parts: Iterable[PartT], max_attempts: int) -> None:
+        self._source: Iterator[PartT] = iter(parts)
+        self._next: PartT | None = next(self._source, None)
+        self._waiting: dict[Hashable, deque[PartT]] = {}
         self._max_attempts = max_attempts
         self._deaths: Counter[Hashable] = Counter()
         self._deaths_without_result = 0
 
-    def take(self, network: Hashable = None) -> JobT | None:
+    def take(self, network: Hashable = None) -> PartT | None:
         """Return the next part for a worker with a loaded network; None if no part is waiting.
 
         If the network has no more parts, the worker gets a new network; if there is none, it helps with the network
@@ -66,7 +48,7 @@ class PartQueue(Generic[JobT]):
             del self._waiting[network]
         return part
 
-    def _read_network(self, first: JobT) -> Hashable:
+    def _read_network(self, first: PartT) -> Hashable:
         """Read the parts of the next network."""
         network, part = first.network, first
         waiting = self._waiting.setdefault(network, deque())
@@ -82,11 +64,13 @@ class PartQueue(Generic[JobT]):
         """Whether no part is waiting; parts of workers may still come back."""
         return self._next is None and not self._waiting
 
-    def succeed(self) -> None:
-        """Note that a worker has returned a result."""
+    def succeed(self, parts: Iterable[PartT] = ()) -> None:
+        """Note that a worker has returned a result, after which further parts can begin."""
         self._deaths_without_result = 0
+        for part in parts:
+            self._waiting.setdefault(part.network, deque()).append(part)
 
-    def lose(self, parts: Sequence[JobT], *, reason: str, preempted: bool) -> JobT | None:
+    def lose(self, parts: Sequence[PartT], *, reason: str, preempted: bool) -> PartT | None:
         """Queue the parts of a lost worker again, the one that it was computing first.
 
         Returns:
@@ -111,7 +95,7 @@ class PartQueue(Generic[JobT]):
         self._waiting.setdefault(suspect.network, deque()).append(suspect)  # later: the cause may be gone by then
         return None
 
-    def _put_back(self, parts: Sequence[JobT]) -> None:
+    def _put_back(self, parts: Sequence[PartT]) -> None:
         for part in reversed(parts):
             self._waiting.setdefault(part.network, deque()).appendleft(part)
 

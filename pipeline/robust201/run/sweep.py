@@ -1,67 +1,93 @@
-"""A run of a sweep: plans once, compares the plan with the results folder, and computes the missing parts."""
+"""The work of a sweep: plans once, compares the plan with the results folder, and tells the driver what is missing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from robust201.core.errors import InputError
 from robust201.core.files import remove_leftovers
+from robust201.run.driver import run_work
+from robust201.run.events import Events, read_all_events
 from robust201.run.lock import hold_lock
+from robust201.run.work import OnMoment, Outcome, Say, Tally, Work
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.config import SweepConfig
-from robust201.sweep.facts import gather_facts, save_plan
-from robust201.sweep.filters import Filters
+from robust201.sweep.costs import Speeds
+from robust201.sweep.facts import gather_facts, load_plan, save_plan
+from robust201.sweep.filters import EVERYTHING, Filters
 from robust201.sweep.inputs import Inputs
-from robust201.sweep.parts import SweepState, compare
+from robust201.sweep.parts import SlicePart, SweepState, compare, is_stored
 from robust201.sweep.plan import Plan, choose_slices, make_plan
 
-Say = Callable[[str], None]
+if TYPE_CHECKING:
+    from robust201.run.worker import Worker
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a part.
+class SweepWork(Work[SlicePart]):
+    """What a run of a sweep computes (see `run.work.Work`)."""
 
-    Attributes:
-        label: the part, for messages.
-        strengths: strengths that were stored.
-        seconds: wall time.
-        failure: one line about the error; empty if the part was stored.
+    def __init__(self, folder: ResultsFolder, plan: Plan, state: SweepState) -> None:
+        self.plan, self.state = plan, state
+        self.execution, self.precision, self.folder = plan.config.execution, plan.config.precision, folder.root
+        self.parts = state.missing()
+        self.n_planned, self.n_done = plan.n_evaluations, state.n_done
+        self.start_worker = partial(start_worker, folder.root.resolve())
+        self._results = folder
+        self._speeds = Speeds(event for event in read_all_events(folder.root) if event["event"] == "done")
+        self._missing_macs = {(key.key.dataset, key.key.key): key.missing_macs for key in state.keys}
+
+    def find_stored(self, part: SlicePart) -> Outcome | None:
+        folder = self._results
+        listing = folder.list_unit(part.unit.dataset, part.unit.id)
+        return Outcome(part.label, part.part.strengths) if is_stored(part, listing, folder.read_tuple) else None
+
+    def finish(self, part: SlicePart, outcome: Outcome) -> Sequence[SlicePart]:
+        self._missing_macs[part.unit.dataset, part.unit.key] -= part.macs
+        if outcome.strengths:
+            self.n_done += self.state.add(part)
+        if outcome.seconds and not outcome.failure:
+            self._speeds.add(part.unit.dataset, part.unit.key, part.macs, outcome.seconds)
+        return ()
+
+    def seconds_left(self, n_workers: int) -> float | None:
+        seconds = self._speeds.estimate_seconds(self._missing_macs)
+        return None if seconds is None or not n_workers else seconds / n_workers
+
+
+def start_worker(results: Path) -> "Worker":
+    """Start a worker for the plan of a results folder, in this process."""
+    from robust201.run.worker import Worker
+
+    config, facts = load_plan(results)
+    return Worker(config, facts, ResultsFolder.open(results), Events(results, "worker"))
+
+
+def run_sweep(
+    config: SweepConfig,
+    filters: Filters = EVERYTHING,
+    *,
+    say: Say = lambda _line: None,
+    on_start: Callable[[SweepWork], None] = lambda _work: None,
+    on_moment: OnMoment = lambda _moment: None,
+) -> Tally:
+    """Compute the missing parts of a sweep.
+
+    `on_start` receives the work before anything is computed.
+
+    Raises:
+        InputError: bad input; nothing was started.
+        EvaluationError: Ray was lost, or too many workers died.
+        StorageError: results cannot be written.
     """
-
-    label: str
-    strengths: tuple[float, ...] = ()
-    seconds: float = 0.0
-    failure: str = ""
-
-
-@dataclass
-class Tally:
-    """What a run did: numbers of stored and planned evaluations (of all images), and failures."""
-
-    n_planned: int
-    n_done_before: int
-    n_parts: int = 0
-    failures: list[Outcome] = field(default_factory=list)
-    is_drained: bool = False
-
-    def count(self, outcome: Outcome) -> None:
-        self.n_parts += 1
-        if outcome.failure:
-            self.failures.append(outcome)
-
-
-@dataclass(frozen=True)
-class PreparedRun:
-    """A plan and its state, after everything that workers read has been written."""
-
-    folder: ResultsFolder
-    plan: Plan
-    state: SweepState
+    with prepare_run(config, filters, say) as work:
+        on_start(work)
+        return run_work(work, say, on_moment)
 
 
 @contextmanager
-def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[PreparedRun]:
+def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[SweepWork]:
     """Check all inputs, hold the lock, and write the plan and the inputs of workers.
 
     Raises:
@@ -83,7 +109,9 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Pre
         inputs.save_code_copies()
         remove_leftovers(config.results)
         plan = full_plan.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)
-        yield PreparedRun(folder, plan, compare(plan, folder.list(), folder.read_tuple))
+        work = SweepWork(folder, plan, compare(plan, folder.list(), folder.read_tuple))
+        make_corrupted_images(work, say)
+        yield work
 
 
 def _check_device(config: SweepConfig, folder: ResultsFolder) -> None:
@@ -96,11 +124,11 @@ def _check_device(config: SweepConfig, folder: ResultsFolder) -> None:
         )
 
 
-def make_corrupted_images(run: PreparedRun, say: Say) -> None:
+def make_corrupted_images(work: SweepWork, say: Say) -> None:
     """Generate the corrupted images of missing parts."""
-    inputs = Inputs(run.plan.config, say)
+    inputs = Inputs(work.plan.config, say)
     keys: dict[str, set[str]] = {}
-    for state in run.state.keys:
+    for state in work.state.keys:
         if state.key.task.kind == "corruption" and not state.done.all():
             keys.setdefault(state.key.dataset, set()).add(state.key.key)
     for dataset, names in keys.items():

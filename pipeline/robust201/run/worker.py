@@ -23,9 +23,9 @@ from robust201.models.device import (
     free_cached_memory,
     is_out_of_memory,
 )
-from robust201.run.events import Events, describe_part
+from robust201.run.events import Events
 from robust201.run.networks import LoadedNetwork, NetworkLoader
-from robust201.run.sweep import Outcome
+from robust201.run.work import Outcome, ShouldStop
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import ShardName, content_hash
 from robust201.store.shards import encode
@@ -62,15 +62,18 @@ class Worker:
         self._corrupted: dict[str, CorruptedStore] = {}
         self._micro_batch = config.execution.micro_batch
 
-    def compute(self, part: SlicePart) -> Outcome:
+    def compute(self, part: SlicePart, should_stop: ShouldStop) -> Outcome:
         """Compute a part and store its results; an error of the part becomes an outcome with a failure.
+
+        A part takes minutes, so it does not end early.
 
         Raises:
             StorageError: results cannot be written, so the run must stop.
             WorkerBrokenError: the device failed, so this process cannot continue.
         """
+        del should_stop
         start = time.monotonic()
-        self._events.write("part_started", **describe_part(part))
+        self._events.write("part_started", **part.fields)
         try:
             strengths = self._compute_with_retries(part)
         except (StorageError, SignalInterrupt):
@@ -78,12 +81,16 @@ class Worker:
         except _CODE_ERRORS as error:
             return self._fail(part, error, time.monotonic() - start)
         seconds = time.monotonic() - start
-        self._events.write("done", **describe_part(part), seconds=round(seconds, 3))
+        self._events.write("done", **part.fields, seconds=round(seconds, 3))
         return Outcome(part.label, strengths, seconds)
+
+    def close(self) -> None:
+        """Note the end of the worker."""
+        self._events.close()
 
     def _fail(self, part: SlicePart, error: BaseException, seconds: float) -> Outcome:
         failure = f"{type(error).__name__}: {one_line(error, 1000)}"
-        self._events.write("failed", **describe_part(part), failure=failure, traceback=traceback.format_exc())
+        self._events.write("failed", **part.fields, failure=failure, traceback=traceback.format_exc())
         if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
             raise WorkerBrokenError(
                 f"Evaluating failed for {part.label}: the {self._device.type} device failed ({one_line(error)}). "

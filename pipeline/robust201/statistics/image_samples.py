@@ -22,7 +22,7 @@ MIN_PER_STRATUM = 2
 
 _MAX_STRATA = 10
 
-_PRIOR_DEGREES = 16.0
+_PRIOR_DEGREES = 32.0
 """Weight of the variance that the model expects, in degrees of freedom (see `_estimate_variance`)."""
 
 _STEP = 1 / 1024

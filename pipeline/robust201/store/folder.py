@@ -10,7 +10,8 @@ events/, lock.json          running processes (see `run`)
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -96,6 +97,7 @@ class ResultsFolder:
         self.slices = slices
         self.url = url
         self.storage = open_storage(root, url, on_step)
+        self._records: dict[str, Any] = {}
         self._loose: Listing = {}
         self._packs: dict[str, PackTable] = {}
 
@@ -176,40 +178,41 @@ class ResultsFolder:
         self.save_record(digest, items)
         return digest
 
-    def read_tuple(self, digest: str) -> tuple[Any, ...]:
-        """Return the strengths or columns of a digest; empty if the record is missing or damaged.
+    def read_record(self, digest: str) -> Any:
+        """Return what is stored under a digest; None if the record is missing or damaged.
 
         Raises:
             StorageError: the record cannot be read at the moment.
         """
+        if digest in self._records:
+            return self._records[digest]
         path = self._record_path(digest)
         try:
-            values = load_json(path, MAX_STATE_BYTES)
+            value = load_json(path, MAX_STATE_BYTES)
         except (FileNotFoundError, ValueError):
-            return ()
+            return None
         except OSError as error:
             raise reading_error(path, error) from error
-        return tuple(values) if isinstance(values, list) and tuple_digest(values) == digest else ()
+        if not content_digest(value).startswith(digest):
+            return None
+        self._records[digest] = value
+        return value
+
+    def read_tuple(self, digest: str) -> tuple[Any, ...]:
+        """Return the strengths or columns of a digest; empty if `read_record` finds none."""
+        return tuple(self.read_record(digest) or ())
 
     def read_protocols(self) -> dict[str, dict[str, Any]]:
-        """Return all stored protocols by digest; damaged records are left out."""
-        protocols = {}
-        for path in sorted((self.root / "protocols").glob(f"{'?' * 32}.json")):
-            try:
-                payload = load_json(path)
-            except (OSError, ValueError):
-                continue
-            if content_digest(payload) == path.stem:
-                protocols[path.stem] = payload
-        return protocols
+        """Return all undamaged protocols by digest."""
+        digests = [path.stem for path in sorted((self.root / "protocols").glob(f"{'?' * 32}.json"))]
+        return {digest: payload for digest in digests if (payload := self.read_record(digest)) is not None}
 
     def copy_records(self, target: "ResultsFolder") -> None:
         """Copy all undamaged records to another folder."""
         for path in sorted((self.root / "protocols").glob("*.json")):
-            with suppress(ValueError):
-                value = load_json(path)
-                if content_digest(value).startswith(path.stem):
-                    target.save_record(path.stem, value)
+            value = self.read_record(path.stem)
+            if value is not None:
+                target.save_record(path.stem, value)
 
     def list(self) -> Listing:
         """Return the names of all shards by dataset, loose or in packs.
@@ -299,6 +302,24 @@ class ResultsFolder:
             raise self.set_aside(name, "other bytes than its name says")
         return content
 
+    def read_ahead(self, dataset: str, names: Names) -> Iterator[tuple[ShardName, bytes | ShardDamagedError]]:
+        """Yield the contents of shards, in order and without those that have vanished; several are read at once."""
+
+        def read(row: Any) -> tuple[ShardName, bytes | ShardDamagedError | None]:
+            name = shard_name(dataset, row)
+            try:
+                return name, self.read(name)
+            except ShardDamagedError as error:
+                return name, error
+            except FileNotFoundError:  # another process has moved a damaged file aside
+                return name, None
+
+        with ThreadPoolExecutor(self.storage.n_readers) as pool:
+            for start in range(0, len(names), _READ_AHEAD):
+                for name, content in pool.map(read, names[start : start + _READ_AHEAD]):
+                    if content is not None:
+                        yield name, content
+
     def _read_once(self, name: ShardName) -> bytes:
         location = self._packed(name.dataset).find(name) or Location(name.path)
         try:
@@ -329,6 +350,7 @@ class ResultsFolder:
 
 
 _NO_PACKS = PackTable({})
+_READ_AHEAD = 64
 
 
 def _damage_error(label: str, fault: str, target: str) -> ShardDamagedError:

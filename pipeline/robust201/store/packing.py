@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from robust201.core.errors import InputError, ShardDamagedError
+from robust201.core.errors import InputError
 from robust201.core.files import remove_leftovers
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import Names, ShardName, merge_names, names_of, shard_name
@@ -87,15 +87,12 @@ def _write(
 
 
 def _read(folder: ResultsFolder, dataset: str, names: Names, report: PackReport) -> Iterator[tuple[ShardName, bytes]]:
-    """Yield the shards that are undamaged and still exist."""
-    for row in names:
-        name = shard_name(dataset, row)
-        try:
-            yield name, folder.read(name)
-        except ShardDamagedError as error:
-            report.damaged.append(str(error))
-        except FileNotFoundError:  # another process has moved a damaged file aside
-            continue
+    """Yield the undamaged shards."""
+    for name, content in folder.read_ahead(dataset, names):
+        if isinstance(content, bytes):
+            yield name, content
+        else:
+            report.damaged.append(str(content))
 
 
 def merge(sources: Sequence[ResultsFolder], out: Path) -> PackReport:

@@ -26,13 +26,25 @@ class Speeds:
     def __init__(self, done: Iterable[Mapping[str, Any]]) -> None:
         self._totals: dict[tuple[str, str], tuple[float, float]] = {}
         for event in done:
-            name = event["dataset"], event["key"]
-            macs, seconds = self._totals.get(name, (0.0, 0.0))
-            self._totals[name] = macs + event["macs"], seconds + event["seconds"]
+            self.add(event["dataset"], event["key"], event["macs"], event["seconds"])
+
+    def add(self, dataset: str, key: str, macs: float, seconds: float) -> None:
+        """Add the measurement of a part."""
+        total_macs, total_seconds = self._totals.get((dataset, key), (0.0, 0.0))
+        self._totals[dataset, key] = total_macs + macs, total_seconds + seconds
+
+    def estimate_seconds(self, macs: Mapping[tuple[str, str], float]) -> float | None:
+        """Return the worker-seconds of multiply-accumulates by dataset and key; None if nothing was measured."""
+        if not self._totals:
+            return None
+        return sum(amount * self._seconds_per_mac(name, 0.0)[0] for name, amount in macs.items())
 
     def seconds_per_mac(self, state: KeyState, assumed: float) -> tuple[float, bool]:
         """Return the seconds per multiply-accumulate, and whether they were measured for this key."""
-        macs, seconds = self._totals.get((state.key.dataset, state.key.key), (0.0, 0.0))
+        return self._seconds_per_mac((state.key.dataset, state.key.key), assumed)
+
+    def _seconds_per_mac(self, name: tuple[str, str], assumed: float) -> tuple[float, bool]:
+        macs, seconds = self._totals.get(name, (0.0, 0.0))
         if macs and seconds:
             return seconds / macs, True
         macs, seconds = (sum(values) for values in zip(*self._totals.values(), strict=True)) if self._totals else (0, 0)

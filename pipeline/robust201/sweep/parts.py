@@ -57,6 +57,19 @@ class SlicePart:
         """Dataset, architecture and weights that a worker loads for the part."""
         return self.unit.dataset, self.unit.architecture, self.unit.checkpoint_sha256
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What identifies the part in events."""
+        return {
+            "part": self.label,
+            "dataset": self.unit.dataset,
+            "key": self.unit.key,
+            "unit": self.unit.id,
+            "slice": self.index,
+            "strengths": self.part.strengths,
+            "macs": self.macs,
+        }
+
 
 @dataclass(frozen=True, eq=False)
 class KeyState:
@@ -70,9 +83,14 @@ class KeyState:
     done: NDArray[np.bool_]
 
     @property
+    def complete(self) -> NDArray[np.bool_]:
+        """(networks, strengths) bool: evaluations whose slices are all stored."""
+        return np.logical_and.reduceat(self.done, self.key.first_slices[:-1]) if len(self.done) else self.done
+
+    @property
     def n_done(self) -> int:
         """Number of evaluations whose slices are all stored."""
-        return int(np.logical_and.reduceat(self.done, self.key.first_slices[:-1]).sum()) if len(self.done) else 0
+        return int(self.complete.sum())
 
     @property
     def n_missing_parts(self) -> int:
@@ -112,6 +130,15 @@ class SweepState:
     @property
     def n_missing_parts(self) -> int:
         return sum(state.n_missing_parts for state in self.keys)
+
+    def add(self, part: SlicePart) -> int:
+        """Note that a part of the plan was stored; return the number of evaluations that are complete with it."""
+        (state,) = (key for key in self.keys if (key.key.dataset, key.key.key) == (part.unit.dataset, part.unit.key))
+        network = int(np.flatnonzero(state.key.units == part.unit.id.encode())[0])
+        first, stop = state.key.first_slices[network : network + 2].tolist()
+        columns = np.isin(state.key.strengths, part.part.strengths) & ~state.done[first + part.index]
+        state.done[first + part.index] |= columns
+        return int(state.done[first:stop, columns].all(axis=0).sum())
 
     def is_missing(self, unit: str, index: int) -> bool:
         """Return whether strengths of a slice of a unit of the plan are missing."""

@@ -8,6 +8,7 @@ does not need torch.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from robust201.core.records import ArchitectureId, Unit, content_digest, unit_id
 from robust201.store.folder import ResultsFolder, SliceFormat
 from robust201.store.names import MAX_SLICES
 from robust201.sweep.config import SweepConfig
-from robust201.sweep.facts import Facts, Network
+from robust201.sweep.facts import Facts, Network, load_plan
 from robust201.sweep.protocol import make_protocol
 from robust201.tasks import Task
 from robust201.tasks.columns import PREDICTIONS, columns_of
@@ -71,11 +72,6 @@ class PlannedKey:
     @property
     def strengths(self) -> tuple[float, ...]:
         return self.parameters.strengths
-
-    @property
-    def has_chosen_images(self) -> bool:
-        """Whether a file chooses the images, so that the accuracies are not those on the sweep's images."""
-        return self.parameters.images_file is not None
 
     @property
     def n_evaluations(self) -> int:
@@ -148,6 +144,11 @@ class Plan:
         if architectures is not None:
             kept = [key.keep_architectures(architectures) for key in kept]
         return replace(self, keys=tuple(key for key in kept if key.networks))
+
+    @property
+    def comparable(self) -> "Plan":
+        """The plan without keys whose images a file chooses: their accuracies are not those on all images."""
+        return replace(self, keys=tuple(key for key in self.keys if key.parameters.images_file is None))
 
     def save_records(self, folder: ResultsFolder) -> None:
         """Store the protocols, and the tuples of strengths and columns, that names of shards will refer to."""
@@ -234,3 +235,13 @@ def _images_per_step(config: SweepConfig, task: Task, facts: Facts, slices: Slic
 def _count_slices(macs: NDArray[np.float64], n_images: int, step: int, slices: SliceFormat) -> NDArray[np.int64]:
     wanted = np.ceil(macs / (slices.slice_gmacs * 1e9))
     return np.clip(wanted, 1, min(MAX_SLICES, -(-n_images // step))).astype(np.int64)
+
+
+def open_results(results: Path) -> tuple[Plan, ResultsFolder]:
+    """Open a results folder with the plan of its last run.
+
+    Raises:
+        InputError: the path is not a results folder, or has no valid plan.
+    """
+    folder, (config, facts) = ResultsFolder.open(results), load_plan(results)
+    return make_plan(config, facts, folder.slices), folder

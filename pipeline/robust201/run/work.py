@@ -1,0 +1,168 @@
+"""What a run computes, as its driver sees it: parts, workers that compute them, and what became of them.
+
+A sweep (`run.sweep`) and the training runs of a YAML are works; the driver, the guard and the cluster know neither.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from robust201.core.precision import Precision
+from robust201.sweep.config import ExecutionSection
+
+Say = Callable[[str], None]
+ShouldStop = Callable[[], bool]
+
+
+class WorkPart(Protocol):
+    """A part, which one call of a worker computes."""
+
+    @property
+    def id(self) -> Hashable:
+        """What identifies the part."""
+
+    @property
+    def label(self) -> str:
+        """Display name."""
+
+    @property
+    def network(self) -> Hashable:
+        """What a worker keeps loaded between parts."""
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """What identifies the part in events."""
+
+
+PartT = TypeVar("PartT", bound=WorkPart)
+PartT_contra = TypeVar("PartT_contra", bound=WorkPart, contravariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a part.
+
+    Attributes:
+        label: the part, for messages.
+        strengths: strengths (or steps of training) that were stored.
+        seconds: wall time.
+        failure: one line about the error; empty if there was none.
+        notices: warnings for the user.
+        records: what the driver has to record about the part, such as lines of a manifest.
+    """
+
+    label: str
+    strengths: tuple[float, ...] = ()
+    seconds: float = 0.0
+    failure: str = ""
+    notices: tuple[str, ...] = ()
+    records: tuple[str, ...] = ()
+
+
+class PartWorker(Protocol[PartT_contra]):
+    """A worker in its process."""
+
+    def compute(self, part: PartT_contra, should_stop: ShouldStop) -> Outcome:
+        """Compute a part, which may save its state and end early once `should_stop` returns True."""
+
+    def close(self) -> None:
+        """Note the end of the worker."""
+
+
+StartWorker = Callable[[], PartWorker[Any]]
+
+
+class Work(ABC, Generic[PartT]):
+    """What a run computes; all of it was written down before the run, so that workers can start anywhere.
+
+    Attributes:
+        execution: section of the YAML.
+        precision: arithmetic that the workers' devices must support.
+        folder: folder of events, which all workers see.
+        parts: the missing parts, in order; the parts of a network follow each other.
+        n_planned: number of evaluations (or snapshots), finished or not.
+        n_done: number of those that are finished; `finish` updates it.
+        start_worker: starts a worker in its process; small, because it is pickled for each worker.
+    """
+
+    execution: ExecutionSection
+    precision: Precision
+    folder: Path
+    parts: Iterable[PartT]
+    n_planned: int
+    n_done: int
+    start_worker: StartWorker
+
+    @abstractmethod
+    def find_stored(self, part: PartT) -> Outcome | None:
+        """Return the outcome of a part whose worker was lost after it had stored everything; else None."""
+
+    @abstractmethod
+    def finish(self, part: PartT, outcome: Outcome) -> Sequence[PartT]:
+        """Note the outcome of a part, and return parts that can begin only now."""
+
+    @abstractmethod
+    def seconds_left(self, n_workers: int) -> float | None:
+        """Return the estimated time until the work is complete; None if nothing was measured."""
+
+
+@dataclass
+class Tally:
+    """What a run has done so far.
+
+    Attributes:
+        n_planned: see `Work`.
+        n_done_before: number of finished evaluations before the run.
+        n_done: number of finished evaluations.
+        n_parts: number of parts with an outcome.
+        seconds: worker time of all parts.
+        failures: outcomes with a failure.
+        n_died: number of workers that died; `n_preempted` of them with their machines.
+        is_drained: whether a signal has ended the run before its end.
+        n_abandoned: number of parts that did not end within `drain_seconds`.
+    """
+
+    n_planned: int
+    n_done_before: int
+    n_done: int = 0
+    n_parts: int = 0
+    seconds: float = 0.0
+    failures: list[Outcome] = field(default_factory=list)
+    n_died: int = 0
+    n_preempted: int = 0
+    is_drained: bool = False
+    n_abandoned: int = 0
+
+    @classmethod
+    def of(cls, work: Work[Any]) -> "Tally":
+        return cls(work.n_planned, work.n_done, work.n_done)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.n_done == self.n_planned
+
+    def count(self, outcome: Outcome, n_done: int) -> None:
+        """Count a part, after which `n_done` evaluations are finished."""
+        self.n_done = n_done
+        self.n_parts += 1
+        self.seconds += outcome.seconds
+        if outcome.failure:
+            self.failures.append(outcome)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A moment of a run, for a display.
+
+    Attributes:
+        seconds_left: estimated time until the work is complete; None if it is not known.
+    """
+
+    tally: Tally
+    seconds_left: float | None
+
+
+OnMoment = Callable[[Moment], None]
+"""Function that is called after each outcome, and about once per second."""
