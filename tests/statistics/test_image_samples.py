@@ -82,3 +82,14 @@ def test_wrong_arguments_are_rejected(pilot):
         estimate_accuracies(sample, outcomes[0, :, :3], pilot.predict(cheap[0]))
     with pytest.raises(ConfigError, match=r"expected \(S, 3\)"):
         estimate_accuracies(sample, outcomes[0, :, :4], pilot.predict(cheap[0]))
+
+
+def test_intervals_of_a_network_unlike_the_pilot_are_wide_enough(pilot):
+    outcomes = np.random.default_rng(3).random((2, N)) < np.array([[0.3], [0.6]])
+    truth, predicted = outcomes.mean(axis=1), pilot.predict(make_outcomes(1)[1][0])
+    covered = []
+    for seed in range(200):
+        sample = choose_sample(pilot.outcomes, pilot.fitted, 120, seed)
+        result = estimate_accuracies(sample, outcomes[:, sample.chosen], predicted)
+        covered.append((result.low <= truth) & (truth <= result.high))
+    assert (np.mean(covered, axis=0) > 0.9).all()

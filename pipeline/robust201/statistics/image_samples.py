@@ -22,8 +22,11 @@ MIN_PER_STRATUM = 2
 
 _MAX_STRATA = 10
 
-_PRIOR_DEGREES = 32.0
+_PRIOR_DEGREES = 16.0
 """Weight of the variance that the model expects, in degrees of freedom (see `_estimate_variance`)."""
+
+_CONTRADICTION_LEVEL = 1e-3
+"""Level of the test that the sample's variance is larger than the model expects; if so, only the sample's counts."""
 
 _STEP = 1 / 1024
 """Predictions are rounded to multiples of this number, so that strata do not depend on the processor's rounding.
@@ -285,9 +288,10 @@ def _estimate_error(sample: ImageSample, variances: _Floats, predicted: _Floats)
     The variance is the mean of the sample's variance and of the variance that the model expects, weighted by degrees of
     freedom, so that a small sample without wrong predictions has no interval of width 0. The sample's degrees of
     freedom (Satterthwaite) follow from the fourth moment that the model expects, because a small sample may contain
-    none of the few large residuals that cause most of the variance.
+    none of the few large residuals that cause most of the variance. For a network unlike the pilot, whose residuals are
+    larger than the model expects, the model does not count.
     """
-    from scipy.special import stdtrit
+    from scipy.special import chdtri, stdtrit
 
     counts, sizes = sample.counts, sample.sizes
     weights = (counts / len(sample.strata)) ** 2 * (1 - sizes / counts) / sizes
@@ -299,8 +303,14 @@ def _estimate_error(sample: ImageSample, variances: _Floats, predicted: _Floats)
     degrees_of_strata = np.maximum(np.minimum(sizes - 1, 2 * (sizes - 1) * expected**2 / spread_of_squares), 1e-9)
     parts = weights * expected
     degrees = parts.sum(axis=1) ** 2 / np.maximum((parts**2 / degrees_of_strata).sum(axis=1), 1e-300)
-    variance = (degrees * (variances @ weights) + _PRIOR_DEGREES * parts.sum(axis=1)) / (degrees + _PRIOR_DEGREES)
-    return np.sqrt(variance), np.asarray(stdtrit(degrees + _PRIOR_DEGREES, 0.975), np.float64)
+    observed, expected_variance = variances @ weights, parts.sum(axis=1)
+    limit = chdtri(np.maximum(degrees, 1e-6), _CONTRADICTION_LEVEL) * expected_variance
+    is_unlike_pilot = degrees * observed > limit
+    degrees = np.where(is_unlike_pilot, np.maximum(degrees, 1.0), degrees)
+    prior_degrees = np.where(is_unlike_pilot, 0.0, _PRIOR_DEGREES)
+    total = degrees + prior_degrees
+    variance = (degrees * observed + prior_degrees * expected_variance) / total
+    return np.sqrt(variance), np.asarray(stdtrit(total, 0.975), np.float64)
 
 
 def _sum_strata(values: _Floats, strata: _Ints, n_strata: int) -> _Floats:
