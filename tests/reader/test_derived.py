@@ -35,7 +35,7 @@ JOINED_CORRUPTIONS = "+".join(sorted(KEYS[3:], key=list(TASKS).index))
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("derived")
     plan = make_plan(ARCHITECTURES, KEYS, measurements=("accuracy", "confidence", "cm", "predictions"))
-    export(out, plan, formats=("parquet",), outcomes="bits", images_of=lambda _plan, name: make_images(name))
+    export(out, plan, formats=("parquet",), outcomes="bits")
     return out
 
 

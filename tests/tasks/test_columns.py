@@ -9,13 +9,12 @@ import torch
 
 from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.records import Unit, Weights
-from robust201.export import export_dataset
 from robust201.export.json_files import iter_unit_texts
 from robust201.export.published_layout import describe_strength, layout_of, parquet_columns
 from robust201.export.verify_dataset import verify_dataset
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.value_checks import check_json_values
-from robust201.shards import RowBatch, ShardStore
+from robust201.export.row_batch import RowBatch
 from robust201.tasks import TASKS
 from robust201.tasks.columns import (
     COLUMNS,
@@ -31,7 +30,7 @@ from robust201.tasks.columns import (
     to_fixed_point,
 )
 from robust201.tasks.measurements import Accumulator, check_values, merge_values
-from tests.support.fabricated import FabricatedPlan
+from tests.support.fabricated import FabricatedPlan, FabricatedStore, export
 from tests.support.shard_support import assert_equal_values, make_results, make_unit
 
 N_CLASSES, N_IMAGES = 3, 12
@@ -105,7 +104,7 @@ def test_check_json_values_rejects_wrong_number(name, wrong_number):
     if wrong_number == 1.5 and column.is_exact:
         pytest.skip("0.5 also tests a number that is not whole")
     json_value = json.loads(
-        next(iter_unit_texts(column.measurement, RowBatch.of_unit(UNIT, {0.0: measure_column(name)})))
+        next(iter_unit_texts(column.measurement, RowBatch.of([(UNIT, {0.0: measure_column(name)})])))
     )
     values_by_strength = [json_value]
     parent, key = (json_value, column.field) if column.field else (values_by_strength, 0)
@@ -118,19 +117,17 @@ def test_check_json_values_rejects_wrong_number(name, wrong_number):
 
 
 @every_measurement
-def test_readers_return_stored_values_of_exports(measurement, tmp_path):
+def test_readers_return_stored_values_of_exports(measurement, tmp_path, monkeypatch):
     measurements = (measurement,)
-    units = [make_unit(architecture, key="pgd") for architecture in (0, 10)]
-    store = ShardStore.create(tmp_path / "results")
-    for unit in units:
-        for start, stop in ((0, 10), (10, 30)):
-            store.commit(make_results(unit, start=start, stop=stop, measurements=measurements))
-    inventory = store.inventory()
-    assert not list(store.verify())
-    plan = FabricatedPlan(tuple(units), measurements)
-    export_dataset(plan, store, inventory, tmp_path / "json", formats=("json",))
-    export_dataset(plan, store, inventory, tmp_path / "parquet", formats=("parquet",))
-    stored_values = dict(store.select(units, inventory, measurements).iter_values(measurement))
+    units = tuple(make_unit(architecture, key="pgd") for architecture in (0, 10))
+    stored_values = {
+        unit: {result.strength: result.values for result in make_results(unit, measurements=measurements)}
+        for unit in units
+    }
+    plan, store = FabricatedPlan(units, measurements), FabricatedStore()
+    monkeypatch.setattr(FabricatedStore, "values", lambda _, unit, strength: stored_values[unit][strength])
+    for form in ("json", "parquet"):
+        export(tmp_path / form, plan, store, formats=(form,))
     for folder in ("json", "parquet", "parquet/parquet"):
         dataset = RobustnessDataset(tmp_path / folder)
         values = dataset.query("digits", "pgd", measurement)["digits"]["pgd"][measurement]
