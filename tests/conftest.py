@@ -301,12 +301,11 @@ def read_tree(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="session")
 def finished_template(tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a finished sweep, which is computed once; tests start from a copy (`finished_results`)."""
-    from robust201.runtime.executors import make_executor
-    from robust201.runtime.sweep import run_sweep
+    from robust201.run.sweep import run_sweep
 
     folder = tmp_path_factory.mktemp("finished")
     config = parse_config(tiny_sweep_fields(folder, tiny_weights, keys=THREE_KEYS), "test")
-    assert run_sweep(config, make_executor).complete
+    assert run_sweep(config).is_complete
     return folder
 
 

@@ -382,9 +382,9 @@ def show_verdict(verdict: Verdict, *, as_json: bool = False) -> None:
     if as_json:
         out.print_json(data=verdict.to_payload())
     hint = "" if as_json else "--json lists all"
-    problems = [*(f"{finding.kind}: {finding.message}" for finding in verdict.faults), *verdict.export_problems]
+    problems = [*map(str, verdict.faults), *verdict.export_problems]
     say_each(problems, hint=hint)
-    say_each([finding.message for finding in verdict.findings if finding.kind == "missing"], hint=hint)
+    say_each([str(finding) for finding in verdict.findings if finding.kind == "missing"], hint=hint)
     if verdict.weights is not None:
         say_each([f"warning: {network.message}" for network in verdict.weights.unexpected], hint=hint)
     say_each([f"warning: {flag.message}" for flag in verdict.flags or ()], hint=hint)

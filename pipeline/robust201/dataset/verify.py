@@ -33,6 +33,10 @@ class Finding(NamedTuple):
     subject: str
     message: str
 
+    def __str__(self) -> str:
+        is_complete = self.kind in {"damaged", "missing"}
+        return self.message if is_complete else f"{self.kind}: {self.subject}: {self.message}"
+
 
 OnFile = Callable[[int, int], None]
 """Function that receives the numbers of read files and of all files."""
