@@ -134,6 +134,18 @@ def test_damaged_shard_in_a_pack_is_the_only_one_that_is_missing(folder):
     assert pack(folder, grace_seconds=0.0).damaged == []
 
 
+def test_inputs_of_a_damaged_pack_are_kept(folder):
+    write(folder, CONTENTS)
+    pack(folder)
+    folder.list()
+    (packed,) = folder.packs("digits")
+    damage(folder, packed, 3)
+    assert len(pack(folder, grace_seconds=0.0).damaged) == 1
+    check(folder)
+    pack(folder, grace_seconds=0.0)
+    check(folder)
+
+
 def test_damaged_index_is_moved_aside(folder):
     write(folder, CONTENTS)
     pack(folder)
