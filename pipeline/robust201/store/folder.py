@@ -26,11 +26,12 @@ from robust201.core.files import (
     load_json,
     make_folder,
     read_text,
+    remove_leftovers,
     visible_entries,
     write_text,
 )
 from robust201.core.records import canonical_json, content_digest
-from robust201.store.local import reading_error
+from robust201.store.local import LocalFolder, reading_error
 from robust201.store.names import (
     Listing,
     Names,
@@ -275,6 +276,12 @@ class ResultsFolder:
         except ValueError as error:
             target = self.storage.set_aside(path)
             raise _damage_error(self.storage.label(path), f"{error} in its index", target) from error
+
+    def remove_leftovers(self) -> None:
+        """Delete temporary files of killed processes (see `core.files.remove_leftovers`)."""
+        remove_leftovers(self.root)
+        if self.url and isinstance(self.storage, LocalFolder):
+            remove_leftovers(self.storage.root)
 
     def write(self, name: ShardName, content: bytes) -> None:
         """Write a shard, which appears completely or not at all, and survives a crash when the method returns.

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from robust201.core.errors import InputError, ShardDamagedError
-from robust201.core.files import remove_leftovers
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import Names, ShardName, merge_names, names_of, shard_name
 from robust201.store.packs import PACK_BYTES, PACKS, Pack, contains, write_packs
@@ -36,7 +35,7 @@ class PackReport:
 def pack(folder: ResultsFolder, *, pack_bytes: int = PACK_BYTES, grace_seconds: float = GRACE_SECONDS) -> PackReport:
     """Copy loose shards and small packs to large packs, and delete what old packs contain; a run may go on."""
     report = PackReport()
-    remove_leftovers(folder.root)
+    folder.remove_leftovers()
     for dataset, names in folder.list().items():
         _delete_copies(folder, dataset, grace_seconds, report)
         _pack_dataset(folder, dataset, names, pack_bytes, report)
