@@ -57,7 +57,7 @@ def test_commands_accept_sweep_yaml_or_results(
         assert robust201("export", path, "--out", tmp_path / "json").code == 0
         assert robust201("verify", path, "--against", tmp_path / "json").code == 0
         assert robust201("merge", path, "--out", tmp_path / "merged").code == 0
-        assert "#SBATCH" in robust201("submit", "slurm", path, "--dry-run").out
+        assert "#SBATCH" in robust201("submit", "slurm", path, "--print").out
 
 
 def test_options_select_a_subset_of_the_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:

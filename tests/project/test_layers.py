@@ -33,7 +33,7 @@ LAYERS = (
     "figures",
     "export",
     "dataset",
-    "submission",
+    "submit",
     "monitoring",
     "cli",
 )
@@ -47,7 +47,7 @@ ALLOWED_IMPORTERS = {
     "ray": {
         "runtime/executors/ray.py",
         "run/cluster.py",
-        "submission/ray_jobs.py",
+        "submit/ray_jobs.py",
     },
     "pyarrow": {
         "core/memory.py",

@@ -273,7 +273,7 @@ COMMANDS = (
     ("run", "--executor", "inline"),
     ("run", "--share", "1/1"),
     ("verify", "--with-libraries", "1"),
-    ("submit", "slurm", "--dry-run"),
+    ("submit", "slurm", "--print"),
     ("submit", "slurm"),
     ("submit", "ray"),
 )
@@ -299,10 +299,10 @@ def test_training_requires_consent_to_code(robust201: RunCommand, tmp_path: Path
     fields |= {"space": {"file": str(code)}, "architectures": ["narrow"], "network": {}}
     training_yaml = tmp_path / "train.yaml"
     training_yaml.write_text(yaml.safe_dump(fields))
-    for arguments in (("run",), ("submit", "slurm", "--dry-run")):
+    for arguments in (("run",), ("submit", "slurm", "--print")):
         assert "--allow-code" in robust201(*arguments, training_yaml).error_line(2)
     assert not code.with_name("executed").exists()
-    assert " --allow-code" in robust201("submit", "slurm", "--dry-run", training_yaml, "--allow-code").out
+    assert " --allow-code" in robust201("submit", "slurm", "--print", training_yaml, "--allow-code").out
     result = robust201("run", training_yaml, "--allow-code")
     assert result.code == 0, result.err
 

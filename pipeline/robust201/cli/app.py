@@ -184,17 +184,19 @@ def run(
         raise typer.Exit(code)
     reject_options("sweep", recipes=recipes)
     from robust201.planning.shares import Share
+    from robust201.run.slurm_task import ArrayTask
     from robust201.run.user_code import announce_code, load_code
     from robust201.runtime.executors import check_device, make_executor
     from robust201.runtime.share_run import run_share
     from robust201.runtime.sweep import run_sweep
-    from robust201.submission.slurm import ArrayTask
     from robust201.sweep.filters import EVERYTHING
 
     config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers})
     filters = make_filters(config, architectures, datasets, keys)
     check_device(config)
     slurm_task = ArrayTask.of(os.environ) if slurm_requeue else None
+    if slurm_task is not None:
+        config = config.model_copy(update={"execution": slurm_task.limit(config.execution)})
     announce_code(config, allowed=allow_code, say=console.say)
     run_evaluations = run_sweep if share is None else partial(run_share, share=Share.parse(share))
     if share is None:
@@ -217,8 +219,8 @@ def run(
         completion_message = f"Complete for this selection. Status of the whole sweep: {status_command}"
     failures_hint = f"All failures: {status_command}"
     code = console.show_tally(tally, "evaluation", completion_message, failures_hint)
-    if slurm_task is not None:
-        slurm_task.requeue_if_unfinished(tally, console.say)
+    if slurm_task is not None and tally.stopped_by_time_limit and tally.remaining:
+        slurm_task.requeue(console.say, has_progress=bool(tally.results))
     raise typer.Exit(code)
 
 

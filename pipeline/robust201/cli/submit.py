@@ -9,16 +9,14 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.help_texts import HELP_OPTIONS, epilog
-from robust201.cli.options import (
-    AllowCode,
-    load_sweep,
-    reject_options,
-)
+from robust201.cli.options import AllowCode, load_sweep, reject_options
 from robust201.cli.single_options import SingleOptionsCommand
 from robust201.core.errors import ConfigError, EvaluationError
 
 if TYPE_CHECKING:
-    from robust201.submission.slurm import Job, Submission
+    from robust201.submit.slurm import Submission
+    from robust201.sweep.config import SweepConfig
+    from robust201.sweep.training_config import TrainingConfig
 
 submit_app = typer.Typer(
     name="submit",
@@ -44,8 +42,7 @@ def ray(
     allow_code: AllowCode = False,
 ) -> None:
     """Run a sweep or training YAML as a job on a Ray cluster, and show its log; submit again to resume."""
-    from robust201.runtime.training_run import require_explicit_device
-    from robust201.submission import ray_jobs
+    from robust201.submit import ray_jobs
 
     if (sweep is None) == (follow is None):
         raise ConfigError(
@@ -53,13 +50,11 @@ def ray(
             f"{'neither' if sweep is None else 'both'}. Use exactly one of them."
         )
     if sweep is not None:
-        job = _read_job(sweep, allow_code)
-        if job.trainings is not None:
-            require_explicit_device(job.trainings)
+        config = _read_config(sweep, allow_code)
         with tempfile.TemporaryDirectory() as folder:
-            variables = ray_jobs.write_job_folder(job.config, sweep, Path(folder))
+            variables = ray_jobs.write_job_folder(config, sweep, Path(folder))
             client = ray_jobs.connect(address)
-            job_id = ray_jobs.submit_job(client, job.config, Path(folder), variables, job.run_options)
+            job_id = ray_jobs.submit_job(client, config, Path(folder), variables, _run_options(allow_code))
         typer.echo(job_id)
         console.say("If the job or the cluster dies, submit the sweep again. Finished work is kept.")
     else:
@@ -72,7 +67,7 @@ def ray(
 
 def _follow_ray_job(client: Any, job_id: str, address: str) -> int:
     """Print a job's log as it grows, and return the job's exit code, or 3 if the user stopped watching."""
-    from robust201.submission import ray_jobs
+    from robust201.submit import ray_jobs
 
     try:
         job_end = ray_jobs.follow(client, job_id, lambda text: typer.echo(text, nl=False))
@@ -112,8 +107,8 @@ def slurm(
     setup: Annotated[
         list[str] | None, typer.Option(help="Shell command to run first, such as 'module load cuda'. Repeatable.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print the batch file; read no data and submit nothing.")
+    print_file: Annotated[
+        bool, typer.Option("--print", help="Only print the batch file; read no data and submit nothing.")
     ] = False,
     allow_code: AllowCode = False,
 ) -> None:
@@ -121,61 +116,58 @@ def slurm(
 
     Each task is an independent run on one machine. A training YAML becomes a single task with all requested GPUs.
     """
-    from robust201.submission import slurm as slurm_jobs
-    from robust201.submission.sbatch_file import ArrayOptions
+    from robust201.submit import slurm as slurm_jobs
+    from robust201.sweep.config import SweepConfig
 
-    options = ArrayOptions(
-        tasks=tasks,
-        time=time,
-        gpus_per_task=gpus_per_task,
-        extra=tuple(extra or ()),
-        setup=tuple(setup or ()),
-    )
-    job = _read_job(sweep, allow_code)
-    config, trainings = job.config, job.trainings
-    if trainings is not None:
+    options = slurm_jobs.ArrayOptions(tasks, time, gpus_per_task, tuple(extra or ()), tuple(setup or ()))
+    config, run_options = _read_config(sweep, allow_code), _run_options(allow_code)
+    is_sweep = isinstance(config, SweepConfig)
+    if not is_sweep:
         reject_options("training YAML", tasks=tasks)
-    if dry_run:
-        typer.echo(slurm_jobs.render_dry_run(job, options, say=console.say), nl=False)
+    if print_file:
+        n_tasks = slurm_jobs.max_tasks(config, options)
+        typer.echo(slurm_jobs.render(config, sweep, options, n_tasks, run_options), nl=False)
         return
-    submission = slurm_jobs.submit_array(job, options, say=console.say)
-    if submission is not None and trainings is not None:
-        _show_submission(submission, "snapshot", str(sweep))  # until the task starts, only the YAML shows the runs
-    elif submission is not None:
-        _show_submission(submission, "evaluation", str(config.results))
-    elif trainings is not None:
-        console.say("The training runs are complete: all snapshots are in the store.")
+    submission = slurm_jobs.submit_array(config, sweep, options, run_options, say=console.say)
+    if submission is not None:
+        path = config.results if is_sweep else sweep
+        _show_submission(submission, "evaluation" if is_sweep else "snapshot", str(path))
+    elif is_sweep:
+        console.say(f"Complete. Export the results with: robust201 export {quote(str(config.results))} --out DATASET")
     else:
-        console.say(
-            "The sweep is complete. Export the results with: "
-            f"robust201 export {quote(str(config.results))} --out DATASET"
-        )
+        console.say("Complete: all snapshots are in the store.")
 
 
 def _show_submission(submission: "Submission", noun: str, path: str) -> None:
-    typer.echo(submission.job)
-    n_finished = submission.n_shares - submission.n_tasks
-    task_counts = console.format_count(submission.n_tasks, "task") + (
-        f"; {n_finished} more are already complete" if n_finished else ""
-    )
+    missing, job = console.format_count(submission.n_missing, noun), submission.job
+    typer.echo(job)
     for line in (
-        f"Submitted {console.format_count(submission.n_missing, noun)} as array {submission.job}: {task_counts}.",
-        f"Watch it:  squeue --job {submission.job}; robust201 status {quote(path)}; logs: {submission.logs}",
-        f"Cancel it: scancel {submission.job}",
+        f"Submitted {missing} as array {job}: {console.format_count(submission.n_tasks, 'task')}.",
+        f"Watch it:  squeue --job {job}; robust201 status {quote(path)}; logs: {submission.logs}",
+        f"Cancel it: scancel {job}",
         "Submit again to resume; finished work is kept.",
     ):
         console.say(line)
 
 
-def _read_job(path: Path, allow_code: bool) -> "Job":
-    """Load a sweep or training YAML, and check consent to execute its Python files."""
+def _read_config(path: Path, allow_code: bool) -> "SweepConfig | TrainingConfig":
+    """Load a sweep or training YAML, and check that it can run on other machines."""
     from robust201.run.user_code import announce_code
-    from robust201.submission.slurm import Job
+    from robust201.runtime.training_run import require_explicit_device
     from robust201.sweep.loading import is_training_yaml, load_training
 
-    config = load_training(path) if is_training_yaml(path) else load_sweep(path)
+    if is_training_yaml(path):
+        trainings = load_training(path)
+        require_explicit_device(trainings)
+        announce_code(trainings, allowed=allow_code, say=console.say)
+        return trainings
+    config = load_sweep(path)
     announce_code(config, allowed=allow_code, say=console.say)
-    return Job(config, path, ("--allow-code",) if allow_code else ())
+    return config
+
+
+def _run_options(allow_code: bool) -> tuple[str, ...]:
+    return ("--allow-code",) if allow_code else ()
 
 
 for function in (ray, slurm):

@@ -30,11 +30,10 @@ def run_training_runs(
     """Train the missing snapshots of a training YAML; return the exit code. Parameters are the options of `run`."""
     from robust201.core.user_code import hash_files
     from robust201.planning.training_plan import saved_states
+    from robust201.run.slurm_task import ArrayTask
     from robust201.run.user_code import announce_code, load_code
     from robust201.runtime.executors import check_device
-    from robust201.runtime.share_run import for_single_machine
     from robust201.runtime.training_run import run_trainings
-    from robust201.submission.slurm import ArrayTask
     from robust201.sweep.loading import load_training
     from robust201.sweep.sweep_warnings import find_default_normalisations
 
@@ -43,7 +42,7 @@ def run_training_runs(
     selection = select_trainings(config, recipes)
     slurm_task = ArrayTask.of(os.environ) if slurm_requeue else None
     if slurm_task is not None:
-        config = for_single_machine(config)
+        config = config.model_copy(update={"execution": slurm_task.limit(config.execution)})
     states_before = saved_states(config)
     for warning in find_default_normalisations(config):
         console.say(f"warning: {warning}")
@@ -73,8 +72,8 @@ def run_training_runs(
     console.say_each(_describe_accuracies(config.store, space.weights_name, planned_runs))
     completion_message = f"Complete. Evaluate the networks in a sweep with weights: {{path: {config.store}, recipe: …}}"
     code = console.show_tally(tally, "snapshot", completion_message)
-    if slurm_task is not None:
-        slurm_task.requeue_if_unfinished(tally, console.say, has_new_states=bool(saved_states(config) - states_before))
+    if slurm_task is not None and tally.stopped_by_time_limit and tally.remaining:
+        slurm_task.requeue(console.say, has_progress=bool(tally.results or saved_states(config) - states_before))
     return code
 
 

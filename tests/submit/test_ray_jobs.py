@@ -1,87 +1,73 @@
 """`robust201 submit ray`, tested without a Ray cluster: accepted addresses, files of a job, and exit codes."""
 
-import asyncio
+import os
 import warnings
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
-from ray._raylet import AuthenticationTokenLoader, Config
 
-from robust201.core.errors import ConfigError, RobustWarning
+from robust201.core.errors import ConfigError, EvaluationError, RobustWarning
 from robust201.planning.plan_file import load_any_sweep
-from robust201.submission import ray_jobs
+from robust201.submit import ray_jobs
 from robust201.sweep.loading import load_training
 from tests.conftest import WriteSweep
 from tests.support.tiny_trainings import training_fields
 
 
 @pytest.fixture(autouse=True)
-def _remove_user_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def _remove_user_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    _reset_ray_token_cache()  # an earlier test may have started Ray in this process with another mode
-    yield
-    monkeypatch.undo()
-    _reset_ray_token_cache()
-
-
-def _reset_ray_token_cache() -> None:
-    """Make Ray, which caches its mode and token, read them from the environment again."""
-    Config.initialize("")  # as in ray._private.authentication.authentication_token_setup
-    AuthenticationTokenLoader.instance().reset_cache()
 
 
 class FakeClient:
-    def __init__(self, logs: Sequence[list[str] | Exception], states: Sequence[Any]) -> None:
-        self.logs, self.states = list(logs), list(states)
+    """A head with one job; each response is the state and the log at that time, or an error."""
 
-    async def tail_job_logs(self, _job: str) -> AsyncIterator[str]:
-        await asyncio.sleep(0)
-        response = self.logs.pop(0)
-        for text in response if isinstance(response, list) else ["one\n", "t"]:  # an interrupted log ends within a line
-            yield text
-        if isinstance(response, Exception):
-            raise response
+    def __init__(self, responses: Sequence[tuple[Any, str] | Exception]) -> None:
+        self.responses = list(responses)
 
     def get_job_info(self, _job: str) -> Any:
-        response = self.states.pop(0) if len(self.states) > 1 else self.states[0]
-        if isinstance(response, BaseException):
-            raise response
-        return response
+        if isinstance(self.responses[0], Exception):
+            raise self.responses[0] if len(self.responses) == 1 else self.responses.pop(0)
+        return self.responses[0][0]
 
     def get_job_logs(self, _job: str) -> str:
-        return "one\ntwo\n"
+        return str(self.responses.pop(0)[1])
 
 
 def make_job_details(status: str, exit_code: int | None = None, message: str | None = None) -> Any:
     return SimpleNamespace(status=ray_jobs.JobStatus(status), driver_exit_code=exit_code, message=message)
 
 
-@pytest.fixture(autouse=True)
-def _skip_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_jobs, "_RECONNECT_SECONDS", 0.0)
+def follow(responses: Sequence[tuple[Any, str] | Exception], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, str]:
+    monkeypatch.setattr(ray_jobs, "_POLL_SECONDS", 0.0)
+    texts: list[str] = []
+    details = ray_jobs.follow(cast("Any", FakeClient(responses)), "job", texts.append)
+    return details, "".join(texts)
+
+
+@pytest.mark.parametrize("fault", [[], [RuntimeError("closed"), ConnectionError("gone")]])
+def test_follow_writes_the_log_once_and_completely(fault: list[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    running, ended = make_job_details("RUNNING"), make_job_details("SUCCEEDED", 0)
+    responses = [(running, "one\nt"), *fault, (running, "one\nt"), (ended, "one\ntwo\n")]
+    assert follow(responses, monkeypatch) == (ended, "one\ntwo\n")
 
 
 @pytest.mark.parametrize(
-    "logs",
-    [
-        [["one\n", "two\n"]],
-        [RuntimeError("closed"), ["one\n", "two\n"]],
-        [RuntimeError("closed"), ConnectionError("gone"), ["one\ntwo\n"]],
-        [RuntimeError("closed")],
-    ],
+    ("fault", "silence"), [(RuntimeError("status code 404"), 300.0), (ConnectionError("gone"), -1.0)]
 )
-def test_follow_writes_an_interrupted_log_once_and_completely(logs: list[list[str] | Exception]) -> None:
-    states = [*[make_job_details("RUNNING") for _ in logs[1:]], make_job_details("SUCCEEDED", 0)]
-    written_texts: list[str] = []
-    assert ray_jobs.follow(FakeClient(logs, states), "job", written_texts.append).status == "SUCCEEDED"
-    assert "".join(written_texts) == "one\ntwo\n"
+def test_follow_ends_if_the_job_or_the_head_is_lost(
+    fault: Exception, silence: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_jobs, "_MAX_SILENCE_SECONDS", silence)
+    with pytest.raises(EvaluationError, match="job"):
+        follow([fault], monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +104,11 @@ def test_token_is_required_for_another_machine(address: str) -> None:
 def test_unencrypted_token_gives_a_warning(monkeypatch: pytest.MonkeyPatch, address: str, n_warnings: int) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "token")
     monkeypatch.setattr(ray_jobs, "JobSubmissionClient", lambda _address, headers: headers)
+    monkeypatch.setenv("RAY_ADDRESS", "http://192.0.2.7:8265")  # Ray's client would prefer it to the argument
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert ray_jobs.connect(address) == {"authorization": "Bearer token"}
+        assert ray_jobs.connect(address) == cast("Any", {"Authorization": "Bearer token"})
+    assert "RAY_ADDRESS" not in os.environ
     assert [warning.category for warning in caught] == [RobustWarning] * n_warnings
     assert all(address in str(warning.message) for warning in caught)
 
@@ -156,22 +144,24 @@ def test_job_folder_of_trainings_contains_their_yaml(tmp_path: Path) -> None:
         ({"results": "runs/x"}, "results"),
         ({"checkpoints": {"path": "weights"}}, r"checkpoints\.path"),
         ({"datasets": {"cifar10": {"path": "data", "corruptions": None}}}, r"datasets\.cifar10\.path"),
+        ({"keys": {"mine": {"file": "mine.py"}}}, r"keys\.mine"),
     ],
 )
 def test_job_folder_rejects_relative_paths(
     write_sweep: WriteSweep, tmp_path: Path, changes: dict[str, Any], field: str
 ) -> None:
     sweep = write_sweep(**changes)
-    with pytest.raises(ConfigError, match=f"the path in `{field}` must be absolute"):
+    with pytest.raises(ConfigError, match=f"absolute path in `{field}`"):
         ray_jobs.write_job_folder(load_any_sweep(sweep), sweep, tmp_path / "job")
     assert not (tmp_path / "job").exists()
 
 
 def test_submit_job_passes_variables_and_drain_time(write_sweep: WriteSweep, tmp_path: Path) -> None:
     submitted_fields: dict[str, Any] = {}
-    client = SimpleNamespace(submit_job=lambda **fields: submitted_fields.update(fields) or "new")
-    config = load_any_sweep(write_sweep(execution={"part_minutes": 10}))
-    assert ray_jobs.submit_job(client, config, tmp_path, {"FOLDER": "/elsewhere"}, ("--allow-code",)) == "new"
+    client: Any = SimpleNamespace(submit_job=lambda **fields: submitted_fields.update(fields))
+    config = load_any_sweep(write_sweep(execution={"drain_seconds": 600}))
+    job_id = ray_jobs.submit_job(client, config, tmp_path, {"FOLDER": "/elsewhere"}, ("--allow-code",))
+    assert job_id == submitted_fields["submission_id"]
     assert submitted_fields["runtime_env"] == {
         "working_dir": str(tmp_path),
         "env_vars": {"FOLDER": "/elsewhere", "RAY_JOB_STOP_WAIT_TIME_S": "660"},

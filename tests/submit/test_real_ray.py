@@ -130,7 +130,6 @@ def _remove_user_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")  # raised by Ray's client
 def test_head_accepts_only_its_token(
     head: Head, robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +144,6 @@ def test_head_accepts_only_its_token(
 
 
 @pytest.mark.cluster
-@pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")  # raised by Ray's client
 def test_submitted_sweep_completes_and_resubmission_computes_nothing(
     head: Head, robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

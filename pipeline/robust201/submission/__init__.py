@@ -1,1 +1,0 @@
-"""Submit sweeps and training runs to clusters: shipped files, access to Ray heads, Ray jobs, Slurm arrays."""
