@@ -87,7 +87,7 @@ def describe_status(plan: Plan, state: SweepState, results: Path) -> Status:
     active = [process for process in processes if not process.has_ended and process.silent_seconds < SILENT_SECONDS]
     running = [part for process in active if (part := _find_running(process)) is not None]
     events = [event for process in processes for event in process.events]
-    speeds = Speeds(event for event in events if event["event"] == "done")
+    speeds = Speeds(events)
     costs = key_costs(state, speeds, plan.config.execution.assumed_gmacs())
     seconds = 3600 * sum(cost.hours for cost in costs)
     return Status(
@@ -130,6 +130,6 @@ def _find_running(process: _Process) -> RunningPart | None:
 def _find_failures(state: SweepState, events: Sequence[dict[str, Any]]) -> list[Failure]:
     last_failures = {}
     for event in sorted(events, key=lambda event: event["time"]):
-        if event["event"] == "failed":
+        if event["event"] == "failed" and "unit" in event:
             last_failures[event["unit"], event["slice"]] = Failure(event["part"], event["failure"])
     return [failure for part, failure in last_failures.items() if state.is_missing(*part)]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from robust201.core.errors import InputError
 from robust201.core.files import remove_leftovers
 from robust201.run.driver import run_work
 from robust201.run.events import Events, read_all_events
+from robust201.run.images import CorruptedImages, ImagePart
 from robust201.run.lock import hold_lock
 from robust201.run.work import OnMoment, Outcome, Say, Tally, Work
 from robust201.store.folder import ResultsFolder
@@ -25,25 +27,32 @@ if TYPE_CHECKING:
     from robust201.run.worker import Worker
 
 
-class SweepWork(Work[SlicePart]):
+class SweepWork(Work[SlicePart | ImagePart]):
     """What a run of a sweep computes (see `run.work.Work`)."""
 
     def __init__(self, folder: ResultsFolder, plan: Plan, state: SweepState) -> None:
         self.plan, self.state = plan, state
         self.execution, self.precision, self.folder = plan.config.execution, plan.config.precision, folder.root
-        self.parts = state.missing()
+        images = CorruptedImages(plan.config, plan.facts, Inputs(plan.config))
+        self.parts = chain(images.missing_parts(state), state.missing())
         self.n_planned, self.n_done = plan.n_evaluations, state.n_done
         self.start_worker = partial(start_worker, folder.root.resolve())
         self._results = folder
-        self._speeds = Speeds(event for event in read_all_events(folder.root) if event["event"] == "done")
+        self._speeds = Speeds(
+            event for event in read_all_events(folder.root) if event["event"] == "done" and "macs" in event
+        )
         self._missing_macs = {(key.key.dataset, key.key.key): key.missing_macs for key in state.keys}
 
-    def find_stored(self, part: SlicePart) -> Outcome | None:
+    def find_stored(self, part: SlicePart | ImagePart) -> Outcome | None:
+        if isinstance(part, ImagePart):
+            return None  # making images that exist costs nothing
         folder = self._results
         listing = folder.list_unit(part.unit.dataset, part.unit.id)
         return Outcome(part.label, part.part.strengths) if is_stored(part, listing, folder.read_tuple) else None
 
-    def finish(self, part: SlicePart, outcome: Outcome) -> Sequence[SlicePart]:
+    def finish(self, part: SlicePart | ImagePart, outcome: Outcome) -> Sequence[SlicePart]:
+        if isinstance(part, ImagePart):
+            return ()
         self._missing_macs[part.unit.dataset, part.unit.key] -= part.macs
         if outcome.strengths:
             self.n_done += self.state.add(part)
@@ -108,10 +117,9 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
         inputs.copy_images()
         inputs.save_code_copies()
         remove_leftovers(config.results)
+        CorruptedImages(config, facts, inputs).remove_leftovers()
         plan = full_plan.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)
-        work = SweepWork(folder, plan, compare(plan, folder.list(), folder.read_tuple))
-        make_corrupted_images(work, say)
-        yield work
+        yield SweepWork(folder, plan, compare(plan, folder.list(), folder.read_tuple))
 
 
 def _check_device(config: SweepConfig, folder: ResultsFolder) -> None:
@@ -122,14 +130,3 @@ def _check_device(config: SweepConfig, folder: ResultsFolder) -> None:
             f"Starting a run failed for {folder.root}: expected execution.device {expected}, with which the folder was "
             f"made, got {config.execution.device}. Change the device, or choose another folder."
         )
-
-
-def make_corrupted_images(work: SweepWork, say: Say) -> None:
-    """Generate the corrupted images of missing parts."""
-    inputs = Inputs(work.plan.config, say)
-    keys: dict[str, set[str]] = {}
-    for state in work.state.keys:
-        if state.key.task.kind == "corruption" and not state.done.all():
-            keys.setdefault(state.key.dataset, set()).add(state.key.key)
-    for dataset, names in keys.items():
-        inputs.generate_missing_corruptions(dataset, names)
