@@ -92,10 +92,10 @@ def load_sweep(path: Path, /, **overrides: Any) -> SweepConfig:
 
     `overrides` are passed to `sweep.loading.load_config`.
     """
-    from robust201.planning.plan_file import load_any_sweep
+    from robust201.sweep import facts
     from robust201.sweep.sweep_warnings import find_sweep_warnings
 
-    config = load_any_sweep(path, **overrides)
+    config = facts.load_sweep(path, **overrides)
     for warning in find_sweep_warnings(config):
         console.say(f"warning: {warning}")
     return config
