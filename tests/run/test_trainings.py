@@ -373,11 +373,11 @@ def test_commands_speak_of_epochs_and_report_failures(tmp_path: Path, robust201:
     assert "no training runs yet" in robust201("status", path).error_line(2)
     result = robust201("run", path)
     assert result.code == 3
-    assert "0 of 4 epochs" in result.err
+    assert "Planned 4 epochs: 0 done, 4 missing." in result.err
     for target in (path, tmp_path / "store"):
         result = robust201("status", target)
         assert "2 of 4 epochs; 1 of 2 training runs complete" in result.out
-        assert "failed: #309 bright wild seed 0: EvaluationError: Training failed for #309 on bright" in result.err
+        assert "failed: #309 bright wild seed 0: EvaluationError: Training failed for #309 on bright" in result.out
     status = json.loads(robust201("status", path, "--json").out)
-    assert (status["n_done"], status["n_trainings_done"], status["is_complete"]) == (2, 1, False)
+    assert (status["n_done"], status["n_trainings_done"], status["complete"]) == (2, 1, False)
     assert "mutually exclusive" in robust201("status", path, "--watch", "--json").error_line(2)

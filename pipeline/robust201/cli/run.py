@@ -59,7 +59,7 @@ def run_sweep_command(
         return run_guarded()
     tally = compute(config, filters, selected)
     code = _show_end(config, tally, is_partial=filters != EVERYTHING or selected is not None)
-    if task is not None and tally.is_drained:
+    if task is not None and tally.is_out_of_time:  # after scancel or preemption, the user or Slurm decides
         task.requeue(console.say, has_progress=tally.n_parts > 0)
     return code
 

@@ -152,8 +152,8 @@ def _show_submission(submission: "Submission", noun: str, path: str) -> None:
 
 def _read_config(path: Path, allow_code: bool) -> "SweepConfig | TrainingConfig":
     """Load a sweep or training YAML, and check that it can run on other machines."""
-    from robust201.run.user_code import announce_code
     from robust201.run.trainings import require_explicit_device
+    from robust201.run.user_code import announce_code
     from robust201.sweep.loading import is_training_yaml, load_training
 
     if is_training_yaml(path):

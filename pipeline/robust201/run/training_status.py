@@ -1,7 +1,7 @@
 """The status of training runs, from the store's manifest, the saved states and the last events of processes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,7 +53,7 @@ class TrainingStatus:
         n_trainings: number of training runs; `n_trainings_done` of them have all their snapshots.
         n_planned: number of their epochs.
         n_done: number of epochs that need not be computed again.
-        running: training runs in progress.
+        in_progress: training runs that workers are computing.
         failures: failed training runs that are not complete.
         silent: names of processes that are dead or cut off (see `run.status.Status`).
         seconds_left: estimated time until all are complete; None if no worker is computing.
@@ -64,14 +64,32 @@ class TrainingStatus:
     n_trainings_done: int
     n_planned: int
     n_done: int
-    running: Sequence[RunningTraining]
+    in_progress: Sequence[RunningTraining]
     failures: Sequence[Failure]
     silent: Sequence[str]
     seconds_left: float | None
 
     @property
-    def n_workers(self) -> int:
-        return len(self.running)
+    def running(self) -> bool:
+        """Whether any worker is computing."""
+        return bool(self.in_progress)
+
+    @property
+    def complete(self) -> bool:
+        """Whether no snapshot is missing."""
+        return self.n_trainings_done == self.n_trainings
+
+    def to_payload(self) -> dict[str, Any]:
+        """Return the status as a JSON value."""
+        payload = asdict(self) | {"running": self.running, "complete": self.complete}
+        return payload | {
+            name: [item._asdict() for item in getattr(self, name)] for name in ("in_progress", "failures")
+        }
+
+
+def has_trainings(store: Path) -> bool:
+    """Return whether training runs were started in a store."""
+    return (store / RUN_FOLDER / PLAN_FILE).is_file()
 
 
 def count_epochs(planned: PlannedTraining, states: Mapping[str, Sequence[int]]) -> int:
@@ -94,7 +112,7 @@ def read_training_status(store: Path) -> TrainingStatus:
     trainings = _find_missing(record.trainings, store)
     states, processes = saved_steps(results), read_processes(results)
     epochs = [(planned, count_epochs(planned, states)) for planned in trainings]
-    running = [part for process in processes if process.is_active and (part := _find_running(process)) is not None]
+    in_progress = [part for process in processes if process.is_active and (part := _find_running(process)) is not None]
     macs = sum(planned.macs * (planned.n_epochs - n_done) for planned, n_done in epochs)
     events = [event for process in processes for event in process.events]
     return TrainingStatus(
@@ -103,10 +121,10 @@ def read_training_status(store: Path) -> TrainingStatus:
         n_trainings_done=sum(planned.is_ready and not planned.missing for planned in trainings),
         n_planned=sum(planned.n_epochs for planned in trainings),
         n_done=sum(n_done for _, n_done in epochs),
-        running=running,
+        in_progress=in_progress,
         failures=_find_failures(trainings, events),
         silent=[process.name for process in processes if process.is_silent],
-        seconds_left=_estimate_seconds(macs, events, len(running)),
+        seconds_left=_estimate_seconds(macs, events, len(in_progress)),
     )
 
 
