@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -378,43 +377,28 @@ def show_export(report: ExportReport) -> int:
     return 0 if report.is_complete else 3
 
 
-def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> int:
-    """Print the result of verification, and return the exit code.
-
-    It is 4 if files are damaged, 3 if evaluations are missing or all damaged files were requeued, and otherwise 0.
-    """
+def show_verdict(verdict: Verdict, *, as_json: bool = False) -> None:
+    """Print the result of verifying a results folder."""
     if as_json:
         out.print_json(data=verdict.to_payload())
-    problems = [*(f"{finding.kind}: {finding.message}" for finding in verdict.findings), *verdict.export_problems]
     hint = "" if as_json else "--json lists all"
+    problems = [*map(str, verdict.faults), *verdict.export_problems]
     say_each(problems, hint=hint)
-    say_each([f"unfinished: {line}" for line in verdict.gaps], hint=hint)
+    say_each([str(finding) for finding in verdict.findings if finding.kind == "missing"], hint=hint)
     if verdict.weights is not None:
         say_each([f"warning: {network.message}" for network in verdict.weights.unexpected], hint=hint)
     say_each([f"warning: {flag.message}" for flag in verdict.flags or ()], hint=hint)
-    say_each([f"Moved to damaged/: {shard}" for shard in verdict.requeued_shards], hint=hint)
     if not as_json:
         result = f"{format_count(len(problems), 'problem')} found" if problems else _describe_valid_results(verdict)
         out.print(result, markup=False, highlight=False)
-    if verdict.requeued_shards:
-        say(
-            "The evaluations in the moved files now count as missing. Run the sweep again to recompute them: "
-            f"robust201 run {quote(str(results))}"
-        )
-    if verdict.is_sound:
-        return 3 if verdict.n_missing else 0
-    return 3 if verdict.requeued_shards and not verdict.export_problems else 4
 
 
 def _describe_valid_results(verdict: Verdict) -> str:
+    n_missing = verdict.n_planned - verdict.n_evaluations
     checks = [
-        f"{format_count(verdict.n_shards, 'result file')}, {format_count(verdict.n_evaluations, 'evaluation')} valid"
+        f"{format_count(verdict.n_files, 'result file')}, {format_count(verdict.n_evaluations, 'evaluation')} valid",
+        f"{n_missing:,} of {verdict.n_planned:,} missing",
     ]
-    if verdict.n_planned is None:
-        checks.append("the folder has no plan, so missing evaluations cannot be detected")
-    else:
-        gaps = f", {format_count(len(verdict.gaps), 'network-key pair')} with gaps" if verdict.gaps else ""
-        checks.append(f"{verdict.n_missing:,} of {verdict.n_planned:,} missing{gaps}")
     if verdict.n_exported is not None:
         agrees = "agrees" if verdict.n_exported == 1 else "agree"
         checks.append(f"the export's {format_count(verdict.n_exported, 'file')} {agrees}")
