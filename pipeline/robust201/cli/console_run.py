@@ -19,14 +19,14 @@ _QUIET_SECONDS = 60.0
 _UNKNOWN_RATE = "time left not known yet"
 
 
-def show_plan(n_planned: int, n_done: int, noun: str) -> None:
+def show_counts(n_planned: int, n_done: int, noun: str) -> None:
     """Print the numbers of finished and missing evaluations (or epochs) before a run begins."""
     say(f"Planned {format_count(n_planned, noun)}: {n_done:,} done, {n_planned - n_done:,} missing.")
 
 
 def show_plan_and_causes(n_planned: int, n_done: int, causes: Sequence[object]) -> None:
     """Print the numbers of finished and missing evaluations, and why they are missing, before a run begins."""
-    show_plan(n_planned, n_done, "evaluation")
+    show_counts(n_planned, n_done, "evaluation")
     say_each([str(cause) for cause in causes], hint="robust201 plan --explain lists all")
 
 

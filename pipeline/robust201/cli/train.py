@@ -82,7 +82,7 @@ def _compute(config: TrainingConfig, recipes: Collection[str] | None) -> Tally:
 
     def show_start(work: TrainingWork) -> None:
         works.append(work)
-        console_run.show_plan(work.n_planned, work.n_done, "epoch")
+        console_run.show_counts(work.n_planned, work.n_done, "epoch")
 
     display = console_run.RunDisplay("Training", "epochs")
     with display.showing():

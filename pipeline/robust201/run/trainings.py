@@ -59,7 +59,7 @@ class TrainingWork(Work[PlannedTraining]):
         ready = [planned for planned in trainings if planned.is_ready and planned.missing]
         self.parts = sorted(ready, key=lambda planned: -planned.macs * planned.n_epochs)
         self.n_planned = sum(planned.n_epochs for planned in trainings)
-        self.start_worker = partial(start_worker, setup)
+        self.start_worker = partial(start_training_worker, setup)
         self._config, self._planner, self._store = config, planner, store
         self._start_time = self._refresh_time = time.monotonic()
         self.refresh()
@@ -129,7 +129,7 @@ class TrainingWork(Work[PlannedTraining]):
             )
 
 
-def start_worker(setup: TrainingSetup) -> "TrainingWorker":
+def start_training_worker(setup: TrainingSetup) -> "TrainingWorker":
     """Start a worker in this process."""
     from robust201.run.training_worker import TrainingWorker
 
