@@ -62,7 +62,7 @@ def verify(results: Path, on_file: OnFile = _ignore) -> Iterator[Finding]:
     listing = folder.list()
     state = compare(plan, listing, folder.read_tuple)
     for cause in explain(plan, state, listing, folder.read_tuple, folder.read_protocols()):
-        yield Finding("missing", f"{cause.dataset} {cause.key}", str(cause))
+        yield Finding("missing", ", ".join(cause.keys), str(cause))
 
 
 def _check_packs(folder: ResultsFolder) -> Iterator[Finding]:
