@@ -171,9 +171,7 @@ def mark_cases_slow(items: Sequence[pytest.Item]) -> None:
 SLOWEST_FOLDERS = ("faults", "runtime", "cli", "figures", "tasks", "spaces", "shards", "project", "planning")
 """Folders with the slowest tests. These run first, in this order, so that all processes end at about the same time."""
 
-FILES_SHARING_RAY = tuple(
-    f"tests/runtime/test_{name}.py" for name in ("executors", "user_code", "sweep", "training_run")
-)
+FILES_SHARING_RAY = tuple(f"tests/runtime/test_{name}.py" for name in ("executors", "user_code", "sweep"))
 """Files whose tests use `ray_address`. One process runs them, so that Ray is started only once."""
 
 

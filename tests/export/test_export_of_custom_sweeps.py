@@ -198,7 +198,7 @@ def test_commands_accept_sweep_with_custom_networks_attack_and_measure(custom_re
     assert "random-s0, random-s1" in export_result.err
     other_weights = ("--weights-name", "random-s10")
     export_result = run_command("export", custom_results, "--out", tmp_path / "none", *other_weights, code=2)
-    assert "random-s1?" in export_result.err
+    assert "'random-s1'?" in export_result.err
     single_weights, all_weights = tmp_path / "one", tmp_path / "everything"
     run_command("export", custom_results, "--out", single_weights, "--weights-name", "random-s0")
     run_command("export", custom_results, "--out", all_weights, "--no-json", "--parquet")

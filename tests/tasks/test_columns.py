@@ -11,10 +11,11 @@ from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.records import Unit, Weights
 from robust201.export.json_files import iter_unit_texts
 from robust201.export.published_layout import describe_strength, layout_of, parquet_columns
+from robust201.export.row_batch import RowBatch
 from robust201.export.verify_dataset import verify_dataset
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.value_checks import check_json_values
-from robust201.export.row_batch import RowBatch
+from robust201.store.shards import decode, encode
 from robust201.tasks import TASKS
 from robust201.tasks.columns import (
     COLUMNS,
@@ -30,7 +31,7 @@ from robust201.tasks.columns import (
     to_fixed_point,
 )
 from robust201.tasks.measurements import Accumulator, check_values, merge_values
-from tests.support.fabricated import FabricatedPlan, FabricatedStore, export
+from tests.support.fabricated import ChangedStore, FabricatedPlan, export
 from tests.support.shard_support import assert_equal_values, make_results, make_unit
 
 N_CLASSES, N_IMAGES = 3, 12
@@ -69,7 +70,7 @@ def test_column_has_declared_type_and_shape(name):
 @every_measurement
 def test_json_round_trip_preserves_bytes(measurement):
     values = measure(measurement)
-    json_value = json.loads(next(iter_unit_texts(measurement, RowBatch.of_unit(UNIT, {0.0: values}))))
+    json_value = json.loads(next(iter_unit_texts(measurement, RowBatch.of([(UNIT, {0.0: values})]))))
     check_json_values(Path("file"), "clean", measurement, {"0": json_value})
     check_json_values(Path("file"), "fog", measurement, {"0": [json_value, json_value]})
     restored = columns_of_json(measurement, json_value)
@@ -116,27 +117,34 @@ def test_check_json_values_rejects_wrong_number(name, wrong_number):
             check_json_values(Path("file"), task_key, column.measurement, {"0": file_value})
 
 
+def store_and_merge(unit, measurement):
+    """Return the columns of a unit by strength, after two shards with a part of the images were written and read."""
+    parts = [
+        make_results(unit, start=start, stop=stop, measurements=(measurement,)) for start, stop in ((0, 10), (10, 30))
+    ]
+    rows = [decode(encode(results)).rows for results in parts]
+    return {strength: merge_values([part[strength] for part in rows]) for strength in unit.strengths}
+
+
 @every_measurement
-def test_readers_return_stored_values_of_exports(measurement, tmp_path, monkeypatch):
-    measurements = (measurement,)
-    units = tuple(make_unit(architecture, key="pgd") for architecture in (0, 10))
-    stored_values = {
-        unit: {result.strength: result.values for result in make_results(unit, measurements=measurements)}
-        for unit in units
-    }
-    plan, store = FabricatedPlan(units, measurements), FabricatedStore()
-    monkeypatch.setattr(FabricatedStore, "values", lambda _, unit, strength: stored_values[unit][strength])
-    for form in ("json", "parquet"):
-        export(tmp_path / form, plan, store, formats=(form,))
+def test_readers_return_stored_values_of_exports(measurement, tmp_path):
+    units = [make_unit(architecture, key="pgd") for architecture in (0, 10)]
+    stored = {unit: store_and_merge(unit, measurement) for unit in units}
+    plan = FabricatedPlan(tuple(units), (measurement,))
+    store = ChangedStore(change=lambda unit, strength, _values: stored[unit][strength])
+    export(tmp_path / "json", plan, store, formats=("json",))
+    export(tmp_path / "parquet", plan, store, formats=("parquet",))
+    columns = fields_of(measurement).values()
     for folder in ("json", "parquet", "parquet/parquet"):
         dataset = RobustnessDataset(tmp_path / folder)
         values = dataset.query("digits", "pgd", measurement)["digits"]["pgd"][measurement]
         assert dataset.to_frame("digits", "pgd", measurement)["value"].tolist() == [*values["0"], *values["10"]]
-        for unit, stored_by_strength in stored_values.items():
+        for unit, stored_by_strength in stored.items():
             values_by_strength = dataset.value(unit.architecture, "digits", "pgd", measurement)
             assert values_by_strength == values[str(unit.architecture)]
             for strength, value in zip(unit.strengths, values_by_strength, strict=True):
-                assert_equal_values(columns_of_json(measurement, value), stored_by_strength[strength])
+                expected = {name: stored_by_strength[strength][name] for name in columns}
+                assert_equal_values(columns_of_json(measurement, value), expected)
     assert verify_dataset(tmp_path / "json").is_sound
     assert verify_dataset(tmp_path / "parquet").is_sound
 

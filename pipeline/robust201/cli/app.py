@@ -1,10 +1,8 @@
 """The command line: a thin function per command. Exit codes: 0 complete, 2 bad input, 3 incomplete, 4 storage error."""
 
-import os
 import sys
-from functools import partial
 from pathlib import Path
-from shlex import join, quote
+from shlex import join
 from typing import Annotated
 
 import typer
@@ -182,44 +180,20 @@ def run(
         )
         raise typer.Exit(code)
     reject_options("sweep", recipes=recipes)
-    from robust201.planning.shares import Share
-    from robust201.run.slurm_task import ArrayTask
-    from robust201.run.user_code import announce_code, load_code
-    from robust201.runtime.executors import check_device, make_executor
-    from robust201.runtime.share_run import run_share
-    from robust201.runtime.sweep import run_sweep
-    from robust201.sweep.filters import EVERYTHING
+    from robust201.cli.run import run_sweep_command
 
-    config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers})
-    filters = make_filters(config, architectures, datasets, keys)
-    check_device(config)
-    slurm_task = ArrayTask.of(os.environ) if slurm_requeue else None
-    if slurm_task is not None:
-        config = config.model_copy(update={"execution": slurm_task.limit(config.execution)})
-    announce_code(config, allowed=allow_code, say=console.say)
-    run_evaluations = run_sweep if share is None else partial(run_share, share=Share.parse(share))
-    if share is None:
-        load_code(config)
-    display = console.RunDisplay()
-    with display.showing():
-        tally = run_evaluations(
-            config,
-            make_executor=make_executor,
-            filters=filters,
-            on_preview=console.show_preview,
-            on_progress=display.update,
-            say=console.say,
-        )
-    status_command = f"robust201 status {quote(str(config.results))}"
-    completion_message = (
-        f"Complete. Export the results with: robust201 export {quote(str(config.results))} --out DATASET"
+    code = run_sweep_command(
+        sweep,
+        architectures=architectures,
+        datasets=datasets,
+        keys=keys,
+        executor=executor,
+        workers=workers,
+        out=out,
+        share=share,
+        slurm_requeue=slurm_requeue,
+        allow_code=allow_code,
     )
-    if filters != EVERYTHING or share is not None:
-        completion_message = f"Complete for this selection. Status of the whole sweep: {status_command}"
-    failures_hint = f"All failures: {status_command}"
-    code = console.show_tally(tally, "evaluation", completion_message, failures_hint)
-    if slurm_task is not None and tally.stopped_by_time_limit and tally.remaining:
-        slurm_task.requeue(console.say, has_progress=bool(tally.results))
     raise typer.Exit(code)
 
 

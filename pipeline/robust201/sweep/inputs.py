@@ -140,7 +140,8 @@ class Inputs:
     def _corruption_keys(self, dataset: str) -> tuple[str, ...]:
         return tuple(key for key in self._config.keys_of(dataset) if self._config.tasks[key].kind == "corruption")
 
-    def _selected_corruption_keys(self, dataset: str) -> tuple[str, ...]:
+    def selected_corruption_keys(self, dataset: str) -> tuple[str, ...]:
+        """Return the corruptions of a dataset among the selected keys."""
         is_selected = self._datasets is None or dataset in self._datasets
         keys = self._corruption_keys(dataset) if is_selected else ()
         return tuple(key for key in keys if self._keys is None or key in self._keys)
@@ -151,7 +152,7 @@ class Inputs:
         assert section is not None  # noqa: S101 - without a section, keys_of returns no corruptions
         folder, images = self._corruptions_folder(dataset, section), self.images(dataset)
         if section.source == "published":
-            n_images, keys = self._config.dataset_spec(dataset).n_test, self._selected_corruption_keys(dataset)
+            n_images, keys = self._config.dataset_spec(dataset).n_test, self.selected_corruption_keys(dataset)
             return open_published(folder, images, n_images=n_images, verify=verify, keys=keys)
         return open_generated(folder, images)
 
@@ -215,7 +216,7 @@ class Inputs:
 
     def _check_corruptions(self, dataset: str, section: CorruptionsSection) -> None:
         if section.source == "published":
-            if self._selected_corruption_keys(dataset):
+            if self.selected_corruption_keys(dataset):
                 self.open_corruptions(dataset)
             return
         if section.frost == "imagecorruptions":
@@ -282,7 +283,7 @@ class Inputs:
         missing_keys = self.missing_corruptions(dataset)
         existing_keys = [key for key in keys if key not in missing_keys]
         if is_published:
-            existing_keys = [*self._selected_corruption_keys(dataset)]
+            existing_keys = [*self.selected_corruption_keys(dataset)]
         if existing_keys:
             # The driver verifies all published bytes once per run; workers compare pixels with the planned hashes.
             store = self.open_corruptions(dataset, verify="full")

@@ -131,6 +131,10 @@ class SweepState:
     def n_missing_parts(self) -> int:
         return sum(state.n_missing_parts for state in self.keys)
 
+    def select(self, is_selected: Callable[[PlannedKey], bool]) -> "SweepState":
+        """Return a state of some keys, which later `add`s also change."""
+        return SweepState(tuple(state for state in self.keys if is_selected(state.key)))
+
     def add(self, part: SlicePart) -> int:
         """Note that a part of the plan was stored; return the number of evaluations that are complete with it."""
         (state,) = (key for key in self.keys if (key.key.dataset, key.key.key) == (part.unit.dataset, part.unit.key))
