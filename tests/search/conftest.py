@@ -11,19 +11,19 @@ import pytest
 from robust201.search.cells import SearchCells
 from robust201.search.runs import Benchmark
 from robust201.spaces import SPACES
-from robust201.spaces.cell_space import CellSpace
+from robust201.spaces.nasbench201.space import NasBench201
 from tests.support.planted import planted_accuracy, write_planted
 
 
 @pytest.fixture(scope="session")
-def space() -> CellSpace:
+def space() -> NasBench201:
     nasbench201 = SPACES["nasbench201"]
-    assert isinstance(nasbench201, CellSpace)
+    assert isinstance(nasbench201, NasBench201)
     return nasbench201
 
 
 @pytest.fixture(scope="session")
-def cells(space: CellSpace) -> SearchCells:
+def cells(space: NasBench201) -> SearchCells:
     return SearchCells(space, np.ones(15_625, dtype=bool))
 
 

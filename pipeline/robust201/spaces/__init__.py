@@ -3,7 +3,6 @@
 from robust201.core.errors import ArchitectureError
 from robust201.core.records import ArchitectureId
 from robust201.spaces.base import Space
-from robust201.spaces.cell_space import CellSpace
 from robust201.spaces.nasbench201.space import NasBench201
 from robust201.spaces.zoo.space import Zoo
 
@@ -14,10 +13,10 @@ DEFAULT_SPACE = NasBench201.name
 """The space of sweeps and datasets that do not name a space, such as the published dataset."""
 
 
-def cell_space(name: str) -> CellSpace | None:
-    """Return the cell space with this name, or None if there is no such cell space."""
+def cell_space(name: str) -> NasBench201 | None:
+    """Return the space with this name if it is a space of cells, otherwise None."""
     space = SPACES.get(name)
-    return space if isinstance(space, CellSpace) else None
+    return space if isinstance(space, NasBench201) else None
 
 
 def find_architecture(name: ArchitectureId) -> tuple[Space, ArchitectureId]:
