@@ -10,20 +10,19 @@ import pytest
 
 from robust201.search.cells import SearchCells
 from robust201.search.runs import Benchmark
-from robust201.spaces import SPACES
-from robust201.spaces.nasbench201.space import NasBench201
+from robust201.spaces import SPACES, CellSpace
 from tests.support.planted import planted_accuracy, write_planted
 
 
 @pytest.fixture(scope="session")
-def space() -> NasBench201:
+def space() -> CellSpace:
     nasbench201 = SPACES["nasbench201"]
-    assert isinstance(nasbench201, NasBench201)
+    assert isinstance(nasbench201, CellSpace)
     return nasbench201
 
 
 @pytest.fixture(scope="session")
-def cells(space: NasBench201) -> SearchCells:
+def cells(space: CellSpace) -> SearchCells:
     return SearchCells(space, np.ones(15_625, dtype=bool))
 
 

@@ -17,8 +17,8 @@ from robust201.search.ensemble import fit_and_predict
 from robust201.search.evolution import mutation_probability
 from robust201.search.methods import METHODS
 from robust201.search.runs import Benchmark, Runs, run_methods, run_together
+from robust201.spaces import CellSpace
 from robust201.spaces.nasbench201.cells import OPERATIONS, format_spec, neighbours, parse, resolve, specs
-from robust201.spaces.nasbench201.space import NasBench201
 from tests.support.planted import planted_accuracy
 
 BUDGETS = {"bananas": 30}
@@ -59,7 +59,7 @@ def test_runs_depend_only_on_seed_and_run_number(method: str, planted_clean_benc
     assert run_traces(method, planted_clean_benchmark, (0,), seed=1) != [first]
 
 
-def test_method_queries_only_members(method: str, space: NasBench201) -> None:
+def test_method_queries_only_members(method: str, space: CellSpace) -> None:
     is_evaluated = np.zeros(15_625, dtype=bool)
     is_evaluated[::40] = True
     cells = SearchCells(space, is_evaluated)
@@ -81,7 +81,7 @@ def test_results_do_not_depend_on_number_of_processes(
         np.testing.assert_array_equal(single.queried, parallel.queried)
 
 
-def test_random_search_samples_without_replacement(space: NasBench201) -> None:
+def test_random_search_samples_without_replacement(space: CellSpace) -> None:
     """Sampling q of n cells without replacement includes the best one with probability q / n."""
     is_evaluated = np.zeros(15_625, dtype=bool)
     is_evaluated[::26] = True

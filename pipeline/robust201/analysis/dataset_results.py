@@ -20,7 +20,7 @@ from robust201.reader.frames import MEAN_DECIMALS, read_accuracies
 from robust201.reader.overlay import OverlaidFiles
 from robust201.reader.result_files import paper_key, sort_by_task_order
 from robust201.reader.value_checks import CLEAN, parse_architecture_id
-from robust201.spaces.nasbench201.space import NasBench201
+from robust201.spaces import CellSpace
 from robust201.tasks.columns import MEASUREMENTS
 
 ADVERSARIAL = "adversarial"
@@ -108,14 +108,14 @@ class DatasetResults:
         return DATASETS[self.name].n_classes if self.name in DATASETS else self.reader.files.count_classes(self.name)
 
     @property
-    def space(self) -> NasBench201 | None:
+    def space(self) -> CellSpace | None:
         """Cell space of the architectures; None if they are not cells."""
         return self.reader.files.space
 
     @property
-    def cell_space(self) -> NasBench201:
+    def cell_space(self) -> CellSpace:
         """Cell space of the architectures, for figures that exist only for cells."""
-        return cast("NasBench201", self.space)
+        return cast("CellSpace", self.space)
 
     @property
     def chance_level(self) -> float | None:

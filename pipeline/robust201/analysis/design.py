@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.core.errors import ResultsError
-from robust201.spaces.nasbench201.space import NasBench201
+from robust201.spaces import CellSpace
 
 _Floats = NDArray[np.float64]
 
@@ -108,7 +108,7 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *
 
 
 @functools.cache  # because parsing all cells takes as long as computing the effects on one score
-def _operation_codes_of_space(space: NasBench201) -> NDArray[np.int64]:
+def _operation_codes_of_space(space: CellSpace) -> NDArray[np.int64]:
     """Return the operations on the E edges of all N cells of a space, as (N, E) indices into `space.operations`."""
     return np.array([[space.operations.index(name) for name in space.parse(spec)] for spec in space.specs()])
 
@@ -141,7 +141,7 @@ def _effect_intervals(
     return intervals
 
 
-def _require_cell_space(results: DatasetResults) -> NasBench201:
+def _require_cell_space(results: DatasetResults) -> CellSpace:
     if results.space is None:
         raise ResultsError(
             f"Analysing cells failed for {results.name}: its architectures are not cells. Choose a dataset of cells."

@@ -21,7 +21,7 @@ from robust201.analysis.network_costs import MACS
 from robust201.analysis.terms import measure_name
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.value_checks import CLEAN
-from robust201.spaces.nasbench201.space import NasBench201
+from robust201.spaces import CellSpace
 from robust201.statistics.intervals import NORMAL_QUANTILE, accuracy_intervals, mean_intervals
 from robust201.statistics.pareto import non_dominated_mask
 from robust201.statistics.rank_correlation import kendall_taus
@@ -453,7 +453,7 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
 
     Returns:
         One row per architecture and edge: `score` (a key of `SCORES`), `among` (`ALL_CELLS`, or the cells with
-        `NasBench201.reference_kernel_parameters`), `rank` among these cells (ties have equal ranks), `tied` (number of
+        `CellSpace.reference_kernel_parameters`), `rank` among these cells (ties have equal ranks), `tied` (number of
         cells with this rank, see `DatasetResults.rank_architectures`), `architecture`, `accuracy` with `low` and `high`
         (see `accuracy_interval`), `edge` and `operation`.
     """
@@ -558,14 +558,14 @@ def count_omitted_ties(rows: pd.DataFrame) -> int:
     return n_with_all_ties - rows["architecture"].nunique()
 
 
-def change_matrix(rows: pd.DataFrame, space: NasBench201) -> pd.DataFrame:
+def change_matrix(rows: pd.DataFrame, space: CellSpace) -> pd.DataFrame:
     """Arrange an architecture's changes, in percentage points, with one row per edge and one column per operation."""
     matrix = rows.set_index(["edge", "operation"])["change"].unstack()
     matrix = matrix.reindex(index=range(len(space.edges)), columns=list(space.operations))
     return 100 * matrix.set_axis(space.edge_labels).set_axis(operation_names(space), axis=1)
 
 
-def operation_names(space: NasBench201) -> list[str]:
+def operation_names(space: CellSpace) -> list[str]:
     """Return the labels of a space's operations, in order."""
     return [space.operation_labels[operation] for operation in space.operations]
 

@@ -11,7 +11,7 @@ from robust201.analysis.dataset_results import SCORES, DatasetResults
 from robust201.analysis.labels import key_label, strength_label
 from robust201.analysis.leaderboard import Leaderboard
 from robust201.core.records import ArchitectureId
-from robust201.spaces.nasbench201.space import NasBench201
+from robust201.spaces import CellSpace
 from robust201.statistics.intervals import accuracy_intervals
 
 RESOLUTION = 10_000
@@ -22,7 +22,7 @@ MISSING = 65_535
 """Code of an accuracy that was not evaluated."""
 
 
-def pack_space(space: NasBench201) -> dict[str, Any]:
+def pack_space(space: CellSpace) -> dict[str, Any]:
     """Return the representative of each cell's isomorphism class, base64 of little-endian uint16, as `isomorphs`."""
     return {"isomorphs": _encode_base64(np.array(space.isomorphs(), dtype="<u2"))}
 

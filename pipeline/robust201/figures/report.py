@@ -16,8 +16,8 @@ from robust201.core.files import check_output_file, write_text
 from robust201.figures.palette import GRID
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.weights_check import check_recorded
-from robust201.spaces.nasbench201.drawing import INK
-from robust201.spaces.nasbench201.space import NasBench201
+from robust201.spaces import CellSpace
+from robust201.spaces.colours import INK
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -244,7 +244,7 @@ def _figure_block(figure: "FigureDefinition", frame: "pd.DataFrame", results: "D
 
 
 @functools.cache  # drawing a cell takes longer than the rest of a small page
-def _cell_drawing(space: NasBench201) -> str:
+def _cell_drawing(space: CellSpace) -> str:
     """Return an SVG of a cell with every operation on every edge, in the colours of the surrounding page."""
     drawing = space.all_edge_parts()
     left, right, bottom, top = drawing.bounds

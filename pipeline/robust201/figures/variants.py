@@ -21,8 +21,8 @@ from robust201.figures import drawings, figure_data, palette
 from robust201.figures.panels import MIN_NUMBER_SIZE, SMALL_SIZE, Chart, Figure, Layout, Panel
 from robust201.reader.result_files import kind_of
 from robust201.reader.value_checks import CLEAN
-from robust201.spaces.nasbench201.drawing import INK
-from robust201.spaces.nasbench201.space import NasBench201
+from robust201.spaces import CellSpace
+from robust201.spaces.colours import INK
 
 AUTOATTACK_PREFIX = "aa_"
 """Prefix of the keys of AutoAttack's attacks."""
@@ -348,7 +348,7 @@ def draw_measure_correlations(frame: pd.DataFrame, results: DatasetResults) -> F
     return Figure([Panel((), draw)], _ONE_PER_ROW, MAP_WIDTH)
 
 
-def _operation_colours(space: NasBench201) -> dict[str, str]:
+def _operation_colours(space: CellSpace) -> dict[str, str]:
     colours = [space.operation_colours[operation] for operation in space.operations]
     return dict(zip(figure_data.operation_names(space), colours, strict=True))
 
@@ -365,7 +365,7 @@ def draw_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     return Figure(panels, _ONE_PER_ROW, MAP_WIDTH)
 
 
-def _draw_top_cells(layout: Layout, rows: pd.DataFrame, space: NasBench201) -> Chart:
+def _draw_top_cells(layout: Layout, rows: pd.DataFrame, space: CellSpace) -> Chart:
     cells = rows.drop_duplicates("architecture")
     ranks = palette.rank_texts(cells)
     rank_by_cell = dict(zip(cells["architecture"], ranks, strict=True))
@@ -404,7 +404,7 @@ def draw_best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     return Figure([Panel((), draw)], _ONE_PER_ROW, above=Figure(cells, 112))
 
 
-def _draw_cell(layout: Layout, space: NasBench201, spec: str) -> Chart:
+def _draw_cell(layout: Layout, space: CellSpace, spec: str) -> Chart:
     return space.draw_cell(spec, width=layout.width)
 
 
@@ -437,7 +437,7 @@ def draw_neighbours(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
 
 def _describe_changes(
-    changes: pd.DataFrame, operations: list[int], rows: pd.DataFrame, space: NasBench201
+    changes: pd.DataFrame, operations: list[int], rows: pd.DataFrame, space: CellSpace
 ) -> list[list[str]]:
     descriptions = palette.change_texts(changes.to_numpy(), operations, 2)
     for row_descriptions, operation in zip(descriptions, operations, strict=True):

@@ -17,7 +17,7 @@ from robust201.reader.file_cache import RowCache
 from robust201.reader.overlay import OverlaidFiles
 from robust201.reader.result_files import ResultFiles, paper_key
 from robust201.reader.value_checks import parse_architecture_id
-from robust201.spaces.nasbench201.space import NasBench201
+from robust201.spaces import CellSpace
 from robust201.statistics.outcomes import Packed
 from robust201.tasks import expand_keys
 
@@ -77,7 +77,7 @@ class NetworkFiles(ResultFiles):
         return type(self)(self._files.restrict_to_weights(weights), networks, self._keys)
 
     @property
-    def cost_space(self) -> NasBench201 | None:
+    def cost_space(self) -> CellSpace | None:
         return self._files.cost_space
 
     def find_sole_file(self, dataset: str, key: str, measurement: str) -> Path | None:

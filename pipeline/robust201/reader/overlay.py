@@ -18,7 +18,7 @@ from robust201.reader.result_files import (
     spellings,
 )
 from robust201.reader.value_checks import format_id
-from robust201.spaces.nasbench201.space import NasBench201
+from robust201.spaces import CellSpace
 
 
 class OverlaidFiles(ResultFiles):
@@ -131,7 +131,7 @@ class OverlaidFiles(ResultFiles):
         return next((path for path in paths if path is not None), None)
 
     @property
-    def cost_space(self) -> NasBench201 | None:
+    def cost_space(self) -> CellSpace | None:
         return self.layers[0].cost_space
 
     def find_sole_file(self, dataset: str, key: str, measurement: str) -> Path | None:

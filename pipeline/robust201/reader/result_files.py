@@ -37,7 +37,7 @@ from robust201.tasks.constraints import CONSTRAINTS, Constraint
 from robust201.tasks.parameters import SEVERITIES
 
 if TYPE_CHECKING:
-    from robust201.spaces.nasbench201.space import NasBench201
+    from robust201.spaces import CellSpace
     from robust201.statistics.outcomes import Packed
 
 EXPORT_FORMAT = 1
@@ -516,7 +516,7 @@ class ResultFiles:
         return None
 
     @property
-    def cost_space(self) -> "NasBench201 | None":
+    def cost_space(self) -> "CellSpace | None":
         """The search space that computes the costs of the networks, if they are cells of this space; otherwise None."""
         return self.space
 

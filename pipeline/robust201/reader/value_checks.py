@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import ResultsError
 from robust201.core.files import parse_unique_json
 from robust201.core.records import ArchitectureId, format_architecture
-from robust201.spaces.nasbench201.space import NasBench201
+from robust201.spaces import CellSpace
 from robust201.tasks.columns import MEASUREMENTS, Column, match_shapes
 
 CLEAN = "clean"
@@ -93,7 +93,7 @@ def format_id(identifier: str) -> str:
     return format_architecture(parse_architecture_id(identifier))
 
 
-def is_valid_meta(meta: Any, space: NasBench201 | None) -> bool:
+def is_valid_meta(meta: Any, space: CellSpace | None) -> bool:
     """Return whether the content of meta.json maps ids to fields, and keys to lists of epsilons.
 
     For a space of cells, each id must have the published fields.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.spaces.nasbench201.space import NasBench201
+from robust201.spaces import CellSpace
 
 _MAX_MUTATION_ATTEMPTS = 100
 """Maximum number of attempts to mutate a cell into a member, after which a random member is returned."""
@@ -22,7 +22,7 @@ class SearchCells:
         members: indices that a search may query, ascending.
     """
 
-    def __init__(self, space: NasBench201, is_evaluated: NDArray[np.bool_]) -> None:
+    def __init__(self, space: CellSpace, is_evaluated: NDArray[np.bool_]) -> None:
         """Select the members.
 
         Args:

@@ -18,7 +18,7 @@ from robust201.reader.value_checks import CLEAN
 from robust201.search.cells import SearchCells
 from robust201.search.methods import METHODS, find_method
 from robust201.search.runs import Benchmark, Runs, run_methods
-from robust201.spaces.nasbench201.space import NasBench201
+from robust201.spaces import CellSpace
 from robust201.statistics.intervals import mean_intervals
 
 _Floats = NDArray[np.float64]
@@ -198,7 +198,7 @@ def datasets_with_accuracies(reader: RobustnessDataset) -> list[str]:
     return [name for name in reader.data if any(reader.files.find(name, key, "accuracy") for key in reader.keys_all)]
 
 
-def cell_space_of(reader: RobustnessDataset) -> NasBench201:
+def cell_space_of(reader: RobustnessDataset) -> CellSpace:
     """Return the cell space of a folder's architectures; raise ConfigError if they are not cells."""
     if reader.files.space is None:
         raise ConfigError(
@@ -218,7 +218,7 @@ def _read_searchable_results(reader: RobustnessDataset, dataset: str) -> Dataset
     return DatasetResults(dataset, reader, read_accuracies(reader.files, dataset))
 
 
-def _values_by_cell(space: NasBench201, results: DatasetResults, name: str) -> _Floats:
+def _values_by_cell(space: CellSpace, results: DatasetResults, name: str) -> _Floats:
     """Return an accuracy (n,) by cell index; NaN for cells that were not evaluated."""
     accuracies = mean_accuracy(results, name)
     values = np.full(len(space.specs()), np.nan)

@@ -9,14 +9,17 @@ from robust201.spaces.zoo.space import Zoo
 SPACES: dict[str, Space] = {space.name: space for space in (NasBench201(), Zoo())}
 """The spaces by name, each with its default settings. To add a space, add a folder and an entry here."""
 
+CellSpace = NasBench201
+"""The only space of cells. Modules for any cells use this name, and the attributes of the space."""
+
 DEFAULT_SPACE = NasBench201.name
 """The space of sweeps and datasets that do not name a space, such as the published dataset."""
 
 
-def cell_space(name: str) -> NasBench201 | None:
+def cell_space(name: str) -> CellSpace | None:
     """Return the space with this name if it is a space of cells, otherwise None."""
     space = SPACES.get(name)
-    return space if isinstance(space, NasBench201) else None
+    return space if isinstance(space, CellSpace) else None
 
 
 def find_architecture(name: ArchitectureId) -> tuple[Space, ArchitectureId]:

@@ -4,16 +4,11 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from robust201.spaces.colours import INK, PAPER
 from robust201.spaces.nasbench201.cells import EDGES, NODE_NAMES, OPERATIONS, parse
 
 if TYPE_CHECKING:
     import altair as alt
-
-INK = "#22272e"
-"""Colour of text and lines in drawings and figures; report pages replace it with their text colour."""
-
-PAPER = "#ffffff"
-"""Background colour of labels and nodes; report pages replace it with their background colour."""
 
 OPERATION_COLOURS = {
     "none": "#8b949e",
