@@ -302,7 +302,7 @@ def test_load_images_rejects_other_parquet_columns(tmp_path: Path) -> None:
         ({"image": pa.array(["text"]), "label": [1]}, r"image \(string\)"),
         ({"image": images, "target": [1]}, r"target \(int64\)"),
         ({"image": images, "label": pa.array([1], pa.float32())}, r"label \(float\)"),
-        ({"img": images, "fine_label": [1]}, r"fine_label \(int64\).* Rename the column 'fine_label' to 'label'"),
+        ({"img": images, "fine_label": [1]}, r"fine_label \(int64\).*"),
     ):
         parquet.write_table(pa.table(columns), file)
         with pytest.raises(DatasetError, match=rf"test\.parquet: .* got .*{found}"):
