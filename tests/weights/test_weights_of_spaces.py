@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
 from robust201.api import load_model
-from robust201.core.errors import CheckpointError, RobustWarning
+from robust201.core.errors import CheckpointError
 from robust201.core.user_code import hash_file
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.zoo import resnet
@@ -189,18 +189,6 @@ def test_network_of_another_space_is_loaded_from_a_store(robust201: RunCommand, 
     assert torch.equal(loaded(pixels), load_model("tiny", "digits", weights=path)(pixels))
 
 
-def test_load_model_and_import_warn_about_several_state_dicts(robust201: RunCommand, tmp_path: Path) -> None:
-    state = load_file(write_tiny_weights(tmp_path / "tiny.safetensors"))
-    path = tmp_path / "source/tiny.pth"
-    path.parent.mkdir()
-    torch.save({"ema": state, "model": state}, path)
-    with pytest.warns(RobustWarning, match="several state_dicts: using 'model', not 'ema'"):
-        load_model("tiny", "digits", weights=path)
-    result = import_tiny(robust201, tmp_path / "source", "--space", "zoo")
-    assert result.code == 0
-    assert "contains several state_dicts: using 'model', not 'ema'" in result.err
-
-
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
     [
@@ -221,13 +209,6 @@ def test_invalid_import_gives_a_one_line_error(
     write_tiny_weights(tmp_path / f"source/{name}.safetensors")
     assert expected in import_tiny(robust201, tmp_path / "source", *options).error_line(2)
     assert not (tmp_path / "store").exists()
-
-
-def test_weights_of_another_network_are_rejected(robust201: RunCommand, tmp_path: Path) -> None:
-    write_tiny_weights(tmp_path / "source/tiny.safetensors", width=5)
-    message = import_tiny(robust201, tmp_path / "source", "--space", "zoo").error_line(2)
-    assert "tiny digits seed 777 in" in message
-    assert "the tensors are not those of SmallNetwork" in message
 
 
 def test_import_for_a_custom_dataset_needs_its_number_of_classes(robust201: RunCommand, tmp_path: Path) -> None:
