@@ -28,7 +28,6 @@ from robust201.sweep.loading import parse_config
 from tests.support.download_server import change_download, cifar10c_server, server  # noqa: F401 - fixtures
 from tests.support.local_ray import ray_address  # noqa: F401 - fixtures
 from tests.support.object_stores import s3, s3_environment, s3_url  # noqa: F401 - fixtures
-from tests.support.plan_edits import replace_folder_in_plan
 
 if TYPE_CHECKING:
     import torch
@@ -172,9 +171,7 @@ def mark_cases_slow(items: Sequence[pytest.Item]) -> None:
 SLOWEST_FOLDERS = ("faults", "runtime", "cli", "figures", "tasks", "spaces", "shards", "project", "planning")
 """Folders with the slowest tests. These run first, in this order, so that all processes end at about the same time."""
 
-FILES_SHARING_RAY = tuple(
-    f"tests/runtime/test_{name}.py" for name in ("executors", "user_code", "sweep", "training_run")
-)
+FILES_SHARING_RAY = tuple(f"tests/runtime/test_{name}.py" for name in ("executors", "user_code", "sweep"))
 """Files whose tests use `ray_address`. One process runs them, so that Ray is started only once."""
 
 
@@ -301,12 +298,11 @@ def read_tree(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="session")
 def finished_template(tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a finished sweep, which is computed once; tests start from a copy (`finished_results`)."""
-    from robust201.runtime.executors import make_executor
-    from robust201.runtime.sweep import run_sweep
+    from tests.support.runs import run_inline
 
     folder = tmp_path_factory.mktemp("finished")
     config = parse_config(tiny_sweep_fields(folder, tiny_weights, keys=THREE_KEYS), "test")
-    assert run_sweep(config, make_executor).complete
+    assert run_inline(config).is_complete
     return folder
 
 
@@ -316,5 +312,6 @@ def finished_results(finished_template: Path, write_sweep: WriteSweep, tmp_path:
     write_sweep()
     for folder_name in ("results", "corruptions"):
         shutil.copytree(finished_template / folder_name, tmp_path / folder_name)
-    replace_folder_in_plan(tmp_path / "results", finished_template, tmp_path)
+    plan = tmp_path / "results/plan.json"
+    plan.write_text(plan.read_text().replace(str(finished_template), str(tmp_path)))
     return tmp_path / "results"

@@ -38,7 +38,7 @@ CONTENTS = {
         *("protocol/images-and-processors", "protocol/statistics"),
     ],
     "internals": [
-        *("internals/engine", "internals/store-and-runtime", "internals/performance", "internals/faults"),
+        *("internals/engine", "internals/how-a-run-works", "internals/performance", "internals/faults"),
         *("project/architecture", "project/contributing", "project/security", "project/changelog"),
     ],
     "papers": [

@@ -256,7 +256,7 @@ def evaluate(
     for task, parameters in parsed_keys:
         _check_shape(user_images, task, parameters)
         _warn_of_parameters(task, parameters)
-    network_name = type(model).__name__
+    network_name = _name_of(model)
     common_arguments = _CommonArguments(as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
     with shown_progress(progress) as evaluation_progress, common_arguments.open_context(model, user_images) as context:
         image_set = _adapt_images(user_images, context.classifier)
@@ -406,7 +406,7 @@ def _describe_chance(classifier: Classifier, n_correct: int, n_images: int) -> s
     if not is_at_chance(n_correct / n_images, n_images, n_classes):
         return None
     return (
-        f"{type(classifier.network).__name__} classifies {n_correct:,} of {n_images:,} images correctly, which is not "
+        f"{_name_of(classifier.network)} classifies {n_correct:,} of {n_images:,} images correctly, which is not "
         f"significantly more than by chance (1 of {n_classes:,} classes). Check the normalisation, the order of the "
         "colour channels and of the classes, and the weights."
     )
@@ -532,7 +532,7 @@ def compare(
             "with each other."
         )
     _check_listed_once(stored_networks)
-    token = _SHOWN_CAUTIONS.set(set())
+    cautions_token, name_token = _SHOWN_CAUTIONS.set(set()), _COMPARED_NAME.set(None)
     try:
         for name, network in names_and_networks:
             if isinstance(network, str):
@@ -540,11 +540,13 @@ def compare(
                     evaluations[network if stored_name in evaluations else stored_name] = table
             elif isinstance(network, nn.Module):
                 requested_keys = ("clean", "fgsm", "pgd") if keys is None else keys
+                _COMPARED_NAME.set(name)
                 evaluations[name] = evaluate(network, images, labels, requested_keys, **options)
             else:
                 evaluations[name] = network
     finally:
-        _SHOWN_CAUTIONS.reset(token)
+        _SHOWN_CAUTIONS.reset(cautions_token)
+        _COMPARED_NAME.reset(name_token)
     return compare_evaluations(evaluations)
 
 
@@ -777,6 +779,7 @@ class _CommonArguments:
             n_classes=self.n_classes,
             device=self.device,
             batch_size=self.batch_size,
+            name=_name_of(model),
         )
         with prepared as classifier:
             _check_class_folders(images, classifier)
@@ -813,7 +816,7 @@ class _CommonArguments:
         if compiled is not None:
             compiled.batch_sizes.limit = self.batch_size
             pixels = CheckedImages.of(images, classifier.device).pixels
-            check_compiled(classifier, compiled, pixels, precision="fp32", name=type(classifier.network).__name__)
+            check_compiled(classifier, compiled, pixels, precision="fp32", name=_name_of(classifier.network))
         return compiled
 
 
@@ -1019,6 +1022,15 @@ def _parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
 
 _SHOWN_CAUTIONS: ContextVar[set[str] | None] = ContextVar("shown_cautions", default=None)
 """Warnings that the current call of `compare` has already shown for an earlier network; None outside `compare`."""
+
+
+_COMPARED_NAME: ContextVar[str | None] = ContextVar("compared_name", default=None)
+"""Name of the network that the current call of `compare` evaluates; None outside `compare`."""
+
+
+def _name_of(network: nn.Module) -> str:
+    """Return a network's name in messages: the caller's name in `compare`, otherwise its class."""
+    return _COMPARED_NAME.get() or type(network).__name__
 
 
 def _warn_of_parameters(task: Task, parameters: Parameters) -> None:

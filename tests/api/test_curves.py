@@ -91,6 +91,16 @@ def test_curves_of_constant_network_have_infinite_distances(tmp_path):
     assert table.save(tmp_path / "flat.svg").stat().st_size > 1000
 
 
+def test_curves_of_network_that_classifies_no_image_correctly():
+    table = SecurityCurves.of({"wrong": pd.DataFrame({"fmn": np.zeros(6)})}, LINF, {})
+    row = table.iloc[0]
+    assert (row["clean_accuracy"], row["median_distance"]) == (0, 0)
+    assert np.isnan(row["half_distance"])
+    assert "wrong: accuracy 0.0%" in table.summary
+    assert "it classifies no image correctly, so there is no image to fool" in table.summary
+    assert table.accuracy([0, 1])["accuracy"].tolist() == [0, 0]
+
+
 def test_curves_files_show_every_network_and_are_reproducible(tmp_path):
     networks = {"one": LogitsNetwork(), "two": TinyNetwork(seed=1)}
     table = compute_curves(networks, "Linf", {"fmn": {"steps": 10}})

@@ -1,15 +1,14 @@
 """The published layout, written from the shards of slices."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from robust201.core.errors import IncompleteError, InputError
+from robust201.core.errors import IncompleteError
 from robust201.core.records import EvaluationResult, Part
-from robust201.dataset.published import write_published
 from robust201.dataset.rows import KeyRows, read_shard
+from robust201.export import export_dataset
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import content_hash, shard_name
 from robust201.store.shards import encode
@@ -30,11 +29,12 @@ def test_files_have_the_merged_rows(make_sweep, tmp_path):
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}}, execution=execution)
     run_inline(config, Filters(keys=("clean",)))
     with pytest.raises(IncompleteError, match="fgsm"):
-        write_published(*read_results(config), tmp_path / "out")
+        export_dataset(*read_results(config), tmp_path / "out")
     assert not (tmp_path / "out").exists()
     run_inline(config)
     plan, folder = read_results(config)
-    paths = write_published(plan, folder, tmp_path / "out")
+    export_dataset(plan, folder, tmp_path / "out")
+    paths = list((tmp_path / "out/digits").iterdir())
     names = {f"{key}_{name}.json" for key in ("clean", "fgsm") for name in ("accuracy", "confidence", "cm")}
     assert {path.name for path in paths} == names
     published = {path.stem: json.loads(path.read_text())["digits"] for path in paths}
@@ -46,16 +46,6 @@ def test_files_have_the_merged_rows(make_sweep, tmp_path):
             assert np.array_equal(rows[strength]["cm"], cm)
             assert (cm.sum(), accuracy) == (10, np.trace(cm) / 10)
             assert len(rows[strength]["predictions"]) == 10
-
-
-def test_several_weights_per_network_are_rejected(make_sweep, tmp_path):
-    config = make_sweep(keys={"clean": {}})
-    run_inline(config)
-    plan, folder = read_results(config)
-    networks = tuple(replace(network, name=name) for network in plan.keys[0].networks[:1] for name in "ab")
-    with pytest.raises(InputError, match="out"):
-        write_published(replace(plan, keys=(replace(plan.keys[0], networks=networks),)), folder, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 def rewrite(folder, name, pixels):

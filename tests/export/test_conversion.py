@@ -83,19 +83,27 @@ def test_changed_json_is_preferred_and_converted_again(folder):
     convert_dataset(folder)
     path = folder / "cifar10/fog_accuracy.json"
     assert describe_source(folder) == "Parquet"
-    later_time = path.stat().st_mtime_ns + 10**12
     text = path.read_text()
     digit = text.index("0.") + 2
     path.write_text(text[:digit] + str((int(text[digit]) + 1) % 9) + text[digit + 1 :])
-    os.utime(path, ns=(later_time, later_time))
+    os.utime(path, (0, 0))  # older than the conversion, as a restored file may be
     assert path.stat().st_size == len(text)
     assert describe_source(folder) == "Parquet, except JSON for cifar10 fog"
     changed_results = RobustnessDataset(folder).query("cifar10", "fog", "accuracy")
     assert changed_results["cifar10"]["fog"]["accuracy"] == json.loads(path.read_text())["cifar10"]["fog"]["accuracy"]
     assert convert_dataset(folder).written_files == ("parquet/dataset=cifar10/key=fog/part-0.parquet",)
-    os.utime(path, (0, 0))
     assert describe_source(folder) == "Parquet"
     assert RobustnessDataset(folder).query("cifar10", "fog", "accuracy") == changed_results
+
+
+def test_added_measurement_is_read_from_json_and_converted(folder, tmp_path):
+    (folder / "SHA256SUMS").unlink()  # which lists the file that is absent at first
+    (folder / "cifar10/fog_cm.json").rename(tmp_path / "cm.json")
+    convert_dataset(folder)
+    (tmp_path / "cm.json").rename(folder / "cifar10/fog_cm.json")
+    assert describe_source(folder, "cm") == "Parquet, except JSON for cifar10 fog"
+    assert convert_dataset(folder).written_files == ("parquet/dataset=cifar10/key=fog/part-0.parquet",)
+    assert describe_source(folder, "cm") == "Parquet"
 
 
 def test_convert_matches_rows_by_id_if_order_differs(folder):

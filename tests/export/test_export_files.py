@@ -16,7 +16,6 @@ from hypothesis.extra import numpy as npst
 
 from robust201.core.errors import StorageError
 from robust201.export import pool
-from robust201.export.folder import STAGING_FOLDER
 from robust201.export.number_text import array_text, array_texts, round_array
 from tests.conftest import REPOSITORY, read_tree
 from tests.support.fabricated import BrokenStore, export, make_plan
@@ -117,7 +116,7 @@ def test_killed_export_leaves_no_process_and_keeps_earlier_export(tmp_path):
     }  # Python adds a script's folder to sys.path, not the working directory
     export_process = subprocess.Popen([sys.executable, str(script), str(folder)], env=environment)
     try:
-        staging = folder / STAGING_FOLDER
+        staging = tmp_path / ".out.new"
         while not (staging / "cifar10/fgsm_confidence.json").exists() or not list(staging.glob("cifar10/.pgd*.tmp")):
             assert export_process.poll() is None
             time.sleep(0.05)
@@ -127,10 +126,7 @@ def test_killed_export_leaves_no_process_and_keeps_earlier_export(tmp_path):
         export_process.wait()
     _, alive_processes = psutil.wait_procs(processes, timeout=200)  # returns immediately, unless the machine is busy
     assert alive_processes == []
-    tree_after = read_tree(folder)
-    assert {
-        name: content for name, content in tree_after.items() if not name.startswith((STAGING_FOLDER, ".lock"))
-    } == tree_before
+    assert read_tree(folder) == tree_before
     export(folder, plan)
     export(tmp_path / "fresh", plan)
     assert read_tree(folder) == read_tree(tmp_path / "fresh")

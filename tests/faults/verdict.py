@@ -13,6 +13,9 @@ import numpy as np
 from robust201.export import export_dataset
 from robust201.planning.plan_file import load_plan
 from robust201.shards import ShardStore
+from robust201.store.folder import ResultsFolder
+from robust201.sweep.facts import load_plan as load_new_plan
+from robust201.sweep.plan import make_plan
 from tests.conftest import read_tree
 from tests.faults.trial import INLINE, Trial, stray_files
 
@@ -21,8 +24,9 @@ _TWO_DAYS = 2 * 24 * 3600.0
 
 def export(results: Path, out: Path, *, partial: bool = False) -> dict[str, bytes]:
     """Export a results folder, and return the contents of the exported files."""
-    store = ShardStore.open(results)
-    export_dataset(load_plan(results), store, store.inventory(verify="all", on_damage="raise"), out, partial=partial)
+    folder = ResultsFolder.open(results)
+    plan = make_plan(*load_new_plan(results), folder.slices)
+    export_dataset(plan, folder, out, partial=partial)
     return read_tree(out)
 
 

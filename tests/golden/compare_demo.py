@@ -12,13 +12,16 @@ EPYC (family 25, model 17), where all other files were equal to the recorded fil
 files that differ on a CPU with AVX2 only. It was recorded on an AMD EPYC (family 25, model 1), where other kernels of
 MKL, OpenBLAS and NumPy gave the same files.
 
-On 2026-11-29, the fields of frost's recipe changed their order in `sweep.json`; nothing else in it changed.
+On 2026-11-29, protocols in `sweep.json` changed: generated corruptions are identified by their recipe, and tasks have a
+`version`. All other files were equal.
 
 The hashes were recorded by version 0.1.0. Four files contain the version, or the hash of a file that contains it.
-Before their hashes are computed here, the current version is replaced by the recorded version.
+Before their hashes are computed here, the current version is replaced by the recorded version, and the versions of
+libraries in recipes are removed.
 """
 
 import hashlib
+import re
 import sys
 from pathlib import Path
 
@@ -81,6 +84,7 @@ def recorded_version_hashes(dataset: Path) -> dict[str, str]:
         current_hash = hashlib.sha256(content.encode()).hexdigest()
         for current, recorded in replacements.items():
             content = content.replace(current, recorded)
+        content = re.sub(r'"libraries": \{[^}]*\}', '"libraries": {}', content)
         hashes[name] = hashlib.sha256(content.encode()).hexdigest()
         replacements[current_hash] = hashes[name]
     return hashes

@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from robust201.core.errors import ArchitectureError, ConfigError
-from robust201.planning.training_plan import estimate_trainings
 from robust201.sweep.loading import is_training_yaml, load_training
 from robust201.sweep.training_config import Training
+from robust201.sweep.training_plan import estimate_trainings
 from tests.conftest import REPOSITORY, RunCommand
 from tests.support.tiny_trainings import RECIPE, make_training_config, training_fields, write_images
 from tests.training.support import ONE_CONVOLUTION

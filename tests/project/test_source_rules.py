@@ -66,7 +66,7 @@ DEVICE_ATTRIBUTES = re.compile(
 FILES_WITH_DEVICE_NAMES = {
     "models/device.py": "the device",
     "sweep/config.py": "the setting `execution.device`",
-    "planning/training_plan.py": "the devices of training runs, on which the weights depend",
+    "sweep/training_plan.py": "the devices of training runs, on which the weights depend",
 }
 
 

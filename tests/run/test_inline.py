@@ -1,9 +1,7 @@
 """Inline runs: however a sweep is computed, it ends with the same evaluations and the same exported bytes."""
 
-import contextlib
 import json
 import os
-import random
 import socket
 import time
 
@@ -19,7 +17,7 @@ from robust201.sweep.facts import load_plan
 from robust201.sweep.filters import Filters
 from robust201.sweep.parts import compare
 from robust201.sweep.plan import make_plan
-from tests.support.runs import KilledError, run_inline
+from tests.support.runs import run_inline
 
 KEYS = {
     "clean": {},
@@ -50,40 +48,6 @@ def sweep(make_sweep):
         return config.model_copy(update={"results": config.results.parent / name} | changes)
 
     return make
-
-
-def variants(config, make_sweep):
-    """Return sweeps with fewer or more strengths and measurements, in the same folder, and filters."""
-    fewer = KEYS | {"fgsm": {"epsilons": ["2/255"]}, "brightness": {"severities": [5]}}
-    more = KEYS | {"fgsm": {"epsilons": ["1/255", "2/255", "4/255", "8/255"]}}
-    options = {"images": {"count": 20, "seed": 0}, "execution": TINY_SLICES}
-    return [
-        (config, Filters()),
-        (config, Filters(keys=("fgsm",))),
-        (config, Filters(architectures=(21,))),
-        (make_sweep(keys=fewer, **options), Filters()),
-        (make_sweep(keys=more, **options), Filters(keys=("fgsm", "clean"))),
-        (make_sweep(keys=KEYS, measurements=["accuracy", "cm"], **options), Filters()),
-        (make_sweep(keys=KEYS, measurements=["accuracy", "cm", "distances"], **options), Filters(keys=("aa_square",))),
-    ]
-
-
-def test_any_history_ends_with_the_same_bytes(sweep, make_sweep, tmp_path):
-    straight = sweep("straight")
-    assert run_inline(straight).failures == []
-    expected = export(straight, tmp_path / "straight-export")
-    assert any(key.n_slices.max() > 1 for key in open_results(straight)[1].keys)
-    rng = random.Random(1)
-    for history in range(3):
-        config = sweep(f"history{history}")
-        for variant, filters in rng.sample(variants(config, make_sweep), 3):
-            changed = variant.model_copy(update={"results": config.results})
-            with contextlib.suppress(KilledError):
-                run_inline(changed, filters, killed_after=rng.randrange(1, 25))
-        run_inline(config)
-        _, plan, state = open_results(config)
-        assert state.n_done == plan.n_evaluations
-        assert export(config, tmp_path / f"export{history}") == expected
 
 
 def test_finished_sweep_computes_nothing(sweep):

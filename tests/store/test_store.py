@@ -137,11 +137,12 @@ def test_wrong_folders_are_rejected(tmp_path, content, error):
     assert not (tmp_path / "shards").exists()
 
 
-def test_damaged_records_count_as_missing(folder):
+@pytest.mark.parametrize("damage", ["[1.0]", "{", "null", ""])
+def test_damaged_records_count_as_missing_until_they_are_written_again(folder, damage):
     digest = folder.save_tuple((1.0, 8.0))
-    assert folder.read_tuple(digest) == (1.0, 8.0)
-    (folder.root / "protocols" / f"{digest}.json").write_text("[1.0]")
-    assert folder.read_tuple(digest) == ()
+    assert ResultsFolder.open(folder.root).read_tuple(digest) == (1.0, 8.0)
+    (folder.root / "protocols" / f"{digest}.json").write_text(damage)
+    assert ResultsFolder.open(folder.root).read_tuple(digest) == ()
     folder.save_tuple((1.0, 8.0))
     assert folder.read_tuple(digest) == (1.0, 8.0)
 

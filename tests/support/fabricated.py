@@ -1,7 +1,7 @@
-"""Fabricated results: in-memory substitutes for a plan, a store and an inventory, mainly for tests of exports."""
+"""Fabricated results in memory, mainly for tests of exports."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,11 @@ from robust201.core.records import (
     Weights,
     content_digest,
 )
-from robust201.export import export_dataset
+from robust201.export.groups import Group, SweepFacts
+from robust201.export.writing import ExportReport, write_dataset
 from robust201.images import DATASETS
-from robust201.shards import RowBatch
 from robust201.tasks import TASKS, Task
-from robust201.tasks.columns import Values
+from robust201.tasks.columns import Values, fields_of
 
 N_IMAGES = 40
 LABELS = np.arange(N_IMAGES) % 3
@@ -63,22 +63,27 @@ class FabricatedPlan:
     weights: Mapping[str, Weights] = field(default_factory=dict)
     space_name: str = "nasbench201"
 
-    def measurements_of(self, key: str) -> tuple[str, ...]:
-        return self.tasks[key].columns or self.measurements
-
-    def n_classes(self, dataset: str) -> int | None:
-        return DATASETS[dataset].n_classes if dataset in DATASETS else None
-
-    def recorded_accuracies(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, float, int]]:
-        return iter(())
-
-    def describe(self) -> dict[str, Any]:
+    def facts(self) -> SweepFacts:
         images = {"count": N_IMAGES, "seed": 3}
-        description = {"name": self.name, "images": images, "seed": 0, "protocols": list(self.protocols)}
-        return description if self.space_name == "nasbench201" else description | {"space": self.space_name}
+        record = {"name": self.name, "images": images, "seed": 0, "protocols": list(self.protocols)}
+        return SweepFacts(
+            record=record if self.space_name == "nasbench201" else record | {"space": self.space_name},
+            fields={"name": self.name},
+            space=self.space_name,
+            tasks=self.tasks,
+            measurements=self.measurements,
+            n_classes={
+                name: DATASETS[name].n_classes for name in {unit.dataset for unit in self.units} & DATASETS.keys()
+            },
+            weights=self.weights,
+        )
 
-    def portable_fields(self) -> dict[str, Any]:
-        return {"name": self.name}
+    def groups(self, store: "FabricatedStore", weights: str | None) -> list[Group]:
+        units_by_key: dict[tuple[str, str], list[Unit]] = {}
+        for unit in self.units:
+            if weights in (None, unit.weights):
+                units_by_key.setdefault((unit.dataset, unit.key), []).append(unit)
+        return [store.group(self, units) for units in units_by_key.values()]
 
 
 def make_plan(
@@ -145,46 +150,41 @@ class FabricatedStore:
     n_classes: int = 3
     missing: set[tuple[ArchitectureId, str, float]] = field(default_factory=set)
 
-    def check_rows(self, inventory: object) -> list[Mapping[str, str]]:
-        assert inventory is self
-        return [{"torch": "2", "host": "here"}, {"torch": "1", "host": "there"}]
+    def group(self, plan: FabricatedPlan, units: Sequence[Unit]) -> Group:
+        task = plan.tasks[units[0].key]
+        sorted_units = tuple(sorted(units, key=lambda unit: unit.architecture))
+        missing = {
+            unit.id: strengths
+            for unit in units
+            if (strengths := tuple(s for s in unit.strengths if (unit.architecture, unit.key, s) in self.missing))
+        }
+        measurements = task.columns or plan.measurements
+        complete_units = tuple(unit for unit in sorted_units if unit.id not in missing)
+        columns = tuple(column for name in measurements for column in fields_of(name).values())
+        return Group(
+            units[0].dataset, task, measurements, sorted_units, missing, FabricatedRows(self, complete_units, columns)
+        )
 
-    def is_complete(self, unit: Unit, strength: float, measurements: Collection[str]) -> bool:
-        del measurements
-        return (unit.architecture, unit.key, strength) not in self.missing
-
-    def count_complete(self, unit: Unit, measurements: Collection[str]) -> int:
-        return sum(self.is_complete(unit, strength, measurements) for strength in unit.strengths)
-
-    def select(
-        self, units: Sequence[Unit], inventory: object, measurements: Collection[str], *, cache_bytes: int = 0
-    ) -> "FabricatedSelection":
-        assert inventory is self
-        del cache_bytes
-        return FabricatedSelection(self, tuple(units), tuple(measurements))
-
-    def iter_values(
-        self, units: Iterable[Unit], inventory: object, measurements: Collection[str]
-    ) -> Iterator[tuple[Unit, dict[float, Values]]]:
-        assert inventory is self
-        del measurements
-        for unit in units:
-            complete_strengths = (strength for strength in unit.strengths if self.is_complete(unit, strength, ()))
-            yield unit, {strength: make_values(unit, strength, self.n_classes) for strength in complete_strengths}
+    def values(self, unit: Unit, strength: float) -> Values:
+        return make_values(unit, strength, self.n_classes)
 
 
 @dataclass
-class FabricatedSelection:
-    """Substitute for a selection of rows from a store."""
+class FabricatedRows:
+    """Rows of a fabricated store."""
 
     store: FabricatedStore
     units: tuple[Unit, ...]
-    measurements: tuple[str, ...]
+    columns: tuple[str, ...]
+    provenances: tuple[Mapping[str, str], ...] = ({"torch": "2", "host": "here"}, {"torch": "1"})
 
-    def iter_batches(self, measurement: str | None = None) -> Iterator[RowBatch]:
-        measurements = self.measurements if measurement is None else (measurement,)
-        for unit, values in self.store.iter_values(self.units, self.store, measurements):
-            yield RowBatch.of_unit(unit, values)
+    def __iter__(self) -> Iterator[tuple[Unit, dict[float, Values]]]:
+        for unit in self.units:
+            yield unit, {strength: self._read(unit, strength) for strength in unit.strengths}
+
+    def _read(self, unit: Unit, strength: float) -> Values:
+        values = self.store.values(unit, strength)
+        return {name: values[name] for name in self.columns}
 
 
 @dataclass
@@ -193,33 +193,27 @@ class ChangedStore(FabricatedStore):
 
     change: Callable[[Unit, float, Values], Values] = lambda _unit, _strength, values: values
 
-    def iter_values(self, *arguments: Any) -> Iterator[tuple[Unit, dict[float, Values]]]:
-        for unit, values_by_strength in super().iter_values(*arguments):
-            changed_values: dict[float, Values] = {
-                strength: {**values, **self.change(unit, strength, values)}
-                for strength, values in values_by_strength.items()
-            }
-            yield unit, changed_values
+    def values(self, unit: Unit, strength: float) -> Values:
+        values = super().values(unit, strength)
+        return {**values, **self.change(unit, strength, values)}
 
 
 class BrokenStore(FabricatedStore):
     """Fabricated store in which the row of PGD for architecture 10 is damaged."""
 
-    def iter_values(self, *arguments: Any) -> Iterator[tuple[Unit, dict[float, Values]]]:
-        for unit, values in super().iter_values(*arguments):
-            if (unit.key, unit.architecture) == ("pgd", 10):
-                raise StorageError("damaged")
-            yield unit, values
+    def values(self, unit: Unit, strength: float) -> Values:
+        if (unit.key, unit.architecture) == ("pgd", 10):
+            raise StorageError("damaged")
+        return super().values(unit, strength)
 
 
 class SlowStore(FabricatedStore):
     """Fabricated store in which reading a row of PGD takes ten minutes."""
 
-    def iter_values(self, *arguments: Any) -> Iterator[tuple[Unit, dict[float, Values]]]:
-        for unit_and_values in super().iter_values(*arguments):
-            if unit_and_values[0].key == "pgd":
-                time.sleep(600)
-            yield unit_and_values
+    def values(self, unit: Unit, strength: float) -> Values:
+        if unit.key == "pgd":
+            time.sleep(600)
+        return super().values(unit, strength)
 
 
 _CACHED_FILES: dict[str, dict[str, bytes]] = {}
@@ -240,7 +234,13 @@ def export_copy(out: Path, plan: FabricatedPlan, store: FabricatedStore | None =
         path.write_bytes(content)
 
 
-def export(out: Path, plan: FabricatedPlan, store: FabricatedStore | None = None, **options: Any) -> Any:
-    any_store: Any = store or FabricatedStore()
-    any_plan: Any = plan
-    return export_dataset(any_plan, any_store, any_store, out, **options)
+def export(
+    out: Path,
+    plan: FabricatedPlan,
+    store: FabricatedStore | None = None,
+    *,
+    weights: str | None = None,
+    images_of: Callable[[str], ImageSet] = make_images,
+    **options: Any,
+) -> ExportReport:
+    return write_dataset(plan.facts(), plan.groups(store or FabricatedStore(), weights), out, images_of, **options)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from robust201.core.records import CLEAN_STRENGTH, ImageSet, Normalisation, Unit, Weights
+from robust201.export.groups import SweepFacts
 from robust201.tasks.columns import Values
 from tests.support.fabricated import ChangedStore, FabricatedPlan, export, make_unit
 
@@ -22,8 +23,8 @@ AccuracyFunction = Callable[[str, str, Weights, str, float], float]
 class _Plan(FabricatedPlan):
     """Plan in which every dataset has `N_CLASSES` classes."""
 
-    def n_classes(self, dataset: str) -> int | None:
-        return N_CLASSES
+    def facts(self) -> SweepFacts:
+        return replace(super().facts(), n_classes={unit.dataset: N_CLASSES for unit in self.units})
 
 
 def make_weights(
@@ -80,10 +81,8 @@ def write_trained(
     plan = _Plan(
         tuple(units), MEASUREMENTS if with_outcomes else MEASUREMENTS[:2], weights=weights_by_name, space_name="zoo"
     )
-    outcome_options = (
-        {"outcomes": "bits", "images_of": lambda _plan, dataset: _images(dataset)} if with_outcomes else {}
-    )
-    export(out, plan, ChangedStore(N_CLASSES, change=change), formats=("parquet",), **outcome_options)
+    store, outcomes = ChangedStore(N_CLASSES, change=change), "bits" if with_outcomes else None
+    export(out, plan, store, formats=("parquet",), outcomes=outcomes, images_of=_images)
     return out
 
 

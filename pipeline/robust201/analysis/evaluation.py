@@ -262,7 +262,11 @@ class Comparison(pd.DataFrame):
         """
         pairs = list(dict.fromkeys(zip(self["first"], self["second"], strict=True)))
         return "\n".join(
-            [f"{name}: {notice}" for name, notices in self.notices.items() for notice in notices]
+            [
+                notice if notice.startswith(f"{name} ") else f"{name}: {notice}"
+                for name, notices in self.notices.items()
+                for notice in notices
+            ]
             + [
                 _describe_pair(first, second, self[(self["first"] == first) & (self["second"] == second)])
                 for first, second in pairs

@@ -16,6 +16,7 @@ from robust201.cli.demo import demo
 from robust201.cli.evaluate import DATA_OPTION, ClassOrderName, Images, ResizeRule, evaluate, load_data
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DATASET_PANEL, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
+from robust201.cli.merge import merge
 from robust201.cli.monitoring import AsJson, doctor, status
 from robust201.cli.options import (
     AllowCode,
@@ -30,7 +31,6 @@ from robust201.cli.options import (
     WeightsName,
     Workers,
     reject_options,
-    results_of,
     split_names,
 )
 from robust201.cli.plot import ShownKeys, ShownNetworks, plot
@@ -40,7 +40,6 @@ from robust201.cli.submit import submit_app
 from robust201.cli.train import plan_training_runs, run_training_runs
 from robust201.cli.user_file import parse_space
 from robust201.cli.verify import verify
-from robust201.core.errors import ConfigError
 from robust201.spaces import DEFAULT_SPACE, SPACES
 
 app = typer.Typer(
@@ -174,61 +173,6 @@ def run(
         allow_code=allow_code,
     )
     raise typer.Exit(code)
-
-
-def merge(
-    sources: Annotated[
-        list[Path],
-        typer.Argument(metavar="RESULTS...", help="Results folders to join, or sweep YAMLs that name them."),
-    ],
-    out: Annotated[Path | None, typer.Option("--out", help="Results folder to write; created if absent.")] = None,
-    compact: Annotated[
-        bool,
-        typer.Option(
-            "--compact",
-            help="Instead merge the small result files of one folder into large ones; this is safe while the sweep is "
-            "running. The small files are deleted by a later call, after 24 hours.",
-        ),
-    ] = False,
-) -> None:
-    """Join results folders, such as those of several clusters, into one."""
-    sources = [results_of(source) for source in sources]
-    if compact:
-        if out is not None or len(sources) > 1:
-            raise ConfigError(
-                "Reading the command line failed for --compact: it applies to one results folder, without --out. Join "
-                "folders first."
-            )
-        _compact(sources[0])
-        return
-    if out is None:
-        raise ConfigError(
-            "Reading the command line failed for robust201 merge: expected --out or --compact, got neither. Add --out "
-            "FOLDER to join folders, or --compact to merge the small files of one folder."
-        )
-    from robust201.runtime.sweep import merge_results
-
-    report, sources_with_other_plans = merge_results(sources, out)
-    was_or_were = "was" if report.present == 1 else "were"
-    typer.echo(
-        f"Joined {console.format_count(report.added, 'result file')}; {report.present:,} {was_or_were} already present."
-    )
-    for source in sources_with_other_plans:
-        console.say(f"{source} has a different plan: its evaluations were added, and the plan of {sources[0]} is kept.")
-    console.say_each([f"conflict: {finding.message}" for finding in report.findings])
-    raise typer.Exit(4 if report.findings else 0)
-
-
-def _compact(results: Path) -> None:
-    from robust201.shards import ShardStore
-
-    report = ShardStore.open(results).compact()
-    merged_files = console.format_count(report.inputs, "file")
-    typer.echo(f"Merged {merged_files} into {report.outputs:,}; deleted {report.deleted:,} that were merged earlier.")
-    console.say_each([f"damaged: {shard}" for shard in report.damaged])
-    if report.damaged:
-        console.say("Damaged files were not changed; robust201 run sets them aside and recomputes their evaluations.")
-        raise typer.Exit(4)
 
 
 def report(

@@ -19,9 +19,14 @@ _QUIET_SECONDS = 60.0
 _UNKNOWN_RATE = "time left not known yet"
 
 
+def show_counts(n_planned: int, n_done: int, noun: str) -> None:
+    """Print the numbers of finished and missing evaluations (or epochs) before a run begins."""
+    say(f"Planned {format_count(n_planned, noun)}: {n_done:,} done, {n_planned - n_done:,} missing.")
+
+
 def show_plan_and_causes(n_planned: int, n_done: int, causes: Sequence[object]) -> None:
     """Print the numbers of finished and missing evaluations, and why they are missing, before a run begins."""
-    say(f"Planned {format_count(n_planned, 'evaluation')}: {n_done:,} done, {n_planned - n_done:,} missing.")
+    show_counts(n_planned, n_done, "evaluation")
     say_each([str(cause) for cause in causes], hint="robust201 plan --explain lists all")
 
 
@@ -40,7 +45,7 @@ class RunDisplay:
         )
         self._task = self._live.add_task(activity, total=None, note=self._plural_noun, start=True)
         self._start = self._last_line = self._last_part = time.monotonic()
-        self._n_parts = self._n_failures = self._n_lost = 0
+        self._n_parts = self._n_done = self._n_failures = self._n_lost = 0
         self._shown_failures: set[str] = set()
 
     def showing(self) -> AbstractContextManager[object]:
@@ -51,9 +56,9 @@ class RunDisplay:
         """Show progress; print a line for each new kind of failure and for lost workers."""
         tally, now = moment.tally, time.monotonic()
         self._show_faults(tally)
-        has_news = tally.n_parts > self._n_parts
+        has_news = (tally.n_parts, tally.n_done) != (self._n_parts, self._n_done)
         self._last_part = now if has_news else self._last_part
-        self._n_parts = tally.n_parts
+        self._n_parts, self._n_done = tally.n_parts, tally.n_done
         note = f"{self._plural_noun}; {self._describe_speed(moment, now)}"
         self._live.update(self._task, completed=tally.n_done, total=tally.n_planned, note=note)
         if self._live.disable and now - self._last_line >= (_LOG_SECONDS if has_news else _QUIET_SECONDS):

@@ -19,7 +19,7 @@ from robust201.monitoring.watch import WatchedStatus
 
 if TYPE_CHECKING:
     from robust201.monitoring.status import SweepStatus
-    from robust201.monitoring.training_status import TrainingStatus
+    from robust201.run.training_status import RunningTraining, TrainingStatus
 
 _Status = TypeVar("_Status", bound=WatchedStatus)
 
@@ -214,36 +214,33 @@ def make_sweep_display(console_: Console | None = None, clock: Callable[[], floa
     return Display(_render_sweep, format_status_line, console_, clock)
 
 
-def describe_trainings(status: TrainingStatus) -> str:
-    """Describe the progress of training runs in one line."""
-    remaining_time = (
-        "" if status.seconds_left is None else f", about {console.format_duration(status.seconds_left)} left"
-    )
-    phrases = [f"{status.state}: {status.done:,} of {console.format_count(status.total, 'snapshot')}{remaining_time}"]
-    if status.trainings is not None:
-        phrases.append(
-            f"{status.trainings_done:,} of {console.format_count(status.trainings, 'training run')} complete"
-        )
-    phrases.append(console.format_count(status.active_workers, "active worker"))
-    if status.driver is not None:
-        phrases.append(f"run on {status.driver}")
-    return "; ".join(phrases)
+def describe_trainings(status: TrainingStatus) -> list[str]:
+    """Return lines about training runs: progress, runs in progress and failures."""
+    time_left = "" if status.seconds_left is None else f", about {console.format_duration(status.seconds_left)} left"
+    phrases = [
+        f"{status.n_done:,} of {console.format_count(status.n_planned, 'epoch')}{time_left}",
+        f"{status.n_trainings_done:,} of {console.format_count(status.n_trainings, 'training run')} complete",
+        console.format_count(len(status.in_progress), "active worker"),
+    ]
+    lines = [_describe_training(training) for training in status.in_progress]
+    lines += [f"failed: {failure.part}: {failure.failure}" for failure in status.failures]
+    lines += [f"silent: {name}" for name in status.silent]
+    return ["; ".join(phrases), *console.first_lines(lines)]
+
+
+def _describe_training(training: RunningTraining) -> str:
+    text = f"{training.part}: epoch {training.epoch:,} of {training.n_epochs:,} done"
+    if training.loss is not None and training.accuracy is not None:
+        text += f", loss {training.loss:.4f}, training accuracy {training.accuracy:.4f}"
+    return f"{text}, running for {console.format_duration(training.seconds)}"
 
 
 def _render_trainings(_terminal: Console, status: TrainingStatus, quiet_seconds: float) -> RenderableType:
-    in_progress = console.describe_trainings_in_progress(status.in_progress)
-    lines = [
-        describe_trainings(status),
-        *in_progress,
-        *(f"failed: {message}" for message in status.failures[-_MAX_SHOWN_FAILURES:]),
-    ]
-    return Group(*_to_folded_texts([*lines, *_describe_inactivity(status, quiet_seconds)]))
+    return Group(*_to_folded_texts([*describe_trainings(status), *_describe_inactivity(status, quiet_seconds)]))
 
 
 def _format_training_status_line(status: TrainingStatus, now: float) -> str:
-    failures = console.format_count(len(status.failures), "failure")
-    in_progress = console.describe_trainings_in_progress(status.in_progress)
-    return "; ".join([f"{_format_timestamp(now)} {describe_trainings(status)}", failures, *in_progress])
+    return f"{_format_timestamp(now)} {'; '.join(describe_trainings(status))}"
 
 
 def make_trainings_display() -> Display[TrainingStatus]:

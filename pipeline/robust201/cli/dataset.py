@@ -73,25 +73,25 @@ def export(
 ) -> None:
     """Write the dataset of a complete sweep: JSON in the published layout, optional Parquet, a card and checksums."""
     from robust201.export import export_dataset
+    from robust201.export.groups import OutcomeEncoding
     from robust201.export.hub import parse_target
-    from robust201.export.outcome_files import OutcomeEncoding
     from robust201.export.pool import default_processes
     from robust201.export.written_file import parse_choice
-    from robust201.planning.plan_file import load_plan
-    from robust201.shards import ShardStore
+    from robust201.store.folder import ResultsFolder
+    from robust201.sweep.facts import load_plan
+    from robust201.sweep.plan import make_plan
 
     if push is not None:
         parse_target(push)
     style = read_key_style(key_style)
     formats = _choose_formats(not no_json, parquet)
     results = results_of(results)
-    plan, store = load_plan(results), ShardStore.open(results)
-    inventory = store.inventory(verify="all")
+    folder, (config, facts) = ResultsFolder.open(results), load_plan(results)
+    plan = make_plan(config, facts, folder.slices)
     with console.showing_progress("Exporting rows") as progress:
         written_export = export_dataset(
             plan,
-            store,
-            inventory,
+            folder,
             out,
             key_style=style,
             round_to=round_to,
@@ -101,7 +101,7 @@ def export(
             if outcomes is None
             else parse_choice("value of --outcomes", outcomes, get_args(OutcomeEncoding)),
             partial=partial,
-            processes=default_processes(inventory.n_evaluations, parquet=parquet),
+            processes=default_processes(plan.n_evaluations, parquet=parquet),
             progress=progress,
         )
     code = console.show_export(written_export)

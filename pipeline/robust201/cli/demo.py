@@ -32,36 +32,34 @@ def demo(
     """Run the whole pipeline at small scale, on digits and networks that ship with robust201 (one or two minutes)."""
     from robust201.analysis.dataset_results import read_results
     from robust201.analysis.leaderboard import make_leaderboard
+    from robust201.cli.run import compute, needs_guard, run_guarded
     from robust201.export import export_dataset
     from robust201.figures.plots import save_plots
     from robust201.figures.report import write_report
-    from robust201.planning.plan_file import load_plan
     from robust201.reader.dataset import RobustnessDataset
-    from robust201.runtime.executors import make_executor
-    from robust201.runtime.sweep import run_sweep
-    from robust201.shards import ShardStore
+    from robust201.store.folder import ResultsFolder
+    from robust201.sweep.facts import load_plan
     from robust201.sweep.loading import load_config
+    from robust201.sweep.plan import make_plan
 
-    display = console.RunDisplay()
     config = load_config(bundled(DEMO_SWEEP), results=str(out / "results"))
-    with display.showing():
-        tally = run_sweep(
-            config, make_executor, on_preview=console.show_preview, on_progress=display.update, say=console.say
+    if needs_guard(config.execution):
+        raise typer.Exit(run_guarded())
+    tally = compute(config)
+    if not tally.is_complete:
+        raise IncompleteError(
+            f"The demo is incomplete for {out}: {console.format_count(len(tally.failures), 'failure')}, and "
+            f"{console.format_count(tally.n_planned - tally.n_done, 'missing evaluation')}. "
+            f"Resume with: robust201 demo --out {quote(str(out))}"
         )
-        if not tally.complete:
-            raise IncompleteError(
-                f"The demo is incomplete for {out}: {console.format_count(len(tally.failures), 'failure')}, and "
-                f"{console.format_count(tally.remaining, 'missing evaluation')}. "
-                f"Resume with: robust201 demo --out {quote(str(out))}"
-            )
-        console.say("Exporting the dataset")
-        store, dataset = ShardStore.open(config.results), out / "dataset"
-        inventory, formats = store.inventory(verify="all"), choose_formats(dataset)
-        export_dataset(load_plan(config.results), store, inventory, dataset, formats=formats)
-        console.say("Drawing figures and the report")
-        reader = RobustnessDataset(dataset)
-        save_plots(reader, out / "plots", figures=DEMO_FIGURES)
-        report = write_report(reader, out / "report.html")
+    console.say("Exporting the dataset")
+    folder, dataset = ResultsFolder.open(config.results), out / "dataset"
+    plan = make_plan(*load_plan(config.results), folder.slices)
+    export_dataset(plan, folder, dataset, formats=choose_formats(dataset))
+    console.say("Drawing figures and the report")
+    reader = RobustnessDataset(dataset)
+    save_plots(reader, out / "plots", figures=DEMO_FIGURES)
+    report = write_report(reader, out / "report.html")
     for results in read_results(reader):
         typer.echo(make_leaderboard(results).answer)
     paths = {"results": config.results, "JSON dataset": dataset, "report": report, "plots": out / "plots"}

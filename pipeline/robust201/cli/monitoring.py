@@ -54,7 +54,7 @@ def status(
 ) -> None:
     """Show the progress of a sweep, its workers, failures and remaining time.
 
-    For a training YAML or its checkpoint store, show how many snapshots and training runs are complete.
+    For a training YAML or its checkpoint store, show how many epochs and training runs are complete.
     """
     if log is not None:
         _show_log(results_of(path), log, watch=watch, as_json=as_json)
@@ -64,10 +64,10 @@ def status(
             "Reading the command line failed for robust201 status: --watch and --json are mutually exclusive. "
             "Remove one of them; scripts can poll `robust201 status --json`."
         )
-    from robust201.monitoring.training_status import find_training_folder
+    from robust201.run.training_status import has_trainings
     from robust201.sweep.loading import is_training_yaml
 
-    if is_training_yaml(path) or find_training_folder(path):
+    if is_training_yaml(path) or has_trainings(path):
         raise typer.Exit(_show_trainings(path, watch=watch, as_json=as_json))
     from robust201.monitoring.status import StatusReader, SweepStatus
     from robust201.planning.plan_file import load_plan
@@ -92,30 +92,22 @@ def status(
 
 def _show_trainings(path: Path, *, watch: bool, as_json: bool) -> int:
     """Show the status of the training runs of a YAML or checkpoint store; return the exit code."""
-    from robust201.monitoring.training_status import TrainingStatus, find_training_folder, read_training_status
+    from robust201.run.training_status import TrainingStatus, read_training_status
     from robust201.sweep.loading import load_training
 
-    config = load_training(path) if path.is_file() else None
-    store = path if config is None else config.store
+    store = load_training(path).store if path.is_file() else path
 
     def read_status() -> TrainingStatus:
-        return read_training_status(store, config)
+        return read_training_status(store)
 
-    if watch:  # also before the run has started, because its job may still be queued
+    if watch:
         return _watch(read_status, console_status.make_trainings_display())
-    if find_training_folder(store) is None:
-        raise ConfigError(
-            f"Reading the status failed for {store}: it has no training runs yet. "
-            "Start them with: robust201 run TRAININGS.yaml"
-        )
     current_status = read_status()
     if as_json:
         print_json(current_status.to_payload())
     else:
-        typer.echo(console_status.describe_trainings(current_status))
-        for line in console.describe_trainings_in_progress(current_status.in_progress):
+        for line in console_status.describe_trainings(current_status):
             typer.echo(line)
-        console.say_each([f"failed: {message}" for message in current_status.failures])
     return 0
 
 

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robust201.cli import console
-from robust201.core.errors import ConfigError, did_you_mean
+from robust201.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from robust201.runtime.training_run import TrainingSelection
     from robust201.sweep.config import SweepConfig
     from robust201.sweep.filters import Filters
-    from robust201.sweep.training_config import TrainingConfig
 
 Sweep = Annotated[
     Path,
@@ -143,17 +141,3 @@ def reject_options(yaml_type: str, **options: object) -> None:
 
 def _option_of(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def select_trainings(config: TrainingConfig, recipes: str | None) -> TrainingSelection:
-    """Parse the options that select a subset of the training runs of a YAML."""
-    from robust201.runtime.training_run import TrainingSelection
-
-    recipe_names = split_names(recipes)
-    for name in recipe_names or ():
-        if name not in config.recipes:
-            raise ConfigError(
-                f"Selecting training runs failed for {config.name}: it has no recipe {name!r}."
-                f"{did_you_mean(name, config.recipes)}"
-            )
-    return TrainingSelection(recipe_names)

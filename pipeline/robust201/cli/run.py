@@ -59,12 +59,12 @@ def run_sweep_command(
         return run_guarded()
     tally = compute(config, filters, selected)
     code = _show_end(config, tally, is_partial=filters != EVERYTHING or selected is not None)
-    if task is not None and tally.is_drained:
+    if task is not None and tally.is_out_of_time:  # after scancel or preemption, the user or Slurm decides
         task.requeue(console.say, has_progress=tally.n_parts > 0)
     return code
 
 
-def compute(config: "SweepConfig", filters: Filters, share: Share | None) -> "Tally":
+def compute(config: "SweepConfig", filters: Filters = EVERYTHING, share: Share | None = None) -> "Tally":
     """Compute a sweep or one share of it, and show its progress."""
     from robust201.run.share import run_share
     from robust201.run.sweep import run_sweep

@@ -13,7 +13,7 @@ from robust201.cli.options import AllowCode, explicit_options, load_sweep, resul
 from robust201.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from robust201.runtime.audit import AuditedEvaluation
+    from robust201.analysis.audit import AuditedEvaluation
 
 
 def verify(
@@ -27,9 +27,6 @@ def verify(
     exported: Annotated[
         Path | None, typer.Option("--export", help="Also compare this export of the results, file by file.")
     ] = None,
-    requeue: Annotated[
-        bool, typer.Option("--requeue", help="Move damaged result files aside, so that the next run recomputes them.")
-    ] = False,
     attack_flags: Annotated[
         bool, typer.Option("--attack-flags", help="Also look for signs of weak attacks (docs/trust.md).")
     ] = False,
@@ -56,7 +53,10 @@ def verify(
     allow_code: AllowCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check every file and value of a results folder or dataset; exits with 3 if evaluations are missing."""
+    """Check every file and value of a results folder or dataset; exits with 3 if evaluations are missing.
+
+    Damaged result files are moved to RESULTS/damaged, so that the next run computes exactly what they held.
+    """
     if against is not None:
         _reject_other_options(context, "--against", {"tolerance"})
         raise typer.Exit(_compare_results(path, against, tolerance, as_json=as_json))
@@ -73,23 +73,24 @@ def verify(
                 f"Reading the command line failed for {option}: it needs {needed_option}. Add {needed_option}, or "
                 f"remove {option}."
             )
-    from robust201.export.folder import reject_unfinished_export
     from robust201.export.verify import verify_results
     from robust201.export.verify_dataset import verify_dataset
     from robust201.reader.result_files import is_dataset
 
     results = results_of(path)
-    reject_unfinished_export(results)
     if is_dataset(results):
-        _reject_results_options(results, exported, requeue=requeue)
+        if exported is not None:
+            raise ConfigError(
+                f"Verifying failed for {results}: --export applies only to a results folder, not to a dataset. Remove "
+                "--export, or verify the results folder."
+            )
         with console.showing_progress("Verifying keys") as progress:
             verdict = verify_dataset(results, attack_flags=attack_flags, on_progress=progress)
         raise typer.Exit(console.show_dataset_verdict(verdict, as_json=as_json))
     with console.showing_progress("Verifying result files") as progress:
-        results_verdict = verify_results(
-            results, export=exported, requeue=requeue, attack_flags=attack_flags, on_progress=progress
-        )
-    raise typer.Exit(console.show_verdict(results_verdict, results, as_json=as_json))
+        results_verdict = verify_results(results, export=exported, attack_flags=attack_flags, on_progress=progress)
+    console.show_verdict(results_verdict, as_json=as_json)
+    raise typer.Exit(results_verdict.code)
 
 
 def _reject_other_options(context: typer.Context, mode: str, parameters: Collection[str]) -> None:
@@ -100,15 +101,6 @@ def _reject_other_options(context: typer.Context, mode: str, parameters: Collect
                 f"Reading the command line failed for {option}: it cannot be combined with {mode}. Remove one of the "
                 "two options."
             )
-
-
-def _reject_results_options(dataset: Path, exported: Path | None, *, requeue: bool) -> None:
-    if exported is not None or requeue:
-        option = "--requeue" if requeue else "--export"
-        raise ConfigError(
-            f"Verifying failed for {dataset}: {option} applies only to a results folder, not to a dataset. Remove "
-            f"{option}, or verify the results folder."
-        )
 
 
 def _compare_results(first: Path, second: Path, tolerance: float, *, as_json: bool) -> int:
@@ -124,18 +116,15 @@ def _compare_results(first: Path, second: Path, tolerance: float, *, as_json: bo
 
 
 def _compare_engines(sweep: Path, networks: int, images: int, allow_code: AllowCode, *, as_json: bool) -> int:
-    """Attack a random sample of a sweep with both engines (see `runtime.audit`); return the exit code."""
+    """Attack a random sample of a sweep with both engines (see `analysis.audit`); return the exit code."""
+    from robust201.analysis.audit import audit_sweep, sample_sweep
     from robust201.run.user_code import announce_code
-    from robust201.runtime.audit import audit_sweep, sample_sweep
-    from robust201.runtime.executors import check_device, make_executor
-    from robust201.runtime.sweep import run_sweep
 
     config = load_sweep(sweep)
-    check_device(config)
     announce_code(config, allowed=allow_code, say=console.say)
     folder = config.results.with_name(f"{config.results.name}-audit")
     sweeps = sample_sweep(config, networks=networks, images=images, out=folder)
-    evaluations = audit_sweep(sweeps, lambda sampled_sweep: run_sweep(sampled_sweep, make_executor, say=console.say))
+    evaluations = audit_sweep(sweeps, console.say)
     if as_json:
         print_json([evaluation.to_payload() for evaluation in evaluations])
     else:

@@ -1,6 +1,7 @@
 """The results of units, merged from the shards of their slices."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from robust201.core.errors import IncompleteError
 from robust201.core.records import Unit
@@ -21,7 +22,11 @@ def read_shard(folder: ResultsFolder, name: ShardName) -> Shard:
     Raises:
         ShardDamagedError: the shard is damaged.
     """
-    content = folder.read(name)
+    return decode_shard(folder, name, folder.read(name))
+
+
+def decode_shard(folder: ResultsFolder, name: ShardName, content: bytes) -> Shard:
+    """Decode and check a shard that was read; raise the same error as `read_shard`."""
     try:
         shard = decode(content)
     except ValueError as error:
@@ -44,10 +49,16 @@ def check_images(folder: ResultsFolder, key: PlannedKey, name: ShardName, shard:
 
 
 class KeyRows:
-    """Reads the results of one key from a listing of shards."""
+    """Reads the results of one key from a listing of shards; can be pickled, for another process of this machine.
+
+    Attributes:
+        key: the key.
+        provenances: distinct provenances of the files that were read, each as sorted fields.
+    """
 
     def __init__(self, folder: ResultsFolder, key: PlannedKey, listing: Listing) -> None:
         self.key = key
+        self.provenances: set[tuple[tuple[str, str], ...]] = set()
         self._folder = folder
         self._names: Names = names_of(listing, key.dataset)
         self._pixels = ""
@@ -55,6 +66,12 @@ class KeyRows:
         positions, rows = find_rows(key, self._names)
         for position, row in zip(positions.tolist(), rows.tolist(), strict=True):
             self._rows_of_network.setdefault(position, []).append(row)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_folder": self._folder.root}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state | {"_folder": ResultsFolder.open(state["_folder"])})
 
     def __iter__(self) -> Iterator[tuple[Unit, UnitRows]]:
         """Yield each unit with its columns by strength, in the order of the plan.
@@ -66,28 +83,30 @@ class KeyRows:
         for network in range(len(self.key.networks)):
             yield self.key.unit(network), self.read(network)
 
-    def read(self, network: int) -> UnitRows:
-        """Return the columns of the unit of a network by strength; raise the same errors as iterating."""
+    def read(self, network: int, columns: Collection[str] = (), strengths: Collection[float] = ()) -> UnitRows:
+        """Return some or all columns and strengths of a network's unit; raise the same errors as iterating."""
+        columns, strengths = columns or self.key.columns, strengths or self.key.strengths
         try:
-            return self._read_listed(network)
+            return self._read_listed(network, columns, strengths)
         except FileNotFoundError:  # another process has moved a damaged file aside since the listing
             listing = self._folder.list_unit(self.key.dataset, self.key.unit(network).id)
         current = KeyRows(self._folder, self.key, listing)
-        current._pixels = self._pixels
+        current._pixels, current.provenances = self._pixels, self.provenances
         try:
-            rows = current._read_listed(network)
+            rows = current._read_listed(network, columns, strengths)
         except FileNotFoundError as error:
+            vanished = error.filename or "a file"
             raise IncompleteError(
-                f"Reading results failed for {self.key.unit(network).label}: {error.filename} has vanished. Run the "
-                "sweep again."
+                f"Reading results failed for {self.key.unit(network).label}: {vanished} has vanished. Run the sweep "
+                "again."
             ) from error
         self._pixels = current._pixels
         return rows
 
-    def _read_listed(self, network: int) -> UnitRows:
+    def _read_listed(self, network: int, columns: Collection[str], strengths: Collection[float]) -> UnitRows:
         key, files = self.key, self._choose_files(network)
         slices = range(int(key.n_slices[network]))
-        wanted = {(index, strength) for index in slices for strength in key.strengths}
+        wanted = {(index, strength) for index in slices for strength in strengths}
         if wanted - files.keys():
             index, strength = min(wanted - files.keys())
             raise IncompleteError(
@@ -96,11 +115,13 @@ class KeyRows:
             )
         shards = {row: self._read_file(row) for row in {files[part] for part in wanted}}
         return {
-            strength: merge_values(
-                [self._select_columns(shards[files[index, strength]].rows[strength]) for index in slices],
-                name=key.unit(network).label,
+            strength: _merge(
+                [shards[files[index, strength]].rows[strength] for index in slices],
+                key.columns,
+                columns,
+                key.unit(network).label,
             )
-            for strength in key.strengths
+            for strength in strengths
         }
 
     def _choose_files(self, network: int) -> dict[tuple[int, float], int]:
@@ -116,6 +137,7 @@ class KeyRows:
     def _read_file(self, row: int) -> Shard:
         name = shard_name(self.key.dataset, self._names[row])
         shard = read_shard(self._folder, name)
+        self.provenances.add(tuple(sorted(shard.provenance.items())))
         check_images(self._folder, self.key, name, shard)
         self._pixels = self._pixels or shard.pixels
         if shard.pixels != self._pixels:
@@ -126,5 +148,10 @@ class KeyRows:
             )
         return shard
 
-    def _select_columns(self, values: Values) -> Values:
-        return {name: values[name] for name in self.key.columns}
+
+def _merge(slices: Sequence[Values], stored: Collection[str], wanted: Collection[str], name: str) -> Values:
+    """Return the wanted columns of merged slices; merging means needs the counts, which are among `stored`."""
+    values = slices[0]
+    if len(slices) > 1:
+        values = merge_values([{column: part[column] for column in stored} for part in slices], name=name)
+    return {column: values[column] for column in wanted}

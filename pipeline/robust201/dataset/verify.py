@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError, ShardDamagedError
-from robust201.dataset.rows import check_images, read_shard
+from robust201.dataset.rows import check_images, decode_shard
 from robust201.store.folder import ResultsFolder
-from robust201.store.names import ShardName, shard_name, tuple_digest
+from robust201.store.names import Listing, Names, ShardName, tuple_digest
 from robust201.store.shards import Shard
 from robust201.sweep.explain import explain
-from robust201.sweep.facts import load_plan
 from robust201.sweep.parts import compare
-from robust201.sweep.plan import Plan, make_plan
+from robust201.sweep.plan import Plan, open_results
 from robust201.tasks.measurements import check_values
 
 
@@ -33,9 +33,21 @@ class Finding(NamedTuple):
     subject: str
     message: str
 
+    def __str__(self) -> str:
+        is_complete = self.kind in {"damaged", "missing"}
+        return self.message if is_complete else f"{self.kind}: {self.subject}: {self.message}"
 
-def verify(results: Path, on_file: Callable[[int], None] = lambda _n_done: None) -> Iterator[Finding]:
-    """Yield all faults of a results folder; `on_file` receives the number of read files.
+
+OnFile = Callable[[int, int], None]
+"""Function that receives the numbers of read files and of all files."""
+
+
+def _ignore(_n_done: int, _n_files: int) -> None:
+    """Show no progress."""
+
+
+def verify(results: Path, on_file: OnFile = _ignore) -> Iterator[Finding]:
+    """Yield all faults of a results folder.
 
     Damaged files are moved to ``damaged/``, so the next run computes exactly their parts.
 
@@ -43,18 +55,51 @@ def verify(results: Path, on_file: Callable[[int], None] = lambda _n_done: None)
         InputError: the path is not a results folder, or has no plan.
         StorageError: a file cannot be read at the moment.
     """
-    folder, (config, facts) = ResultsFolder.open(results), load_plan(results)
-    plan = make_plan(config, facts, folder.slices)
-    checker = _Checker(folder, plan)
+    plan, folder = open_results(results)
+    yield from _check_packs(folder)
     listing = folder.list()
-    names = (shard_name(dataset, row) for dataset, rows in listing.items() for row in rows)
-    for n_done, name in enumerate(names, 1):
-        yield from checker.check(name)
-        on_file(n_done)
+    yield from check_files(plan, folder, listing, on_file)
     listing = folder.list()
     state = compare(plan, listing, folder.read_tuple)
     for cause in explain(plan, state, listing, folder.read_tuple, folder.read_protocols()):
         yield Finding("missing", ", ".join(cause.keys), str(cause))
+
+
+def _check_packs(folder: ResultsFolder) -> Iterator[Finding]:
+    """Yield packs with a damaged index, which are moved aside."""
+    while True:
+        try:
+            folder.list()
+        except ShardDamagedError as error:
+            yield Finding("damaged", "packs", str(error))
+        else:
+            return
+
+
+def find_contradictions(results: Path) -> Iterator[Finding]:
+    """Compare only files that have the same part or corrupted images, such as those of merged folders."""
+    plan, folder = open_results(results)
+    listing = {dataset: names[_shares_part(names)] for dataset, names in folder.list().items()}
+    for finding in check_files(plan, folder, listing):
+        if finding.kind in {"duplicate", "pixels"}:
+            yield finding
+
+
+def _shares_part(names: Names) -> NDArray[np.bool_]:
+    """Return which of the sorted names belong to a slice that several files have."""
+    slices = np.strings.add(names["unit"], names["slice"])
+    _, codes, counts = np.unique(slices, return_inverse=True, return_counts=True)
+    return counts[codes] > 1
+
+
+def check_files(plan: Plan, folder: ResultsFolder, listing: Listing, on_file: OnFile = _ignore) -> Iterator[Finding]:
+    """Yield the faults of the files of a listing, compared with each other (see `verify`)."""
+    checker, n_files, n_done = _Checker(folder, plan), sum(map(len, listing.values())), 0
+    for dataset, names in listing.items():
+        for name, content in folder.read_ahead(dataset, names):
+            yield from checker.check(name, content)
+            n_done += 1
+            on_file(n_done, n_files)
 
 
 class _Checker:
@@ -68,25 +113,25 @@ class _Checker:
         self._values: dict[tuple[int, int, float, str], tuple[str, str]] = {}
         self._pixels: dict[str, tuple[str, str]] = {}
 
-    def check(self, name: ShardName) -> Iterator[Finding]:
+    def check(self, name: ShardName, content: bytes | ShardDamagedError) -> Iterator[Finding]:
         """Yield the faults of a file, compared with the files before it."""
-        yield from self._check_records(name)
         try:
-            shard = read_shard(self._folder, name)
+            if isinstance(content, ShardDamagedError):
+                raise content
+            shard = decode_shard(self._folder, name, content)
             self._check_rows(name, shard)
         except ShardDamagedError as error:
             yield Finding("damaged", name.path, str(error))
             return
-        except FileNotFoundError:
-            return
+        yield from self._check_records(name, shard)
         yield from self._compare_pixels(name, shard)
         yield from self._compare_duplicates(name, shard)
 
-    def _check_records(self, name: ShardName) -> Iterator[Finding]:
-        for digest in (name.strengths, name.columns):
-            if digest not in self._records and not self._folder.read_tuple(digest):
-                yield Finding("record", f"protocols/{digest}.json", f"missing or damaged, for {name.path}")
+    def _check_records(self, name: ShardName, shard: Shard) -> Iterator[Finding]:
+        for digest in {name.strengths, name.columns, shard.unit.protocol} - self._records:
             self._records.add(digest)
+            if self._folder.read_record(digest) is None:
+                yield Finding("record", f"protocols/{digest}.json", f"missing or damaged, for {name.path}")
 
     def _check_rows(self, name: ShardName, shard: Shard) -> None:
         columns = set(self._folder.read_tuple(name.columns))

@@ -2,11 +2,11 @@
 
 `writing` writes an export. It uses these modules:
 
-- `groups`: units to export (a unit is all evaluations of one network on one dataset under one key), and their missing
-  evaluations
-- `json_files`, `parquet_files`: the two formats of result files
+- `source`: facts about a sweep and its results, from a results folder
+- `groups`: the units of each dataset and key (a unit is all evaluations of one network under one key)
+- `key_files`: all result files of one key; `json_files`, `parquet_files`: their two formats; `row_batch`: their input
 - `number_text`: numbers as JSON text
-- `written_file`: base class of both formats
+- `written_file`: hashes of files
 - `outcome_files`: the evaluated images, and the table that describes them
 - `published_layout`: Parquet columns and names of architectures
 - `pool`: processes that write files

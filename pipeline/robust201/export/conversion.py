@@ -1,19 +1,22 @@
 """Conversion of a dataset's JSON files to Parquet files, from which single values can be read faster."""
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from robust201.core.errors import EvaluationError, ResultsError
+from robust201.core.records import Unit
+from robust201.export.key_files import KeyFiles
 from robust201.export.key_rows import KeyRows, json_files_of
 from robust201.export.listing import add_to_listing, remove_from_listing
-from robust201.export.parquet_files import ParquetResultFile
+from robust201.export.parquet_files import ParquetFormat
 from robust201.export.published_layout import describe_strength
+from robust201.export.row_batch import UnitRows
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.parquet_results import CONVERTED, is_outdated
+from robust201.reader.parquet_results import CONVERTED, is_outdated, stamp_of
 from robust201.reader.result_files import ResultFiles, parquet_name, task_of
-from robust201.shards import RowBatch
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ def convert_dataset(
     """Write the results of a dataset's JSON files as Parquet files to its folder ``parquet``, as an export does.
 
     Keys are converted one by one, with one row group in memory. Each Parquet file is complete or does not exist. A
-    Parquet file is written again if one of its JSON files is newer. If the folder has a listing, the new files are
+    Parquet file is written again if one of its JSON files has changed. If the folder has a listing, the new files are
     added to it. `progress` is called with the number of keys that are up to date and the total number of keys.
 
     Raises:
@@ -98,15 +101,14 @@ class _JsonKey:
         return parquet_name(self.rows.dataset, self.rows.key)
 
     def has_current_parquet(self) -> bool:
-        """Return whether the Parquet file exists and was written by an export or is newer than the JSON files."""
+        """Return whether the Parquet file exists and was written by an export or converted from these JSON files."""
         path = self.rows.files.path / self.name
-        return path.is_file() and not any(is_outdated(path, source) for source in self.rows.sources.values())
+        return path.is_file() and not any(is_outdated(path, *source) for source in self.rows.sources.items())
 
-    def parquet_file(self) -> ParquetResultFile:
+    def parquet_file(self) -> KeyFiles:
         rows = self.rows
-        return ParquetResultFile(
-            folder=rows.files.path,
-            name=self.name,
+        stamps = {measurement: stamp_of(path) for measurement, path in rows.sources.items()}
+        parquet = ParquetFormat(
             dataset=rows.dataset,
             key=rows.key,
             measurements=tuple(rows.sources),
@@ -114,20 +116,21 @@ class _JsonKey:
             strength_description=describe_strength(task_of(rows.key)),
             is_measure=rows.is_measure,
             n_classes=DATASETS[rows.dataset].n_classes if rows.dataset in DATASETS else None,
-            units=rows.units,
-            row_source=self,
-            metadata={CONVERTED: b"true"},
+            metadata={CONVERTED: json.dumps(stamps).encode()},
         )
+        folder, source = rows.files.path, _JsonRows(rows)
+        return KeyFiles(folder=folder, dataset=rows.dataset, key=rows.key, rows=source, parquet=(self.name, parquet))
 
-    def iter_batches(self, measurement: str | None) -> Iterator[RowBatch]:
-        """Yield the columns of one unit at a time (see `export.written_file.RowSource`).
 
-        Raises:
-            EvaluationError: a file is damaged, or lacks an architecture that another file has. A ResultsError is
-                converted, because it is an OSError and would look like an error in writing the new file.
-        """
+@dataclass(eq=False)
+class _JsonRows:
+    """The rows of JSON files (see `export.row_batch.Rows`)."""
+
+    rows: KeyRows
+    provenances: tuple[Mapping[str, str], ...] = ()
+
+    def __iter__(self) -> Iterator[tuple[Unit, UnitRows]]:
         try:
-            for unit, columns_by_strength in self.rows.iter_rows(measurement):
-                yield RowBatch.of_unit(unit, columns_by_strength)
-        except ResultsError as error:
+            yield from self.rows.iter_rows()
+        except ResultsError as error:  # which is an OSError, and would look like an error in writing the new file
             raise EvaluationError(str(error)) from error

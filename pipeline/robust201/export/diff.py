@@ -2,20 +2,22 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from robust201.core.errors import ConfigError, InputError
-from robust201.core.records import ArchitectureId, Unit
-from robust201.planning.plan_file import load_plan
+from robust201.core.records import ArchitectureId
+from robust201.dataset.rows import KeyRows
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import read_rows
 from robust201.reader.result_files import RESULTS_FOLDER_FILE, paper_key, sort_by_task_order
 from robust201.reader.value_checks import parse_architecture_id
-from robust201.shards import ShardStore
+from robust201.sweep.parts import compare
+from robust201.sweep.plan import open_results
 
 MAX_LISTED_DIFFERENCES = 5
 """Maximum number of listed networks, beginning with the largest difference."""
@@ -187,21 +189,17 @@ def read_numbers(folder: Path) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*_IDENTITY, "value"])
 
 
-def _iter_shards(folder: Path) -> Iterator[_Number]:
-    plan, store = load_plan(folder), ShardStore.open(folder)
-    inventory = store.inventory(verify="unverified")
-    units: dict[tuple[str, ...], list[Unit]] = {}
-    for unit in plan.units:
-        measurements = unit.columns or ("accuracy",)
-        strengths = tuple(
-            strength for strength in unit.strengths if inventory.is_complete(unit, strength, measurements)
-        )
-        if strengths:
-            units.setdefault(measurements, []).append(replace(unit, strengths=strengths))
-    for measurements, units_to_read in units.items():
-        for unit, values in store.select(units_to_read, inventory, measurements).iter_values(None):
-            for strength, columns in values.items():
-                for name in measurements:
+def _iter_shards(results: Path) -> Iterator[_Number]:
+    plan, folder = open_results(results)
+    listing = folder.list()
+    for state in compare(plan, listing, folder.read_tuple).keys:
+        names = state.key.task.columns or ("accuracy",)
+        rows, is_complete = KeyRows(folder, state.key, listing), state.complete
+        for network in np.flatnonzero(is_complete.any(axis=1)).tolist():
+            unit = state.key.unit(network)
+            strengths = np.array(unit.strengths)[is_complete[network]].tolist()
+            for strength, columns in rows.read(network, names, strengths).items():
+                for name in names:
                     key = f"{unit.key} {name}" if unit.columns else unit.key
                     for label, number in _iter_scalars(key, columns[name].tolist()):
                         yield unit.weights, unit.dataset, label, strength, unit.architecture, number

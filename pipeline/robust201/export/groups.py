@@ -1,9 +1,8 @@
-"""Contents and format of an export: its units, their missing evaluations, and its protocols.
+"""Contents and format of an export: the sweep, its units with their results, and what is missing.
 
 A unit is all evaluations of one network on one dataset under one key.
 """
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError, did_you_mean
-from robust201.core.records import EvaluationProtocol, Unit
-from robust201.export.outcome_files import OutcomeEncoding
-from robust201.planning.plan import Plan
+from robust201.core.records import Unit, Weights, content_digest
+from robust201.export.row_batch import Rows
 from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
-from robust201.shards import Inventory
 from robust201.tasks import TASKS, Task
 from robust201.tasks.columns import PREDICTIONS
 
@@ -31,6 +27,49 @@ def spell_key(task: Task, key_style: KeyStyle) -> str:
     return task.published_key if key_style == "published" and task.key in TASKS else task.key
 
 
+OutcomeEncoding = Literal["bits", "classes"]
+"""``bits`` writes one bit per image (1 if it was classified correctly) instead of predicted classes.
+
+``classes`` writes these bits and the predicted classes.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepFacts:
+    """What an export says about its sweep.
+
+    Attributes:
+        record: name, images, seed and protocols for sweep.json (see `sweep.sweep_record.describe_sweep`).
+        fields: fields of sweep.yaml (see `sweep.sweep_record.portable_fields`).
+        space: name of the search space.
+        tasks: all tasks by key, in the order of meta.json.
+        measurements: measurements of all keys except measures.
+        n_classes: number of classes by dataset; datasets with an unknown number are missing.
+        weights: weights by the short names that units contain; empty if each network has only one set of weights.
+        n_test: size of the test split by dataset; datasets with an unknown size are missing.
+        recorded_accuracies: accuracy on all test images that was recorded with weights, by the weights' SHA-256.
+    """
+
+    record: Mapping[str, Any]
+    fields: Mapping[str, Any]
+    space: str
+    tasks: Mapping[str, Task]
+    measurements: tuple[str, ...]
+    n_classes: Mapping[str, int]
+    weights: Mapping[str, Weights] = field(default_factory=dict)
+    n_test: Mapping[str, int] = field(default_factory=dict)
+    recorded_accuracies: Mapping[str, float] = field(default_factory=dict)
+
+    def count_evaluations(self, groups: "Iterable[Group]") -> "list[ProtocolCount]":
+        """Count the exported evaluations computed with each of the sweep's protocols."""
+        n_evaluations: Counter[str] = Counter()
+        for group in groups:
+            for unit in group.complete_units:
+                n_evaluations[unit.protocol] += len(group.strengths)
+        digests = {content_digest(payload): payload for payload in self.record["protocols"]}
+        return [ProtocolCount(digest, payload, n_evaluations[digest]) for digest, payload in digests.items()]
+
+
 @dataclass(frozen=True, eq=False)
 class Group:
     """The units of all networks under one key on one dataset.
@@ -41,6 +80,7 @@ class Group:
         measurements: names of the measurements, or a measure's columns.
         units: the units, sorted by architecture and weights.
         missing_strengths: missing strengths by unit id; complete units are not in this mapping.
+        rows: the results of the complete units, in their order.
     """
 
     dataset: str
@@ -48,6 +88,7 @@ class Group:
     measurements: tuple[str, ...]
     units: tuple[Unit, ...]
     missing_strengths: Mapping[str, tuple[float, ...]]
+    rows: Rows
 
     @property
     def key(self) -> str:
@@ -81,19 +122,17 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class FileFormat:
-    """Format of result files (see `export.writing.export_dataset`).
+    """Format of result files (see `export.writing.write_dataset`).
 
     Attributes:
         key_style: spelling of keys.
         round_to: number of decimals; None for exact values.
-        cache_bytes: maximum size of the decoded row groups that are cached.
         outcomes: how per-image outcomes are written; None if they are not written.
         labels: labels of the images by dataset, if outcomes are written.
     """
 
     key_style: KeyStyle
     round_to: int | None
-    cache_bytes: int
     outcomes: OutcomeEncoding | None = None
     labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
@@ -121,63 +160,9 @@ class ProtocolCount:
     n_evaluations: int
 
 
-def select_weights(plan: Plan, name: str | None) -> tuple[Unit, ...]:
-    """Return the plan's units whose weights have the given name, or all units if `name` is None.
-
-    Raises:
-        ConfigError: no weights have this name.
-    """
-    if name is None:
-        return plan.units
-    selected_units = tuple(unit for unit in plan.units if unit.weights == name)
-    if not name or not selected_units:
-        names = weights_names(plan.units)
-        raise ConfigError(
-            f"Choosing weights failed: expected one of {', '.join(names)}, got {name!r}.{did_you_mean(name, names)}"
-            if names
-            else f"Choosing weights failed for {name!r}: the weights of these results have no names. Omit the name."
-        )
-    return selected_units
-
-
 def weights_names(units: Iterable[Unit]) -> tuple[str, ...]:
     """Return the distinct names of the units' weights, in order of first appearance."""
     return tuple(dict.fromkeys(unit.weights for unit in units if unit.weights))
-
-
-def group_units(plan: Plan, inventory: Inventory, weights: str | None = None) -> list[Group]:
-    """Group a plan's units by dataset and key, and find the strengths that each unit lacks.
-
-    Raises:
-        ConfigError: no weights have the name `weights`.
-    """
-    groups = []
-    selected_units = select_weights(plan, weights)
-    for (dataset, key), units in itertools.groupby(selected_units, key=lambda unit: (unit.dataset, unit.key)):
-        measurements = plan.measurements_of(key)
-        units_of_group = tuple(sorted(units, key=lambda unit: unit.architecture))
-        missing_strengths = {
-            unit.id: missing_strengths
-            for unit in units_of_group
-            if inventory.count_complete(unit, measurements) < len(unit.strengths)
-            and (
-                missing_strengths := tuple(
-                    strength for strength in unit.strengths if not inventory.is_complete(unit, strength, measurements)
-                )
-            )
-        }
-        groups.append(Group(dataset, plan.tasks[key], measurements, units_of_group, missing_strengths))
-    return groups
-
-
-def count_protocol_evaluations(plan: Plan, groups: Iterable[Group]) -> list[ProtocolCount]:
-    """Count the exported evaluations computed with each of a plan's protocols."""
-    n_evaluations: Counter[str] = Counter()
-    for group in groups:
-        for unit in group.complete_units:
-            n_evaluations[unit.protocol] += len(group.strengths)
-    protocols = [EvaluationProtocol.of(payload) for payload in plan.describe()["protocols"]]
-    return [ProtocolCount(protocol.digest, protocol.payload, n_evaluations[protocol.digest]) for protocol in protocols]
 
 
 def missing_evaluations_message(out: Path, groups: Sequence[Group]) -> str:

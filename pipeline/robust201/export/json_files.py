@@ -1,8 +1,7 @@
 """JSON result files, written from rows in constant memory."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -11,41 +10,26 @@ from numpy.typing import NDArray
 from robust201.core.errors import StorageError
 from robust201.core.records import Unit
 from robust201.export.number_text import array_text, array_texts
-from robust201.export.written_file import ResultFile
-from robust201.shards import RowBatch
+from robust201.export.row_batch import RowBatch
 from robust201.tasks.columns import COLUMNS, fields_of
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class JsonResultFile(ResultFile):
-    """A JSON file with one measurement (see `export.writing.export_dataset` for rounding)."""
+class JsonWriter:
+    """Writes a JSON file with one measurement (see `export.writing.write_dataset` for rounding)."""
 
-    measurement: str
-    round_to: int | None
+    def __init__(self, stream: BinaryIO, dataset: str, key: str, measurement: str, round_to: int | None) -> None:
+        self._stream, self._measurement, self._round_to = stream, measurement, round_to
+        self._separator = b""
+        stream.write(("{" + "".join(f"{json.dumps(name)}: {{" for name in (dataset, key, measurement))).encode())
 
-    def _write_content(self, stream: BinaryIO, on_units: Callable[[int], None]) -> None:
-        for units, unit_texts in self.iter_texts():
-            stream.writelines(unit_texts)
-            if units:
-                on_units(len(units))
+    def add(self, batch: RowBatch) -> None:
+        texts = iter_unit_texts(self._measurement, batch, self._round_to)
+        for unit, text in zip(batch.units, texts, strict=True):
+            self._stream.write(b'%s"%s": %s' % (self._separator, str(unit.architecture).encode(), text))
+            self._separator = b", "
 
-    def iter_texts(self) -> Iterator[tuple[Sequence[Unit], list[bytes]]]:
-        """Yield the file's text in batches, as (units, one text per unit).
-
-        The first and the last batch have no units; they contain the beginning and the end of the file.
-        """
-        names = (self.dataset, self.key, self.measurement)
-        yield (), [("{" + "".join(f"{json.dumps(name)}: {{" for name in names)).encode()]
-        separator = b""
-        for batch in self.read_batches(self.measurement):
-            unit_texts = []
-            for unit, value_text in zip(
-                batch.units, iter_unit_texts(self.measurement, batch, self.round_to), strict=True
-            ):
-                unit_texts.append(b'%s"%s": %s' % (separator, str(unit.architecture).encode(), value_text))
-                separator = b", "
-            yield batch.units, unit_texts
-        yield (), [b"}}}}"]
+    def close(self) -> None:
+        self._stream.write(b"}}}}")
 
 
 def iter_unit_texts(measurement: str, batch: RowBatch, round_to: int | None = None) -> Iterator[bytes]:

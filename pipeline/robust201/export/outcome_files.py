@@ -6,7 +6,7 @@ An outcome is a bit, which is set if a network classifies an image correctly.
 import hashlib
 import io
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -15,17 +15,11 @@ import pyarrow.parquet as pq
 from robust201.core.errors import DatasetError
 from robust201.core.records import ImageSet
 from robust201.export.published_layout import CATEGORICAL
-from robust201.planning.plan import Plan
 from robust201.sweep.inputs import Inputs
+from robust201.sweep.plan import Plan
 
-OutcomeEncoding = Literal["bits", "classes"]
-"""``bits`` writes one bit per image (1 if it was classified correctly) instead of predicted classes.
-
-``classes`` writes these bits and the predicted classes.
-"""
-
-ImageLoader = Callable[[Any, str], ImageSet]
-"""Function that loads the evaluated images of a dataset, given the plan and the dataset's name."""
+ImageLoader: TypeAlias = Callable[[str], ImageSet]
+"""Function that loads the evaluated images of a dataset, given its name."""
 
 _SCHEMA = pa.schema(
     [
@@ -44,7 +38,7 @@ def evaluated_images(plan: Plan, dataset: str) -> ImageSet:
     Raises:
         DatasetError: the images are not available, or differ from the evaluated images.
     """
-    inputs, sha256 = Inputs(plan.config), plan.facts.datasets[dataset].images_sha256
+    inputs, sha256 = Inputs(plan.config), plan.facts.datasets[dataset].images_of(None).sha256
     try:
         return inputs.read_copied_images(dataset, sha256)
     except DatasetError as error:  # a merged results folder has no copy

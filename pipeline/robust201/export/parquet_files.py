@@ -5,9 +5,8 @@ them. They also contain `dataset` and `key` as columns, for libraries that do no
 columns have the Arrow type dictionary (of strings), because Arrow derives this type from the names of the folders.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -15,12 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from robust201.core.records import Weights
+from robust201.core.records import Unit, Weights
 from robust201.export.published_layout import CATEGORICAL, MATRIX, ParquetColumn, layout_of, parquet_columns
-from robust201.export.written_file import ResultFile
-from robust201.shards import RowBatch
+from robust201.export.row_batch import RowBatch, StoredColumn, UnitRows, count_bytes
 from robust201.statistics.outcomes import pack_outcomes
-from robust201.tasks.columns import CORRECT_BITS, count_classes
+from robust201.tasks.columns import CORRECT_BITS, PREDICTIONS, count_classes
 
 MIN_ROW_GROUP_BYTES = 16 << 20
 """Minimum size of all row groups except the last, in memory before compression."""
@@ -30,10 +28,12 @@ _COLUMNS_WITH_STATISTICS = ("architecture", "strength", "accuracy")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ParquetResultFile(ResultFile):
-    """A Parquet file with all measurements under one key on one dataset.
+class ParquetFormat:
+    """Format of a Parquet file with all measurements under one key on one dataset.
 
     Attributes:
+        dataset: name of the dataset.
+        key: the key as it is spelled in the file.
         measurements: names of the measurements, or a measure's columns.
         space: name of the search space.
         strength_description: description of the column `strength`.
@@ -44,6 +44,8 @@ class ParquetResultFile(ResultFile):
         labels: (N,) labels of the images, if packed outcomes are written.
     """
 
+    dataset: str
+    key: str
     measurements: tuple[str, ...]
     space: str
     strength_description: str
@@ -53,21 +55,64 @@ class ParquetResultFile(ResultFile):
     metadata: Mapping[bytes, bytes] | None = None
     labels: NDArray[np.int64] | None = None
 
-    @cached_property
-    def columns(self) -> dict[str, ParquetColumn]:
-        """Columns in order. A measure's first row determines whether its columns contain numbers or lists."""
-        example_values = None
-        if self.is_measure:
-            batch = next(iter(self.read_batches(None)))
-            example_values = {name: np.asarray(column[0]) for name, column in batch.columns.items()}
+    def columns(self, first_batch: RowBatch) -> dict[str, ParquetColumn]:
+        """Return the columns in order. A measure's first row determines whether its columns have numbers or lists."""
+        example_values = {name: np.asarray(column[0]) for name, column in first_batch.columns.items()}
         return parquet_columns(
             self.measurements,
             layout_of(self.space).columns,
             self.strength_description,
-            example_values=example_values,
+            example_values=example_values if self.is_measure else None,
             weights=self.weights.values(),
             has_outcomes=self.labels is not None,
             n_classes=self.n_classes or 0,
+        )
+
+
+class ParquetWriter:
+    """Writes a Parquet file; `columns` are those of its format, and empty if there are no rows."""
+
+    def __init__(self, stream: BinaryIO, form: ParquetFormat) -> None:
+        self._stream, self._format = stream, form
+        self._pending: list[tuple[Unit, UnitRows]] = []
+        self._pending_bytes = 0
+        self._writer: pq.ParquetWriter | None = None
+        self.columns: dict[str, ParquetColumn] = {}
+
+    def add(self, unit: Unit, rows: UnitRows) -> None:
+        self._pending.append((unit, rows))
+        self._pending_bytes += count_bytes(rows)
+        if self._pending_bytes >= MIN_ROW_GROUP_BYTES:
+            self._write_row_group()
+
+    def close(self) -> None:
+        if self._pending or self._writer is None:
+            self._write_row_group()
+        assert self._writer is not None  # noqa: S101 - opened with the first row group
+        self._writer.close()
+
+    def _write_row_group(self) -> None:
+        batch = RowBatch.of(self._pending)
+        self._pending, self._pending_bytes = [], 0
+        if self._writer is None:
+            self._open(batch)
+        assert self._writer is not None  # noqa: S101
+        table = self._make_table(batch)
+        self._writer.write_table(table, row_group_size=len(table))
+
+    def _open(self, first_batch: RowBatch) -> None:
+        self.columns = columns = self._format.columns(first_batch)
+        matrix_columns = [
+            f"{name}.list.element.list.element" for name, column in columns.items() if column.dtype == MATRIX
+        ]
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(self._stream, mode="w"),
+            self._schema,
+            compression="zstd",
+            use_dictionary=[name for name, column in columns.items() if column.dtype == CATEGORICAL],
+            column_encoding=dict.fromkeys(matrix_columns, "BYTE_STREAM_SPLIT"),
+            write_statistics=[name for name in _COLUMNS_WITH_STATISTICS if name in columns],
+            write_page_checksum=True,
         )
 
     @property
@@ -76,95 +121,48 @@ class ParquetResultFile(ResultFile):
             pa.field(name, column.dtype, metadata={"description": column.meaning})
             for name, column in self.columns.items()
         ]
-        return pa.schema(fields, metadata=self.metadata)
+        return pa.schema(fields, metadata=self._format.metadata)
 
-    def _write_content(self, stream: BinaryIO, on_units: Callable[[int], None]) -> None:
-        columns = self.columns
-        matrix_columns = [
-            f"{name}.list.element.list.element" for name, column in columns.items() if column.dtype == MATRIX
-        ]
-        with pq.ParquetWriter(
-            pa.PythonFile(stream, mode="w"),
-            self._schema,
-            compression="zstd",
-            use_dictionary=[name for name, column in columns.items() if column.dtype == CATEGORICAL],
-            column_encoding=dict.fromkeys(matrix_columns, "BYTE_STREAM_SPLIT"),
-            write_statistics=[name for name in _COLUMNS_WITH_STATISTICS if name in columns],
-            write_page_checksum=True,
-        ) as writer:
-            for table in self.tables(on_units):
-                writer.write_table(table, row_group_size=len(table))
-                del table  # free its memory before the next table is built
-
-    def tables(self, on_units: Callable[[int], None] = lambda _n_units: None) -> Iterator[pa.Table]:
-        for batches in self._row_groups(on_units):
-            table = self._make_table(batches)
-            batches.clear()  # the table has copies of the values, and writing it needs another copy
-            yield table
-            del table
-
-    def _row_groups(self, on_units: Callable[[int], None]) -> Iterator[list[RowBatch]]:
-        batches: list[RowBatch] = []
-        n_bytes = 0
-        for batch in self.read_batches(None):
-            first_unit = 0
-            for end_unit, unit_bytes in enumerate(batch.bytes_by_unit(), start=1):
-                n_bytes += unit_bytes
-                if n_bytes >= MIN_ROW_GROUP_BYTES:
-                    yield [*batches, batch[first_unit:end_unit]]
-                    batches, n_bytes, first_unit = [], 0, end_unit
-            if first_unit < len(batch.units):
-                batches.append(batch[first_unit:])
-            on_units(len(batch.units))
-        if batches:
-            yield batches
-
-    def _make_table(self, batches: Sequence[RowBatch]) -> pa.Table:
-        columns, layout = self.columns, layout_of(self.space)
-        units = [unit for batch in batches for unit in batch.units for _ in unit.strengths]
-        n_classes = [
-            count_classes({name: np.asarray(column[0]) for name, column in batch.columns.items()}) or self.n_classes
-            for batch in batches
-            for _ in range(batch.n_evaluations)
-        ]
+    def _make_table(self, batch: RowBatch) -> pa.Table:
+        form, columns = self._format, self.columns
+        units = [unit for unit in batch.units for _ in unit.strengths]
+        n_classes = count_classes({name: np.asarray(column[0]) for name, column in batch.columns.items()})
         column_values: dict[str, Any] = {
-            "dataset": [self.dataset] * len(units),
-            "key": [self.key] * len(units),
-            **layout.values([unit.architecture for unit in units]),
-            "strength": [strength for batch in batches for unit in batch.units for strength in unit.strengths],
+            "dataset": [form.dataset] * len(units),
+            "key": [form.key] * len(units),
+            **layout_of(form.space).values([unit.architecture for unit in units]),
+            "strength": [strength for unit in batch.units for strength in unit.strengths],
             "n_images": [unit.n_images or None for unit in units],
-            "n_classes": n_classes,
+            "n_classes": [n_classes or form.n_classes] * len(units),
             "protocol": [unit.protocol or None for unit in units],
             "checkpoint_sha256": [unit.checkpoint_sha256 or None for unit in units],
         }
-        if self.weights:
-            weights_of_rows = [self.weights[unit.weights] for unit in units]
+        if form.weights:
+            weights_of_rows = [form.weights[unit.weights] for unit in units]
             column_values |= {
                 "weights": [unit.weights for unit in units],
-                "weights_recipe": [weights_state.recipe or None for weights_state in weights_of_rows],
-                "weights_epochs": [weights_state.epochs for weights_state in weights_of_rows],
-                "weights_steps": [weights_state.steps for weights_state in weights_of_rows],
-                "weights_seed": [weights_state.seed for weights_state in weights_of_rows],
+                "weights_recipe": [weights.recipe or None for weights in weights_of_rows],
+                "weights_epochs": [weights.epochs for weights in weights_of_rows],
+                "weights_steps": [weights.steps for weights in weights_of_rows],
+                "weights_seed": [weights.seed for weights in weights_of_rows],
             }
         if CORRECT_BITS in columns:
-            predicted = np.concatenate([batch.columns["predictions"] for batch in batches])
-            column_values[CORRECT_BITS] = [bits.tobytes() for bits in pack_outcomes(predicted == self.labels)]
-        for name, column in columns.items():
-            if column.source_column is not None:
-                arrays_of_batches = [batch.columns[column.source_column.source] for batch in batches]
-                if self.is_measure:
-                    column_values[name] = [
-                        array.tolist() for batch_values in arrays_of_batches for array in batch_values
-                    ]
-                else:
-                    stacked = np.concatenate(arrays_of_batches)
-                    element = column.source_column.element
-                    column_values[name] = _to_nested_lists(
-                        stacked if element is None else stacked[:, element], column.dtype
-                    )
+            is_correct = batch.columns[PREDICTIONS] == form.labels
+            column_values[CORRECT_BITS] = [bits.tobytes() for bits in pack_outcomes(is_correct)]
+        column_values |= {
+            name: self._measured_values(batch.columns[column.source_column.source], column)
+            for name, column in columns.items()
+            if column.source_column is not None
+        }
         return pa.table(
             [pa.array(column_values[name], column.dtype) for name, column in columns.items()], schema=self._schema
         )
+
+    def _measured_values(self, values: StoredColumn, column: ParquetColumn) -> Any:
+        if self._format.is_measure or isinstance(values, list):
+            return [array.tolist() for array in values]
+        element = column.source_column.element if column.source_column else None
+        return _to_nested_lists(values if element is None else values[:, element], column.dtype)
 
 
 def _to_nested_lists(values: NDArray[Any], dtype: pa.DataType) -> pa.Array:

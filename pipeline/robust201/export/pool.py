@@ -1,4 +1,4 @@
-"""A pool of processes that write result files. Each process writes one file at a time."""
+"""A pool of processes that write result files. Each process writes the files of one key at a time."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -7,9 +7,9 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
-from robust201.core.errors import StorageError
+from robust201.core.errors import EvaluationError, StorageError
 from robust201.core.processes import delaying_interrupts, end_with_parent, fork_server
-from robust201.export.written_file import ExportStoppedError, ResultFile, WrittenFile
+from robust201.export.key_files import KeyFiles, KeyReport
 
 MEMORY_BYTES = 1_500_000_000
 """Memory limit for all processes together, in bytes (sum of proportional set sizes). It limits their number."""
@@ -22,9 +22,6 @@ PARQUET_WORKER_BYTES = 190_000_000
 
 FORK_SERVER_BYTES = 50_000_000
 
-POOL_CACHE_BYTES = 192 << 20
-"""Maximum size of the decoded row groups that all processes cache together."""
-
 MIN_PARALLEL_EVALUATIONS = 20_000
 """Minimum number of evaluations whose export with several processes is faster."""
 
@@ -32,6 +29,10 @@ _POLL_SECONDS = 0.5
 
 _stop_flag: Any = None
 _unit_counter: Any = None
+
+
+class ExportStoppedError(EvaluationError):
+    """Writing stopped because the export was interrupted, or failed for another key."""
 
 
 def default_processes(n_evaluations: int, *, parquet: bool) -> int:
@@ -47,7 +48,7 @@ def default_processes(n_evaluations: int, *, parquet: bool) -> int:
     return min(len(os.sched_getaffinity(0)), max_processes)
 
 
-def write_files(files: Iterable[ResultFile], processes: int, on_units: Callable[[int], None]) -> Iterator[WrittenFile]:
+def write_files(keys: Iterable[KeyFiles], processes: int, on_units: Callable[[int], None]) -> Iterator[KeyReport]:
     """Write result files with several processes, or in this process if `processes` is 1.
 
     A file is taken from the iterator when a process becomes free, and is yielded when it is complete. `on_units` is
@@ -57,7 +58,7 @@ def write_files(files: Iterable[ResultFile], processes: int, on_units: Callable[
         StorageError: a process died, or writing a file failed. Unfinished files are deleted.
     """
     if processes > 1:
-        yield from _write_in_pool(files, processes, on_units)
+        yield from _write_in_pool(keys, processes, on_units)
         return
     n_units = 0
 
@@ -66,30 +67,28 @@ def write_files(files: Iterable[ResultFile], processes: int, on_units: Callable[
         n_units += n_new_units
         on_units(n_units)
 
-    for file in files:
-        yield file.write(report_units)
+    for key in keys:
+        yield key.write(report_units)
 
 
-def _write_in_pool(
-    files: Iterable[ResultFile], processes: int, on_units: Callable[[int], None]
-) -> Iterator[WrittenFile]:
+def _write_in_pool(keys: Iterable[KeyFiles], processes: int, on_units: Callable[[int], None]) -> Iterator[KeyReport]:
     from robust201.core.memory import give_back_freed_memory
 
-    context = fork_server(["robust201.export.json_files", "robust201.shards"])
+    context = fork_server(["robust201.export.key_files", "robust201.dataset.rows"])
     # This process reads the counter without its lock, because a killed worker may have left it locked.
     stop_flag, unit_counter = context.RawValue("b", 0), context.Value("q", 0)
     pool = ProcessPoolExecutor(
         processes, mp_context=context, initializer=_start_worker, initargs=(stop_flag, unit_counter)
     )
     give_back_freed_memory()  # the memory of this process counts against the limit while the workers run
-    remaining_files = iter(files)
-    pending_futures: set[Future[WrittenFile]] = set()
+    remaining_keys = iter(keys)
+    pending_futures: set[Future[KeyReport]] = set()
     try:
         while True:
-            # Only one file is queued in addition to those being written, because each queued file has rows in memory.
-            while len(pending_futures) <= processes and (file := next(remaining_files, None)) is not None:
+            # Only one key is queued in addition to those being written, because each has names of files in memory.
+            while len(pending_futures) <= processes and (key := next(remaining_keys, None)) is not None:
                 with delaying_interrupts():
-                    pending_futures.add(pool.submit(_write_in_worker, file))
+                    pending_futures.add(pool.submit(_write_in_worker, key))
             if not pending_futures:
                 break
             finished_futures, pending_futures = wait(
@@ -117,8 +116,8 @@ def _start_worker(stop_flag: Any, unit_counter: Any) -> None:
     end_with_parent()
 
 
-def _write_in_worker(file: ResultFile) -> WrittenFile:
-    return file.write(_count_units)
+def _write_in_worker(key: KeyFiles) -> KeyReport:
+    return key.write(_count_units)
 
 
 def _count_units(n_new_units: int) -> None:

@@ -9,9 +9,8 @@ from typing import Any, TypeAlias
 from robust201 import __version__
 from robust201.core.errors import ConfigError
 from robust201.core.records import Unit, Weights
-from robust201.export.groups import FileFormat, Group, KeyStyle, ProtocolCount, spell_key, weights_names
+from robust201.export.groups import FileFormat, Group, KeyStyle, ProtocolCount, SweepFacts, spell_key, weights_names
 from robust201.export.published_layout import layout_of
-from robust201.planning.plan import Plan
 from robust201.reader.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
 from robust201.reader.weights_check import RECORDED_FILE, format_recorded_accuracies
 from robust201.spaces import DEFAULT_SPACE
@@ -38,28 +37,24 @@ _SWEEP_YAML_HEAD = (
 
 
 def side_file_texts(
-    plan: Plan,
+    facts: SweepFacts,
     groups: Sequence[Group],
     protocols: Sequence[ProtocolCount],
     file_format: FileFormat,
     *,
-    provenances: Iterable[Mapping[str, str]],
     weights: WeightHashes,
 ) -> dict[str, str]:
-    """Return the contents, by file name, of all files of an export except the results and the cards."""
-    epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, file_format.key_style)
-    architectures = (unit.architecture for group in groups for unit in group.units)
-    recorded_accuracies = format_recorded_accuracies(
-        plan.recorded_accuracies(unit for group in groups for unit in group.units)
-    )
+    """Return the contents, by file name, of all files of an export but results, versions and card."""
+    epsilons = spell_epsilons(strengths_of_keys(groups), facts.tasks, file_format.key_style)
+    units = [unit for group in groups for unit in group.units]
+    architectures = (unit.architecture for unit in units)
     contents = {
-        META_FILE: layout_of(plan.space_name).meta_text(epsilons, architectures),
-        SWEEP_FILE: _sweep_text(plan, groups, protocols, file_format),
-        VERSIONS_FILE: _versions_text(provenances),
+        META_FILE: layout_of(facts.space).meta_text(epsilons, architectures),
+        SWEEP_FILE: _sweep_text(facts, groups, protocols, file_format),
         WEIGHTS_FILE: json.dumps(weights, indent=1) + "\n" if weights else "",
-        RECORDED_FILE: recorded_accuracies,
+        RECORDED_FILE: format_recorded_accuracies(units, facts.recorded_accuracies, facts.n_test),
         MISSING_FILE: _missing_text(groups, file_format) if any(group.missing_strengths for group in groups) else "",
-        SWEEP_YAML_FILE: sweep_yaml_text(plan),
+        SWEEP_YAML_FILE: sweep_yaml_text(facts.fields),
     }
     return {name: content for name, content in contents.items() if content}
 
@@ -114,7 +109,7 @@ def swept_strengths(groups: Iterable[Group], file_format: FileFormat) -> dict[st
 
 
 def _sweep_text(
-    plan: Plan, groups: Sequence[Group], protocols: Sequence[ProtocolCount], file_format: FileFormat
+    facts: SweepFacts, groups: Sequence[Group], protocols: Sequence[ProtocolCount], file_format: FileFormat
 ) -> str:
     """Return the content of sweep.json: protocols with their numbers of evaluations, image selection, strengths."""
     names = weights_names(unit for group in groups for unit in group.units)
@@ -124,13 +119,13 @@ def _sweep_text(
         "key_style": file_format.key_style,
         "round_to": file_format.round_to,
         **({} if file_format.outcomes is None else {"outcomes": file_format.outcomes}),
-        "measurements": [name for name in plan.measurements if name not in file_format.omitted_measurements],
+        "measurements": [name for name in facts.measurements if name not in file_format.omitted_measurements],
         "strengths": swept_strengths(groups, file_format),
-        "sweep": plan.describe() | {"protocols": [dict(protocol.payload) for protocol in protocols]},
+        "sweep": {**facts.record} | {"protocols": [dict(protocol.payload) for protocol in protocols]},
         "evaluations": {protocol.digest: protocol.n_evaluations for protocol in protocols},
     }
     if names:
-        payload["weights"] = {name: _describe_weights(plan.weights[name]) for name in names}
+        payload["weights"] = {name: _describe_weights(facts.weights[name]) for name in names}
     return json.dumps(payload, indent=2, allow_nan=False) + "\n"
 
 
@@ -140,13 +135,12 @@ def _describe_weights(weights: Weights) -> dict[str, Any]:
     return fields
 
 
-def sweep_yaml_text(plan: Plan) -> str:
+def sweep_yaml_text(fields: Mapping[str, Any]) -> str:
     """Return the content of sweep.yaml: all fields that affect results, including those with default values."""
-    fields = dump_fields(plan.portable_fields(), default_flow_style=None, width=120)
-    return _SWEEP_YAML_HEAD + fields
+    return _SWEEP_YAML_HEAD + dump_fields(fields, default_flow_style=None, width=120)
 
 
-def _versions_text(provenances: Iterable[Mapping[str, str]]) -> str:
+def versions_text(provenances: Iterable[Mapping[str, str]]) -> str:
     """Return the content of versions.json: versions of the software that computed the results and wrote the files."""
     versions_by_name: dict[str, set[str]] = {}
     for provenance in provenances:

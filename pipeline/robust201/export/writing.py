@@ -1,4 +1,4 @@
-"""Export of a plan's evaluations from a store to a folder of JSON files, Parquet files or both.
+"""Export of a sweep's results to a folder of JSON files, Parquet files or both.
 
 A JSON file ``<dataset>/<key>_<measurement>.json`` contains ``{dataset: {key: {measurement: {id: value}}}}``, as in the
 appendix of Jung, Lukasik, Keuper (ICLR 2023) and in the published files. For ``clean`` and measures (properties of the
@@ -10,37 +10,38 @@ strengths), ``weights.json`` (hashes of the weights), ``versions.json``, ``sweep
 `export.listing`, and, in a partial export, ``missing.json``.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from robust201.core.errors import ConfigError, IncompleteError
-from robust201.core.records import ImageSet
+from robust201.core.records import ImageSet, Weights
 from robust201.export.card import CARD_FILE, CardFacts, card_text
 from robust201.export.folder import open_folder
 from robust201.export.groups import (
     FileFormat,
     Group,
     KeyStyle,
-    count_protocol_evaluations,
-    group_units,
+    OutcomeEncoding,
+    SweepFacts,
     missing_evaluations_message,
     weights_names,
 )
-from robust201.export.json_files import JsonResultFile
-from robust201.export.outcome_files import ImageLoader, OutcomeEncoding, evaluated_images, image_table_bytes
-from robust201.export.parquet_files import ParquetResultFile
-from robust201.export.pool import POOL_CACHE_BYTES, write_files
+from robust201.export.key_files import KeyFiles
+from robust201.export.outcome_files import ImageLoader, evaluated_images, image_table_bytes
+from robust201.export.parquet_files import ParquetFormat
+from robust201.export.pool import write_files
 from robust201.export.published_layout import ParquetColumn, describe_strength, layout_of, parquet_columns
-from robust201.export.side_files import side_file_texts, weight_hashes
+from robust201.export.side_files import VERSIONS_FILE, side_file_texts, versions_text, weight_hashes
+from robust201.export.source import read_facts, read_groups
 from robust201.export.written_file import parse_choice
 from robust201.images import DATASETS
-from robust201.planning.plan import Plan
 from robust201.reader.listings import CHECKSUM_FILE
 from robust201.reader.result_files import PARQUET_FOLDER, images_name
-from robust201.shards import Inventory, RowSelection, ShardStore
-from robust201.tasks.columns import COLUMNS, PREDICTIONS, count_numbers, fields_of
+from robust201.store.folder import ResultsFolder
+from robust201.sweep.plan import Plan
+from robust201.tasks.columns import PREDICTIONS, count_numbers, fields_of
 
 Format = Literal["json", "parquet"]
 
@@ -75,120 +76,137 @@ class ExportReport:
 
 def export_dataset(
     plan: Plan,
-    store: ShardStore,
-    inventory: Inventory,
+    folder: ResultsFolder,
     out: Path,
+    *,
+    weights: str | None = None,
+    images_of: ImageLoader | None = None,
+    **options: Any,
+) -> ExportReport:
+    """Write the results of a plan as a dataset in the published layout.
+
+    Args:
+        plan: the plan; other results in the folder are not exported.
+        folder: the results.
+        out: the folder to write.
+        weights: name of the weights whose results are exported, if architectures have several; None exports all, which
+            only Parquet files can contain.
+        images_of: function that loads the evaluated images of a dataset for outcomes; None loads them from the results
+            folder or their source.
+        options: see `write_dataset`.
+
+    Raises:
+        ConfigError: there are no such weights, or see `write_dataset`.
+        ShardDamagedError: a file of the results is damaged; it was moved aside.
+        DatasetError: outcomes were requested, but the evaluated images are not available.
+    """
+    groups = read_groups(plan, folder, weights)
+    return write_dataset(
+        read_facts(plan), groups, out, images_of or (lambda dataset: evaluated_images(plan, dataset)), **options
+    )
+
+
+def write_dataset(
+    facts: SweepFacts,
+    groups: Sequence[Group],
+    out: Path,
+    images_of: ImageLoader,
     *,
     key_style: KeyStyle = "paper",
     round_to: int | None = None,
     partial: bool = False,
     formats: Sequence[Format] = ("json",),
-    weights: str | None = None,
     outcomes: OutcomeEncoding | None = None,
-    images_of: ImageLoader = evaluated_images,
     processes: int = 1,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> ExportReport:
-    """Write the evaluations of a plan as a dataset in the published layout.
+    """Write results as a dataset in the published layout.
 
     Rows are streamed in constant memory, and equal results give equal bytes. An earlier export of the same sweep is
     replaced when the new export is complete.
 
     Args:
-        plan: the plan; other evaluations in the store are not exported.
-        store: the finished evaluations.
-        inventory: the store's inventory.
+        facts: facts about the sweep.
+        groups: the results.
         out: the folder to write: a new or empty folder, or an earlier export of the same sweep.
+        images_of: function that loads the evaluated images of a dataset; their labels are needed for outcomes.
         key_style: ``"paper"`` writes ``pgd``; ``"published"`` appends the norm, in file names, JSON and meta.json.
         round_to: number of decimals (3 in the published files); None writes every double exactly.
         partial: whether to write an incomplete export if evaluations are missing. Units that lack a strength are not
             exported.
         formats: ``"json"`` for the published layout, ``"parquet"`` for analysis-ready files in full precision.
-        weights: name of the weights whose results are exported, if architectures have several. JSON files can contain
-            results for one name only. If only Parquet files are written, None exports the results for all names.
         outcomes: ``"bits"`` writes packed per-image outcomes to the Parquet files instead of predicted classes, and a
             table of the images; ``"classes"`` writes both outcomes and predicted classes; None writes no outcomes.
-        images_of: function that loads the evaluated images of a dataset, given the plan and the dataset's name. Their
-            labels are needed to compute outcomes.
         processes: number of processes. If it is more than 1, a script that calls this function must guard its main
             part with ``if __name__ == "__main__"``.
-        progress: called with the number of written units and the number of all units; a unit counts once for each of
-            its files.
+        progress: called with the number of written units and the number of all units.
 
     Raises:
         IncompleteError: evaluations are missing, and `partial` is false. No file is written.
-        ConfigError: JSON files would contain results of several weights; there are no
-            weights with the name given by `weights`; two files would have the same name; or outcomes were requested
-            without predictions or Parquet files.
-        DatasetError: outcomes were requested, but the evaluated images are not available.
-        InputError: the folder contains files that no export listed, or an export of another sweep.
-        StorageError: a row of the store is invalid (see `ShardStore.check_rows`) or missing, the disk is full, or
-            another export is writing to the folder.
+        ConfigError: JSON files would contain results of several weights; two files would have the same name; or
+            outcomes were requested without predictions or Parquet files.
+        InputError: the folder contains files that no export listed, or an export of another sweep or other weights.
+        StorageError: a result is damaged, the disk is full, or another export is writing to the folder.
     """
     parse_choice("key style", key_style, get_args(KeyStyle))
     if outcomes is not None:
-        _check_outcomes_can_be_written(out, plan, formats)
-    groups = group_units(plan, inventory, weights)
+        _check_outcomes_can_be_written(out, facts, formats)
     _check_single_weights(out, groups, formats)
     if any(group.missing_strengths for group in groups) and not partial:
         raise IncompleteError(missing_evaluations_message(out, groups))
-    protocol_counts = count_protocol_evaluations(plan, groups)
+    exported_groups = [group for group in groups if group.complete_units]
+    images = _load_images_of_outcomes(exported_groups, images_of) if outcomes is not None else {}
     file_format = FileFormat(
         key_style=key_style,
         round_to=round_to,
-        cache_bytes=POOL_CACHE_BYTES // processes,
         outcomes=outcomes,
+        labels={dataset: image_set.labels for dataset, image_set in images.items()},
     )
-    exported_groups = [group for group in groups if group.complete_units]
-    result_files = list_files(exported_groups, formats, file_format.omitted_measurements)
-    images = load_images_of_outcomes(exported_groups, plan, images_of) if outcomes is not None else {}
-    file_format = replace(file_format, labels={dataset: image_set.labels for dataset, image_set in images.items()})
-    result_names = [file_format.file_name(*file) for file in result_files]
-    _check_distinct_names(out, result_names)
+    # Spelled before anything is written, because keys with different epsilons are rejected.
+    protocols = facts.count_evaluations(groups)
     hashes = weight_hashes(unit for group in groups for unit in group.units)
-    provenances = store.check_rows(inventory)
-    side_files = side_file_texts(plan, groups, protocol_counts, file_format, provenances=provenances, weights=hashes)
-    planned_names = {
-        *side_files,
-        CARD_FILE,
-        *result_names,
-        *map(images_name, images),
-    }
-    plan_description = plan.describe()
-    with open_folder(out, planned_names, plan_description) as folder:
-        n_file_units = sum(len(group.complete_units) for group, _ in result_files)
-        on_units = (lambda done: progress(done, n_file_units)) if progress is not None else (lambda _done: None)
-        measure_columns: dict[str, dict[str, ParquetColumn]] = {}
-        files = _record_measure_columns(
-            make_files(result_files, file_format, folder.staging, plan, store, inventory), measure_columns
-        )
-        for file in write_files(files, processes, on_units):
-            folder.record(file)
+    names = weights_names(unit for group in exported_groups for unit in group.units)
+    weights = {name: facts.weights[name] for name in names} if len(names) > 1 else {}
+    side_files = side_file_texts(facts, groups, protocols, file_format, weights=hashes)
+    with open_folder(out, facts.record, hashes) as folder:
+        keys = [
+            _make_key_files(group, facts, weights, file_format, formats, folder.staging) for group in exported_groups
+        ]
+        _check_distinct_names(out, [name for key in keys for name in key.names])
+        n_units = sum(len(group.complete_units) for group in exported_groups)
+        measures: dict[str, Mapping[str, ParquetColumn]] = {}
+        provenances: list[Mapping[str, str]] = []
+        for report in write_files(_largest_first(keys, exported_groups), processes, lambda n: progress(n, n_units)):
+            for file in report.files:
+                folder.record(file)
+            provenances += report.provenances
+            if report.is_measure and report.columns:
+                measures[report.key] = report.columns
         for dataset, image_set in images.items():
             folder.write(images_name(dataset), image_table_bytes(image_set))
-        for name, text in side_files.items():
+        for name, text in {**side_files, VERSIONS_FILE: versions_text(provenances)}.items():
             folder.write(name, text)
-        facts = CardFacts(
-            name=plan_description["name"],
-            layout=layout_of(plan.space_name),
+        card = CardFacts(
+            name=facts.record["name"],
+            layout=layout_of(facts.space),
             groups=exported_groups,
-            measurements=tuple(name for name in plan.measurements if name not in file_format.omitted_measurements),
-            protocols=protocol_counts,
+            measurements=tuple(name for name in facts.measurements if name not in file_format.omitted_measurements),
+            protocols=protocols,
             files=tuple(folder.written[name] for name in sorted(folder.written)),
-            columns=_columns_of_image_keys(plan, groups, file_format) if "parquet" in formats else {},
-            measures=dict(sorted(measure_columns.items())),
-            unevaluated_keys=_find_unevaluated_keys(plan, groups),
+            columns=_columns_of_image_keys(facts, groups, file_format) if "parquet" in formats else {},
+            measures=dict(sorted(measures.items())),
+            unevaluated_keys=_find_unevaluated_keys(facts, groups),
         )
-        folder.write(CARD_FILE, card_text(facts))
+        folder.write(CARD_FILE, card_text(card))
         removed_names = folder.close()
     return ExportReport(
         out=out,
         files=tuple(sorted({*folder.written, CHECKSUM_FILE})),
         removed=removed_names,
-        n_units=sum(len(group.complete_units) for group in exported_groups),
+        n_units=n_units,
         n_evaluations=sum(group.n_evaluations for group in exported_groups),
         missing=_count_missing(groups),
-        n_bytes=sum(file.n_bytes for file in folder.written.values()),
+        n_bytes=sum(file.n_bytes for file in folder.written.values()) + (out / CHECKSUM_FILE).stat().st_size,
     )
 
 
@@ -197,19 +215,17 @@ def _count_missing(groups: Iterable[Group]) -> dict[tuple[str, str], int]:
     return {(group.dataset, group.key): group.n_unexported for group in groups if group.missing_strengths}
 
 
-def load_images_of_outcomes(groups: Iterable[Group], plan: Plan, images_of: ImageLoader) -> dict[str, ImageSet]:
+def _load_images_of_outcomes(groups: Iterable[Group], images_of: ImageLoader) -> dict[str, ImageSet]:
     """Load the evaluated images of each dataset that has per-image outcomes."""
-    return {
-        dataset: images_of(plan, dataset)
-        for dataset in dict.fromkeys(group.dataset for group in groups if not group.is_measure)
-    }
+    datasets = dict.fromkeys(group.dataset for group in groups if not group.is_measure)
+    return {dataset: images_of(dataset) for dataset in datasets}
 
 
-def _check_outcomes_can_be_written(out: Path, plan: Plan, formats: Sequence[Format]) -> None:
+def _check_outcomes_can_be_written(out: Path, facts: SweepFacts, formats: Sequence[Format]) -> None:
     """Raise ConfigError unless the sweep measures predictions and Parquet files are written; outcomes need both."""
-    if PREDICTIONS not in plan.measurements or "parquet" not in formats:
+    if PREDICTIONS not in facts.measurements or "parquet" not in formats:
         missing_option = (
-            "--parquet" if PREDICTIONS in plan.measurements else "the measurement `predictions` in the sweep"
+            "--parquet" if PREDICTIONS in facts.measurements else "the measurement `predictions` in the sweep"
         )
         raise ConfigError(
             f"Exporting outcomes failed for {out}: {missing_option} is missing. Per-image outcomes are computed from "
@@ -240,113 +256,76 @@ def _check_distinct_names(out: Path, names: Sequence[str]) -> None:
             )
 
 
-def _columns_of_image_keys(plan: Plan, groups: Sequence[Group], file_format: FileFormat) -> dict[str, ParquetColumn]:
+def _columns_of_image_keys(
+    facts: SweepFacts, groups: Sequence[Group], file_format: FileFormat
+) -> dict[str, ParquetColumn]:
     """Return the columns of the Parquet files of all keys except measures; empty if there are only measures."""
     strengths = dict.fromkeys(describe_strength(group.task) for group in groups if not group.is_measure)
     names = weights_names(unit for group in groups for unit in group.units)
     if not strengths:
         return {}
     return parquet_columns(
-        [name for name in plan.measurements if name not in file_format.omitted_measurements],
-        layout_of(plan.space_name).columns,
+        [name for name in facts.measurements if name not in file_format.omitted_measurements],
+        layout_of(facts.space).columns,
         " ".join(strengths),
-        weights=[plan.weights[name] for name in names] if len(names) > 1 else (),
+        weights=[facts.weights[name] for name in names] if len(names) > 1 else (),
         has_outcomes=file_format.outcomes is not None,
-        n_classes=max(plan.n_classes(group.dataset) or 0 for group in groups),
+        n_classes=max(facts.n_classes.get(group.dataset, 0) for group in groups),
     )
 
 
-def _record_measure_columns(
-    files: Iterable[JsonResultFile | ParquetResultFile], measure_columns: dict[str, dict[str, ParquetColumn]]
-) -> Iterator[JsonResultFile | ParquetResultFile]:
-    """Yield the given files, and store the columns of each measure's Parquet file in `measure_columns`."""
-    for file in files:
-        if isinstance(file, ParquetResultFile) and file.is_measure:
-            measure_columns[file.key] = file.columns
-        yield file
+def _largest_first(keys: Sequence[KeyFiles], groups: Sequence[Group]) -> list[KeyFiles]:
+    """Return the keys by falling number of values, so that no process has to write a large key alone at the end."""
+    sizes = {id(key): _count_values(group) for key, group in zip(keys, groups, strict=True)}
+    return sorted(keys, key=lambda key: sizes[id(key)], reverse=True)
 
 
-def list_files(
-    groups: Iterable[Group], formats: Collection[Format], omitted_measurements: Collection[str] = ()
-) -> list[tuple[Group, str]]:
-    """List the result files: (group, measurement) for a JSON file, (group, `PARQUET_FOLDER`) for a Parquet file.
-
-    The largest files come first, so that no process has to write a large file alone at the end.
-    """
-    parquet_folders = [PARQUET_FOLDER] if "parquet" in formats else []
-    files = [
-        (group, content)
-        for group in groups
-        for content in (*(group.measurements if "json" in formats else ()), *parquet_folders)
-        if content not in omitted_measurements
-    ]
-    return sorted(files, key=_count_numbers, reverse=True)
-
-
-def _count_numbers(file: tuple[Group, str]) -> int:
-    """Return the approximate number of values in a file."""
-    group, content = file
+def _count_values(group: Group) -> int:
     if group.is_measure:
         return group.n_evaluations
     dataset_spec = DATASETS.get(group.dataset)
     n_classes = 10 if dataset_spec is None else dataset_spec.n_classes
-    columns = COLUMNS if content == PARQUET_FOLDER else fields_of(content).values()
+    columns = [column for name in group.measurements for column in fields_of(name).values()]
     return sum(count_numbers(columns, n_classes, group.units[0].n_images)) * group.n_evaluations
 
 
-def make_files(
-    result_files: Iterable[tuple[Group, str]],
+def _make_key_files(
+    group: Group,
+    facts: SweepFacts,
+    weights: Mapping[str, Weights],
     file_format: FileFormat,
+    formats: Collection[Format],
     folder: Path,
-    plan: Plan,
-    store: ShardStore,
-    inventory: Inventory,
-) -> Iterator[JsonResultFile | ParquetResultFile]:
-    """Yield a `JsonResultFile` or `ParquetResultFile` for each pair that `list_files` returns."""
-    selections: dict[tuple[str, str], RowSelection] = {}
-    result_files = list(result_files)
-    weights_of_files = weights_names(unit for group, _ in result_files for unit in group.units)
-    weights = {name: plan.weights[name] for name in weights_of_files} if len(weights_of_files) > 1 else {}
-    for group, content in result_files:
-        dataset_key = group.dataset, group.key
-        if dataset_key not in selections:
-            selections[dataset_key] = store.select(
-                group.complete_units, inventory, group.measurements, cache_bytes=file_format.cache_bytes
-            )
-        common_fields: dict[str, Any] = {
-            "folder": folder,
-            "name": file_format.file_name(group, content),
-            "dataset": group.dataset,
-            "key": file_format.spell_key(group),
-            "units": group.complete_units,
-            "row_source": selections[dataset_key],
-        }
-        if content == PARQUET_FOLDER:
-            yield ParquetResultFile(
-                **common_fields,
-                measurements=tuple(
-                    name
-                    for name in group.measurements
-                    if group.is_measure or name not in file_format.omitted_measurements
-                ),
-                labels=None if group.is_measure else file_format.labels.get(group.dataset),
-                space=plan.space_name,
-                strength_description=describe_strength(group.task),
-                is_measure=group.is_measure,
-                n_classes=plan.n_classes(group.dataset),
-                weights=weights,
-            )
-        else:
-            yield JsonResultFile(
-                **common_fields,
-                measurement=content,
-                round_to=file_format.round_to,
-            )
+) -> KeyFiles:
+    # Names of a measure's columns may be those of measurements.
+    omitted = () if group.is_measure else file_format.omitted_measurements
+    measurements = tuple(name for name in group.measurements if name not in omitted)
+    key = file_format.spell_key(group)
+    parquet = ParquetFormat(
+        dataset=group.dataset,
+        key=key,
+        measurements=measurements,
+        labels=None if group.is_measure else file_format.labels.get(group.dataset),
+        space=facts.space,
+        strength_description=describe_strength(group.task),
+        is_measure=group.is_measure,
+        n_classes=facts.n_classes.get(group.dataset),
+        weights=weights,
+    )
+    return KeyFiles(
+        folder=folder,
+        dataset=group.dataset,
+        key=key,
+        rows=group.rows,
+        json_names={name: file_format.file_name(group, name) for name in measurements} if "json" in formats else {},
+        round_to=file_format.round_to,
+        parquet=(file_format.file_name(group, PARQUET_FOLDER), parquet) if "parquet" in formats else None,
+    )
 
 
-def _find_unevaluated_keys(plan: Plan, groups: Sequence[Group]) -> dict[str, list[str]]:
+def _find_unevaluated_keys(facts: SweepFacts, groups: Sequence[Group]) -> dict[str, list[str]]:
     """Return the sweep's keys that were not evaluated, by dataset; fully evaluated datasets are omitted."""
     evaluated_keys = {(group.dataset, group.key) for group in groups}
     datasets = dict.fromkeys(group.dataset for group in groups)
-    missing_keys = {name: [key for key in plan.tasks if (name, key) not in evaluated_keys] for name in datasets}
+    missing_keys = {name: [key for key in facts.tasks if (name, key) not in evaluated_keys] for name in datasets}
     return {name: keys for name, keys in missing_keys.items() if keys}

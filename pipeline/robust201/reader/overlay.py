@@ -164,12 +164,12 @@ class OverlaidFiles(ResultFiles):
         for layer, protocol in layer_protocols[1:]:
             first_layer, first_protocol = layer_protocols[0]
             if canonical_json(protocol) != canonical_json(first_protocol):
-                from robust201.planning.identity import describe_difference
+                from robust201.sweep.protocol import list_differences
 
                 digests = (EvaluationProtocol.of(payload).digest[:8] for payload in (first_protocol, protocol))
                 raise ConfigError(
                     f"Reading {key} of {dataset} failed for {first_layer.path} and {layer.path}: their protocols "
-                    f"{' and '.join(digests)} differ ({', '.join(describe_difference(first_protocol, protocol))}). "
+                    f"{' and '.join(digests)} differ ({', '.join(list_differences(first_protocol, protocol))}). "
                     "Read the folders one by one, or show both in one figure: `robust201 plot measure-correlations "
                     "FIRST --measures SECOND --out FILE`."
                 )

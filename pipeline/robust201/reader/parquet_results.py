@@ -5,6 +5,7 @@ damaged. Functions with a parameter `weights` raise ConfigError if the file has 
 `weights` is not the name of one of these sets.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,7 @@ _ROWS_PER_BATCH = 16
 """Number of rows that are converted to Python objects at once; objects need about ten times as much memory as Arrow."""
 
 CONVERTED = b"robust201.converted"
-"""Metadata key of files that were converted from JSON files."""
+"""Metadata key of files that were converted from JSON files: the size and time of each file (see `stamp_of`)."""
 
 
 @contextmanager
@@ -152,9 +153,19 @@ def is_converted(path: Path) -> bool:
     return CONVERTED in (_read_schema(path).metadata or {})
 
 
-def is_outdated(path: Path, json_file: Path) -> bool:
-    """Return whether a Parquet file was converted from JSON files, and this JSON file is newer."""
-    return json_file.stat().st_mtime_ns > path.stat().st_mtime_ns and is_converted(path)
+def stamp_of(json_file: Path) -> list[int]:
+    """Return the size and the modification time of a JSON file; a file that was replaced has another stamp."""
+    status = json_file.stat()
+    return [status.st_size, status.st_mtime_ns]
+
+
+def is_outdated(path: Path, measurement: str, json_file: Path) -> bool:
+    """Return whether a Parquet file was converted from another version of a measurement's JSON file, or without it."""
+    metadata = _read_schema(path).metadata or {}
+    if CONVERTED not in metadata:
+        return False
+    stamps = json.loads(metadata[CONVERTED])
+    return not isinstance(stamps, dict) or stamps.get(measurement) != stamp_of(json_file)
 
 
 # Values

@@ -477,7 +477,7 @@ class ResultFiles:
             return parquet or json_file
         from robust201.reader.parquet_results import is_outdated
 
-        return json_file if is_outdated(parquet, json_file) else parquet
+        return json_file if is_outdated(parquet, measurement, json_file) else parquet
 
     def find_json(self, dataset: str, key: str, measurement: str) -> Path | None:
         """Return the JSON file of a measurement, even if a Parquet file is preferred (see `find`)."""

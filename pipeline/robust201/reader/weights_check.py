@@ -6,63 +6,38 @@ weights, ``accuracy`` is ``{id: {name of the weights: fraction}}``. The file onl
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robust201.core.errors import ResultsError, describe_read_error
-from robust201.core.records import CLEAN_STRENGTH, Unit
+from robust201.core.records import Unit
 from robust201.reader.json_files import read_object
 from robust201.reader.value_checks import CLEAN, parse_architecture_id
 from robust201.statistics.weights_check import ACCURACY_TOLERANCE, CleanAccuracy, WeightsCheck, check_accuracies
 
 if TYPE_CHECKING:
-    from robust201.planning.plan import Plan
     from robust201.reader.dataset import RobustnessDataset
-    from robust201.shards import Inventory, ShardStore
 
 RECORDED_FILE = "recorded_accuracy.json"
 
-_MEASUREMENTS = ("accuracy",)
 
+def format_recorded_accuracies(
+    units: Iterable[Unit], accuracies: Mapping[str, float], n_test: Mapping[str, int]
+) -> str:
+    """Return the content of recorded_accuracy.json; empty if nothing was recorded.
 
-def check_clean_accuracy(plan: "Plan", store: "ShardStore", inventory: "Inventory") -> WeightsCheck:
-    """Compare the clean accuracies in a results folder with the recorded accuracies, for networks that have both.
-
-    Raises:
-        StorageError: rows are damaged or missing (see `RowSelection.iter_values`).
+    Args:
+        units: the exported units.
+        accuracies: recorded accuracies by the SHA-256 of the weights.
+        n_test: size of the test split by dataset; datasets with an unknown size are left out.
     """
-    # Only clean units are created, because the paper's plan has 290,970 units.
-    clean_units = (
-        planned.unit(position)
-        for planned in plan.planned_keys
-        if planned.key == CLEAN
-        for position in range(len(planned.networks))
-    )
-    recorded_by_id: dict[str, tuple[float, int]] = {}
-    units_with_records = []
-    for unit, recorded_accuracy, n_test in plan.recorded_accuracies(clean_units):
-        recorded_by_id[unit.id] = recorded_accuracy, n_test
-        units_with_records.append(unit)
-    are_complete = inventory.are_complete(units_with_records, CLEAN_STRENGTH, _MEASUREMENTS)
-    units_to_check = [unit for unit, is_complete in zip(units_with_records, are_complete, strict=True) if is_complete]
-    tolerance = ACCURACY_TOLERANCE[plan.config.precision]
-    accuracies = []
-    for unit, values in store.select(units_to_check, inventory, _MEASUREMENTS).iter_values():
-        recorded_accuracy, n_test = recorded_by_id[unit.id]
-        measured_accuracy = float(values[CLEAN_STRENGTH]["accuracy"])
-        network = unit.dataset, unit.architecture, unit.weights
-        accuracies.append(
-            CleanAccuracy(*network, measured_accuracy, recorded_accuracy, unit.n_images, n_test, tolerance)
-        )
-    return check_accuracies(accuracies)
-
-
-def format_recorded_accuracies(units_and_accuracies: Iterable[tuple[Unit, float, int]]) -> str:
-    """Return the content of recorded_accuracy.json from `Plan.recorded_accuracies`; empty if nothing was recorded."""
     payload: dict[str, dict[str, Any]] = {}
-    for unit, accuracy, n_test in units_and_accuracies:
-        payload_of_dataset = payload.setdefault(unit.dataset, {"n_test": n_test, "accuracy": {}})
+    for unit in units:
+        if unit.checkpoint_sha256 not in accuracies or unit.dataset not in n_test:
+            continue
+        accuracy = accuracies[unit.checkpoint_sha256]
+        payload_of_dataset = payload.setdefault(unit.dataset, {"n_test": n_test[unit.dataset], "accuracy": {}})
         accuracies_of_dataset = payload_of_dataset["accuracy"]
         if unit.weights:
             accuracies_of_dataset.setdefault(str(unit.architecture), {})[unit.weights] = accuracy

@@ -44,9 +44,10 @@ def run_work(work: Work[PartT], say: Say, on_moment: OnMoment = lambda _moment: 
 
 @dataclass
 class Drain:
-    """Whether a signal has asked the run to drain, and since when (`time.monotonic`)."""
+    """Whether a signal has asked the run to drain, which one, and since when (`time.monotonic`)."""
 
     since: float | None = None
+    signal: int | None = None
 
     @property
     def is_requested(self) -> bool:
@@ -56,16 +57,21 @@ class Drain:
         """Return whether draining has lasted longer than a limit; None is no limit."""
         return self.since is not None and seconds is not None and time.monotonic() - self.since > seconds
 
+    def note_end(self, tally: Tally) -> None:
+        """Note whether the request ended the run before its end."""
+        tally.is_drained = self.is_requested and not tally.is_complete
+        tally.is_out_of_time = tally.is_drained and self.signal == signal.SIGUSR1
+
 
 @contextmanager
 def draining(say: Say) -> Iterator[Drain]:
     """Turn the first signal in a block into a request to drain; a second one raises KeyboardInterrupt."""
     drain = Drain()
 
-    def request(_number: int, _frame: object) -> None:
+    def request(number: int, _frame: object) -> None:
         if drain.is_requested:
             raise KeyboardInterrupt
-        drain.since = time.monotonic()
+        drain.since, drain.signal = time.monotonic(), number
         say("Stopping after the work in progress; a second signal stops immediately.")
 
     previous = {number: signal.signal(number, request) for number in SIGNALS}
@@ -100,7 +106,9 @@ class _Count(Generic[PartT]):
         return tuple(following)
 
     def show(self, n_workers: int) -> None:
-        self.on_moment(Moment(self.tally, self.work.seconds_left(n_workers)))
+        seconds_left = self.work.seconds_left(n_workers)
+        self.tally.n_done = self.work.n_done
+        self.on_moment(Moment(self.tally, seconds_left))
 
 
 def run_inline(
@@ -117,7 +125,7 @@ def run_inline(
             network = part.network
             outcome = worker.compute(part, lambda: drain.is_requested)
             queue.succeed(count.finish(part, outcome, 1))
-    count.tally.is_drained = drain.is_requested and not count.tally.is_complete
+    drain.note_end(count.tally)
     return count.tally
 
 
@@ -173,7 +181,7 @@ class _RayDriver(Generic[PartT]):
         self._count.show(cluster.n_busy)
 
     def _may_continue(self, cluster: "Cluster[PartT]") -> bool:
-        self.tally.is_drained = self._drain.is_requested and (cluster.n_in_flight > 0 or not self._queue.is_empty)
+        self._drain.note_end(self.tally)
         if self._drain.is_requested and self._drain.is_over(self._work.execution.drain_seconds):
             self.tally.n_abandoned = cluster.n_in_flight
             return False

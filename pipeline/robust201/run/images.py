@@ -98,7 +98,7 @@ class CorruptedImages:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
-    def open(self, dataset: str, key: str) -> CorruptedStore:
+    def open_store(self, dataset: str, key: str) -> CorruptedStore:
         """Open the images of a key, and make them first if they are missing.
 
         Raises:

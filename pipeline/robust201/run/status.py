@@ -60,7 +60,9 @@ class Status:
     seconds_left: float | None
 
 
-class _Process(NamedTuple):
+class Process(NamedTuple):
+    """A process that has written events."""
+
     name: str
     events: list[dict[str, Any]]
     silent_seconds: float
@@ -68,6 +70,14 @@ class _Process(NamedTuple):
     @property
     def has_ended(self) -> bool:
         return not self.events or self.events[-1]["event"] == "ended"
+
+    @property
+    def is_active(self) -> bool:
+        return not self.has_ended and self.silent_seconds < SILENT_SECONDS
+
+    @property
+    def is_silent(self) -> bool:
+        return not self.has_ended and not self.is_active
 
 
 def read_status(results: Path) -> Status:
@@ -83,9 +93,8 @@ def read_status(results: Path) -> Status:
 
 def describe_status(plan: Plan, state: SweepState, results: Path) -> Status:
     """Return the status of a compared plan."""
-    processes = _read_processes(results)
-    active = [process for process in processes if not process.has_ended and process.silent_seconds < SILENT_SECONDS]
-    running = [part for process in active if (part := _find_running(process)) is not None]
+    processes = read_processes(results)
+    running = [part for process in processes if process.is_active and (part := find_running(process)) is not None]
     events = [event for process in processes for event in process.events]
     speeds = Speeds(events)
     costs = key_costs(state, speeds, plan.config.execution.assumed_gmacs())
@@ -97,18 +106,18 @@ def describe_status(plan: Plan, state: SweepState, results: Path) -> Status:
         costs=costs,
         running=running,
         failures=_find_failures(state, events),
-        silent=[process.name for process in processes if not process.has_ended and process not in active],
+        silent=[process.name for process in processes if process.is_silent],
         n_workers=len(running),
         seconds_left=seconds / len(running) if running else None,
     )
 
 
-def _read_processes(results: Path) -> list[_Process]:
+def read_processes(results: Path) -> list[Process]:
     """Read the events of all processes; workers that a driver has left behind have ended with it."""
     now, processes = server_time(results), []
     for path in sorted((results / EVENTS_FOLDER).glob("*.jsonl")):
         with contextlib.suppress(FileNotFoundError):
-            processes.append(_Process(path.stem, read_events(path), now - path.stat().st_mtime))
+            processes.append(Process(path.stem, read_events(path), now - path.stat().st_mtime))
     drivers = [process for process in processes if process.name.startswith("driver") and process.has_ended]
     last_end = max((process.events[-1]["time"] for process in drivers if process.events), default=0.0)
     return [
@@ -119,9 +128,10 @@ def _read_processes(results: Path) -> list[_Process]:
     ]
 
 
-def _find_running(process: _Process) -> RunningPart | None:
+def find_running(process: Process) -> RunningPart | None:
+    """Return the part that a process is computing, if any."""
     last = process.events[-1]
-    if last["event"] not in {"part_started", "micro_batch_halved"}:
+    if last["event"] not in {"part_started", "micro_batch_halved", "epoch"}:
         return None
     start = next((event for event in reversed(process.events) if event["event"] == "part_started"), last)
     return RunningPart(str(start.get("part", "")), process.name, max(0.0, time.time() - start["time"]))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import InputError
-from robust201.core.files import remove_leftovers
 from robust201.run.driver import run_work
 from robust201.run.events import Events, read_all_events
 from robust201.run.images import CorruptedImages, ImagePart
@@ -138,7 +137,7 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
         save_plan(config, facts)
         inputs.copy_images()
         inputs.save_code_copies()
-        remove_leftovers(config.results)
+        folder.remove_leftovers()
         CorruptedImages(config, facts, inputs).remove_leftovers()
         plan = filters.narrow(full_plan)
         listing = folder.list()

@@ -105,7 +105,7 @@ class Work(ABC, Generic[PartT]):
 
     @abstractmethod
     def seconds_left(self, n_workers: int) -> float | None:
-        """Return the estimated time until the work is complete; None if nothing was measured."""
+        """Return the estimated time until the work is complete, None if nothing was measured; may update `n_done`."""
 
 
 @dataclass
@@ -121,6 +121,7 @@ class Tally:
         failures: outcomes with a failure.
         n_died: number of workers that died; `n_preempted` of them with their machines.
         is_drained: whether a signal has ended the run before its end.
+        is_out_of_time: whether that signal was SIGUSR1, which announces a time limit.
         n_abandoned: number of parts that did not end within `drain_seconds`.
     """
 
@@ -133,6 +134,7 @@ class Tally:
     n_died: int = 0
     n_preempted: int = 0
     is_drained: bool = False
+    is_out_of_time: bool = False
     n_abandoned: int = 0
 
     @classmethod

@@ -151,7 +151,7 @@ class Worker:
         unit, images = part.unit, self._images(part.unit)
         network = self._load_network(unit, images)
         is_corruption = self._tasks[unit.key].kind == "corruption"
-        corrupted = self._corrupted.open(unit.dataset, unit.key) if is_corruption else None
+        corrupted = self._corrupted.open_store(unit.dataset, unit.key) if is_corruption else None
         results = list(
             evaluate_part(
                 self._make_context(network, corrupted),

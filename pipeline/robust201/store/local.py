@@ -29,6 +29,8 @@ class LocalFolder:
     `on_step` is called at each step of writing a file (`core.files.WRITE_STEPS`), for crash tests.
     """
 
+    n_readers = 4  # number of parallel reads; in a shared folder, each waits for the network
+
     def __init__(self, root: Path, damaged: Path, on_step: Callable[[str], None]) -> None:
         self.root, self._damaged, self._on_step = root, damaged, on_step
 

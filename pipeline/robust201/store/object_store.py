@@ -89,6 +89,8 @@ class ObjectStore:
         on_step: called at each of `PUT_STEPS`, for crash tests.
     """
 
+    n_readers = 16  # each read is a round trip
+
     def __init__(self, url: str, on_step: Callable[[str], None]) -> None:
         self.url = url
         self._on_step = on_step
@@ -169,7 +171,7 @@ class ObjectStore:
     def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
         def cat(filesystem: Any, location: str) -> bytes:
             try:
-                return bytes(filesystem.cat_file(location, start=start or None, end=stop))
+                return bytes(filesystem.cat_file(location, start=start, end=stop))
             except OSError as error:
                 if _s3_error_code(error) == "InvalidRange":
                     return b""
@@ -220,9 +222,11 @@ class ObjectStore:
         return self.label(target)
 
     def delete(self, paths: Iterable[str]) -> None:
-        for path in paths:
+        _, root = self._filesystem()
+        locations = [f"{root}/{path}" for path in paths]
+        if locations:
             with suppress(FileNotFoundError):
-                self._call("Deleting", path, lambda filesystem, location: filesystem.rm_file(location))
+                self._call("Deleting", "", lambda filesystem, _root: filesystem.rm(locations))
 
     def age(self, path: str) -> float:
         """Return the age of an object in seconds, by the clock of the store."""

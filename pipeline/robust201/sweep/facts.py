@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from robust201.core.errors import ConfigError, DatasetError, InputError
-from robust201.core.files import MAX_JSON_BYTES, read_file, write_text
+from robust201.core.files import MAX_JSON_BYTES, read_file, read_text, write_text
 from robust201.core.records import ArchitectureId, ImageSelection, Weights
 from robust201.core.user_code import hash_files
 from robust201.images.specs import UNKNOWN_COUNT
@@ -67,10 +67,18 @@ class DatasetFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about all inputs of a sweep; `code` has the SHA-256 of each Python file by the YAML field that names it."""
+    """Facts about all inputs of a sweep.
+
+    Attributes:
+        datasets: facts about each dataset.
+        code: SHA-256 of each Python file, by the YAML field that names it.
+        recorded_accuracies: accuracy on all test images that was recorded with weights, by the weights' SHA-256. It
+            decides no number; measured accuracies are compared with it.
+    """
 
     datasets: dict[str, DatasetFacts]
     code: dict[str, str] = field(default_factory=dict)
+    recorded_accuracies: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -94,11 +102,17 @@ def gather_facts(config: SweepConfig, inputs: Inputs, earlier: Facts | None = No
     """
     code = hash_files(config.code_files())
     weights = WeightsSource(config, config.make_space(code))
+    recorded_accuracies = {
+        sha256: accuracy
+        for dataset in config.datasets
+        for architecture in config.selected_architectures
+        for sha256, accuracy in weights.test_accuracies(dataset, architecture).items()
+    }
     datasets = {}
     for dataset in config.datasets:
         known = earlier.datasets.get(dataset) if earlier else None
         datasets[dataset] = _dataset_facts(config, dataset, inputs, weights, known)
-    return Facts(datasets, code)
+    return Facts(datasets, code, recorded_accuracies)
 
 
 def _dataset_facts(
@@ -195,6 +209,12 @@ def save_plan(config: SweepConfig, facts: Facts) -> None:
     """Write the sweep and its facts to the results folder, for workers and for commands without the inputs."""
     record = PlanRecord(config.model_dump(mode="json"), facts)
     write_text(config.results / PLAN_FILE, _RECORD.dump_json(record).decode() + "\n")
+
+
+def copy_plan(source: Path, target: Path) -> None:
+    """Copy the plan of a results folder to another one, unless that has a plan."""
+    if not (target / PLAN_FILE).exists():
+        write_text(target / PLAN_FILE, read_text(source / PLAN_FILE, MAX_JSON_BYTES))
 
 
 def load_plan(results: Path) -> tuple[SweepConfig, Facts]:

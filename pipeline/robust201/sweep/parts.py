@@ -83,9 +83,14 @@ class KeyState:
     done: NDArray[np.bool_]
 
     @property
+    def complete(self) -> NDArray[np.bool_]:
+        """(networks, strengths) bool: evaluations whose slices are all stored."""
+        return np.logical_and.reduceat(self.done, self.key.first_slices[:-1]) if len(self.done) else self.done
+
+    @property
     def n_done(self) -> int:
         """Number of evaluations whose slices are all stored."""
-        return int(np.logical_and.reduceat(self.done, self.key.first_slices[:-1]).sum()) if len(self.done) else 0
+        return int(self.complete.sum())
 
     @property
     def n_missing_parts(self) -> int:

@@ -8,6 +8,7 @@ does not need torch.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from robust201.core.records import ArchitectureId, Unit, content_digest, unit_id
 from robust201.store.folder import ResultsFolder, SliceFormat
 from robust201.store.names import MAX_SLICES
 from robust201.sweep.config import SweepConfig
-from robust201.sweep.facts import Facts, Network
+from robust201.sweep.facts import Facts, Network, load_plan
 from robust201.sweep.protocol import make_protocol
 from robust201.tasks import Task
 from robust201.tasks.columns import PREDICTIONS, columns_of
@@ -229,3 +230,13 @@ def _images_per_step(config: SweepConfig, task: Task, facts: Facts, slices: Slic
 def _count_slices(macs: NDArray[np.float64], n_images: int, step: int, slices: SliceFormat) -> NDArray[np.int64]:
     wanted = np.ceil(macs / (slices.slice_gmacs * 1e9))
     return np.clip(wanted, 1, min(MAX_SLICES, -(-n_images // step))).astype(np.int64)
+
+
+def open_results(results: Path) -> tuple[Plan, ResultsFolder]:
+    """Open a results folder with the plan of its last run.
+
+    Raises:
+        InputError: the path is not a results folder, or has no valid plan.
+    """
+    folder, (config, facts) = ResultsFolder.open(results), load_plan(results)
+    return make_plan(config, facts, folder.slices), folder

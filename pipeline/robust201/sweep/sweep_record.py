@@ -6,9 +6,24 @@ from typing import Any
 
 from robust201.core.files import portable_name
 from robust201.sweep.config import SweepConfig
+from robust201.sweep.plan import Plan
 from robust201.sweep.user_tasks import UserTaskParameters
 from robust201.tasks import CORRUPTION_GROUP, CORRUPTIONS
 from robust201.tasks.parameters import Parameters
+
+
+def describe_sweep(plan: Plan) -> dict[str, Any]:
+    """Describe the origin of results for exports, as a JSON value without paths of this machine."""
+    config = plan.config
+    return {
+        "name": config.name,
+        "space": config.space_name,
+        "network": dict(config.make_space(plan.facts.code).identity()),
+        "images": config.images.model_dump(),
+        "seed": config.seed,
+        "measurements": list(config.measurements),
+        "protocols": [dict(key.payload) for key in plan.keys],
+    }
 
 
 def portable_fields(config: SweepConfig) -> dict[str, Any]:

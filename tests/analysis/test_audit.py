@@ -58,7 +58,7 @@ def test_audit_detects_weak_attack(sweep: Path, robust201: RunCommand, monkeypat
 @pytest.mark.parametrize(
     ("options", "rejected_option"),
     [
-        ((*AUDIT_OPTIONS, "--requeue"), "--requeue"),
+        ((*AUDIT_OPTIONS, "--attack-flags"), "--attack-flags"),
         ((*AUDIT_OPTIONS, "--tolerance", "0.1"), "--tolerance"),
         (("--images", "60"), "--images"),
     ],

@@ -1,11 +1,11 @@
 """Audit of a sweep: both engines attack a sample of its networks, and their results are compared image by image.
 
 The engines are `reference`, which calls Foolbox and AutoAttack, and `fused`. Each engine evaluates the same networks on
-the same images, as a separate small sweep in another folder, which also stores predictions. Therefore an audit can be
-resumed, runs on the same executors, and does not modify the audited sweep.
+the same images, as a separate small sweep in another folder and in this process. Therefore an audit can be resumed, and
+does not modify the audited sweep.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,22 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, IncompleteError
-from robust201.core.records import ArchitectureId, Unit, format_architecture
-from robust201.planning.plan_file import load_plan
-from robust201.runtime.scheduler import RunTally
-from robust201.shards import ShardStore
+from robust201.core.records import ArchitectureId, format_architecture
+from robust201.dataset.rows import KeyRows
+from robust201.run.sweep import run_sweep
+from robust201.run.work import Say
 from robust201.statistics.significance import holm_adjust, mcnemar_p_values
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.inputs import Inputs
+from robust201.sweep.plan import open_results
 from robust201.tasks import ENGINES, TASKS
+from robust201.tasks.columns import PREDICTIONS
 
 AUDIT_LEVEL = 0.01
 """Significance level: the maximum probability that an audit finds a difference between equally strong engines."""
 
 _SEED = 0
 """Seed for sampling architectures and images."""
-
-RunSweep = Callable[[SweepConfig], RunTally]
 
 _EvaluationId = tuple[str, ArchitectureId, str, str, float]
 """Dataset, architecture, weights, key and strength."""
@@ -119,9 +119,8 @@ def sample_sweep(config: SweepConfig, *, networks: int, images: int, out: Path) 
         "datasets": {
             name: section.model_copy(update={"corruptions": None}) for name, section in config.datasets.items()
         },
-        "measurements": ("accuracy", "cm", "predictions"),
         "shards": None,
-        "sampling": None,
+        "execution": config.execution.model_copy(update={"executor": "inline"}),
     }
     return {
         engine: config.model_copy(update=common_fields | {"results": out / engine, "engine": engine})
@@ -129,7 +128,7 @@ def sample_sweep(config: SweepConfig, *, networks: int, images: int, out: Path) 
     }
 
 
-def audit_sweep(sweeps: Mapping[str, SweepConfig], run: RunSweep) -> tuple[AuditedEvaluation, ...]:
+def audit_sweep(sweeps: Mapping[str, SweepConfig], say: Say) -> tuple[AuditedEvaluation, ...]:
     """Evaluate the sample with both engines, and test whether they are equally strong.
 
     Raises:
@@ -138,7 +137,7 @@ def audit_sweep(sweeps: Mapping[str, SweepConfig], run: RunSweep) -> tuple[Audit
     """
     outcomes_by_engine: dict[str, dict[_EvaluationId, NDArray[np.bool_]]] = {}
     for engine, config in sweeps.items():
-        if not run(config).complete:
+        if not run_sweep(config, say=say).is_complete:
             raise IncompleteError(
                 f"Auditing failed for {config.results}: some evaluations of the sample are missing. Rerun the same "
                 "command to resume the audit."
@@ -170,13 +169,11 @@ def audit_sweep(sweeps: Mapping[str, SweepConfig], run: RunSweep) -> tuple[Audit
 
 def _read_outcomes(config: SweepConfig) -> Iterator[tuple[_EvaluationId, NDArray[np.bool_]]]:
     """Yield the id of each evaluation of a complete sweep, and whether each image was classified correctly."""
-    plan, store, inputs = load_plan(config.results), ShardStore.open(config.results), Inputs(config)
-    labels = {dataset: np.asarray(inputs.images(dataset).labels) for dataset in config.datasets}
-    unit: Unit
-    columns_by_strength: Mapping[float, Mapping[str, Any]]
-    for unit, columns_by_strength in store.select(
-        plan.units, store.inventory(verify="unverified"), ("predictions",)
-    ).iter_values():
-        for strength, columns in columns_by_strength.items():
-            evaluation = unit.dataset, unit.architecture, unit.weights, unit.key, strength
-            yield evaluation, columns["predictions"] == labels[unit.dataset]
+    (plan, folder), inputs = open_results(config.results), Inputs(config)
+    listing = folder.list()
+    for key in plan.keys:
+        labels = np.asarray(inputs.images(key.dataset, key.parameters.own_images).labels)
+        for unit, rows in KeyRows(folder, key, listing):
+            for strength, columns in rows.items():
+                evaluation = unit.dataset, unit.architecture, unit.weights, unit.key, strength
+                yield evaluation, columns[PREDICTIONS] == labels

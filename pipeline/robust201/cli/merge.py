@@ -1,0 +1,65 @@
+"""`robust201 merge`: join results folders, or pack the small files of one."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from robust201.cli import console
+from robust201.cli.options import results_of
+from robust201.core.errors import ConfigError
+
+
+def merge(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(metavar="RESULTS...", help="Results folders to join, or sweep YAMLs that name them."),
+    ],
+    out: Annotated[Path | None, typer.Option("--out", help="Results folder to write; created if absent.")] = None,
+    compact: Annotated[
+        bool,
+        typer.Option(
+            "--compact",
+            help="Instead pack the small result files of one folder into large ones; this is safe while the sweep is "
+            "running. The small files are deleted by a later call, after 24 hours.",
+        ),
+    ] = False,
+) -> None:
+    """Join results folders, such as those of several clusters, into one."""
+    if compact == (out is not None) or (compact and len(sources) > 1):
+        raise ConfigError(
+            "Reading the command line failed for robust201 merge: expected --out FOLDER, or --compact with one results "
+            f"folder, got {len(sources)} folders, {'--compact' if compact else 'no --compact'} and "
+            f"{'no --out' if out is None else '--out'}. Join folders first, then pack the result."
+        )
+    folders = [results_of(source) for source in sources]
+    raise typer.Exit(_pack(folders[0]) if out is None else _merge(folders, out))
+
+
+def _pack(results: Path) -> int:
+    from robust201.store.folder import ResultsFolder
+    from robust201.store.packing import pack
+
+    report = pack(ResultsFolder.open(results))
+    typer.echo(
+        f"Packed {console.format_count(report.n_shards, 'result file')} into {report.n_packs:,}; deleted "
+        f"{report.n_deleted:,} that older packs contain."
+    )
+    console.say_each(report.damaged)
+    return 3 if report.damaged else 0
+
+
+def _merge(folders: list[Path], out: Path) -> int:
+    from robust201.dataset.verify import find_contradictions
+    from robust201.store.folder import ResultsFolder
+    from robust201.store.packing import merge
+    from robust201.sweep.facts import copy_plan, load_plan
+
+    load_plan(folders[0])
+    report = merge([ResultsFolder.open(folder) for folder in folders], out)
+    copy_plan(folders[0], out)
+    findings = list(find_contradictions(out))
+    typer.echo(f"Joined {console.format_count(report.n_shards, 'result file')}.")
+    console.say_each(report.damaged)
+    console.say_each([str(finding) for finding in findings])
+    return 4 if findings else 3 if report.damaged else 0

@@ -1,0 +1,109 @@
+"""What an export reads from a results folder: facts about the sweep, and the results of its units."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import ConfigError, did_you_mean
+from robust201.core.records import Unit
+from robust201.dataset.rows import KeyRows
+from robust201.export.groups import Group, SweepFacts
+from robust201.export.row_batch import UnitRows
+from robust201.images.specs import UNKNOWN_COUNT
+from robust201.store.folder import ResultsFolder
+from robust201.store.names import Listing, names_of
+from robust201.sweep.parts import KeyState, compare
+from robust201.sweep.plan import Plan
+from robust201.sweep.sweep_record import describe_sweep, portable_fields
+from robust201.tasks.columns import fields_of
+
+
+@dataclass(eq=False)
+class StoredRows:
+    """Results of some networks of a key (see `export.row_batch.Rows`)."""
+
+    rows: KeyRows
+    networks: tuple[int, ...]
+    columns: tuple[str, ...]
+
+    def __iter__(self) -> Iterator[tuple[Unit, UnitRows]]:
+        for network in self.networks:
+            yield self.rows.key.unit(network), self.rows.read(network, self.columns)
+
+    @property
+    def provenances(self) -> list[Mapping[str, str]]:
+        return [dict(items) for items in self.rows.provenances]
+
+
+def read_facts(plan: Plan) -> SweepFacts:
+    """Return what an export says about a plan's sweep."""
+    config = plan.config
+    specs = {dataset: config.dataset_spec(dataset) for dataset in config.datasets}
+    weights = [network.weights for facts in plan.facts.datasets.values() for network in facts.networks]
+    return SweepFacts(
+        record=describe_sweep(plan),
+        fields=portable_fields(config),
+        space=config.space_name,
+        tasks=config.tasks,
+        measurements=config.measurements,
+        n_classes={dataset: spec.n_classes for dataset, spec in specs.items()},
+        weights={one.name: one for one in weights} if config.has_several_weights else {},
+        n_test={dataset: spec.n_test for dataset, spec in specs.items() if spec.n_test != UNKNOWN_COUNT},
+        recorded_accuracies=plan.facts.recorded_accuracies,
+    )
+
+
+def read_groups(plan: Plan, folder: ResultsFolder, weights: str | None = None) -> list[Group]:
+    """Return the units of each dataset and key, and the strengths that each unit lacks.
+
+    Args:
+        plan: the plan; other results of the folder are ignored.
+        folder: the results.
+        weights: name of the weights whose units are returned; None for all.
+
+    Raises:
+        ConfigError: no weights have this name.
+    """
+    _check_weights(plan, weights)
+    listing = folder.list()
+    state = compare(plan, listing, folder.read_tuple)
+    return [_make_group(plan, folder, listing, key_state, weights) for key_state in state.keys]
+
+
+def _make_group(plan: Plan, folder: ResultsFolder, listing: Listing, state: KeyState, weights: str | None) -> Group:
+    key = state.key
+    networks = [index for index, network in enumerate(key.networks) if weights in (None, network.name)]
+    networks.sort(key=lambda index: key.networks[index].architecture)
+    # (N, S): whether all slices of a network are stored at a strength
+    is_stored: NDArray[np.bool_] = np.logical_and.reduceat(state.done, key.first_slices[:-1])
+    is_complete = [all(strengths) for strengths in is_stored.tolist()]
+    measurements = key.task.columns or plan.config.measurements
+    names = {key.dataset: names_of(listing, key.dataset)}
+    return Group(
+        dataset=key.dataset,
+        task=key.task,
+        measurements=measurements,
+        units=tuple(key.unit(index) for index in networks),
+        missing_strengths={
+            key.unit(index).id: tuple(np.array(key.strengths)[~is_stored[index]].tolist())
+            for index in networks
+            if not is_complete[index]
+        },
+        rows=StoredRows(
+            KeyRows(folder, key, names),
+            tuple(index for index in networks if is_complete[index]),
+            tuple(column for name in measurements for column in fields_of(name).values()),
+        ),
+    )
+
+
+def _check_weights(plan: Plan, name: str | None) -> None:
+    names = list(dict.fromkeys(network.name for key in plan.keys for network in key.networks if network.name))
+    if name is not None and name not in names:
+        raise ConfigError(
+            f"Choosing weights failed: expected one of {', '.join(names)}, got {name!r}.{did_you_mean(name, names)}"
+            if names
+            else f"Choosing weights failed for {name!r}: the weights of these results have no names. Omit the name."
+        )

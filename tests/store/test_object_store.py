@@ -1,0 +1,192 @@
+"""Shards in an object store: conditions of writing, errors, and numbers of requests (see also `test_packs`)."""
+
+import errno
+from collections import Counter
+
+import pytest
+import s3fs
+from aiobotocore.client import AioBaseClient
+
+from robust201.core.errors import ConfigError, InputError, StorageError
+from robust201.dataset.published import write_published
+from robust201.store.folder import ResultsFolder, SliceFormat
+from robust201.store.names import ShardName, content_hash
+from robust201.store.packing import merge, pack
+from robust201.sweep.loading import parse_config
+from robust201.sweep.plan import open_results
+from tests.conftest import THREE_KEYS
+from tests.support.object_stores import BUCKET
+from tests.support.runs import run_inline
+
+SLICES = SliceFormat(slice_gmacs=1.0, batch_size=8, is_cpu=True)
+CONTENT = b"a shard"
+NAME = ShardName("digits", "ab" * 16, "0" * 8, 0, 1, "1" * 8, content_hash(CONTENT))
+
+
+@pytest.fixture
+def folder(s3_url, tmp_path):
+    return ResultsFolder.create(tmp_path / "results", SLICES, s3_url)
+
+
+@pytest.fixture
+def object_path(tmp_path):
+    return f"{BUCKET}/{tmp_path.name}/{NAME.path}"
+
+
+def test_object_of_the_first_writer_is_kept_unless_it_is_damaged(s3, folder, object_path):
+    folder.write(NAME, CONTENT)
+    with pytest.raises(FileExistsError):  # the server checks the condition
+        s3.pipe_file(object_path, b"other", mode="create")
+    time = s3.info(object_path)["LastModified"]
+    folder.write(NAME, CONTENT)
+    assert s3.info(object_path)["LastModified"] == time
+    s3.pipe_file(object_path, b"damage")
+    folder.write(NAME, CONTENT)
+    assert folder.read(NAME) == CONTENT
+
+
+def filesystem_of(folder):
+    """Return the file system object to patch, because patching its class does not affect bound methods."""
+    return folder.storage._filesystem()[0]
+
+
+def s3_error(code):
+    error = OSError(errno.EIO, code)
+    error.__cause__ = Exception()
+    error.__cause__.response = {"Error": {"Code": code}}
+    return error
+
+
+ANSWERS = {
+    "no conditions in the library": [NotImplementedError("mode")],
+    "no conditions in the store": [OSError(errno.ENOSYS, "NotImplemented")],
+    "another upload at the same time": [s3_error("ConditionalRequestConflict")] * 2,
+    "a lost answer, after which the library tried again": [None, s3_error("PreconditionFailed")],
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_shard_is_written_once_whatever_the_store_answers(s3, folder, object_path, monkeypatch, case):
+    answers, pipe_file = list(ANSWERS[case]), filesystem_of(folder).pipe_file
+
+    def answer(path, content, mode="overwrite"):
+        error = answers.pop(0) if answers else None
+        if error is None:
+            pipe_file(path, content, mode=mode)
+        if error is not None or answers:
+            raise error or answers.pop(0)
+
+    monkeypatch.setattr(filesystem_of(folder), "pipe_file", answer)
+    folder.write(NAME, CONTENT)
+    assert (answers, s3.cat_file(object_path)) == ([], CONTENT)
+    assert len(folder.list()["digits"]) == 1
+
+
+@pytest.mark.parametrize("error", [PermissionError("Access Denied"), TimeoutError("slow"), OSError("Connection reset")])
+def test_failing_requests_are_one_error_and_change_nothing(folder, monkeypatch, error):
+    folder.write(NAME, CONTENT)
+
+    def fail(*_arguments, **_options):
+        raise error
+
+    with monkeypatch.context() as patch:
+        for name in ("pipe_file", "cat_file", "find", "ls", "cp_file"):
+            patch.setattr(filesystem_of(folder), name, fail)
+        for call in (lambda: folder.write(NAME, CONTENT), lambda: folder.read(NAME), folder.list):
+            with pytest.raises(StorageError, match=BUCKET):
+                call()
+    assert folder.read(NAME) == CONTENT
+
+
+def test_numbers_of_requests(folder, monkeypatch):
+    counts, call = Counter(), AioBaseClient._make_api_call
+
+    async def count(client, operation, arguments):
+        counts[operation] += 1
+        return await call(client, operation, arguments)
+
+    def requests(function, *arguments):
+        counts.clear()
+        function(*arguments)
+        return dict(counts)
+
+    monkeypatch.setattr(AioBaseClient, "_make_api_call", count)
+    other = b"another"
+    name = NAME._replace(unit="cd" * 16, hash=content_hash(other))
+    assert requests(folder.write, NAME, CONTENT) == {"PutObject": 1}
+    folder.write(name, other)
+    assert requests(folder.list) == {"ListObjectsV2": 1}
+    assert requests(folder.read, NAME) == {"GetObject": 1}
+    assert requests(folder.list_unit, "digits", NAME.unit)["ListObjectsV2"] <= 3
+    pack(folder)
+    assert requests(ResultsFolder.open(folder.root).list) == {"ListObjectsV2": 1, "GetObject": 1}
+    assert requests(folder.read, NAME) == {"GetObject": 1}
+    assert requests(pack, folder)["PutObject"] == 1  # the clock of the store, for the age of the pack
+
+
+def test_sweep_in_an_object_store_exports_the_same_bytes(make_sweep, s3, s3_url, tmp_path):
+    def export(results):
+        plan, folder = open_results(results)
+        out = tmp_path / f"{results.name}-export"
+        return {path.relative_to(out): path.read_bytes() for path in write_published(plan, folder, out)}
+
+    config = make_sweep(keys=THREE_KEYS)
+    remote = config.model_copy(update={"results": tmp_path / "remote", "shards": s3_url})
+    for sweep in (config, remote):
+        assert run_inline(sweep).is_complete
+    expected = export(config.results)
+    assert export(remote.results) == expected
+    assert not (remote.results / "shards").exists()
+    for grace_seconds in (3600.0, 0.0):
+        pack(ResultsFolder.open(remote.results), grace_seconds=grace_seconds)
+    assert export(remote.results) == expected
+    assert run_inline(remote).n_parts == 0
+    merge([ResultsFolder.open(remote.results)], config.results)
+    assert export(config.results) == expected
+    for path in remote.results.rglob("*.json"):
+        assert "not-a-secret" not in path.read_text()
+
+
+def test_wrong_location_is_not_saved(s3, s3_url, tmp_path, monkeypatch):
+    root = tmp_path / "results"
+    with pytest.raises(StorageError, match=r"s3://no-such-bucket/prefix.* Create the bucket"):
+        ResultsFolder.create(root, SLICES, "s3://no-such-bucket/prefix")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(StorageError, match="AWS_ACCESS_KEY_ID"):
+        ResultsFolder.create(root, SLICES, s3_url)
+    assert not (root / "format.json").exists()
+
+
+def test_folder_keeps_its_location(tmp_path):
+    url = f"file://{tmp_path / 'elsewhere'}"
+    ResultsFolder.create(tmp_path / "away", SLICES, url)
+    ResultsFolder.create(tmp_path / "here", SLICES)
+    for root, other in (("away", ""), ("away", url + "2"), ("here", url)):
+        with pytest.raises(InputError, match=str(tmp_path / root)):
+            ResultsFolder.create(tmp_path / root, SLICES, other)
+    assert ResultsFolder.open(tmp_path / "away").url == url
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("s3://user:secret@host/bucket", "without a user or password"),
+        ("s3://", "such as s3://bucket/prefix"),
+        ("file://relative/path", "file:///FOLDER"),
+        ("s3://key:sec/ret-secret@bucket/prefix", "without a user or password"),
+        ("key:secret@bucket", "without a user or password"),
+        ("abfs://user:secret@account.dfs.core.windows.net/paper", "without a user or password"),
+        ("s3://bucket/prefix?X-Amz-Signature=secret", "a query"),
+        ("s3://bucket/prefix#secret", "a fragment"),
+        ("s3://bucket/pre\nfix-secret", "an unprintable character"),
+        ("memory://bucket/prefix", "separate in each process"),
+        ("${NO_SUCH_NAME}/prefix", "NO_SUCH_NAME to be set"),
+    ],
+)
+def test_unsuitable_urls_are_rejected(sweep_fields, url, message):
+    with pytest.raises(ConfigError, match="shards: expected") as error_info:
+        parse_config(sweep_fields(shards=url), "test")
+    assert message in str(error_info.value)
+    assert "secret" not in str(error_info.value)
