@@ -20,7 +20,6 @@ from tests.support.fabricated import (
     ChangedStore,
     FabricatedPlan,
     export,
-    make_images,
     make_plan,
     make_unit,
     make_values,
