@@ -129,11 +129,11 @@ class TrainingWork(Work[PlannedTraining]):
             )
 
 
-def start_training_worker(setup: TrainingSetup) -> "TrainingWorker":
-    """Start a worker in this process."""
+def start_training_worker(setup: TrainingSetup, run: str = "") -> "TrainingWorker":
+    """Start a worker of a run in this process."""
     from robust201.run.training_worker import TrainingWorker
 
-    return TrainingWorker(setup, Events(setup.config.results, "worker"))
+    return TrainingWorker(setup, Events(setup.config.results, "worker", run))
 
 
 def choose_device_kind(config: TrainingConfig) -> DeviceKind:

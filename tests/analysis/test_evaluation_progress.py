@@ -6,8 +6,8 @@ import time
 import pytest
 
 import robust201
-from robust201.monitoring import evaluation_progress
-from robust201.monitoring.evaluation_progress import EvaluationProgress, shown_progress
+from robust201.analysis import evaluation_progress
+from robust201.analysis.evaluation_progress import EvaluationProgress, shown_progress
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 
 IMAGES = tiny_images()

@@ -124,12 +124,12 @@ def _examine_gpus() -> HealthCheck:
 
 def _examine_device(config: SweepConfig) -> HealthCheck:
     """Check that this machine has a sweep's device and supports its precision, unless the sweep runs on a cluster."""
-    from robust201.runtime.executors import check_device
+    from robust201.run.environment import check_machine
 
     execution = config.execution
     requested = f"device {execution.device}, precision {config.precision}"
     try:
-        check_device(config)
+        check_machine(execution, config.precision)
     except ConfigError as error:
         return HealthCheck("device", ok=False, detail=f"{requested}: not available", fix=str(error))
     is_remote = execution.executor == "ray" and execution.ray_address
@@ -138,16 +138,16 @@ def _examine_device(config: SweepConfig) -> HealthCheck:
 
 def _examine_disk(config: SweepConfig) -> HealthCheck:
     """Check that the folder of the results is writable and has space for the shards, unless they are in a bucket."""
-    from robust201.planning.estimates import estimate
-    from robust201.planning.plan import assumed_facts, make_plan
-    from robust201.shards.object_store import folder_of
+    from robust201.sweep.estimates import estimate_bytes
+    from robust201.sweep.facts import assumed_facts
+    from robust201.sweep.plan import choose_slices, make_plan
 
-    shards = folder_of(config.shards) if config.shards else config.results
-    path = (shards or config.results).absolute()
+    path = config.results.absolute()
     folder = next(parent for parent in (path, *path.parents) if parent.is_dir())
     with tempfile.NamedTemporaryFile(dir=folder):
         pass
-    needed = 0 if shards is None else int(estimate(make_plan(config, assumed_facts(config)))["estimated_shard_bytes"])
+    plan = make_plan(config, assumed_facts(config), choose_slices(config))
+    needed = 0 if config.shards else estimate_bytes(plan)[0]
     free = shutil.disk_usage(folder).free
     detail = f"{folder} is writable; {format_bytes(free)} free, about {format_bytes(needed)} needed"
     return HealthCheck("disk", free > needed, detail, "Free some space, or set `results` to another folder.")
