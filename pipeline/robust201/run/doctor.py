@@ -176,5 +176,5 @@ def _examine_images(config: SweepConfig, dataset: str) -> Iterator[HealthCheck]:
     yield HealthCheck(dataset, ok=True, detail=f"{len(inputs.images(dataset)):,} test images")
     section = config.datasets[dataset].corruptions
     if section is not None and section.source == "published" and section.path is not None:
-        inputs.open_corruptions(dataset)
+        inputs.open_published_corruptions(dataset)
         yield HealthCheck(f"{dataset} corruptions", ok=True, detail=f"published files in {section.path}")

@@ -5,6 +5,7 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, redirect_stdout
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic
 
+from robust201.core.interrupts import SignalInterrupt
 from robust201.run.environment import ray_variables
 from robust201.run.events import Events
 from robust201.run.guard import SIGNALS, Attachment, attach
@@ -31,17 +33,22 @@ def run_work(work: Work[PartT], say: Say, on_moment: OnMoment = lambda _moment: 
     Raises:
         EvaluationError: Ray was lost, or too many workers died.
         StorageError: results cannot be written.
-        KeyboardInterrupt: a second signal came.
+        SignalInterrupt: a second signal came.
     """
     count, queue = _Count(work, say, on_moment), PartQueue(work.parts, work.execution.max_attempts)
     attachment = attach() if work.execution.executor == "ray" else None
     if queue.is_empty:
         return count.tally
-    with draining(say) as drain, Events(work.folder, work.role) as events:
-        if attachment is None:
-            _run_inline(queue, count, events.run, drain)
-        else:
+    deadline = work.execution.drain_seconds if attachment is None else None  # the other driver polls the time
+    with draining(say, deadline) as drain, Events(work.folder, work.role) as events:
+        if attachment is not None:
             _RayDriver(queue, count, events, attachment, drain).run()
+        else:
+            try:
+                _run_inline(queue, count, events.run, drain)
+            except DeadlineError:
+                count.tally.n_abandoned = 1
+            drain.note_end(count.tally)
     return count.tally
 
 
@@ -66,21 +73,36 @@ class Drain:
         tally.is_out_of_time = tally.is_drained and self.signal == signal.SIGUSR1
 
 
+class DeadlineError(BaseException):
+    """Draining took too long, so the part in progress is abandoned. Code of a user does not catch this class."""
+
+
 @contextmanager
-def draining(say: Say) -> Iterator[Drain]:
-    """Turn the first signal in a block into a request to drain; a second one raises KeyboardInterrupt."""
+def draining(say: Say, deadline: float | None = None) -> Iterator[Drain]:
+    """Turn the first signal in a block into a request to drain; a second one raises SignalInterrupt.
+
+    `DeadlineError` is raised `deadline` seconds after the request.
+    """
     drain = Drain()
 
     def request(number: int, _frame: object) -> None:
         if drain.is_requested:
-            raise KeyboardInterrupt
+            raise SignalInterrupt(number)
         drain.since, drain.signal = time.monotonic(), number
-        say("Stopping after the work in progress; a second signal stops immediately.")
+        signal.setitimer(signal.ITIMER_REAL, deadline or 0)
+        # The line is printed in a thread, because the signal may have interrupted the output of another line.
+        message = "Stopping after the work in progress; a second signal stops immediately."
+        threading.Thread(target=say, args=(message,), daemon=True).start()
+
+    def expire(_number: int, _frame: object) -> None:
+        raise DeadlineError
 
     previous = {number: signal.signal(number, request) for number in SIGNALS}
+    previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, expire)
     try:
         yield drain
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in previous.items():
             signal.signal(number, handler)
 
@@ -122,7 +144,6 @@ def _run_inline(queue: PartQueue[PartT], count: _Count[PartT], run: str, drain: 
             network = part.network
             outcome = worker.compute(part, lambda: drain.is_requested)
             queue.succeed(count.finish(part, outcome, 1))
-    drain.note_end(count.tally)
 
 
 class _RayDriver(Generic[PartT]):

@@ -126,7 +126,7 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
         LeaseHeldError: another driver is working in the folder.
     """
     filters.check(config)
-    inputs = Inputs(config, say, keys=filters.keys, datasets=filters.datasets)
+    inputs = Inputs(config, keys=filters.keys, datasets=filters.datasets)
     inputs.check()
     earlier = find_facts(config.results)
     facts = gather_facts(config, inputs, earlier)

@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from robust201.runtime.executors import make_executor
-from robust201.runtime.sweep import load_plan, run_sweep
-from robust201.shards import ShardStore
+from robust201.run.sweep import run_sweep
 from robust201.sweep.filters import Filters
 from robust201.sweep.loading import load_config
 from robust201.weights.importing import import_weights
 from robust201.weights.store import CheckpointStore
+from tests.support.runs import read_rows
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -33,14 +32,9 @@ def test_cifar10_job_gives_plausible_accuracies(
         images={"count": 40, "seed": 0},
         execution={"executor": "inline"},
     )
-    assert run_sweep(config, make_executor, filters=Filters(keys=("clean", "fgsm", "pixelate"))).complete
-    plan, store = load_plan(config.results), ShardStore.open(config.results)
-    inventory = store.inventory()
+    assert run_sweep(config, filters=Filters(keys=("clean", "fgsm", "pixelate"))).is_complete
     clean_accuracies = {
-        unit.architecture: float(columns_by_strength[0.0]["accuracy"])
-        for unit, columns_by_strength in store.select(
-            [unit for unit in plan.units if unit.key == "clean"], inventory, plan.measurements
-        ).iter_values()
+        unit.architecture: float(rows[0.0]["accuracy"]) for unit, rows in read_rows(config.results, ("clean",))
     }
     # On all 10,000 images, the accuracies are 0.6354 and 0.7326. A sample of 40 almost surely differs by less than
     # 0.25.

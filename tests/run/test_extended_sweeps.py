@@ -1,5 +1,6 @@
 """Sweeps beyond the paper: measures, several weights per network, zoo networks and custom datasets."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -9,42 +10,39 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from robust201.planning.plan_file import load_plan
+from robust201.dataset.rows import UnitRows
 from robust201.reader.dataset import RobustnessDataset
-from robust201.runtime.executors import make_executor
-from robust201.runtime.scheduler import RunTally
-from robust201.runtime.sweep import RunPreview, run_sweep
-from robust201.shards import ShardStore
+from robust201.run.sweep import SweepWork, run_sweep
 from robust201.spaces.nasbench201 import cells
 from robust201.spaces.nasbench201.network import build_network
+from robust201.store.folder import ResultsFolder
+from robust201.store.packing import pack
 from robust201.sweep.config import SweepConfig
 from robust201.tasks import TASKS
 from robust201.weights.store import CheckpointStore
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, add_network
+from tests.support.runs import list_units, read_rows
 from tests.support.zoo_networks import SMALL_NETWORKS
 
 CLEAN: dict[str, dict[str, Any]] = {"clean": {}}
 RANDOM_WEIGHTS = {"random": {"seeds": [0, 1]}}
 
 
-def run(config: SweepConfig) -> tuple[RunTally, RunPreview]:
-    previews: list[RunPreview] = []
-    tally = run_sweep(config, make_executor, on_preview=previews.append)
-    assert tally.complete, [failure.message for failure in tally.failures]
-    return tally, previews[0]
+def run(config: SweepConfig) -> tuple[int, SweepWork]:
+    """Run a sweep to its end; return the number of evaluations that were computed, and the work as it began."""
+    works: list[SweepWork] = []
+    tally = run_sweep(config, on_start=lambda work: works.append(copy.copy(work)))
+    assert tally.is_complete, [failure.failure for failure in tally.failures]
+    return tally.n_done - tally.n_done_before, works[0]
 
 
-def read_columns(results: Path) -> dict[tuple[str, int | str, str], dict[float, dict[str, Any]]]:
-    """Read the columns in shards by strength, for each key, architecture and weights."""
-    plan, store = load_plan(results), ShardStore.open(results)
-    inventory = store.inventory(verify="all", on_damage="raise")
-    return {
-        (unit.key, unit.architecture, unit.weights): {
-            strength: store.values(unit, strength, inventory, plan.measurements_of(unit.key))
-            for strength in unit.strengths
-        }
-        for unit in plan.units
-    }
+def read_columns(results: Path) -> dict[tuple[str, int | str, str], UnitRows]:
+    """Read the columns of units by strength, for each key, architecture and weights."""
+    return {(unit.key, unit.architecture, unit.weights): rows for unit, rows in read_rows(results)}
+
+
+def weights_of(results: Path) -> set[str]:
+    return {unit.weights for unit in list_units(results)}
 
 
 def read_squared_norms(results: Path) -> dict[tuple[int | str, str], float]:
@@ -69,17 +67,16 @@ def test_sweep_with_measure_and_attacks_completes_and_resumes(
     keys = JACOBIAN_KEYS | {"jacobian": {"images": 12, "split": split, "projections": 2}}
     weights_fields = {} if weights is None else {"checkpoints": None, "weights": weights}
     config = make_sweep(keys=keys, **weights_fields)
-    tally, preview = run(config)
+    n_computed, _ = run(config)
     n_weights = 1 if weights is None else 2
-    assert tally.results == preview.plan.n_evaluations == 2 * n_weights * (1 + 2 + 1)
-    rerun, preview = run(config)
-    assert (preview.missing, rerun.results) == ((), 0)
+    assert n_computed == 2 * n_weights * (1 + 2 + 1)
+    assert run(config)[0] == 0
     norms = read_squared_norms(config.results)
     assert len(norms) == 2 * n_weights
     assert all(norm > 0 for norm in norms.values())
     assert len(set(norms.values())) == len(norms)
     assert robust201("verify", config.results).code == 0
-    ShardStore.open(config.results).compact(grace_seconds=0)
+    pack(ResultsFolder.open(config.results), grace_seconds=0.0)
     assert robust201("verify", config.results).code == 0
     assert read_squared_norms(config.results) == norms
     assert robust201("status", config.results).code == 0
@@ -108,10 +105,10 @@ def test_sweep_computes_all_columns_of_measures(make_sweep: MakeSweep, robust201
 def test_measure_results_do_not_depend_on_sweep_images(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys=JACOBIAN_KEYS, images={"count": 10, "seed": 0})
     run(config)
-    key_by_id = {unit.id: unit.key for unit in load_plan(config.results).units}
-    _, preview = run(make_sweep(keys=JACOBIAN_KEYS, images={"count": 20, "seed": 0}))
-    assert {part.unit.key for part in preview.missing} == {"clean", "fgsm"}
-    assert {key_by_id[unit.id] for unit in preview.plan.units if unit.id in key_by_id} == {"jacobian"}
+    key_by_id = {unit.id: unit.key for unit in list_units(config.results)}
+    _, work = run(make_sweep(keys=JACOBIAN_KEYS, images={"count": 20, "seed": 0}))
+    assert work.n_planned - work.n_done == 2 * 3
+    assert {key_by_id[unit.id] for unit in list_units(config.results) if unit.id in key_by_id} == {"jacobian"}
 
 
 @pytest.mark.parametrize("projections", ["exact", 3])
@@ -155,18 +152,18 @@ def test_sweep_evaluates_several_weights_per_network(
         )
 
     config = sweep(recipe="pgd7", epochs=[1], seeds=[0, 1])
-    tally, preview = run(config)
-    weights_names = {unit.weights for unit in preview.plan.units}
+    n_computed, _ = run(config)
+    weights_names = weights_of(config.results)
     assert len(weights_names) == 2
     assert all("pgd7" in name for name in weights_names)
-    assert tally.results == 2 * 2 * 4
+    assert n_computed == 2 * 2 * 4
     # Selecting more weights computes only the new evaluations.
-    tally, preview = run(sweep(recipe=["", "pgd7"], epochs=[1], seeds=[0, 1]))
-    assert (preview.done, tally.results) == (16, 16)
-    tally, preview = run(sweep(recipe=["", "pgd7"]))
-    assert (preview.done, tally.results) == (32, 32)
+    n_computed, work = run(sweep(recipe=["", "pgd7"], epochs=[1], seeds=[0, 1]))
+    assert (work.n_done, n_computed) == (16, 16)
+    n_computed, work = run(sweep(recipe=["", "pgd7"]))
+    assert (work.n_done, n_computed) == (32, 32)
     assert len(set(read_squared_norms(config.results).values())) == 16
-    assert len({unit.weights for unit in preview.plan.units}) == 8
+    assert len(weights_of(config.results)) == 8
     assert robust201("verify", config.results).code == 0
     assert robust201("status", config.results).code == 0
 
@@ -186,14 +183,14 @@ def test_snapshots_within_epoch_are_evaluated_and_exported(
         weights = {"path": str(tmp_path / "store"), **selection}
         return make_sweep(architectures=[21], checkpoints=None, weights=weights, keys=CLEAN)
 
-    _, preview = run(sweep(epochs=[1], steps=[6]))
-    assert {unit.weights for unit in preview.plan.units} == {"ours-e1-s777", "ours-i6-s777"}
+    _, work = run(sweep(epochs=[1], steps=[6]))
+    assert weights_of(work.folder) == {"ours-e1-s777", "ours-i6-s777"}
     assert sweep(epochs=[1], steps=[6]).placeholder_weights("")[1].steps == 6
-    _, preview = run(sweep())
-    assert preview.done == 2
-    assert [weights.steps for weights in load_plan(preview.plan.config.results).weights.values()] == [4, 6, 8]
+    _, work = run(sweep())
+    assert work.n_done == 2
+    assert [network.weights.steps for network in work.plan.keys[0].networks] == [4, 6, 8]
     exported = tmp_path / "exported"
-    assert robust201("export", preview.plan.config.results, "--out", exported, "--no-json", "--parquet").code == 0
+    assert robust201("export", work.folder, "--out", exported, "--no-json", "--parquet").code == 0
     table = pq.read_table(exported / "parquet/dataset=digits/key=clean/part-0.parquet")
     columns = ("weights", "weights_epochs", "weights_steps")
     assert [*zip(*(table[name].to_pylist() for name in columns), strict=True)] == [
@@ -209,17 +206,16 @@ def test_snapshots_within_epoch_are_evaluated_and_exported(
         (2, 8),
     ]
     known_name_options = ("--out", tmp_path / "one", "--weights-name", "ours-i6-s777")
-    assert robust201("export", preview.plan.config.results, *known_name_options).code == 0
+    assert robust201("export", work.folder, *known_name_options).code == 0
     unknown_name_options = ("--out", tmp_path / "none", "--weights-name", "ours-i7-s777")
-    assert "ours-i6-s777" in robust201("export", preview.plan.config.results, *unknown_name_options).error_line(2)
+    assert "ours-i6-s777" in robust201("export", work.folder, *unknown_name_options).error_line(2)
 
 
 def test_checkpoints_and_weights_sections_give_same_units(make_sweep: MakeSweep, store_with_two_recipes: Path) -> None:
     store = str(_remove_pgd7_recipe(store_with_two_recipes))
     run(make_sweep(checkpoints={"path": store, "epochs": 2, "seed": 1}, keys=CLEAN))
     weights_config = make_sweep(checkpoints=None, weights={"path": store, "epochs": [2], "seeds": [1]}, keys=CLEAN)
-    _, preview = run(weights_config)
-    assert preview.missing == ()
+    assert run(weights_config)[0] == 0
 
 
 def _remove_pgd7_recipe(store: Path) -> Path:
@@ -279,9 +275,8 @@ def zoo_fields(weights: dict[str, Any], **changes: Any) -> dict[str, Any]:
 def test_sweep_attacks_all_zoo_families(make_sweep: MakeSweep) -> None:
     keys = {"clean": {}, "pgd": {"epsilons": ["8/255"], "steps": 1}}
     config = make_sweep(**zoo_fields({"random": {}}, architectures=SMALL_NETWORKS, keys=keys))
-    tally, preview = run(config)
-    assert tally.results == 2 * len(SMALL_NETWORKS)
-    assert {unit.architecture for unit in preview.plan.units} == set(SMALL_NETWORKS)
+    assert run(config)[0] == 2 * len(SMALL_NETWORKS)
+    assert {unit.architecture for unit in list_units(config.results)} == set(SMALL_NETWORKS)
 
 
 # --- custom datasets ----------------------------------------------------------------------------------------------
@@ -327,8 +322,7 @@ def test_sweep_on_custom_dataset_completes_and_depends_on_normalisation(
         "keys": {"clean": {}, "pgd": {"epsilons": ["8/255"], "steps": 2}, "jacobian": {"images": 35, "split": "train"}},
     }
     config = make_sweep(**sweep_changes)
-    tally, _ = run(config)
-    assert tally.results == 2 * 2 * 3
+    assert run(config)[0] == 2 * 2 * 3
     assert read_columns(config.results)["clean", 0, "random-s0"][0.0]["cm"].shape == (7, 7)
     assert robust201("verify", config.results).code == 0
     # The normalisation is part of the units' identity.

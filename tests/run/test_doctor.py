@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from robust201.models.device import has_avx512
-from robust201.monitoring.doctor import _examine_device, _examine_gpus, examine
+from robust201.run.doctor import _examine_device, _examine_gpus, examine
 from robust201.spaces.nasbench201.compiled import native
 from tests.conftest import REPOSITORY, MakeSweep, RunCommand, WriteSweep
 
@@ -97,7 +97,7 @@ def test_doctor_reports_an_unreadable_sweep_after_all_other_checks(
 
 
 def test_doctor_reports_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("robust201.monitoring.doctor._DRIVER_GPUS", tmp_path)
+    monkeypatch.setattr("robust201.run.doctor._DRIVER_GPUS", tmp_path)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert _examine_gpus().ok  # a login node has the driver's folder, but no GPU
     (tmp_path / "0000:01:00.0").mkdir()

@@ -10,15 +10,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from robust201.export import export_dataset
 from robust201.models.batch_sizes import BatchSizes, Maxima
 from robust201.models.classifier import Classifier
 from robust201.models.device import GraphCapture, configure_torch, device_memory
 from robust201.models.gpu_memory import fit_memory
 from robust201.models.graphed_model import GraphedModel
-from robust201.runtime.executors import make_executor
-from robust201.runtime.sweep import load_plan, run_sweep
-from robust201.shards import ShardStore
+from robust201.run.sweep import run_sweep
 from robust201.spaces.nasbench201.cells import format_spec, specs
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
@@ -31,9 +28,10 @@ from robust201.tasks.attack_kit.runner import run_attack
 from robust201.tasks.evaluate import copy_to_device
 from robust201.tasks.perturbations import square
 from robust201.tasks.perturbations.contract import perturb
-from tests.conftest import MakeSweep, read_tree
+from tests.conftest import MakeSweep
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
 from tests.support.library_parity import compare
+from tests.support.runs import export_bytes
 from tests.support.tiny_networks import N_CLASSES as N_TINY_CLASSES
 from tests.support.tiny_networks import (
     PathlessNetwork,
@@ -293,10 +291,8 @@ def test_square_queries_do_not_synchronise_with_device(device, forbid_synchronis
 
 
 def run_and_export(config: SweepConfig, out: Path) -> dict[str, bytes]:
-    assert run_sweep(config, make_executor).complete
-    store = ShardStore.open(config.results)
-    export_dataset(load_plan(config.results), store, store.inventory(verify="all", on_damage="raise"), out)
-    return {name: content for name, content in read_tree(out).items() if name.startswith("digits/")}
+    assert run_sweep(config).is_complete
+    return export_bytes(config, out)
 
 
 @pytest.mark.parametrize("engine", ["reference", "fused"])

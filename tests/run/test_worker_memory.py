@@ -5,30 +5,19 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from robust201.export import export_dataset
 from robust201.models import gpu_memory
 from robust201.models.classifier import Classifier
 from robust201.models.device import is_out_of_memory
-from robust201.planning.plan_file import load_plan
 from robust201.run import networks
-from robust201.runtime.executors import make_executor
-from robust201.runtime.sweep import run_sweep
-from robust201.shards import ShardStore
+from robust201.run.sweep import run_sweep
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, network
-from robust201.sweep.config import SweepConfig
-from tests.conftest import THREE_KEYS, TINY_KEYS, MakeSweep, read_tree
+from tests.conftest import THREE_KEYS, TINY_KEYS, MakeSweep
+from tests.support.runs import export_bytes
 
 N_IMAGES = 10
 PGD = {"pgd": TINY_KEYS["pgd"]}
 N_SAMPLES = 2 * N_IMAGES  # `PGD` has two strengths, and a sample is an image at one strength
 GIGABYTE = 10**9
-
-
-def export_results(config: SweepConfig, tmp_path, name: str) -> dict[str, bytes]:
-    store = ShardStore.open(config.results)
-    out = tmp_path / name
-    export_dataset(load_plan(config.results), store, store.inventory(verify="all", on_damage="raise"), out)
-    return {path: content for path, content in read_tree(out).items() if path.startswith("digits/")}
 
 
 @pytest.fixture
@@ -104,15 +93,15 @@ def test_is_out_of_memory_recognises_errors_of_all_libraries(error: Exception) -
 
 def test_reference_engine_halves_micro_batch(make_sweep: MakeSweep, limit_memory) -> None:
     sizes = limit_memory(2)
-    tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="reference", batch_size=250), make_executor)
-    assert tally.complete
+    tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="reference", batch_size=250))
+    assert tally.is_complete
     assert running_minima(sizes) == [N_IMAGES, N_IMAGES // 2, N_IMAGES // 4]
 
 
 def test_fused_engine_halves_micro_batch(make_sweep: MakeSweep, limit_memory) -> None:
     sizes = limit_memory(8)
-    tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="fused", batch_size=250), make_executor)
-    assert tally.complete
+    tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="fused", batch_size=250))
+    assert tally.is_complete
     # The minimum batch size of an inference network is eight.
     assert running_minima(sizes) == [N_SAMPLES, N_SAMPLES // 2, 8]
 
@@ -124,7 +113,7 @@ def test_padded_batch_is_halved_if_device_memory_runs_out(
     set_device_memory(1)
     sizes = limit_memory(10)
     config = make_sweep(architectures=[21], keys={key: TINY_KEYS[key]}, engine="fused")
-    assert run_sweep(config, make_executor).complete
+    assert run_sweep(config).is_complete
     assert sizes[:2] == [8, 8]  # trial passes
     assert running_minima(sizes[2:]) == [16, 8]
 
@@ -132,7 +121,7 @@ def test_padded_batch_is_halved_if_device_memory_runs_out(
 @pytest.mark.parametrize(("engine", "n_attempts"), [("reference", 4), ("fused", 3)])
 def test_out_of_memory_with_smallest_batch_is_reported(make_sweep: MakeSweep, limit_memory, engine, n_attempts) -> None:
     limit_memory(0)
-    tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine=engine, batch_size=250), make_executor)
+    tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine=engine, batch_size=250))
     # The attempts have 10, 5, 2 and 1 images with the reference engine, and 20, 10 and 8 samples with the fused engine.
     assert [(failure.kind, failure.attempt) for failure in tally.failures] == [("memory", n_attempts)]
 
@@ -145,8 +134,8 @@ def test_results_do_not_depend_on_device_memory_or_micro_batch(
         if gigabytes is not None:
             set_device_memory(gigabytes)
         config = make_sweep(engine="fused", keys=THREE_KEYS | PGD, results=str(tmp_path / name), execution=execution)
-        assert run_sweep(config, make_executor).complete
-        exports.append(export_results(config, tmp_path, f"json {name}"))
+        assert run_sweep(config).is_complete
+        exports.append(export_bytes(config, tmp_path / f"json {name}"))
     assert len(exports[0]) == 4 * 3  # four keys, each with three measurements
     assert exports[0] == exports[1] == exports[2]
 
@@ -166,5 +155,5 @@ def test_device_memory_is_divided_among_workers(
     monkeypatch.setattr(networks, "fit_memory", record_and_fit_memory)
     execution = {"gpus_per_worker": gpus_per_worker}
     config = make_sweep(architectures=[21], keys={"clean": {}}, engine=engine, execution=execution)
-    assert run_sweep(config, make_executor).complete
+    assert run_sweep(config).is_complete
     assert recorded_shares == [(share, (3, 32, 32))]

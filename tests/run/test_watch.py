@@ -11,8 +11,8 @@ from rich.console import Console
 from robust201.cli import monitoring
 from robust201.cli.console_status import make_sweep_display
 from robust201.core.errors import InputError
-from robust201.monitoring.status import Cost, KeyStatus, SweepStatus
-from robust201.monitoring.watch import watch
+from robust201.run.status import Cost, KeyStatus, SweepStatus
+from robust201.run.watch import watch
 from tests.conftest import RunCommand, WriteSweep
 
 RUNNING = SweepStatus(

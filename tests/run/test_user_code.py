@@ -11,12 +11,11 @@ import pytest
 import yaml
 
 from robust201.reader.dataset import RobustnessDataset
-from robust201.runtime.executors import make_executor
-from robust201.runtime.sweep import load_plan, run_sweep
-from robust201.shards import ShardStore
+from robust201.run.sweep import run_sweep
 from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY, FinishedCommand, RunCommand, WriteSweep
 from tests.runtime.test_extended_sweeps import read_columns
+from tests.support.runs import read_rows
 from tests.support.tiny_trainings import training_fields
 
 MODELS = """
@@ -181,8 +180,8 @@ def test_networks_with_faults_fail_instead_of_giving_numbers(
         engine=engine,
     )
     failures = {
-        (failure.part.unit.architecture, failure.part.unit.key): failure.message
-        for failure in run_sweep(load_config(sweep), make_executor).failures
+        (failure.part.unit.architecture, failure.part.unit.key): failure.failure
+        for failure in run_sweep(load_config(sweep)).failures
     }
     assert failures.keys() == FAILURES.keys()
     for subject, cause in FAILURES.items():
@@ -444,9 +443,8 @@ def test_parts_of_wrong_custom_measures_fail(
 
 def read_measure(results: Path) -> dict[str, list[float]]:
     """Read the columns of the measure; other keys of the sweep may be incomplete."""
-    store, unit = ShardStore.open(results), load_plan(results).narrow(keys=["logits"]).units[0]
-    columns = store.values(unit, 0.0, store.inventory(), ("mean", "spread"))
-    return {name: array.tolist() for name, array in columns.items()}
+    ((_, rows),) = read_rows(results, ("logits",))
+    return {name: array.tolist() for name, array in rows[0.0].items()}
 
 
 MODIFICATIONS = {

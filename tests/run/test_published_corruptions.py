@@ -9,11 +9,8 @@ import pytest
 from robust201.core.errors import DatasetError
 from robust201.core.records import ImageSet
 from robust201.images.corrupted import CorruptedStore
-from robust201.monitoring.status import read_status
-from robust201.planning.plan_file import load_plan
-from robust201.runtime.executors import make_executor
-from robust201.runtime.sweep import run_sweep
-from robust201.shards import ShardStore
+from robust201.run.status import read_status
+from robust201.run.sweep import run_sweep
 from robust201.sweep import inputs as inputs_module
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.filters import Filters
@@ -59,18 +56,18 @@ def write_published_images(config: SweepConfig, folder: Path, key: str) -> None:
 
 def count_evaluations(results: Path) -> tuple[int, int]:
     """Return the numbers of finished and of all evaluations."""
-    sweep_status = read_status(load_plan(results), ShardStore.open(results).inventory(on_damage="report"))
-    return sweep_status.done, sweep_status.total
+    status = read_status(results)
+    return status.n_done, status.n_planned
 
 
 def test_filtered_run_opens_published_images_of_its_keys_only(
     config: SweepConfig, requests: Requests, tmp_path: Path
 ) -> None:
-    assert run_sweep(config, make_executor, filters=Filters(keys=("clean",))).complete
+    assert run_sweep(config, filters=Filters(keys=("clean",))).is_complete
     assert requests == []
     assert count_evaluations(config.results) == (2, 8)
     write_published_images(config, tmp_path, "fog")
-    assert run_sweep(config, make_executor, filters=Filters(keys=("fog",))).complete
+    assert run_sweep(config, filters=Filters(keys=("fog",))).is_complete
     assert {keys for verify, keys in requests if keys} == {("fog",)}
     assert ("full", ("fog",)) in requests
     assert count_evaluations(config.results) == (6, 8)
@@ -79,6 +76,6 @@ def test_filtered_run_opens_published_images_of_its_keys_only(
 def test_unfiltered_run_requires_all_published_images(config: SweepConfig, requests: Requests, tmp_path: Path) -> None:
     write_published_images(config, tmp_path, "fog")
     with pytest.raises(DatasetError, match=r"brightness\.npy"):
-        run_sweep(config, make_executor)
+        run_sweep(config)
     assert requests
     assert not config.results.exists()
