@@ -122,8 +122,8 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "images": ("results/images/*/*.npy", RESULTS_COMMANDS),
     "weights": ("weights/*/*.safetensors", INPUT_COMMANDS),
     "manifest": ("weights/manifest.jsonl", INPUT_COMMANDS),
-    "corruptions": ("corruptions/*.npy", INPUT_COMMANDS),
-    "corruptions recipe": ("corruptions/made.json", INPUT_COMMANDS),
+    "corruptions": ("corruptions/*/*.npy", INPUT_COMMANDS),
+    "corruptions recipe": ("corruptions/*/made.json", INPUT_COMMANDS),
     "dataset JSON": ("json/digits/*.json", JSON_COMMANDS),
     "dataset Parquet": ("parquet/parquet/*/*/*.parquet", PARQUET_COMMANDS),
     "JSON metadata": ("json/*.json", JSON_COMMANDS),
@@ -152,6 +152,15 @@ def run_reader(robust201: RunCommand, root: Path, command: str) -> tuple[Finishe
         result = robust201("export", root / ("new" if "new" in words else "results"), "--out", root / "again")
     exported = root / "again/digits"
     return result, read_tree(exported) if exported.exists() else None
+
+
+def test_commands_succeed_on_undamaged_files(root: Path, robust201: RunCommand) -> None:
+    for pattern, commands in KINDS.values():
+        assert list(root.glob(pattern)), pattern
+        for command in commands:
+            result, _ = run_reader(robust201, root, command)
+            assert result.code == 0, (command, result.err)
+            assert not WARNING.search(result.err), (command, result.err)
 
 
 @pytest.mark.filterwarnings("ignore::robust201.reader.listings.MissingFilesWarning")

@@ -179,7 +179,7 @@ def test_commands_reject_file_that_is_not_a_sweep(robust201: RunCommand, tmp_pat
         (("corrupt", "--data", "digits", "--out", "out", "--frost", "nowhere", "--images", "10"), "nowhere"),
         (("fetch", "cifra10", "--out", "."), "'cifra10'"),
         *((command, "nowhere") for command in (("status", "nowhere"), ("verify", "nowhere"), ("report", "nowhere"))),
-        (("merge", "nowhere"), "--out or --compact"),
+        (("merge", "nowhere"), "--out FOLDER"),
         (("merge", "nowhere", "--compact", "--out", "out"), "one results folder"),
         (("export", "nowhere", "--out", "out"), "nowhere"),
         (("import", "nowhere", "--out", "out"), "nowhere"),

@@ -25,7 +25,6 @@ from rich.progress import (
 from rich.table import Table
 
 from robust201.core.errors import shorten
-from robust201.core.files import format_bytes
 from robust201.core.records import format_architecture
 
 if TYPE_CHECKING:  # a command imports these modules only if it needs them, so that the others start quickly
@@ -108,22 +107,6 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     console.print(table)
 
 
-def show_plan(summary: Mapping[str, Any]) -> None:
-    """Print a plan's counts and estimates (see `planning.estimates.estimate`)."""
-    show_table(
-        f"Sweep {summary['name']}",
-        ("", "value"),
-        [
-            ("architectures", f"{summary['architectures']:,}"),
-            ("network-key pairs", f"{summary['units']:,}"),
-            ("evaluations", f"{summary['evaluations']:,}"),
-            ("results, estimated", format_bytes(summary["estimated_shard_bytes"])),
-            ("JSON, estimated", format_bytes(summary["estimated_json_bytes"])),
-            *_describe_hours(summary),
-        ],
-    )
-
-
 def show_training_plan(summary: Mapping[str, Any]) -> None:
     """Print the counts and estimates of a training plan (see `planning.training_plan.estimate_trainings`)."""
     by_recipe = summary["trainings_by_recipe"]
@@ -136,7 +119,7 @@ def show_training_plan(summary: Mapping[str, Any]) -> None:
             *((f"with recipe {name}", f"{count:,}") for name, count in by_recipe.items() if len(by_recipe) > 1),
             ("snapshots", f"{summary['snapshots']:,}"),
             ("steps", f"{summary['steps']:,}"),
-            *_describe_hours(summary),
+            *describe_hours(summary),
         ],
     )
     say_each([f"warning: {line}" for line in summary["warnings"]])
@@ -147,7 +130,7 @@ def format_hours(hours: float) -> str:
     return f"{hours:,.1f}" if hours >= 1 else f"{hours:.2g}"
 
 
-def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield a label and the worker-hours at the assumed speed; if the run chooses the device, for GPUs and for CPUs."""
     speed, cpu_speed = summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
     hours = summary["estimated_worker_hours"]

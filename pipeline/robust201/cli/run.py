@@ -64,7 +64,7 @@ def run_sweep_command(
     return code
 
 
-def compute(config: "SweepConfig", filters: Filters, share: Share | None) -> "Tally":
+def compute(config: "SweepConfig", filters: Filters = EVERYTHING, share: Share | None = None) -> "Tally":
     """Compute a sweep or one share of it, and show its progress."""
     from robust201.run.share import run_share
     from robust201.run.sweep import run_sweep
