@@ -3,6 +3,7 @@
 import contextlib
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -90,6 +91,28 @@ def test_small_packs_are_joined(folder):
         pack(folder, grace_seconds=0.0)
     assert count_files(folder) == (1, 0)
     check(folder)
+
+
+def test_packing_beside_writers_and_readers_loses_nothing(folder):
+    contents = [f"content {number}".encode() * 10 for number in range(16)]
+
+    def pack_until_written():
+        packer = ResultsFolder.open(folder.root)
+        while not written.done():
+            pack(packer, pack_bytes=1000, grace_seconds=0.0)
+
+    def read_until_written():
+        reader = ResultsFolder.open(folder.root)
+        while not written.done():
+            for name in list_names(reader):
+                assert name.names_content(reader.read(name))
+
+    with ThreadPoolExecutor() as pool:
+        written = pool.submit(write, folder, contents)
+        others = [pool.submit(work) for work in (pack_until_written, pack_until_written, read_until_written)]
+    for future in (written, *others):
+        future.result()
+    check(folder, contents)
 
 
 class KilledError(BaseException):
