@@ -212,17 +212,17 @@ class Sweep:
     def read(self, folder: Path, output: str) -> dict[str, dict[float, float]]:
         """Return accuracies by key and strength, read from the results folder of the sweep."""
         del output
-        from robust201.planning.plan_file import load_plan
-        from robust201.shards import ShardStore
+        from robust201.dataset.rows import KeyRows
+        from robust201.sweep.plan import open_results
 
-        plan, store = load_plan(folder / "results"), ShardStore.open(folder / "results")
-        inventory = store.inventory()
+        plan, results = open_results(folder / "results")
+        listing = results.list()
         return {
-            unit.key: {
-                strength: float(store.values(unit, strength, inventory, ("accuracy",))["accuracy"])
-                for strength in unit.strengths
+            key.key: {
+                strength: float(values["accuracy"])
+                for strength, values in KeyRows(results, key, listing).read(0).items()
             }
-            for unit in plan.units
+            for key in plan.keys
         }
 
 

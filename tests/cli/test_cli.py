@@ -229,7 +229,7 @@ def test_merge_of_partial_runs_equals_complete_sweep(
         assert robust201("export", tmp_path / name, "--out", tmp_path / f"{name}-json").code == 0
     assert read_tree(tmp_path / "both-json") == read_tree(tmp_path / "results-json")
     second_merge = robust201("merge", tmp_path / "both", "--out", tmp_path / "both")
-    assert (second_merge.code, second_merge.out) == (0, "Joined 0 result files; 0 were already present.\n")
+    assert (second_merge.code, second_merge.out) == (0, "Joined 0 result files.\n")
 
 
 def test_closed_stdout_ends_command_without_error_output() -> None:

@@ -35,7 +35,6 @@ def test_output_and_format_options_have_consistent_names() -> None:
     assert not {"--to", "--into", "--results", "--form", "--json/--no-json"} & set().union(*options.values())
     writing_commands = {"demo", "export", "merge", "fetch", "import", "corrupt", "run"}
     assert {name for name in writing_commands if "--out" not in options[name]} == set()
-    assert [name for name in options if "--requeue" in options[name]] == ["verify"]
     for name in ("plan", "run"):
         assert {"--architectures", "--datasets", "--keys"} <= options[name], name
 

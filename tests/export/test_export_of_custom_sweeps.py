@@ -14,10 +14,12 @@ from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, Weights
 from robust201.export.conversion import convert_dataset
 from robust201.export.diff import compare_results
+from robust201.sweep.loading import parse_config
 from robust201.tasks import TASKS, Task
 from robust201.tasks.constraints import L2
 from robust201.tasks.parameters import Parameters
-from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan, make_unit, make_values
+from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_unit, make_values
+from tests.support.runs import run_inline
 
 MODELS_CODE = """
 from torch import nn
@@ -103,10 +105,6 @@ def test_json_export_requires_choice_of_weights(tmp_path):
         export(tmp_path / "out", plan)
     assert "\n" not in str(error_info.value)
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ConfigError, match=r"expected one of random-s0, random-s1.*random-s1"):
-        export(tmp_path / "out", plan, weights="random-s10")
-    with pytest.raises(ConfigError, match="the weights of these results have no names"):
-        export(tmp_path / "out", make_plan([0]), weights="random-s0")
     report = export(tmp_path / "out", plan, weights="random-s1", formats=("json", "parquet"))
     assert report.n_units == 4
     unit = next(unit for unit in plan.units if (unit.key, unit.weights) == ("pgd", "random-s1"))
@@ -183,13 +181,10 @@ def custom_fields(tmp_path_factory):
     }
 
 
-@pytest.fixture
-def custom_results(custom_fields, tmp_path, robust201):
+@pytest.fixture(scope="module")
+def custom_results(custom_fields):
     """Run the sweep in `custom_fields`, and return its results folder."""
-    sweep = tmp_path / "sweep.yaml"
-    sweep.write_text(yaml.safe_dump(custom_fields))
-    result = robust201("run", "--allow-code", sweep)
-    assert result.code == 0, result.err
+    assert run_inline(parse_config(custom_fields, "test")).is_complete
     return Path(custom_fields["results"])
 
 
@@ -201,6 +196,9 @@ def test_commands_accept_sweep_with_custom_networks_attack_and_measure(custom_re
 
     export_result = run_command("export", custom_results, "--out", tmp_path / "none", code=2)
     assert "random-s0, random-s1" in export_result.err
+    other_weights = ("--weights-name", "random-s10")
+    export_result = run_command("export", custom_results, "--out", tmp_path / "none", *other_weights, code=2)
+    assert "'random-s1'?" in export_result.err
     single_weights, all_weights = tmp_path / "one", tmp_path / "everything"
     run_command("export", custom_results, "--out", single_weights, "--weights-name", "random-s0")
     run_command("export", custom_results, "--out", all_weights, "--no-json", "--parquet")

@@ -13,11 +13,10 @@ import pytest
 import yaml
 
 from robust201.export.side_files import sweep_yaml_text
-from robust201.planning.plan import assumed_facts
-from robust201.planning.plan import make_plan as make_plan_from_config
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.sweep.config import CheckpointsSection, CorruptionsSection, SweepConfig
 from robust201.sweep.loading import parse_config
+from robust201.sweep.sweep_record import portable_fields
 from robust201.tasks import TASKS
 from tests.conftest import read_tree
 from tests.support.fabricated import export, make_plan, make_unit, make_values
@@ -150,11 +149,9 @@ def test_parquet_export_is_reproducible_with_several_processes(tmp_path):
 
 
 def test_exported_sweep_yaml_gives_same_configuration_and_no_json_requires_parquet(
-    tmp_path, write_sweep, make_sweep, robust201
+    tmp_path, finished_results, make_sweep, robust201
 ):
-    sweep = write_sweep()
-    assert robust201("run", sweep).code == 0
-    result = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--no-json", "--parquet")
+    result = robust201("export", finished_results, "--out", tmp_path / "out", "--no-json", "--parquet")
     assert result.code == 0, result.err
     fields = yaml.safe_load((tmp_path / "out/sweep.yaml").read_text())
     assert str(tmp_path) not in (tmp_path / "out/sweep.yaml").read_text()
@@ -162,7 +159,7 @@ def test_exported_sweep_yaml_gives_same_configuration_and_no_json_requires_parqu
     expected_config = make_sweep(keys={key: make_sweep().keys[key] for key in ("clean", "fgsm", "brightness")})
     excluded_fields = {"execution", "results", "checkpoints", "datasets"}
     assert exported_config.model_dump(exclude=excluded_fields) == expected_config.model_dump(exclude=excluded_fields)
-    error_line = robust201("export", tmp_path / "results", "--out", tmp_path / "none", "--no-json").error_line(2)
+    error_line = robust201("export", finished_results, "--out", tmp_path / "none", "--no-json").error_line(2)
     assert "--parquet" in error_line
 
 
@@ -170,7 +167,7 @@ def test_exported_sweep_yaml_contains_all_defaults(make_sweep):
     all_changed = {"pgd": {"steps": 3}, "fog": {"severities": [5]}, "corruptions": {}}
     for keys, has_group in (({"pgd": {"steps": 3}, "corruptions": {}}, True), (all_changed, False)):
         config = make_sweep(keys=keys)
-        payload = yaml.safe_load(sweep_yaml_text(make_plan_from_config(config, assumed_facts(config))))
+        payload = yaml.safe_load(sweep_yaml_text(portable_fields(config)))
         assert ("corruptions" in payload["keys"]) == has_group
         assert payload["keys"]["pgd"] == TASKS["pgd"].parameters(steps=3).model_dump(mode="json")
         assert parse_config(payload, "sweep.yaml").parameters == config.parameters

@@ -18,14 +18,14 @@ import pytest
 
 from robust201.core.errors import RobustError
 from robust201.reader.dataset import RobustnessDataset
-from robust201.shards import ShardStore
+from robust201.store.folder import ResultsFolder
+from robust201.store.packing import pack
 from tests.conftest import THREE_KEYS, FinishedCommand, RunCommand, WriteSweep, read_tree
-from tests.support.plan_edits import replace_folder_in_plan
 
 N_MUTATIONS = int(os.environ.get("MUTATIONS", "2"))
 SEED = int(os.environ.get("MUTATIONS_SEED", "2"))
 MAX_ERROR_CHARACTERS = 20_000
-WARNING = re.compile("warning:|damaged|set aside|missing")
+WARNING = re.compile("^warning:|moved to", re.MULTILINE)
 
 Rng = np.random.Generator
 Damage = Callable[[Path, Sequence[Path], Rng], object]
@@ -101,13 +101,13 @@ def root(finished_results: Path, tiny_weights: Path, write_sweep: WriteSweep, ro
     for options in (("--out", folder / "json"), ("--out", folder / "parquet", "--parquet", "--no-json")):
         assert robust201("export", finished_results, *options).code == 0
     shutil.copytree(finished_results, folder / "packed")
-    replace_folder_in_plan(folder / "packed", finished_results, folder / "packed")
     for _ in range(2):  # the second call deletes the files that the first one packed
-        ShardStore.open(folder / "packed").compact(grace_seconds=0)
+        pack(ResultsFolder.open(folder / "packed"), grace_seconds=0)
     return folder
 
 
 RESULTS_COMMANDS = ("status results", "verify results", "export results --out again", "run sweep.yaml")
+PACKED_COMMANDS = ("status packed", "verify packed", "export packed --out again", "merge packed --compact")
 INPUT_COMMANDS = ("run sweep.yaml --out new", "plan sweep.yaml --check")
 JSON_COMMANDS = ("read json", "verify json", "verify results --export json")
 PARQUET_COMMANDS = tuple(command.replace("json", "parquet") for command in JSON_COMMANDS)
@@ -116,14 +116,14 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "format.json": ("results/format.json", RESULTS_COMMANDS),
     "plan": ("results/plan.json", RESULTS_COMMANDS),
     "protocol": ("results/protocols/*.json", RESULTS_COMMANDS),
-    "progress": ("results/progress.json", RESULTS_COMMANDS),
-    "shard": ("results/shards/*/*.parquet", RESULTS_COMMANDS),
-    "packed shard": ("packed/shards/*/*.parquet", ("verify packed", "export packed --out again")),
+    "events": ("results/events/*.jsonl", RESULTS_COMMANDS),
+    "shard": ("results/shards/*/*/*.parquet", RESULTS_COMMANDS),
+    "pack": ("packed/shards/*/packs/*.pack", PACKED_COMMANDS),
     "images": ("results/images/*/*.npy", RESULTS_COMMANDS),
     "weights": ("weights/*/*.safetensors", INPUT_COMMANDS),
     "manifest": ("weights/manifest.jsonl", INPUT_COMMANDS),
-    "corruptions": ("corruptions/*.npy", INPUT_COMMANDS),
-    "corruptions recipe": ("corruptions/made.json", INPUT_COMMANDS),
+    "corruptions": ("corruptions/*/*.npy", INPUT_COMMANDS),
+    "corruptions recipe": ("corruptions/*/made.json", INPUT_COMMANDS),
     "dataset JSON": ("json/digits/*.json", JSON_COMMANDS),
     "dataset Parquet": ("parquet/parquet/*/*/*.parquet", PARQUET_COMMANDS),
     "JSON metadata": ("json/*.json", JSON_COMMANDS),
@@ -134,7 +134,7 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
 """Pattern of the files of a kind, and commands that read them."""
 
 FILES = {"sweep.yaml", "results", "packed", "json", "parquet", "new", "again"}
-VERIFIED_KINDS = {"protocol", "shard", "packed shard", "dataset JSON", "dataset Parquet"}
+VERIFIED_KINDS = {"protocol", "shard", "pack", "dataset JSON", "dataset Parquet"}
 """Kinds of which `verify` finds every change."""
 
 
@@ -152,6 +152,15 @@ def run_reader(robust201: RunCommand, root: Path, command: str) -> tuple[Finishe
         result = robust201("export", root / ("new" if "new" in words else "results"), "--out", root / "again")
     exported = root / "again/digits"
     return result, read_tree(exported) if exported.exists() else None
+
+
+def test_commands_succeed_on_undamaged_files(root: Path, robust201: RunCommand) -> None:
+    for pattern, commands in KINDS.values():
+        assert list(root.glob(pattern)), pattern
+        for command in commands:
+            result, _ = run_reader(robust201, root, command)
+            assert result.code == 0, (command, result.err)
+            assert not WARNING.search(result.err), (command, result.err)
 
 
 @pytest.mark.filterwarnings("ignore::robust201.reader.listings.MissingFilesWarning")

@@ -20,7 +20,6 @@ from tests.support.fabricated import (
     ChangedStore,
     FabricatedPlan,
     export,
-    make_images,
     make_plan,
     make_unit,
     make_values,
@@ -35,7 +34,7 @@ JOINED_CORRUPTIONS = "+".join(sorted(KEYS[3:], key=list(TASKS).index))
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("derived")
     plan = make_plan(ARCHITECTURES, KEYS, measurements=("accuracy", "confidence", "cm", "predictions"))
-    export(out, plan, formats=("parquet",), outcomes="bits", images_of=lambda _plan, name: make_images(name))
+    export(out, plan, formats=("parquet",), outcomes="bits")
     return out
 
 

@@ -38,7 +38,7 @@ def write_export(out: Path, plan: FabricatedPlan | None = None, *, first_row: in
         plan,
         formats=("json", "parquet"),
         outcomes=outcomes,
-        images_of=lambda _plan, dataset: make_images(dataset, first_row),
+        images_of=lambda dataset: make_images(dataset, first_row),
     )
     return out
 

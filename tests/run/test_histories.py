@@ -5,13 +5,14 @@ import random
 
 import pytest
 
-from robust201.dataset.published import write_published
+from robust201.export import export_dataset
 from robust201.run.sweep import prepare_run
 from robust201.store.folder import ResultsFolder
 from robust201.store.packing import pack
 from robust201.sweep.filters import Filters
 from robust201.sweep.parts import compare
 from robust201.sweep.plan import open_results
+from tests.conftest import read_tree
 from tests.support.runs import KilledError, run_inline
 
 KEYS = {
@@ -73,7 +74,8 @@ def finish(config, out):
         for strength in folder.read_tuple(row["strengths"].decode())
         if (row["unit"], strength) in planned
     }
-    return triples, {str(path.relative_to(out)): path.read_bytes() for path in write_published(plan, folder, out)}
+    export_dataset(plan, folder, out)
+    return triples, read_tree(out)
 
 
 @pytest.mark.parametrize("seed", range(4))

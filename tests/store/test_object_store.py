@@ -8,13 +8,13 @@ import s3fs
 from aiobotocore.client import AioBaseClient
 
 from robust201.core.errors import ConfigError, InputError, StorageError
-from robust201.dataset.published import write_published
+from robust201.export import export_dataset
 from robust201.store.folder import ResultsFolder, SliceFormat
 from robust201.store.names import ShardName, content_hash
 from robust201.store.packing import merge, pack
 from robust201.sweep.loading import parse_config
 from robust201.sweep.plan import open_results
-from tests.conftest import THREE_KEYS
+from tests.conftest import THREE_KEYS, read_tree
 from tests.support.object_stores import BUCKET
 from tests.support.runs import run_inline
 
@@ -126,9 +126,9 @@ def test_numbers_of_requests(folder, monkeypatch):
 
 def test_sweep_in_an_object_store_exports_the_same_bytes(make_sweep, s3, s3_url, tmp_path):
     def export(results):
-        plan, folder = open_results(results)
         out = tmp_path / f"{results.name}-export"
-        return {path.relative_to(out): path.read_bytes() for path in write_published(plan, folder, out)}
+        export_dataset(*open_results(results), out)
+        return read_tree(out)
 
     config = make_sweep(keys=THREE_KEYS)
     remote = config.model_copy(update={"results": tmp_path / "remote", "shards": s3_url})

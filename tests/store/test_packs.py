@@ -2,12 +2,16 @@
 
 import contextlib
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from robust201.core.errors import InputError, ShardDamagedError
+from robust201.core.files import LEFTOVER_SECONDS
 from robust201.core.records import content_digest
 from robust201.store.folder import WRITE_STEPS, ResultsFolder, SliceFormat
+from robust201.store.local import LocalFolder
 from robust201.store.names import ShardName, content_hash, shard_name
 from robust201.store.object_store import PUT_STEPS
 from robust201.store.packing import merge, pack
@@ -89,6 +93,28 @@ def test_small_packs_are_joined(folder):
     check(folder)
 
 
+def test_packing_beside_writers_and_readers_loses_nothing(folder):
+    contents = [f"content {number}".encode() * 10 for number in range(16)]
+
+    def pack_until_written():
+        packer = ResultsFolder.open(folder.root)
+        while not written.done():
+            pack(packer, pack_bytes=1000, grace_seconds=0.0)
+
+    def read_until_written():
+        reader = ResultsFolder.open(folder.root)
+        while not written.done():
+            for name in list_names(reader):
+                assert name.names_content(reader.read(name))
+
+    with ThreadPoolExecutor() as pool:
+        written = pool.submit(write, folder, contents)
+        others = [pool.submit(work) for work in (pack_until_written, pack_until_written, read_until_written)]
+    for future in (written, *others):
+        future.result()
+    check(folder, contents)
+
+
 class KilledError(BaseException):
     pass
 
@@ -134,6 +160,18 @@ def test_damaged_shard_in_a_pack_is_the_only_one_that_is_missing(folder):
     assert pack(folder, grace_seconds=0.0).damaged == []
 
 
+def test_inputs_of_a_damaged_pack_are_kept(folder):
+    write(folder, CONTENTS)
+    pack(folder)
+    folder.list()
+    (packed,) = folder.packs("digits")
+    damage(folder, packed, 3)
+    assert len(pack(folder, grace_seconds=0.0).damaged) == 1
+    check(folder)
+    pack(folder, grace_seconds=0.0)
+    check(folder)
+
+
 def test_damaged_index_is_moved_aside(folder):
     write(folder, CONTENTS)
     pack(folder)
@@ -150,6 +188,18 @@ def test_damaged_shard_is_not_packed(folder):
     damage(folder, NAMES[2].path, 4)
     assert len(pack(folder).damaged) == 1
     check(folder, [content for content in CONTENTS if name_of(content) != NAMES[2]])
+
+
+def test_leftovers_of_killed_processes_are_removed(folder):
+    if not isinstance(folder.storage, LocalFolder):
+        pytest.skip("an unfinished upload is not visible as an object")
+    paths = [folder.storage.root / "digits/ab" / name for name in (".old.tmp", ".new.tmp")]
+    for path, age in zip(paths, (2 * LEFTOVER_SECONDS, 60.0), strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (time.time() - age,) * 2)
+    pack(folder)
+    assert [path.exists() for path in paths] == [False, True]
 
 
 def test_merged_folders_have_the_shards_of_all(folder, tmp_path):

@@ -62,7 +62,7 @@ class Files:
 
     def explain(self, plan, protocols=None, earlier=None):
         causes = explain(plan, self.compare(plan), self.listing, self.read_tuple, protocols or {}, earlier)
-        return {(cause.key, cause.reason): cause.n_parts for cause in causes}
+        return {cause.reason: ([name.split()[1] for name in cause.keys], cause.n_parts) for cause in causes}
 
 
 def stored(plan):
@@ -156,23 +156,23 @@ def test_added_strengths_and_columns_are_missing_and_explained():
     files = stored(plan_of())
     more_strengths = plan_of(keys={"pgd": {"epsilons": ["1/255", "2/255", "8/255"]}})
     assert [part.part.strengths for part in files.compare(more_strengths).missing()] == [(2.0,)] * 3
-    assert files.explain(more_strengths) == {("pgd", NEW_STRENGTHS): 3}
+    assert files.explain(more_strengths) == {NEW_STRENGTHS: (["pgd"], 3)}
     more_columns = plan_of(measurements=["accuracy", "confidence", "cm", "distances"])
     assert files.compare(more_columns).n_done == 0
-    assert files.explain(more_columns) == {("clean", NEW_COLUMNS): 3, ("pgd", NEW_COLUMNS): 3}
+    assert files.explain(more_columns) == {NEW_COLUMNS: (["clean", "pgd"], 6)}
 
 
 def test_changed_inputs_are_explained():
     plan, files = plan_of(), stored(plan_of())
     protocols = {key.protocol: key.payload for key in plan.keys}
     changed = plan_of(keys={"clean": {}, "pgd": {"epsilons": ["1/255", "8/255"], "steps": 3}})
-    ((key, reason),) = files.explain(changed, protocols)
-    assert key == "pgd"
+    ((reason, (keys, _)),) = files.explain(changed, protocols).items()
+    assert keys == ["pgd"]
     assert reason.endswith("→ 3")
     assert "steps" in reason
     other_weights = plan_of(make_facts("other"))
-    assert files.explain(other_weights, protocols, plan.facts) == {("clean", NEW_WEIGHTS): 3, ("pgd", NEW_WEIGHTS): 3}
-    assert Files().explain(plan) == {("clean", NEW): 3, ("pgd", NEW): 3}
+    assert files.explain(other_weights, protocols, plan.facts) == {NEW_WEIGHTS: (["clean", "pgd"], 6)}
+    assert Files().explain(plan) == {NEW: (["clean", "pgd"], 6)}
 
 
 def test_filters_keep_units():

@@ -269,7 +269,7 @@ def test_invalid_network_is_rejected_before_the_first_step(fault):
     build_network, message = INVALID_NETWORKS[fault]
     steps = []
     with pytest.raises(NetworkError, match=message) as error:
-        run_training(make_recipe(), space=LinearSpace(build_network), on_steps=lambda step, _record: steps.append(step))
+        run_training(make_recipe(), space=LinearSpace(build_network), keep_going=lambda step: not steps.append(step))
     assert "\n" not in str(error.value)
     assert steps == []
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from robust201.core.errors import CheckpointError
-from robust201.runtime.training_run import run_trainings
+from robust201.run.trainings import run_trainings
 from robust201.weights.manifest import ManifestWriter, read_manifest
 from tests.support.tiny_trainings import make_training_config
 
@@ -38,7 +38,7 @@ INVALID_VALUES: dict[str, list[Any]] = {
 def trained_manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the manifest of a store written by a training run."""
     config = make_training_config(tmp_path_factory.mktemp("trained"))
-    assert run_trainings(config).complete
+    assert run_trainings(config).is_complete
     return config.store / "manifest.jsonl"
 
 

@@ -1,16 +1,13 @@
 """The command line: a thin function per command. Exit codes: 0 complete, 2 bad input, 3 incomplete, 4 storage error."""
 
-import os
 import sys
-from functools import partial
 from pathlib import Path
-from shlex import join, quote
 from typing import Annotated
 
 import typer
 
 from robust201 import __version__
-from robust201.cli import console, plan_costs
+from robust201.cli import console
 from robust201.cli.analyse import analyse_app
 from robust201.cli.compare import compare
 from robust201.cli.curves import curves
@@ -20,7 +17,7 @@ from robust201.cli.evaluate import DATA_OPTION, ClassOrderName, Images, ResizeRu
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DATASET_PANEL, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
 from robust201.cli.merge import merge
-from robust201.cli.monitoring import AsJson, doctor, print_json, status
+from robust201.cli.monitoring import AsJson, doctor, status
 from robust201.cli.options import (
     AllowCode,
     Architectures,
@@ -33,9 +30,6 @@ from robust201.cli.options import (
     Sweep,
     WeightsName,
     Workers,
-    load_sweep,
-    make_filters,
-    option_argv,
     reject_options,
     split_names,
 )
@@ -90,6 +84,10 @@ def plan(
         bool,
         typer.Option("--check", help="Also read the images and check that the weights exist; `doctor` checks more."),
     ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Also read the inputs and say why evaluations are missing, one line per cause."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Estimate the size, disk space and hours of a sweep or training YAML."""
@@ -102,44 +100,22 @@ def plan(
             datasets=datasets,
             keys=keys,
             save=save or None,
+            explain=explain or None,
         )
         plan_training_runs(sweep, check=check, as_json=as_json)
         return
-    from robust201.core.user_code import hash_files
-    from robust201.planning.estimates import estimate
-    from robust201.planning.plan import assumed_facts, make_plan
-    from robust201.sweep.sweep_warnings import find_sweep_warnings, find_uncounted_images
+    from robust201.cli.plan import plan_sweep
 
-    config = load_sweep(sweep)
-    hash_files(config.code_files())  # reports a missing Python file, which otherwise only `run` would notice
-    filters = make_filters(config, architectures, datasets, keys)
-    filters.check(config)
-    if save:
-        from robust201.runtime.sweep import prepare_sweep
-
-        prepare_sweep(config, filters=filters, say=console.say)
-    elif check:
-        from robust201.sweep.inputs import Inputs
-
-        Inputs(config, console.say, keys=filters.keys, datasets=filters.datasets).check()
-    facts = assumed_facts(config)
-    filtered_plan = filters.narrow(make_plan(config, facts))
-    summary = estimate(filtered_plan)
-    summary["costs"] = plan_costs.summarise(filtered_plan)
-    uncounted_images = find_uncounted_images(config, facts)
-    console.say_each([f"warning: {warning}" for warning in uncounted_images])
-    summary["warnings"] = [str(warning) for warning in (*find_sweep_warnings(config), *uncounted_images)]
-    if as_json:
-        print_json(summary)
-    else:
-        console.show_plan(summary)
-        plan_costs.show_cost_estimates(summary["costs"])
-    if save:
-        selection = option_argv(architectures=architectures, datasets=datasets, keys=keys)
-        console.say(
-            f"Saved the plan and the images in {config.results}. Next, on each machine: "
-            f"robust201 run {join([str(sweep), *selection])} --share I/N"
-        )
+    plan_sweep(
+        sweep,
+        architectures=architectures,
+        datasets=datasets,
+        keys=keys,
+        save=save,
+        check=check,
+        explain=explain,
+        as_json=as_json,
+    )
 
 
 def run(
@@ -182,44 +158,20 @@ def run(
         )
         raise typer.Exit(code)
     reject_options("sweep", recipes=recipes)
-    from robust201.planning.shares import Share
-    from robust201.run.slurm_task import ArrayTask
-    from robust201.run.user_code import announce_code, load_code
-    from robust201.runtime.executors import check_device, make_executor
-    from robust201.runtime.share_run import run_share
-    from robust201.runtime.sweep import run_sweep
-    from robust201.sweep.filters import EVERYTHING
+    from robust201.cli.run import run_sweep_command
 
-    config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers})
-    filters = make_filters(config, architectures, datasets, keys)
-    check_device(config)
-    slurm_task = ArrayTask.of(os.environ) if slurm_requeue else None
-    if slurm_task is not None:
-        config = config.model_copy(update={"execution": slurm_task.limit(config.execution)})
-    announce_code(config, allowed=allow_code, say=console.say)
-    run_evaluations = run_sweep if share is None else partial(run_share, share=Share.parse(share))
-    if share is None:
-        load_code(config)
-    display = console.RunDisplay()
-    with display.showing():
-        tally = run_evaluations(
-            config,
-            make_executor=make_executor,
-            filters=filters,
-            on_preview=console.show_preview,
-            on_progress=display.update,
-            say=console.say,
-        )
-    status_command = f"robust201 status {quote(str(config.results))}"
-    completion_message = (
-        f"Complete. Export the results with: robust201 export {quote(str(config.results))} --out DATASET"
+    code = run_sweep_command(
+        sweep,
+        architectures=architectures,
+        datasets=datasets,
+        keys=keys,
+        executor=executor,
+        workers=workers,
+        out=out,
+        share=share,
+        slurm_requeue=slurm_requeue,
+        allow_code=allow_code,
     )
-    if filters != EVERYTHING or share is not None:
-        completion_message = f"Complete for this selection. Status of the whole sweep: {status_command}"
-    failures_hint = f"All failures: {status_command}"
-    code = console.show_tally(tally, "evaluation", completion_message, failures_hint)
-    if slurm_task is not None and tally.stopped_by_time_limit and tally.remaining:
-        slurm_task.requeue(console.say, has_progress=bool(tally.results))
     raise typer.Exit(code)
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +18,6 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
-    TaskID,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -28,7 +25,6 @@ from rich.progress import (
 from rich.table import Table
 
 from robust201.core.errors import shorten
-from robust201.core.files import format_bytes
 from robust201.core.records import format_architecture
 
 if TYPE_CHECKING:  # a command imports these modules only if it needs them, so that the others start quickly
@@ -36,30 +32,15 @@ if TYPE_CHECKING:  # a command imports these modules only if it needs them, so t
     from robust201.export.diff import ComparisonReport
     from robust201.export.verify import Verdict
     from robust201.export.verify_dataset import DatasetVerdict
-    from robust201.monitoring.doctor import HealthCheck
     from robust201.reader.derived import DerivedMetrics
-    from robust201.runtime.executors.base import Event
-    from robust201.runtime.heartbeat import LastBeat, TrainingSteps
-    from robust201.runtime.preview import RunPreview
-    from robust201.runtime.progress import RunProgress
-    from robust201.runtime.scheduler import RunTally
+    from robust201.run.doctor import HealthCheck
     from robust201.weights.importing import ImportReport
-
-_LOG_SECONDS = 10.0
-"""Minimum number of seconds between progress lines in a log file while evaluations finish."""
-
-_QUIET_SECONDS = 60.0
-"""Number of seconds without a finished evaluation after which progress lines report this."""
 
 _MAX_KEY_LIST_LENGTH = 40
 """Maximum length of a list of keys in characters; a longer list is replaced by the number of keys."""
 
 _MIN_RATE_PER_SECOND = 0.01
 """Minimum rate that is shown per second; lower rates are shown per hour."""
-
-_MAX_SHOWN_TRAINING_RUNS = 8
-
-_UNKNOWN_RATE = "rate and remaining time not known yet"
 
 # NO_COLOR also turns off bold and italics. Emoji codes would change paths such as a:b:c.
 _CONSOLE_OPTIONS: dict[str, Any] = {
@@ -114,107 +95,6 @@ def format_rate(per_second: float | None, seconds_left: float | None, plural_nou
     return ", ".join(phrases)
 
 
-def _describe_steps(training: TrainingSteps) -> str:
-    phrases = [f"epoch {training.epoch:,} of {training.epochs:,}"]
-    if training.loss is not None and training.accuracy is not None:
-        phrases += [f"loss {training.loss:.4f}", f"training accuracy {training.accuracy:.4f}"]
-    phrases.append(format_rate(training.steps_per_second, training.seconds_left, "steps"))
-    return ", ".join(filter(None, phrases))
-
-
-def describe_trainings_in_progress(beats: Sequence[LastBeat]) -> Iterator[str]:
-    """Yield one line for each of the first training runs, then the number of further training runs."""
-    for beat in beats[:_MAX_SHOWN_TRAINING_RUNS]:
-        if (training := beat.training) is not None:
-            yield f"{beat.label}: step {training.step:,} of {training.n_steps:,}, {_describe_steps(training)}"
-    if len(beats) > _MAX_SHOWN_TRAINING_RUNS:
-        yield f"and {format_count(len(beats) - _MAX_SHOWN_TRAINING_RUNS, 'more training run')} in progress"
-
-
-def show_preview(preview: RunPreview) -> None:
-    """Print the numbers of finished and missing evaluations and the unusable result files, before a run begins."""
-    total = preview.plan.n_evaluations
-    say(
-        f"Planned {format_count(total, 'evaluation')} of "
-        f"{format_count(preview.plan.n_units, 'network-key pair')}: "
-        f"{preview.done:,} done, {total - preview.done:,} missing."
-    )
-    say_each([f"Damaged result file set aside; its evaluations are recomputed: {shard}" for shard in preview.damaged])
-    say_each(preview.stale)
-
-
-class RunDisplay:
-    """Progress of a run: a live display on a terminal, and occasional lines elsewhere."""
-
-    def __init__(self, activity: str = "Evaluating", plural_noun: str = "evaluations") -> None:
-        self._activity, self._plural_noun = activity, plural_noun
-        self._live = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
-            console=err,
-            disable=not err.is_terminal,
-        )
-        self._tasks: dict[str, TaskID] = {}
-        self._last_log = time.monotonic()
-        self._logged_done: int | None = None
-        self._shown_failures: set[str] = set()
-
-    def showing(self) -> AbstractContextManager[object]:
-        """Show the live display during a block."""
-        return self._live
-
-    def update(self, progress: RunProgress, event: Event | None) -> None:
-        """Show progress; print a separate line for a new failure and for a lost worker."""
-        from robust201.core.records import UnitFailure
-        from robust201.runtime.executors.base import BundleLost, WorkerLost
-
-        if isinstance(event, UnitFailure) and event.message not in self._shown_failures:
-            self._shown_failures.add(event.message)
-            say(f"failed: {event.part.label}: {event.message}")
-        elif isinstance(event, WorkerLost) or (isinstance(event, BundleLost) and event.was_started):
-            say(f"worker {'preempted' if event.preempted else 'lost'}: {event.reason}; retrying")
-        rate, seconds_left = progress.evaluations_per_second, progress.seconds_left
-        done, total = progress.done_evaluations, progress.total_evaluations
-        is_complete = done == total
-        if is_complete:
-            speed = ", ".join(filter(None, (format_rate(rate, None, self._plural_noun), "all done")))
-        else:
-            speed = format_rate(rate, seconds_left, self._plural_noun) if progress.is_rate_reliable else _UNKNOWN_RATE
-            if progress.quiet_seconds >= _QUIET_SECONDS:
-                speed += f"; nothing finished for {format_duration(progress.quiet_seconds)}"
-        if not self._live.disable:
-            rows = {self._activity: (done, total, f"{self._plural_noun}; {speed}")}
-            for beat in progress.training_heartbeats[:_MAX_SHOWN_TRAINING_RUNS]:
-                if beat.training is not None and not is_complete:
-                    text = f"steps; {_describe_steps(beat.training)}"
-                    rows[escape(beat.label)] = (beat.training.step, beat.training.n_steps, text)
-            self._show_rows(rows)
-        elif self._is_due(progress, event):
-            self._last_log, self._logged_done = time.monotonic(), done
-            say(f"{done:,}/{total:,} {self._plural_noun}; {speed}")
-            if not is_complete:
-                say_each([f"  {line}" for line in describe_trainings_in_progress(progress.training_heartbeats)])
-
-    def _is_due(self, progress: RunProgress, event: Event | None) -> bool:
-        """Return whether to print a progress line.
-
-        One is due some time after the previous line, and at the end of a run that has printed at least one.
-        """
-        if progress.done_evaluations == progress.total_evaluations:
-            return self._logged_done not in {None, progress.done_evaluations}
-        return time.monotonic() - self._last_log >= (_LOG_SECONDS if event else _QUIET_SECONDS)
-
-    def _show_rows(self, rows: Mapping[str, tuple[int, int, str]]) -> None:
-        for name in self._tasks.keys() - rows.keys():
-            self._live.remove_task(self._tasks.pop(name))
-        for name, (done, total, text) in rows.items():
-            if name not in self._tasks:
-                self._tasks[name] = self._live.add_task(name, total=total, note=text)
-            self._live.update(self._tasks[name], completed=done, total=total, note=text)
-
-
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; the first column is aligned left, the others right."""
     table = Table(title=title, title_justify="left")
@@ -225,22 +105,6 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     # Rich assumes 80 columns for a file and would truncate a wider table.
     console = out if out.is_terminal else Console(file=out.file, width=200, **_CONSOLE_OPTIONS)
     console.print(table)
-
-
-def show_plan(summary: Mapping[str, Any]) -> None:
-    """Print a plan's counts and estimates (see `planning.estimates.estimate`)."""
-    show_table(
-        f"Sweep {summary['name']}",
-        ("", "value"),
-        [
-            ("architectures", f"{summary['architectures']:,}"),
-            ("network-key pairs", f"{summary['units']:,}"),
-            ("evaluations", f"{summary['evaluations']:,}"),
-            ("results, estimated", format_bytes(summary["estimated_shard_bytes"])),
-            ("JSON, estimated", format_bytes(summary["estimated_json_bytes"])),
-            *_describe_hours(summary),
-        ],
-    )
 
 
 def show_training_plan(summary: Mapping[str, Any]) -> None:
@@ -255,7 +119,7 @@ def show_training_plan(summary: Mapping[str, Any]) -> None:
             *((f"with recipe {name}", f"{count:,}") for name, count in by_recipe.items() if len(by_recipe) > 1),
             ("snapshots", f"{summary['snapshots']:,}"),
             ("steps", f"{summary['steps']:,}"),
-            *_describe_hours(summary),
+            *describe_hours(summary),
         ],
     )
     say_each([f"warning: {line}" for line in summary["warnings"]])
@@ -266,7 +130,7 @@ def format_hours(hours: float) -> str:
     return f"{hours:,.1f}" if hours >= 1 else f"{hours:.2g}"
 
 
-def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield a label and the worker-hours at the assumed speed; if the run chooses the device, for GPUs and for CPUs."""
     speed, cpu_speed = summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
     hours = summary["estimated_worker_hours"]
@@ -275,37 +139,6 @@ def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield f"worker-hours{device} at {speed:,g} GMAC/s", format_hours(hours)
     if cpu_speed is not None:
         yield f"worker-hours on CPUs at {cpu_speed:,g} GMAC/s", format_hours(hours * speed / cpu_speed)
-
-
-def show_tally(tally: RunTally, noun: str, completion_message: str, failures_hint: str = "") -> int:
-    """Print how a run ended, and return the exit code: 0 if the run is complete, else 3.
-
-    `noun` is the singular of what the run counts, such as ``evaluation``.
-    A complete run prints `completion_message`. A run with failures prints `failures_hint`, which says how to list them.
-    """
-    _show_work_and_failures(tally, noun)
-    if tally.failures and failures_hint:
-        say(failures_hint)
-    if tally.complete:
-        say(completion_message)
-        return 0
-    if tally.abandoned:
-        say("Some work in progress did not finish in time and was discarded.")
-    say("Stopped on request." if tally.drained else "Incomplete.")
-    say("Finished work is kept; run the same command again to resume.")
-    return 3
-
-
-def _show_work_and_failures(tally: RunTally, noun: str) -> None:
-    say(
-        f"Computed {format_count(tally.evaluations, noun)} in {format_duration(tally.seconds)} of worker time; "
-        f"{format_count(len(tally.failures), 'failure')}, {format_count(tally.deaths, 'worker')} died, "
-        f"{tally.preemptions:,} {'was' if tally.preemptions == 1 else 'were'} preempted."
-    )
-    # Every part of a network with a damaged checkpoint fails with the same message.
-    failures_by_message = Counter(failure.message for failure in tally.failures)
-    for message, count in failures_by_message.most_common(10):
-        say(f"failed {format_count(count, 'time')}: {message}")
 
 
 def show_import(report: ImportReport, store: Path) -> int:
@@ -382,9 +215,9 @@ def show_verdict(verdict: Verdict, *, as_json: bool = False) -> None:
     if as_json:
         out.print_json(data=verdict.to_payload())
     hint = "" if as_json else "--json lists all"
-    problems = [*(f"{finding.kind}: {finding.message}" for finding in verdict.faults), *verdict.export_problems]
+    problems = [*map(str, verdict.faults), *verdict.export_problems]
     say_each(problems, hint=hint)
-    say_each([finding.message for finding in verdict.findings if finding.kind == "missing"], hint=hint)
+    say_each([str(finding) for finding in verdict.findings if finding.kind == "missing"], hint=hint)
     if verdict.weights is not None:
         say_each([f"warning: {network.message}" for network in verdict.weights.unexpected], hint=hint)
     say_each([f"warning: {flag.message}" for flag in verdict.flags or ()], hint=hint)

@@ -32,18 +32,20 @@ def demo(
     """Run the whole pipeline at small scale, on digits and networks that ship with robust201 (one or two minutes)."""
     from robust201.analysis.dataset_results import read_results
     from robust201.analysis.leaderboard import make_leaderboard
+    from robust201.cli.run import compute, needs_guard, run_guarded
     from robust201.export import export_dataset
     from robust201.figures.plots import save_plots
     from robust201.figures.report import write_report
     from robust201.reader.dataset import RobustnessDataset
-    from robust201.run.sweep import run_sweep
     from robust201.store.folder import ResultsFolder
     from robust201.sweep.facts import load_plan
     from robust201.sweep.loading import load_config
     from robust201.sweep.plan import make_plan
 
     config = load_config(bundled(DEMO_SWEEP), results=str(out / "results"))
-    tally = run_sweep(config, say=console.say)
+    if needs_guard(config.execution):
+        raise typer.Exit(run_guarded())
+    tally = compute(config)
     if not tally.is_complete:
         raise IncompleteError(
             f"The demo is incomplete for {out}: {console.format_count(len(tally.failures), 'failure')}, and "

@@ -45,7 +45,7 @@ def _pack(results: Path) -> int:
         f"Packed {console.format_count(report.n_shards, 'result file')} into {report.n_packs:,}; deleted "
         f"{report.n_deleted:,} that older packs contain."
     )
-    console.say_each([f"damaged: {message}" for message in report.damaged])
+    console.say_each(report.damaged)
     return 3 if report.damaged else 0
 
 
@@ -60,6 +60,6 @@ def _merge(folders: list[Path], out: Path) -> int:
     copy_plan(folders[0], out)
     findings = list(find_contradictions(out))
     typer.echo(f"Joined {console.format_count(report.n_shards, 'result file')}.")
-    console.say_each([f"damaged: {message}" for message in report.damaged])
-    console.say_each([f"{finding.kind}: {finding.subject}: {finding.message}" for finding in findings])
+    console.say_each(report.damaged)
+    console.say_each([str(finding) for finding in findings])
     return 4 if findings else 3 if report.damaged else 0

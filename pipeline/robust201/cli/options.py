@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robust201.cli import console
-from robust201.core.errors import ConfigError, did_you_mean
+from robust201.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from robust201.runtime.training_run import TrainingSelection
     from robust201.sweep.config import SweepConfig
     from robust201.sweep.filters import Filters
-    from robust201.sweep.training_config import TrainingConfig
 
 Sweep = Annotated[
     Path,
@@ -92,10 +90,10 @@ def load_sweep(path: Path, /, **overrides: Any) -> SweepConfig:
 
     `overrides` are passed to `sweep.loading.load_config`.
     """
-    from robust201.planning.plan_file import load_any_sweep
+    from robust201.sweep import facts
     from robust201.sweep.sweep_warnings import find_sweep_warnings
 
-    config = load_any_sweep(path, **overrides)
+    config = facts.load_sweep(path, **overrides)
     for warning in find_sweep_warnings(config):
         console.say(f"warning: {warning}")
     return config
@@ -143,17 +141,3 @@ def reject_options(yaml_type: str, **options: object) -> None:
 
 def _option_of(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def select_trainings(config: TrainingConfig, recipes: str | None) -> TrainingSelection:
-    """Parse the options that select a subset of the training runs of a YAML."""
-    from robust201.runtime.training_run import TrainingSelection
-
-    recipe_names = split_names(recipes)
-    for name in recipe_names or ():
-        if name not in config.recipes:
-            raise ConfigError(
-                f"Selecting training runs failed for {config.name}: it has no recipe {name!r}."
-                f"{did_you_mean(name, config.recipes)}"
-            )
-    return TrainingSelection(recipe_names)

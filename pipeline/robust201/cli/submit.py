@@ -131,7 +131,7 @@ def slurm(
     submission = slurm_jobs.submit_array(config, sweep, options, run_options, say=console.say)
     if submission is not None:
         path = config.results if is_sweep else sweep
-        _show_submission(submission, "evaluation" if is_sweep else "snapshot", str(path))
+        _show_submission(submission, "evaluation" if is_sweep else "epoch", str(path))
     elif is_sweep:
         console.say(f"Complete. Export the results with: robust201 export {quote(str(config.results))} --out DATASET")
     else:
@@ -152,8 +152,8 @@ def _show_submission(submission: "Submission", noun: str, path: str) -> None:
 
 def _read_config(path: Path, allow_code: bool) -> "SweepConfig | TrainingConfig":
     """Load a sweep or training YAML, and check that it can run on other machines."""
+    from robust201.run.trainings import require_explicit_device
     from robust201.run.user_code import announce_code
-    from robust201.runtime.training_run import require_explicit_device
     from robust201.sweep.loading import is_training_yaml, load_training
 
     if is_training_yaml(path):

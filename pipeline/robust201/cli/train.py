@@ -1,20 +1,21 @@
-"""`robust201 run` and `plan` for a training YAML."""
+"""`robust201 run`, `plan` and `status` for a training YAML."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from robust201.cli import console
+from robust201.cli import console, console_run
 from robust201.cli.monitoring import print_json
-from robust201.cli.options import AllowCode, select_trainings
+from robust201.cli.options import split_names
+from robust201.core.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from robust201.planning.training_plan import TrainingPlan
-    from robust201.sweep.training_config import Training
-    from robust201.weights.manifest import CheckpointRecord
+    from robust201.run.trainings import TrainingWork
+    from robust201.run.work import Tally
+    from robust201.sweep.training_config import Training, TrainingConfig
 
 
 def run_training_runs(
@@ -25,98 +26,106 @@ def run_training_runs(
     workers: int | None,
     recipes: str | None,
     slurm_requeue: bool,
-    allow_code: AllowCode,
+    allow_code: bool,
 ) -> int:
-    """Train the missing snapshots of a training YAML; return the exit code. Parameters are the options of `run`."""
-    from robust201.core.user_code import hash_files
-    from robust201.planning.training_plan import saved_states
+    """Train the missing snapshots of a training YAML; return the exit code. The parameters are the options of `run`."""
+    from robust201.cli.run import needs_guard, run_guarded
+    from robust201.run.environment import check_machine
     from robust201.run.slurm_task import ArrayTask
-    from robust201.run.user_code import announce_code, load_code
-    from robust201.runtime.executors import check_device
-    from robust201.runtime.training_run import run_trainings
+    from robust201.run.user_code import announce_code
     from robust201.sweep.loading import load_training
-    from robust201.sweep.sweep_warnings import find_default_normalisations
 
-    execution = {"executor": executor, "workers": workers}
-    config = load_training(path, store=out, execution=execution)
-    selection = select_trainings(config, recipes)
-    slurm_task = ArrayTask.of(os.environ) if slurm_requeue else None
-    if slurm_task is not None:
-        config = config.model_copy(update={"execution": slurm_task.limit(config.execution)})
-    states_before = saved_states(config)
-    for warning in find_default_normalisations(config):
-        console.say(f"warning: {warning}")
-    check_device(config)
+    task = ArrayTask.of(os.environ) if slurm_requeue else None
+    config = load_training(path, store=out, execution={"executor": executor, "workers": workers})
+    if task is not None:
+        config = config.model_copy(update={"execution": task.limit(config.execution)})
+    selected = _select_recipes(config, recipes)
+    check_machine(config.execution, config.precision)
+    if needs_guard(config.execution):
+        announce_code(config, allowed=allow_code, say=lambda _line: None)  # the child repeats this command
+        return run_guarded()
+    _say_warnings(config)
     announce_code(config, allowed=allow_code, say=console.say)
-    load_code(config)
-    space = config.make_space(hash_files(config.code_files()))
-    planned_runs: list[Training] = []
-
-    def show_preview(plan: TrainingPlan) -> None:
-        planned_runs.extend(planned_training.training for planned_training in plan.trainings)
-        console.say(
-            f"Planned {console.format_count(plan.n_evaluations, 'snapshot')} of "
-            f"{console.format_count(len(plan.trainings), 'training run')}: {plan.n_done:,} done, "
-            f"{plan.n_evaluations - plan.n_done:,} missing."
-        )
-
-    display = console.RunDisplay("Training", "snapshots")
-    with display.showing():
-        tally = run_trainings(
-            config,
-            selection=selection,
-            on_preview=show_preview,
-            on_progress=display.update,
-            say=console.say,
-        )
-    console.say_each(_describe_accuracies(config.store, space.weights_name, planned_runs))
-    completion_message = f"Complete. Evaluate the networks in a sweep with weights: {{path: {config.store}, recipe: …}}"
-    code = console.show_tally(tally, "snapshot", completion_message)
-    if slurm_task is not None and tally.stopped_by_time_limit and tally.remaining:
-        slurm_task.requeue(console.say, has_progress=bool(tally.results or saved_states(config) - states_before))
+    tally = _compute(config, selected)
+    completion = f"Complete. Evaluate the networks in a sweep with weights: {{path: {config.store}, recipe: …}}"
+    code = console_run.show_tally(tally, "epoch", completion)
+    if task is not None and tally.is_out_of_time:  # after scancel or preemption, the user or Slurm decides
+        task.requeue(console.say, has_progress=tally.n_done > tally.n_done_before)
     return code
 
 
-def _describe_accuracies(store: Path, space: str, trainings: Sequence[Training]) -> list[str]:
-    """Return a line with the test accuracy of each finished run of `trainings` in a space."""
+def _select_recipes(config: TrainingConfig, recipes: str | None) -> tuple[str, ...] | None:
+    names = split_names(recipes)
+    for name in names or ():
+        if name not in config.recipes:
+            raise ConfigError(
+                f"Selecting training runs failed for {config.name}: it has no recipe {name!r}."
+                f"{did_you_mean(name, config.recipes)}"
+            )
+    return names
+
+
+def _say_warnings(config: TrainingConfig) -> None:
+    from robust201.sweep.sweep_warnings import find_default_normalisations
+
+    for warning in find_default_normalisations(config):
+        console.say(f"warning: {warning}")
+
+
+def _compute(config: TrainingConfig, recipes: Collection[str] | None) -> Tally:
+    """Run the training runs, show their progress, and print the test accuracies of the complete ones."""
+    from robust201.run.trainings import run_trainings
+    from robust201.run.user_code import load_code
+
+    load_code(config)
+    works: list[TrainingWork] = []
+
+    def show_start(work: TrainingWork) -> None:
+        works.append(work)
+        console_run.show_counts(work.n_planned, work.n_done, "epoch")
+
+    display = console_run.RunDisplay("Training", "epochs")
+    with display.showing():
+        tally = run_trainings(config, recipes, say=console.say, on_start=show_start, on_moment=display.update)
+    console.say_each([line for work in works for line in _describe_accuracies(config, work.trainings)])
+    return tally
+
+
+def _describe_accuracies(config: TrainingConfig, trainings: Collection[Training]) -> list[str]:
+    from robust201.core.user_code import hash_files
+    from robust201.sweep.training_config import Training
     from robust201.weights.store import CheckpointStore
 
-    requested_runs = set(trainings)
-    checkpoints = CheckpointStore(store)
+    checkpoints = CheckpointStore(config.store)
     if not checkpoints.manifest.exists():  # no snapshot was saved yet
         return []
+    space = config.make_space(hash_files(config.code_files())).weights_name
     return [
         f"{record.label}: test accuracy {record.recorded_accuracy:.4f}"
         for record in checkpoints.records()
         if record.space == space
         and record.is_final
         and record.recorded_accuracy is not None
-        and _training_of(record) in requested_runs
+        and Training(record.index, record.dataset, record.recipe, record.seed) in trainings
     ]
-
-
-def _training_of(record: CheckpointRecord) -> Training:
-    from robust201.sweep.training_config import Training
-
-    return Training(record.index, record.dataset, record.recipe, record.seed)
 
 
 def plan_training_runs(path: Path, *, check: bool, as_json: bool) -> None:
     """Print the numbers of training runs and snapshots and the estimated hours; `check` also reads the inputs."""
     from robust201.core.user_code import hash_files
-    from robust201.planning.training_plan import estimate_trainings
-    from robust201.runtime.training_run import ALL_TRAININGS, preview_trainings
+    from robust201.run.trainings import preview_trainings
     from robust201.sweep.loading import load_training
-    from robust201.sweep.sweep_warnings import find_default_normalisations
+    from robust201.sweep.training_plan import estimate_trainings, select_trainings
 
     config = load_training(path)
-    for warning in find_default_normalisations(config):
-        console.say(f"warning: {warning}")
+    _say_warnings(config)
     hash_files(config.code_files())
-    summary = estimate_trainings(config, ALL_TRAININGS.select(config))
+    summary = estimate_trainings(config, select_trainings(config))
     if check:
-        plan = preview_trainings(config, ALL_TRAININGS, console.say)
-        summary |= {"snapshots": plan.n_evaluations, "snapshots_done": plan.n_done}
+        trainings = preview_trainings(config, console.say)
+        n_snapshots = sum(len(planned.steps) for planned in trainings)
+        n_missing = sum(len(planned.missing) for planned in trainings)
+        summary |= {"snapshots": n_snapshots, "snapshots_done": n_snapshots - n_missing}
     if as_json:
         print_json(summary)
     else:

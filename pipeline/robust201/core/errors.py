@@ -149,7 +149,9 @@ class LeaseHeldError(StorageError):
 
 
 class ShardDamagedError(StorageError):
-    """A shard's bytes do not match the hash in its name, or the disk can no longer read them."""
+    """A shard is damaged. It was moved aside, and the next run computes its part again."""
+
+    exit_code = 3
 
 
 class StorageFullError(StorageError):

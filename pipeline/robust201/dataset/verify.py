@@ -33,6 +33,10 @@ class Finding(NamedTuple):
     subject: str
     message: str
 
+    def __str__(self) -> str:
+        is_complete = self.kind in {"damaged", "missing"}
+        return self.message if is_complete else f"{self.kind}: {self.subject}: {self.message}"
+
 
 OnFile = Callable[[int, int], None]
 """Function that receives the numbers of read files and of all files."""
@@ -58,7 +62,7 @@ def verify(results: Path, on_file: OnFile = _ignore) -> Iterator[Finding]:
     listing = folder.list()
     state = compare(plan, listing, folder.read_tuple)
     for cause in explain(plan, state, listing, folder.read_tuple, folder.read_protocols()):
-        yield Finding("missing", f"{cause.dataset} {cause.key}", str(cause))
+        yield Finding("missing", ", ".join(cause.keys), str(cause))
 
 
 def _check_packs(folder: ResultsFolder) -> Iterator[Finding]:

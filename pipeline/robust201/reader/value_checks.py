@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import ResultsError
 from robust201.core.files import parse_unique_json
 from robust201.core.records import ArchitectureId, format_architecture
-from robust201.spaces.cell_space import CellSpace
+from robust201.spaces import CellSpace
 from robust201.tasks.columns import MEASUREMENTS, Column, match_shapes
 
 CLEAN = "clean"

@@ -1,11 +1,37 @@
-"""Environment of Ray's processes; this module does not import Ray, which reads variables when it is imported."""
+"""This machine and the environment of Ray's processes.
 
+This module does not import Ray, which reads variables when it is imported.
+"""
+
+import os
 import secrets
 import shlex
 import sys
 from typing import Any
 
+from robust201.core.errors import ConfigError
+from robust201.core.precision import Precision
 from robust201.sweep.config import ExecutionSection
+
+
+def check_machine(execution: ExecutionSection, precision: Precision) -> None:
+    """Check this machine's cores and device before anything is written; a cluster's workers check themselves.
+
+    Raises:
+        ConfigError: the machine lacks them.
+    """
+    if execution.executor == "ray" and execution.ray_address:
+        return
+    n_cores, n_workers = len(os.sched_getaffinity(0)), execution.workers or 1
+    if execution.executor == "ray" and n_workers * execution.cpus_per_worker > n_cores + 1e-9:
+        raise ConfigError(
+            f"Starting workers failed for execution.workers {n_workers:,}: each needs {execution.cpus_per_worker:g} "
+            f"CPU cores (execution.cpus_per_worker), but this machine has {n_cores} in total. Lower one of them."
+        )
+    if execution.requires_gpu or precision != "fp32":
+        from robust201.models.device import choose_device
+
+        choose_device(execution.device, precision)
 
 
 def ray_variables(execution: ExecutionSection) -> dict[str, str]:

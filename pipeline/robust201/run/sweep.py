@@ -7,43 +7,72 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import InputError
-from robust201.core.files import remove_leftovers
 from robust201.run.driver import run_work
 from robust201.run.events import Events, read_all_events
+from robust201.run.images import CorruptedImages, ImagePart
 from robust201.run.lock import hold_lock
 from robust201.run.work import OnMoment, Outcome, Say, Tally, Work
 from robust201.store.folder import ResultsFolder
-from robust201.sweep.config import SweepConfig
+from robust201.sweep.config import ExecutionSection, SweepConfig
 from robust201.sweep.costs import Speeds
-from robust201.sweep.facts import gather_facts, load_plan, save_plan
+from robust201.sweep.explain import Cause, explain
+from robust201.sweep.facts import find_facts, gather_facts, load_plan, save_plan
 from robust201.sweep.filters import EVERYTHING, Filters
 from robust201.sweep.inputs import Inputs
 from robust201.sweep.parts import SlicePart, SweepState, compare, is_stored
 from robust201.sweep.plan import Plan, choose_slices, make_plan
+from robust201.sweep.shares import Share
 
 if TYPE_CHECKING:
     from robust201.run.worker import Worker
 
 
-class SweepWork(Work[SlicePart]):
-    """What a run of a sweep computes (see `run.work.Work`)."""
+class SweepWork(Work[SlicePart | ImagePart]):
+    """What a run of a sweep computes (see `run.work.Work`).
 
-    def __init__(self, folder: ResultsFolder, plan: Plan, state: SweepState) -> None:
-        self.plan, self.state = plan, state
+    Attributes:
+        causes: why parts are missing.
+    """
+
+    causes: Sequence[Cause] = ()
+
+    def __init__(self, folder: ResultsFolder, plan: Plan, state: SweepState, share: Share | None = None) -> None:
         self.execution, self.precision, self.folder = plan.config.execution, plan.config.precision, folder.root
-        self.parts = state.missing()
-        self.n_planned, self.n_done = plan.n_evaluations, state.n_done
-        self.start_worker = partial(start_worker, folder.root.resolve())
+        self.plan, self.state, n_outside = plan, state, 0
+        if share is not None:
+            self.state, n_outside = share.restrict(state)
+        self.n_planned, self.n_done = plan.n_evaluations - n_outside, self.state.n_done - n_outside
+        self.parts = self._order_parts(share)
+        self.role = "driver" if share is None else "share"
+        self.start_worker = partial(start_worker, folder.root.resolve(), self.execution)
         self._results = folder
-        self._speeds = Speeds(event for event in read_all_events(folder.root) if event["event"] == "done")
-        self._missing_macs = {(key.key.dataset, key.key.key): key.missing_macs for key in state.keys}
+        self._speeds = Speeds(
+            event for event in read_all_events(folder.root) if event["event"] == "done" and "macs" in event
+        )
+        self._missing_macs = {(key.key.dataset, key.key.key): key.missing_macs for key in self.state.keys}
 
-    def find_stored(self, part: SlicePart) -> Outcome | None:
+    def _order_parts(self, share: Share | None) -> Iterator[SlicePart | ImagePart]:
+        """Yield the images first; a share computes corruptions last, when other shares have made their images."""
+        images = CorruptedImages(self.plan.config, self.plan.facts, Inputs(self.plan.config))
+        image_parts = images.missing_parts(self.state)
+        if share is None:
+            yield from image_parts
+            yield from self.state.missing()
+            return
+        yield from (part for part in image_parts if share.has_images(part.dataset, part.key))
+        yield from self.state.select(lambda key: key.task.kind != "corruption").missing()
+        yield from self.state.select(lambda key: key.task.kind == "corruption").missing()
+
+    def find_stored(self, part: SlicePart | ImagePart) -> Outcome | None:
+        if isinstance(part, ImagePart):
+            return None  # making images that exist costs nothing
         folder = self._results
         listing = folder.list_unit(part.unit.dataset, part.unit.id)
         return Outcome(part.label, part.part.strengths) if is_stored(part, listing, folder.read_tuple) else None
 
-    def finish(self, part: SlicePart, outcome: Outcome) -> Sequence[SlicePart]:
+    def finish(self, part: SlicePart | ImagePart, outcome: Outcome) -> Sequence[SlicePart]:
+        if isinstance(part, ImagePart):
+            return ()
         self._missing_macs[part.unit.dataset, part.unit.key] -= part.macs
         if outcome.strengths:
             self.n_done += self.state.add(part)
@@ -56,12 +85,13 @@ class SweepWork(Work[SlicePart]):
         return None if seconds is None or not n_workers else seconds / n_workers
 
 
-def start_worker(results: Path) -> "Worker":
-    """Start a worker for the plan of a results folder, in this process."""
+def start_worker(results: Path, execution: ExecutionSection, run: str = "") -> "Worker":
+    """Start a worker of a run for the plan of a results folder, in this process."""
     from robust201.run.worker import Worker
 
     config, facts = load_plan(results)
-    return Worker(config, facts, ResultsFolder.open(results), Events(results, "worker"))
+    config = config.model_copy(update={"execution": execution})
+    return Worker(config, facts, ResultsFolder.open(results), Events(results, "worker", run))
 
 
 def run_sweep(
@@ -96,25 +126,28 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
         LeaseHeldError: another driver is working in the folder.
     """
     filters.check(config)
-    inputs = Inputs(config, say, keys=filters.keys, datasets=filters.datasets)
+    inputs = Inputs(config, keys=filters.keys, datasets=filters.datasets)
     inputs.check()
-    facts = gather_facts(config, say)
+    earlier = find_facts(config.results)
+    facts = gather_facts(config, inputs, earlier)
     folder = ResultsFolder.create(config.results, choose_slices(config), config.shards or "")
-    _check_device(config, folder)
+    check_device(config, folder)
     with hold_lock(config.results):
         full_plan = make_plan(config, facts, folder.slices)
         full_plan.save_records(folder)
         save_plan(config, facts)
         inputs.copy_images()
         inputs.save_code_copies()
-        remove_leftovers(config.results)
-        plan = full_plan.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)
-        work = SweepWork(folder, plan, compare(plan, folder.list(), folder.read_tuple))
-        make_corrupted_images(work, say)
+        folder.remove_leftovers()
+        CorruptedImages(config, facts, inputs).remove_leftovers()
+        plan = filters.narrow(full_plan)
+        listing = folder.list()
+        work = SweepWork(folder, plan, compare(plan, listing, folder.read_tuple))
+        work.causes = explain(plan, work.state, listing, folder.read_tuple, folder.read_protocols(), earlier)
         yield work
 
 
-def _check_device(config: SweepConfig, folder: ResultsFolder) -> None:
+def check_device(config: SweepConfig, folder: ResultsFolder) -> None:
     """Keep results of CPUs and of other devices apart, because their last bits differ."""
     if config.execution.is_on_cpu() != folder.slices.is_cpu:
         expected = "cpu" if folder.slices.is_cpu else "auto or cuda"
@@ -122,14 +155,3 @@ def _check_device(config: SweepConfig, folder: ResultsFolder) -> None:
             f"Starting a run failed for {folder.root}: expected execution.device {expected}, with which the folder was "
             f"made, got {config.execution.device}. Change the device, or choose another folder."
         )
-
-
-def make_corrupted_images(work: SweepWork, say: Say) -> None:
-    """Generate the corrupted images of missing parts."""
-    inputs = Inputs(work.plan.config, say)
-    keys: dict[str, set[str]] = {}
-    for state in work.state.keys:
-        if state.key.task.kind == "corruption" and not state.done.all():
-            keys.setdefault(state.key.dataset, set()).add(state.key.key)
-    for dataset, names in keys.items():
-        inputs.generate_missing_corruptions(dataset, names)

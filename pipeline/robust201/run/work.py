@@ -71,7 +71,8 @@ class PartWorker(Protocol[PartT_contra]):
         """Note the end of the worker."""
 
 
-StartWorker = Callable[[], PartWorker[Any]]
+StartWorker = Callable[..., PartWorker[Any]]
+"""Function that starts a worker in its process; its argument is the token of the run (`run.events.Events.run`)."""
 
 
 class Work(ABC, Generic[PartT]):
@@ -80,6 +81,7 @@ class Work(ABC, Generic[PartT]):
     Attributes:
         execution: section of the YAML.
         precision: arithmetic that the workers' devices must support.
+        role: role of the driver in events: ``driver``, or ``share`` for one of several that work at the same time.
         folder: folder of events, which all workers see.
         parts: the missing parts, in order; the parts of a network follow each other.
         n_planned: number of evaluations (or snapshots), finished or not.
@@ -89,6 +91,7 @@ class Work(ABC, Generic[PartT]):
 
     execution: ExecutionSection
     precision: Precision
+    role: str = "driver"
     folder: Path
     parts: Iterable[PartT]
     n_planned: int
@@ -105,7 +108,7 @@ class Work(ABC, Generic[PartT]):
 
     @abstractmethod
     def seconds_left(self, n_workers: int) -> float | None:
-        """Return the estimated time until the work is complete; None if nothing was measured."""
+        """Return the estimated time until the work is complete, None if nothing was measured; may update `n_done`."""
 
 
 @dataclass
@@ -121,6 +124,7 @@ class Tally:
         failures: outcomes with a failure.
         n_died: number of workers that died; `n_preempted` of them with their machines.
         is_drained: whether a signal has ended the run before its end.
+        is_out_of_time: whether that signal was SIGUSR1, which announces a time limit.
         n_abandoned: number of parts that did not end within `drain_seconds`.
     """
 
@@ -133,6 +137,7 @@ class Tally:
     n_died: int = 0
     n_preempted: int = 0
     is_drained: bool = False
+    is_out_of_time: bool = False
     n_abandoned: int = 0
 
     @classmethod

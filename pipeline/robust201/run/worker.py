@@ -4,18 +4,19 @@ import platform
 import socket
 import time
 import traceback
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
 import torch
 
-from robust201.core.errors import DatasetError, StorageError, WorkerBrokenError, one_line
+from robust201.core.errors import RobustWarning, StorageError, WorkerBrokenError, one_line
 from robust201.core.interrupts import SignalInterrupt
-from robust201.core.records import EvaluationResult, ImageSet, Unit, canonical_json
+from robust201.core.records import EvaluationResult, ImageSet, Unit
 from robust201.images.corrupted import CorruptedStore
-from robust201.images.store import ArrayFolder
 from robust201.models.device import (
     choose_device,
     configure_torch,
@@ -24,13 +25,14 @@ from robust201.models.device import (
     is_out_of_memory,
 )
 from robust201.run.events import Events
+from robust201.run.images import CorruptedImages, ImagePart
 from robust201.run.networks import LoadedNetwork, NetworkLoader
 from robust201.run.work import Outcome, ShouldStop
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import ShardName, content_hash
 from robust201.store.shards import encode
 from robust201.sweep.config import SweepConfig
-from robust201.sweep.facts import Facts, pixel_libraries
+from robust201.sweep.facts import Facts
 from robust201.sweep.inputs import Inputs, make_worker_space, make_worker_tasks
 from robust201.sweep.parts import SlicePart
 from robust201.sweep.weights import WeightsSource
@@ -41,6 +43,26 @@ _PACKAGES = ("robust201", "torch", "numpy", "foolbox", "pyautoattack")
 
 _CODE_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
 """Exceptions that may come from a user's code and therefore fail only the part."""
+
+
+@contextmanager
+def collecting_notices() -> Iterator[list[str]]:
+    """Collect the messages of this package's warnings in a block, each once."""
+    notices: dict[str, None] = {}
+    show = warnings.showwarning
+
+    def collect(message: Warning | str, category: type[Warning], *arguments: Any, **options: Any) -> None:
+        if issubclass(category, RobustWarning):
+            notices.setdefault(one_line(message) if isinstance(message, Warning) else message)
+        else:
+            show(message, category, *arguments, **options)
+
+    collected: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", RobustWarning)
+        warnings.showwarning = collect
+        yield collected
+    collected += notices
 
 
 class Worker:
@@ -59,10 +81,10 @@ class Worker:
         space = make_worker_space(config, facts.code)
         self._networks = NetworkLoader(config, space, WeightsSource(config, space), self._device)
         self._resident_images: dict[str, ResidentImages] = {}
-        self._corrupted: dict[str, CorruptedStore] = {}
+        self._corrupted = CorruptedImages(config, facts, self._inputs)
         self._micro_batch = config.execution.micro_batch
 
-    def compute(self, part: SlicePart, should_stop: ShouldStop) -> Outcome:
+    def compute(self, part: SlicePart | ImagePart, should_stop: ShouldStop) -> Outcome:
         """Compute a part and store its results; an error of the part becomes an outcome with a failure.
 
         A part takes minutes, so it does not end early.
@@ -74,21 +96,22 @@ class Worker:
         del should_stop
         start = time.monotonic()
         self._events.write("part_started", **part.fields)
-        try:
-            strengths = self._compute_with_retries(part)
-        except (StorageError, SignalInterrupt):
-            raise
-        except _CODE_ERRORS as error:
-            return self._fail(part, error, time.monotonic() - start)
+        with collecting_notices() as notices:
+            try:
+                strengths = self._make_images(part) if isinstance(part, ImagePart) else self._compute_part(part)
+            except (StorageError, SignalInterrupt):
+                raise
+            except _CODE_ERRORS as error:
+                return self._fail(part, error, time.monotonic() - start)
         seconds = time.monotonic() - start
         self._events.write("done", **part.fields, seconds=round(seconds, 3))
-        return Outcome(part.label, strengths, seconds)
+        return Outcome(part.label, strengths, seconds, notices=tuple(notices))
 
     def close(self) -> None:
         """Note the end of the worker."""
         self._events.close()
 
-    def _fail(self, part: SlicePart, error: BaseException, seconds: float) -> Outcome:
+    def _fail(self, part: SlicePart | ImagePart, error: BaseException, seconds: float) -> Outcome:
         failure = f"{type(error).__name__}: {one_line(error, 1000)}"
         self._events.write("failed", **part.fields, failure=failure, traceback=traceback.format_exc())
         if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
@@ -98,7 +121,11 @@ class Worker:
             ) from error
         return Outcome(part.label, (), seconds, failure)
 
-    def _compute_with_retries(self, part: SlicePart) -> tuple[float, ...]:
+    def _make_images(self, part: ImagePart) -> tuple[float, ...]:
+        self._corrupted.make(part)
+        return ()
+
+    def _compute_part(self, part: SlicePart) -> tuple[float, ...]:
         """Compute a part, with smaller batches each time memory runs out; return the stored strengths."""
         # Smaller batches for one part must not change the last bits of the next part's results.
         self._micro_batch = self._config.execution.micro_batch
@@ -107,23 +134,24 @@ class Worker:
             try:
                 return self._compute(part)
             except _CODE_ERRORS as error:
-                if not is_out_of_memory(error) or not self._use_less_memory():
+                if not is_out_of_memory(error) or not self._use_less_memory(part):
                     raise
             free_cached_memory(self._device)  # after the `except` block, in which the error keeps tensors alive
 
-    def _use_less_memory(self) -> bool:
+    def _use_less_memory(self, part: SlicePart) -> bool:
         network = self._networks.loaded
         micro_batch = None if network is None else network.halve()
         if micro_batch is None:
             return False
         self._micro_batch = micro_batch
-        self._events.write("micro_batch_halved", images=self._micro_batch)
+        self._events.write("micro_batch_halved", **part.fields, images=self._micro_batch)
         return True
 
     def _compute(self, part: SlicePart) -> tuple[float, ...]:
         unit, images = part.unit, self._images(part.unit)
         network = self._load_network(unit, images)
-        corrupted = self._corrupted_images(unit)
+        is_corruption = self._tasks[unit.key].kind == "corruption"
+        corrupted = self._corrupted.open_store(unit.dataset, unit.key) if is_corruption else None
         results = list(
             evaluate_part(
                 self._make_context(network, corrupted),
@@ -186,29 +214,3 @@ class Worker:
         if images.sha256 not in self._resident_images:
             self._resident_images[images.sha256] = copy_to_device(images, self._device)
         return self._resident_images[images.sha256]
-
-    def _corrupted_images(self, unit: Unit) -> CorruptedStore | None:
-        if self._tasks[unit.key].kind != "corruption":
-            return None
-        if unit.dataset not in self._corrupted:
-            self._corrupted[unit.dataset] = self._inputs.open_corruptions(unit.dataset)
-        store = self._corrupted[unit.dataset]
-        _check_recipe(store, unit, self._facts.datasets[unit.dataset].corruptions[unit.key])
-        return store
-
-
-def _check_recipe(store: CorruptedStore, unit: Unit, planned: Mapping[str, Any]) -> None:
-    """Check that corrupted images were made as planned.
-
-    Raises:
-        DatasetError: they were made with another recipe, or published images differ from the planned ones.
-    """
-    actual = store.identity(unit.key)
-    if store.source == "generated":
-        del actual["sha256"]  # the recipe identifies the pixels, and the shard records their hash
-        actual["libraries"] = pixel_libraries(ArrayFolder(store.folder).info(unit.key)["libraries"])
-    if canonical_json(actual) != canonical_json(dict(planned)):
-        raise DatasetError(
-            f"Opening corrupted images failed for {unit.label} in {store.folder}: expected {dict(planned)}, got "
-            f"{actual}. Delete the folder, and run the same command again."
-        )

@@ -26,11 +26,12 @@ from robust201.core.files import (
     load_json,
     make_folder,
     read_text,
+    remove_leftovers,
     visible_entries,
     write_text,
 )
 from robust201.core.records import canonical_json, content_digest
-from robust201.store.local import reading_error
+from robust201.store.local import LocalFolder, reading_error
 from robust201.store.names import (
     Listing,
     Names,
@@ -276,6 +277,12 @@ class ResultsFolder:
             target = self.storage.set_aside(path)
             raise _damage_error(self.storage.label(path), f"{error} in its index", target) from error
 
+    def remove_leftovers(self) -> None:
+        """Delete temporary files of killed processes (see `core.files.remove_leftovers`)."""
+        remove_leftovers(self.root)
+        if self.url and isinstance(self.storage, LocalFolder):
+            remove_leftovers(self.storage.root)
+
     def write(self, name: ShardName, content: bytes) -> None:
         """Write a shard, which appears completely or not at all, and survives a crash when the method returns.
 
@@ -286,7 +293,7 @@ class ResultsFolder:
         self.storage.write(name.path, content)
 
     def read(self, name: ShardName) -> bytes:
-        """Return the content of a shard. A damaged shard is moved to ``damaged/``, so that its part is missing.
+        """Return the content of a shard. A damaged copy is moved to ``damaged/``, so that its part is missing.
 
         Raises:
             ShardDamagedError: the content does not match the hash in the name.
@@ -294,13 +301,10 @@ class ResultsFolder:
             StorageError: the shard cannot be read at the moment.
         """
         try:
-            content = self._read_once(name)
+            return self._read_once(name)
         except FileNotFoundError:  # it was packed since the last listing, or its pack was replaced
             self.refresh_packs(name.dataset)
-            content = self._read_once(name)
-        if not name.names_content(content):
-            raise self.set_aside(name, "other bytes than its name says")
-        return content
+            return self._read_once(name)
 
     def read_ahead(self, dataset: str, names: Names) -> Iterator[tuple[ShardName, bytes | ShardDamagedError]]:
         """Yield the contents of shards, in order and without those that have vanished; several are read at once."""
@@ -323,34 +327,56 @@ class ResultsFolder:
     def _read_once(self, name: ShardName) -> bytes:
         location = self._packed(name.dataset).find(name) or Location(name.path)
         try:
-            return self.storage.read(*location)
+            content = self.storage.read(*location)
         except ValueError as error:
-            raise self.set_aside(name, str(error)) from error
+            raise self._set_copy_aside(name, location, str(error)) from error
+        if not name.names_content(content):
+            raise self._set_copy_aside(name, location, "other bytes than its name says")
+        return content
 
     def set_aside(self, name: ShardName, fault: str) -> ShardDamagedError:
-        """Move all copies of a damaged shard to ``damaged/``, and return the error to raise."""
-        label, target = self.storage.label(name.path), self.storage.set_aside(name.path)
+        """Move all copies of a shard with wrong content to ``damaged/``, and return the error to raise."""
+        error = self._set_copy_aside(name, Location(name.path), fault)
         self.refresh_packs(name.dataset)
         while location := self._packed(name.dataset).find(name):
-            label, target = self.storage.label(location.path), self._replace_pack(name.dataset, location.path, name)
-        return _damage_error(label, fault, target)
+            error = self._set_copy_aside(name, location, fault)
+        return error
 
-    def _replace_pack(self, dataset: str, path: str, damaged: ShardName) -> str:
-        """Write the undamaged shards of a pack to a new one, move the pack to ``damaged/``, and return its location."""
-        pack, kept = self.packs(dataset)[path], []
-        for row, start, stop in zip(pack.names, pack.positions, pack.positions[1:], strict=False):
-            name, content = shard_name(dataset, row), self.storage.read(path, int(start), int(stop))
-            if name != damaged and name.names_content(content):
-                kept.append((name, content))
-        for _ in write_packs(kept, lambda: self.storage.new_file(dataset, PACKS)):
-            pass
-        target = self.storage.set_aside(path)
-        self.refresh_packs(dataset)
-        return target
+    def _set_copy_aside(self, name: ShardName, location: Location, fault: str) -> ShardDamagedError:
+        """Move a file to ``damaged/``; if it is a pack, its other shards are first written to a new one."""
+        pack = self.packs(name.dataset).get(location.path)
+        if pack is not None:
+            kept = ((other, content) for other, content, is_good in self.iter_pack(pack) if is_good and other != name)
+            for _ in write_packs(kept, lambda: self.storage.new_file(name.dataset, PACKS)):
+                pass
+        error = _damage_error(self.storage.label(location.path), fault, self.storage.set_aside(location.path))
+        self.refresh_packs(name.dataset)
+        return error
+
+    def check_pack(self, pack: Pack) -> None:
+        """Read a whole pack.
+
+        Raises:
+            ShardDamagedError: a shard is damaged; the others were written to a new pack.
+        """
+        for name, _content, is_good in self.iter_pack(pack):
+            if not is_good:
+                raise self._set_copy_aside(name, Location(pack.path), "other bytes than its name says")
+
+    def iter_pack(self, pack: Pack) -> Iterator[tuple[ShardName, bytes, bool]]:
+        """Yield the shards of a pack, and whether they are undamaged; many are read at once."""
+        dataset, positions = pack.path.partition("/")[0], pack.positions.tolist()
+        start, content = 0, b""
+        for row, first, last in zip(pack.names, positions, positions[1:], strict=False):
+            if last > start + len(content):
+                start, content = first, self.storage.read(pack.path, first, max(last, first + _RANGE_BYTES))
+            name, shard = shard_name(dataset, row), content[first - start : last - start]
+            yield name, shard, name.names_content(shard)
 
 
 _NO_PACKS = PackTable({})
 _READ_AHEAD = 64
+_RANGE_BYTES = 32 << 20
 
 
 def _damage_error(label: str, fault: str, target: str) -> ShardDamagedError:

@@ -159,7 +159,7 @@ class ObjectStore:
         return ((*key, found) for key, found in names.items())
 
     def names(self, dataset: str, folder: str) -> list[str]:
-        paths = self._list(f"{dataset}/{folder}", lambda filesystem, path: filesystem.ls(path, detail=False))
+        paths = self._list(f"{dataset}/{folder}".strip("/"), lambda filesystem, path: filesystem.ls(path, detail=False))
         return [path.rpartition("/")[2] for path in paths]
 
     def _list(self, folder: str, list_paths: Callable[[Any, str], list[str]]) -> list[str]:

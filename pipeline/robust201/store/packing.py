@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from robust201.core.errors import InputError
-from robust201.core.files import remove_leftovers
+from robust201.core.errors import InputError, ShardDamagedError
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import Names, ShardName, merge_names, names_of, shard_name
 from robust201.store.packs import PACK_BYTES, PACKS, Pack, contains, write_packs
@@ -36,24 +35,33 @@ class PackReport:
 def pack(folder: ResultsFolder, *, pack_bytes: int = PACK_BYTES, grace_seconds: float = GRACE_SECONDS) -> PackReport:
     """Copy loose shards and small packs to large packs, and delete what old packs contain; a run may go on."""
     report = PackReport()
-    remove_leftovers(folder.root)
+    folder.remove_leftovers()
     for dataset, names in folder.list().items():
-        report.n_deleted += _delete_copies(folder, dataset, grace_seconds)
+        _delete_copies(folder, dataset, grace_seconds, report)
         _pack_dataset(folder, dataset, names, pack_bytes, report)
     return report
 
 
-def _delete_copies(folder: ResultsFolder, dataset: str, grace_seconds: float) -> int:
-    """Delete loose shards and packs whose shards are all in an old pack; of equal packs, the first name stays."""
-    loose, packs, paths = folder.loose(dataset), folder.packs(dataset).values(), set[str]()
+def _delete_copies(folder: ResultsFolder, dataset: str, grace_seconds: float, report: PackReport) -> None:
+    """Delete loose shards and packs whose shards are all in an old, intact pack; of equal packs, the first stays."""
+    loose, packs, paths = folder.loose(dataset), list(folder.packs(dataset).values()), set[str]()
     for pack in packs:
         copies = {shard_name(dataset, row).path for row in loose[contains(pack.names, loose)]}
         copies |= {other.path for other in packs if _replaces(pack, other)}
-        if copies - paths and _age(folder, pack) >= grace_seconds:
+        if copies - paths and _age(folder, pack) >= grace_seconds and _is_intact(folder, pack, report):
             paths |= copies
     folder.storage.delete(sorted(paths))
     folder.refresh_packs(dataset)
-    return len(paths)
+    report.n_deleted += len(paths)
+
+
+def _is_intact(folder: ResultsFolder, pack: Pack, report: PackReport) -> bool:
+    try:
+        folder.check_pack(pack)
+    except ShardDamagedError as error:
+        report.damaged.append(str(error))
+        return False
+    return True
 
 
 def _age(folder: ResultsFolder, pack: Pack) -> float:

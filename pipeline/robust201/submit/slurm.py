@@ -20,7 +20,7 @@ from robust201.core.errors import ConfigError, InputError
 from robust201.core.files import make_folder, read_text, write_text
 from robust201.run.slurm_task import call_slurm
 from robust201.run.sweep import prepare_run
-from robust201.runtime.training_run import ALL_TRAININGS, prepare_trainings
+from robust201.run.trainings import prepare_trainings
 from robust201.sweep.config import ExecutionSection, SweepConfig
 from robust201.sweep.filters import EVERYTHING
 from robust201.sweep.training_config import TrainingConfig
@@ -183,7 +183,7 @@ class Submission:
     Attributes:
         job: its id.
         n_tasks: number of tasks.
-        n_missing: number of missing evaluations, or of missing snapshots of training runs.
+        n_missing: number of missing evaluations, or of missing epochs of training runs.
         logs: pattern of the paths of the log files.
     """
 
@@ -225,12 +225,12 @@ def max_tasks(config: _Config, options: ArrayOptions) -> int:
 
 
 def _prepare(config: _Config, say: Callable[[str], None]) -> tuple[int, int]:
-    """Write what tasks read; return the number of missing evaluations or snapshots, and that of missing parts."""
+    """Write what tasks read; return the number of missing evaluations or epochs, and that of missing parts."""
     if isinstance(config, TrainingConfig):
-        plan = prepare_trainings(config, ALL_TRAININGS, say)
-        return plan.n_evaluations - plan.n_done, 1
-    with prepare_run(config, EVERYTHING, say) as run:
-        return run.plan.n_evaluations - run.state.n_done, run.state.n_missing_parts
+        with prepare_trainings(config, None, say) as trainings:
+            return trainings.n_planned - trainings.n_done, 1
+    with prepare_run(config, EVERYTHING, say) as sweep:
+        return sweep.n_planned - sweep.n_done, sweep.state.n_missing_parts
 
 
 def _call_sbatch(script: Path) -> str:

@@ -41,7 +41,7 @@ from robust201.spaces.base import Space
 from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
 from robust201.sweep.field_errors import describe_problem
 from robust201.sweep.sweep_yaml import ConfigPath, substitute_variables
-from robust201.sweep.user_tasks import MAX_NAME_BYTES, UserTaskParameters, is_custom_name
+from robust201.sweep.user_tasks import MAX_NAME_BYTES, UserTaskParameters, is_custom_name, make_task
 from robust201.tasks import KEY_GROUPS, PAPER_KEYS, TASKS, Task, expand_keys, find_task, suggest_key
 from robust201.tasks.columns import (
     COLUMNS,
@@ -723,12 +723,7 @@ class SweepConfig(BaseConfig):
     @property
     def tasks(self) -> dict[str, Task]:
         """Tasks by key, built-in and custom."""
-        return {
-            key: parameters.to_task(key)
-            if isinstance(parameters, UserTaskParameters)
-            else TASKS[key].with_parameters(parameters)
-            for key, parameters in self.parameters.items()
-        }
+        return {key: make_task(key, parameters) for key, parameters in self.parameters.items()}
 
     @property
     def space_name(self) -> str:

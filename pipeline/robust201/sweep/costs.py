@@ -21,12 +21,13 @@ class KeyCost(NamedTuple):
 
 
 class Speeds:
-    """Seconds per multiply-accumulate by dataset and key, measured from events ``done`` (see `run.events`)."""
+    """Seconds per multiply-accumulate by dataset and key, measured from events (see `run.events`)."""
 
-    def __init__(self, done: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, events: Iterable[Mapping[str, Any]]) -> None:
         self._totals: dict[tuple[str, str], tuple[float, float]] = {}
-        for event in done:
-            self.add(event["dataset"], event["key"], event["macs"], event["seconds"])
+        for event in events:
+            if event["event"] == "done" and "macs" in event:
+                self.add(event["dataset"], event["key"], event["macs"], event["seconds"])
 
     def add(self, dataset: str, key: str, macs: float, seconds: float) -> None:
         """Add the measurement of a part."""

@@ -1,7 +1,7 @@
-"""Why parts of a plan are missing, one line per dataset, key and cause; it follows from names and stored protocols."""
+"""Why parts of a plan are missing, one line per cause; it follows from names, stored protocols and the last run."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,17 +21,19 @@ NEW_STRENGTHS = "strengths were added"
 NEW_COLUMNS = "measurements were added"
 NEW_WEIGHTS = "the weights have changed"
 
+_MAX_SHOWN_KEYS = 4
+
 
 class Cause(NamedTuple):
-    """Number of missing parts of a key with one cause."""
+    """Number of missing parts with one cause, and the keys that they belong to."""
 
-    dataset: str
-    key: str
     reason: str
+    keys: tuple[str, ...]
     n_parts: int
 
     def __str__(self) -> str:
-        return f"{self.dataset} {self.key}: {self.n_parts:,} parts are missing: {self.reason}"
+        keys = ", ".join(self.keys) if len(self.keys) <= _MAX_SHOWN_KEYS else f"{len(self.keys)} keys"
+        return f"{keys}: {self.n_parts:,} {'part is' if self.n_parts == 1 else 'parts are'} missing: {self.reason}"
 
 
 def explain(
@@ -42,7 +44,7 @@ def explain(
     protocols: Protocols,
     earlier: Facts | None = None,
 ) -> list[Cause]:
-    """Return the causes of all missing parts.
+    """Return the causes of all missing parts, the most frequent first.
 
     Args:
         plan: the plan.
@@ -52,13 +54,15 @@ def explain(
         protocols: all stored protocols by digest.
         earlier: the facts of the previous run; None if there was none.
     """
-    causes = []
+    keys: dict[str, list[str]] = {}
+    counts: Counter[str] = Counter()
     for key_state in state.keys:
         if not key_state.done.all():
             names = names_of(listing, key_state.key.dataset)
-            reasons = _find_reasons(plan, key_state, names, read_tuple, protocols, earlier)
-            causes += [Cause(key_state.key.dataset, key_state.key.key, *item) for item in reasons.most_common()]
-    return causes
+            for reason, count in _find_reasons(plan, key_state, names, read_tuple, protocols, earlier).items():
+                keys.setdefault(reason, []).append(f"{key_state.key.dataset} {key_state.key.key}")
+                counts[reason] += count
+    return [Cause(reason, tuple(keys[reason]), count) for reason, count in counts.most_common()]
 
 
 def _find_reasons(
@@ -70,7 +74,7 @@ def _find_reasons(
     lacks_strengths = is_missing & ~lacks_columns & stored.any(axis=1)
     counts = Counter({NEW_COLUMNS: int(lacks_columns.sum()), NEW_STRENGTHS: int(lacks_strengths.sum())})
     is_unexplained = is_missing & ~lacks_columns & ~lacks_strengths
-    for reason, networks in _reasons_of_networks(plan, key, names, protocols, earlier).items():
+    for reason, networks in _reasons_of_networks(plan, key, names, protocols, earlier):
         is_explained = is_unexplained & np.repeat(networks, key.n_slices)
         counts[reason] += int(is_explained.sum())
         is_unexplained &= ~is_explained
@@ -80,24 +84,18 @@ def _find_reasons(
 
 def _reasons_of_networks(
     plan: Plan, key: PlannedKey, names: Names, protocols: Protocols, earlier: Facts | None
-) -> dict[str, NDArray[np.bool_]]:
-    """Return the networks (N,) whose results of another protocol or of other weights are stored, by reason."""
-    reasons = {}
+) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Yield reasons with the networks (N,) whose results of another protocol or of other weights are stored."""
     for digest, payload in protocols.items():
-        is_other = digest != key.protocol and (payload.get("dataset"), payload.get("key")) == (key.dataset, key.key)
-        if is_other:
-            reasons["; ".join(list_differences(payload, key.payload))] = _have_results(plan, key, names, digest)
-    if earlier is not None and key.dataset in earlier.datasets:
-        old_weights = {
-            (network.architecture, network.name): network.weights.sha256
-            for network in earlier.datasets[key.dataset].networks
-        }
-        changed = [
-            old_weights.get((network.architecture, network.name), network.weights.sha256) != network.weights.sha256
-            for network in key.networks
-        ]
-        reasons[NEW_WEIGHTS] = np.array(changed, bool)
-    return reasons
+        if digest != key.protocol and (payload.get("dataset"), payload.get("key")) == (key.dataset, key.key):
+            yield "; ".join(list_differences(payload, key.payload)), _have_results(plan, key, names, digest)
+    old = earlier.datasets.get(key.dataset) if earlier else None
+    weights = {(network.architecture, network.name): network.weights.sha256 for network in old.networks} if old else {}
+    changed = [
+        weights.get((network.architecture, network.name), network.weights.sha256) != network.weights.sha256
+        for network in key.networks
+    ]
+    yield NEW_WEIGHTS, np.array(changed, bool)
 
 
 def _have_results(plan: Plan, key: PlannedKey, names: Names, protocol: str) -> NDArray[np.bool_]:

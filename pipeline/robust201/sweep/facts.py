@@ -1,22 +1,23 @@
 """The facts about a sweep's inputs that decide numbers: hashes of images, weights and code; they contain no paths."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from robust201.core.errors import ConfigError, InputError
+from robust201.core.errors import ConfigError, DatasetError, InputError
 from robust201.core.files import MAX_JSON_BYTES, read_file, read_text, write_text
 from robust201.core.records import ArchitectureId, ImageSelection, Weights
 from robust201.core.user_code import hash_files
+from robust201.images.specs import UNKNOWN_COUNT
 from robust201.sweep.config import CorruptionsSection, SweepConfig
-from robust201.sweep.inputs import Inputs
-from robust201.sweep.loading import parse_config
+from robust201.sweep.inputs import Inputs, frost_textures
+from robust201.sweep.loading import load_config, override_config, parse_config
 from robust201.sweep.weights import WeightsSource
 from robust201.tasks.corruptions.folder import library_versions
-from robust201.tasks.corruptions.generator import corruption_recipes, load_frost, synthetic_frost
+from robust201.tasks.corruptions.generator import corruption_recipes
 
 PLAN_FILE = "plan.json"
 
@@ -91,13 +92,15 @@ class PlanRecord:
 _RECORD = TypeAdapter(PlanRecord)
 
 
-def gather_facts(config: SweepConfig, say: Callable[[str], None] = lambda _line: None) -> Facts:
-    """Hash all inputs of a sweep.
+def gather_facts(config: SweepConfig, inputs: Inputs, earlier: Facts | None = None) -> Facts:
+    """Hash the inputs of a sweep.
+
+    Published corrupted images that `inputs` excludes are not read; what `earlier` facts say about them is kept.
 
     Raises:
         InputError: an input is missing or wrong.
     """
-    inputs, code = Inputs(config, say), hash_files(config.code_files())
+    code = hash_files(config.code_files())
     weights = WeightsSource(config, config.make_space(code))
     recorded_accuracies = {
         sha256: accuracy
@@ -105,18 +108,24 @@ def gather_facts(config: SweepConfig, say: Callable[[str], None] = lambda _line:
         for architecture in config.selected_architectures
         for sha256, accuracy in weights.test_accuracies(dataset, architecture).items()
     }
-    datasets = {dataset: _dataset_facts(config, dataset, inputs, weights) for dataset in config.datasets}
+    datasets = {}
+    for dataset in config.datasets:
+        known = earlier.datasets.get(dataset) if earlier else None
+        datasets[dataset] = _dataset_facts(config, dataset, inputs, weights, known)
     return Facts(datasets, code, recorded_accuracies)
 
 
-def _dataset_facts(config: SweepConfig, dataset: str, inputs: Inputs, weights: WeightsSource) -> DatasetFacts:
-    selections = (None, *config.own_images)
-    image_sets = [(selection, inputs.images(dataset, selection)) for selection in selections]
-    return DatasetFacts(
-        tuple(ImageFacts(selection, len(images), images.sha256) for selection, images in image_sets),
-        tuple(_find_networks(config, dataset, weights)),
-        dict(_identify_corruptions(config, dataset, inputs)),
-    )
+def _dataset_facts(
+    config: SweepConfig, dataset: str, inputs: Inputs, weights: WeightsSource, earlier: DatasetFacts | None
+) -> DatasetFacts:
+    image_sets = [(selection, inputs.images(dataset, selection)) for selection in (None, *config.own_images)]
+    images = tuple(ImageFacts(selection, len(images), images.sha256) for selection, images in image_sets)
+    corruptions = dict(_identify_corruptions(config, dataset, inputs))
+    if earlier is not None and earlier.images_of(None) == images[0]:
+        corruptions = {
+            key: identity for key, identity in earlier.corruptions.items() if identity["source"] == "published"
+        } | corruptions
+    return DatasetFacts(images, tuple(_find_networks(config, dataset, weights)), corruptions)
 
 
 def _find_networks(config: SweepConfig, dataset: str, source: WeightsSource) -> Iterator[Network]:
@@ -133,14 +142,15 @@ def _identify_corruptions(config: SweepConfig, dataset: str, inputs: Inputs) -> 
     if section.source == "generated":
         yield from _generation_recipes(section, keys, config.dataset_spec(dataset).image_size).items()
         return
-    store = inputs.open_corruptions(dataset, verify="full")
-    for key in keys:
-        yield key, store.identity(key)
+    selected = inputs.selected_corruption_keys(dataset)
+    if selected:
+        store = inputs.open_published_corruptions(dataset, verify="full")
+        yield from ((key, store.identity(key)) for key in selected)
 
 
 def _generation_recipes(section: CorruptionsSection, keys: list[str], image_size: int) -> dict[str, dict[str, Any]]:
     """Return what decides the pixels of generated corruptions besides the clean images, by key."""
-    frost = load_frost(section.frost_path) if section.frost_path else synthetic_frost(section.seed)
+    frost = frost_textures(section)
     recipes = corruption_recipes(keys, image_size, seed=section.seed, frost=frost)
     libraries = pixel_libraries(library_versions())
     return {key: {"source": "generated", **recipe, "libraries": libraries} for key, recipe in recipes.items()}
@@ -149,6 +159,50 @@ def _generation_recipes(section: CorruptionsSection, keys: list[str], image_size
 def pixel_libraries(versions: Mapping[str, str]) -> dict[str, str]:
     """Return the versions of the libraries that decide pixels; Python's own version does not."""
     return {name: version for name, version in versions.items() if name != "python"}
+
+
+def assumed_facts(config: SweepConfig) -> Facts:
+    """Return facts without hashes, for counting only.
+
+    Images are read only if the table of datasets lacks their number; their count is 0 if they cannot be read.
+    """
+    networks = tuple(
+        Network(architecture, weights)
+        for architecture in config.selected_architectures
+        for weights in config.placeholder_weights("")
+    )
+    return Facts(
+        {
+            dataset: DatasetFacts(
+                tuple(
+                    ImageFacts(selection, _count_images(config, dataset, selection), "")
+                    for selection in (None, *config.own_images)
+                ),
+                networks,
+            )
+            for dataset in config.datasets
+        }
+    )
+
+
+def _count_images(config: SweepConfig, dataset: str, own_selection: ImageSelection | None) -> int:
+    selection = own_selection or ImageSelection("test", config.images.count, config.images.seed)
+    spec = config.dataset_spec(dataset)
+    count = selection.count or (spec.n_test if selection.split == "test" else spec.n_train)
+    if count != UNKNOWN_COUNT:
+        return count
+    try:
+        return len(Inputs(config).images(dataset, own_selection))
+    except DatasetError:  # the images may not be there yet when a sweep is planned; `doctor` reports the reason
+        return 0
+
+
+def load_sweep(path: Path, /, **overrides: Any) -> SweepConfig:
+    """Read a sweep from a YAML, or from the plan of a results folder (see `sweep.loading.load_config`)."""
+    if not path.is_dir():
+        return load_config(path, **overrides)
+    fields = load_plan(path)[0].model_dump(mode="json")
+    return override_config(fields, path / PLAN_FILE, overrides)
 
 
 def save_plan(config: SweepConfig, facts: Facts) -> None:
@@ -183,3 +237,11 @@ def load_plan(results: Path) -> tuple[SweepConfig, Facts]:
             f"Reading the plan failed for {path}: not a valid plan ({type(error).__name__}). "
             "Rewrite it with: robust201 run SWEEP.yaml"
         ) from error
+
+
+def find_facts(results: Path) -> Facts | None:
+    """Return the facts of the last run; None if there is no valid plan, which the calling run rewrites."""
+    try:
+        return load_plan(results)[1]
+    except InputError:
+        return None

@@ -58,6 +58,7 @@ class Filters:
             )
 
     def narrow(self, plan: Any) -> Any:
+        """Return a plan of the selected units."""
         return plan.narrow(architectures=self.architectures, datasets=self.datasets, keys=self.keys)
 
 

@@ -66,6 +66,7 @@ class SlicePart:
             "key": self.unit.key,
             "unit": self.unit.id,
             "slice": self.index,
+            "slices": self.n_slices,
             "strengths": self.part.strengths,
             "macs": self.macs,
         }
@@ -130,6 +131,10 @@ class SweepState:
     @property
     def n_missing_parts(self) -> int:
         return sum(state.n_missing_parts for state in self.keys)
+
+    def select(self, is_selected: Callable[[PlannedKey], bool]) -> "SweepState":
+        """Return a state of some keys, which later `add`s also change."""
+        return SweepState(tuple(state for state in self.keys if is_selected(state.key)))
 
     def add(self, part: SlicePart) -> int:
         """Note that a part of the plan was stored; return the number of evaluations that are complete with it."""

@@ -20,6 +20,7 @@ from robust201.store.names import MAX_SLICES
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.facts import Facts, Network, load_plan
 from robust201.sweep.protocol import make_protocol
+from robust201.sweep.user_tasks import make_task
 from robust201.tasks import Task
 from robust201.tasks.columns import PREDICTIONS, columns_of
 from robust201.tasks.parameters import Parameters
@@ -65,11 +66,17 @@ class PlannedKey:
     n_slices: NDArray[np.int64]
     macs: NDArray[np.float64]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"task": self.key}  # functions in the table of tasks cannot be pickled
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state | {"task": make_task(state["task"], state["parameters"])})
+
     @property
     def key(self) -> str:
         return self.task.key
 
-    @property
+    @cached_property
     def strengths(self) -> tuple[float, ...]:
         return self.parameters.strengths
 

@@ -26,7 +26,8 @@ def make_protocol(config: SweepConfig, dataset: str, key: str, facts: Facts) -> 
     if task.kind == "attack" or parameters.uses_random_numbers:
         protocol["seed"] = config.seed
     if task.kind == "corruption":
-        protocol["corruption"] = dataset_facts.corruptions[key]
+        # Published images that no run has needed were never read; their evaluations count as missing.
+        protocol["corruption"] = dataset_facts.corruptions.get(key, {"source": "unknown"})
     if is_custom:
         protocol["file_sha256"] = facts.code[f"keys.{key}"]
     dataset_fields = config.datasets[dataset].identity()

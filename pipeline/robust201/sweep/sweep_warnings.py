@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from robust201.core.input_facts import InputFacts
 from robust201.core.records import NO_NORMALISATION
-from robust201.images.specs import UNKNOWN_COUNT
 from robust201.sweep.config import SpaceFile, SweepConfig
+from robust201.sweep.facts import Facts
 from robust201.sweep.training_config import TrainingConfig
 from robust201.sweep.user_tasks import UserTaskParameters
 
@@ -23,8 +22,8 @@ class SweepWarning(NamedTuple):
         return f"{self.problem}. {self.remedy}"
 
 
-def find_uncounted_images(config: SweepConfig, facts: InputFacts) -> list[SweepWarning]:
-    """Return warnings about datasets whose images cannot be counted (see `planning.plan.assumed_facts`)."""
+def find_uncounted_images(config: SweepConfig, facts: Facts) -> list[SweepWarning]:
+    """Return warnings about datasets whose images cannot be counted (see `sweep.facts.assumed_facts`)."""
     return [
         SweepWarning(
             f"the images of {dataset} cannot be read from {config.datasets[dataset].path}, so the estimates exclude "
@@ -32,7 +31,7 @@ def find_uncounted_images(config: SweepConfig, facts: InputFacts) -> list[SweepW
             "Run `robust201 doctor` to find the cause.",
         )
         for dataset, dataset_facts in facts.datasets.items()
-        if dataset_facts.n_images == UNKNOWN_COUNT
+        if not dataset_facts.images_of(None).n_images
     ]
 
 

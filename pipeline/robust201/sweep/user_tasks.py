@@ -11,6 +11,7 @@ from robust201.core.records import CLEAN_STRENGTH, ImageSelection, Split
 from robust201.core.strict_model import PositiveInt
 from robust201.core.user_code import UserFunction
 from robust201.sweep.sweep_yaml import ConfigPath
+from robust201.tasks import TASKS, Task
 from robust201.tasks.columns import RESERVED
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import MAX_STRENGTHS, Caution, Parameters, sort_strengths
@@ -135,3 +136,10 @@ class UserTaskParameters(Parameters):
             function=UserFunction(self.file, self.function_name),
             function_parameters=self.parameters,
         )
+
+
+def make_task(key: str, parameters: Parameters) -> Task:
+    """Return the task of a key of a sweep, built-in or custom."""
+    if isinstance(parameters, UserTaskParameters):
+        return parameters.to_task(key)
+    return TASKS[key].with_parameters(parameters)

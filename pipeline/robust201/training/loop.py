@@ -4,9 +4,7 @@ On a CPU, equal arguments give byte-identical weights, even after interruptions.
 arguments, because it affects the order of float additions.
 """
 
-import math
 import random
-import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -34,9 +32,6 @@ from robust201.training.identity import hash_training
 from robust201.training.recipes import Recipe
 from robust201.training.state import EpochRecord, StateFolder, TrainingState
 from robust201.weights.store import hash_weights
-
-REPORT_SECONDS = 2.0
-"""Minimum number of seconds between two progress reports."""
 
 _EVALUATION_BATCH_SIZE = 256
 
@@ -80,7 +75,6 @@ def train(
     states: Path | None = None,
     snapshot_steps: Collection[int] | None = None,
     on_epoch: Callable[[EpochRecord], None] = lambda _record: None,
-    on_steps: Callable[[int, EpochRecord | None], None] = lambda _step, _record: None,
     keep_going: Callable[[int], bool] = lambda _step: True,
     on_notice: Callable[[str], None] = lambda _line: None,
 ) -> Iterator[Snapshot]:
@@ -95,11 +89,9 @@ def train(
     store before a crash is yielded again. Only the recipe's snapshots at `snapshot_steps` are yielded (None: all of
     them), and training ends after the last of them.
 
-    `on_epoch` receives the record of each completed epoch. `on_steps` is called at the beginning and every few seconds.
-    It receives the number of steps so far and the record of the current epoch. Before the current epoch's first step,
-    the record is that of the previous epoch, or None in the first epoch. `keep_going` is called before each step with
-    the number of steps so far. If it returns False, the iteration ends; steps since the last epoch's end are lost.
-    `on_notice` is called with a message about each damaged state.
+    `on_epoch` receives the record of each completed epoch. `keep_going` is called before each step with the number of
+    steps so far. If it returns False, the iteration ends; steps since the last epoch's end are lost. `on_notice` is
+    called with a message about each damaged state.
 
     Raises:
         ArchitectureError: there is no such architecture, or PyTorch cannot train it on this CPU.
@@ -143,7 +135,7 @@ def train(
             run.restore(state)
     for target_step in target_steps:
         with _deterministic(device, threads, precision):
-            is_reached = run.run_until(target_step, state_folder, on_epoch, on_steps, keep_going)
+            is_reached = run.run_until(target_step, state_folder, on_epoch, keep_going)
             snapshot = run.make_snapshot() if is_reached else None
         if snapshot is None:
             return
@@ -238,16 +230,10 @@ class _Training:
         target_step: int,
         state_folder: StateFolder | None,
         on_epoch: Callable[[EpochRecord], None],
-        on_steps: Callable[[int, EpochRecord | None], None],
         keep_going: Callable[[int], bool],
     ) -> bool:
         """Train up to `target_step`, and save states. Return False if `keep_going` stopped the run before that step."""
-        last_report_time = -math.inf
         while self.step < target_step and keep_going(self.step):
-            # Do not report after every step, because reading the sums synchronises with the device.
-            if time.monotonic() - last_report_time >= REPORT_SECONDS:
-                on_steps(self.step, self._latest_record())
-                last_report_time = time.monotonic()
             self._make_step()
             if self.step % self._n_batches == 0:
                 self._end_epoch(on_epoch)
@@ -312,12 +298,6 @@ class _Training:
         rate = self._recipe.learning_rate_of(epoch * self._n_batches, self._n_batches)
         loss, accuracy = float(self._loss_sum) / self._n_images, int(self._n_correct) / self._n_images
         return EpochRecord(epoch + 1, rate, loss, accuracy)
-
-    def _latest_record(self) -> EpochRecord | None:
-        """Return the record of the current epoch; before its first step, that of the previous epoch, or None."""
-        if self._n_images:
-            return self._make_record()
-        return self._history[-1] if self._history else None
 
     def _check_loss(self) -> None:
         if not torch.isfinite(self._loss_sum):

@@ -21,7 +21,6 @@ from robust201.images.downloads.registry import SUMS_FILE, Checksum, Download
 _PIP_TIMEOUT_SECONDS = 300
 _HTTP_TIMEOUT_SECONDS = 20
 _HTTP_RETRIES = 2
-_MAX_LISTED_FILES = 3
 
 
 class ByteProgress(Protocol):
@@ -102,18 +101,14 @@ def _writing_to(folder: Path) -> Iterator[None]:
 def _verify_folder(target: Path, entry: Download) -> None:
     missing_names = [name for name in entry.members if not (target / name).is_file()]
     if missing_names:
-        descriptions = [f"{name} ({entry.members[name]})" for name in missing_names]
-        if len(missing_names) > _MAX_LISTED_FILES:
-            file_list = f"{missing_names[0]} … {descriptions[-1]}, {len(missing_names)} in total"
-        else:
-            file_list = ", ".join(descriptions)
         advice = (
             f"Put the files there; they are available from {entry.source}."
             if entry.kind == "manual"
             else f"Move the folder away and run `robust201 fetch {entry.name}` again."
         )
         raise DatasetError(
-            f"Fetching failed for {entry.name}: in {target}, these files are missing: {file_list}. {advice}"
+            f"Fetching failed for {entry.name}: in {target}, {len(missing_names)} files are missing, such as "
+            f"{missing_names[0]} ({entry.members[missing_names[0]]}). {advice}"
         )
     for name, checksum in entry.members.items():
         _verify_file(target / name, checksum)

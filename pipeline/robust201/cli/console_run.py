@@ -1,0 +1,111 @@
+"""Output of `robust201 run`: what is missing and why, progress, and how a run ended."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from robust201.cli.console import err, format_count, format_duration, format_rate, say, say_each
+from robust201.run.work import Moment, Tally
+
+_LOG_SECONDS = 10.0
+"""Minimum number of seconds between progress lines in a log file while parts finish."""
+
+_QUIET_SECONDS = 60.0
+"""Number of seconds without a finished part after which progress lines report this."""
+
+_UNKNOWN_RATE = "time left not known yet"
+
+
+def show_counts(n_planned: int, n_done: int, noun: str) -> None:
+    """Print the numbers of finished and missing evaluations (or epochs) before a run begins."""
+    say(f"Planned {format_count(n_planned, noun)}: {n_done:,} done, {n_planned - n_done:,} missing.")
+
+
+def show_plan_and_causes(n_planned: int, n_done: int, causes: Sequence[object]) -> None:
+    """Print the numbers of finished and missing evaluations, and why they are missing, before a run begins."""
+    show_counts(n_planned, n_done, "evaluation")
+    say_each([str(cause) for cause in causes], hint="robust201 plan --explain lists all")
+
+
+class RunDisplay:
+    """Progress of a run: a live display on a terminal, and occasional lines elsewhere."""
+
+    def __init__(self, activity: str = "Evaluating", plural_noun: str = "evaluations") -> None:
+        self._plural_noun = plural_noun
+        self._live = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}", markup=False),
+            console=err,
+            disable=not err.is_terminal,
+        )
+        self._task = self._live.add_task(activity, total=None, note=self._plural_noun, start=True)
+        self._start = self._last_line = self._last_part = time.monotonic()
+        self._n_parts = self._n_done = self._n_failures = self._n_lost = 0
+        self._shown_failures: set[str] = set()
+
+    def showing(self) -> AbstractContextManager[object]:
+        """Show the live display during a block."""
+        return self._live
+
+    def update(self, moment: Moment) -> None:
+        """Show progress; print a line for each new kind of failure and for lost workers."""
+        tally, now = moment.tally, time.monotonic()
+        self._show_faults(tally)
+        has_news = (tally.n_parts, tally.n_done) != (self._n_parts, self._n_done)
+        self._last_part = now if has_news else self._last_part
+        self._n_parts, self._n_done = tally.n_parts, tally.n_done
+        note = f"{self._plural_noun}; {self._describe_speed(moment, now)}"
+        self._live.update(self._task, completed=tally.n_done, total=tally.n_planned, note=note)
+        if self._live.disable and now - self._last_line >= (_LOG_SECONDS if has_news else _QUIET_SECONDS):
+            self._last_line = now
+            say(f"{tally.n_done:,}/{tally.n_planned:,} {note}")
+
+    def _show_faults(self, tally: Tally) -> None:
+        for outcome in tally.failures[self._n_failures :]:
+            if outcome.failure not in self._shown_failures:
+                self._shown_failures.add(outcome.failure)
+                say(f"failed: {outcome.label}: {outcome.failure}")
+        self._n_failures = len(tally.failures)
+        n_lost = tally.n_died + tally.n_preempted
+        if n_lost > self._n_lost:
+            say(f"{format_count(n_lost - self._n_lost, 'worker')} lost; their work is repeated.")
+        self._n_lost = n_lost
+
+    def _describe_speed(self, moment: Moment, now: float) -> str:
+        n_new = moment.tally.n_done - moment.tally.n_done_before
+        rate = n_new / (now - self._start) if n_new and now > self._start else None
+        text = format_rate(rate, moment.seconds_left, self._plural_noun) or _UNKNOWN_RATE
+        quiet = now - self._last_part
+        return text if quiet < _QUIET_SECONDS else f"{text}; nothing finished for {format_duration(quiet)}"
+
+
+def show_tally(tally: Tally, noun: str, completion: str, failures_hint: str = "") -> int:
+    """Print how a run ended, and return the exit code: 0 if the run is complete, else 3.
+
+    `noun` is the singular of what the run counts, such as ``evaluation``; a complete run prints `completion`, and one
+    with failures prints where all of them are listed.
+    """
+    n_new = tally.n_done - tally.n_done_before
+    say(
+        f"Computed {format_count(n_new, noun)} in {format_duration(tally.seconds)} of worker time: {tally.n_done:,} of "
+        f"{tally.n_planned:,} done, {format_count(len(tally.failures), 'failure')}; "
+        f"{format_count(tally.n_died, 'worker')} died, {tally.n_preempted:,} preempted."
+    )
+    # Every part of a network with a damaged checkpoint fails with the same message.
+    for message, count in Counter(outcome.failure for outcome in tally.failures).most_common(10):
+        say(f"failed {format_count(count, 'time')}: {message}")
+    if tally.failures and failures_hint:
+        say(failures_hint)
+    if tally.is_complete and not tally.failures:
+        say(completion)
+        return 0
+    if tally.n_abandoned:
+        say(f"Abandoned {format_count(tally.n_abandoned, 'part')} that did not end in time.")
+    say("Stopped on request." if tally.is_drained else "Incomplete.")
+    say("Finished work is kept; run the same command again to resume.")
+    return 3

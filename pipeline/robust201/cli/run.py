@@ -1,0 +1,89 @@
+"""`robust201 run` for a sweep."""
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from robust201.cli import console, console_run
+from robust201.cli.options import load_sweep, make_filters
+from robust201.run.environment import check_machine
+from robust201.run.guard import guard, is_guarded
+from robust201.run.slurm_task import ArrayTask
+from robust201.run.user_code import announce_code, load_code
+from robust201.sweep.filters import EVERYTHING, Filters
+from robust201.sweep.shares import Share
+
+if TYPE_CHECKING:
+    from robust201.run.sweep import SweepWork
+    from robust201.run.work import Tally
+    from robust201.sweep.config import ExecutionSection, SweepConfig
+
+
+def needs_guard(execution: "ExecutionSection") -> bool:
+    """Return whether this process must not connect to Ray itself (see `run.guard`)."""
+    return execution.executor == "ray" and not is_guarded()
+
+
+def run_guarded() -> int:
+    """Run the command of this process as a child, and return its exit code."""
+    return guard([sys.executable, "-P", "-m", "robust201", *sys.argv[1:]])
+
+
+def run_sweep_command(
+    path: Path,
+    *,
+    architectures: str | None,
+    datasets: str | None,
+    keys: str | None,
+    executor: str | None,
+    workers: int | None,
+    out: str | None,
+    share: str | None,
+    slurm_requeue: bool,
+    allow_code: bool,
+) -> int:
+    """Compute the missing evaluations of a sweep; return the exit code. The parameters are the options of `run`."""
+    task = ArrayTask.of(os.environ) if slurm_requeue else None
+    config = load_sweep(path, results=out, execution={"executor": executor, "workers": workers})
+    filters = make_filters(config, architectures, datasets, keys)
+    selected = None if share is None else Share.parse(share)
+    if task is not None:
+        config = config.model_copy(update={"execution": task.limit(config.execution)})
+    check_machine(config.execution, config.precision)
+    announce_code(config, allowed=allow_code, say=console.say)
+    if needs_guard(config.execution):
+        return run_guarded()
+    tally = compute(config, filters, selected)
+    code = _show_end(config, tally, is_partial=filters != EVERYTHING or selected is not None)
+    if task is not None and tally.is_out_of_time:  # after scancel or preemption, the user or Slurm decides
+        task.requeue(console.say, has_progress=tally.n_parts > 0)
+    return code
+
+
+def compute(config: "SweepConfig", filters: Filters = EVERYTHING, share: Share | None = None) -> "Tally":
+    """Compute a sweep or one share of it, and show its progress."""
+    from robust201.run.share import run_share
+    from robust201.run.sweep import run_sweep
+
+    run: Callable[..., Tally] = run_sweep if share is None else partial(run_share, share=share)
+    if share is None:
+        load_code(config)
+    display = console_run.RunDisplay()
+    with display.showing():
+        return run(config, filters=filters, say=console.say, on_start=_show_start, on_moment=display.update)
+
+
+def _show_start(work: "SweepWork") -> None:
+    console_run.show_plan_and_causes(work.n_planned, work.n_done, work.causes)
+
+
+def _show_end(config: "SweepConfig", tally: "Tally", *, is_partial: bool) -> int:
+    results = quote(str(config.results))
+    completion = f"Complete. Export the results with: robust201 export {results} --out DATASET"
+    if is_partial:
+        completion = f"Complete for this selection. Status of the whole sweep: robust201 status {results}"
+    return console_run.show_tally(tally, "evaluation", completion, f"All failures: robust201 status {results}")

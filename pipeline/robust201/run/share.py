@@ -1,0 +1,59 @@
+"""Runs one share of a planned sweep (`run --share I/N`), for example in each task of a job array.
+
+Shares run at the same time, so they take no lock. They read the plan that `plan --save` or a run wrote, list the
+results once and hash no inputs.
+"""
+
+from collections.abc import Callable
+
+from robust201.core.errors import ConfigError, InputError
+from robust201.run.driver import run_work
+from robust201.run.sweep import SweepWork, check_device
+from robust201.run.work import OnMoment, Say, Tally
+from robust201.store.folder import ResultsFolder
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.facts import PLAN_FILE, load_plan
+from robust201.sweep.filters import EVERYTHING, Filters
+from robust201.sweep.parts import compare
+from robust201.sweep.plan import make_plan
+from robust201.sweep.protocol import list_differences
+from robust201.sweep.shares import Share
+from robust201.sweep.sweep_record import result_fields
+
+
+def run_share(
+    config: SweepConfig,
+    share: Share,
+    filters: Filters = EVERYTHING,
+    *,
+    say: Say = lambda _line: None,
+    on_start: Callable[[SweepWork], None] = lambda _work: None,
+    on_moment: OnMoment = lambda _moment: None,
+) -> Tally:
+    """Compute the missing parts of a share; the parameters are those of `run.sweep.run_sweep`.
+
+    Raises:
+        InputError: there is no plan.
+        ConfigError: the sweep differs from the plan, apart from its section `execution`.
+        StorageError: results cannot be written.
+    """
+    filters.check(config)
+    if not (config.results / PLAN_FILE).exists():
+        raise InputError(
+            f"Running with --share failed for {config.results}: expected a planned sweep, got a folder without "
+            f"{PLAN_FILE}. Write it on one machine first: robust201 plan --save SWEEP.yaml"
+        )
+    planned, facts = load_plan(config.results)
+    differences = list_differences(result_fields(planned), result_fields(config))
+    if differences:
+        raise ConfigError(
+            f"Running with --share failed for {config.results}: the sweep differs from the saved plan "
+            f"({'; '.join(differences[:3])}). Plan it again: robust201 plan --save SWEEP.yaml"
+        )
+    config = planned.model_copy(update={"execution": config.execution.model_copy(update={"ray_address": None})})
+    folder = ResultsFolder.open(config.results)
+    check_device(config, folder)
+    plan = filters.narrow(make_plan(config, facts, folder.slices))
+    work = SweepWork(folder, plan, compare(plan, folder.list(), folder.read_tuple), share)
+    on_start(work)
+    return run_work(work, say, on_moment)

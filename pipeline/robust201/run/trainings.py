@@ -1,0 +1,225 @@
+"""The work of a training YAML: computes the snapshots that its store lacks, and adds them to the store's manifest.
+
+A snapshot is the weights after a certain number of steps. A part is a training run. One that starts from the weights of
+another one is planned when these weights exist.
+"""
+
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from robust201.core.errors import ConfigError
+from robust201.core.files import make_folder, remove_leftovers, write_text
+from robust201.core.user_code import hash_files
+from robust201.run.driver import run_work
+from robust201.run.events import Events
+from robust201.run.lock import hold_lock
+from robust201.run.snapshots import folder_of, move_records, recorded_steps, saved_steps, state_folders
+from robust201.run.training_status import PLAN_FILE, PLAN_RECORD, PlanRecord, count_epochs
+from robust201.run.work import OnMoment, Outcome, Say, Tally, Work
+from robust201.sweep.training_config import Training, TrainingConfig
+from robust201.sweep.training_inputs import TrainingInputs
+from robust201.sweep.training_plan import (
+    DeviceKind,
+    PlannedTraining,
+    TrainingPlanner,
+    TrainingSetup,
+    select_trainings,
+)
+from robust201.weights.store import CheckpointStore
+
+if TYPE_CHECKING:
+    from robust201.run.training_worker import TrainingWorker
+
+_REFRESH_SECONDS = 10.0
+"""Minimum time between two listings of the saved states."""
+
+
+class TrainingWork(Work[PlannedTraining]):
+    """What a run of a training YAML computes (see `run.work.Work`); progress is counted in epochs.
+
+    Attributes:
+        trainings: the selected training runs by name.
+    """
+
+    def __init__(
+        self,
+        setup: TrainingSetup,
+        planner: TrainingPlanner,
+        store: CheckpointStore,
+        trainings: Sequence[PlannedTraining],
+    ) -> None:
+        config = setup.config
+        self.trainings = {planned.training: planned for planned in trainings}
+        self.execution, self.precision, self.folder = config.execution, config.precision, config.results
+        ready = [planned for planned in trainings if planned.is_ready and planned.missing]
+        self.parts = sorted(ready, key=lambda planned: -planned.macs * planned.n_epochs)
+        self.n_planned = sum(planned.n_epochs for planned in trainings)
+        self.start_worker = partial(start_training_worker, setup)
+        self._config, self._planner, self._store = config, planner, store
+        self._start_time = self._refresh_time = time.monotonic()
+        self.refresh()
+        self._macs_at_start = self._missing_macs
+        self._save_plan()
+
+    def _save_plan(self) -> None:
+        """Write the plan for `status`."""
+        record = PlanRecord(self._config.name, tuple(self.trainings.values()))
+        write_text(self.folder / PLAN_FILE, PLAN_RECORD.dump_json(record).decode() + "\n")
+
+    def refresh(self) -> None:
+        """Count the finished epochs."""
+        states = saved_steps(self.folder)
+        epochs = [(planned, count_epochs(planned, states)) for planned in self.trainings.values()]
+        self.n_done = sum(n_done for _, n_done in epochs)
+        self._missing_macs = sum(planned.macs * (planned.n_epochs - n_done) for planned, n_done in epochs)
+        self._refresh_time = time.monotonic()
+
+    def find_stored(self, part: PlannedTraining) -> Outcome | None:
+        steps = recorded_steps(folder_of(self.folder, part.folder_name))
+        return Outcome(part.label, tuple(map(float, steps))) if set(part.missing) <= {*steps} else None
+
+    def finish(self, part: PlannedTraining, outcome: Outcome) -> Sequence[PlannedTraining]:
+        """Add the part's snapshots to the manifest; after the last one, start the runs that need its weights."""
+        del outcome  # the records tell what was stored
+        folder = folder_of(self.folder, part.folder_name)
+        stored = recorded_steps(folder)
+        move_records([folder], self._store)
+        missing = tuple(step for step in part.missing if step not in stored)
+        self.trainings[part.training] = replace(part, missing=missing)
+        if not missing:
+            shutil.rmtree(folder, ignore_errors=True)
+        followers = [] if missing else self._plan_followers(part.training)
+        if followers:
+            self._save_plan()
+        self.refresh()
+        return followers
+
+    def _plan_followers(self, training: Training) -> list[PlannedTraining]:
+        """Plan the waiting runs that start from the final weights of a training run; return those to be computed."""
+        followers = [
+            planned.training
+            for planned in self.trainings.values()
+            if not planned.is_ready and self._config.start_of(planned.training) == training
+        ]
+        parts: list[PlannedTraining] = []
+        for planned in self._planner.plan(followers, self.trainings):
+            self.trainings[planned.training] = planned
+            parts += [planned] if planned.missing else self._plan_followers(planned.training)
+        return parts
+
+    def seconds_left(self, n_workers: int) -> float | None:
+        if time.monotonic() - self._refresh_time > _REFRESH_SECONDS:
+            self.refresh()
+        done = self._macs_at_start - self._missing_macs
+        elapsed = self._refresh_time - self._start_time
+        return elapsed * self._missing_macs / done if done > 0 and n_workers else None
+
+    def say_waiting(self, say: Say) -> None:
+        """Tell the user which training runs could not start."""
+        waiting = [planned.training for planned in self.trainings.values() if not planned.is_ready]
+        if waiting:
+            say(
+                f"Training runs that were not started because their start weights are missing: {len(waiting)}, such "
+                f"as {waiting[0].label}."
+            )
+
+
+def start_training_worker(setup: TrainingSetup, run: str = "") -> "TrainingWorker":
+    """Start a worker of a run in this process."""
+    from robust201.run.training_worker import TrainingWorker
+
+    return TrainingWorker(setup, Events(setup.config.results, "worker", run))
+
+
+def choose_device_kind(config: TrainingConfig) -> DeviceKind:
+    """Return the kind of device on which to train; the weights depend on it."""
+    execution = config.execution
+    if execution.device != "auto":
+        return execution.device
+    if execution.executor == "ray" and execution.ray_address:
+        require_explicit_device(config)
+    from robust201.models.device import choose_device
+
+    return cast("DeviceKind", choose_device("auto", config.precision).type)
+
+
+def require_explicit_device(config: TrainingConfig) -> None:
+    """Raise ConfigError if workers on other machines would have to choose the device."""
+    if config.execution.device == "auto":
+        raise ConfigError(
+            f"Planning training runs failed for {config.name}: execution.device must be cpu or cuda, not auto, because "
+            "the weights depend on the device and the workers run on other machines. Set it to the device of these "
+            "workers."
+        )
+
+
+def preview_trainings(config: TrainingConfig, say: Say = lambda _line: None) -> list[PlannedTraining]:
+    """Plan training runs on the basis of their images and the content of the store, without writing anything."""
+    store = CheckpointStore(config.store, verify_hashes=True)
+    planner = TrainingPlanner(
+        config,
+        TrainingInputs(config),
+        store,
+        device=choose_device_kind(config),
+        code=hash_files(config.code_files()),
+    )
+    trainings = select_trainings(config)
+    return planner.plan(trainings, trainings)
+
+
+def run_trainings(
+    config: TrainingConfig,
+    recipes: Collection[str] | None = None,
+    *,
+    say: Say = lambda _line: None,
+    on_start: Callable[[TrainingWork], None] = lambda _work: None,
+    on_moment: OnMoment = lambda _moment: None,
+) -> Tally:
+    """Compute the snapshots that the store lacks, of the training runs with some recipes (None: all).
+
+    `on_start` receives the work before anything is computed.
+
+    Raises:
+        InputError: bad input; nothing was started.
+        EvaluationError: Ray was lost, or too many workers died.
+        StorageError: another driver is working in the store, or the store cannot be written.
+    """
+    with prepare_trainings(config, recipes, say) as work:
+        on_start(work)
+        tally = run_work(work, say, on_moment)
+        work.refresh()
+        tally.n_done = work.n_done
+        work.say_waiting(say)
+        if tally.is_complete:
+            shutil.rmtree(config.results / "images", ignore_errors=True)  # the workers' copies
+        return tally
+
+
+@contextmanager
+def prepare_trainings(config: TrainingConfig, recipes: Collection[str] | None, say: Say) -> Iterator[TrainingWork]:
+    """Check the inputs, hold the lock of the store, and write what workers read.
+
+    Raises:
+        InputError: bad input; nothing was written.
+        LeaseHeldError: another driver is working in the store.
+    """
+    device, code = choose_device_kind(config), hash_files(config.code_files())
+    trainings, inputs = select_trainings(config, recipes), TrainingInputs(config)
+    # Planning reveals bad input before anything is written.
+    TrainingPlanner(config, inputs, CheckpointStore(config.store), device=device, code=code).plan(trainings, trainings)
+    make_folder(config.results)
+    with hold_lock(config.results), CheckpointStore(config.store, verify_hashes=True) as store:
+        remove_leftovers(config.store)
+        move_records(state_folders(config.results), store)  # of a driver that was killed
+        planner = TrainingPlanner(config, inputs, store, device=device, code=code)
+        planned = planner.plan(trainings, trainings)
+        for training in trainings:
+            inputs.test_images(training.dataset)  # `save_copies` copies all opened images
+        inputs.save_code_copies(code)
+        setup = TrainingSetup(config, inputs.save_copies(), code, device)
+        yield TrainingWork(setup, planner, store, planned)

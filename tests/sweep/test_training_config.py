@@ -1,0 +1,150 @@
+"""The training YAML is validated with one-line errors, and training runs are derived from it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from robust201.core.errors import ArchitectureError, ConfigError
+from robust201.sweep.loading import is_training_yaml, load_training
+from robust201.sweep.training_config import Training
+from robust201.sweep.training_plan import estimate_trainings
+from tests.conftest import REPOSITORY, RunCommand
+from tests.support.tiny_trainings import RECIPE, make_training_config, training_fields, write_images
+from tests.training.support import ONE_CONVOLUTION
+
+
+def make_recipes(**changes: Any) -> dict[str, Any]:
+    return {"plain": RECIPE | changes}
+
+
+# `extra_datasets` and `trains_on_bright` are not fields: the test changes the section `datasets` accordingly.
+DIGITS_MIXTURE = {"mixture": {"robust": "digits", "alpha": 0.5}}
+DIGITS_START = RECIPE | {"start": {"recipe": "plain", "dataset": "digits"}}
+INVALID_CONFIGS: list[tuple[dict[str, Any], str]] = [
+    ({"recipes": {}}, "recipes: "),
+    ({"recipe": {}}, "'recipe'"),
+    ({"recipes": make_recipes(learning_rat=0.1)}, "'recipes.plain.learning_rat'"),
+    ({"recipes": {"2nd": RECIPE}}, "'2nd'"),
+    ({"recipes": make_recipes(iterations=3)}, "recipes.plain: "),
+    ({"recipes": make_recipes(learning_rate=float("nan"))}, "recipes.plain.learning_rate: "),
+    ({"recipes": make_recipes(weight_decay=float("inf"))}, "recipes.plain.weight_decay: "),
+    ({"recipes": make_recipes(on=["brigth"])}, "recipes.plain.on: "),
+    ({"recipes": make_recipes(on=[])}, "recipes.plain.on: "),
+    ({"recipes": make_recipes(data={"mixture": {"robust": "brite", "alpha": 0.5}})}, "plain.data.mixture.robust: "),
+    ({"recipes": make_recipes(data=DIGITS_MIXTURE, on=["bright"]), "extra_datasets": ["digits"]}, "`classes`"),
+    ({"recipes": make_recipes(start={"recipe": "plain", "dataset": "bright"})}, "cycle"),
+    ({"recipes": make_recipes() | {"tuned": DIGITS_START}}, "recipes.tuned.start.dataset: "),
+    (
+        {"recipes": make_recipes() | {"tuned": DIGITS_START | {"on": ["bright"]}}, "extra_datasets": ["digits"]},
+        "recipes.tuned.start: ",
+    ),
+    ({"trains_on_bright": False}, "at least one dataset to train on"),
+    ({"seeds": [1, 1]}, "distinct"),
+    ({"seeds": [-1]}, "at least 0"),
+    ({"seeds": [2**63]}, "at most 9.22"),
+    ({"architectures": [99999]}, "99999"),
+    ({"precision": "bf16"}, "precision: "),
+    ({"precision": "tf32"}, "tf32"),
+]
+
+
+@pytest.mark.parametrize(("changes", "subject"), INVALID_CONFIGS)
+def test_invalid_training_config_gives_one_line_error(tmp_path: Path, changes: dict[str, Any], subject: str) -> None:
+    fields = training_fields(tmp_path, **changes)
+    fields["datasets"] |= {dataset: {} for dataset in fields.pop("extra_datasets", [])}
+    if not fields.pop("trains_on_bright", True):
+        fields["datasets"]["bright"]["train"] = False
+    path = tmp_path / "train.yaml"
+    path.write_text(yaml.safe_dump(fields))
+    with pytest.raises((ConfigError, ArchitectureError)) as error:
+        load_training(path)
+    message = str(error.value)
+    assert subject in message
+    assert "\n" not in message
+    assert message.startswith("Reading the training YAML failed for ")
+
+
+# The recipes train on 20 images of digits, which are 3 steps per epoch.
+@pytest.mark.parametrize(
+    ("changes", "subject"),
+    [
+        ({"snapshots": {"iterations": [7]}}, "snapshots: "),
+        ({"epochs": None, "iterations": 5, "snapshots": {"epochs": [2]}}, "snapshots: "),
+        ({"schedule": {"steps": {"at_iterations": [6]}}}, "schedule: "),
+        ({"epochs": 10**9 - 1}, "epochs: "),
+        ({"batch_size": 21}, "recipes.odd.batch_size: "),
+    ],
+)
+def test_plan_rejects_out_of_range_steps_and_batch_sizes_without_reading_images(
+    tmp_path: Path, robust201: RunCommand, changes: dict[str, Any], subject: str
+) -> None:
+    odd_recipe = {name: field for name, field in (RECIPE | {"snapshots": {}} | changes).items() if field is not None}
+    recipes = {"plain": RECIPE | {"snapshots": {}}, "odd": odd_recipe}
+    fields = training_fields(tmp_path, datasets={"digits": {}}, images={"count": 20}, recipes=recipes)
+    path = tmp_path / "train.yaml"
+    path.write_text(yaml.safe_dump(fields))
+    error_line = robust201("plan", path).error_line(2)
+    assert subject in error_line
+    assert "odd on digits" in error_line
+
+
+def test_training_runs_are_unique_and_resolve_their_start(tmp_path: Path) -> None:
+    recipes = {"a": RECIPE, "b": RECIPE | {"on": ["digits"], "start": {"recipe": "a", "dataset": "digits"}}}
+    datasets = {
+        "bright": write_images(tmp_path),
+        "digits": {},
+        "more": write_images(tmp_path, "more") | {"train": False},
+    }
+    config = make_training_config(
+        tmp_path, datasets=datasets, recipes=recipes, seeds=[0, 1], architectures=[ONE_CONVOLUTION, 21]
+    )
+    trainings = list(config.trainings())
+    assert len(trainings) == len(set(trainings)) == len({training.digest for training in trainings}) == 2 * 2 * (2 + 1)
+    assert {training.dataset for training in trainings} == {"bright", "digits"}
+    assert config.start_of(Training(21, "digits", "b", 1)) == Training(21, "digits", "a", 1)
+    assert config.start_of(Training(21, "digits", "a", 1)) is None
+
+
+def test_example_training_is_planned_without_images(robust201: RunCommand) -> None:
+    example = REPOSITORY / "jobs/train-digits.yaml"
+    assert is_training_yaml(example)
+    assert not is_training_yaml(REPOSITORY / "jobs/demo.yaml")
+    result = robust201("plan", example)
+    assert result.code == 0
+    assert "snapshots" in result.out
+    summary = estimate_trainings(load_training(example), list(load_training(example).trainings()))
+    # Two cells, two seeds and two recipes; one recipe has five snapshots in 30 steps, the other has one after 10 steps.
+    assert (summary["trainings"], summary["snapshots"], summary["steps"]) == (8, 4 * 5 + 4, 4 * 30 + 4 * 10)
+
+
+def test_estimate_includes_gradients_of_adversarial_training(tmp_path: Path) -> None:
+    def estimate_hours(**changes: Any) -> float:
+        config = make_training_config(tmp_path, datasets={"digits": {}}, recipes=make_recipes(**changes))
+        estimated_hours: float = estimate_trainings(config, list(config.trainings()))["estimated_worker_hours"]
+        return estimated_hours
+
+    assert estimate_hours(adversarial={"pgd": {"steps": 7}}) == pytest.approx(8 * estimate_hours())
+    assert estimate_hours(adversarial={"trades": {"steps": 10}}) == pytest.approx(12 * estimate_hours())
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+@pytest.mark.parametrize(
+    ("yaml_name", "option", "value"),
+    [
+        ("train-digits", "--architectures", "0"),
+        ("train-digits", "--datasets", "digits"),
+        ("train-digits", "--keys", "clean"),
+        ("train-digits", "--share", "1/2"),
+        ("train-digits", "--save", None),
+        ("demo", "--recipes", "plain"),
+    ],
+)
+def test_options_that_do_not_apply_to_the_yaml_are_rejected(
+    robust201: RunCommand, tmp_path: Path, command: str, yaml_name: str, option: str, value: str | None
+) -> None:
+    options = (option,) if value is None else (option, value)
+    out = ("--out", tmp_path / "out") if command == "run" else ()
+    assert option in robust201(command, REPOSITORY / f"jobs/{yaml_name}.yaml", *options, *out).error_line(2)
+    assert not list(tmp_path.iterdir())
