@@ -302,15 +302,22 @@ def _estimate_error(sample: ImageSample, variances: _Floats, predicted: _Floats)
     spread_of_squares = np.maximum(fourth_moment - expected**2, 1e-12)
     degrees_of_strata = np.maximum(np.minimum(sizes - 1, 2 * (sizes - 1) * expected**2 / spread_of_squares), 1e-9)
     parts = weights * expected
-    degrees = parts.sum(axis=1) ** 2 / np.maximum((parts**2 / degrees_of_strata).sum(axis=1), 1e-300)
+    degrees = _satterthwaite(parts, degrees_of_strata)
     observed, expected_variance = variances @ weights, parts.sum(axis=1)
     limit = chdtri(np.maximum(degrees, 1e-6), _CONTRADICTION_LEVEL) * expected_variance
     is_unlike_pilot = degrees * observed > limit
-    degrees = np.where(is_unlike_pilot, np.maximum(degrees, 1.0), degrees)
+    degrees_of_sample = _satterthwaite(variances * weights, np.maximum(sizes - 1.0, 1.0))
+    degrees = np.where(is_unlike_pilot, degrees_of_sample, degrees)
     prior_degrees = np.where(is_unlike_pilot, 0.0, _PRIOR_DEGREES)
     total = degrees + prior_degrees
     variance = (degrees * observed + prior_degrees * expected_variance) / total
     return np.sqrt(variance), np.asarray(stdtrit(total, 0.975), np.float64)
+
+
+def _satterthwaite(variances: _Floats, degrees: _Floats) -> _Floats:
+    """Return the degrees of freedom (S,) of a sum over strata of independent variances (S, H)."""
+    total: _Floats = variances.sum(axis=1) ** 2 / np.maximum((variances**2 / degrees).sum(axis=1), 1e-300)
+    return total
 
 
 def _sum_strata(values: _Floats, strata: _Ints, n_strata: int) -> _Floats:
