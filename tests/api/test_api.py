@@ -18,6 +18,7 @@ from torch import nn
 import robust201
 from robust201.api import attack, evaluate, load_model, place
 from robust201.core.errors import ArchitectureError, CheckpointError, ConfigError, EvaluationError, RobustWarning
+from robust201.core.radii import parse_radius
 from robust201.images import dataset as dataset_spec
 from robust201.images import load_images, select
 from robust201.reader.dataset import RobustnessDataset
@@ -25,7 +26,6 @@ from robust201.spaces.zoo.space import Zoo
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import find_task
 from robust201.tasks.attack_kit.context import Context
-from robust201.tasks.constraints import parse_radius
 from robust201.tasks.evaluate import evaluate_part
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep

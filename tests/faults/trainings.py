@@ -112,10 +112,10 @@ def check_trainings(trial: Trial) -> None:
     make_old(stray_files(store))
     rerun = _start(trial, *INLINE)
     trial.finish(rerun, {0})
-    rerun.expect_output(f": {_N_SNAPSHOTS} done, 0 missing")
+    rerun.expect_output(f": {len(_SEEDS) * _EPOCHS} done, 0 missing")
     folder = store / "training"
     paths = [
-        folder / "lease.json",
+        folder / "lock.json",
         *(folder / "states").glob("*"),
         *stray_files(store),
     ]

@@ -97,7 +97,7 @@ RECIPE: dict[str, Any] = {
     "schedule": {"cosine": {}},
     "augmentation": {"crop_padding": 2},
 }
-PGD_TRAINING = {"adversarial": {"pgd": {"epsilon_255": 8, "step_255": 4, "steps": 2}}}
+PGD_TRAINING = {"adversarial": {"pgd": {"epsilon": "8/255", "step": "4/255", "steps": 2}}}
 SWEEP: dict[str, Any] = {
     "name": "net",
     "network": {"channels": 4, "cells": 1},

@@ -11,7 +11,7 @@ from torch.nn import functional
 from robust201.training.adversarial import RandomStarts, ascend, step_loss
 from robust201.training.data import OneSource
 from robust201.training.loop import train
-from robust201.training.recipes import AdversarialTraining, PgdTraining, Recipe
+from robust201.training.recipes import AdversarialTraining, PgdTraining, Recipe, read_length
 from tests.training.support import IMAGES, SPACE, SmallSpace, weights_hash
 
 PIXELS = torch.from_numpy(IMAGES.images[:6]).float() / 255
@@ -49,23 +49,21 @@ METHODS = ("pgd", "trades")
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("start", ["uniform", None])
-@given(epsilon=st.sampled_from([0.5, 8, 100, 255]), step_size=st.floats(0, 255), n_steps=st.integers(1, 4))
+@given(epsilon=st.sampled_from([0.002, "8/255", 0.4, 1]), step_size=st.floats(0, 1), n_steps=st.integers(1, 4))
 def test_attack_keeps_all_images_in_the_ball_and_in_range(method, start, epsilon, step_size, n_steps):
-    fields = {"epsilon_255": epsilon, "step_255": step_size, "steps": n_steps} | (
-        {} if start is None else {"start": start}
-    )
+    fields = {"epsilon": epsilon, "step": step_size, "steps": n_steps} | ({} if start is None else {"start": start})
     _, network = compute_loss({method: fields})
     # PGD trains with one pass; TRADES needs clean predictions for the attack, and trains with two passes.
     assert len(network.calls) == n_steps + (1 if method == "pgd" else 3)
     for pixels, _, _ in network.calls:
         assert pixels.min() >= 0
         assert pixels.max() <= 1
-        assert (pixels - PIXELS).abs().max() <= epsilon / 255 + 1e-6
+        assert (pixels - PIXELS).abs().max() <= read_length(epsilon) + 1e-6
 
 
 def test_pgd_trains_on_perturbed_images_with_a_higher_loss():
     (standard_loss, _), _ = compute_loss(None)
-    (adversarial_loss, logits), network = compute_loss({"pgd": {"epsilon_255": 8, "step_255": 2, "steps": 7}})
+    (adversarial_loss, logits), network = compute_loss({"pgd": {"epsilon": "8/255", "step": "2/255", "steps": 7}})
     training_images, was_training, _ = network.calls[-1]
     assert was_training
     assert (training_images - PIXELS).abs().max() > 7 / 255
@@ -76,7 +74,7 @@ def test_pgd_trains_on_perturbed_images_with_a_higher_loss():
 
 def test_ascend_follows_the_sign_of_the_gradient():
     direction = torch.linspace(-1, 1, PIXELS[0].numel()).view(PIXELS[0].shape)
-    attack = PgdTraining(epsilon_255=8, step_255=2, steps=3)
+    attack = PgdTraining(epsilon="8/255", step="2/255", steps=3)
     grey_images = torch.full_like(PIXELS, 0.5)
     perturbed = ascend(lambda images: (images * direction).sum(), grey_images, grey_images, attack)
     torch.testing.assert_close(perturbed - grey_images, (6 / 255 * direction.sign()).expand_as(grey_images))
@@ -93,7 +91,7 @@ def test_pgd_with_epsilon_0_equals_standard_training_bit_by_bit(mode):
         "augmentation": "std",
     }
     hashes_and_histories = []
-    for adversarial in (None, {"pgd": {"epsilon_255": 0, "steps": 1, "mode": mode}}):
+    for adversarial in (None, {"pgd": {"epsilon": 0, "steps": 1, "mode": mode}}):
         recipe = Recipe.model_validate(base_fields | {"adversarial": adversarial})
         (snapshot,) = train(SmallSpace(), "small", OneSource(IMAGES), recipe, seed=1)
         hashes_and_histories.append((weights_hash(snapshot.state_dict), snapshot.history))
@@ -162,7 +160,7 @@ def test_random_start_depends_only_on_image_epoch_and_seed(method, start):
     def start_images(ids, epoch=0, seed=1):
         """Return the starting points of the attack on grey images."""
         network = make_network()
-        adversarial = AdversarialTraining.model_validate({method: {"steps": 1, "start": start, "epsilon_255": 200}})
+        adversarial = AdversarialTraining.model_validate({method: {"steps": 1, "start": start, "epsilon": "200/255"}})
         step_loss(
             network, network, PIXELS[ids] * 0 + 0.5, LABELS[ids], adversarial, RandomStarts(seed, epoch, np.array(ids))
         )

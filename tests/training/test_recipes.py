@@ -119,7 +119,9 @@ INVALID_RECIPES = [
     ({"augmentation": {"flip": 1, "crop": 2}}, "crop"),
     ({"adversarial": {}}, "exactly one of pgd and trades"),
     ({"adversarial": {"pgd": {}, "trades": {}}}, r"exactly one of pgd and trades \(both are set\)"),
-    ({"adversarial": {"pgd": {"epsilon_255": -1}}}, "greater than or equal to 0"),
+    ({"adversarial": {"pgd": {"epsilon": -1}}}, "numbers above 0 or text such as 8/255"),
+    ({"adversarial": {"pgd": {"epsilon": 8}}}, "numbers up to 1"),
+    ({"adversarial": {"trades": {"step": "2/0"}}}, "numbers above 0 or text such as 8/255"),
     ({"adversarial": {"pgd": {"update_statistics": True}}}, "`update_statistics` needs `mode: training`"),
     ({"adversarial": {"trades": {"start": "none"}}}, "normal"),
     ({"nesterov": True, "momentum": 0}, "needs a `momentum` above 0"),
@@ -203,9 +205,9 @@ def test_training_id_does_not_depend_on_names_or_snapshots():
 def test_adversarial_training_has_the_published_defaults():
     """NAS-RobBench-201 uses PGD-7 with epsilon 8/255, step 2/255 and a random start; TRADES uses beta 6."""
     pgd = make_recipe(adversarial={"pgd": {}}).adversarial.pgd
-    assert (pgd.epsilon_255, pgd.step_255, pgd.steps, pgd.start, pgd.mode) == (8, 2, 7, "uniform", "evaluation")
+    assert (pgd.epsilon, pgd.step, pgd.steps, pgd.start, pgd.mode) == ("8/255", "2/255", 7, "uniform", "evaluation")
     trades = make_recipe(adversarial={"trades": {}}).adversarial.trades
-    assert (trades.epsilon_255, trades.beta, trades.start, trades.update_statistics) == (8, 6, "normal", False)
+    assert (trades.epsilon, trades.beta, trades.start, trades.update_statistics) == ("8/255", 6, "normal", False)
 
 
 def test_documented_recipes_are_valid(monkeypatch):

@@ -4,8 +4,9 @@ from robust201.analysis.dataset_results import CORRUPTION, DatasetResults
 from robust201.analysis.labels import strength_label
 from robust201.analysis.leaderboard import default_names, nearest_strength
 from robust201.core.errors import ConfigError
+from robust201.core.radii import parse_radius
 from robust201.reader.value_checks import CLEAN
-from robust201.tasks.constraints import LINF, parse_radius
+from robust201.tasks.constraints import LINF
 
 _RELATIVE_TOLERANCE = 0.05
 """Maximum relative difference between an epsilon of the dataset and the user's epsilon, which may be rounded."""

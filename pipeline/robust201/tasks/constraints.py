@@ -1,10 +1,11 @@
 """Norm balls of attacks: units of strengths, distances between images, and the norms' names in keys and figures."""
 
-import reprlib
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 from typing import TYPE_CHECKING, Literal, get_args
+
+from robust201.core.radii import parse_radius
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,22 +14,6 @@ if TYPE_CHECKING:
 
 Norm = Literal["Linf", "L2", "L1"]
 NORMS: tuple[Norm, ...] = get_args(Norm)
-
-
-def parse_radius(epsilon: object) -> Fraction:
-    """Return a radius for pixels in [0, 1] as an exact fraction, from a number or text such as ``8/255``.
-
-    Raises:
-        ValueError: the value is neither, or not above 0.
-    """
-    try:
-        numerator, _, denominator = str(epsilon).partition("/")
-        radius = Fraction(float(numerator)) / Fraction(float(denominator or 1))
-    except (ValueError, ArithmeticError):
-        radius = Fraction(0)
-    if radius <= 0:
-        raise ValueError(f"expected numbers above 0 or text such as 8/255, got {reprlib.repr(epsilon)}.")
-    return radius
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
+from robust201.core.radii import parse_radius
 from robust201.core.records import CLEAN_STRENGTH, ImageSelection
 from robust201.core.strict_model import PositiveFloat, PositiveInt, StrictModel
-from robust201.tasks.constraints import CONSTRAINTS, Norm, parse_radius
+from robust201.tasks.constraints import CONSTRAINTS, Norm
 
 SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)
 """Severities of corruptions, from weak to strong."""

@@ -14,7 +14,7 @@ from torch.nn import functional
 from robust201.models.device import restored_random_state
 from robust201.training.augmentation import to_device
 from robust201.training.draws import image_random_words, uniform
-from robust201.training.recipes import AdversarialTraining, PgdTraining, TradesTraining
+from robust201.training.recipes import AdversarialTraining, PgdTraining, TradesTraining, read_length
 
 LogitsFunction = Callable[[torch.Tensor], torch.Tensor]
 """Maps pixels (B, 3, H, W) in [0, 1] to logits (B, C)."""
@@ -119,13 +119,13 @@ def ascend(
     attack: PgdTraining | TradesTraining,
 ) -> torch.Tensor:
     """Maximise `objective` with signed gradient steps inside the ball around `pixels` and inside [0, 1]."""
-    epsilon = attack.epsilon_255 / 255
+    epsilon, step = read_length(attack.epsilon), read_length(attack.step)
     lower, upper = (pixels - epsilon).clamp(min=0), (pixels + epsilon).clamp(max=1)
     images = start.clamp(lower, upper)
     for _ in range(attack.steps):
         images = images.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(objective(images), images, materialize_grads=True)
-        images = (images.detach() + attack.step_255 / 255 * gradient.sign()).clamp(lower, upper)
+        images = (images.detach() + step * gradient.sign()).clamp(lower, upper)
     return images.detach()
 
 
@@ -156,7 +156,7 @@ def _attack_mode(network: nn.Module, attack: PgdTraining | TradesTraining) -> It
 def _uniform_noise(
     pixels: torch.Tensor, attack: PgdTraining | TradesTraining, random_starts: RandomStarts
 ) -> torch.Tensor:
-    noise = (2 * uniform(random_starts.random_words(pixels[0].numel())) - 1) * (attack.epsilon_255 / 255)
+    noise = (2 * uniform(random_starts.random_words(pixels[0].numel())) - 1) * read_length(attack.epsilon)
     return to_device(noise.astype(np.float32), pixels.device).view_as(pixels)
 
 

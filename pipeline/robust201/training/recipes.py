@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from robust201.core.errors import ConfigError, did_you_mean
+from robust201.core.radii import parse_radius
 from robust201.core.strict_model import PositiveFloat, StrictModel
 
 MAX_STEPS = 999_999_999
@@ -108,16 +109,31 @@ class Schedule(_OneFieldSection):
     """Learning rate that is multiplied by a factor at certain points."""
 
 
+def _check_length(value: object) -> object:
+    if value != 0 and parse_radius(value) > 1:
+        raise ValueError(f"expected numbers up to 1, for pixels in [0, 1], such as 8/255, got {value}.")
+    return value
+
+
+Length = Annotated[float | str, BeforeValidator(_check_length)]
+"""A distance in the space of images, as written: a number, or text such as ``8/255``."""
+
+
+def read_length(length: float | str) -> float:
+    """Return a length as a number."""
+    return float(parse_radius(length)) if length else 0.0
+
+
 class _Attack(StrictModel):
     """The attack of adversarial training: projected gradient ascent in an Linf ball around the augmented image.
 
     The attack takes steps along the sign of the gradient.
     """
 
-    epsilon_255: Annotated[float, Field(ge=0, le=255)] = 8.0
-    """Radius in units of 1/255."""
-    step_255: Annotated[float, Field(ge=0, le=255)] = 2.0
-    """Step size in units of 1/255."""
+    epsilon: Length = "8/255"
+    """Radius for pixels in [0, 1]: a number, or text such as `8/255`."""
+    step: Length = "2/255"
+    """Step size, like `epsilon`."""
     mode: Literal["evaluation", "training"] = "evaluation"
     """Mode of the network during the attack; in `training` mode, BatchNorm uses batch statistics."""
     update_statistics: bool = False
