@@ -18,7 +18,6 @@ import hypothesis
 import pytest
 import typer
 import yaml
-from xdist.scheduler import LoadFileScheduling
 
 # Networks in tests are so tiny that a second thread makes them slower. PyTorch reads the variable when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,7 +25,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.loading import parse_config
 from tests.support.download_server import change_download, cifar10c_server, server  # noqa: F401 - fixtures
-from tests.support.local_ray import ray_address  # noqa: F401 - fixtures
 from tests.support.object_stores import s3, s3_environment, s3_url  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
@@ -126,7 +124,7 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def failing_fgsm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every evaluation of FGSM in this process fail."""
-    from robust201.runtime import worker
+    from robust201.run import worker
     from robust201.tasks.evaluate import evaluate_part
 
     def fail_on_fgsm(context: Any, task: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
@@ -168,11 +166,8 @@ def mark_cases_slow(items: Sequence[pytest.Item]) -> None:
             case.add_marker(pytest.mark.slow)
 
 
-SLOWEST_FOLDERS = ("faults", "runtime", "cli", "figures", "tasks", "spaces", "shards", "project", "planning")
+SLOWEST_FOLDERS = ("faults", "run", "cli", "figures", "tasks", "spaces", "store", "project", "sweep")
 """Folders with the slowest tests. These run first, in this order, so that all processes end at about the same time."""
-
-FILES_SHARING_RAY = tuple(f"tests/runtime/test_{name}.py" for name in ("executors", "user_code", "sweep"))
-"""Files whose tests use `ray_address`. One process runs them, so that Ray is started only once."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
@@ -186,18 +181,6 @@ def pytest_collection_finish() -> None:
     """Exclude the modules and tests from later garbage collections, because they live as long as the process."""
     gc.collect()
     gc.freeze()
-
-
-class SharedRayScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """Scheduling of `--dist loadfile` that treats `FILES_SHARING_RAY` as a single file."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file: str = super()._split_scope(nodeid)
-        return "files sharing Ray" if file in FILES_SHARING_RAY else file
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedRayScheduling | None:
-    return SharedRayScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 MakeFields = Callable[..., dict[str, Any]]

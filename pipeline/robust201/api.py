@@ -29,6 +29,7 @@ from robust201.analysis.attack_flags import (
     find_flags,
 )
 from robust201.analysis.evaluation import Comparison, Evaluation, compare_evaluations
+from robust201.analysis.evaluation_progress import EvaluationProgress, ProgressOption, shown_progress
 from robust201.analysis.robustbench import DATASET, LEADERBOARDS, N_CLASSES, check_images
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning, did_you_mean
 from robust201.core.files import bundled
@@ -44,7 +45,6 @@ from robust201.models.device import available_device, free_cached_memory, is_out
 from robust201.models.model import CompiledNetwork
 from robust201.models.network_check import CheckedImages, check_compiled
 from robust201.models.user_module import as_classifier
-from robust201.monitoring.evaluation_progress import EvaluationProgress, ProgressOption, shown_progress
 from robust201.spaces import find_architecture
 from robust201.statistics.intervals import accuracy_intervals, is_at_chance
 from robust201.sweep.config import parse_custom_task

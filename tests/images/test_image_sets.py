@@ -9,8 +9,7 @@ from robust201.core.errors import DatasetError, StorageFullError
 from robust201.core.files import atomic_write
 from robust201.images import DATASETS, load_images, select
 from robust201.images.store import read_image_set, write_image_set
-from robust201.runtime.executors import make_executor
-from robust201.runtime.sweep import run_sweep
+from robust201.run.sweep import run_sweep
 from tests.conftest import MakeSweep
 
 IMAGES = select(load_images("digits"), count=20, seed=0)
@@ -53,8 +52,8 @@ def test_damaged_image_set_is_rejected(tmp_path: Path, name: str, damage: str) -
 
 
 def test_run_replaces_damaged_image_sets(make_sweep: MakeSweep) -> None:
-    run_sweep(make_sweep(keys={"clean": {}}), make_executor)
+    run_sweep(make_sweep(keys={"clean": {}}))
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons": ["1/255"]}})
     (images_file,) = (config.results / "images").rglob("images.npy")
     images_file.write_bytes(images_file.read_bytes()[:-1])
-    assert run_sweep(config, make_executor).complete
+    assert run_sweep(config).is_complete

@@ -16,8 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from jobs.papers.controls import analyse as controls
 from jobs.papers.controls import networks, prepare
-from robust201.runtime.executors import make_executor
-from robust201.runtime.sweep import run_sweep
+from robust201.run.sweep import run_sweep
 from robust201.sweep.filters import Filters
 from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY, RunCommand
@@ -152,7 +151,7 @@ def test_engines_and_libraries_agree_on_lenets(
             results=str(controls_folder / f"mnist-{engine}"),
             images={"count": 40, "seed": 0},
         )
-        assert run_sweep(config, make_executor, filters=Filters(keys=keys)).complete
+        assert run_sweep(config, filters=Filters(keys=keys)).is_complete
         export_folder = controls_folder / f"mnist-{engine}-dataset"
         result = robust201(
             "export", config.results, "--partial", "--parquet", "--outcomes", "bits", "--out", export_folder

@@ -21,20 +21,16 @@ LAYERS = (
     "weights",
     "training",
     "tasks",
-    "shards",
     "store",
     "sweep",
     "dataset",
-    "planning",
     "run",
-    "runtime",
     "reader",
     "analysis",
     "search",
     "figures",
     "export",
     "submit",
-    "monitoring",
     "cli",
 )
 """Folders of the package from the bottom up. Each folder may import the folders before it."""
@@ -45,13 +41,11 @@ ROOT_FILES = {"__init__.py", "__main__.py", "api.py", "gallery.py", "security.py
 # Modules and folders that may import a heavy library. Ray has two importers: the executor and the Jobs API client.
 ALLOWED_IMPORTERS = {
     "ray": {
-        "runtime/executors/ray.py",
         "run/cluster.py",
         "submit/ray_jobs.py",
     },
     "pyarrow": {
         "core/memory.py",
-        "shards",
         "store",
         "images",
         "export",
@@ -59,7 +53,7 @@ ALLOWED_IMPORTERS = {
     },
     "altair": {"figures", "gallery.py", "reader/dataset.py", "spaces/nasbench201/drawing.py"},
     "pickle": {"core/unpickling.py"},
-    "fsspec": {"shards/object_store.py", "store/object_store.py"},
+    "fsspec": {"store/object_store.py"},
     "huggingface_hub": {"export/hub.py"},
     "s3fs": set(),  # used only through fsspec
 }

@@ -31,7 +31,6 @@ SHAPE = re.compile(r"(.*\bfailed\b.*: |\{\})\S.*|\{\}.*")
 """``ACTION failed for SUBJECT: FAULT. REMEDY``; a message may begin with another message."""
 
 OTHER_MESSAGES = {
-    "runtime/executors/ray.py": "the watch of the Ray head, which the driver reports with a prefix",
     "cli/demo.py": "the end of the demo",
 }
 """Modules with messages of another shape, with reasons."""

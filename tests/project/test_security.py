@@ -9,8 +9,7 @@ from pathlib import Path
 import yaml
 
 import robust201
-from robust201.runtime.executors import make_executor
-from robust201.runtime.sweep import run_sweep
+from robust201.run.sweep import run_sweep
 from robust201.sweep.loading import load_config
 from robust201.sweep.sweep_yaml import _StrictLoader
 from tests.conftest import MakeSweep, WriteSweep
@@ -117,7 +116,7 @@ def test_sweep_opens_no_pickles(make_sweep: MakeSweep) -> None:
         pickle.loads(content)
         assert [name.rpartition(".")[2] for name in recorder.globals] == ["PosixPath"], "the recorder does not work"
         recorder.globals.clear()
-        assert run_sweep(make_sweep(), make_executor).complete
+        assert run_sweep(make_sweep()).is_complete
     finally:
         recorder.is_active = False
     assert recorder.globals == []

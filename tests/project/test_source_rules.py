@@ -140,13 +140,9 @@ ALLOWED_CALLS: dict[str, set[str]] = {
     # Files that the process created under a new name, or in a folder that only it can write to.
     "images/downloads/fetch.py": {"tarfile.open"},
     "run/driver.py": {"Path(os.devnull).open"},
-    "run/events.py": {"self.path.open"},
+    "run/events.py": {"path.open"},
     "run/guard.py": {"(Path(folder) / 'ray.log').open"},
     "run/lock.py": {"path.open"},
-    "runtime/executors/ray_folder.py": {"os.open"},
-    "runtime/executors/ray_process.py": {"(self._folder / _OUTPUT_NAME).open"},
-    "runtime/lease.py": {"os.open"},
-    "runtime/work_log.py": {"os.open"},
     # A sweep YAML may be a pipe, such as <(…) in a shell; it is only read up to a limit.
     "sweep/sweep_yaml.py": {"path.open"},
 }

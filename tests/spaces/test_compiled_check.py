@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from robust201.runtime.executors import make_executor
-from robust201.runtime.sweep import run_sweep
+from robust201.run.sweep import run_sweep
 from robust201.spaces.nasbench201.cells import architecture
 from robust201.spaces.nasbench201.compiled import InferenceNetwork
 from robust201.spaces.nasbench201.network import build_network
@@ -34,17 +33,17 @@ def overflowing_weights(tmp_path: Path) -> Path:
 def test_units_of_an_overflowing_network_fail(make_sweep: MakeSweep, overflowing_weights: Path, engine: str) -> None:
     checkpoints = {"path": str(overflowing_weights)}
     config = make_sweep(architectures=[21], keys=KEYS, engine=engine, checkpoints=checkpoints)
-    tally = run_sweep(config, make_executor)
+    tally = run_sweep(config)
     assert {failure.part.unit.key for failure in tally.failures} == set(KEYS)
-    assert all("contain NaN or infinity" in failure.message for failure in tally.failures)
+    assert all("contain NaN or infinity" in failure.failure for failure in tally.failures)
 
 
 def test_units_of_a_wrongly_compiled_network_fail(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     compute = InferenceNetwork.logits
     monkeypatch.setattr(InferenceNetwork, "logits", lambda self, pixels: compute(self, pixels) + 0.01)
-    tally = run_sweep(make_sweep(architectures=[21], keys=KEYS), make_executor)
+    tally = run_sweep(make_sweep(architectures=[21], keys=KEYS))
     assert len(tally.failures) == len(KEYS)
-    assert all("which is more than rounding" in failure.message for failure in tally.failures)
+    assert all("which is more than rounding" in failure.failure for failure in tally.failures)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -69,6 +68,6 @@ def test_check_that_runs_out_of_memory_is_repeated(make_sweep: MakeSweep, monkey
         return compute(self, *arguments)
 
     monkeypatch.setattr(InferenceNetwork, "_forward", fail_once)
-    tally = run_sweep(make_sweep(architectures=[21], keys=KEYS), make_executor)
+    tally = run_sweep(make_sweep(architectures=[21], keys=KEYS))
     assert raised_errors
     assert not tally.failures

@@ -1,4 +1,4 @@
-"""Output of `robust201 status`: the status of a sweep or training plan, and log lines."""
+"""Output of `robust201 status`: the status of a sweep or training runs, and events."""
 
 from __future__ import annotations
 
@@ -15,27 +15,22 @@ from rich.table import Table
 from rich.text import Text
 
 from robust201.cli import console
-from robust201.monitoring.watch import WatchedStatus
+from robust201.run.watch import WatchedStatus
+from robust201.tasks import CORRUPTIONS
 
 if TYPE_CHECKING:
-    from robust201.monitoring.status import SweepStatus
+    from robust201.run.status import Status
     from robust201.run.training_status import RunningTraining, TrainingStatus
 
 _Status = TypeVar("_Status", bound=WatchedStatus)
 
 _MAX_SHOWN_FAILURES = 3
+_MAX_SHOWN_PARTS = 5
 _ALL_KEYS = "all"
 _FRAME_LINES = 7
 """Lines of the live table that are not rows of keys, including the cursor's line."""
-_SILENT = "the last run stopped sending heartbeats: it died, or its machine is unreachable"
-_ENDINGS = {
-    "died": "the last run died: its process is gone; finished work is kept",
-    **dict.fromkeys(("running", "draining"), _SILENT),
-}
-"""Explanations for a run that is no longer active, by its last recorded state."""
-_LEVEL_STYLES = {"warning": "yellow", "error": "red", "critical": "red"}
-_SEPARATE_FIELDS = ("time", "level", "worker", "host", "pid", "event", "message", "unit", "label", "traceback")
-"""Fields of a log line that are not printed as ``name=value``."""
+_SEPARATE_FIELDS = ("time", "event", "process", "unit", "part", "dataset", "key", "traceback", "macs")
+"""Fields of an event that are not printed as ``name=value``."""
 
 
 def _percent(done: int, total: int) -> str:
@@ -43,100 +38,72 @@ def _percent(done: int, total: int) -> str:
     return "100%" if done == total else f"{min(99.9, 100 * done / max(total, 1)):.1f}%"
 
 
-def _describe_failures(status: SweepStatus) -> str:
-    """Describe the failures by kind, and the numbers of workers that died or were preempted."""
-    counts_by_kind = ", ".join(f"{count} {kind}" for kind, count in status.failures_by_kind.items())
-    failures = f"{console.format_count(len(status.failures), 'failure')}" + (
-        f" ({counts_by_kind})" if counts_by_kind else ""
-    )
-    return f"{failures}; {console.format_count(status.deaths, 'worker')} died, {status.preemptions:,} preempted"
+def _describe_work(status: Status) -> list[str]:
+    """Describe the active runs and workers, and the rate, the remaining time and the number of failures."""
+    runs = []
+    if status.n_runs > status.n_shares:
+        runs.append("a run")
+    if status.n_shares:
+        runs.append(f"{console.format_count(status.n_shares, 'run')} with --share")
+    workers = console.format_count(len(status.in_progress), "worker")
+    phrases = [f"running: {' and '.join(runs)}, {workers} computing" if runs else "not running"]
+    if status.silent:
+        phrases.append(f"{console.format_count(len(status.silent), 'process')} silent".replace("processs", "processes"))
+    if not status.complete:
+        rate = console.format_rate(status.per_second, status.seconds_left) if status.in_progress else ""
+        phrases += [rate] if rate else []
+        phrases.append(f"{console.format_hours(sum(cost.hours for cost in status.costs))} worker-hours left")
+    return ["; ".join(phrases), console.format_count(len(status.failures), "failure")]
 
 
-def _describe_workers(status: SweepStatus) -> str:
-    """Describe the active runs, or how the last run ended, and the workers that are busy or silent."""
-    runs = [f"run on {status.driver}"] if status.driver else []
-    if status.shares:
-        runs.append(f"{console.format_count(len(status.shares), 'run')} with --share")
-    ending = "" if status.state is None else f" ({_ENDINGS.get(status.state, f'the last run: {status.state}')})"
-    activity = "draining" if status.driver and status.state == "draining" else "running"
-    phrases = [f"{activity}: {' and '.join(runs)}" if runs else f"not running{ending}"]
-    if status.last_heartbeat is not None:
-        phrases.append(f"last heartbeat {console.format_duration(status.last_heartbeat)} ago")
-    for durations, condition in (
-        (status.part_seconds if runs else (), "busy"),
-        (status.silent_seconds, "silent"),
-    ):
-        if durations:
-            longest = console.format_duration(max(durations))
-            phrases.append(f"{console.format_count(len(durations), 'worker')} {condition}, the longest for {longest}")
-    return "; ".join(phrases)
+def _describe_parts(status: Status) -> list[str]:
+    """Describe the parts that have been running longest."""
+    parts = sorted(status.in_progress, key=lambda part: -part.seconds)
+    lines = [
+        f"{part.part}, for {console.format_duration(part.seconds)}, on {part.worker}"
+        for part in parts[:_MAX_SHOWN_PARTS]
+    ]
+    rest = len(parts) - _MAX_SHOWN_PARTS
+    return lines + ([f"and {console.format_count(rest, 'part')} more in progress"] if rest > 0 else [])
 
 
-def _describe_rate_and_cost(status: SweepStatus) -> str:
-    is_in_progress = status.running and not status.complete
-    rate = console.format_rate(status.evaluations_per_second, status.seconds_left) if is_in_progress else ""
-    cost = f"{status.worker_seconds / 3600:,.2f} worker-hours of finished work"
-    if status.cost.unit != "worker-hours":
-        cost += f" ({status.cost.hours:,.2f} {status.cost.unit})"
-    return f"{rate}; {cost}" if rate else cost
-
-
-def show_status(status: SweepStatus) -> None:
-    """Print a sweep's progress by dataset and key, its workers, rate, remaining time, cost and failures."""
-    out = console.out
+def show_status(status: Status) -> None:
+    """Print a sweep's progress by dataset and key, its workers, rate, remaining time and failures."""
     rows = [
-        (
-            f"{progress.dataset} {progress.key}",
-            f"{progress.done:,}",
-            f"{progress.total:,}",
-            _percent(progress.done, progress.total),
-        )
-        for progress in status.keys
+        (f"{key.dataset} {key.key}", f"{key.n_done:,}", f"{key.n_planned:,}", _percent(key.n_done, key.n_planned))
+        for key in status.keys
     ]
-    rows.append(("all", f"{status.done:,}", f"{status.total:,}", _percent(status.done, status.total)))
-    console.show_table(f"Sweep {status.name}", ("", "done", "of", ""), rows)
-    for line in (_describe_workers(status), _describe_rate_and_cost(status), _describe_failures(status)):
-        out.print(line, markup=False, highlight=False)
-    if status.stale:
-        stale_evaluations = console.format_count(status.stale, "evaluation")
-        were, are = ("was", "is") if status.stale == 1 else ("were", "are")
-        out.print(
-            f"{stale_evaluations} in the folder {were} computed with different settings or for another sweep, "
-            f"and {are} not used",
-            highlight=False,
-        )
-    damaged_lines = [f"damaged: {shard}" for shard in status.damaged]
-    failure_lines = [
-        f"failed ({failure['kind']}): {failure['label']}: {failure['message']}" for failure in status.failures
-    ]
-    for lines in (damaged_lines, failure_lines):
+    all_done = f"{status.n_done:,}", f"{status.n_planned:,}", _percent(status.n_done, status.n_planned)
+    console.show_table(f"Sweep {status.name}", ("", "done", "of", ""), [*rows, ("all", *all_done)])
+    failures = [f"failed: {failure.part}: {failure.failure}" for failure in status.failures]
+    silent = [f"silent: {name}" for name in status.silent]
+    work, count = _describe_work(status)
+    for lines in ([work], _describe_parts(status), silent, [count], failures):
         for line in console.first_lines(lines, hint="--json lists all"):
-            out.print(line, markup=False)
-    if status.failures:
-        out.print(
-            f"log of the first failure: robust201 status RESULTS --log {status.failures[0]['unit'][:12]}", markup=False
+            console.out.print(line, markup=False, highlight=False)
+    if failures:
+        console.out.print(
+            f"log of the first failure: robust201 status RESULTS --log {status.failures[0].unit[:12]}", markup=False
         )
 
 
-def build_live_table(status: SweepStatus, *, max_keys: int) -> Table:
+def build_live_table(status: Status, *, max_keys: int) -> Table:
     """Build a table of progress with one row per key and one column per dataset.
 
     If there are more than `max_keys` keys, all corruptions share one row.
     """
-    from robust201.reader.result_files import kind_of
-
-    keys = list(dict.fromkeys(progress.key for progress in status.keys))
+    keys = list(dict.fromkeys(key.key for key in status.keys))
     row_by_key = {key: key for key in keys}
-    corruptions = [key for key in keys if kind_of(key) == "corruption"]
+    corruptions = [key for key in keys if key in CORRUPTIONS]
     if len(keys) > max_keys:
         row_by_key |= dict.fromkeys(corruptions, console.format_count(len(corruptions), "corruption"))
-    datasets = list(dict.fromkeys(progress.dataset for progress in status.keys))
+    datasets = list(dict.fromkeys(key.dataset for key in status.keys))
     done: Counter[tuple[str, str]] = Counter()
     total: Counter[tuple[str, str]] = Counter()
-    for progress in status.keys:
-        for row in (row_by_key[progress.key], _ALL_KEYS):
-            done[progress.dataset, row] += progress.done
-            total[progress.dataset, row] += progress.total
+    for key in status.keys:
+        for row in (row_by_key[key.key], _ALL_KEYS):
+            done[key.dataset, row] += key.n_done
+            total[key.dataset, row] += key.n_planned
 
     def format_cell(dataset: str, row: str) -> str:
         index = dataset, row
@@ -151,11 +118,10 @@ def build_live_table(status: SweepStatus, *, max_keys: int) -> Table:
     return table
 
 
-def format_status_line(status: SweepStatus, now: float) -> str:
+def format_status_line(status: Status, now: float) -> str:
     """Render a sweep's status as one line, for log files and pipes."""
-    done = f"{status.done:,}/{status.total:,} evaluations ({_percent(status.done, status.total)})"
-    phrases = (done, _describe_rate_and_cost(status), _describe_failures(status), _describe_workers(status))
-    return f"{_format_timestamp(now)} {'; '.join(phrases)}"
+    done = f"{status.n_done:,}/{status.n_planned:,} evaluations ({_percent(status.n_done, status.n_planned)})"
+    return f"{_format_timestamp(now)} {'; '.join([done, *_describe_work(status)])}"
 
 
 def _format_timestamp(now: float) -> str:
@@ -190,11 +156,9 @@ class Display(Generic[_Status]):
             self._console.print(self._format_line(status, self._clock()), markup=False, highlight=False)
 
 
-def _render_sweep(terminal: Console, status: SweepStatus, quiet_seconds: float) -> RenderableType:
-    lines = [_describe_workers(status), _describe_rate_and_cost(status), _describe_failures(status)]
-    lines += [f"failed: {failure['label']}: {failure['message']}" for failure in status.failures[-_MAX_SHOWN_FAILURES:]]
-    if status.damaged:
-        lines.append(console.format_count(len(status.damaged), "damaged result file"))
+def _render_sweep(terminal: Console, status: Status, quiet_seconds: float) -> RenderableType:
+    failures = [f"failed: {failure.part}: {failure.failure}" for failure in status.failures[-_MAX_SHOWN_FAILURES:]]
+    lines = [*_describe_work(status), *_describe_parts(status), *failures]
     texts = _to_folded_texts([*lines, *_describe_inactivity(status, quiet_seconds)])
     n_lines = sum(len(text.wrap(terminal, terminal.width)) for text in texts)
     return Group(build_live_table(status, max_keys=terminal.size.height - n_lines - _FRAME_LINES), *texts)
@@ -209,7 +173,7 @@ def _to_folded_texts(lines: Sequence[str]) -> list[Text]:
     return [Text(line, overflow="fold") for line in lines]
 
 
-def make_sweep_display(console_: Console | None = None, clock: Callable[[], float] = time.time) -> Display[SweepStatus]:
+def make_sweep_display(console_: Console | None = None, clock: Callable[[], float] = time.time) -> Display[Status]:
     """Return a live display of a sweep's status."""
     return Display(_render_sweep, format_status_line, console_, clock)
 
@@ -248,24 +212,21 @@ def make_trainings_display() -> Display[TrainingStatus]:
     return Display(_render_trainings, _format_training_status_line)
 
 
-def show_log_line(line: Mapping[str, Any], label: str = "") -> None:
-    """Print a log line (see `runtime.work_log`), with its traceback below.
+def show_event(event: Mapping[str, Any], label: str = "") -> None:
+    """Print an event (see `run.events`), with its traceback below.
 
-    `label` is the display name of the network and key, which distinguishes lines about several networks or keys.
+    `label` is the display name of the network and key, which distinguishes events about several of them.
     """
-    other_fields = "  ".join(
-        f"{name}={_format_value(value)}" for name, value in line.items() if name not in _SEPARATE_FIELDS
-    )
-    process = f"{line.get('host', '-')}:{line.get('pid', '-')}"
-    phrases = [str(line["time"]), process, str(line["event"]), label, str(line["message"]), other_fields]
-    style = _LEVEL_STYLES.get(str(line["level"]), "")
-    console.out.print("  ".join(phrase for phrase in phrases if phrase), style=style, markup=False, highlight=False)
-    for traceback_line in str(line.get("traceback", "")).splitlines():
-        console.out.print(f"    {traceback_line}", markup=False, highlight=False)
+    fields = [f"{name}={_format_value(value)}" for name, value in event.items() if name not in _SEPARATE_FIELDS]
+    words = [_format_timestamp(event["time"]), str(event["process"]), str(event["event"]), label, *fields]
+    style = "red" if event["event"] in {"failed", "worker_lost"} else ""
+    console.out.print("  ".join(filter(None, words)), style=style, markup=False, highlight=False)
+    for line in str(event.get("traceback", "")).splitlines():
+        console.out.print(f"    {line}", markup=False, highlight=False)
 
 
 def _format_value(value: Any) -> str:
-    """Render a field of a log line; in a list, floats have up to six significant digits."""
+    """Render a field; in a list, floats have up to six significant digits."""
     if not isinstance(value, list):
         return str(value)
     return ",".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)

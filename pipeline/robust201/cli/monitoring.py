@@ -12,10 +12,10 @@ import typer
 from robust201.cli import console, console_status
 from robust201.cli.options import Results, results_of
 from robust201.core.errors import ConfigError, EvaluationError, RobustError
-from robust201.monitoring.watch import WatchedStatus
+from robust201.run.watch import WatchedStatus
 
 if TYPE_CHECKING:
-    from robust201.monitoring.doctor import HealthCheck
+    from robust201.run.doctor import HealthCheck
 
 _Status = TypeVar("_Status", bound=WatchedStatus)
 
@@ -45,7 +45,7 @@ def status(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Only print the log lines of all workers about one network and key, in chronological order: "
+            help="Only print the events of all workers about one network and key, in chronological order: "
             "ARCHITECTURE/DATASET/KEY, such as 21/cifar10/pgd (append /WEIGHTS if there are several), or a unit ID or "
             "its prefix.",
         ),
@@ -69,21 +69,16 @@ def status(
 
     if is_training_yaml(path) or has_trainings(path):
         raise typer.Exit(_show_trainings(path, watch=watch, as_json=as_json))
-    from robust201.monitoring.status import StatusReader, SweepStatus
-    from robust201.planning.plan_file import load_plan
-    from robust201.shards import ShardStore
+    from robust201.run.status import Status, read_status
 
     results = results_of(path)
-    plan, store = load_plan(results), ShardStore.open(results)
-    reader = StatusReader(plan)
 
-    def read_status() -> SweepStatus:
-        store.folder.check_format()  # without this check, a deleted folder would look like a sweep without results
-        return reader.read(store.inventory(on_damage="report"))
+    def read() -> Status:
+        return read_status(results)
 
     if watch:
-        raise typer.Exit(_watch(read_status, console_status.make_sweep_display()))
-    current_status = read_status()
+        raise typer.Exit(_watch(read, console_status.make_sweep_display()))
+    current_status = read()
     if as_json:
         print_json(current_status.to_payload())
     else:
@@ -113,7 +108,7 @@ def _show_trainings(path: Path, *, watch: bool, as_json: bool) -> int:
 
 def _watch(read_status: Callable[[], _Status], display: console_status.Display[_Status]) -> int:
     """Watch until everything is complete, workers become inactive or the user quits; return the exit code."""
-    from robust201.monitoring.watch import watch
+    from robust201.run.watch import watch
 
     try:
         with display.showing():
@@ -135,29 +130,24 @@ def _watch(read_status: Callable[[], _Status], display: console_status.Display[_
     return EvaluationError.exit_code
 
 
-def _show_log(results: Path, unit: str, *, watch: bool, as_json: bool) -> None:
-    """Print the log lines about a unit (see `monitoring.logs.find_units`)."""
-    from robust201.monitoring.logs import find_units, follow_logs, list_log_files, read_logs
-    from robust201.planning.plan_file import load_plan
+def _show_log(results: Path, name: str, *, watch: bool, as_json: bool) -> None:
+    """Print the events about a network and key (see `run.logs.find_units`)."""
+    from robust201.run.logs import find_units, follow_log, read_log
+    from robust201.sweep.plan import open_results
 
-    plan = load_plan(results)
-    labels = find_units(unit, plan.units, results, plan.space_name)
-    lines = follow_logs(results, labels, sleep=time.sleep) if watch else iter(read_logs(results, labels))
-    n_lines = 0
+    labels = find_units(name, open_results(results)[0])
+    events = follow_log(results, labels, every=1.0) if watch else iter(read_log(results, labels))
+    n_events = 0
     try:
-        for n_lines, line in enumerate(lines, start=1):  # noqa: B007 - the number of lines is used below
+        for n_events, event in enumerate(events, start=1):  # noqa: B007 - the number of events is used below
             if as_json:
-                typer.echo(json.dumps(line))
+                typer.echo(json.dumps(event))
             else:
-                console_status.show_log_line(line, labels[line["unit"]] if len(labels) > 1 else "")
+                console_status.show_event(event, labels[event["unit"]] if len(labels) > 1 else "")
     except KeyboardInterrupt:
         return
-    if not n_lines:
-        units = ", ".join(f"{unit_id} ({label})" for unit_id, label in labels.items())
-        console.say(
-            f"None of the {len(list_log_files(results))} log files has a line about {units}: no worker has started "
-            "this evaluation yet."
-        )
+    if not n_events:
+        console.say(f"There are no events about {', '.join(labels.values())}: no worker has started it yet.")
 
 
 def doctor(
@@ -168,14 +158,14 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check the installation, and optionally the inputs of a sweep; every failed check comes with a fix."""
-    from robust201.monitoring.doctor import HealthCheck, examine
+    from robust201.run.doctor import HealthCheck, examine
 
     config, failed_sweep_checks = None, []
     try:
         if sweep:
-            from robust201.planning.plan_file import load_any_sweep
+            from robust201.sweep.facts import load_sweep
 
-            config = load_any_sweep(sweep)
+            config = load_sweep(sweep)
     except RobustError as error:  # the cause may be a fault that the other checks report, such as an unset variable
         failed_sweep_checks.append(
             HealthCheck("sweep", ok=False, detail=f"{sweep} is invalid and was not checked", fix=str(error))

@@ -73,7 +73,7 @@ def _find_facts(config: "SweepConfig", filters: "Filters", *, reads_inputs: bool
     from robust201.sweep.sweep_record import result_fields
 
     if reads_inputs:
-        inputs = Inputs(config, console.say, keys=filters.keys, datasets=filters.datasets)
+        inputs = Inputs(config, keys=filters.keys, datasets=filters.datasets)
         inputs.check()
         return gather_facts(config, inputs, find_facts(config.results))
     if (config.results / PLAN_FILE).exists():

@@ -5,13 +5,16 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic
 
+from robust201.core.interrupts import SignalInterrupt
 from robust201.run.environment import ray_variables
 from robust201.run.events import Events
 from robust201.run.guard import SIGNALS, Attachment, attach
@@ -30,16 +33,23 @@ def run_work(work: Work[PartT], say: Say, on_moment: OnMoment = lambda _moment: 
     Raises:
         EvaluationError: Ray was lost, or too many workers died.
         StorageError: results cannot be written.
-        KeyboardInterrupt: a second signal came.
+        SignalInterrupt: a second signal came.
     """
-    with draining(say) as drain:
-        if work.execution.executor == "inline":
-            return run_inline(work, say, drain, on_moment)
-        attachment = attach()
-        with Events(work.folder, "driver") as events:
-            driver = _RayDriver(work, _Count(work, say, on_moment), events, attachment, drain)
-            driver.run()
-            return driver.tally
+    count, queue = _Count(work, say, on_moment), PartQueue(work.parts, work.execution.max_attempts)
+    attachment = attach() if work.execution.executor == "ray" else None
+    if queue.is_empty:
+        return count.tally
+    deadline = work.execution.drain_seconds if attachment is None else None  # the other driver polls the time
+    with draining(say, deadline) as drain, Events(work.folder, work.role) as events:
+        if attachment is not None:
+            _RayDriver(queue, count, events, attachment, drain).run()
+        else:
+            try:
+                _run_inline(queue, count, events.run, drain)
+            except DeadlineError:
+                count.tally.n_abandoned = 1
+            drain.note_end(count.tally)
+    return count.tally
 
 
 @dataclass
@@ -63,21 +73,36 @@ class Drain:
         tally.is_out_of_time = tally.is_drained and self.signal == signal.SIGUSR1
 
 
+class DeadlineError(BaseException):
+    """Draining took too long, so the part in progress is abandoned. Code of a user does not catch this class."""
+
+
 @contextmanager
-def draining(say: Say) -> Iterator[Drain]:
-    """Turn the first signal in a block into a request to drain; a second one raises KeyboardInterrupt."""
+def draining(say: Say, deadline: float | None = None) -> Iterator[Drain]:
+    """Turn the first signal in a block into a request to drain; a second one raises SignalInterrupt.
+
+    `DeadlineError` is raised `deadline` seconds after the request.
+    """
     drain = Drain()
 
     def request(number: int, _frame: object) -> None:
         if drain.is_requested:
-            raise KeyboardInterrupt
+            raise SignalInterrupt(number)
         drain.since, drain.signal = time.monotonic(), number
-        say("Stopping after the work in progress; a second signal stops immediately.")
+        signal.setitimer(signal.ITIMER_REAL, deadline or 0)
+        # The line is printed in a thread, because the signal may have interrupted the output of another line.
+        message = "Stopping after the work in progress; a second signal stops immediately."
+        threading.Thread(target=say, args=(message,), daemon=True).start()
+
+    def expire(_number: int, _frame: object) -> None:
+        raise DeadlineError
 
     previous = {number: signal.signal(number, request) for number in SIGNALS}
+    previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, expire)
     try:
         yield drain
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in previous.items():
             signal.signal(number, handler)
 
@@ -111,33 +136,24 @@ class _Count(Generic[PartT]):
         self.on_moment(Moment(self.tally, seconds_left))
 
 
-def run_inline(
-    work: Work[PartT], say: Say, drain: Drain | None = None, on_moment: OnMoment = lambda _moment: None
-) -> Tally:
-    """Compute the missing parts of a work in this process; see `run_work`."""
-    drain, count = drain or Drain(), _Count(work, say, on_moment)
-    queue = PartQueue(work.parts, work.execution.max_attempts)
-    if queue.is_empty:
-        return count.tally
-    with closing(work.start_worker()) as worker:
+def _run_inline(queue: PartQueue[PartT], count: _Count[PartT], run: str, drain: Drain) -> None:
+    """Compute the parts of a queue in this process."""
+    with closing(count.work.start_worker(run)) as worker:
         network = None
         while not drain.is_requested and (part := queue.take(network)) is not None:
             network = part.network
             outcome = worker.compute(part, lambda: drain.is_requested)
             queue.succeed(count.finish(part, outcome, 1))
-    drain.note_end(count.tally)
-    return count.tally
 
 
 class _RayDriver(Generic[PartT]):
     """Drives one run on Ray."""
 
     def __init__(
-        self, work: Work[PartT], count: _Count[PartT], events: Events, attachment: Attachment, drain: Drain
+        self, queue: PartQueue[PartT], count: _Count[PartT], events: Events, attachment: Attachment, drain: Drain
     ) -> None:
-        self._work, self._count, self._events = work, count, events
+        self._queue, self._count, self._work, self._events = queue, count, count.work, events
         self._attachment, self._drain = attachment, drain
-        self._queue = PartQueue(work.parts, work.execution.max_attempts)
         self._is_stopped = False
 
     @property
@@ -146,8 +162,6 @@ class _RayDriver(Generic[PartT]):
 
     def run(self) -> None:
         """Compute the parts of the queue, or those in progress if a signal asks the run to drain."""
-        if self._queue.is_empty:
-            return
         self._attachment.beat()
         os.environ.update(ray_variables(self._work.execution))
         from robust201.run.cluster import Cluster
@@ -156,9 +170,8 @@ class _RayDriver(Generic[PartT]):
             # Ray prints messages about lost processes to stdout, from a thread.
             stack.enter_context(redirect_stdout(stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))))
             work = self._work
-            cluster: Cluster[PartT] = Cluster(
-                work.execution, work.precision, work.start_worker, self._attachment.folder
-            )
+            start = partial(work.start_worker, self._events.run)
+            cluster: Cluster[PartT] = Cluster(work.execution, work.precision, start, self._attachment.folder)
             stack.enter_context(closing(cluster))
             while self._may_continue(cluster):
                 self._step(cluster)
@@ -197,7 +210,8 @@ class _RayDriver(Generic[PartT]):
                 self._queue.succeed(self._count.finish(part, outcome, n_workers))
         self.tally.n_died += not lost.preempted
         self.tally.n_preempted += lost.preempted
-        self._events.write("worker_lost", reason=lost.reason, preempted=lost.preempted, parts=[p.label for p in parts])
+        for part in parts:
+            self._events.write("worker_lost", **part.fields, reason=lost.reason, preempted=lost.preempted)
         failed = self._queue.lose(parts, reason=lost.reason, preempted=lost.preempted)
         if failed is not None:
             failure = f"its worker died {self._work.execution.max_attempts} times ({lost.reason})"

@@ -1,7 +1,11 @@
 """Events of running processes: one JSON Lines file per process in ``events/``, for `status` and for logs.
 
-Events never affect results: a line that cannot be written is dropped. A thread touches the file regularly, so that its
-modification time, by the clock of the file server, tells whether the process is alive.
+    events/<role>-<host>-<pid>-<run>-<token>.jsonl      all events
+    events/failures/<the same name>.jsonl               only failures, which are read whole
+
+`run` is the token of the driver that started the process. Events never affect results: a line that cannot be written is
+dropped. A thread writes a line regularly, so the modification time of a file tells by the clock of the file server when
+its last line was written, and no clocks of two hosts are compared.
 """
 
 import contextlib
@@ -18,36 +22,46 @@ from typing import Any, Self
 
 from robust201.core.files import open_file
 
-TOUCH_SECONDS = 30.0
+ALIVE_SECONDS = 30.0
 TAIL_BYTES = 1 << 18
 
 EVENTS_FOLDER = "events"
+FAILURES_FOLDER = "failures"
+ALIVE = "alive"
+
+Event = dict[str, Any]
 
 
 class Events:
-    """Writes the events of this process; a context manager, which records the end of the process."""
+    """Writes the events of this process; a context manager, which records the end of the process.
 
-    def __init__(self, results: Path, role: str) -> None:
-        self.path = (
-            results / EVENTS_FOLDER / f"{role}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}.jsonl"
-        )
+    Args:
+        results: results folder.
+        role: what the process does: ``driver``, ``share`` or ``worker``.
+        run: token of the driver that started this process; by default, this process is a driver.
+    """
+
+    def __init__(self, results: Path, role: str, run: str = "") -> None:
+        self.run = run or secrets.token_hex(4)
+        name = f"{role}-{socket.gethostname()}-{os.getpid()}-{self.run}-{secrets.token_hex(3)}.jsonl"
+        self.path = results / EVENTS_FOLDER / name
+        self._failures = self.path.parent / FAILURES_FOLDER / name
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._touch_regularly, daemon=True)
-        with contextlib.suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
         self.write("started", role=role)
-        self._thread.start()
+        threading.Thread(target=self._write_regularly, daemon=True).start()
 
     def write(self, event: str, **fields: Any) -> None:
         """Append an event with the time (seconds since the epoch, of this host)."""
         line = json.dumps({"time": round(time.time(), 3), "event": event, **fields}) + "\n"
-        with contextlib.suppress(OSError), self.path.open("a", encoding="utf-8") as stream:
-            stream.write(line)
-
-    def _touch_regularly(self) -> None:
-        while not self._stopped.wait(TOUCH_SECONDS):
+        for path in (self.path, self._failures) if event == "failed" else (self.path,):
             with contextlib.suppress(OSError):
-                os.utime(self.path)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("a", encoding="utf-8") as stream:
+                    stream.write(line)
+
+    def _write_regularly(self) -> None:
+        while not self._stopped.wait(ALIVE_SECONDS):
+            self.write(ALIVE)
 
     def close(self) -> None:
         """Record the end of the process, once."""
@@ -64,11 +78,17 @@ class Events:
         self.close()
 
 
-def read_events(path: Path) -> list[dict[str, Any]]:
-    """Return the complete events of a file, or the last of a long one; damaged lines are left out."""
+def event_files(results: Path) -> list[Path]:
+    """Return the files of all processes."""
+    return sorted((results / EVENTS_FOLDER).glob("*.jsonl"))
+
+
+def read_events(path: Path, max_bytes: int | None = TAIL_BYTES) -> list[Event]:
+    """Return the complete events at the end of a file; damaged lines are left out. None means the whole file."""
     events = []
     with contextlib.suppress(OSError), open_file(path, None) as stream:
-        stream.seek(max(0, os.fstat(stream.fileno()).st_size - TAIL_BYTES))
+        if max_bytes is not None:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - max_bytes))
         for line in stream.read().decode(errors="replace").splitlines():
             with contextlib.suppress(ValueError):
                 event = json.loads(line)
@@ -77,7 +97,14 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     return events
 
 
-def read_all_events(results: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of all processes."""
-    for path in sorted((results / EVENTS_FOLDER).glob("*.jsonl")):
+def read_all_events(results: Path) -> Iterator[Event]:
+    """Yield the last events of all processes."""
+    for path in event_files(results):
         yield from read_events(path)
+
+
+def read_failures(results: Path) -> list[Event]:
+    """Return all failures, by the clocks of their hosts."""
+    paths = sorted((results / EVENTS_FOLDER / FAILURES_FOLDER).glob("*.jsonl"))
+    failures = [event for path in paths for event in read_events(path, None)]
+    return sorted(failures, key=lambda event: float(event["time"]))

@@ -5,8 +5,8 @@ make it under a temporary name and rename it. If two make the same images at onc
 recipes give equal pixels.
 """
 
+import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ from robust201.images.corrupted import CorruptedStore, open_generated
 from robust201.images.store import ArrayFolder
 from robust201.sweep.config import CorruptionsSection, SweepConfig
 from robust201.sweep.facts import Facts, pixel_libraries
-from robust201.sweep.inputs import Inputs
+from robust201.sweep.inputs import Inputs, frost_textures
 from robust201.sweep.parts import SweepState
 from robust201.tasks.corruptions.folder import generate_corruptions, library_versions
-from robust201.tasks.corruptions.generator import load_frost, synthetic_frost
+from robust201.tasks.corruptions.generator import FrostTextures
 
 DEFAULT_FOLDER = "corruptions"
 
@@ -89,10 +89,10 @@ class CorruptedImages:
                 f"{planned}, got {pixel_libraries(library_versions())}. Install the same versions on all machines."
             )
         make_folder(folder.parent)
-        frost = load_frost(section.frost_path) if section.frost_path else synthetic_frost(section.seed)
-        temporary = Path(tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=folder.parent))
+        temporary = folder.parent / f".{secrets.token_hex(6)}.tmp"
         try:
             images = self._clean_images(part.dataset)
+            frost = frost_textures(section) if part.key == "frost" else FrostTextures.of("none", ())
             generate_corruptions(temporary, images, keys=[part.key], seed=section.seed, frost=frost)
             _rename(temporary, folder)
         finally:
@@ -113,7 +113,7 @@ class CorruptedImages:
     def _open(self, part: ImagePart) -> CorruptedStore:
         images = self._clean_images(part.dataset)  # before the store, because it is opened with these images
         if self._section(part.dataset).source == "published":
-            return self._inputs.open_corruptions(part.dataset)
+            return self._inputs.open_published_corruptions(part.dataset)
         self.make(part)
         return open_generated(self._folder(part), images)
 

@@ -1,30 +1,17 @@
 """The status of a sweep, from the listing of its results and the last events of its processes."""
 
-import contextlib
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from robust201.core.files import server_time
-from robust201.run.events import EVENTS_FOLDER, TOUCH_SECONDS, read_events
+from robust201.run.events import Event, read_failures
+from robust201.run.processes import Process, RunningPart, read_processes
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.costs import KeyCost, Speeds, key_costs
 from robust201.sweep.facts import load_plan
 from robust201.sweep.parts import SweepState, compare
 from robust201.sweep.plan import Plan, make_plan
-
-SILENT_SECONDS = 4 * TOUCH_SECONDS
-"""Time after which a process that has not touched its events counts as silent: dead, stopped, or cut off."""
-
-
-class RunningPart(NamedTuple):
-    """A part that a worker is computing; `seconds` is its age by the clock of the worker's host."""
-
-    part: str
-    worker: str
-    seconds: float
 
 
 class Failure(NamedTuple):
@@ -32,6 +19,16 @@ class Failure(NamedTuple):
 
     part: str
     failure: str
+    unit: str = ""
+
+
+class KeyProgress(NamedTuple):
+    """Numbers of finished and of all evaluations of a key."""
+
+    dataset: str
+    key: str
+    n_done: int
+    n_planned: int
 
 
 @dataclass(frozen=True)
@@ -41,43 +38,46 @@ class Status:
     Attributes:
         n_planned: number of evaluations in the plan.
         n_done: number of evaluations all of whose slices are stored.
+        keys: these numbers by key.
         costs: estimated hours of the missing parts by key.
-        running: parts in progress.
+        in_progress: parts that workers are computing.
         failures: failed parts that are missing.
-        silent: names of processes that have neither ended nor touched their events for `SILENT_SECONDS`.
-        n_workers: number of workers that are computing.
+        silent: names of processes that have neither ended nor written an event for `run.processes.SILENT_SECONDS`.
+        n_runs: number of active drivers; `n_shares` of them compute a share.
+        per_second: evaluations per second of the active workers; None if it is not known.
         seconds_left: estimated time until the sweep is complete; None if no worker is computing.
     """
 
     name: str
     n_planned: int
     n_done: int
+    keys: Sequence[KeyProgress]
     costs: Sequence[KeyCost]
-    running: Sequence[RunningPart]
+    in_progress: Sequence[RunningPart]
     failures: Sequence[Failure]
     silent: Sequence[str]
-    n_workers: int
+    n_runs: int
+    n_shares: int
+    per_second: float | None
     seconds_left: float | None
 
-
-class Process(NamedTuple):
-    """A process that has written events."""
-
-    name: str
-    events: list[dict[str, Any]]
-    silent_seconds: float
+    @property
+    def running(self) -> bool:
+        """Whether any process is working."""
+        return bool(self.in_progress) or self.n_runs > 0
 
     @property
-    def has_ended(self) -> bool:
-        return not self.events or self.events[-1]["event"] == "ended"
+    def complete(self) -> bool:
+        """Whether no evaluation is missing."""
+        return self.n_done == self.n_planned
 
-    @property
-    def is_active(self) -> bool:
-        return not self.has_ended and self.silent_seconds < SILENT_SECONDS
+    def to_payload(self) -> dict[str, Any]:
+        """Return the status as a JSON value."""
+        lists = {name: [item._asdict() for item in getattr(self, name)] for name in _TUPLES}
+        return asdict(self) | {"running": self.running, "complete": self.complete} | lists
 
-    @property
-    def is_silent(self) -> bool:
-        return not self.has_ended and not self.is_active
+
+_TUPLES = ("keys", "costs", "in_progress", "failures")
 
 
 def read_status(results: Path) -> Status:
@@ -94,52 +94,41 @@ def read_status(results: Path) -> Status:
 def describe_status(plan: Plan, state: SweepState, results: Path) -> Status:
     """Return the status of a compared plan."""
     processes = read_processes(results)
-    running = [part for process in processes if process.is_active and (part := find_running(process)) is not None]
-    events = [event for process in processes for event in process.events]
-    speeds = Speeds(events)
+    active = [process for process in processes if process.is_active]
+    in_progress = [part for process in active if (part := process.running_part()) is not None]
+    speeds = Speeds(event for process in processes for event in process.events)
     costs = key_costs(state, speeds, plan.config.execution.assumed_gmacs())
     seconds = 3600 * sum(cost.hours for cost in costs)
     return Status(
         name=plan.config.name,
         n_planned=plan.n_evaluations,
         n_done=state.n_done,
+        keys=[KeyProgress(key.key.dataset, key.key.key, key.n_done, key.key.n_evaluations) for key in state.keys],
         costs=costs,
-        running=running,
-        failures=_find_failures(state, events),
+        in_progress=in_progress,
+        failures=_find_failures(state, results),
         silent=[process.name for process in processes if process.is_silent],
-        n_workers=len(running),
-        seconds_left=seconds / len(running) if running else None,
+        n_runs=sum(process.role != "worker" for process in active),
+        n_shares=sum(process.role == "share" for process in active),
+        per_second=sum(map(_rate_of, active)) or None,
+        seconds_left=seconds / len(in_progress) if in_progress else None,
     )
 
 
-def read_processes(results: Path) -> list[Process]:
-    """Read the events of all processes; workers that a driver has left behind have ended with it."""
-    now, processes = server_time(results), []
-    for path in sorted((results / EVENTS_FOLDER).glob("*.jsonl")):
-        with contextlib.suppress(FileNotFoundError):
-            processes.append(Process(path.stem, read_events(path), now - path.stat().st_mtime))
-    drivers = [process for process in processes if process.name.startswith("driver") and process.has_ended]
-    last_end = max((process.events[-1]["time"] for process in drivers if process.events), default=0.0)
+def _rate_of(process: Process) -> float:
+    """Return the evaluations per second of a worker; a part counts as the fraction that it is of an evaluation."""
+    done = [event for event in process.events if event["event"] == "done" and "macs" in event]
+    seconds = sum(event["seconds"] for event in done)
+    return sum(len(event["strengths"]) / event["slices"] for event in done) / seconds if seconds else 0.0
+
+
+def _find_failures(state: SweepState, results: Path) -> list[Failure]:
+    last: dict[tuple[str, int], Event] = {}
+    for event in read_failures(results):
+        if "unit" in event:
+            last[event["unit"], event["slice"]] = event
     return [
-        process._replace(events=[*process.events, {"event": "ended", "time": last_end}])
-        if process.events and process.events[-1]["time"] < last_end and not process.name.startswith("driver")
-        else process
-        for process in processes
+        Failure(event["part"], event["failure"], event["unit"])
+        for part, event in last.items()
+        if state.is_missing(*part)
     ]
-
-
-def find_running(process: Process) -> RunningPart | None:
-    """Return the part that a process is computing, if any."""
-    last = process.events[-1]
-    if last["event"] not in {"part_started", "micro_batch_halved", "epoch"}:
-        return None
-    start = next((event for event in reversed(process.events) if event["event"] == "part_started"), last)
-    return RunningPart(str(start.get("part", "")), process.name, max(0.0, time.time() - start["time"]))
-
-
-def _find_failures(state: SweepState, events: Sequence[dict[str, Any]]) -> list[Failure]:
-    last_failures = {}
-    for event in sorted(events, key=lambda event: event["time"]):
-        if event["event"] == "failed" and "unit" in event:
-            last_failures[event["unit"], event["slice"]] = Failure(event["part"], event["failure"])
-    return [failure for part, failure in last_failures.items() if state.is_missing(*part)]

@@ -43,6 +43,7 @@ class SweepWork(Work[SlicePart | ImagePart]):
             self.state, n_outside = share.restrict(state)
         self.n_planned, self.n_done = plan.n_evaluations - n_outside, self.state.n_done - n_outside
         self.parts = self._order_parts(share)
+        self.role = "driver" if share is None else "share"
         self.start_worker = partial(start_worker, folder.root.resolve(), self.execution)
         self._results = folder
         self._speeds = Speeds(
@@ -84,13 +85,13 @@ class SweepWork(Work[SlicePart | ImagePart]):
         return None if seconds is None or not n_workers else seconds / n_workers
 
 
-def start_worker(results: Path, execution: ExecutionSection) -> "Worker":
-    """Start a worker for the plan of a results folder, in this process."""
+def start_worker(results: Path, execution: ExecutionSection, run: str = "") -> "Worker":
+    """Start a worker of a run for the plan of a results folder, in this process."""
     from robust201.run.worker import Worker
 
     config, facts = load_plan(results)
     config = config.model_copy(update={"execution": execution})
-    return Worker(config, facts, ResultsFolder.open(results), Events(results, "worker"))
+    return Worker(config, facts, ResultsFolder.open(results), Events(results, "worker", run))
 
 
 def run_sweep(
@@ -125,7 +126,7 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
         LeaseHeldError: another driver is working in the folder.
     """
     filters.check(config)
-    inputs = Inputs(config, say, keys=filters.keys, datasets=filters.datasets)
+    inputs = Inputs(config, keys=filters.keys, datasets=filters.datasets)
     inputs.check()
     earlier = find_facts(config.results)
     facts = gather_facts(config, inputs, earlier)

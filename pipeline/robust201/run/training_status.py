@@ -9,8 +9,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from robust201.core.errors import InputError
 from robust201.core.files import MAX_JSON_BYTES, read_file
+from robust201.run.events import read_failures
+from robust201.run.processes import Process, read_processes
 from robust201.run.snapshots import folder_of, recorded_steps, saved_steps
-from robust201.run.status import Failure, Process, find_running, read_processes
+from robust201.run.status import Failure
 from robust201.sweep.training_plan import PlannedTraining
 from robust201.weights.store import CheckpointStore
 
@@ -33,7 +35,7 @@ PLAN_RECORD = TypeAdapter(PlanRecord)
 class RunningTraining(NamedTuple):
     """A training run that a worker is computing, with the results of its last complete epoch (0 if there is none).
 
-    `seconds` is the time since the worker began, by the clock of its host.
+    `seconds` is the time since the worker began.
     """
 
     part: str
@@ -55,7 +57,7 @@ class TrainingStatus:
         n_done: number of epochs that need not be computed again.
         in_progress: training runs that workers are computing.
         failures: failed training runs that are not complete.
-        silent: names of processes that are dead or cut off (see `run.status.Status`).
+        silent: names of processes that are dead or cut off (see `run.processes.Process`).
         seconds_left: estimated time until all are complete; None if no worker is computing.
     """
 
@@ -122,7 +124,7 @@ def read_training_status(store: Path) -> TrainingStatus:
         n_planned=sum(planned.n_epochs for planned in trainings),
         n_done=sum(n_done for _, n_done in epochs),
         in_progress=in_progress,
-        failures=_find_failures(trainings, events),
+        failures=_find_failures(trainings, results),
         silent=[process.name for process in processes if process.is_silent],
         seconds_left=_estimate_seconds(macs, events, len(in_progress)),
     )
@@ -158,22 +160,18 @@ def _find_missing(trainings: Sequence[PlannedTraining], store: Path) -> list[Pla
 
 
 def _find_running(process: Process) -> RunningTraining | None:
-    part = find_running(process)
+    part = process.running_part()
     if part is None:
         return None
-    last = process.events[-1]  # the start of the part, or its last epoch
+    last = next(event for event in reversed(process.events) if event["event"] in {"part_started", "epoch"})
     epoch, loss, accuracy = last.get("epoch", 0), last.get("loss"), last.get("accuracy")
     return RunningTraining(*part, epoch, last.get("n_epochs", 0), loss, accuracy)
 
 
-def _find_failures(trainings: Sequence[PlannedTraining], events: Sequence[Mapping[str, Any]]) -> list[Failure]:
-    last = {event["training"]: event for event in sorted(events, key=_time_of) if event["event"] == "failed"}
+def _find_failures(trainings: Sequence[PlannedTraining], results: Path) -> list[Failure]:
+    last = {event["training"]: event for event in read_failures(results)}
     incomplete = [planned.training.digest for planned in trainings if planned.missing]
     return [Failure(last[digest]["part"], last[digest]["failure"]) for digest in incomplete if digest in last]
-
-
-def _time_of(event: Mapping[str, Any]) -> float:
-    return float(event["time"])
 
 
 def _estimate_seconds(macs: float, events: Sequence[Mapping[str, Any]], n_workers: int) -> float | None:

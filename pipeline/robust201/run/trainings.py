@@ -129,11 +129,11 @@ class TrainingWork(Work[PlannedTraining]):
             )
 
 
-def start_training_worker(setup: TrainingSetup) -> "TrainingWorker":
-    """Start a worker in this process."""
+def start_training_worker(setup: TrainingSetup, run: str = "") -> "TrainingWorker":
+    """Start a worker of a run in this process."""
     from robust201.run.training_worker import TrainingWorker
 
-    return TrainingWorker(setup, Events(setup.config.results, "worker"))
+    return TrainingWorker(setup, Events(setup.config.results, "worker", run))
 
 
 def choose_device_kind(config: TrainingConfig) -> DeviceKind:
@@ -163,7 +163,7 @@ def preview_trainings(config: TrainingConfig, say: Say = lambda _line: None) -> 
     store = CheckpointStore(config.store, verify_hashes=True)
     planner = TrainingPlanner(
         config,
-        TrainingInputs(config, say),
+        TrainingInputs(config),
         store,
         device=choose_device_kind(config),
         code=hash_files(config.code_files()),
@@ -209,7 +209,7 @@ def prepare_trainings(config: TrainingConfig, recipes: Collection[str] | None, s
         LeaseHeldError: another driver is working in the store.
     """
     device, code = choose_device_kind(config), hash_files(config.code_files())
-    trainings, inputs = select_trainings(config, recipes), TrainingInputs(config, say)
+    trainings, inputs = select_trainings(config, recipes), TrainingInputs(config)
     # Planning reveals bad input before anything is written.
     TrainingPlanner(config, inputs, CheckpointStore(config.store), device=device, code=code).plan(trainings, trainings)
     make_folder(config.results)

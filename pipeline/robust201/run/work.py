@@ -71,7 +71,8 @@ class PartWorker(Protocol[PartT_contra]):
         """Note the end of the worker."""
 
 
-StartWorker = Callable[[], PartWorker[Any]]
+StartWorker = Callable[..., PartWorker[Any]]
+"""Function that starts a worker in its process; its argument is the token of the run (`run.events.Events.run`)."""
 
 
 class Work(ABC, Generic[PartT]):
@@ -80,6 +81,7 @@ class Work(ABC, Generic[PartT]):
     Attributes:
         execution: section of the YAML.
         precision: arithmetic that the workers' devices must support.
+        role: role of the driver in events: ``driver``, or ``share`` for one of several that work at the same time.
         folder: folder of events, which all workers see.
         parts: the missing parts, in order; the parts of a network follow each other.
         n_planned: number of evaluations (or snapshots), finished or not.
@@ -89,6 +91,7 @@ class Work(ABC, Generic[PartT]):
 
     execution: ExecutionSection
     precision: Precision
+    role: str = "driver"
     folder: Path
     parts: Iterable[PartT]
     n_planned: int

@@ -134,17 +134,17 @@ class Worker:
             try:
                 return self._compute(part)
             except _CODE_ERRORS as error:
-                if not is_out_of_memory(error) or not self._use_less_memory():
+                if not is_out_of_memory(error) or not self._use_less_memory(part):
                     raise
             free_cached_memory(self._device)  # after the `except` block, in which the error keeps tensors alive
 
-    def _use_less_memory(self) -> bool:
+    def _use_less_memory(self, part: SlicePart) -> bool:
         network = self._networks.loaded
         micro_batch = None if network is None else network.halve()
         if micro_batch is None:
             return False
         self._micro_batch = micro_batch
-        self._events.write("micro_batch_halved", images=self._micro_batch)
+        self._events.write("micro_batch_halved", **part.fields, images=self._micro_batch)
         return True
 
     def _compute(self, part: SlicePart) -> tuple[float, ...]:

@@ -13,11 +13,11 @@ from robust201.core.records import ArchitectureId, ImageSelection, Weights
 from robust201.core.user_code import hash_files
 from robust201.images.specs import UNKNOWN_COUNT
 from robust201.sweep.config import CorruptionsSection, SweepConfig
-from robust201.sweep.inputs import Inputs
+from robust201.sweep.inputs import Inputs, frost_textures
 from robust201.sweep.loading import load_config, override_config, parse_config
 from robust201.sweep.weights import WeightsSource
 from robust201.tasks.corruptions.folder import library_versions
-from robust201.tasks.corruptions.generator import corruption_recipes, load_frost, synthetic_frost
+from robust201.tasks.corruptions.generator import corruption_recipes
 
 PLAN_FILE = "plan.json"
 
@@ -144,13 +144,13 @@ def _identify_corruptions(config: SweepConfig, dataset: str, inputs: Inputs) -> 
         return
     selected = inputs.selected_corruption_keys(dataset)
     if selected:
-        store = inputs.open_corruptions(dataset, verify="full")
+        store = inputs.open_published_corruptions(dataset, verify="full")
         yield from ((key, store.identity(key)) for key in selected)
 
 
 def _generation_recipes(section: CorruptionsSection, keys: list[str], image_size: int) -> dict[str, dict[str, Any]]:
     """Return what decides the pixels of generated corruptions besides the clean images, by key."""
-    frost = load_frost(section.frost_path) if section.frost_path else synthetic_frost(section.seed)
+    frost = frost_textures(section)
     recipes = corruption_recipes(keys, image_size, seed=section.seed, frost=frost)
     libraries = pixel_libraries(library_versions())
     return {key: {"source": "generated", **recipe, "libraries": libraries} for key, recipe in recipes.items()}

@@ -66,6 +66,7 @@ class SlicePart:
             "key": self.unit.key,
             "unit": self.unit.id,
             "slice": self.index,
+            "slices": self.n_slices,
             "strengths": self.part.strengths,
             "macs": self.macs,
         }

@@ -1,0 +1,86 @@
+"""The processes that work in a folder, and what they are doing, from their last events."""
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from robust201.core.files import server_time
+from robust201.run.events import ALIVE, ALIVE_SECONDS, Event, event_files, read_events
+
+SILENT_SECONDS = 4 * ALIVE_SECONDS
+"""Time after which a process that has written no event counts as silent: dead, stopped, or cut off."""
+
+_WORKING = frozenset({"part_started", "micro_batch_halved", "epoch"})
+"""Events after which a worker is computing a part."""
+
+
+class RunningPart(NamedTuple):
+    """A part that a worker is computing, and the seconds since it began."""
+
+    part: str
+    worker: str
+    seconds: float
+
+
+@dataclass
+class Process:
+    """A process that has written events.
+
+    Attributes:
+        name: role, host, process id, run and token.
+        events: its last events.
+        seconds: age of the last event, by the clock of the file server.
+        has_ended: whether the process or the driver that started it has ended.
+        is_replaced: whether a driver began after the last event of the process.
+    """
+
+    name: str
+    events: list[Event]
+    seconds: float
+    has_ended: bool = False
+    is_replaced: bool = False
+
+    @property
+    def role(self) -> str:
+        return self.name.partition("-")[0]
+
+    @property
+    def run(self) -> str:
+        return self.name.rsplit("-", 2)[1]
+
+    @property
+    def is_active(self) -> bool:
+        return not self.has_ended and self.seconds < SILENT_SECONDS
+
+    @property
+    def is_silent(self) -> bool:
+        return not (self.has_ended or self.is_replaced or self.is_active)
+
+    def age(self, event: Event) -> float:
+        """Return the seconds since an event; times of this process's host are only compared with each other."""
+        return self.seconds + max(0.0, float(self.events[-1]["time"]) - float(event["time"]))
+
+    def running_part(self) -> RunningPart | None:
+        """Return the part that an active process is computing, if any."""
+        events = [event for event in self.events if event["event"] != ALIVE]
+        if not self.is_active or not events or events[-1]["event"] not in _WORKING:
+            return None
+        start = next((event for event in reversed(events) if event["event"] == "part_started"), events[-1])
+        return RunningPart(str(start.get("part", "")), self.name, self.age(start))
+
+
+def read_processes(results: Path) -> list[Process]:
+    """Read the last events of all processes."""
+    now, processes = server_time(results), []
+    for path in event_files(results):
+        with contextlib.suppress(FileNotFoundError):
+            age = max(0.0, now - path.stat().st_mtime)
+            if events := read_events(path):
+                processes.append(Process(path.stem, events, age, events[-1]["event"] == "ended"))
+    ended_runs = {process.run for process in processes if process.role != "worker" and process.has_ended}
+    last_driver = min((process.seconds for process in processes if process.role == "driver"), default=float("inf"))
+    for process in processes:
+        process.has_ended |= process.run in ended_runs
+        process.is_replaced = process.seconds > last_driver + SILENT_SECONDS
+    return processes

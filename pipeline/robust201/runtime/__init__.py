@@ -1,1 +1,0 @@
-"""Execution of runs: drivers, workers, scheduling, recovery from failures, progress and logs."""

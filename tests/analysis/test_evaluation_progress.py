@@ -1,0 +1,90 @@
+"""Progress of `evaluate`: a bar on a terminal, lines elsewhere, and no output if switched off."""
+
+import re
+import time
+
+import pytest
+
+import robust201
+from robust201.analysis import evaluation_progress
+from robust201.analysis.evaluation_progress import EvaluationProgress, shown_progress
+from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
+
+IMAGES = tiny_images()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
+    return clock
+
+
+def test_describe_includes_key_epsilons_images_and_time(clock: Clock) -> None:
+    progress = EvaluationProgress()
+    assert progress.describe() == "checking the network, 0:00:00 elapsed"
+    progress.costs, progress.seconds_per_cost = {"pgd": 100.0, "fog": 50.0}, 1.0
+    progress.begin_key("pgd", (1.0, 8.0), 20)
+    progress.add_images(7)
+    clock.seconds += 30
+    assert progress.describe() == (
+        "pgd at 2 epsilons 1/255 to 8/255: 7 of 2 × 20 images, 0:00:30 elapsed, about 0:02:00 left"
+    )
+    progress.begin_stage(2, "aa_apgd-t")
+    assert progress.describe().startswith("pgd at 2 epsilons 1/255 to 8/255, stage 2 (aa_apgd-t): 7 of 2 × 20 images, ")
+    clock.seconds += 90
+    assert progress.describe().endswith("0:02:00 elapsed, longer than estimated")
+    progress.begin_key("fog", (5.0,), 20)  # pgd took 120 s instead of the estimated 100 s
+    assert progress.describe() == "fog at severity 5: 0 of 20 images, 0:02:00 elapsed, about 0:01:00 left"
+
+
+def evaluate_and_show_progress(monkeypatch: pytest.MonkeyPatch, **options: object) -> None:
+    """Evaluate a network, and show the progress every 10 ms unless `options` contains ``progress=False``."""
+    monkeypatch.setattr(evaluation_progress, "LINE_SECONDS", 0.01)
+    monkeypatch.setattr(evaluation_progress, "_BAR_SECONDS", 0.01)
+    keys = ["clean", {"pgd": {"epsilons": ["1/255", "8/255"]}}]
+    robust201.evaluate(TinyNetwork(), IMAGES.images, IMAGES.labels, keys, normalisation=NORMALISATION, **options)
+
+
+def test_progress_without_a_terminal_is_printed_as_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate_and_show_progress(monkeypatch)
+    captured = capsys.readouterr()
+    pattern = (
+        r"pgd at 2 epsilons 1/255 to 8/255: \d+ of 2 × 21 images, 0:00:\d\d elapsed, "
+        r"(time left unknown|about .* left|longer than estimated)"
+    )
+    assert any(re.fullmatch(pattern, line) for line in captured.err.splitlines()), captured.err
+    assert captured.out == ""
+
+
+def test_progress_is_not_printed_if_switched_off(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate_and_show_progress(monkeypatch, progress=False)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_lines_stop_after_a_failed_evaluation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(evaluation_progress, "LINE_SECONDS", 0.01)
+
+    def fail_late() -> None:
+        time.sleep(0.05)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), shown_progress(option=True):
+        fail_late()
+    assert "checking the network" in capsys.readouterr().err
+    time.sleep(0.03)
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,118 @@
+"""`robust201 doctor` reports each problem with advice on how to fix it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from robust201.models.device import has_avx512
+from robust201.run.doctor import _examine_device, _examine_gpus, examine
+from robust201.spaces.nasbench201.compiled import native
+from tests.conftest import REPOSITORY, MakeSweep, RunCommand, WriteSweep
+
+
+def test_doctor_reports_no_problems_for_a_valid_sweep(make_sweep: MakeSweep) -> None:
+    checks = {check.what: check for check in examine(make_sweep())}
+    assert {"torch", "gpus", "device", "disk", "checkpoints", "digits"} <= set(checks)
+    assert [check.what for check in checks.values() if not check.ok] == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "check_name", "fix"),
+    [
+        ({"checkpoints": {"path": "nowhere"}}, "checkpoints", "nowhere"),
+        ({"architectures": [0, 9]}, "checkpoints", "#9 digits"),
+        ({"images": {"count": 451}}, "digits", "count of images"),  # one more than digits has
+        (
+            {"datasets": {"digits": {"corruptions": {"source": "published", "path": "x"}}}},
+            "digits",
+            "generated",
+        ),
+    ],
+)
+def test_doctor_reports_missing_inputs_of_a_sweep(
+    make_sweep: MakeSweep, changes: dict[str, object], check_name: str, fix: str
+) -> None:
+    failures = [check for check in examine(make_sweep(**changes)) if not check.ok]
+    assert [check.what for check in failures] == [check_name]
+    assert fix in failures[0].fix
+
+
+def test_doctor_and_run_reject_bf16_on_a_cpu_without_avx512(
+    monkeypatch: pytest.MonkeyPatch, make_sweep: MakeSweep, robust201: RunCommand, write_sweep: WriteSweep
+) -> None:
+    monkeypatch.setattr("robust201.models.device.has_avx512", lambda: False)
+    check = _examine_device(make_sweep(precision="bf16", execution={"executor": "inline", "device": "cpu"}))
+    assert not check.ok
+    assert "wrong gradients" in check.fix
+    sweep = write_sweep(precision="bf16", execution={"executor": "inline", "device": "cpu"})
+    assert "wrong gradients in bfloat16. Set `precision` to fp32" in robust201("run", sweep).error_line(2)
+
+
+@pytest.mark.parametrize(
+    ("has_avx512", "detail"), [(True, "results are the same."), (False, "confidences may differ in their last digits.")]
+)
+def test_doctor_reports_whether_results_change_without_native_library(
+    monkeypatch: pytest.MonkeyPatch, has_avx512: bool, detail: str
+) -> None:
+    monkeypatch.setattr(native, "unavailable_reason", lambda: "no library")
+    monkeypatch.setattr("robust201.models.device.has_avx512", lambda: has_avx512)
+    kernels = next(check for check in examine(None) if check.what == "cpu kernels")
+    assert kernels.detail.endswith(detail)
+
+
+@pytest.mark.skipif(not has_avx512(), reason="the native library is compiled for AVX-512")
+def test_doctor_reports_which_cpu_kernels_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "unavailable_reason", lambda: None)
+    assert next(check for check in examine(None) if check.what == "cpu kernels").detail.startswith("the native library")
+    monkeypatch.setattr(native, "unavailable_reason", lambda: "it was not compiled")
+    check = next(check for check in examine(None) if check.what == "cpu kernels")
+    assert check.ok
+    assert "PyTorch's, since the native library cannot be used: it was not compiled." in check.detail
+
+
+def test_doctor_reports_missing_images_and_missing_corruptions(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    section = {"path": str(tmp_path / "no"), "corruptions": {"source": "published", "path": str(tmp_path / "no-C")}}
+    problems = {check.what: check for check in examine(make_sweep(datasets={"cifar10": section})) if not check.ok}
+    assert set(problems) >= {"cifar10"}
+
+
+@pytest.mark.parametrize("content", [None, "name: a\nresults: ${UNSET_IN_THIS_TEST}/runs\n"])
+def test_doctor_reports_an_unreadable_sweep_after_all_other_checks(
+    robust201: RunCommand, tmp_path: Path, content: str | None
+) -> None:
+    sweep = tmp_path / "sweep.yaml"
+    if content is not None:
+        sweep.write_text(content)
+    result = robust201("doctor", sweep, "--json")
+    assert (result.code, result.err) == (2, "")
+    checks = {check["what"]: check for check in json.loads(result.out)}
+    assert {"torch", "gpus"} <= set(checks)
+    assert list(checks)[-1] == "sweep"
+    assert not checks["sweep"]["ok"]
+    assert ("UNSET_IN_THIS_TEST" if content else str(sweep)) in checks["sweep"]["fix"]
+
+
+def test_doctor_reports_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("robust201.run.doctor._DRIVER_GPUS", tmp_path)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert _examine_gpus().ok  # a login node has the driver's folder, but no GPU
+    (tmp_path / "0000:01:00.0").mkdir()
+    assert not _examine_gpus().ok
+
+
+def run_without(modules: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process that cannot import these modules, which are separated by commas."""
+    blocked_modules = dict.fromkeys(modules.split(","))
+    program = f"import sys; sys.modules.update({blocked_modules}); from robust201.cli.app import main; main()"
+    command = [sys.executable, "-W", "ignore", "-c", program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
+
+
+def test_command_without_its_packages_gives_a_one_line_error() -> None:
+    result = run_without("numpy", "plan", "jobs/demo.yaml")
+    assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
+    assert "robust201 doctor shows what is missing" in result.stderr

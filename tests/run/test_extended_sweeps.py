@@ -1,0 +1,346 @@
+"""Sweeps beyond the paper: measures, several weights per network, zoo networks and custom datasets."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from robust201.dataset.rows import UnitRows
+from robust201.reader.dataset import RobustnessDataset
+from robust201.run.sweep import SweepWork, run_sweep
+from robust201.spaces.nasbench201 import cells
+from robust201.spaces.nasbench201.network import build_network
+from robust201.store.folder import ResultsFolder
+from robust201.store.packing import pack
+from robust201.sweep.config import SweepConfig
+from robust201.tasks import TASKS
+from robust201.weights.store import CheckpointStore
+from tests.conftest import MakeSweep, RunCommand, WriteSweep, add_network
+from tests.support.runs import list_units, read_rows
+from tests.support.zoo_networks import SMALL_NETWORKS
+
+CLEAN: dict[str, dict[str, Any]] = {"clean": {}}
+RANDOM_WEIGHTS = {"random": {"seeds": [0, 1]}}
+
+
+def run(config: SweepConfig) -> tuple[int, SweepWork]:
+    """Run a sweep to its end; return the number of evaluations that were computed, and the work as it began."""
+    works: list[SweepWork] = []
+    tally = run_sweep(config, on_start=lambda work: works.append(copy.copy(work)))
+    assert tally.is_complete, [failure.failure for failure in tally.failures]
+    return tally.n_done - tally.n_done_before, works[0]
+
+
+def read_columns(results: Path) -> dict[tuple[str, int | str, str], UnitRows]:
+    """Read the columns of units by strength, for each key, architecture and weights."""
+    return {(unit.key, unit.architecture, unit.weights): rows for unit, rows in read_rows(results)}
+
+
+def weights_of(results: Path) -> set[str]:
+    return {unit.weights for unit in list_units(results)}
+
+
+def read_squared_norms(results: Path) -> dict[tuple[int | str, str], float]:
+    return {
+        (architecture, weights): float(columns[0.0]["squared_norm"])
+        for (key, architecture, weights), columns in read_columns(results).items()
+        if key == "jacobian"
+    }
+
+
+# --- measures ---------------------------------------------------------------------------------------------------------
+
+JACOBIAN_KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "jacobian": {"images": 12}}
+
+
+@pytest.mark.parametrize("split", ["test", "train"])
+@pytest.mark.parametrize("weights", [None, RANDOM_WEIGHTS])
+@pytest.mark.slow_combinations
+def test_sweep_with_measure_and_attacks_completes_and_resumes(
+    make_sweep: MakeSweep, robust201: RunCommand, tmp_path: Path, weights: dict[str, Any] | None, split: str
+) -> None:
+    keys = JACOBIAN_KEYS | {"jacobian": {"images": 12, "split": split, "projections": 2}}
+    weights_fields = {} if weights is None else {"checkpoints": None, "weights": weights}
+    config = make_sweep(keys=keys, **weights_fields)
+    n_computed, _ = run(config)
+    n_weights = 1 if weights is None else 2
+    assert n_computed == 2 * n_weights * (1 + 2 + 1)
+    assert run(config)[0] == 0
+    norms = read_squared_norms(config.results)
+    assert len(norms) == 2 * n_weights
+    assert all(norm > 0 for norm in norms.values())
+    assert len(set(norms.values())) == len(norms)
+    assert robust201("verify", config.results).code == 0
+    pack(ResultsFolder.open(config.results), grace_seconds=0.0)
+    assert robust201("verify", config.results).code == 0
+    assert read_squared_norms(config.results) == norms
+    assert robust201("status", config.results).code == 0
+
+
+def test_sweep_computes_all_columns_of_measures(make_sweep: MakeSweep, robust201: RunCommand) -> None:
+    keys = {
+        "input_gradient": {"images": 4},
+        "hessian_weights": {"images": 4, "batch": 2, "tolerance": 0.1},
+        "hessian_input": {"images": 4, "split": "train"},
+    }
+    network_fields = {"network": {"channels": 4, "cells": 1}, "weights": {"random": {"seeds": [0]}}}
+    config = make_sweep(keys=keys, architectures=[21], checkpoints=None, **network_fields)
+    run(config)
+    columns_by_unit = read_columns(config.results)
+    assert len(columns_by_unit) == len(keys)
+    for (key, _, _), columns_by_strength in columns_by_unit.items():
+        assert set(columns_by_strength[0.0]) == set(TASKS[key].columns)
+    hessian_rows = [
+        hessian_columns[0.0] for (key, _, _), hessian_columns in columns_by_unit.items() if key == "hessian_weights"
+    ]
+    assert all(row["largest_summed"] == 2 * row["largest"] > 0 for row in hessian_rows)
+    assert robust201("verify", config.results).code == 0
+
+
+def test_measure_results_do_not_depend_on_sweep_images(make_sweep: MakeSweep) -> None:
+    config = make_sweep(keys=JACOBIAN_KEYS, images={"count": 10, "seed": 0})
+    run(config)
+    key_by_id = {unit.id: unit.key for unit in list_units(config.results)}
+    _, work = run(make_sweep(keys=JACOBIAN_KEYS, images={"count": 20, "seed": 0}))
+    assert work.n_planned - work.n_done == 2 * 3
+    assert {key_by_id[unit.id] for unit in list_units(config.results) if unit.id in key_by_id} == {"jacobian"}
+
+
+@pytest.mark.parametrize("projections", ["exact", 3])
+def test_engines_give_nearly_equal_measures(make_sweep: MakeSweep, tmp_path: Path, projections: object) -> None:
+    keys = {"jacobian": {"images": 20, "projections": projections}}
+    norms_by_engine = []
+    for engine, batch_size in (("fused", 7), ("reference", 20)):
+        config = make_sweep(keys=keys, engine=engine, batch_size=batch_size, results=str(tmp_path / engine))
+        run(config)
+        norms_by_engine.append(read_squared_norms(config.results))
+    assert norms_by_engine[0] == pytest.approx(norms_by_engine[1], rel=1e-4)
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store_with_two_recipes(tmp_path: Path) -> Path:
+    """Write a store with two networks, each trained with two recipes, for 1 and 2 epochs, with seeds 0 and 1."""
+    folder = tmp_path / "recipes"
+    with CheckpointStore(folder) as store:
+        for torch_seed, (index, recipe, epochs, seed) in enumerate(
+            (index, recipe, epochs, seed)
+            for index in (0, 21)
+            for recipe in ("", "pgd7")
+            for epochs in (1, 2)
+            for seed in (0, 1)
+        ):
+            torch.manual_seed(torch_seed)
+            network = build_network(cells.specs()[index], channels=4, cells=1, n_classes=10)
+            add_network(store, index, network.state_dict(), recipe=recipe, epochs=epochs, seed=seed)
+    return folder
+
+
+def test_sweep_evaluates_several_weights_per_network(
+    make_sweep: MakeSweep, store_with_two_recipes: Path, robust201: RunCommand
+) -> None:
+    def sweep(**selection: object) -> SweepConfig:
+        return make_sweep(
+            checkpoints=None, weights={"path": str(store_with_two_recipes), **selection}, keys=JACOBIAN_KEYS
+        )
+
+    config = sweep(recipe="pgd7", epochs=[1], seeds=[0, 1])
+    n_computed, _ = run(config)
+    weights_names = weights_of(config.results)
+    assert len(weights_names) == 2
+    assert all("pgd7" in name for name in weights_names)
+    assert n_computed == 2 * 2 * 4
+    # Selecting more weights computes only the new evaluations.
+    n_computed, work = run(sweep(recipe=["", "pgd7"], epochs=[1], seeds=[0, 1]))
+    assert (work.n_done, n_computed) == (16, 16)
+    n_computed, work = run(sweep(recipe=["", "pgd7"]))
+    assert (work.n_done, n_computed) == (32, 32)
+    assert len(set(read_squared_norms(config.results).values())) == 16
+    assert len(weights_of(config.results)) == 8
+    assert robust201("verify", config.results).code == 0
+    assert robust201("status", config.results).code == 0
+
+
+def test_snapshots_within_epoch_are_evaluated_and_exported(
+    make_sweep: MakeSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    with CheckpointStore(tmp_path / "store") as store:
+        for epochs, steps, total_steps in ((1, None, 4), (1, 6, 6), (2, None, 8)):
+            torch.manual_seed(total_steps)
+            network = build_network(cells.specs()[21], channels=4, cells=1, n_classes=10)
+            training = {"outcome": {"steps": total_steps}}
+            fields = {"recipe": "ours", "epochs": epochs, "steps": steps, "training": training}
+            add_network(store, 21, network.state_dict(), **fields)
+
+    def sweep(**selection: object) -> SweepConfig:
+        weights = {"path": str(tmp_path / "store"), **selection}
+        return make_sweep(architectures=[21], checkpoints=None, weights=weights, keys=CLEAN)
+
+    _, work = run(sweep(epochs=[1], steps=[6]))
+    assert weights_of(work.folder) == {"ours-e1-s777", "ours-i6-s777"}
+    assert sweep(epochs=[1], steps=[6]).placeholder_weights("")[1].steps == 6
+    _, work = run(sweep())
+    assert work.n_done == 2
+    assert [network.weights.steps for network in work.plan.keys[0].networks] == [4, 6, 8]
+    exported = tmp_path / "exported"
+    assert robust201("export", work.folder, "--out", exported, "--no-json", "--parquet").code == 0
+    table = pq.read_table(exported / "parquet/dataset=digits/key=clean/part-0.parquet")
+    columns = ("weights", "weights_epochs", "weights_steps")
+    assert [*zip(*(table[name].to_pylist() for name in columns), strict=True)] == [
+        ("ours-e1-s777", 1, 4),
+        ("ours-i6-s777", None, 6),
+        ("ours-e2-s777", 2, 8),
+    ]
+    data = RobustnessDataset(exported)
+    assert data.sweep is not None
+    assert [(weights["epochs"], weights["steps"]) for weights in data.sweep["weights"].values()] == [
+        (1, 4),
+        (None, 6),
+        (2, 8),
+    ]
+    known_name_options = ("--out", tmp_path / "one", "--weights-name", "ours-i6-s777")
+    assert robust201("export", work.folder, *known_name_options).code == 0
+    unknown_name_options = ("--out", tmp_path / "none", "--weights-name", "ours-i7-s777")
+    assert "ours-i6-s777" in robust201("export", work.folder, *unknown_name_options).error_line(2)
+
+
+def test_checkpoints_and_weights_sections_give_same_units(make_sweep: MakeSweep, store_with_two_recipes: Path) -> None:
+    store = str(_remove_pgd7_recipe(store_with_two_recipes))
+    run(make_sweep(checkpoints={"path": store, "epochs": 2, "seed": 1}, keys=CLEAN))
+    weights_config = make_sweep(checkpoints=None, weights={"path": store, "epochs": [2], "seeds": [1]}, keys=CLEAN)
+    assert run(weights_config)[0] == 0
+
+
+def _remove_pgd7_recipe(store: Path) -> Path:
+    manifest = store / "manifest.jsonl"
+    manifest.write_text("".join(line for line in manifest.read_text().splitlines(True) if "pgd7" not in line))
+    return store
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        ({"recipe": "trades"}, "recipe trades"),
+        ({"recipe": ["pgd7", "trades"]}, "recipe trades"),
+        ({"epochs": [1, 3]}, "3 epochs"),
+        ({"recipe": "pgd7", "epochs": [2], "seeds": [0, 9]}, "recipe pgd7 and 2 epochs and seed 9"),
+    ],
+)
+def test_run_rejects_missing_combination_of_weights(
+    write_sweep: WriteSweep,
+    robust201: RunCommand,
+    store_with_two_recipes: Path,
+    tmp_path: Path,
+    selection: dict[str, Any],
+    expected: str,
+) -> None:
+    sweep = write_sweep(checkpoints=None, weights={"path": str(store_with_two_recipes), **selection}, keys=CLEAN)
+    error_line = robust201("run", sweep).error_line(2)
+    assert f"expected {expected}, got" in error_line
+    assert not (tmp_path / "results").exists()
+
+
+def test_random_weights_depend_on_seed_only(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    norms_by_run = []
+    for process_seed in (0, 1):
+        torch.manual_seed(process_seed)  # the state of PyTorch's generator must have no effect
+        config = make_sweep(
+            checkpoints=None, weights=RANDOM_WEIGHTS, keys=JACOBIAN_KEYS, results=str(tmp_path / str(process_seed))
+        )
+        run(config)
+        norms_by_run.append(read_squared_norms(config.results))
+    assert norms_by_run[0] == norms_by_run[1]
+    assert len(set(norms_by_run[0].values())) == 4
+
+
+# --- the zoo ----------------------------------------------------------------------------------------------------------
+
+
+def zoo_fields(weights: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    removed_fields = {"network": {}, "checkpoints": None}
+    return (
+        removed_fields
+        | {"space": "zoo", "architectures": ["resnet18"], "weights": weights, "images": {"count": 2}}
+        | changes
+    )
+
+
+def test_sweep_attacks_all_zoo_families(make_sweep: MakeSweep) -> None:
+    keys = {"clean": {}, "pgd": {"epsilons": ["8/255"], "steps": 1}}
+    config = make_sweep(**zoo_fields({"random": {}}, architectures=SMALL_NETWORKS, keys=keys))
+    assert run(config)[0] == 2 * len(SMALL_NETWORKS)
+    assert {unit.architecture for unit in list_units(config.results)} == set(SMALL_NETWORKS)
+
+
+# --- custom datasets ----------------------------------------------------------------------------------------------
+
+
+def write_parquet(file: Path, *, n_images: int = 30, n_classes: int = 10, size: int = 32) -> Path:
+    """Write random images to a Parquet file, encoded as PNG."""
+    import io
+
+    import pyarrow as pa
+    from PIL import Image
+    from pyarrow import parquet
+
+    generator = np.random.default_rng(7)
+    encoded_images = []
+    for _ in range(n_images):
+        stream = io.BytesIO()
+        Image.fromarray(generator.integers(0, 256, (size, size, 3), np.uint8)).save(stream, format="PNG")
+        encoded_images.append(stream.getvalue())
+    labels = [index % n_classes for index in range(n_images)]
+    parquet.write_table(pa.table({"image": encoded_images, "label": labels}), file)
+    return file
+
+
+def test_sweep_on_custom_dataset_completes_and_depends_on_normalisation(
+    make_sweep: MakeSweep, tmp_path: Path, robust201: RunCommand
+) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    write_parquet(folder / "test.parquet", n_classes=7, size=16)
+    write_parquet(folder / "train.parquet", n_classes=7, size=16, n_images=40)
+    dataset_section = {
+        "path": str(folder),
+        "form": "parquet",
+        "classes": 7,
+        "image_size": 16,
+        "normalisation": {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.3]},
+    }
+    sweep_changes = {
+        "datasets": {"mine": dataset_section},
+        "checkpoints": None,
+        "weights": RANDOM_WEIGHTS,
+        "keys": {"clean": {}, "pgd": {"epsilons": ["8/255"], "steps": 2}, "jacobian": {"images": 35, "split": "train"}},
+    }
+    config = make_sweep(**sweep_changes)
+    assert run(config)[0] == 2 * 2 * 3
+    assert read_columns(config.results)["clean", 0, "random-s0"][0.0]["cm"].shape == (7, 7)
+    assert robust201("verify", config.results).code == 0
+    # The normalisation is part of the units' identity.
+    dataset_section["normalisation"] = {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.3]}
+    assert run(make_sweep(**sweep_changes))[1].done == 0
+
+
+def test_plan_counts_images_of_npz_archives_and_run_evaluates_them(
+    write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    generator = np.random.default_rng(0)
+    for split, count in (("test", 12), ("train", 20)):
+        images = generator.integers(0, 256, (count, 3, 32, 32), np.uint8)
+        np.savez(tmp_path / f"{split}.npz", images=images, labels=np.arange(count) % 10)
+    datasets = {"mine": {"path": str(tmp_path), "classes": 10, "image_size": 32}}
+    keys = {"clean": {}, "jacobian": {"images": 20, "split": "train"}}
+    fields = {"datasets": datasets, "checkpoints": None, "weights": RANDOM_WEIGHTS, "keys": keys, "images": {}}
+    # The numbers of images of a custom dataset are not known in advance, so the plan counts the images.
+    plan_summary = json.loads(robust201("plan", "--json", write_sweep(**fields)).out)
+    assert plan_summary["evaluated_images"] == 2 * 2 * (12 + 20)  # two networks, each with two sets of weights
+    assert robust201("run", write_sweep(**fields)).code == 0

@@ -1,0 +1,81 @@
+"""Published corrupted images: a run opens only the images that it needs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robust201.core.errors import DatasetError
+from robust201.core.records import ImageSet
+from robust201.images.corrupted import CorruptedStore
+from robust201.run.status import read_status
+from robust201.run.sweep import run_sweep
+from robust201.sweep import inputs as inputs_module
+from robust201.sweep.config import SweepConfig
+from robust201.sweep.filters import Filters
+from tests.conftest import MakeSweep
+
+Requests = list[tuple[str, tuple[str, ...]]]
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
+    """Simulate published corruptions of the digits; return a list of all requests (verification, keys)."""
+    requests: Requests = []
+
+    def open_published(
+        folder: Path, images: ImageSet, *, n_images: int, verify: str, keys: Sequence[str]
+    ) -> CorruptedStore:
+        requests.append((verify, tuple(keys)))
+        store = CorruptedStore(folder, images, rows=images.indices, n_images=n_images)
+        for key in keys:
+            store.check(key)
+        return store
+
+    monkeypatch.setattr(inputs_module, "open_published", open_published)
+    return requests
+
+
+@pytest.fixture
+def config(make_sweep: MakeSweep, tmp_path: Path) -> SweepConfig:
+    """Return a sweep with published corruptions, whose folder is empty."""
+    config = make_sweep(keys={"clean": {}, "brightness": {"severities": [1]}, "fog": {"severities": [1, 5]}})
+    section = config.datasets["digits"]
+    assert section.corruptions is not None
+    (tmp_path / "published").mkdir()
+    corruptions = section.corruptions.model_copy(update={"source": "published", "path": tmp_path / "published"})
+    return config.model_copy(update={"datasets": {"digits": section.model_copy(update={"corruptions": corruptions})}})
+
+
+def write_published_images(config: SweepConfig, folder: Path, key: str) -> None:
+    n_rows = 5 * config.dataset_spec("digits").n_test
+    pixels = np.random.default_rng(0).integers(256, size=(n_rows, 32, 32, 3), dtype=np.uint8)
+    np.save(folder / "published" / f"{key}.npy", pixels)
+
+
+def count_evaluations(results: Path) -> tuple[int, int]:
+    """Return the numbers of finished and of all evaluations."""
+    status = read_status(results)
+    return status.n_done, status.n_planned
+
+
+def test_filtered_run_opens_published_images_of_its_keys_only(
+    config: SweepConfig, requests: Requests, tmp_path: Path
+) -> None:
+    assert run_sweep(config, filters=Filters(keys=("clean",))).is_complete
+    assert requests == []
+    assert count_evaluations(config.results) == (2, 8)
+    write_published_images(config, tmp_path, "fog")
+    assert run_sweep(config, filters=Filters(keys=("fog",))).is_complete
+    assert {keys for verify, keys in requests if keys} == {("fog",)}
+    assert ("full", ("fog",)) in requests
+    assert count_evaluations(config.results) == (6, 8)
+
+
+def test_unfiltered_run_requires_all_published_images(config: SweepConfig, requests: Requests, tmp_path: Path) -> None:
+    write_published_images(config, tmp_path, "fog")
+    with pytest.raises(DatasetError, match=r"brightness\.npy"):
+        run_sweep(config)
+    assert requests
+    assert not config.results.exists()

@@ -1,0 +1,522 @@
+"""User files with networks, attacks and measures: execution, identity, consent and one-line errors."""
+
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from robust201.reader.dataset import RobustnessDataset
+from robust201.run.sweep import run_sweep
+from robust201.sweep.loading import load_config
+from tests.conftest import REPOSITORY, FinishedCommand, RunCommand, WriteSweep
+from tests.runtime.test_extended_sweeps import read_columns
+from tests.support.runs import read_rows
+from tests.support.tiny_trainings import training_fields
+
+MODELS = """
+from torch import nn
+
+class Small(nn.Module):
+    def __init__(self, width, n_classes):
+        super().__init__()
+        self.convolution = nn.Conv2d(3, width, 5, stride=4)
+        self.head = nn.Linear(width, n_classes)
+
+    def forward(self, images):
+        return self.head(self.convolution(images).relu().mean(dim=(2, 3)))
+
+def build(architecture, n_classes):
+    return Small({"narrow": 4, "wide": 8}[architecture], n_classes)
+"""
+ATTACK = """
+def perturb(model, images, labels, strength, step=1.0):
+    return (images + step * strength / 255).clamp(0, 1)
+"""
+MEASURE = """
+def measure(model, images, labels):
+    logits = model(images)
+    return {"mean": logits.mean(), "spread": [float(logits.min()), float(logits.max())]}
+"""
+
+
+@pytest.fixture
+def write_custom_sweep(write_sweep: WriteSweep, tmp_path: Path) -> WriteSweep:
+    """Return a function that writes a sweep over networks in a user file with the content `models`."""
+
+    def write(keys: dict[str, Any], models: str = MODELS, **changes: Any) -> Path:
+        (tmp_path / "my_models.py").write_text(models)
+        fields = {
+            "space": {"file": str(tmp_path / "my_models.py")},
+            "architectures": ["narrow"],
+            "network": {},
+            "checkpoints": None,
+            "weights": {"random": {"seeds": [0]}},
+            "keys": keys,
+        }
+        return write_sweep(**(fields | changes))
+
+    return write
+
+
+def write_key(tmp_path: Path, code: str, name: str = "mine.py", **fields: Any) -> dict[str, Any]:
+    """Write a user file, and return the fields of a key that uses it."""
+    (tmp_path / name).write_text(code)
+    return {"file": str(tmp_path / name), **fields}
+
+
+def attack_keys(tmp_path: Path, code: str = ATTACK, **fields: Any) -> dict[str, Any]:
+    return {"shift": write_key(tmp_path, code, **({"norm": "Linf", "strengths": [1, 8]} | fields))}
+
+
+def measure_keys(tmp_path: Path, code: str = MEASURE, **fields: Any) -> dict[str, Any]:
+    return {"logits": write_key(tmp_path, code, **({"kind": "measure", "columns": ["mean", "spread"]} | fields))}
+
+
+def failure_line(result: FinishedCommand) -> str:
+    """Check that nothing was computed, and return the only line about failed parts."""
+    assert result.code == 3, result.err
+    lines = [line for line in result.err.splitlines() if re.match(r"failed \d+ times?: ", line)]
+    assert len(lines) == 1, result.err
+    assert "Computed 0 evaluations" in result.err
+    assert "Traceback" not in result.err
+    return lines[0]
+
+
+# --- the documented example -------------------------------------------------------------------------------------------
+
+
+def documented_files() -> dict[str, str]:
+    """Return the contents of the files in docs/your-own.md by name."""
+    text = (REPOSITORY / "docs/your-own.md").read_text()
+    return dict(re.findall(r"`([\w.-]+)`:\n\n```\w+\n(.*?)^```$", text, re.M | re.S))
+
+
+@pytest.fixture
+def example_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Create a working folder with the documented files, and run make_inputs.py, which creates weights and images."""
+    monkeypatch.chdir(tmp_path)
+    content_by_name = documented_files()
+    assert set(content_by_name) == {"sweep.yaml", "my_models.py", "my_attack.py", "my_measure.py", "make_inputs.py"}
+    for name, content in content_by_name.items():
+        Path(name).write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    runpy.run_path("make_inputs.py")
+    sys.modules.pop("my_models")
+    return tmp_path
+
+
+def check_example(robust201: RunCommand, results: Path) -> None:
+    columns = read_columns(results)
+    for name in ("narrow", "wide"):
+        assert columns["corners", name, ""][8.0]["accuracy"] <= columns["clean", name, ""][0.0]["accuracy"]
+        assert columns["margins", name, ""][0.0]["margin"] > 0
+        assert columns["margins", name, ""][0.0]["margin_quartiles"].shape == (3,)
+        assert columns["jacobian", name, ""][0.0]["squared_norm"] > 0
+    assert robust201("verify", results).code == 0
+
+
+def test_documented_example_runs(example_folder: Path, robust201: RunCommand) -> None:
+    result = robust201("run", "--allow-code", "sweep.yaml")
+    assert result.code == 0, result.err
+    messages = [line for line in result.err.splitlines() if line.startswith("Will execute ")]
+    assert messages == [
+        "Will execute my_models.py (space).",
+        "Will execute my_attack.py (keys.corners).",
+        "Will execute my_measure.py (keys.margins).",
+    ]
+    check_example(robust201, example_folder / "results")
+    rerun = robust201("run", "--allow-code", "sweep.yaml")
+    assert "0 missing" in rerun.err
+
+
+# --- networks whose numbers would be wrong ----------------------------------------------------------------------------
+
+
+SOUND_AND_FAULTY_MODELS = """
+from torch import nn
+
+class Changed(nn.Module):
+    def __init__(self, change, n_classes):
+        super().__init__()
+        self.change = change
+        self.convolution = nn.Conv2d(3, 4, 5, stride=4)
+        self.head = nn.Linear(4, n_classes)
+
+    def forward(self, images):
+        features = self.convolution(images).relu().mean(dim=(2, 3))
+        if self.change == "batch":
+            features = features - features.mean(dim=0)
+        if self.change == "gradients":
+            features = features + images.var(dim=1).sqrt().mean(dim=(1, 2))[:, None]
+        return (features, self.head(features)) if self.change == "tuple" else self.head(features)
+
+def build(architecture, n_classes):
+    return Changed(architecture, n_classes)
+"""
+FAILURES = {
+    ("tuple", "clean"): r"expected a tensor of logits .* got tuple \(\[0\]: float32",
+    ("tuple", "fgsm"): r"expected a tensor of logits .* got tuple \(\[0\]: float32",
+    ("batch", "clean"): "depends on how images are divided into batches",
+    ("batch", "fgsm"): "depends on how images are divided into batches",
+    ("gradients", "fgsm"): r"fgsm: the network's gradient is NaN or infinite for image",
+}
+
+
+@pytest.mark.parametrize("engine", ["fused", "reference"])
+def test_networks_with_faults_fail_instead_of_giving_numbers(
+    engine: str, write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    """The channels of the digits are equal, so the gradient of their standard deviation is NaN."""
+    sweep = write_custom_sweep(
+        {"clean": {}, "fgsm": {"epsilons": ["8/255"]}},
+        models=SOUND_AND_FAULTY_MODELS,
+        architectures=["sound", "tuple", "batch", "gradients"],
+        images={"count": 20, "seed": 0},
+        engine=engine,
+    )
+    failures = {
+        (failure.part.unit.architecture, failure.part.unit.key): failure.failure
+        for failure in run_sweep(load_config(sweep)).failures
+    }
+    assert failures.keys() == FAILURES.keys()
+    for subject, cause in FAILURES.items():
+        assert re.search(cause, failures[subject]), subject
+    assert robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--partial").code == 3
+    results = RobustnessDataset(tmp_path / "out").query()["digits"]
+    networks = {key: {frozenset(values) for values in measures.values()} for key, measures in results.items()}
+    assert networks == {"clean": {frozenset({"sound", "gradients"})}, "fgsm": {frozenset({"sound"})}}
+
+
+def test_network_that_ends_in_softmax_is_reported_and_logged(
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    models = MODELS.replace(".mean(dim=(2, 3)))", ".mean(dim=(2, 3))).softmax(dim=1)")
+    result = robust201("run", "--allow-code", write_custom_sweep({"clean": {}}, models=models))
+    assert result.code == 0, result.err
+    assert "softmax" in result.err
+    log_entries = [
+        json.loads(entry) for file in (tmp_path / "results/logs").iterdir() for entry in file.read_text().splitlines()
+    ]
+    (warning_entry,) = [entry for entry in log_entries if entry["event"] == "library_warning"]
+    assert re.search("narrow random-s0 digits .*softmax", warning_entry["message"])
+
+
+# --- identity ---------------------------------------------------------------------------------------------------------
+
+
+def test_edited_user_file_creates_new_units(
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    keys = {"clean": {}} | attack_keys(tmp_path) | measure_keys(tmp_path, name="measure.py")
+    assert robust201("run", "--allow-code", write_custom_sweep(keys)).code == 0
+    (tmp_path / "mine.py").write_text(ATTACK + "\n")
+    result = robust201("run", "--allow-code", write_custom_sweep(keys))
+    assert result.code == 0
+    assert "2 missing" in result.err
+    assert re.search(r"2 evaluations of shift are kept but not used: .*file_sha256: \w+ → \w+", result.err)
+    result = robust201("run", "--allow-code", write_custom_sweep(keys, models=MODELS + "\n"))
+    assert "4 missing" in result.err
+    assert len(list((tmp_path / "results/code").glob("*.py"))) == 5
+
+
+def test_workers_execute_verified_copies(write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+    """Files with CRLF line endings are copied unchanged. Modified copies are replaced and not executed."""
+    sweep = write_custom_sweep(attack_keys(tmp_path, ATTACK.replace("\n", "\r\n")))
+    (tmp_path / "mine.py").write_bytes(ATTACK.replace("\n", "\r\n").encode())
+    assert robust201("run", "--allow-code", sweep, "--keys", "shift").code == 0
+    copies = list((tmp_path / "results/code").glob("*.py"))
+    assert {copy.read_bytes() for copy in copies} == {
+        (tmp_path / name).read_bytes() for name in ("mine.py", "my_models.py")
+    }
+    assert not list((tmp_path / "results/code").rglob("*.pyc"))
+    for copy in copies:
+        copy.write_text("raise SystemExit('planted')")
+    (tmp_path / "mine.py").write_bytes(ATTACK.encode())
+    assert robust201("run", "--allow-code", sweep).code == 0
+
+
+def test_batch_size_is_part_of_custom_attack_protocol(
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    keys = {"clean": {}} | attack_keys(tmp_path)
+    assert robust201("run", "--allow-code", write_custom_sweep(keys, batch_size=4)).code == 0
+    result = robust201("run", "--allow-code", write_custom_sweep(keys, batch_size=5))
+    assert "2 missing" in result.err
+    assert "batch_size: 4 → 5" in result.err
+
+
+# --- consent ----------------------------------------------------------------------------------------------------------
+
+
+def write_spy(folder: Path, code: str = MODELS) -> Path:
+    """Write code that creates a file `executed` in its folder when it is executed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "spy.py"
+    file.write_text(f"from pathlib import Path\nPath({str(folder / 'executed')!r}).touch()\n{code}")
+    return file
+
+
+@pytest.fixture
+def spy_sweep(write_custom_sweep: WriteSweep, tmp_path: Path) -> Path:
+    """Write a sweep YAML that names a spy."""
+    return write_custom_sweep({"clean": {}}, space={"file": str(write_spy(tmp_path / "spy"))})
+
+
+COMMANDS = (
+    ("run",),
+    ("run", "--executor", "inline"),
+    ("run", "--share", "1/1"),
+    ("verify", "--with-libraries", "1"),
+    ("submit", "slurm", "--print"),
+    ("submit", "slurm"),
+    ("submit", "ray"),
+)
+"""Commands that execute a sweep's code, or make other machines execute it."""
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_commands_require_consent_to_code(
+    spy_sweep: Path, robust201: RunCommand, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    if "--share" in arguments:
+        assert robust201("plan", "--save", spy_sweep).code == 0
+    error_line = robust201(*arguments, spy_sweep).error_line(2)
+    assert str(tmp_path / "spy" / "spy.py") in error_line
+    assert "--allow-code" in error_line
+    assert not (tmp_path / "spy" / "executed").exists()
+    assert ("--share" in arguments) == (tmp_path / "results").exists()
+
+
+def test_training_requires_consent_to_code(robust201: RunCommand, tmp_path: Path) -> None:
+    code = write_spy(tmp_path / "spy")
+    fields = training_fields(tmp_path, execution={"executor": "inline", "device": "cpu"})
+    fields |= {"space": {"file": str(code)}, "architectures": ["narrow"], "network": {}}
+    training_yaml = tmp_path / "train.yaml"
+    training_yaml.write_text(yaml.safe_dump(fields))
+    for arguments in (("run",), ("submit", "slurm", "--print")):
+        assert "--allow-code" in robust201(*arguments, training_yaml).error_line(2)
+    assert not code.with_name("executed").exists()
+    assert " --allow-code" in robust201("submit", "slurm", "--print", training_yaml, "--allow-code").out
+    result = robust201("run", training_yaml, "--allow-code")
+    assert result.code == 0, result.err
+
+
+def test_share_executes_the_prepared_copy(
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    sweep = write_custom_sweep({"clean": {}})
+    assert robust201("plan", "--save", sweep).code == 0
+    (tmp_path / "my_models.py").unlink()
+    result = robust201("run", sweep, "--share", "1/1", "--allow-code")
+    assert result.code == 0, result.err
+
+
+def test_read_only_commands_execute_no_code(
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    marker = tmp_path / "executed"
+    spy = f"from pathlib import Path\nPath({str(marker)!r}).touch()\n"
+    sweep = write_custom_sweep(
+        {"clean": {}} | attack_keys(tmp_path, spy + ATTACK) | measure_keys(tmp_path, spy + MEASURE, name="measure.py"),
+        models=spy + MODELS,
+    )
+    for arguments in (("plan",), ("plan", "--check"), ("plan", "--save")):
+        assert robust201(*arguments, sweep).code == 0
+    assert robust201("doctor", sweep).code in {0, 2}
+    results = tmp_path / "results"
+    assert robust201("status", results).code in {0, 3}
+    assert not marker.exists()
+    assert robust201("run", "--allow-code", sweep).code == 0
+    assert marker.exists()
+    marker.unlink()
+    for name in [name for name in sys.modules if "robust201_user" in name]:
+        del sys.modules[name]
+    for arguments in (("status", results), ("verify", results), ("merge", results, "--compact"), ("plan", sweep)):
+        assert robust201(*arguments).code == 0
+    assert not marker.exists()
+
+
+# --- invalid files ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        ("1 / 0", "executing the file raised ZeroDivisionError: division by zero"),
+        ("def build(:", "executing the file raised SyntaxError"),
+        ("import no_such_package_of_mine", "No module named 'no_such_package_of_mine'"),
+        ("def built(architecture, n_classes): pass", "the file does not define this function"),
+        ("raise KeyboardInterrupt", "executing the file raised KeyboardInterrupt"),
+    ],
+)
+def test_user_files_that_cannot_be_loaded_are_rejected(
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, models: str, expected: str
+) -> None:
+    """The error has the path of the user's file, and nothing is written."""
+    error_line = robust201("run", "--allow-code", write_custom_sweep({"clean": {}}, models=models)).error_line(2)
+    assert expected in error_line
+    assert str(tmp_path / "my_models.py") in error_line
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        ("def build(architecture, n_classes): return 3", "it returned int instead of a torch.nn.Module"),
+        (MODELS.replace('"narrow"', '"thin"'), "KeyError: 'narrow'"),
+        (
+            MODELS.replace("n_classes)\n\n    def", "7)\n\n    def"),
+            "expected logits of shape (1, 10), got torch.float32 of shape (1, 7)",
+        ),
+        (MODELS.replace("return self.head(", "return float('nan') * self.head("), "images contain NaN or infinity"),
+    ],
+)
+def test_parts_of_unusable_user_networks_fail(
+    write_custom_sweep: WriteSweep, robust201: RunCommand, models: str, expected: str
+) -> None:
+    result = robust201(
+        "run", "--allow-code", write_custom_sweep({"clean": {}, "fgsm": {"epsilons": ["8/255"]}}, models=models)
+    )
+    assert expected in failure_line(result)
+
+
+PERTURB_HEAD = "def perturb(model, images, labels, strength, **parameters): "
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "expected"),
+    [
+        (PERTURB_HEAD + "return None", {}, "expected a tensor of images, got NoneType"),
+        (PERTURB_HEAD + "raise KeyboardInterrupt", {}, "KeyboardInterrupt"),
+        (PERTURB_HEAD + "return images[:1]", {}, "expected float32 images of shape"),
+        (PERTURB_HEAD + "return images * float('nan')", {}, "must not divide by zero"),
+        (PERTURB_HEAD + "return 1 - images", {}, "expected Linf distances up to epsilon"),
+        (
+            PERTURB_HEAD + "return (images + .1).clamp(0, 1)",
+            {"norm": "L2", "strengths": [0.5]},
+            "expected L2 distances",
+        ),
+    ],
+)
+def test_parts_of_wrong_custom_attacks_fail(
+    write_custom_sweep: WriteSweep,
+    robust201: RunCommand,
+    tmp_path: Path,
+    code: str,
+    fields: dict[str, Any],
+    expected: str,
+) -> None:
+    error_line = failure_line(
+        robust201("run", "--allow-code", write_custom_sweep(attack_keys(tmp_path, code, **fields)))
+    )
+    assert expected in error_line
+    assert not list((tmp_path / "results/shards").rglob("*.parquet"))
+
+
+MEASURE_HEAD = "def measure(model, images, labels): "
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (MEASURE_HEAD + "return 3.0", "expected numbers by column, got float"),
+        (MEASURE_HEAD + "return {'mean': 1.0, 'spread': 2.0, 'more': 3.0}", "got mean, spread, more"),
+        (MEASURE_HEAD + "return {'mean': float('nan'), 'spread': 2.0}", "expected mean to be finite, got nan"),
+        (MEASURE_HEAD + "return {'mean': '1.0', 'spread': 2.0}", "expected a number or a list of numbers, got '1.0'"),
+        (
+            MEASURE_HEAD + "model.train(); return {'mean': 1.0, 'spread': 2.0}",
+            "it changed the network (mode (train or eval)",
+        ),
+    ],
+)
+def test_parts_of_wrong_custom_measures_fail(
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, code: str, expected: str
+) -> None:
+    assert expected in failure_line(robust201("run", "--allow-code", write_custom_sweep(measure_keys(tmp_path, code))))
+    assert not list((tmp_path / "results/shards").rglob("*.parquet"))
+
+
+def read_measure(results: Path) -> dict[str, list[float]]:
+    """Read the columns of the measure; other keys of the sweep may be incomplete."""
+    ((_, rows),) = read_rows(results, ("logits",))
+    return {name: array.tolist() for name, array in rows[0.0].items()}
+
+
+MODIFICATIONS = {
+    "in place": "next(model.parameters()).data.mul_(2)",
+    "another tensor": "model.network.head.bias = type(model.network.head.bias)(model.network.head.bias + 1)",
+    "additional buffer": "model.network.register_buffer('count', labels)",
+}
+
+
+@pytest.mark.parametrize("modification", MODIFICATIONS)
+def test_attack_that_modifies_network_fails_and_has_no_effect(
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, modification: str
+) -> None:
+    """If the change had an effect, later keys would measure the modified network."""
+    code = f"def perturb(model, images, labels, strength):\n    {MODIFICATIONS[modification]}\n    return images\n"
+    keys = attack_keys(tmp_path, code) | measure_keys(tmp_path, name="measure.py")
+    result = robust201("run", "--allow-code", write_custom_sweep(keys))
+    assert result.code == 3
+    assert "it changed the network (" in result.err
+    assert (
+        robust201(
+            "run",
+            "--allow-code",
+            write_custom_sweep(measure_keys(tmp_path, name="measure.py")),
+            "--out",
+            tmp_path / "alone",
+        ).code
+        == 0
+    )
+    values_after_attack, values_alone = (read_measure(tmp_path / folder) for folder in ("results", "alone"))
+    assert values_after_attack == values_alone
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"kind": "measure"}, "columns: expected one or more"),
+        ({"kind": "measure", "columns": ["mean", "strength"]}, "columns"),
+        ({"kind": "measure", "columns": ["mean"], "strengths": [1]}, "strengths"),
+        ({"columns": ["mean"]}, "allowed only with `kind: measure`"),
+        ({"norm": "Linf"}, "strengths: expected the radii"),
+        ({"norm": "L3", "strengths": [1]}, "norm: expected one of Linf, L2"),
+    ],
+)
+def test_invalid_custom_keys_are_rejected(
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, fields: dict[str, Any], expected: str
+) -> None:
+    error_line = robust201(
+        "run", "--allow-code", write_custom_sweep({"mine": write_key(tmp_path, ATTACK, **fields)})
+    ).error_line(2)
+    assert expected in error_line
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        ("zooo", "space"),
+        ({}, "space.file"),
+        ({"file": "no-such-file.py"}, "no-such-file.py"),
+        ({"file": "x", "gmacs": 0}, "space.gmacs: expected more than 0, got 0."),
+    ],
+)
+def test_invalid_spaces_are_rejected(
+    write_custom_sweep: WriteSweep, robust201: RunCommand, space: object, expected: str
+) -> None:
+    error_line = robust201("run", "--allow-code", write_custom_sweep({"clean": {}}, space=space)).error_line(2)
+    assert expected in error_line
+
+
+def test_user_space_requires_architecture_names(write_custom_sweep: WriteSweep, robust201: RunCommand) -> None:
+    for architectures in ("evaluated", [], ["../up"], [3]):
+        assert "architectures" in robust201(
+            "run", "--allow-code", write_custom_sweep({"clean": {}}, architectures=architectures)
+        ).error_line(2)

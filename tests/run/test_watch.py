@@ -1,0 +1,150 @@
+"""`robust201 status --watch`: what it displays, and when it ends."""
+
+import io
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from robust201.cli import monitoring
+from robust201.cli.console_status import make_sweep_display
+from robust201.core.errors import InputError
+from robust201.run.status import Cost, KeyStatus, SweepStatus
+from robust201.run.watch import watch
+from tests.conftest import RunCommand, WriteSweep
+
+RUNNING = SweepStatus(
+    name="tiny",
+    keys=(KeyStatus("cifar10", "clean", 10, 10), KeyStatus("cifar10", "pgd", 999, 1000)),
+    failures=(
+        {"kind": "killed", "label": "#1 cifar10 pgd", "message": "its worker died each time", "unit": "ab" * 16},
+        {"kind": "application", "label": "#2 cifar10 pgd", "message": "no such luck", "unit": "cd" * 16},
+    ),
+    damaged=(),
+    stale=0,
+    driver="node7, process 12, since 2026-11-21T08:00:00+00:00",
+    shares=("1-of-2",),
+    state="running",
+    last_heartbeat=3.0,
+    deaths=3,
+    preemptions=5,
+    evaluations_per_second=2.5,
+    seconds_left=3600.0,
+    worker_seconds=7200.0,
+    cost=Cost(4.0, "GPU-hours"),
+)
+DRAINED = replace(RUNNING, driver=None, shares=(), state="drained")
+FINISHED = replace(DRAINED, keys=(KeyStatus("cifar10", "clean", 10, 10),), state="finished", failures=())
+
+
+class Clock:
+    """A clock that advances only when `sleep` is called."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(
+    ("statuses", "patience", "ending", "seconds"),
+    [
+        ([RUNNING, RUNNING, FINISHED], 60, "complete", 20),
+        ([FINISHED], 0, "complete", 0),
+        ([DRAINED] * 8, 60, "abandoned", 60),
+        ([DRAINED] * 5 + [RUNNING] + [DRAINED] * 8, 60, "abandoned", 120),  # an active run restarts the waiting time
+        ([RUNNING] * 50 + [FINISHED], 0, "complete", 500),
+    ],
+)
+def test_watch_ends_on_completion_or_after_inactivity(
+    statuses: list[SweepStatus], patience: float, ending: str, seconds: float
+) -> None:
+    clock, readings = Clock(), iter(statuses)
+    inactive_times: list[float] = []
+    actual_ending = watch(
+        lambda: next(readings),
+        lambda _status, inactive_seconds: inactive_times.append(inactive_seconds),
+        every=10,
+        patience=patience,
+        clock=clock,
+        sleep=clock.sleep,
+    )
+    assert (actual_ending, clock.now - 100) == (ending, seconds)
+    assert max(inactive_times) <= patience
+
+
+def test_display_without_a_terminal_writes_one_line_per_reading() -> None:
+    output = io.StringIO()
+    display = make_sweep_display(Console(file=output, width=400), clock=lambda: 0.0)
+    with display.showing():
+        display.update(RUNNING, 0.0)
+        display.update(DRAINED, 30.0)
+    first_line, second_line = output.getvalue().splitlines()
+    assert first_line == (
+        "1970-01-01T00:00:00Z 1,009/1,010 evaluations (99.9%); 2.50 evaluations/s, "
+        "about 1:00:00 left; 2.00 worker-hours of finished work (4.00 GPU-hours); "
+        "2 failures (1 killed, 1 application); 3 workers died, 5 preempted; "
+        "running: run on node7, process 12, since 2026-11-21T08:00:00+00:00 and 1 run with --share; "
+        "last heartbeat 0:00:03 ago"
+    )
+    assert "not running (the last run: drained)" in second_line
+
+
+def test_display_on_a_terminal_leaves_a_table() -> None:
+    terminal = Console(file=io.StringIO(), width=100, height=40, force_terminal=True, record=True)
+    display = make_sweep_display(terminal)
+    with display.showing():
+        display.update(RUNNING, 0.0)
+        display.update(DRAINED, 30.0)
+    output = terminal.export_text()
+    assert "999/1,000  99.9%" in output
+    assert "10/10   100%" in output
+    assert "1,009/1,010  99.9%" in output
+    assert "failed: #2 cifar10 pgd: no such luck" in output
+    assert "no active worker for 0:00:30" in output
+    assert not display.is_complete
+
+
+def test_watch_ends_without_message_on_ctrl_c(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, sweep = tmp_path / "results", write_sweep(keys={"clean": {}})
+    assert robust201("run", sweep, "--architectures", "0").code == 0
+
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", interrupt)
+    interrupted = robust201("status", results, "--watch")
+    assert (interrupted.code, interrupted.err, len(interrupted.out.splitlines())) == (3, "", 1)
+    monkeypatch.setattr(monitoring, "_PATIENCE_SECONDS", 0.0)
+    abandoned = robust201("status", results, "--watch")
+    assert abandoned.code == 3
+    assert "No worker has been active for 0 minutes." in abandoned.err
+    assert robust201("run", sweep).code == 0
+    assert robust201("status", results, "--watch").code == 0
+    assert "mutually exclusive" in robust201("status", results, "--watch", "--json").error_line(2)
+
+
+def test_watch_retries_failed_readings() -> None:
+    clock, failure = Clock(), InputError("expected a results folder, got none")
+    readings = iter([RUNNING, failure, OSError("stale"), failure, RUNNING, failure, failure, failure, FINISHED])
+
+    def read() -> SweepStatus:
+        if isinstance(reading := next(readings), Exception):
+            raise reading
+        return reading
+
+    shown_statuses: list[SweepStatus] = []
+    record = lambda status, _inactive: shown_statuses.append(status)  # noqa: E731 - shorter than a function
+    assert watch(read, record, every=10, patience=0, clock=clock, sleep=clock.sleep) == "complete"
+    assert (shown_statuses, clock.now) == ([RUNNING, RUNNING, FINISHED], 180.0)
+    readings = iter([RUNNING, *[failure] * 4, FINISHED])
+    with pytest.raises(InputError, match="got none"):
+        watch(read, record, every=10, patience=0, clock=clock, sleep=clock.sleep)
+    assert next(readings) == FINISHED

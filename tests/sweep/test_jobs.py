@@ -1,0 +1,65 @@
+"""The sweeps in jobs/ have the expected keys, networks and parameters, and one of them runs with fewer images."""
+
+from pathlib import Path
+
+import pytest
+
+from robust201.run.sweep import run_sweep
+from robust201.sweep.filters import Filters
+from robust201.sweep.loading import load_config
+from robust201.weights.importing import import_weights
+from robust201.weights.store import CheckpointStore
+from tests.support.runs import read_rows
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+def test_cifar10_job_gives_plausible_accuracies(
+    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = shared_data / "checkpoints" / "NATS-tss-v1_0-3ffb9-full"
+    if not archive.exists():
+        pytest.skip(f"{archive} does not exist: set ROBUST201_DATA to a data folder with trained networks")
+    with CheckpointStore(tmp_path / "checkpoints") as store:
+        import_weights(archive, store, indices=[0, 21])
+    monkeypatch.setenv("ROBUST201_DATA", str(shared_data))
+    monkeypatch.setenv("ROBUST201_CHECKPOINTS", str(tmp_path / "checkpoints"))
+    config = load_config(
+        REPOSITORY / "jobs/cifar10-parquet.yaml",
+        results=str(tmp_path / "results"),
+        images={"count": 40, "seed": 0},
+        execution={"executor": "inline"},
+    )
+    assert run_sweep(config, filters=Filters(keys=("clean", "fgsm", "pixelate"))).is_complete
+    clean_accuracies = {
+        unit.architecture: float(rows[0.0]["accuracy"]) for unit, rows in read_rows(config.results, ("clean",))
+    }
+    # On all 10,000 images, the accuracies are 0.6354 and 0.7326. A sample of 40 almost surely differs by less than
+    # 0.25.
+    assert clean_accuracies[0] == pytest.approx(0.6354, abs=0.25)
+    assert clean_accuracies[21] == pytest.approx(0.7326, abs=0.25)
+
+
+def test_threat_model_job_has_one_strength_per_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
+    config = load_config(REPOSITORY / "jobs/threat-model.yaml")
+    assert all(len(parameters.strengths) == 1 for parameters in config.parameters.values())
+
+
+def test_measures_jobs_have_equal_keys_and_images_and_different_modes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
+    trained_config, random_config = (
+        load_config(REPOSITORY / f"jobs/measures-{weights_name}.yaml") for weights_name in ("trained", "random")
+    )
+    assert list(trained_config.tasks) == list(random_config.tasks) == ["jacobian", "hessian_weights", "hessian_input"]
+    assert random_config.tasks["hessian_input"].columns == ("batch_largest", "batch_largest_sd")
+    for config, mode in ((trained_config, "evaluation"), (random_config, "training")):
+        for key, parameters in config.parameters.items():
+            fields = parameters.model_dump()
+            assert (fields["split"], fields["images"], fields["batch"]) == ("train", 2560, 256)
+            assert parameters.identity()["mode"] == mode
+            assert set(parameters.identity()["columns"]) == set(config.tasks[key].columns)
