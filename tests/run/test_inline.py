@@ -8,7 +8,7 @@ import time
 import pytest
 
 from robust201.core.errors import ConfigError, InputError, LeaseHeldError, ShardDamagedError
-from robust201.dataset.published import write_published
+from robust201.export import export_dataset
 from robust201.run import worker
 from robust201.run.events import read_events
 from robust201.run.lock import LOCK_FILE, STALE_SECONDS, hold_lock
@@ -17,6 +17,7 @@ from robust201.sweep.facts import load_plan
 from robust201.sweep.filters import Filters
 from robust201.sweep.parts import compare
 from robust201.sweep.plan import make_plan
+from tests.conftest import read_tree
 from tests.support.runs import run_inline
 
 KEYS = {
@@ -37,8 +38,8 @@ def open_results(config):
 
 def export(config, out):
     folder, plan, _ = open_results(config)
-    paths = write_published(plan, folder, out)
-    return {str(path.relative_to(out)): path.read_bytes() for path in paths}
+    export_dataset(plan, folder, out)
+    return read_tree(out)
 
 
 @pytest.fixture
