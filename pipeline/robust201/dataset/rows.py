@@ -10,25 +10,26 @@ from robust201.store.names import Listing, Names, ShardName, names_of, shard_nam
 from robust201.store.shards import Shard, Values, decode
 from robust201.sweep.parts import find_rows
 from robust201.sweep.plan import PlannedKey
+from robust201.tasks.columns import COUNTS, OUTCOME_COUNTS
 from robust201.tasks.measurements import merge_values
 
 UnitRows = Mapping[float, Values]
 """Columns of a unit by strength."""
 
 
-def read_shard(folder: ResultsFolder, name: ShardName) -> Shard:
-    """Read and check a shard; a damaged one is moved aside.
+def read_shard(folder: ResultsFolder, name: ShardName, columns: Collection[str] = ()) -> Shard:
+    """Read and check some or all columns of a shard; a damaged one is moved aside.
 
     Raises:
         ShardDamagedError: the shard is damaged.
     """
-    return decode_shard(folder, name, folder.read(name))
+    return decode_shard(folder, name, folder.read(name), columns)
 
 
-def decode_shard(folder: ResultsFolder, name: ShardName, content: bytes) -> Shard:
+def decode_shard(folder: ResultsFolder, name: ShardName, content: bytes, columns: Collection[str] = ()) -> Shard:
     """Decode and check a shard that was read; raise the same error as `read_shard`."""
     try:
-        shard = decode(content)
+        shard = decode(content, columns)
     except ValueError as error:
         raise folder.set_aside(name, str(error)) from error
     if shard.unit.id != name.unit:
@@ -62,6 +63,7 @@ class KeyRows:
         self._folder = folder
         self._names: Names = names_of(listing, key.dataset)
         self._pixels = ""
+        self._tuples: dict[str, tuple[Any, ...]] = {}
         self._rows_of_network: dict[int, list[int]] = {}
         positions, rows = find_rows(key, self._names)
         for position, row in zip(positions.tolist(), rows.tolist(), strict=True):
@@ -113,13 +115,12 @@ class KeyRows:
                 f"Reading results failed for {key.unit(network).label}: slice {index} at strength {strength:g} is "
                 "missing. Run the sweep again."
             )
-        shards = {row: self._read_file(row) for row in {files[part] for part in wanted}}
+        # Means of slices can only be merged with the counts.
+        counts = {"accuracy", COUNTS, OUTCOME_COUNTS} & set(key.columns) if len(slices) > 1 else set()
+        shards = {row: self._read_file(row, {*columns, *counts}) for row in {files[part] for part in wanted}}
         return {
             strength: _merge(
-                [shards[files[index, strength]].rows[strength] for index in slices],
-                key.columns,
-                columns,
-                key.unit(network).label,
+                [shards[files[index, strength]].rows[strength] for index in slices], columns, key.unit(network).label
             )
             for strength in strengths
         }
@@ -129,14 +130,19 @@ class KeyRows:
         chosen: dict[tuple[int, float], int] = {}
         for row in self._rows_of_network.get(network, ()):  # in the order of names
             name = shard_name(self.key.dataset, self._names[row])
-            if set(self.key.columns) <= set(self._folder.read_tuple(name.columns)):
-                for strength in self._folder.read_tuple(name.strengths):
+            if set(self.key.columns) <= set(self._read_tuple(name.columns)):
+                for strength in self._read_tuple(name.strengths):
                     chosen.setdefault((name.slice, strength), row)
         return chosen
 
-    def _read_file(self, row: int) -> Shard:
+    def _read_tuple(self, digest: str) -> tuple[Any, ...]:
+        if digest not in self._tuples:
+            self._tuples[digest] = self._folder.read_tuple(digest)
+        return self._tuples[digest]
+
+    def _read_file(self, row: int, columns: Collection[str]) -> Shard:
         name = shard_name(self.key.dataset, self._names[row])
-        shard = read_shard(self._folder, name)
+        shard = read_shard(self._folder, name, columns)
         self.provenances.add(tuple(sorted(shard.provenance.items())))
         check_images(self._folder, self.key, name, shard)
         self._pixels = self._pixels or shard.pixels
@@ -149,9 +155,6 @@ class KeyRows:
         return shard
 
 
-def _merge(slices: Sequence[Values], stored: Collection[str], wanted: Collection[str], name: str) -> Values:
-    """Return the wanted columns of merged slices; merging means needs the counts, which are among `stored`."""
-    values = slices[0]
-    if len(slices) > 1:
-        values = merge_values([{column: part[column] for column in stored} for part in slices], name=name)
-    return {column: values[column] for column in wanted}
+def _merge(slices: Sequence[Values], columns: Collection[str], name: str) -> Values:
+    values = slices[0] if len(slices) == 1 else merge_values(slices, name=name)
+    return {column: values[column] for column in columns}

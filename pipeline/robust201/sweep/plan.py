@@ -76,7 +76,7 @@ class PlannedKey:
     def key(self) -> str:
         return self.task.key
 
-    @property
+    @cached_property
     def strengths(self) -> tuple[float, ...]:
         return self.parameters.strengths
 
