@@ -2,7 +2,8 @@
 
     python -m benchmarks.store --folder FOLDER [--scale 1.0]
 
-Prints a table of steps with seconds and peak memory. Each step is a separate process, measured from its start. The
+Prints a table of steps with wall and CPU seconds and peak memory. Each step is a separate process, measured from its
+start. If other programs run on the machine, CPU time is more reliable. The
 results have the names of `jobs/paper.yaml` and contents of a kilobyte, because planning reads only names:
 
 - resume: open the folder, plan, list the names, and find what is missing, like `run`; with loose shards and with packs.
@@ -17,6 +18,7 @@ import heapq
 import os
 import random
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -45,7 +47,7 @@ SECONDS_PER_LOSS = 7.5
 SIMULATED_SECONDS = 3_600.0
 MISSING = 0.1
 CONTENT_BYTES = 1_000
-N_OBJECTS = 2_500
+N_OBJECTS = 1_200
 
 
 def paper_sweep(results: Path, scale: float) -> SweepConfig:
@@ -228,9 +230,15 @@ STEPS: dict[str, Callable[[Path], str]] = {
 def measure(name: str, step: str, folder: Path) -> None:
     """Run a step in a separate process, and print its row of the table."""
     command = [sys.executable, "-m", "benchmarks.store", "--step", step, "--folder", str(folder)]
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), _cpu_seconds()
     summary, _, peak = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.rpartition("\t")
-    print(f"{name:<24}{time.perf_counter() - start:>8.2f} s{float(peak):>8.0f} MiB  {summary}", flush=True)
+    seconds, cpu = time.perf_counter() - start, _cpu_seconds() - cpu_start
+    print(f"{name:<24}{seconds:>8.2f} s{cpu:>8.2f} s CPU{float(peak):>6.0f} MiB  {summary}", flush=True)
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def main() -> None:

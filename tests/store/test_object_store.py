@@ -1,6 +1,7 @@
 """Shards in an object store: conditions of writing, errors, and numbers of requests (see also `test_packs`)."""
 
 import errno
+import os
 from collections import Counter
 
 import pytest
@@ -12,6 +13,7 @@ from robust201.export import export_dataset
 from robust201.store.folder import ResultsFolder, SliceFormat
 from robust201.store.names import ShardName, content_hash
 from robust201.store.packing import merge, pack
+from robust201.store.packs import PACKS, write_packs
 from robust201.sweep.loading import parse_config
 from robust201.sweep.plan import open_results
 from tests.conftest import THREE_KEYS, read_tree
@@ -96,6 +98,19 @@ def test_failing_requests_are_one_error_and_change_nothing(folder, monkeypatch, 
             with pytest.raises(StorageError, match=BUCKET):
                 call()
     assert folder.read(NAME) == CONTENT
+
+
+def test_large_pack_is_uploaded_in_parts(s3, folder, monkeypatch):
+    # By default, s3fs only splits uploads of more than a hundred MiB. S3's minimum part size is 5 MiB.
+    monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda *_args, **_named: 5 << 20)
+    contents = {NAME._replace(hash=content_hash(content)): content for content in (os.urandom(6 << 20) for _ in "ab")}
+    shards = sorted(contents.items(), key=lambda item: item[0].file)
+    for _ in range(2):
+        assert list(write_packs(shards, lambda: folder.storage.new_file("digits", PACKS))) == [2]
+    (path,) = s3.ls(f"{BUCKET}/{folder.root.parent.name}/digits/packs")
+    assert s3.info(path)["ETag"].endswith('-3"')  # three parts
+    assert {name: folder.read(name) for name in contents} == contents
+    assert s3.list_multipart_uploads(BUCKET) == []
 
 
 def test_numbers_of_requests(folder, monkeypatch):

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from robust201.core.errors import ConfigError, EvaluationError, RobustWarning
-from robust201.planning.plan_file import load_any_sweep
 from robust201.submit import ray_jobs
+from robust201.sweep.facts import load_sweep
 from robust201.sweep.loading import load_training
 from tests.conftest import WriteSweep
 from tests.support.tiny_trainings import training_fields
@@ -117,7 +117,7 @@ def test_job_folder_contains_only_code_and_sweep(write_sweep: WriteSweep, tmp_pa
     sweep = write_sweep(results="${FOLDER}/runs", checkpoints={"path": "bundled:benchmark_data/demo"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FOLDER", str(tmp_path))
-        variables = ray_jobs.write_job_folder(load_any_sweep(sweep), sweep, tmp_path / "job")
+        variables = ray_jobs.write_job_folder(load_sweep(sweep), sweep, tmp_path / "job")
     assert variables == {"FOLDER": str(tmp_path)}
     shipped_fields = yaml.safe_load((tmp_path / "job" / ray_jobs.YAML_NAME).read_text())
     local_fields = yaml.safe_load(sweep.read_text())
@@ -152,14 +152,14 @@ def test_job_folder_rejects_relative_paths(
 ) -> None:
     sweep = write_sweep(**changes)
     with pytest.raises(ConfigError, match=f"absolute path in `{field}`"):
-        ray_jobs.write_job_folder(load_any_sweep(sweep), sweep, tmp_path / "job")
+        ray_jobs.write_job_folder(load_sweep(sweep), sweep, tmp_path / "job")
     assert not (tmp_path / "job").exists()
 
 
 def test_submit_job_passes_variables_and_drain_time(write_sweep: WriteSweep, tmp_path: Path) -> None:
     submitted_fields: dict[str, Any] = {}
     client: Any = SimpleNamespace(submit_job=lambda **fields: submitted_fields.update(fields))
-    config = load_any_sweep(write_sweep(execution={"drain_seconds": 600}))
+    config = load_sweep(write_sweep(execution={"drain_seconds": 600}))
     job_id = ray_jobs.submit_job(client, config, tmp_path, {"FOLDER": "/elsewhere"}, ("--allow-code",))
     assert job_id == submitted_fields["submission_id"]
     assert submitted_fields["runtime_env"] == {

@@ -1,17 +1,17 @@
 """A worker of training runs: trains networks from their last saved states, and stores their snapshots."""
 
 import time
-import traceback
 from collections.abc import Callable
 
 import torch
 
-from robust201.core.errors import ConfigError, StorageError, WorkerBrokenError, one_line
+from robust201.core.errors import ConfigError, StorageError
 from robust201.core.interrupts import SignalInterrupt
-from robust201.models.device import choose_device, is_out_of_memory
+from robust201.models.device import choose_device
 from robust201.run.events import Events
 from robust201.run.snapshots import folder_of, recorded_steps, save_record
 from robust201.run.work import Outcome, ShouldStop
+from robust201.run.worker import CODE_ERRORS, report_failure
 from robust201.sweep.inputs import make_worker_space
 from robust201.sweep.training_inputs import TrainingInputs
 from robust201.sweep.training_plan import PlannedTraining, TrainingSetup
@@ -21,9 +21,6 @@ from robust201.weights.store import CheckpointRecord, CheckpointStore
 
 _SOURCE = "robust201 run"
 """Value of the field `source` in the manifest."""
-
-_CODE_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
-"""Exceptions that may come from a user's code and therefore fail only the part."""
 
 
 class TrainingWorker:
@@ -61,8 +58,8 @@ class TrainingWorker:
             self._train(part, should_stop, notices.append)
         except (StorageError, SignalInterrupt):
             raise
-        except _CODE_ERRORS as error:
-            failure = self._report_failure(part, error)
+        except CODE_ERRORS as error:
+            failure = report_failure(self._events, part, error, self._device)
             return Outcome(part.label, (), time.monotonic() - start, failure, tuple(notices))
         seconds = time.monotonic() - start
         self._events.write("stopped" if should_stop() else "done", **part.fields, seconds=round(seconds, 3))
@@ -72,16 +69,6 @@ class TrainingWorker:
     def close(self) -> None:
         """Note the end of the worker."""
         self._events.close()
-
-    def _report_failure(self, part: PlannedTraining, error: BaseException) -> str:
-        failure = f"{type(error).__name__}: {one_line(error, 1000)}"
-        self._events.write("failed", **part.fields, failure=failure, traceback=traceback.format_exc())
-        if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
-            raise WorkerBrokenError(
-                f"Training failed for {part.label}: the {self._device.type} device failed ({one_line(error)}). A new "
-                "worker resumes the training."
-            ) from error
-        return failure
 
     def _train(self, part: PlannedTraining, should_stop: ShouldStop, on_notice: Callable[[str], None]) -> None:
         training, config = part.training, self._config

@@ -27,7 +27,7 @@ from robust201.models.device import (
 from robust201.run.events import Events
 from robust201.run.images import CorruptedImages, ImagePart
 from robust201.run.networks import LoadedNetwork, NetworkLoader
-from robust201.run.work import Outcome, ShouldStop
+from robust201.run.work import Outcome, ShouldStop, WorkPart
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import ShardName, content_hash
 from robust201.store.shards import encode
@@ -41,8 +41,24 @@ from robust201.tasks.evaluate import ResidentImages, copy_to_device, evaluate_pa
 
 _PACKAGES = ("robust201", "torch", "numpy", "foolbox", "pyautoattack")
 
-_CODE_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
+CODE_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
 """Exceptions that may come from a user's code and therefore fail only the part."""
+
+
+def report_failure(events: Events, part: WorkPart, error: BaseException, device: torch.device) -> str:
+    """Write the event of a failed part, and return one line about the error.
+
+    Raises:
+        WorkerBrokenError: the device failed, so this process cannot continue.
+    """
+    failure = f"{type(error).__name__}: {one_line(error, 1000)}"
+    events.write("failed", **part.fields, failure=failure, traceback=traceback.format_exc())
+    if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
+        raise WorkerBrokenError(
+            f"Computing failed for {part.label}: the {device.type} device failed ({one_line(error)}). A new worker "
+            "resumes the work."
+        ) from error
+    return failure
 
 
 @contextmanager
@@ -101,8 +117,9 @@ class Worker:
                 strengths = self._make_images(part) if isinstance(part, ImagePart) else self._compute_part(part)
             except (StorageError, SignalInterrupt):
                 raise
-            except _CODE_ERRORS as error:
-                return self._fail(part, error, time.monotonic() - start)
+            except CODE_ERRORS as error:
+                failure = report_failure(self._events, part, error, self._device)
+                return Outcome(part.label, (), time.monotonic() - start, failure)
         seconds = time.monotonic() - start
         self._events.write("done", **part.fields, seconds=round(seconds, 3))
         return Outcome(part.label, strengths, seconds, notices=tuple(notices))
@@ -110,16 +127,6 @@ class Worker:
     def close(self) -> None:
         """Note the end of the worker."""
         self._events.close()
-
-    def _fail(self, part: SlicePart | ImagePart, error: BaseException, seconds: float) -> Outcome:
-        failure = f"{type(error).__name__}: {one_line(error, 1000)}"
-        self._events.write("failed", **part.fields, failure=failure, traceback=traceback.format_exc())
-        if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
-            raise WorkerBrokenError(
-                f"Evaluating failed for {part.label}: the {self._device.type} device failed ({one_line(error)}). "
-                "A new worker resumes the work."
-            ) from error
-        return Outcome(part.label, (), seconds, failure)
 
     def _make_images(self, part: ImagePart) -> tuple[float, ...]:
         self._corrupted.make(part)
@@ -133,7 +140,7 @@ class Worker:
         while True:
             try:
                 return self._compute(part)
-            except _CODE_ERRORS as error:
+            except CODE_ERRORS as error:
                 if not is_out_of_memory(error) or not self._use_less_memory(part):
                     raise
             free_cached_memory(self._device)  # after the `except` block, in which the error keeps tensors alive
