@@ -5,7 +5,7 @@
 DATASET is an export with the outcomes of all networks on all images. For each of several random pilots, images are
 chosen, and the accuracies of the other networks are estimated from their outcomes on these images and from `clean` and
 `fgsm` on all images. Each image counts `--repeats` times, so that 500 images are sampled like 10,000. docs/sampling.md
-has the table that the default arguments print.
+has the table that its command prints.
 """
 
 import argparse
