@@ -120,7 +120,7 @@ class Group:
         return len(self.missing_strengths) * len(self.strengths)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FileFormat:
     """Format of result files (see `export.writing.write_dataset`).
 
