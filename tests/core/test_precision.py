@@ -13,7 +13,7 @@ from robust201.core.errors import ConfigError
 from robust201.models.batch_sizes import BatchSizes
 from robust201.models.classifier import Classifier
 from robust201.models.device import check_device, choose_device, has_avx512
-from robust201.runtime.worker import Worker
+from robust201.run.worker import Worker
 from robust201.spaces.nasbench201.cells import constant_nodes, format_spec, specs
 from robust201.spaces.nasbench201.compiled import compile_network, kernels
 from robust201.spaces.nasbench201.compiled.folding import round_once
@@ -318,7 +318,7 @@ def test_tf32_is_rejected_by_networks_and_workers_without_a_gpu(
     with pytest.raises(ConfigError, match="got a CPU"):
         compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES, precision="tf32")
     with pytest.raises(ConfigError, match="got a CPU"):
-        Worker(make_sweep(precision="tf32"), {})
+        Worker(make_sweep(precision="tf32"), None, None, None)
 
 
 @pytest.mark.parametrize(
