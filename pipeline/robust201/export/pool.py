@@ -15,7 +15,7 @@ MEMORY_BYTES = 1_500_000_000
 """Memory limit for all processes together, in bytes (sum of proportional set sizes). It limits their number."""
 
 WORKER_BYTES = 190_000_000
-"""Memory of a process that writes the files of a key (measured for 120 classes: 170 MB for JSON, 180 MB with Parquet)."""
+"""Memory of a process that writes the files of a key (measured for 120 classes: 180 MB)."""
 
 FORK_SERVER_BYTES = 50_000_000
 
