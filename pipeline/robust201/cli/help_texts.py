@@ -72,13 +72,12 @@ EXAMPLES = {
         "robust201 search dataset --objective pgd:1 --methods local,evolution",
     ),
     "corrupt": ("robust201 corrupt --data digits --out corrupted --keys fog,frost",),
-    "evaluate": (
-        "robust201 evaluate my_model.py:build --data cifar10 --keys clean,pgd,fog --images 1000 --out results.csv",
+    "evaluate": ("robust201 evaluate my_model.py:build --data cifar10 --keys clean,pgd:8/255 --save plain",),
+    "curves": ("robust201 curves plain.py:build robust.py:build --data cifar10 --keys fmn_l2 --out curves.pdf",),
+    "compare": (
+        "robust201 compare plain robust",
+        "robust201 compare a=net.py:build,weights=a.pth b=net.py:build,weights=b.pth --data images.npz",
     ),
-    "curves": (
-        "robust201 curves plain.py:build robust.py:build --data cifar10 --images 500 --norm L2 --out curves.pdf",
-    ),
-    "compare": ("robust201 compare net.py:build --weights plain.pth --weights robust.pth --data images.npz",),
 }
 """Example command lines by command."""
 
