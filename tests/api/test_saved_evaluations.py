@@ -137,7 +137,7 @@ def test_saved_evaluations_are_compared_with_modules_and_functions(tmp_path: Pat
     comparison = robust201.compare(networks, *arguments, normalisation=NORMALISATION, progress=False)
     assert comparison.table["difference"].tolist()[:2] == comparison.table["difference"].tolist()[2:4]
     assert comparison.table["difference"].tolist()[4:] == [0.0, 0.0]
-    assert "saved & function & module" in comparison.latex()
+    assert "Strength & saved & function" in comparison.latex()
     curves = robust201.curves({"a": tmp_path / "saved", "b": tmp_path / "saved"}, keys={"fmn": {"steps": 20}})
     expected = robust201.curves(
         TinyNetwork(), *arguments[:2], {"fmn": {"steps": 20}}, normalisation=NORMALISATION, progress=False
