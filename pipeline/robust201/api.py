@@ -7,6 +7,7 @@ import reprlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,7 +160,6 @@ def evaluate(
         _check_shape(user_images, task, parameters)
         warn_of_parameters(task, parameters)
     network = model.network if isinstance(model, Classifier) else model
-    name = type(network).__name__
     common_arguments = _CommonArguments(as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
     with shown_progress(progress) as evaluation_progress, common_arguments.open_context(model, user_images) as context:
         image_set = _adapt_images(user_images, context.classifier)
@@ -182,7 +182,7 @@ def evaluate(
             subset = "class-stratified subset" if leaderboard is None else "first images"
             shared_protocol["images"] = f"{subset}, {count} of {user_images.n_split or len(user_images)}"
         empty = Evaluation(
-            name,
+            type(network).__name__,
             hash_network(network, _normalisation_of(context.classifier)),
             _hash_images(image_set),
             image_set.images.shape[1:],
@@ -212,7 +212,7 @@ def evaluate(
         follows_gradients = any(task.kind == "attack" and not _is_black_box(task) for task, _ in parsed_keys)
         zero_fraction = _measure_zero_gradients(context, image_set) if follows_gradients else 0.0
     rows = [row for results in evaluation.results.values() for row in results.rows]
-    _warn_of_weak_attacks(rows, name, len(image_set), image_set.n_classes, zero_fraction)
+    _warn_of_weak_attacks(rows, _name_of(network), len(image_set), image_set.n_classes, zero_fraction)
     return evaluation
 
 
@@ -356,7 +356,7 @@ def _describe_chance(classifier: Classifier, n_correct: int, n_images: int) -> s
     if not is_at_chance(n_correct / n_images, n_images, n_classes):
         return None
     return (
-        f"{type(classifier.network).__name__} classifies {n_correct:,} of {n_images:,} images correctly, which is not "
+        f"{_name_of(classifier.network)} classifies {n_correct:,} of {n_images:,} images correctly, which is not "
         f"significantly more than by chance (1 of {n_classes:,} classes). Check the normalisation, the order of the "
         "colour channels and of the classes, and the weights."
     )
@@ -539,6 +539,7 @@ class _CommonArguments:
             n_classes=self.n_classes,
             device=self.device,
             batch_size=self.batch_size,
+            name=_name_of(model),
         )
         with prepared as classifier:
             _check_class_folders(images, classifier)
@@ -575,7 +576,7 @@ class _CommonArguments:
         if compiled is not None:
             compiled.batch_sizes.limit = self.batch_size
             pixels = CheckedImages.of(images, classifier.device).pixels
-            check_compiled(classifier, compiled, pixels, precision="fp32", name=type(classifier.network).__name__)
+            check_compiled(classifier, compiled, pixels, precision="fp32", name=_name_of(classifier.network))
         return compiled
 
 
@@ -668,6 +669,15 @@ def as_normalisation(value: Normalisation | tuple[Sequence[float], Sequence[floa
     if (problem := normalisation.problem) is not None:
         raise ConfigError(f"Reading arguments failed for `normalisation` ({problem.field}): {problem.text}")
     return normalisation
+
+
+COMPARED_NAME: ContextVar[str | None] = ContextVar("compared_name", default=None)
+"""Name of the network that the current call of `compare` or `curves` evaluates; None outside them."""
+
+
+def _name_of(network: nn.Module) -> str:
+    """Return a network's name in messages: the caller's name in `compare`, otherwise its class."""
+    return COMPARED_NAME.get() or type(network).__name__
 
 
 _N_GRADIENT_IMAGES = 64

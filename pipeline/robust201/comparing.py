@@ -12,7 +12,7 @@ from robust201.analysis.comparison import Comparison, compare_evaluations
 from robust201.analysis.evaluation import Evaluation
 from robust201.analysis.named_networks import UserNetwork, read_network
 from robust201.analysis.requested_keys import SHOWN_CAUTIONS, Keys, find_key, pair_with_fields
-from robust201.api import evaluate
+from robust201.api import COMPARED_NAME, evaluate
 from robust201.core.errors import ConfigError, RobustWarning
 from robust201.figures.security_curves import SecurityCurves
 from robust201.images.user_arrays import as_image_set
@@ -182,9 +182,10 @@ def _evaluate_all(
 ) -> dict[str, Evaluation]:
     """Return the result of each network; modules and functions are evaluated."""
     evaluations: dict[str, Evaluation] = {}
-    token = SHOWN_CAUTIONS.set(set())
+    cautions_token, name_token = SHOWN_CAUTIONS.set(set()), COMPARED_NAME.set(None)
     try:
         for name, network in networks.items():
+            COMPARED_NAME.set(name)
             if isinstance(network, Evaluation):
                 evaluations[name] = network
             elif isinstance(network, UserNetwork):
@@ -193,7 +194,8 @@ def _evaluate_all(
             else:
                 evaluations[name] = evaluate(network, images, labels, keys, **options)
     finally:
-        SHOWN_CAUTIONS.reset(token)
+        SHOWN_CAUTIONS.reset(cautions_token)
+        COMPARED_NAME.reset(name_token)
     return evaluations
 
 

@@ -18,7 +18,10 @@ CELLS = "benchmark_data/cells-cifar10"
 
 def test_compare_uses_stored_per_image_outcomes() -> None:
     comparison = robust201.compare([f"{CELLS}:13714", f"{CELLS}:21"], keys=["clean", "pgd:1/255"])
-    assert list(zip(comparison.table["key"], comparison.table["strength"], strict=True)) == [("clean", 0.0), ("pgd", 1.0)]
+    assert list(zip(comparison.table["key"], comparison.table["strength"], strict=True)) == [
+        ("clean", 0.0),
+        ("pgd", 1.0),
+    ]
     outcomes = RobustnessDataset(CELLS).outcomes("cifar10", "pgd", 1.0).of([13714, 21]).correct
     pgd_row = comparison.table.iloc[1]
     discordant = (int((outcomes[0] & ~outcomes[1]).sum()), int((~outcomes[0] & outcomes[1]).sum()))

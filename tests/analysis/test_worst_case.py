@@ -21,7 +21,9 @@ EVALUATION = Evaluation(
     np.arange(10) * 2,
     {
         key: KeyResults(
-            (), {}, {strength: np.array(outcomes, bool) for (name, strength), outcomes in OUTCOMES.items() if name == key}
+            (),
+            {},
+            {strength: np.array(outcomes, bool) for (name, strength), outcomes in OUTCOMES.items() if name == key},
         )
         for key in ("clean", "pgd", "fog")
     },

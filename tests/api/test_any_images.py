@@ -44,6 +44,12 @@ def test_evaluate_attack_and_show_accept_grey_images(channel_axis: int) -> None:
     show(make_network(1), grey_images[:2], LABELS[:2], epsilon="8/255", steps=2, rel_stepsize=0.5)
 
 
+def test_grey_images_are_not_corrupted() -> None:
+    options = {"normalisation": ([0.5], [0.25]), "progress": False}
+    with pytest.raises(DatasetError, match="'fog': corruptions need RGB images"):
+        evaluate(make_network(1, size=32), PIXELS[:, :1].repeat(4, 2).repeat(4, 3), LABELS, ["fog"], **options)  # type: ignore[arg-type]
+
+
 # --- floats
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from robust201.tasks.evaluate import evaluate_part
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
 from tests.support.evaluations import evaluation_of
+from tests.support.fabricated import export, make_plan
 from tests.support.precision_settings import FP32_SETTINGS, effective_settings, raw_settings, tf32_everywhere
 from tests.support.small_results import write_results
 from tests.support.tiny_networks import (
@@ -410,6 +412,15 @@ def test_place_ranks_among_evaluated_architectures(tmp_path: Path) -> None:
     assert placement["best"].tolist()[:2] == [0.9, 0.3]
     assert placement["best_architecture"].tolist()[:2] == [0, 3]
     assert placement["rank"].isna().tolist() == [False, False, False, True, True]
+
+
+def test_place_ranks_among_networks_with_names(tmp_path: Path) -> None:
+    export(tmp_path, replace(make_plan(("resnet18", "wide-28"), ("clean",)), space_name="zoo"))
+    accuracies = robust201.RobustnessDataset(tmp_path).to_frame("cifar10", "clean").set_index("architecture")["value"]
+    row = robust201.place(
+        evaluation_of([("clean", 0.0, accuracies.mean())]), robust201.RobustnessDataset(tmp_path)
+    ).iloc[0]
+    assert (row["rank"], row["percentile"], row["best_architecture"]) == (2, 50, accuracies.idxmax())
 
 
 # --- package and warnings

@@ -59,9 +59,7 @@ def test_l2_curves_fool_a_linear_network_on_all_images():
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
     predicted = network(torch.from_numpy(IMAGES.images) / 255).argmax(dim=1).numpy()
     shares = [
-        float(
-            robust201.curves(network, IMAGES.images, predicted, keys, **OPTIONS).table["never_fooled"][0]
-        )
+        float(robust201.curves(network, IMAGES.images, predicted, keys, **OPTIONS).table["never_fooled"][0])
         for keys in ("fmn_l2", {"fmn_l2": {"projection": "ball"}})
     ]
     assert shares[0] == 0.0 < shares[1]
@@ -89,6 +87,16 @@ def test_curves_of_constant_network_have_infinite_distances(tmp_path):
     assert table.summary.endswith("The attacks failed on 20 of 20 images.")
     assert table.accuracy([55.0])["accuracy"].tolist() == [1.0]
     assert table.save(tmp_path / "flat.svg").stat().st_size > 1000
+
+
+def test_curves_of_network_that_classifies_no_image_correctly():
+    table = SecurityCurves({"wrong": pd.DataFrame({"fmn": np.zeros(6)})}, LINF)
+    row = table.table.iloc[0]
+    assert (row["clean_accuracy"], row["median_distance"]) == (0, 0)
+    assert np.isnan(row["half_distance"])
+    assert "wrong: accuracy 0.0%" in table.summary
+    assert "it classifies no image correctly, so there is no image to fool" in table.summary
+    assert table.accuracy([0, 1])["accuracy"].tolist() == [0, 0]
 
 
 def test_curves_files_show_every_network_and_are_reproducible(tmp_path):

@@ -154,6 +154,8 @@ def damage_folder(folder: Path, fault: str) -> None:
         (folder / "labels.json").write_text('{"owl": 1, "finch": 2}')
     elif fault == "labels that are not an object":
         (folder / "labels.json").write_text("[1, 2, 3]")
+    elif fault == "a class named twice":
+        (folder / "labels.json").write_text('{"owl": 0, "finch": 1, "Zebra": 2, "owl": 3}')
     elif fault == "a label above the maximum":
         (folder / "labels.json").write_text('{"owl": 70000, "finch": 2, "Zebra": 3}')
 
@@ -167,6 +169,7 @@ MESSAGES_BY_FAULT = {
     "16 bits": r"c\.png: expected 8 bits per channel, got Pillow mode I;16\. Convert the image\.",
     "labels without a class": r"labels\.json: .*'Zebra'",
     "labels that are not an object": r"labels\.json",
+    "a class named twice": r"labels\.json: .*'owl' occurs twice",
     "a label above the maximum": r"labels\.json: .* 0 to 32766 .*owl",
 }
 

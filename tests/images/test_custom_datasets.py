@@ -12,7 +12,9 @@ from pyarrow import parquet
 
 from robust201.core.errors import ConfigError, DatasetError
 from robust201.images import load_images, select
+from robust201.images.checks import LabelledImages
 from robust201.images.specs import custom_dataset
+from robust201.images.store import write_made_split
 from tests.support.dataset_files import WRITERS, encode, fabricate
 
 SPEC = custom_dataset("birds", n_classes=4, image_size=8)
@@ -39,6 +41,20 @@ def test_load_images_reads_a_custom_dataset(tmp_path: Path, form: str, split: st
 def test_load_images_reads_a_named_file(tmp_path: Path, form: str) -> None:
     (file,) = WRITERS[form](tmp_path, SPEC, "test", IMAGES, LABELS)
     np.testing.assert_array_equal(load_images(SPEC, path=file).images, IMAGES)
+
+
+@pytest.mark.parametrize("array", ["images", "labels"])
+def test_folder_of_arrays_is_read_with_its_hashes(tmp_path: Path, array: str) -> None:
+    images = LabelledImages(IMAGES, LABELS)
+    write_made_split(tmp_path, "test", images, recipe={}, n_classes=4)
+    np.testing.assert_array_equal(load_images(SPEC, path=tmp_path).images, IMAGES)
+    content = (tmp_path / f"test/{array}.npy").read_bytes()
+    (tmp_path / f"test/{array}.npy").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(DatasetError, match=rf"{array}\.npy: expected sha256"):
+        load_images(SPEC, path=tmp_path)
+    (tmp_path / "test/made.json").unlink()
+    with pytest.raises(DatasetError, match=r"made\.json does not list"):
+        load_images(SPEC, path=tmp_path)
 
 
 def test_npz_rejects_an_ambiguous_shape(tmp_path: Path) -> None:

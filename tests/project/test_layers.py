@@ -57,7 +57,7 @@ ALLOWED_IMPORTERS = {
         "export",
         "reader/parquet_results.py",
     },
-    "altair": {"figures", "gallery.py", "reader/dataset.py", "spaces/cell_space.py", "spaces/nasbench201/drawing.py"},
+    "altair": {"figures", "gallery.py", "reader/dataset.py", "spaces/nasbench201/drawing.py"},
     "pickle": {"core/unpickling.py"},
     "fsspec": {"shards/object_store.py"},
     "huggingface_hub": {"export/hub.py"},

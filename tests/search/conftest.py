@@ -10,8 +10,7 @@ import pytest
 
 from robust201.search.cells import SearchCells
 from robust201.search.runs import Benchmark
-from robust201.spaces import SPACES
-from robust201.spaces.cell_space import CellSpace
+from robust201.spaces import SPACES, CellSpace
 from tests.support.planted import planted_accuracy, write_planted
 
 

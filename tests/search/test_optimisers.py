@@ -17,7 +17,7 @@ from robust201.search.ensemble import fit_and_predict
 from robust201.search.evolution import mutation_probability
 from robust201.search.methods import METHODS
 from robust201.search.runs import Benchmark, Runs, run_methods, run_together
-from robust201.spaces.cell_space import CellSpace
+from robust201.spaces import CellSpace
 from robust201.spaces.nasbench201.cells import OPERATIONS, format_spec, neighbours, parse, resolve, specs
 from tests.support.planted import planted_accuracy
 

@@ -160,7 +160,7 @@ def test_native_search_exists_only_if_it_saves_time():
         return network.window_search(torch.zeros(n_images, 3, size, size), [side] * queries)
 
     assert start_search(309, 4) is not None
-    assert start_search(309, 14) is None  # the window is too large
+    assert start_search(309, 20) is None  # the window is too large
     assert start_search(309, 4, queries=2) is None  # filling the cache would take longer
     assert start_search(309, 4, queries=0) is None
     assert start_search(309, 1, size=4) is None

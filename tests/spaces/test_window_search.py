@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from robust201.spaces.nasbench201.cells import specs
 from robust201.spaces.nasbench201.compiled import compile_network
+from robust201.spaces.nasbench201.compiled.native_network import NativeNetwork
 from robust201.spaces.nasbench201.compiled.native_search import NativeSearch
 from robust201.spaces.nasbench201.compiled.network import usable_library
-from robust201.spaces.nasbench201.compiled.patch_costs import PatchCosts
 from robust201.spaces.nasbench201.compiled.regions import Region
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.batching import BatchedModel, Batching
@@ -61,7 +61,7 @@ def test_region_spread_with_stride_2_matches_a_strided_kernel(region):
 
 def fix_depth(depth, monkeypatch):
     """Make every search compute only patches in the first `depth` blocks."""
-    monkeypatch.setattr(PatchCosts, "choose_depth", lambda self, *_: min(depth, len(self.blocks)))
+    monkeypatch.setattr(NativeNetwork, "choose_search_depth", lambda self, *_: min(depth, len(self._blocks)))
 
 
 def random_proposals(rng, n_images, size, count):

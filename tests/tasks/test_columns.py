@@ -163,6 +163,10 @@ def test_mean_loss_needs_only_a_row(monkeypatch):
         check_values({**whole, "loss": whole["loss"] + 16}, N_IMAGES)
 
 
+def test_fixed_point_replaces_numbers_above_the_largest_by_it():
+    assert to_fixed_point(torch.tensor([0.25, 16.0, 17.0, 1e30]), 16.0).tolist() == [2**26, 2**32, 2**32, 2**32]
+
+
 def test_check_values_rejects_contradicting_columns():
     values = measure("predictions")
     contradicting_values = {**values, "predictions": (values["predictions"] + 1) % N_CLASSES}

@@ -1,6 +1,7 @@
 """The store of weights adds, finds and repairs weights, and rejects damaged files and manifests."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -170,6 +171,15 @@ def test_manifest_with_an_incomplete_last_line_is_read_and_truncated(tmp_path: P
         assert store.records() == (first,)
         second = add_weights(store, 309)
     assert CheckpointStore(tmp_path).records() == (first, second)
+
+
+def test_complete_manifest_is_only_appended_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with CheckpointStore(tmp_path) as store:
+        add_weights(store)
+    monkeypatch.setattr(os, "truncate", lambda *_: pytest.fail("the manifest was truncated"))
+    with CheckpointStore(tmp_path) as store:
+        add_weights(store, 21)
+    assert len(CheckpointStore(tmp_path).records()) == 2
 
 
 def test_store_rejects_damaged_and_foreign_manifests(tmp_path: Path) -> None:

@@ -41,7 +41,11 @@ class Comparison:
         """
         pairs = self.table.groupby(["first", "second"], sort=False)
         return "\n".join(
-            [f"{name}: {notice}" for name, notices in self.notices.items() for notice in notices]
+            [
+                notice if notice.startswith(f"{name} ") else f"{name}: {notice}"
+                for name, notices in self.notices.items()
+                for notice in notices
+            ]
             + [_describe_pair(str(first), str(second), rows) for (first, second), rows in pairs]
         )
 

@@ -20,7 +20,7 @@ from robust201.reader.frames import MEAN_DECIMALS, read_accuracies
 from robust201.reader.overlay import OverlaidFiles
 from robust201.reader.result_files import paper_key, sort_by_task_order
 from robust201.reader.value_checks import CLEAN, parse_architecture_id
-from robust201.spaces.cell_space import CellSpace
+from robust201.spaces import CellSpace
 from robust201.tasks.columns import MEASUREMENTS
 
 ADVERSARIAL = "adversarial"

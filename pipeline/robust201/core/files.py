@@ -140,6 +140,27 @@ def load_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
         raise ValueError("brackets nested too deeply") from error
 
 
+def parse_unique_json(text: str | bytes) -> Any:
+    """Parse JSON, and reject objects with duplicate names, of which `json.loads` would silently keep the last.
+
+    Raises:
+        ValueError: the text is not valid JSON, is nested too deeply, or has a duplicate name.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_make_unique_dict)
+    except RecursionError as error:
+        raise ValueError("brackets nested too deeply") from error
+
+
+def _make_unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique_items: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in unique_items:
+            raise ValueError(f"the name {name!r} occurs twice in one object")
+        unique_items[name] = value
+    return unique_items
+
+
 def fsync_folder(folder: Path) -> None:
     """Make the entries of a folder durable, so that a rename in it survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

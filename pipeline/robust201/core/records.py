@@ -1,6 +1,6 @@
 """Dataclasses used by all packages. This module needs neither torch nor Ray and does not access the disk.
 
-docs/glossary.md defines the terms architecture, key, strength, evaluation, unit, part, bundle, protocol and shard.
+docs/glossary.md defines the terms architecture, key, strength, evaluation, unit, part, protocol and shard.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from robust201.analysis.network_costs import MACS
 from robust201.analysis.terms import measure_name
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.value_checks import CLEAN
-from robust201.spaces.cell_space import CellSpace
+from robust201.spaces import CellSpace
 from robust201.statistics.intervals import NORMAL_QUANTILE, accuracy_intervals, mean_intervals
 from robust201.statistics.pareto import non_dominated_mask
 from robust201.statistics.rank_correlation import kendall_taus
@@ -391,7 +391,7 @@ def clean_and_key_accuracies(results: DatasetResults, kind: str) -> pd.DataFrame
 
     Returns:
         One row per architecture, key and strength: `architecture`, `clean`, `key`, `strength`, `accuracy`, `front` and,
-        if architectures are cells, `kernel_parameters` (see `CellSpace`). Rows of the mean come first; their key is the
+        if architectures are cells, `kernel_parameters` (see `cells`). Rows of the mean come first; their key is the
         mean's label in `SCORES`, and their strength is 0. In these rows, `front` is whether the architecture is on the
         Pareto front of the mean and the clean accuracy; in all other rows, it is False. Rows that lack a number are
         left out.

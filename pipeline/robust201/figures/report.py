@@ -16,7 +16,8 @@ from robust201.core.files import check_output_file, write_text
 from robust201.figures.palette import GRID
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.weights_check import check_recorded
-from robust201.spaces.cell_space import INK, CellSpace
+from robust201.spaces import CellSpace
+from robust201.spaces.colours import INK
 
 if TYPE_CHECKING:
     import pandas as pd

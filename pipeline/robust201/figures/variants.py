@@ -21,7 +21,8 @@ from robust201.figures import drawings, figure_data, palette
 from robust201.figures.panels import MIN_NUMBER_SIZE, SMALL_SIZE, Chart, Figure, Layout, Panel
 from robust201.reader.result_files import kind_of
 from robust201.reader.value_checks import CLEAN
-from robust201.spaces.cell_space import INK, CellSpace
+from robust201.spaces import CellSpace
+from robust201.spaces.colours import INK
 
 AUTOATTACK_PREFIX = "aa_"
 """Prefix of the keys of AutoAttack's attacks."""

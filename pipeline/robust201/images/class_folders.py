@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 
 from robust201.core.errors import DatasetError, RobustWarning, describe_read_error, one_line
-from robust201.core.files import MAX_JSON_BYTES, read_file
+from robust201.core.files import MAX_JSON_BYTES, parse_unique_json, read_file
 from robust201.core.records import MAX_CLASSES, Split
 from robust201.images.checks import check_count, check_labels
 from robust201.images.decoding import ImageDecoder
@@ -189,7 +189,8 @@ def _read_labels(folder: Path, class_names: tuple[str, ...]) -> dict[str, int] |
     if not path.exists():
         return None
     try:
-        labels_by_name = _LABELS_BY_NAME.validate_json(read_file(path, MAX_JSON_BYTES).decode("utf-8-sig"))
+        text = read_file(path, MAX_JSON_BYTES).decode("utf-8-sig")
+        labels_by_name = _LABELS_BY_NAME.validate_python(parse_unique_json(text))
         return {name: labels_by_name[name] for name in class_names}
     except (OSError, ValueError, KeyError) as error:
         raise DatasetError(

@@ -169,10 +169,11 @@ def open_published(
     entry = download(archive)
     if not (folder / "labels.npy").exists() and (folder / entry.folder / "labels.npy").exists():
         folder = folder / entry.folder
-    if ArrayFolder(folder).exists:
+    if ArrayFolder(folder).exists or (folder / f"{CLEAN_HASHES}.npy").exists():
         raise DatasetError(
             f"Opening published corruptions failed for {folder}: expected the files of {archive}, got images that "
-            "robust201 generated. Set `source: generated`, or choose the folder of the published files."
+            "robust201 generated. Set `source: generated`, or choose the folder of the published files. If made.json "
+            "is missing, delete this folder."
         )
     if not (folder / "labels.npy").exists():
         raise DatasetError(

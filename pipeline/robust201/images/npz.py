@@ -1,6 +1,6 @@
 """NumPy arrays of custom images: one .npz file per split with the arrays `images` and `labels`, without pickles.
 
-A split may also be a folder with `images.npy` and `labels.npy`, as the store of made images writes it (`images.store`).
+A split may also be a folder of the store of made images (`images.store`) with these arrays, whose hashes are compared.
 """
 
 from pathlib import Path
@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.arrays import read_npy, read_npz
+from robust201.core.arrays import read_npz
 from robust201.core.errors import DatasetError, one_line
 from robust201.core.records import MAX_CLASSES, Split
 from robust201.images.checks import LabelledImages, as_labels, check_bright, check_count, check_labels
 from robust201.images.specs import UNKNOWN_COUNT, DatasetSpec
+from robust201.images.store import ArrayFolder
 
 _ARRAYS = ("images", "labels")
 
@@ -46,7 +47,7 @@ def load_npz(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> La
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         if path.is_dir():
-            return {name: read_npy(path / f"{name}.npy") for name in _ARRAYS}
+            return {name: np.array(ArrayFolder(path).read(name)) for name in _ARRAYS}
         return read_npz(path, _ARRAYS)
     except (OSError, ValueError) as error:
         raise DatasetError(

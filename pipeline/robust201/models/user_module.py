@@ -38,6 +38,7 @@ def as_classifier(
     n_classes: int | None = None,
     device: torch.device | str | None = None,
     batch_size: int | None = None,
+    name: str | None = None,
 ) -> Iterator[Classifier]:
     """Freeze a module in evaluation mode, check its outputs for some images, and yield it as a classifier.
 
@@ -58,6 +59,7 @@ def as_classifier(
         device: device to compute on, to which the module is copied if necessary; None uses the module's device. A
             module with tensors created in inference mode is also copied, because such tensors have no gradients.
         batch_size: maximum number of images per pass.
+        name: the network's name in warnings; None means its class.
 
     Yields:
         The classifier.
@@ -85,12 +87,13 @@ def as_classifier(
         if device != module_device or any(tensor.is_inference() for _, tensor in named_tensors(model)):
             model = copy.deepcopy(model).to(device)
         stack.enter_context(_restore_state_afterwards(model))
-        classifier = _wrap_as_classifier(model, normalisation, device, images.images.shape[1])
+        name = name or type(model).__name__
+        classifier = _wrap_as_classifier(model, normalisation, device, images.images.shape[1], name)
         classifier.eval().requires_grad_(requires_grad=False)
         classifier.batch_sizes = BatchSizes.on(device, limit=batch_size)
         checked_images = CheckedImages.of(images, device)
         classifier.n_classes, classifier.notices = check_network(
-            classifier, checked_images, name=type(model).__name__, n_classes=n_classes
+            classifier, checked_images, name=name, n_classes=n_classes
         )
         yield classifier
 
@@ -139,7 +142,7 @@ def _device_of(model: nn.Module) -> torch.device:
 
 
 def _wrap_as_classifier(
-    model: nn.Module, normalisation: Normalisation | None, device: torch.device, channels: int
+    model: nn.Module, normalisation: Normalisation | None, device: torch.device, channels: int, name: str
 ) -> Classifier:
     """Return a classifier of the module; if the module is a `Classifier`, a copy that shares its tensors."""
     n_normalised_channels = len(normalisation.mean) if normalisation is not None else channels
@@ -155,7 +158,7 @@ def _wrap_as_classifier(
         dtype = _dtype_of(model)
         if dtype in _HALF_DTYPES:
             warnings.warn(
-                f"{type(model).__name__} computes in {str(dtype).removeprefix('torch.')}, and so do its gradients. "
+                f"{name} computes in {str(dtype).removeprefix('torch.')}, and so do its gradients. "
                 "Small gradients vanish, so attacks may look weak and accuracies too high. Evaluate "
                 "model.float(), too.",
                 RobustWarning,

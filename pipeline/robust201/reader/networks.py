@@ -17,7 +17,7 @@ from robust201.reader.file_cache import RowCache
 from robust201.reader.overlay import OverlaidFiles
 from robust201.reader.result_files import ResultFiles, paper_key
 from robust201.reader.value_checks import parse_architecture_id
-from robust201.spaces.cell_space import CellSpace
+from robust201.spaces import CellSpace
 from robust201.statistics.outcomes import Packed
 from robust201.tasks import expand_keys
 

@@ -18,7 +18,7 @@ from robust201.reader.result_files import (
     spellings,
 )
 from robust201.reader.value_checks import format_id
-from robust201.spaces.cell_space import CellSpace
+from robust201.spaces import CellSpace
 
 
 class OverlaidFiles(ResultFiles):

@@ -37,7 +37,7 @@ from robust201.tasks.constraints import CONSTRAINTS, Constraint
 from robust201.tasks.parameters import SEVERITIES
 
 if TYPE_CHECKING:
-    from robust201.spaces.cell_space import CellSpace
+    from robust201.spaces import CellSpace
     from robust201.statistics.outcomes import Packed
 
 EXPORT_FORMAT = 1

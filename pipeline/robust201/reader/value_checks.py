@@ -1,7 +1,6 @@
 """Validation of a dataset's files: JSON syntax, meta.json, sweep.json, ids of architectures, and measured values."""
 
 import contextlib
-import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -14,8 +13,9 @@ import orjson
 from numpy.typing import NDArray
 
 from robust201.core.errors import ResultsError
+from robust201.core.files import parse_unique_json
 from robust201.core.records import ArchitectureId, format_architecture
-from robust201.spaces.cell_space import CellSpace
+from robust201.spaces import CellSpace
 from robust201.tasks.columns import MEASUREMENTS, Column, match_shapes
 
 CLEAN = "clean"
@@ -55,10 +55,7 @@ def parse_json(text: bytes) -> Any:
         content = orjson.loads(text)
         if text.count(b'"') == 2 * _count_strings(content):
             return content
-    try:
-        return json.loads(text, object_pairs_hook=_make_unique_dict)
-    except RecursionError as error:
-        raise ValueError("brackets nested too deeply") from error
+    return parse_unique_json(text)
 
 
 def _count_strings(value: Any) -> int:
@@ -76,15 +73,6 @@ def _count_strings(value: Any) -> int:
         count += sum(map(len, objects)) + sum(type(element) is str for element in elements)
         elements = list(chain.from_iterable(chain(map(dict.values, objects), lists)))
     return count
-
-
-def _make_unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    unique_items: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in unique_items:
-            raise ValueError(f"the name {name!r} occurs twice in one object")
-        unique_items[name] = value
-    return unique_items
 
 
 _ID = re.compile(r"[A-Za-z][\w.-]*|0|[1-9][0-9]*")

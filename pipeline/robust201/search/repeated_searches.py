@@ -18,7 +18,7 @@ from robust201.reader.value_checks import CLEAN
 from robust201.search.cells import SearchCells
 from robust201.search.methods import METHODS, find_method
 from robust201.search.runs import Benchmark, Runs, run_methods
-from robust201.spaces.cell_space import CellSpace
+from robust201.spaces import CellSpace
 from robust201.statistics.intervals import mean_intervals
 
 _Floats = NDArray[np.float64]

@@ -3,19 +3,21 @@
 from robust201.core.errors import ArchitectureError
 from robust201.core.records import ArchitectureId
 from robust201.spaces.base import Space
-from robust201.spaces.cell_space import CellSpace
 from robust201.spaces.nasbench201.space import NasBench201
 from robust201.spaces.zoo.space import Zoo
 
 SPACES: dict[str, Space] = {space.name: space for space in (NasBench201(), Zoo())}
 """The spaces by name, each with its default settings. To add a space, add a folder and an entry here."""
 
+CellSpace = NasBench201
+"""The only space of cells. Modules for any cells use this name, and the attributes of the space."""
+
 DEFAULT_SPACE = NasBench201.name
 """The space of sweeps and datasets that do not name a space, such as the published dataset."""
 
 
 def cell_space(name: str) -> CellSpace | None:
-    """Return the cell space with this name, or None if there is no such cell space."""
+    """Return the space with this name if it is a space of cells, otherwise None."""
     space = SPACES.get(name)
     return space if isinstance(space, CellSpace) else None
 

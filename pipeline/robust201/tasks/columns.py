@@ -117,7 +117,7 @@ class Column:
             to the total at these indices, as counts or by `to_fixed_point`. None if the column follows from the counts.
         count_images_per_mean: (`cm` (…, C, C) int64) → number of images in each mean, in a shape that broadcasts to the
             column's; None if the column contains no means.
-        largest: largest number of an image, for means.
+        largest: largest number of an image, for means; `to_fixed_point` replaces larger numbers by it.
         value_from_counts: (`cm`, as above) → value of a fraction that is computed from `cm`, without a total.
         is_counted: (value, `cm`) → whether per-image values agree with `cm`; None if this cannot be checked.
         elements: name → description of Parquet columns, if each element has a separate Parquet column.

@@ -198,7 +198,8 @@ def _open_for_appending(path: Path) -> BinaryIO:
         with atomic_write(path) as stream:
             stream.write(_HEADER + b"\n")
     content = read_file(path, MAX_JSON_BYTES)
-    os.truncate(path, content.rfind(b"\n") + 1)
+    if not content.endswith(b"\n"):
+        os.truncate(path, content.rfind(b"\n") + 1)
     return open_file(path, None, "ab", buffering=0)
 
 

@@ -16,10 +16,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from robust201.core.errors import ArchitectureError, did_you_mean
-from robust201.spaces.cell_space import Neighbour
 
 SPACE: Final = "nasbench201"
 
@@ -39,6 +38,20 @@ _ZERO = "#"
 
 KERNEL_SIZES = {"nor_conv_1x1": 1, "nor_conv_3x3": 3}
 _SHAPE = re.compile(re.escape("|?~0|+|?~0|?~1|+|?~0|?~1|?~2|").replace(r"\?", "([^|+~]+)"))
+
+
+class Neighbour(NamedTuple):
+    """A cell that differs from another cell on one edge.
+
+    Attributes:
+        edge: index of the edge in `EDGES`.
+        operation: the neighbour's operation on this edge.
+        spec: the neighbour's cell string.
+    """
+
+    edge: int
+    operation: str
+    spec: str
 
 
 @dataclass(frozen=True, slots=True)

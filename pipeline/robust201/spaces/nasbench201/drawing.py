@@ -2,9 +2,9 @@
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from robust201.spaces.cell_space import INK, PAPER, CellParts, EdgeParts, Point
+from robust201.spaces.colours import INK, PAPER
 from robust201.spaces.nasbench201.cells import EDGES, NODE_NAMES, OPERATIONS, parse
 
 if TYPE_CHECKING:
@@ -39,6 +39,46 @@ _BENDS = {(0, 1): -0.15, (0, 2): 0.0, (0, 3): 0.5, (1, 2): 0.0, (1, 3): -0.15, (
 nodes; positive to the right of the edge."""
 
 _CURVE_SEGMENTS = 40
+
+Point = tuple[float, float]
+
+
+class EdgeParts(NamedTuple):
+    """Drawing of an operation on an edge: a curve with an arrow head, and a label.
+
+    Attributes:
+        edge: index in `cells.EDGES`.
+        operation: name of the operation.
+        text: text of the label.
+        colour: colour of curve, arrow and label.
+        curve: points of the curve, from the source node to the target node.
+        angle: angle of the arrow in degrees, anticlockwise from the right.
+        label_centre: centre of the label.
+    """
+
+    edge: int
+    operation: str
+    text: str
+    colour: str
+    curve: list[Point]
+    angle: float
+    label_centre: Point
+
+
+class CellParts(NamedTuple):
+    """Parts of the drawing of a cell; the y axis points upwards.
+
+    Attributes:
+        edges: the edges, which are drawn behind the nodes.
+        nodes: centre of each node, by name.
+        radius: radius of a node.
+        bounds: left, right, bottom and top of the drawing.
+    """
+
+    edges: list[EdgeParts]
+    nodes: dict[str, Point]
+    radius: float
+    bounds: tuple[float, float, float, float]
 
 
 def cell_parts(spec: str) -> CellParts:

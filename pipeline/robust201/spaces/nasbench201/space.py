@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from robust201.core.errors import ConfigError
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, Normalisation
-from robust201.spaces.cell_space import CellSpace
+from robust201.spaces.base import Space
 from robust201.spaces.nasbench201 import cells, drawing
 
 if TYPE_CHECKING:
@@ -17,10 +17,17 @@ if TYPE_CHECKING:
     from robust201.models.model import CompiledNetwork
 
 
-class NasBench201(CellSpace):
+class NasBench201(Space):
     """The cells of NAS-Bench-201 in a macro skeleton.
 
-    The published skeleton has 16 `channels` in the first stage, and 5 `cells` per stage.
+    The published skeleton has 16 `channels` in the first stage, and 5 `cells` per stage. Isomorphic cells compute the
+    same function, so only one cell of each isomorphism class is evaluated.
+
+    Attributes:
+        title: name of the space in reports.
+        about: sentence in reports that describes the space's networks.
+        max_kernel_parameters: the largest number of kernel parameters of a cell.
+        reference_kernel_parameters: number of kernel parameters for figures that compare cells of equal size.
     """
 
     name = cells.SPACE

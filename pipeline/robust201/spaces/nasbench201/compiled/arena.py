@@ -12,12 +12,12 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import torch
 
 from robust201.spaces.nasbench201.compiled import native
 from robust201.spaces.nasbench201.compiled.lowering import Map, MapView, Operation, OperationList
+from robust201.spaces.nasbench201.compiled.patches import Patches
 from robust201.spaces.nasbench201.compiled.regions import Region
 
 _CACHE_LINE = 16  # floats
@@ -28,18 +28,6 @@ GROUP_IMAGES = {32: 1, 16: 2, 8: 4}
 stay in a core's cache, but larger than 1 where the weights are larger than the maps."""
 
 
-class RegionExecution(NamedTuple):
-    """Operations that run on regions, and maps kept between the queries of the incremental Square attack.
-
-    Attributes:
-        n_operations: number of leading operations that run on regions of their maps instead of whole maps.
-        maps: maps whose values must be kept between queries.
-    """
-
-    n_operations: int
-    maps: frozenset[Map]
-
-
 class Runner:
     """A list of operations for which memory has been allocated.
 
@@ -47,7 +35,7 @@ class Runner:
         operation_list: the operations.
         max_images: maximum number of images that run through all segments before the next images begin.
         library: result of `native.load_library`.
-        region_execution: operations and maps of `run_regions`; None if it is not called.
+        patches: operations that `run_regions` runs; None if it is not called.
     """
 
     def __init__(
@@ -56,11 +44,12 @@ class Runner:
         *,
         max_images: int,
         library: ctypes.CDLL,
-        region_execution: RegionExecution | None = None,
+        patches: Patches | None = None,
     ) -> None:
         self.max_images = max_images
         self._library = library
-        self._region_execution = region_execution or RegionExecution(0, frozenset())
+        patches = patches or Patches(operation_list.operations, 0)
+        self._n_region_operations = len(patches.operations)
         self._constants = operation_list.constants
         self._tensors = [
             tensor
@@ -75,7 +64,7 @@ class Runner:
             *(native.SegmentStruct(*bounds) for bounds in zip(starts, stops, groups, strict=True))
         )
         buffers, buffer_numbers, self._arena_floats = _allocate(
-            operation_list.operations, list(self._segments), max_images, self._region_execution.maps
+            operation_list.operations, list(self._segments), max_images, patches.persistent_maps
         )
         self._buffers = (native.BufferStruct * len(buffers))(*buffers)
         self._operations = (native.OperationStruct * len(operation_list.operations))(
@@ -127,7 +116,7 @@ class Runner:
         self._library.robust201_run_regions(
             ctypes.addressof(self._operations),
             region_structs,
-            self._region_execution.n_operations,
+            self._n_region_operations,
             ctypes.addressof(self._buffers),
             *self._externals(external_tensors),
             arena.data_ptr(),

@@ -16,7 +16,8 @@ from robust201.spaces.nasbench201.compiled.lowering import (
     Map,
     OperationList,
 )
-from robust201.spaces.nasbench201.compiled.native_search import NativeSearch, SearchRunner, make_region_execution
+from robust201.spaces.nasbench201.compiled.native_search import NativeSearch, SearchRunner
+from robust201.spaces.nasbench201.compiled.patches import MIN_SAVED_PASSES, MIN_SAVING, Patches, find_best_depth
 
 N_FORWARD_IMAGES = 8
 """Number of images per thread that run through all stages of a forward pass before the next images begin."""
@@ -62,6 +63,7 @@ class NativeNetwork:
         self._runners: dict[tuple[int, int, bool], tuple[Runner, int]] = {}
         self._arenas: dict[tuple[Runner, int], torch.Tensor] = {}
         self._searches: dict[tuple[int, int, int, int], SearchRunner] = {}
+        self._best_depths: dict[tuple[int, int], tuple[int, float]] = {}
 
     @staticmethod
     def supports(pixels: torch.Tensor) -> bool:
@@ -92,6 +94,21 @@ class NativeNetwork:
         self._run(runner, slice(n_forward_segments, None), [None, None, gradient, pixel_gradient])
         return pixel_gradient
 
+    def choose_search_depth(self, sides: Sequence[int], height: int, width: int) -> int:
+        """Return the number of leading blocks that should compute only patches in a search; 0 for full passes.
+
+        `sides` contains the side length of the window in each upcoming query.
+        """
+        if not sides or height != width:
+            return 0
+        key = max(sides), height
+        if key not in self._best_depths:
+            operation_list = OperationList()
+            block_ends = self._list_forward(operation_list, height, width)
+            self._best_depths[key] = find_best_depth(operation_list.operations, block_ends, *key)
+        depth, saving = self._best_depths[key]
+        return depth if saving >= MIN_SAVING and saving * len(sides) >= MIN_SAVED_PASSES else 0
+
     def search(
         self, pixels: torch.Tensor, depth: int, classify: Callable[[torch.Tensor], torch.Tensor], max_images: int
     ) -> NativeSearch:
@@ -104,15 +121,11 @@ class NativeNetwork:
         key = (height, width, depth, n_threads)
         if key not in self._searches:
             operation_list = OperationList()
-            n_region_operations = self._list_forward(operation_list, height, width, depth)
-            region_execution = make_region_execution(operation_list, n_region_operations)
-            runner = Runner(
-                operation_list,
-                max_images=-(-max_images // n_threads),
-                library=self._library,
-                region_execution=region_execution,
-            )
-            self._searches[key] = SearchRunner(runner, operation_list, region_execution)
+            block_ends = self._list_forward(operation_list, height, width, depth)
+            patches = Patches(operation_list.operations, block_ends[depth - 1])
+            max_thread_images = -(-max_images // n_threads)
+            runner = Runner(operation_list, max_images=max_thread_images, library=self._library, patches=patches)
+            self._searches[key] = SearchRunner(runner, patches)
         return NativeSearch(self._searches[key], pixels, self._make_features(pixels), classify)
 
     def _make_features(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -167,20 +180,22 @@ class NativeNetwork:
             operation_list.add_stem_gradient(output_gradient, self._stem_gradient, pixel_gradient)
         return operation_list, n_forward_segments
 
-    def _list_forward(self, operation_list: OperationList, height: int, width: int, depth: int = 0) -> int:
-        """Append stem and blocks; return the number of operations in the stem and the first `depth` blocks."""
+    def _list_forward(self, operation_list: OperationList, height: int, width: int, depth: int = 0) -> list[int]:
+        """Append stem and blocks; return the number of operations up to the end of each block.
+
+        The stem and the first `depth` blocks are one segment.
+        """
         operation_list.begin_segment(height // 4 if depth else height)
         image = Map(
             height, width, 3, external_number=PIXELS, row_stride=width, pixel_stride=1, channel_stride=height * width
         )
         value = operation_list.add_stem(image, self._mean, self._stem, self._stem_forms)
         feature_shape = (height // 4, width // 4, 4 * self._channels)
-        n_leading = 0
+        block_ends = []
         for position, block in enumerate(self._blocks):
             output_map = Map(*feature_shape, external_number=FEATURES) if position == len(self._blocks) - 1 else None
             value = operation_list.forward(block, value, output_map)
-            if position == depth - 1:
-                n_leading = len(operation_list.operations)
+            block_ends.append(len(operation_list.operations))
             if position == depth - 1 or (position >= depth and isinstance(block, ReductionBlock)):
                 operation_list.begin_segment(value.shape[0])
-        return n_leading
+        return block_ends

@@ -7,70 +7,24 @@ rejected. Therefore, rounding errors do not accumulate across proposals.
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
-from robust201.spaces.nasbench201.compiled import native
-from robust201.spaces.nasbench201.compiled.arena import RegionExecution, Runner, run_in_threads, split_for_threads
-from robust201.spaces.nasbench201.compiled.lowering import Map, Operation, OperationList
-from robust201.spaces.nasbench201.compiled.regions import Region, union
+from robust201.spaces.nasbench201.compiled.arena import Runner, run_in_threads, split_for_threads
+from robust201.spaces.nasbench201.compiled.patches import Patches
+from robust201.spaces.nasbench201.compiled.regions import Region
 
 _TILE = 4
 """Minimum number of columns that a convolution computes together. Patch widths are rounded up to a multiple of it."""
 
 
-@dataclass(frozen=True)
-class _RegionRule:
-    """Properties of an operation that determine which region of its output changes if regions of its inputs change.
-
-    Attributes:
-        reads: (index, reach) of each operation whose output is read; the reach is the number of pixels that are read on
-            each side of a pixel.
-        halves: whether the operation halves the image.
-        height, width, output_channels: shape of the output.
-        n_persistent_maps: number of output maps that the search keeps between queries.
-    """
-
-    reads: tuple[tuple[int, int], ...]
-    halves: bool
-    height: int
-    width: int
-    output_channels: int
-    n_persistent_maps: int
-
-
 class SearchRunner:
     """State of all searches with the same network, image size and number of blocks that compute only patches."""
 
-    def __init__(self, runner: Runner, operation_list: OperationList, region_execution: RegionExecution) -> None:
+    def __init__(self, runner: Runner, patches: Patches) -> None:
         self.runner = runner
+        self.patches = patches
         self.free_arenas: list[torch.Tensor] = []
-        operations = operation_list.operations[: region_execution.n_operations]
-        producers = _find_producers(operations)
-        self._region_rules = [_region_rule_of(operation, producers, region_execution.maps) for operation in operations]
-
-    def changed_regions(self, window: Region) -> list[Region]:
-        """Return, for each operation that computes only patches, the region that a window affects, in whole tiles."""
-        regions: list[Region] = []
-        for rule in self._region_rules:
-            size = rule.height, rule.width
-            if not rule.reads:
-                regions.append(window)
-            elif rule.halves:
-                ((source, reach),) = rule.reads
-                input_region = regions[source]
-                regions.append(input_region.spread_with_stride_2(*size) if reach else _halve(input_region))
-            else:
-                regions.append(union([regions[source].spread(reach, *size) for source, reach in rule.reads]))
-        return [_widen_to_tiles(region, rule.width) for region, rule in zip(regions, self._region_rules, strict=True)]
-
-    def count_saved_floats(self, regions: list[Region]) -> int:
-        """Return the number of floats per image that are saved before these regions are overwritten."""
-        return sum(
-            region.size[0] * region.size[1] * rule.output_channels * rule.n_persistent_maps
-            for region, rule in zip(regions, self._region_rules, strict=True)
-        )
 
     def take_arena(self) -> torch.Tensor:
         """Return a free arena, or a new one."""
@@ -108,8 +62,12 @@ class NativeSearch:
         if self._proposal is not None:
             self.accept(torch.zeros(len(self._proposal[2]), dtype=torch.bool))
         region = Region(row, row + window.shape[2], column, column + window.shape[3])
-        regions = self._runner.changed_regions(region)
-        n_floats = self._runner.count_saved_floats(regions)
+        patches = self._runner.patches
+        regions = [
+            _widen_to_tiles(patch, operation.width)
+            for patch, operation in zip(patches.regions(region), patches.operations, strict=True)
+        ]
+        n_floats = patches.count_saved_floats(regions)
         if self._saved_values.shape[1] < n_floats:
             self._saved_values = torch.empty(len(self._pixels), n_floats)
         pixels = self._window_pixels(region, len(window))
@@ -161,63 +119,6 @@ class NativeSearch:
                 )
 
         run_in_threads(run, self._images_by_thread)
-
-
-def make_region_execution(operation_list: OperationList, n_operations: int) -> RegionExecution:
-    """Let the first `n_operations` operations run on regions; keep maps that are read outside the recomputed region."""
-    operations = operation_list.operations[:n_operations]
-    producers = _find_producers(operations)
-    # For each operation: the first operation that always changes the same region.
-    same_region_as: list[int] = []
-    persistent_maps = {
-        feature_map
-        for operation in operation_list.operations[n_operations:]
-        for feature_map in operation.read_maps()
-        if feature_map in producers
-    }
-    for position, operation in enumerate(operations):
-        rule = _region_rule_of(operation, producers, frozenset())
-        source_regions = {same_region_as[source] for source, _ in rule.reads}
-        # Otherwise, the operation always changes the same region as the operations whose outputs it reads.
-        has_own_region = rule.halves or len(source_regions) != 1 or any(reach for _, reach in rule.reads)
-        same_region_as.append(position if has_own_region else source_regions.pop())
-        if has_own_region:
-            persistent_maps.update(feature_map for feature_map in operation.read_maps() if feature_map in producers)
-        persistent_maps.update(
-            feature_map for feature_map in operation.written_maps() if feature_map.external_number is not None
-        )
-    return RegionExecution(n_operations, frozenset(persistent_maps))
-
-
-def _find_producers(operations: list[Operation]) -> dict[Map, int]:
-    return {
-        feature_map: number for number, operation in enumerate(operations) for feature_map in operation.written_maps()
-    }
-
-
-def _region_rule_of(operation: Operation, producers: dict[Map, int], persistent_maps: frozenset[Map]) -> _RegionRule:
-    reads = []
-    for position, view in enumerate(operation.sources):
-        if operation.kind == native.CONVOLVE:
-            reach = max(abs(shift) for tap in operation.taps for shift in tap)
-        else:
-            reach = int(position < operation.n_pools)
-        if view.map in producers:
-            reads.append((producers[view.map], reach))
-    if operation.add is not None and operation.add.map in producers:
-        reads.append((producers[operation.add.map], 0))
-    return _RegionRule(
-        tuple(reads),
-        operation.kind == native.HALVE or operation.step == 2,
-        operation.height,
-        operation.width,
-        operation.output_channels,
-        sum(feature_map in persistent_maps for feature_map in operation.written_maps()),
-    )
-
-
-def _halve(region: Region) -> Region:
-    return Region(region.top // 2, (region.bottom + 1) // 2, region.left // 2, (region.right + 1) // 2)
 
 
 def _widen_to_tiles(region: Region, width: int) -> Region:

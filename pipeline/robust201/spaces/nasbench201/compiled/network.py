@@ -27,7 +27,6 @@ from robust201.spaces.nasbench201.compiled.kernels import Convolution, Linear, t
 from robust201.spaces.nasbench201.compiled.lowering import fits_structures
 from robust201.spaces.nasbench201.compiled.native_network import NativeNetwork
 from robust201.spaces.nasbench201.compiled.native_search import NativeSearch
-from robust201.spaces.nasbench201.compiled.patch_costs import PatchCosts
 from robust201.spaces.nasbench201.compiled.program import CellProgram, plan_cell
 from robust201.spaces.nasbench201.network import Network
 
@@ -95,7 +94,6 @@ class InferenceNetwork:
                 self._native = NativeNetwork(
                     self._blocks, self._stem, needed_forms, stem_gradient, self._mean, self._channels, library
                 )
-                self._patch_costs = PatchCosts(self._blocks)
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
         """Return logits (B, C) of pixels (B, 3, H, W) in [0, 1], both float32. H and W are multiples of 4."""
@@ -176,7 +174,7 @@ class InferenceNetwork:
         if self.is_constant or not 0 < len(pixels) <= max_images:
             return None
         native_network = self._native_for(pixels)
-        depth = 0 if native_network is None else self._patch_costs.choose_depth(sides, *pixels.shape[2:])
+        depth = 0 if native_network is None else native_network.choose_search_depth(sides, *pixels.shape[2:])
         if native_network is None or depth == 0:
             return None
         pixels = Batch(0, len(pixels), max(len(pixels), MIN_BATCH)).rows(pixels)

@@ -35,6 +35,10 @@ class Region(NamedTuple):
         """
         return Region(self.top // 2, min(self.bottom // 2 + 1, height), self.left // 2, min(self.right // 2 + 1, width))
 
+    def halve(self) -> "Region":
+        """Return the part of the output of a 2x2 kernel with stride 2 that this region affects."""
+        return Region(self.top // 2, (self.bottom + 1) // 2, self.left // 2, (self.right + 1) // 2)
+
     def slices_within(self, outer: "Region") -> tuple[slice, slice]:
         """Return the rows and columns of this region relative to the first pixel of another region."""
         return (
