@@ -26,7 +26,6 @@ from robust201.analysis.attack_flags import (
     find_flags,
 )
 from robust201.analysis.evaluation import Evaluation, KeyResults
-from robust201.analysis.evaluation_file import extend_saved, read_saved
 from robust201.analysis.requested_keys import (
     Keys,
     find_preset,
@@ -36,6 +35,7 @@ from robust201.analysis.requested_keys import (
     warn_of_parameters,
 )
 from robust201.analysis.robustbench import DATASET, LEADERBOARDS, N_CLASSES, check_images
+from robust201.analysis.saved_evaluations import extend_saved, read_saved
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning
 from robust201.core.records import CLEAN_STRENGTH, EvaluationResult, ImageSet, Normalisation, Part, Unit
 from robust201.images import check_selection, select

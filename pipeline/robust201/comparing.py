@@ -71,9 +71,7 @@ def compare(
             "names to networks."
         )
     saved = [name for name, network in named.items() if isinstance(network, Evaluation)]
-    if len(saved) == len(named) and any(
-        fields for _, fields in pair_with_fields(keys or ()) if not isinstance(keys, str)
-    ):
+    if len(saved) == len(named) and _has_parameters(keys):
         raise ConfigError(
             f"Comparing networks failed for {saved[0]}: keys have parameters, but those of saved results are fixed. "
             "Pass names of keys only, such as pgd or pgd:8/255."
@@ -171,6 +169,11 @@ def _names_of(keys: Keys | None) -> list[str] | None:
         for each in ([keys] if isinstance(keys, str) else keys)
         for name in ([each] if isinstance(each, str) else each)
     ]
+
+
+def _has_parameters(keys: Keys | None) -> bool:
+    mappings = [keys] if isinstance(keys, Mapping) else [each for each in keys or () if isinstance(each, Mapping)]
+    return any(fields for mapping in mappings for fields in mapping.values())
 
 
 def _evaluate_all(

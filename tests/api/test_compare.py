@@ -72,7 +72,7 @@ def test_compare_detects_only_the_worse_network(images, labels):
     assert clean["p_value"] == pytest.approx(expected)
     assert (comparison.table["adjusted_p_value"] >= comparison.table["p_value"]).all()
     notice, good_and_copy, good_and_bad, copy_and_bad = comparison.summary.splitlines()
-    assert notice.startswith("bad: LinearNetwork classifies ")
+    assert notice.startswith("bad classifies ")
     assert good_and_copy.startswith("good and copy do not differ significantly in any of 3 evaluations (60 images")
     assert good_and_copy.endswith("They have the same outcome on every image, as if they were the same network.")
     assert "same outcome on every image" not in good_and_bad

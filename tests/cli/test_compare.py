@@ -52,7 +52,7 @@ def test_compare_prints_and_writes_differences(folder: Path, robust201: RunComma
     result = robust201("compare", *networks, *options, "--out", folder / "table.csv")
     assert result.code == 0, result.err
     notice, comparison, *_ = result.out.splitlines()
-    assert notice.startswith(f"{networks[1]}: Sequential classifies 0 of 40 images correctly")
+    assert notice.startswith(f"{networks[1]} classifies 0 of 40 images correctly")
     assert comparison.startswith(f"{networks[0]} is significantly more accurate in ")
     with (folder / "table.csv").open() as file:
         rows = list(csv.DictReader(file))

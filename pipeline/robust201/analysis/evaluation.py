@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from robust201.analysis.attack_flags import KeyAndStrength
+from robust201.analysis.evaluation_file import decode_booleans, decode_numbers, encode, read_content, write_content
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import TASKS, expand_keys
@@ -22,8 +24,6 @@ STANDARD_COLUMNS = ("key", "strength", "unit", "accuracy", "low", "high", "confi
 
 _WIDTH = 80
 """Width of the printed table in characters."""
-
-KeyAndStrength = tuple[str, float]
 
 
 class WorstCase(NamedTuple):
@@ -251,9 +251,11 @@ class Evaluation:
         Raises:
             StorageError: the file cannot be written.
         """
-        from robust201.analysis.evaluation_file import write_evaluation
-
-        write_evaluation(Path(path), self)
+        encoded = {
+            "positions": encode(self.positions),
+            "results": {key: _encode_results(results) for key, results in self.results.items()},
+        }
+        write_content(Path(path), {**vars(replace(self)), **encoded})
 
     @staticmethod
     def load(path: str | Path) -> "Evaluation":
@@ -263,9 +265,7 @@ class Evaluation:
             ResultsError: the folder has no evaluation, or the file is damaged.
             FormatVersionError: another version of robust201 wrote the file.
         """
-        from robust201.analysis.evaluation_file import read_evaluation
-
-        return read_evaluation(Path(path))
+        return read_content(Path(path), _decode)
 
     def __str__(self) -> str:
         """Return the table as text of at most 80 columns."""
@@ -315,3 +315,26 @@ def _format_fraction(outcomes: NDArray[np.bool_]) -> str:
     fraction = float(outcomes.mean())
     low, high = accuracy_intervals(fraction, len(outcomes))
     return f"{fraction:.1%} ({low:.1%} to {high:.1%})"
+
+
+def _encode_results(results: KeyResults) -> dict[str, Any]:
+    return {
+        "rows": results.rows,
+        "protocol": results.protocol,
+        "outcomes": [[strength, encode(correct)] for strength, correct in results.outcomes.items()],
+        "distances": None if results.distances is None else encode(results.distances),
+    }
+
+
+def _decode(content: Mapping[str, Any]) -> Evaluation:
+    positions = decode_numbers(content["positions"], np.int64)
+    results = {key: _decode_results(fields, len(positions)) for key, fields in content["results"].items()}
+    tuples = {name: tuple(content[name]) for name in ("notices", "image_shape")}
+    return Evaluation(**{**content, **tuples, "positions": positions, "results": results})
+
+
+def _decode_results(fields: Mapping[str, Any], n_images: int) -> KeyResults:
+    outcomes = {strength: decode_booleans(text, n_images) for strength, text in fields["outcomes"]}
+    text = fields["distances"]
+    distances = None if text is None else decode_numbers(text, np.float64)
+    return KeyResults(tuple(fields["rows"]), fields["protocol"], outcomes, distances)

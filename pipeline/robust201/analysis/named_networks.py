@@ -9,7 +9,7 @@ separated by commas, for networks that take normalised images.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,11 +35,13 @@ class UserNetwork(NamedTuple):
         function: function without arguments that returns the network.
         weights: file with the network's state_dict; None for the weights that the function sets.
         normalisation: normalisation of the images that the network takes; None for pixels in [0, 1].
+        report: function that is called with messages about the file and the weights.
     """
 
     function: UserFunction
     weights: Path | None = None
     normalisation: "Normalisation | None" = None
+    report: Callable[[str], None] = lambda _line: None
 
     def build(self) -> nn.Module:
         """Execute the file, call the function, and load the weights.
@@ -52,7 +54,8 @@ class UserNetwork(NamedTuple):
         from robust201.weights.loading import fill_network, read_weights
         from robust201.weights.published.base import wrapper_prefix
 
-        tensors = None if self.weights is None else read_weights(self.weights)
+        tensors = None if self.weights is None else read_weights(self.weights, self.report)
+        self.report(f"Executing {self.function.path} (SHA-256 {self.function.sha256[:16]}…)")
         with importing_neighbours(self.function.path):
             build = self.function.load()
             try:

@@ -28,7 +28,6 @@ from robust201.cli.evaluate import (
 )
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import TableFile, explicit_options, split_names
-from robust201.cli.user_file import announce
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError
 from robust201.core.files import check_output_file
@@ -97,7 +96,7 @@ def compare(
     image_set = _load_images(named, data, resize, images, seed)
     with calling_user_code(", ".join(named)):
         comparison = compare_networks(
-            _build(named),
+            _reporting(named),
             image_set,
             None,
             parsed_keys if keys or settings else None,
@@ -146,7 +145,7 @@ def curves(
         image_set = _load_images(named, data, resize, images, seed)
         with calling_user_code(", ".join(named)):
             security_curves = compute_curves(
-                _build(named),
+                _reporting(named),
                 image_set,
                 None,
                 parsed_keys,
@@ -196,14 +195,17 @@ def _load_images(
     return load_data(data, resize=resize, channels=channels, count=count, seed=seed)
 
 
-def _build(
+def _reporting(
     named: "Mapping[str, nn.Module | Evaluation | UserNetwork]",
 ) -> "dict[str, nn.Module | Evaluation | UserNetwork]":
-    """Announce the user's files, which are executed when a network is evaluated."""
-    for network in _user_networks(named):
-        announce(network.function)
+    """Return the networks so that the execution of a user's file is announced."""
+    from robust201.analysis.named_networks import UserNetwork
+
     restore_gc_thresholds()
-    return dict(named)
+    return {
+        name: network._replace(report=console.say) if isinstance(network, UserNetwork) else network
+        for name, network in named.items()
+    }
 
 
 def _report_comparison(comparison: "Comparison", out: Path | None, as_json: bool) -> None:

@@ -12,7 +12,7 @@ import typer
 from robust201.cli import console
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import TableFile
-from robust201.cli.user_file import announce, parse_function
+from robust201.cli.user_file import parse_function
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, EvaluationError, RobustError, did_you_mean
 from robust201.core.files import check_output_file, write_text
@@ -109,8 +109,7 @@ def evaluate(
     # A leaderboard uses the first images, so all images are loaded in their order.
     n_loaded = None if keys in LEADERBOARDS else images
     image_set = load_data(data, resize=resize, channels=count_channels([user_network]), count=n_loaded, seed=seed)
-    announce(user_network.function)
-    module = user_network.build()
+    module = user_network._replace(report=console.say).build()
     restore_gc_thresholds()
     with calling_user_code(network):
         result = evaluate_model(

@@ -16,13 +16,8 @@ if TYPE_CHECKING:
 def parse_function(text: str) -> UserFunction:
     """Parse FILE:FUNCTION, and announce that the file will be executed."""
     function = core_parse_function(text)
-    announce(function)
-    return function
-
-
-def announce(function: UserFunction) -> None:
-    """Announce that a user's file will be executed."""
     console.say(f"Executing {function.path} (SHA-256 {function.sha256[:16]}…)")
+    return function
 
 
 def parse_space(text: str) -> "Space":

@@ -16,8 +16,8 @@ import numpy as np
 
 from robust201.core.errors import ConfigError, DatasetError, did_you_mean
 from robust201.core.records import ImageSet, Split, image_hash
-from robust201.images import cifar, select_rows
 from robust201.images.checks import LabelledImages
+from robust201.images.cifar import BINARY, PYTHON, find_folder, folder_name, load_binary, load_python
 from robust201.images.class_folders import ImageFiles, find_split_folder, load_folders
 from robust201.images.digits import find_digits, load_digits
 from robust201.images.downloads.registry import DATA_VARIABLE, data_folder, downloads
@@ -25,6 +25,7 @@ from robust201.images.image_parquet import find_parquet, load_parquet
 from robust201.images.imagenet16 import find_imagenet16, load_imagenet16
 from robust201.images.mnist import find_idx, load_idx
 from robust201.images.npz import find_npz, load_npz
+from robust201.images.selection import select_rows
 from robust201.images.specs import DATASETS, UNKNOWN_COUNT, DatasetSpec, Resize, custom_dataset, dataset
 
 
@@ -57,15 +58,15 @@ FORMS: dict[str, Form] = {
     for form in (
         Form(
             "binary",
-            partial(cifar.folder_name, cifar.BINARY),
-            partial(cifar.find_folder, cifar.BINARY),
-            cifar.load_binary,
+            partial(folder_name, BINARY),
+            partial(find_folder, BINARY),
+            load_binary,
         ),
         Form(
             "python",
-            partial(cifar.folder_name, cifar.PYTHON),
-            partial(cifar.find_folder, cifar.PYTHON),
-            cifar.load_python,
+            partial(folder_name, PYTHON),
+            partial(find_folder, PYTHON),
+            load_python,
         ),
         Form("imagenet16", lambda _spec: "ImageNet16 with val_data", find_imagenet16, load_imagenet16),
         Form("digits", lambda _spec: "the digits that scikit-learn ships", find_digits, load_digits),
