@@ -62,14 +62,14 @@ EXAMPLES = {
     ),
     "rank": (
         "robust201 rank dataset --epsilon 8/255",
-        "robust201 rank dataset --keys clean,pgd:1,corruption --architectures 21,13714 --out table.tex",
+        "robust201 rank dataset --keys clean,pgd:1/255,corruption --architectures 21,13714 --out table.tex",
         "robust201 rank dataset --metrics --keys clean,pgd",
     ),
     "analyse measures": ("robust201 analyse measures dataset --keys clean,pgd",),
-    "analyse design": ("robust201 analyse design dataset --score pgd:1 --out tables",),
+    "analyse design": ("robust201 analyse design dataset --score pgd:1/255 --out tables",),
     "search": (
         "robust201 search dataset --table1",
-        "robust201 search dataset --objective pgd:1 --methods local,evolution",
+        "robust201 search dataset --objective pgd:1/255 --methods local,evolution",
     ),
     "corrupt": ("robust201 corrupt --data digits --out corrupted --keys fog,frost",),
     "evaluate": ("robust201 evaluate my_model.py:build --data cifar10 --keys clean,pgd:8/255 --save plain",),
