@@ -89,19 +89,19 @@ class ModelOutput:
     logits: torch.Tensor
 
 
-MULTIPLE_OUTPUTS: dict[str, tuple[Callable[[torch.Tensor], Any], str, str]] = {
-    "tuple": (lambda logits: (logits, -logits), r"tuple \(\[0\]: float32 \(1, 10\), \[1\]: float32", r"\[0\]"),
-    "dict": (lambda logits: {"aux": -logits, "logits": logits}, r"dict \(\['aux'\]: float32", r"\['logits'\]"),
-    "dict without logits": (lambda logits: {"loss": None, "scores": logits}, r"dict \(\['loss'\]", r"\['scores'\]"),
-    "dataclass": (lambda logits: ModelOutput(None, logits), r"ModelOutput \(\.loss: .*\.logits: f", r"\.logits"),
+OUTPUTS_THAT_ARE_NO_TENSOR: dict[str, Callable[[torch.Tensor], Any]] = {
+    "tuple": lambda logits: (logits, -logits),
+    "dict": lambda logits: {"aux": -logits, "logits": logits},
+    "ModelOutput": lambda logits: ModelOutput(None, logits),
+    "NoneType": lambda _logits: None,
+    "ndarray": lambda logits: logits.detach().numpy(),
 }
 
 
-@pytest.mark.parametrize("case", MULTIPLE_OUTPUTS)
-def test_outputs_that_are_not_one_tensor_are_rejected(case: str, core: nn.Module, images: ImageSet) -> None:
-    change, description, selection = MULTIPLE_OUTPUTS[case]
-    network = Changed(core, change_logits=change)
-    message = rf"failed for Changed: expected a tensor of logits .*, got .*{description}.*images\){selection}` if"
+@pytest.mark.parametrize("type_name", OUTPUTS_THAT_ARE_NO_TENSOR)
+def test_outputs_that_are_not_one_tensor_are_rejected(type_name: str, core: nn.Module, images: ImageSet) -> None:
+    network = Changed(core, change_logits=OUTPUTS_THAT_ARE_NO_TENSOR[type_name])
+    message = rf"failed for Changed: expected a tensor of logits .*, got .*{type_name}\. Wrap"
     with pytest.raises(NetworkError, match=message):
         robust201.evaluate(network, images, keys=["clean"], progress=False)
     with pytest.raises(NetworkError, match=message):
@@ -110,18 +110,6 @@ def test_outputs_that_are_not_one_tensor_are_rejected(case: str, core: nn.Module
         robust201.compare([core, network], images, keys=["clean"], progress=False)
     with pytest.raises(NetworkError, match=message):
         robust201.curves(network, images, progress=False)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda _logits: None, "NoneType. End its forward with a `return`"),
-        (lambda logits: logits.detach().numpy(), r"ndarray of shape \(1, 10\).*torch\.as_tensor"),
-    ],
-)
-def test_outputs_without_tensors_are_rejected(change: Any, message: str, core: nn.Module, images: ImageSet) -> None:
-    with pytest.raises(NetworkError, match=message):
-        robust201.evaluate(Changed(core, change_logits=change), images, keys=["clean"], progress=False)
 
 
 def test_wrapped_network_with_several_outputs_has_the_accuracy_of_a_loop(core: nn.Module, images: ImageSet) -> None:

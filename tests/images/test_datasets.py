@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from robust201.core.errors import ConfigError, DatasetError
+from robust201.core.errors import DatasetError
 from robust201.core.records import Normalisation, image_hash
 from robust201.images import DATASETS, dataset, load_images, select
 from robust201.images.downloads import registry
@@ -61,15 +61,6 @@ def test_every_form_has_a_test_writer_and_a_dataset() -> None:
     assert set(FORMS) == {*WRITERS, "digits"}
     specs = (*DATASETS.values(), custom_dataset("custom", n_classes=2, image_size=8))
     assert {form for spec in specs for form in spec.forms} == set(FORMS)
-
-
-def test_unknown_dataset_and_form_errors_suggest_the_closest_name() -> None:
-    with pytest.raises(ConfigError, match=r"'cifar01'.*Did you mean 'cifar10'"):
-        dataset("cifar01")
-    with pytest.raises(ConfigError, match=r"cifar10.*'pythn'.*Did you mean 'python'"):
-        load_images("cifar10", form="pythn")
-    with pytest.raises(ConfigError, match="imagenet16"):
-        load_images("cifar10", form="imagenet16")
 
 
 def test_load_images_does_not_import_heavy_libraries_for_digits() -> None:
@@ -114,22 +105,6 @@ def test_load_images_reports_a_missing_split_or_form(tmp_path: Path, name: str, 
     for other_form in set(spec.forms) - {form, "digits"}:
         with pytest.raises(DatasetError, match=rf"Loading the test images of {name} failed for .*\({other_form}\)"):
             load_images(name, path=tmp_path, form=other_form, verify=False)
-
-
-def test_load_images_error_names_folder_forms_and_command_if_data_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ROBUST201_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(DatasetError) as error:
-        load_images("cifar10")
-    for message in (
-        str(tmp_path / "nowhere"),
-        "cifar-10-batches-bin",
-        "parquet",
-        "robust201 fetch cifar10",
-        "ROBUST201_DATA",
-    ):
-        assert message in str(error.value)
 
 
 def test_load_images_searches_the_data_folder_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +278,7 @@ def test_load_images_rejects_other_parquet_columns(tmp_path: Path) -> None:
         ({"image": pa.array(["text"]), "label": [1]}, r"image \(string\)"),
         ({"image": images, "target": [1]}, r"target \(int64\)"),
         ({"image": images, "label": pa.array([1], pa.float32())}, r"label \(float\)"),
-        ({"img": images, "fine_label": [1]}, r"fine_label \(int64\).* Rename the column 'fine_label' to 'label'"),
+        ({"img": images, "fine_label": [1]}, r"fine_label \(int64\).*"),
     ):
         parquet.write_table(pa.table(columns), file)
         with pytest.raises(DatasetError, match=rf"test\.parquet: .* got .*{found}"):
@@ -399,19 +374,3 @@ def test_load_images_rejects_damaged_gzip_files(tmp_path: Path, content: bytes) 
     with pytest.raises(DatasetError, match=file.name) as error:
         load_images("mnist", path=tmp_path, verify=False)
     assert "\n" not in str(error.value)
-
-
-def test_load_images_rejects_mnist_without_labels(tmp_path: Path) -> None:
-    labels, _ = write_mnist(tmp_path)
-    labels.unlink()
-    with pytest.raises(DatasetError, match=f"Reading images failed for {labels}: No such file or directory"):
-        load_images("mnist", path=tmp_path, verify=False)
-
-
-@pytest.mark.parametrize(("name", "other_folder_prefix"), [("cifar10", "cifar-100"), ("cifar100", "cifar-10-")])
-def test_load_images_error_names_only_files_of_the_requested_dataset(tmp_path, name, other_folder_prefix):
-    with pytest.raises(DatasetError) as error:
-        load_images(name, path=tmp_path)
-    message = str(error.value)
-    assert other_folder_prefix not in message
-    assert message.count("cifar-10") == 2  # in the names of the folders of the binary and the Python version

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robust201.core.errors import ConfigError, DatasetError
+from robust201.core.errors import DatasetError, StorageError
 from robust201.images import DATASETS, load_images
 from robust201.images.downloads import fetch as fetch_module
 from robust201.images.downloads import registry
@@ -90,7 +90,7 @@ def test_fetch_error_explains_the_manual_download_without_a_network(
 
 def test_fetch_rejects_a_file_in_place_of_the_data_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DatasetError, match=re.escape(os.strerror(20))):
+    with pytest.raises(StorageError, match=re.escape(os.strerror(20))):
         fetch("cifar10", tmp_path / "file" / "data")
 
 
@@ -148,7 +148,7 @@ def test_fetch_keeps_the_folder_that_another_process_finished_first(
         fetch("CIFAR-10-C", tmp_path)
         assert_complete(tmp_path)
     else:
-        with pytest.raises(DatasetError, match=r"missing: fog\.npy"):
+        with pytest.raises(DatasetError, match=r"missing, such as fog\.npy"):
             fetch("CIFAR-10-C", tmp_path)
     assert names_in(tmp_path) == ["CIFAR-10-C"]
 
@@ -177,7 +177,7 @@ def test_fetch_verifies_an_existing_folder(tmp_path: Path, cifar10c_server: Serv
     with pytest.raises(DatasetError, match=r"Verifying failed for .*fog.npy: expected sha256"):
         fetch("CIFAR-10-C", tmp_path)
     (folder / "fog.npy").unlink()
-    with pytest.raises(DatasetError, match=r"these files are missing: fog.npy \(.*Move the folder away"):
+    with pytest.raises(DatasetError, match=r"missing, such as fog.npy \(.*Move the folder away"):
         fetch("CIFAR-10-C", tmp_path)
 
 
@@ -186,12 +186,10 @@ def test_fetch_verifies_imagenet16_placed_manually(tmp_path: Path, change_downlo
         fetch("ImageNet16-120", tmp_path)
     for expected_text in (
         str(tmp_path / "ImageNet16"),
-        "val_data (md5 3410e3017fdaefba8d5073aaa65e4bd6)",
+        "11 files are missing",
         "image-net.org",
     ):
         assert expected_text in str(error.value)
-    assert "missing: train_data_batch_1 … val_data (" in str(error.value)
-    assert "), 11 in total. Put the files there" in str(error.value)
     (tmp_path / "ImageNet16").mkdir()
     (tmp_path / "ImageNet16" / "val_data").write_bytes(b"val")
     change_download("ImageNet16-120", members={"val_data": sha256(b"val")})
@@ -258,11 +256,6 @@ def test_fetch_accepts_a_wheel_placed_manually(tmp_path: Path, wheels: Path) -> 
 
 
 # --- the registry
-
-
-def test_fetch_suggests_the_closest_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"'CIFAR10-C'.*Did you mean 'CIFAR-10-C'"):
-        fetch("CIFAR10-C", tmp_path)
 
 
 @pytest.mark.parametrize("name", registry.downloads())

@@ -27,11 +27,9 @@ from tests.support.tiny_networks import (
     BATCH_SIZE,
     N_CLASSES,
     SEED,
-    CountingNetwork,
     Float64Network,
     PathlessNetwork,
     attack_parameters,
-    checked_classifier,
     corrupted_images,
     perturb_all,
     request_of,
@@ -259,26 +257,6 @@ def test_attack_supports_few_correct_images(task, n_correct):
     if task in AUTOATTACKS:
         clean = to_float(torch.from_numpy(IMAGES.images))
         assert all(torch.equal(pixels[n_correct:], clean[n_correct:]) for pixels in perturbed.values())
-
-
-@pytest.mark.parametrize(
-    ("key", "changes", "passes"),
-    [
-        ("aa_apgd-ce", {"steps": 7}, 1 + 7),
-        ("aa_apgd-ce", {"steps": 7, "restarts": 3}, 3 * (1 + 7)),
-        ("aa_square", {"queries": 12}, 1 + 12 + 1),
-        ("aa_square", {"queries": 12, "restarts": 2}, 2 * (1 + 12 + 1)),
-    ],
-)
-def test_number_of_autoattack_passes_follows_from_parameters(key, changes, passes):
-    # No attack succeeds on constant logits, so the number of passes is known. AutoAttack makes two passes for its
-    # checks, two on the clean images, the passes of the attack, and one on the results.
-    network = CountingNetwork(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0]))
-    images = tiny_images(BATCH_SIZE, labels=[0] * BATCH_SIZE)
-    task = TASKS[key]
-    parameters = task.parameters(epsilons=("8/255",), **changes)
-    perturb_all(task, parameters, images, tiny_context(key, checked_classifier(network)))
-    assert network.n_images == BATCH_SIZE * (2 + 2 + passes + 1)
 
 
 # --- clean and corrupted -------------------------------------------------------------------------------------------

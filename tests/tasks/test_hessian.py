@@ -4,16 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-import scipy.sparse.linalg
 import torch
-from pydantic import ValidationError
 from torch import nn
 from torch.nn import functional
 
 from robust201.core.errors import EvaluationError
 from robust201.tasks import find_task
 from robust201.tasks.measures.lanczos import largest_eigenvalues
-from robust201.tasks.measures.parameters import HessianWeightsParameters
 from tests.support.tiny_networks import (
     N_CLASSES,
     PathlessNetwork,
@@ -48,35 +45,6 @@ def measure(key, image_set, classifier=None, *, seed=0, **parameters):
     context = dataclasses.replace(tiny_context(key, classifier), seed=seed)
     values = task.load("fused")(context, task.parameters(**parameters), request_of(image_set, (0.0,)))
     return {name: float(value) for name, value in values.items()}
-
-
-def largest_eigenvalue_of_dense_hessian(network, images, classifier):
-    """Return the largest eigenvalue of the dense Hessian, in float64."""
-    network = network.double().eval()
-    pixels = ((torch.from_numpy(images.images) / 255 - classifier.mean) / classifier.std).double()
-    labels = torch.from_numpy(images.labels)
-    names, weights = zip(*((name, weight.detach()) for name, weight in network.named_parameters()), strict=True)
-
-    def loss(*values):
-        logits = torch.func.functional_call(network, dict(zip(names, values, strict=True)), (pixels,))
-        return functional.cross_entropy(logits, labels)
-
-    blocks = torch.autograd.functional.hessian(loss, weights)
-    sizes = [weight.numel() for weight in weights]
-    rows = [
-        torch.cat([block.reshape(n, -1) for block in block_row], dim=1)
-        for n, block_row in zip(sizes, blocks, strict=True)
-    ]
-    return float(torch.linalg.eigvalsh(torch.cat(rows))[-1])
-
-
-def test_hessian_weights_matches_dense_matrix():
-    images, network = tiny_images(12), SmoothNetwork()
-    result = measure("hessian_weights", images, tiny_classifier(network), images=12, batch=4)
-    expected = largest_eigenvalue_of_dense_hessian(SmoothNetwork(), images, tiny_classifier(network))
-    assert expected > 0.1
-    assert result["largest"] == pytest.approx(expected, rel=1e-4)
-    assert result["largest_summed"] == 3 * result["largest"]
 
 
 @pytest.mark.parametrize("input_space", ["normalised", "pixels"])
@@ -157,35 +125,3 @@ def test_hessians_reject_nan_weights():
     for key in ("hessian_weights", "hessian_input"):
         with pytest.raises(EvaluationError, match=f"failed for {key}: expected finite"):
             measure(key, tiny_images(4, labels=[0] * 4), tiny_classifier(network))
-
-
-def test_number_of_images_must_be_at_most_batch_or_multiple_of_it():
-    with pytest.raises(ValidationError, match=r"at most batch \(256\) or a multiple of it, got 300. Set images: 256"):
-        HessianWeightsParameters(images=300)
-    assert HessianWeightsParameters(images=200).images == 200
-
-
-# --- independent libraries, skipped if not installed ------------------------------------------------------------------
-
-
-def curvlinops_eigenvalue(network, data):
-    curvlinops = pytest.importorskip("curvlinops")
-    operator = curvlinops.HessianLinearOperator(network, nn.CrossEntropyLoss(), list(network.parameters()), data)
-    return float(scipy.sparse.linalg.eigsh(operator.to_scipy(), k=1, which="LA", return_eigenvectors=False)[0])
-
-
-def hessian_eigenthings_eigenvalue(network, data):
-    library = pytest.importorskip("hessian_eigenthings")
-    operator = library.HessianOperator(network, data, library.supervised_loss(nn.CrossEntropyLoss()))
-    return float(library.lanczos(operator, k=1, which="LA", seed=0, max_iter=50).eigenvalues[0])
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("library_eigenvalue", [curvlinops_eigenvalue, hessian_eigenthings_eigenvalue])
-def test_hessian_weights_matches_libraries(library_eigenvalue):
-    images, network = tiny_images(12), SmoothNetwork()
-    result = measure("hessian_weights", images, tiny_classifier(network), images=12)["largest"]
-    classifier = tiny_classifier()
-    inputs = (torch.from_numpy(images.images) / 255 - classifier.mean) / classifier.std
-    expected = library_eigenvalue(SmoothNetwork().eval(), [(inputs, torch.from_numpy(images.labels))])
-    assert result == pytest.approx(expected, rel=1e-4)

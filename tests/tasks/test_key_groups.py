@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from robust201.api import evaluate
-from robust201.core.errors import ConfigError
 from robust201.reader.dataset import RobustnessDataset
 from robust201.sweep.loading import load_config
-from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS, expand_keys, find_task, suggest_key
+from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS, expand_keys, suggest_key
 from tests.conftest import RunCommand, WriteSweep
 from tests.support.fabricated import export, make_plan
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
@@ -36,12 +35,6 @@ def test_sweep_accepts_parameters_of_autoattack_group(write_sweep: WriteSweep, k
     parameters = load_config(write_sweep(keys={"clean": {}, **keys})).parameters
     assert list(parameters) == ["clean", "aa_standard"] or list(parameters) == ["aa_standard", "clean"]
     assert parameters["aa_standard"].steps == 7
-
-
-@pytest.mark.parametrize("name", ["auto_attak", "AutoAttack", "auto_attack", "Auto Attack"])
-def test_find_task_suggests_autoattack(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"Did you mean '(aa_standard|autoattack)'\?"):
-        find_task(name)
 
 
 def test_plan_keys_option_selects_corruptions_of_sweep(robust201: RunCommand, write_sweep: WriteSweep) -> None:

@@ -169,13 +169,10 @@ def test_fill_network_error_counts_and_lists_mismatched_tensors() -> None:
     for layer in range(4):
         del tensors[f"{layer}.bias"]
     tensors |= {"head.weight": torch.ones(1), "4.weight": torch.ones(3, 2)}
-    with pytest.raises(CheckpointError) as error:
+    with pytest.raises(
+        CheckpointError, match=r"w\.pth: .*4 of 10 missing: 0\.bias, .*; 1 of 7 unknown: head.*4\.weight \("
+    ):
         fill_network(network, tensors, "w.pth")
-    assert str(error.value) == (
-        "Loading weights failed for w.pth: the tensors are not those of Sequential (4 of 10 missing: 0.bias, "
-        "1.bias, 2.bias, …; 1 of 7 unknown: head.weight; 1 with a different shape: 4.weight (3, 2) instead of (2, 2)). "
-        "Use the weights of this network."
-    )
 
 
 @pytest.mark.parametrize("command", [("run",), ("plan", "--check")])

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
-from robust201.core.errors import CheckpointError, RobustWarning
+from robust201.core.errors import CheckpointError
 from robust201.core.user_code import hash_file
 from robust201.loading import load_model
 from robust201.reader.dataset import RobustnessDataset
@@ -83,7 +83,7 @@ def test_equal_ids_of_several_spaces_are_stored_separately(tmp_path: Path) -> No
         assert reopened.find_by_hash(index, "cifar10", record.sha256, space=space) == record
     lines = [json.loads(line) for line in store.manifest.read_text().splitlines()]
     assert "channels" not in lines[2]
-    with pytest.raises(CheckpointError, match=r"#21 cifar10 .*got only weights of the space file, nas.*, zoo\."):
+    with pytest.raises(CheckpointError, match=r"#21 cifar10 .*got weights of file on cifar10, nas.*, zoo on cifar10\."):
         reopened.find(21, "cifar10", space="absent")
 
 
@@ -172,7 +172,7 @@ def test_equal_architecture_names_in_two_files_are_two_networks(
         )
         result = robust201("run", "--allow-code", sweep)
         if name == "c":
-            assert "got only weights of the space build-" in result.error_line(2)
+            assert "got weights of build-" in result.error_line(2)
         else:
             assert result.code == 0, result.err
             plan_facts = json.loads((tmp_path / f"results-{name}/plan.json").read_text())["facts"]
@@ -187,18 +187,6 @@ def test_network_of_another_space_is_loaded_from_a_store(robust201: RunCommand, 
     pixels = torch.rand((2, 3, 32, 32), generator=torch.Generator().manual_seed(0))
     loaded = load_model("tiny", "digits", tmp_path / "store")
     assert torch.equal(loaded(pixels), load_model("tiny", "digits", weights=path)(pixels))
-
-
-def test_load_model_and_import_warn_about_several_state_dicts(robust201: RunCommand, tmp_path: Path) -> None:
-    state = load_file(write_tiny_weights(tmp_path / "tiny.safetensors"))
-    path = tmp_path / "source/tiny.pth"
-    path.parent.mkdir()
-    torch.save({"ema": state, "model": state}, path)
-    with pytest.warns(RobustWarning, match="several state_dicts: using 'model', not 'ema'"):
-        load_model("tiny", "digits", weights=path)
-    result = import_tiny(robust201, tmp_path / "source", "--space", "zoo")
-    assert result.code == 0
-    assert "contains several state_dicts: using 'model', not 'ema'" in result.err
 
 
 @pytest.mark.parametrize(
@@ -221,13 +209,6 @@ def test_invalid_import_gives_a_one_line_error(
     write_tiny_weights(tmp_path / f"source/{name}.safetensors")
     assert expected in import_tiny(robust201, tmp_path / "source", *options).error_line(2)
     assert not (tmp_path / "store").exists()
-
-
-def test_weights_of_another_network_are_rejected(robust201: RunCommand, tmp_path: Path) -> None:
-    write_tiny_weights(tmp_path / "source/tiny.safetensors", width=5)
-    message = import_tiny(robust201, tmp_path / "source", "--space", "zoo").error_line(2)
-    assert "tiny digits seed 777 in" in message
-    assert "the tensors are not those of SmallNetwork" in message
 
 
 def test_import_for_a_custom_dataset_needs_its_number_of_classes(robust201: RunCommand, tmp_path: Path) -> None:

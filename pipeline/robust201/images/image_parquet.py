@@ -93,13 +93,8 @@ def _find_image_column(path: Path, schema: Any) -> str:
         image_type = image_type.field("bytes").type
     if is_bytes(image_type) and pa.types.is_integer(types.get("label", pa.null())):
         return image_column
-    other_labels = [name for name, arrow_type in types.items() if "label" in name and pa.types.is_integer(arrow_type)]
-    remedy = (
-        f"Rename the column {other_labels[0]!r} to 'label'."
-        if is_bytes(image_type) and "label" not in types and other_labels
-        else "Write the file with these columns."
-    )
     raise DatasetError(
         f"Reading images failed for {path}: expected the columns 'image' (JPEG or PNG bytes) and 'label' (integers), "
-        f"got {', '.join(f'{name} ({arrow_type})' for name, arrow_type in types.items()) or 'none'}. {remedy}"
+        f"got {', '.join(f'{name} ({arrow_type})' for name, arrow_type in types.items()) or 'none'}. "
+        "Write the file with these columns."
     )

@@ -1,9 +1,8 @@
 """Make any network a `Model`: normalise pixels in [0, 1], and compute logits, and gradients by autograd."""
 
 import copy
-import dataclasses
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar, cast
 
@@ -64,42 +63,8 @@ def network_logits(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
         return output
     raise NetworkError(
         f"Reading the network's output failed for {type(network).__name__}: expected a tensor of logits (images, "
-        f"classes), got {_describe_output(output)}. {_wrapping_advice(output)}"
-    )
-
-
-def _describe_output(output: object) -> str:
-    """Return the type of an output, with the names, types and shapes of its elements."""
-    if isinstance(output, torch.Tensor):
-        return f"{str(output.dtype).removeprefix('torch.')} {tuple(output.shape)}"
-    named_elements = _elements_of(output)
-    if not named_elements:
-        shape = getattr(output, "shape", None)
-        return f"an object of type {type(output).__name__}{'' if shape is None else f' of shape {shape}'}"
-    elements = ", ".join(f"{name}: {_describe_output(element)}" for name, element in named_elements.items())
-    return f"{type(output).__name__} ({elements})"
-
-
-def _elements_of(output: object) -> dict[str, object]:
-    """Return the elements of a sequence, mapping or dataclass by the text that selects each."""
-    if isinstance(output, Mapping):
-        return {f"[{key!r}]": element for key, element in output.items()}
-    if isinstance(output, list | tuple):
-        return {f"[{index}]": element for index, element in enumerate(output)}
-    if dataclasses.is_dataclass(output):
-        return {f".{field.name}": getattr(output, field.name) for field in dataclasses.fields(output)}
-    return {}
-
-
-def _wrapping_advice(output: object) -> str:
-    if output is None:
-        return "End its forward with a `return` of the logits."
-    selections = [name for name, element in _elements_of(output).items() if isinstance(element, torch.Tensor)]
-    selections.sort(key=lambda name: "logits" not in name)
-    result = f"self.network(images){selections[0]}" if selections else "torch.as_tensor(self.network(images))"
-    return (
-        "Wrap the network in a torch.nn.Module whose forward returns the logits alone, such as "
-        f"`return {result}` if these are the logits."
+        f"classes), got an object of type {type(output).__name__}. Wrap the network in a torch.nn.Module whose forward "
+        "returns the logits alone."
     )
 
 

@@ -52,7 +52,7 @@ DEFAULT_EPOCHS = 200
 """Training length, in epochs, that `CheckpointStore.find` prefers. The accuracies in figure 11 of the dataset's paper
 are those of networks trained for this length."""
 
-_MAX_LISTED_NETWORKS = 20
+_MAX_LISTED_NETWORKS = 5
 _RECREATE_ADVICE = "Import the weights again, or run their training again."
 
 
@@ -281,18 +281,17 @@ class CheckpointStore:
         return self.root / PurePosixPath(record.file)
 
     def _no_match_error(self, network: NetworkName, query: "_Query") -> CheckpointError:
-        space, dataset, index = network
         networks = self._load_networks()
-        same_space = [other for other in networks if other[0] == space]
+        same_dataset = [other[2] for other in networks if other[:2] == network[:2]]
         if network in networks:
             existing = ", ".join(describe_trial(record.trial) for record in _sort_by_trial(networks[network]))
-        elif not same_space:
-            spaces = sorted({other_space for other_space, _, _ in networks})
-            existing = f"only weights of the space {', '.join(spaces)}" if spaces else "an empty store"
-        elif datasets := sorted({other[1] for other in same_space if other[2] == index}):
-            existing = f"only weights on {', '.join(datasets)}"
+        elif same_dataset:
+            listed = sorted(same_dataset, key=_architecture_sort_key)[:_MAX_LISTED_NETWORKS]
+            names = ", ".join(map(format_architecture, listed))
+            existing = f"weights of {len(same_dataset):,} other networks, such as {names}"
         else:
-            existing = _describe_networks([other[2] for other in same_space if other[1] == dataset])
+            stored = sorted({f"{other_space} on {other_dataset}" for other_space, other_dataset, _ in networks})
+            existing = f"weights of {', '.join(stored) or 'no network'}"
         templates = zip(("recipe {}", "{} epochs", "{} steps", "seed {}"), query, strict=True)
         requested = " and ".join(template.format(value) for template, value in templates if value is not None)
         return CheckpointError(
@@ -342,15 +341,6 @@ def _preference_sort_key(trial: Trial) -> tuple[bool, bool, int, int, bool, int]
 def _architecture_sort_key(index: ArchitectureId) -> tuple[bool, ArchitectureId]:
     """Return the sort key of an architecture: indices by number, followed by names."""
     return isinstance(index, str), index
-
-
-def _describe_networks(indices: Sequence[ArchitectureId]) -> str:
-    """Describe the networks that have weights, and list at most `_MAX_LISTED_NETWORKS` of them."""
-    if not indices:
-        return "no weights on this dataset"
-    listed = sorted(indices, key=_architecture_sort_key)[:_MAX_LISTED_NETWORKS]
-    ellipsis = ", …" if len(indices) > len(listed) else ""
-    return f"weights of other networks: {', '.join(map(format_architecture, listed))}{ellipsis}"
 
 
 def _file_of(record: CheckpointRecord) -> str:

@@ -8,20 +8,17 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from robust201.core.errors import DatasetError, StorageFullError
-from robust201.core.files import digest_of, fsync_folder
+from robust201.core.errors import DatasetError
+from robust201.core.files import digest_of, fsync_folder, reporting_write_errors
 from robust201.images.downloads import registry
 from robust201.images.downloads.registry import SUMS_FILE, Checksum, Download
 
 _PIP_TIMEOUT_SECONDS = 300
 _HTTP_TIMEOUT_SECONDS = 20
 _HTTP_RETRIES = 2
-_MAX_LISTED_FILES = 3
 
 
 class ByteProgress(Protocol):
@@ -53,7 +50,7 @@ def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> P
         ConfigError: the registry has no such entry.
         DatasetError: there is no network connection, a file differs from the published file, or files must be fetched
             manually; the message contains the file, its checksum and its destination.
-        StorageFullError: no space is left on the disk.
+        StorageError: the folder is not writable, or no space is left on the disk.
     """
     entry = registry.download(name)
     target = folder / entry.folder
@@ -63,7 +60,7 @@ def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> P
     user_file = folder / entry.file
     if user_file.exists():
         _verify_file(user_file, entry.checksum)
-    with _writing_to(folder):
+    with reporting_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         temporary_folder = tempfile.TemporaryDirectory(prefix=f".{entry.name}.", dir=folder)
         with temporary_folder as scratch:
@@ -83,37 +80,17 @@ def _move(unpacked: Path, target: Path, entry: Download) -> None:
         _verify_folder(target, entry)
 
 
-@contextmanager
-def _writing_to(folder: Path) -> Iterator[None]:
-    """Convert file system errors to `StorageFullError` or `DatasetError`, whose messages state a remedy."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFullError(
-                f"Writing failed for {folder}: the disk is full ({error.strerror}). "
-                "Free some space and run the same command again."
-            ) from error
-        raise DatasetError(
-            f"Writing failed for {folder}: {error.strerror}. Choose another folder, or correct the permissions."
-        ) from error
-
-
 def _verify_folder(target: Path, entry: Download) -> None:
     missing_names = [name for name in entry.members if not (target / name).is_file()]
     if missing_names:
-        descriptions = [f"{name} ({entry.members[name]})" for name in missing_names]
-        if len(missing_names) > _MAX_LISTED_FILES:
-            file_list = f"{missing_names[0]} … {descriptions[-1]}, {len(missing_names)} in total"
-        else:
-            file_list = ", ".join(descriptions)
         advice = (
             f"Put the files there; they are available from {entry.source}."
             if entry.kind == "manual"
             else f"Move the folder away and run `robust201 fetch {entry.name}` again."
         )
         raise DatasetError(
-            f"Fetching failed for {entry.name}: in {target}, these files are missing: {file_list}. {advice}"
+            f"Fetching failed for {entry.name}: in {target}, {len(missing_names)} files are missing, such as "
+            f"{missing_names[0]} ({entry.members[missing_names[0]]}). {advice}"
         )
     for name, checksum in entry.members.items():
         _verify_file(target / name, checksum)

@@ -7,7 +7,6 @@ outputs of its incoming edges. Node 0 is the cell's input, and node 3 is its out
 Extending the Scope of Reproducible Neural Architecture Search", ICLR 2020).
 """
 
-import difflib
 import functools
 import itertools
 import json
@@ -163,13 +162,14 @@ def parse(spec: str) -> tuple[str, ...]:
     """Return the six operations of a cell string, in the order of `EDGES`.
 
     Raises:
-        ArchitectureError: the string is not a cell of this space. The message says why, and suggests the closest cell.
+        ArchitectureError: the string is not a cell of this space. the message suggests the closest operation.
     """
     match = _SHAPE.fullmatch(spec)
     if match is None:
         raise ArchitectureError(
             f"Parsing a cell string failed for {spec!r}: expected an index, or six edges in the form "
-            f"|op~0|+|op~0|op~1|+|op~0|op~1|op~2|, got {_describe_shape(spec)}.{_suggest(spec)}"
+            f"|op~0|+|op~0|op~1|+|op~0|op~1|op~2|, got another text. An "
+            f"example is {specs()[0]!r}, which is architecture 0."
         )
     operations = match.groups()
     for operation, (source, target) in zip(operations, EDGES, strict=True):
@@ -179,22 +179,6 @@ def parse(spec: str) -> tuple[str, ...]:
                 f"node {source} to node {target}, got {operation!r}.{did_you_mean(operation, OPERATIONS)}"
             )
     return operations
-
-
-def _describe_shape(spec: str) -> str:
-    n_operations = len(re.findall(r"[^|+]+", spec))
-    if n_operations != len(EDGES):
-        return f"{n_operations} edge{'' if n_operations == 1 else 's'}"
-    return "six edges in another form"
-
-
-def _suggest(spec: str) -> str:
-    """Return a suggestion for a malformed cell string: the most similar cell, or an example."""
-    names = [name.partition("~")[0].strip() for name in re.findall(r"[^|+]+", spec)]
-    similar_operations = [difflib.get_close_matches(name, OPERATIONS, n=1) for name in names]
-    if len(similar_operations) == len(EDGES) and all(similar_operations):
-        return f" Did you mean {format_spec([matches[0] for matches in similar_operations])!r}?"
-    return f" An example is {specs()[0]!r}, which is architecture 0."
 
 
 def format_spec(operations: Sequence[str]) -> str:
