@@ -56,7 +56,7 @@ class UserNetwork(NamedTuple):
 
         tensors = None if self.weights is None else read_weights(self.weights, self.report)
         self.report(f"Executing {self.function.path} (SHA-256 {self.function.sha256[:16]}…)")
-        with importing_neighbours(self.function.path):
+        with importing_neighbours(self.function):
             build = self.function.load()
             try:
                 module = build()

@@ -103,7 +103,7 @@ def _parse_user_task(key: object, fields: object) -> tuple[UserTask, Parameters]
             "but `evaluate` measures all images that it receives. Leave them out, or evaluate the key in a sweep."
         )
     task = parameters.to_task(key).located(parameters.file, hash_file(parameters.file))
-    with importing_neighbours(parameters.file):
+    with importing_neighbours(task.function):
         task.function.load()
     return task, parameters
 

@@ -82,7 +82,7 @@ class UserFunction:
                 f"Loading {self.label} failed: the file has changed since it was planned (SHA-256 "
                 f"{self.sha256[:16]}…, now {digest[:16]}…). Start the run again to plan with the new file."
             )
-        module_name = f"robust201_user_{digest[:16]}"
+        module_name = _module_name(digest)
         if module_name not in sys.modules:
             _execute(self.path, source, module_name, str(self.origin or self.path))
         module = sys.modules[module_name]
@@ -115,13 +115,14 @@ def parse_function(text: str) -> UserFunction:
 
 
 @contextmanager
-def importing_neighbours(file: Path) -> Iterator[None]:
-    """Let the code of a user's file import modules of its folder, in a `with` block.
+def importing_neighbours(function: UserFunction) -> Iterator[None]:
+    """Let the code of a user's file import modules of its folder, in a `with` block; it is executed anew there.
 
     Afterwards, `sys.path` and `sys.modules` no longer have them, because files of other folders may import other
     modules of the same names. Sweeps do not use this: a protocol contains the hash of one file.
     """
-    folder = file.absolute().parent
+    folder = function.path.absolute().parent
+    sys.modules.pop(_module_name(function.sha256), None)  # a file with the same content may have other neighbours
     names = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
     known = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in names}
     foreign = [name for name, module in known.items() if not _is_in_folder(module, folder)]
@@ -136,6 +137,10 @@ def importing_neighbours(file: Path) -> Iterator[None]:
         for name in [name for name in sys.modules if name.partition(".")[0] in names]:
             del sys.modules[name]
         sys.modules.update(known)
+
+
+def _module_name(sha256: str) -> str:
+    return f"robust201_user_{sha256[:16]}"
 
 
 def _is_in_folder(module: ModuleType, folder: Path) -> bool:
