@@ -22,8 +22,9 @@ from pyarrow import parquet
 
 from robust201.core.errors import DatasetError
 from robust201.core.records import Normalisation, image_hash
-from robust201.images import DATASETS, FORMS, dataset, load_images, select
+from robust201.images import DATASETS, dataset, load_images, select
 from robust201.images.downloads import registry
+from robust201.images.loading import FORMS
 from robust201.images.specs import custom_dataset
 from robust201.images.upscaling import upscale
 from tests.support.dataset_files import (
