@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from robust201.analysis.comparison import LEVEL
 from robust201.analysis.dataset_results import CORRUPTION, SCORES, DatasetResults
-from robust201.analysis.evaluation import LEVEL
 from robust201.analysis.labels import column_label, dataset_label, key_label
 from robust201.analysis.latex_tables import leaderboard_latex
 from robust201.analysis.terms import require_evaluations
