@@ -91,13 +91,20 @@ class KeyResults(NamedTuple):
         )
 
 
+def different_fields(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Return the names of the fields in which two protocols differ."""
+    return [name for name in dict.fromkeys([*first, *second]) if first.get(name) != second.get(name)]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """Result of `robust201.evaluate`, which it describes.
 
     Attributes:
         network: name of the network's class.
-        network_sha256: digest of the network's classes, tensors and normalisation; empty if it is unknown.
+        network_sha256: digest of the network's code, settings, tensors and normalisation; empty if it is unknown.
+        logits: logits of the first images, which tell networks apart whose `network_sha256` cannot: code that a network
+            calls may lie outside its classes; empty if they are unknown.
         images_sha256: digest of images and labels; comparisons require equal digests.
         image_shape: (channels, height, width) of the images; empty if it is unknown.
         positions: (N,) positions of the evaluated images in the input, which has more images if a subset was evaluated.
@@ -114,6 +121,7 @@ class Evaluation:
     results: Mapping[str, KeyResults]
     notices: tuple[str, ...] = ()
     preset: str | None = None
+    logits: tuple[float, ...] = ()
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -246,16 +254,15 @@ class Evaluation:
         return evaluation_latex(self.table)
 
     def save(self, path: str | Path) -> None:
-        """Write the evaluation to a folder, from which `load` reads it.
+        """Write the evaluation to a folder, from which `load` reads it, and keep further results that it already has.
 
         Raises:
+            ConfigError: the folder has results of another network, or of other images or parameters.
             StorageError: the file cannot be written.
         """
-        encoded = {
-            "positions": encode(self.positions),
-            "results": {key: _encode_results(results) for key, results in self.results.items()},
-        }
-        write_content(Path(path), {**vars(replace(self)), **encoded})
+        from robust201.analysis.saved_evaluations import extend_saved
+
+        extend_saved(Path(path), self)
 
     @staticmethod
     def load(path: str | Path) -> "Evaluation":
@@ -279,7 +286,7 @@ class Evaluation:
                 measured = {
                     name: row[name] for name in self.results[row["key"]].rows[0] if name not in STANDARD_COLUMNS
                 }
-                rows += [(row["key"], strength, name, f"{value:.6g}") for name, value in measured.items()]
+                rows += [(row["key"], strength, name, _format_measured(value)) for name, value in measured.items()]
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         lines = [
             "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows
@@ -311,10 +318,23 @@ class Evaluation:
         )
 
 
+def _format_measured(value: Any) -> str:
+    return f"{np.size(value):,} numbers" if isinstance(value, list) else f"{value:.6g}"
+
+
 def _format_fraction(outcomes: NDArray[np.bool_]) -> str:
     fraction = float(outcomes.mean())
     low, high = accuracy_intervals(fraction, len(outcomes))
     return f"{fraction:.1%} ({low:.1%} to {high:.1%})"
+
+
+def write_evaluation(folder: Path, evaluation: Evaluation) -> None:
+    """Write an evaluation to a folder in place of an earlier one."""
+    encoded = {
+        "positions": encode(evaluation.positions),
+        "results": {key: _encode_results(results) for key, results in evaluation.results.items()},
+    }
+    write_content(folder, {**vars(replace(evaluation)), **encoded})
 
 
 def _encode_results(results: KeyResults) -> dict[str, Any]:
@@ -329,7 +349,7 @@ def _encode_results(results: KeyResults) -> dict[str, Any]:
 def _decode(content: Mapping[str, Any]) -> Evaluation:
     positions = decode_numbers(content["positions"], np.int64)
     results = {key: _decode_results(fields, len(positions)) for key, fields in content["results"].items()}
-    tuples = {name: tuple(content[name]) for name in ("notices", "image_shape")}
+    tuples = {name: tuple(content[name]) for name in ("notices", "image_shape", "logits")}
     return Evaluation(**{**content, **tuples, "positions": positions, "results": results})
 
 
