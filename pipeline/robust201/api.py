@@ -25,7 +25,7 @@ from robust201.analysis.attack_flags import (
     KeyAndStrength,
     find_flags,
 )
-from robust201.analysis.evaluation import Evaluation, KeyResults
+from robust201.analysis.evaluation import Evaluation, KeyResults, extend_saved, read_saved
 from robust201.analysis.evaluation_progress import EvaluationProgress, ProgressOption, shown_progress
 from robust201.analysis.requested_keys import (
     Keys,
@@ -36,7 +36,6 @@ from robust201.analysis.requested_keys import (
     warn_of_parameters,
 )
 from robust201.analysis.robustbench import DATASET, LEADERBOARDS, N_CLASSES, check_images
-from robust201.analysis.saved_evaluations import extend_saved, read_saved
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning
 from robust201.core.records import CLEAN_STRENGTH, EvaluationResult, ImageSet, Normalisation, Part, Unit
 from robust201.images import check_selection, select
@@ -371,8 +370,8 @@ def _count_correct(context: Context, image_set: ImageSet) -> int:
 
 
 def _logits_of_first(context: Context, image_set: ImageSet) -> tuple[float, ...]:
-    """Return the logits of the first few images, one after the other."""
-    return tuple(_logits_of(context, _head(image_set, _COUNTED_IMAGES)).flatten().tolist())
+    """Return the logits of the first few images, one after the other, but at most 1,000 numbers."""
+    return tuple(_logits_of(context, _head(image_set, _COUNTED_IMAGES)).flatten()[:1000].tolist())
 
 
 def _head(images: ImageSet, count: int | None) -> ImageSet:

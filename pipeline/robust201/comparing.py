@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from robust201.analysis.comparison import Comparison, check_images, check_protocols, compare_evaluations
+from robust201.analysis.comparison import Comparison, check_protocols, check_same_images, compare_evaluations
 from robust201.analysis.evaluation import Evaluation
 from robust201.analysis.named_networks import UserNetwork, read_network
 from robust201.analysis.requested_keys import (
@@ -146,7 +146,7 @@ def curves(
     evaluations = _evaluate_all(named, images, labels, fields_by_key, options)
     for name, evaluation in evaluations.items():
         _check_distances(name, evaluation, fields_by_key, constraint)
-    check_images(evaluations)
+    check_same_images(evaluations)
     saved = [name for name, network in named.items() if isinstance(network, Evaluation)]
     for first, second in product(saved, evaluations):  # modules of one call have the same parameters
         check_protocols(first, second, evaluations, fields_by_key)

@@ -1,6 +1,7 @@
 """Saved evaluations: results of finished keys are kept, and the rest is computed by the same call later."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from torch import nn
 
 import robust201
 from robust201.analysis.evaluation import KeyResults
+from robust201.comparing import find_names
 from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, RobustError, RobustWarning
+from robust201.core.files import sole_writer
 from robust201.models.user_module import hash_network
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 
@@ -269,3 +272,18 @@ def test_columns_with_lists_are_printed_as_numbers() -> None:
     results = {"mine": KeyResults((row,), {}, {})}
     text = str(robust201.Evaluation("Net", "", "", (), np.arange(2), results))
     assert "values    2 numbers" in text
+
+
+def test_writers_of_a_folder_wait_for_each_other(tmp_path: Path) -> None:
+    result = evaluate(TinyNetwork(), "clean")
+    with ThreadPoolExecutor(1) as threads:
+        with sole_writer(tmp_path, "Testing"):
+            saving = threads.submit(result.save, tmp_path)
+            assert not wait([saving], timeout=0.2).done
+        saving.result(timeout=60)
+    assert_equal(robust201.Evaluation.load(tmp_path), result)
+
+
+def test_names_of_presets_and_files_are_those_of_saved_keys() -> None:
+    assert find_names("robustbench-l2") == ["clean", "aa_standard_l2"]
+    assert find_names(["a/mine.py", "a/yours.py:attack", "pgd:8/255"]) == ["mine", "yours", "pgd:8/255"]

@@ -79,7 +79,7 @@ def compare_evaluations(evaluations: Mapping[str, Evaluation], keys: Sequence[st
         ConfigError: the images differ, or two evaluations share no key
             and strength, or use different parameters for a key.
     """
-    check_images(evaluations)
+    check_same_images(evaluations)
     tables = [_compare_pair(first, second, evaluations, keys) for first, second in combinations(evaluations, 2)]
     rows = pd.concat(tables, ignore_index=True)
     rows["adjusted_p_value"] = holm_adjust(rows["p_value"])
@@ -87,7 +87,7 @@ def compare_evaluations(evaluations: Mapping[str, Evaluation], keys: Sequence[st
     return Comparison(rows[[*_COLUMNS, *_TEST_COLUMNS]], notices)
 
 
-def check_images(evaluations: Mapping[str, Evaluation]) -> None:
+def check_same_images(evaluations: Mapping[str, Evaluation]) -> None:
     """Check that all evaluations have the same images and labels."""
     digests = {evaluation.images_sha256 for evaluation in evaluations.values()}
     if len(digests) > 1:
