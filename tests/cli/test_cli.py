@@ -100,14 +100,16 @@ def test_json_option_prints_only_json_on_stdout(
     assert table.count(" MB") == 2  # result files and JSON
     assert "GB" not in table
     status = json.loads(robust201("status", "--json", finished_results).out)
-    assert (status["n_done"], status["n_planned"]) == (10, 10)
+    assert (status["done"], status["total"]) == (10, 10)
     assert status["complete"]
     assert not status["running"]
-    assert (status["seconds_left"], status["failures"], status["in_progress"]) == (None, [], [])
+    assert (status["seconds_left"], status["failures_by_kind"], status["preemptions"]) == (0, {}, 0)
     assert json.loads(robust201("status", "--json", sweep).out)["keys"] == status["keys"]
     table = robust201("status", sweep).out
     assert table.count("100%") == 4  # three keys and all keys together
     assert "evaluations/s" not in table
+    assert (status["cost"]["unit"], status["state_of_last_driver"]) == ("worker-hours", "finished")
+    assert status["cost"]["hours"] == pytest.approx(status["worker_seconds"] / 3600)
     assert json.loads(robust201("verify", "--json", finished_results).out)["sound"]
     doctor = json.loads(robust201("doctor", "--json", sweep).out)
     assert {"torch", "checkpoints", "digits", "disk"} <= {finding["what"] for finding in doctor}
@@ -287,8 +289,8 @@ def test_run_drains_on_ctrl_c_and_sigterm(
 ) -> None:
     results = tmp_path / "results"
     keys = {"clean": {}, "pgd": {"epsilons": ["1/255", "2/255", "3/255", "4/255"], "steps": 200}}
-    # One strength per part, so that draining is quick.
-    sweep = write_sweep(keys=keys, execution={"gmacs_per_second": 1e-5, "device": "cpu"})
+    # Many slices, so that draining is quick.
+    sweep = write_sweep(keys=keys, batch_size=10, execution={"gmacs_per_second": 0.01})
     driver = Driver(sweep, "--executor", executor, "--workers", "1")
     driver.wait_for(lambda: list_shards(results))
     # A terminal or batch system also signals the whole group. The run must keep Ray's processes out of this group.
@@ -303,7 +305,7 @@ def test_run_drains_on_ctrl_c_and_sigterm(
     assert not [name for name in read_tree(results) if name.endswith((".tmp", "lock.json"))]
     assert not list_living_processes(driver.process.pid)
     rerun = robust201("run", sweep, "--keys", "clean")
-    assert "Planned 2 evaluations: " in rerun.err
+    assert "Planned 2 evaluations:" in rerun.err
     assert rerun.code == 0
 
 
