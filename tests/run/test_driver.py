@@ -6,10 +6,13 @@ import warnings
 from typing import NamedTuple
 
 import pytest
+import ray
+from ray.exceptions import ActorUnschedulableError, RuntimeEnvSetupError
 
-from robust201.core.errors import RobustWarning
+from robust201.core.errors import ConfigError, RobustWarning
 from robust201.core.interrupts import SignalInterrupt
 from robust201.run import driver, worker
+from robust201.run.cluster import Cluster
 from robust201.run.driver import run_work
 from robust201.run.work import Outcome, Work
 from robust201.sweep.config import ExecutionSection
@@ -131,3 +134,17 @@ def test_warnings_of_workers_reach_the_user(make_sweep, monkeypatch):
     monkeypatch.setattr(driver.Tally, "count", lambda _tally, outcome, _n_done: outcomes.append(outcome))
     run_inline(make_sweep(keys={"clean": {}}, images={"count": 20, "seed": 0}))
     assert {outcome.notices for outcome in outcomes} == {("weak attack",)}
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeEnvSetupError("no such package"), ActorUnschedulableError("no such resource")]
+)
+def test_workers_that_ray_cannot_start_are_bad_input(monkeypatch, error):
+    def fail(*_calls, **_options):
+        raise error
+
+    monkeypatch.setattr(ray, "wait", fail)
+    cluster = object.__new__(Cluster)  # without a connection to Ray
+    cluster._slots = []
+    with pytest.raises(ConfigError, match="no such"):
+        cluster.wait(1.0)

@@ -91,12 +91,18 @@ def load_sweep(path: Path, /, **overrides: Any) -> SweepConfig:
     `overrides` are passed to `sweep.loading.load_config`.
     """
     from robust201.sweep import facts
-    from robust201.sweep.sweep_warnings import find_sweep_warnings
 
     config = facts.load_sweep(path, **overrides)
+    say_warnings(config)
+    return config
+
+
+def say_warnings(config: SweepConfig) -> None:
+    """Print warnings about a sweep."""
+    from robust201.sweep.sweep_warnings import find_sweep_warnings
+
     for warning in find_sweep_warnings(config):
         console.say(f"warning: {warning}")
-    return config
 
 
 def results_of(path: Path) -> Path:
