@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import time
+from contextlib import closing
 
 import pytest
 
@@ -11,8 +12,10 @@ from robust201.core.errors import ConfigError, InputError, LockHeldError, ShardD
 from robust201.run import lock, worker
 from robust201.run.events import read_events
 from robust201.run.lock import LOCK_FILE, STALE_SECONDS, hold_lock
+from robust201.run.sweep import prepare_run
 from robust201.store.folder import ResultsFolder, SliceFormat
-from robust201.sweep.filters import Filters
+from robust201.sweep.facts import save_plan
+from robust201.sweep.filters import EVERYTHING, Filters
 from tests.support.runs import export_bytes, read_state, run_inline
 
 KEYS = {
@@ -128,6 +131,20 @@ def test_lock_of_an_ended_or_silent_holder_is_taken_over(tmp_path, holder, age):
     os.utime(path, (time.time() - age,) * 2)
     with hold_lock(tmp_path):
         assert json.loads(path.read_text())["pid"] == os.getpid()
+
+
+def test_worker_refuses_units_of_another_plan(sweep):
+    config = sweep("results")
+    with prepare_run(config, EVERYTHING, lambda _line: None) as work:
+        parts = list(work.state.missing())
+        save_plan(config.model_copy(update={"keys": KEYS | {"aa_square": {"queries": 6}}}), work.plan.facts)
+        with closing(work.start_worker()) as worker:
+            for part in parts:
+                if part.unit.key == "aa_square":
+                    with pytest.raises(ConfigError, match="digits aa_square"):
+                        worker.compute(part, lambda: False)
+            assert worker.compute(parts[0], lambda: False).failure == ""
+    assert read_state(config.results).n_missing_parts == len(parts) - 1
 
 
 def test_next_run_deletes_old_events_but_no_failures(make_sweep):

@@ -9,12 +9,11 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from robust201.cli import console, console_run
-from robust201.cli.options import make_filters, say_warnings
+from robust201.cli.options import load_sweep, make_filters
 from robust201.run.environment import check_machine
 from robust201.run.guard import guard, is_guarded
 from robust201.run.slurm_task import ArrayTask
 from robust201.run.user_code import announce_code, load_code
-from robust201.sweep.facts import load_sweep
 from robust201.sweep.filters import EVERYTHING, Filters
 from robust201.sweep.shares import Share
 
@@ -49,17 +48,18 @@ def run_sweep_command(
 ) -> int:
     """Compute the missing evaluations of a sweep; return the exit code. The parameters are the options of `run`."""
     task = ArrayTask.of(os.environ) if slurm_requeue else None
-    config = load_sweep(path, results=out, execution={"executor": executor, "workers": workers})
+    lines: list[str] = []
+    config = load_sweep(path, say=lines.append, results=out, execution={"executor": executor, "workers": workers})
     filters = make_filters(config, architectures, datasets, keys)
     selected = None if share is None else Share.parse(share)
     if task is not None:
         config = config.model_copy(update={"execution": task.limit(config.execution)})
     check_machine(config.execution, config.precision)
+    announce_code(config, allowed=allow_code, say=lines.append)
     if needs_guard(config.execution):
-        announce_code(config, allowed=allow_code, say=lambda _line: None)  # the child repeats this command
-        return run_guarded()
-    say_warnings(config)
-    announce_code(config, allowed=allow_code, say=console.say)
+        return run_guarded()  # the child repeats this command
+    for line in lines:
+        console.say(line)
     tally = compute(config, filters, selected)
     code = _show_end(config, tally, is_partial=filters != EVERYTHING or selected is not None)
     if task is not None and tally.is_out_of_time:  # after scancel or preemption, the user or Slurm decides
