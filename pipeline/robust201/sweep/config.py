@@ -543,7 +543,7 @@ class SweepConfig(BaseConfig):
     name: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=MAX_NAME_LENGTH)]
     """Name of the sweep: letters, digits, `_ . -`."""
     results: ConfigPath
-    """Results folder with shards, plan and lease; created if absent."""
+    """Results folder with shards, plan and lock; created if absent."""
     shards: ShardsUrl | None = None
     """URL prefix for the shards, such as `s3://bucket/paper`; by default `RESULTS/shards` (docs/configuration.md). The
     results folder records the URL; a later run with another URL is an error."""
