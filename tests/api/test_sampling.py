@@ -14,8 +14,9 @@ from robust201.dataset.weights_check import check_clean_accuracy
 from robust201.export import export_dataset
 from robust201.export.diff import read_numbers
 from robust201.reader.dataset import RobustnessDataset
-from robust201.run.sweep import run_sweep
+from robust201.run.sweep import prepare_run, run_sweep
 from robust201.sampling import ChosenImages, choose_images, estimate
+from robust201.sweep.filters import EVERYTHING
 from robust201.sweep.loading import parse_config
 from robust201.sweep.plan import open_results
 from tests.conftest import read_tree, tiny_sweep_fields
@@ -158,3 +159,14 @@ def test_only_attacks_of_the_engine_fused_take_chosen_images(tmp_path, key, fiel
     assert parse_config(fields, "test").own_images[0].file is not None
     with pytest.raises(ConfigError, match="depends on other images of the batch"):
         parse_config(fields | {"engine": "reference"}, "test")
+
+
+def test_plan_with_chosen_images_holds_under_another_home(tmp_path, monkeypatch, tiny_weights):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "chosen.json").write_text(json.dumps({"images": [0, 3]}))
+    fields = tiny_sweep_fields(tmp_path, tiny_weights, keys={"pgd": {"images": {"file": "~/chosen.json"}}})
+    config = parse_config(fields, "test")
+    with prepare_run(config, EVERYTHING, lambda _line: None):
+        pass
+    monkeypatch.setenv("HOME", "/elsewhere")
+    assert open_results(config.results)[0].keys[0].n_images == 2

@@ -22,8 +22,7 @@ from pydantic import (
 )
 
 from robust201.core.errors import ConfigError, did_you_mean
-from robust201.core.host import MAX_THREADS
-from robust201.core.precision import Precision
+from robust201.core.precision import MAX_THREADS, Precision
 from robust201.core.records import (
     MAX_CLASSES,
     ArchitectureId,
