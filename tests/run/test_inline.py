@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 import torch
 
-from robust201.core.errors import ConfigError, InputError, LeaseHeldError, ShardDamagedError
+from robust201.core.errors import ConfigError, InputError, LockHeldError, ShardDamagedError
 from robust201.models import device
 from robust201.run import lock, worker
 from robust201.run.events import read_events
@@ -124,7 +124,7 @@ def test_memory_shortage_halves_the_batch(sweep, make_sweep, monkeypatch):
 
 
 def test_lock_keeps_a_second_driver_out(tmp_path):
-    with hold_lock(tmp_path), pytest.raises(LeaseHeldError), hold_lock(tmp_path):
+    with hold_lock(tmp_path), pytest.raises(LockHeldError), hold_lock(tmp_path):
         pass
     assert not (tmp_path / LOCK_FILE).exists()
 
