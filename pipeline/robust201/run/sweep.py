@@ -158,7 +158,7 @@ def fix_device(config: SweepConfig) -> SweepConfig:
 def check_device(config: SweepConfig, folder: ResultsFolder) -> None:
     """Keep results of CPUs and of GPUs apart, because their last bits differ."""
     if (config.execution.device == "cpu") != folder.slices.is_cpu:
-        expected = "cpu" if folder.slices.is_cpu else "cuda"
+        expected = "cpu" if folder.slices.is_cpu else "a GPU"
         raise InputError(
             f"Starting a run failed for {folder.root}: expected execution.device {expected}, with which the folder was "
             f"made, got {config.execution.device}. Change the device, or choose another folder."
