@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from robust201.api import attack, compare, evaluate, load_model, place
     from robust201.gallery import show
-    from robust201.reader.dataset import RobustnessDataset
+    from robust201.dataset.reader import RobustnessDataset
     from robust201.security import curves
 
 __all__ = ["RobustnessDataset", "__version__", "attack", "compare", "curves", "evaluate", "load_model", "place", "show"]
@@ -24,7 +24,7 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     # These names are imported on first use, so that workers and the command line start quickly.
     if name == "RobustnessDataset":
-        from robust201.reader.dataset import RobustnessDataset
+        from robust201.dataset.reader import RobustnessDataset
 
         return RobustnessDataset
     if name == "show":

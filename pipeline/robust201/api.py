@@ -73,7 +73,7 @@ from robust201.weights.published.base import infer_size
 from robust201.weights.store import CheckpointStore
 
 if TYPE_CHECKING:
-    from robust201.reader.dataset import RobustnessDataset
+    from robust201.dataset.reader import RobustnessDataset
 
 _Keys = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
 
@@ -736,7 +736,7 @@ def _rank_accuracy(
 ) -> dict[str, Any]:
     """Return one row of the result of `place`."""
     row: dict[str, Any] = {"key": key, "strength": strength, "accuracy": accuracy, "architectures": 0}
-    if dataset.files.find(data, key, "accuracy") is None:
+    if not dataset.has(data, key):
         return row
     # At strength 0, an attack's file may contain clean accuracies, which are not results of the attack.
     if strength not in dataset.strengths(data, key):

@@ -16,9 +16,9 @@ import pytest
 from robust201.analysis.class_summaries import summarise_classes
 from robust201.core.errors import ResultsError
 from robust201.core.processes import delaying_interrupts
-from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.parquet_results import iter_matrices
-from robust201.reader.result_files import ResultFiles
+from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.parquet_rows import iter_matrices
+from robust201.dataset.layout import ResultFiles
 from tests.support.fabricated import export, make_plan
 
 KEYS = ("clean", "pgd", "fog")

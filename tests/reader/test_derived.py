@@ -9,8 +9,8 @@ import pytest
 
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.records import Weights
-from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.derived import DerivedMetrics
+from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.derived import DerivedMetrics
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.robustness import robustness_r
 from robust201.tasks import TASKS

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from robust201.core.errors import ConfigError
-from robust201.reader.dataset import RobustnessDataset
+from robust201.dataset.reader import RobustnessDataset
 from robust201.reader.error_bars import count_evaluated_images
 from robust201.reader.frames import FRAME_COLUMNS
 from robust201.statistics.intervals import accuracy_intervals

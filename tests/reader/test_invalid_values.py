@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from robust201.core.errors import ResultsError
-from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.listings import MissingFilesWarning
+from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.listings import MissingFilesWarning
 from tests.conftest import RunCommand
 from tests.support.fabricated import export, export_copy, make_plan
 from tests.support.small_results import write_results

@@ -7,7 +7,7 @@ import pytest
 from robust201.analysis.dataset_results import read_results
 from robust201.export.conversion import convert_dataset
 from robust201.figures.report import write_report
-from robust201.reader.dataset import RobustnessDataset
+from robust201.dataset.reader import RobustnessDataset
 from tests.support.fabricated import export, make_plan
 from tests.support.small_results import write_results, write_sweep_json
 

@@ -12,7 +12,7 @@ from robust201.export.conversion import convert_dataset
 from robust201.figures.plots import save_plot
 from robust201.figures.report import write_report
 from robust201.figures.table import FIGURES
-from robust201.reader.dataset import RobustnessDataset
+from robust201.dataset.reader import RobustnessDataset
 from tests.support.fabricated import export, make_plan
 
 NAMES = ("resnet18", "resnet34.a", "wide-28")

@@ -14,7 +14,7 @@ import pytest
 from robust201.analysis.dataset_results import read_results
 from robust201.analysis.leaderboard import make_leaderboard
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
-from robust201.reader.dataset import RobustnessDataset
+from robust201.dataset.reader import RobustnessDataset
 from robust201.statistics.significance import holm_adjust, mcnemar_p_values
 from tests.support.fabricated import (
     LABELS,

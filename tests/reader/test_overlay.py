@@ -12,7 +12,7 @@ from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
 from robust201.core.records import EvaluationProtocol
 from robust201.export.conversion import convert_dataset
 from robust201.figures.report import write_report
-from robust201.reader.dataset import RobustnessDataset
+from robust201.dataset.reader import RobustnessDataset
 from tests.support.fabricated import FabricatedStore, export, make_plan
 from tests.support.small_results import write_results, write_sweep_json
 

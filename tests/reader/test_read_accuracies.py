@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.reader.dataset import RobustnessDataset
+from robust201.dataset.reader import RobustnessDataset
 from robust201.reader.frames import read_accuracies
-from robust201.reader.result_files import paper_key, sort_by_task_order
+from robust201.dataset.layout import paper_key, sort_by_task_order
 from tests.support.fabricated import export_copy, make_plan
 from tests.support.small_results import write_results
 

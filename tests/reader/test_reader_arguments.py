@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from robust201.core.errors import ArchitectureError, ConfigError, InputError
-from robust201.reader.dataset import RobustnessDataset
+from robust201.dataset.reader import RobustnessDataset
 from tests.support.small_results import write_results
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
 from robust201.reader import json_files
-from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.json_files import iter_json_values
+from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.json_rows import iter_json_values
 from tests.support.fabricated import export, export_copy, make_plan
 from tests.support.small_results import write_results
 

@@ -9,7 +9,7 @@ import pytest
 from robust201.analysis.class_summaries import summarise_classes
 from robust201.core.errors import ArchitectureError, ConfigError
 from robust201.figures.report import write_report
-from robust201.reader.dataset import RobustnessDataset
+from robust201.dataset.reader import RobustnessDataset
 from tests.support.fabricated import export, make_plan
 
 ARCHITECTURES = (0, 2)

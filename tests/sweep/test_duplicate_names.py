@@ -8,8 +8,8 @@ import pytest
 
 from robust201.core.errors import ResultsError
 from robust201.export.conversion import convert_dataset
-from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.value_checks import parse_json
+from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.values import parse_json
 from tests.conftest import RunCommand
 from tests.support.small_results import write_results
 

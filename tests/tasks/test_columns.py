@@ -13,8 +13,8 @@ from robust201.export.json_files import iter_unit_texts
 from robust201.export.published_layout import describe_strength, layout_of, parquet_columns
 from robust201.export.row_batch import RowBatch
 from robust201.export.verify_dataset import verify_dataset
-from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.value_checks import check_json_values
+from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.values import check_json_values
 from robust201.store.shards import decode, encode
 from robust201.tasks import TASKS
 from robust201.tasks.columns import (

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from robust201.analysis.dataset_results import DatasetResults
-    from robust201.reader.dataset import RobustnessDataset
+    from robust201.dataset.reader import RobustnessDataset
 
 Folders = Annotated[
     list[Path],
@@ -152,7 +152,7 @@ def _read_inputs(
     from robust201.analysis.dataset_results import choose_results, read_results
     from robust201.core.errors import ResultsError
     from robust201.core.files import check_output_file
-    from robust201.reader.dataset import RobustnessDataset
+    from robust201.dataset.reader import RobustnessDataset
 
     if out is not None:
         check_output_file(out / "correlations.csv")  # with any file name, this checks that the folder is writable

@@ -36,7 +36,7 @@ def demo(
     from robust201.export import export_dataset
     from robust201.figures.plots import save_plots
     from robust201.figures.report import write_report
-    from robust201.reader.dataset import RobustnessDataset
+    from robust201.dataset.reader import RobustnessDataset
     from robust201.store.folder import ResultsFolder
     from robust201.sweep.facts import load_plan
     from robust201.sweep.loading import load_config

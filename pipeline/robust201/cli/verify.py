@@ -75,7 +75,7 @@ def verify(
             )
     from robust201.export.verify import verify_results
     from robust201.export.verify_dataset import verify_dataset
-    from robust201.reader.result_files import is_dataset
+    from robust201.dataset.layout import is_dataset
 
     results = results_of(path)
     if is_dataset(results):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.reader.value_checks import are_counts, are_row_fractions, max_rounding_error
+from robust201.dataset.values import are_counts, are_row_fractions, max_rounding_error
 from robust201.tasks.columns import COLUMNS, COUNTS, Values
 
 

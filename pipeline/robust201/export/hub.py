@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from robust201.core.errors import ConfigError, ResultsError, StorageError, one_line
 from robust201.core.files import MAX_EXPORTED_FILE_BYTES, read_text, sha256_of
-from robust201.reader.listings import CHECKSUM_FILE, MAX_LISTING_BYTES, parse_checksums, read_checksums
-from robust201.reader.result_files import IMAGES_FOLDER, PARQUET_FOLDER
+from robust201.dataset.listings import CHECKSUM_FILE, MAX_LISTING_BYTES, parse_checksums, read_checksums
+from robust201.dataset.layout import IMAGES_FOLDER, PARQUET_FOLDER
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -12,7 +12,7 @@ from robust201.core.errors import ResultsError
 from robust201.core.records import Unit, format_architecture
 from robust201.export.format_variants import contains_fractions, counts_from_fractions, zeros_to_missing
 from robust201.images import DATASETS
-from robust201.reader.result_files import ResultFiles, list_values_per_strength, paper_key, task_of
+from robust201.reader.result_files import ResultFiles, list_values_per_strength, task_of
 from robust201.reader.value_checks import parse_architecture_id
 from robust201.tasks.columns import COLUMNS, COUNTS, MEASUREMENTS, Values, columns_of_json, count_images, fields_of
 
@@ -51,43 +51,11 @@ def count_decimals(values: Iterable[Any]) -> int | None:
     return max_decimals if max_decimals < EXACT_DECIMALS else None
 
 
-@dataclass(frozen=True)
-class RecordedFacts:
-    """Facts from an export's sweep.json about the results of one key on one dataset.
-
-    Attributes:
-        n_images: number of images; if sweep.json does not contain it, the size of the test split, or 0 for a custom
-            dataset.
-        decimals: number of decimals to which values were rounded, by measurement.
-    """
-
-    n_images: int
-    decimals: Mapping[str, int]
-
-
-def read_recorded_facts(sweep: Mapping[str, Any] | None, dataset: str, key: str) -> RecordedFacts:
-    """Read the facts about a key's results from a valid sweep.json; `sweep` is None if the dataset has no sweep.json.
-
-    The key is in the paper's style.
-    """
+def count_recorded_images(sweep: Mapping[str, Any] | None, dataset: str) -> int:
+    """Return the number of images in a valid sweep.json, the size of the test split, or 0 for a custom dataset."""
     record = {} if sweep is None else sweep.get("sweep", {})
-    protocols = [
-        protocol
-        for protocol in record.get("protocols", ())
-        if (protocol.get("dataset"), protocol.get("key")) == (dataset, key)
-    ]
-    image_counts = [protocol["n_images"] for protocol in protocols if protocol.get("n_images") is not None]
-    n_test = DATASETS[dataset].n_test if dataset in DATASETS else 0  # unknown for a custom dataset
-    n_images = next(iter(image_counts), None) or (record.get("images") or {}).get("count") or n_test
-    decimals: dict[str, int] = {}
-    for protocol in protocols:
-        rounded_decimals = {
-            name: n_decimals for name, n_decimals in protocol.get("decimals", {}).items() if n_decimals is not None
-        }
-        decimals |= {
-            name: min(n_decimals, decimals.get(name, n_decimals)) for name, n_decimals in rounded_decimals.items()
-        }
-    return RecordedFacts(n_images, decimals)
+    n_test = DATASETS[dataset].n_test if dataset in DATASETS else 0
+    return (record.get("images") or {}).get("count") or n_test
 
 
 @dataclass
@@ -148,7 +116,7 @@ class KeyRows:
             return False
         _, first_value = next(self._iter_source(_CM), (None, None))
         return first_value is not None and contains_fractions(
-            first_value, self.recorded_facts.n_images, is_single=self.has_single_value
+            first_value, count_recorded_images(self.files.sweep, self.dataset), is_single=self.has_single_value
         )
 
     @property
@@ -160,10 +128,6 @@ class KeyRows:
         )
         zeros = f"{label}: mean confidences of 0 over zero images were read as null"
         return (*([fractions] if self._has_fractions else []), *([zeros] if self.has_replaced_zeros else []))
-
-    @property
-    def recorded_facts(self) -> RecordedFacts:
-        return read_recorded_facts(self.files.sweep, self.dataset, paper_key(self.key))
 
     @cached_property
     def n_images(self) -> int:
@@ -179,7 +143,7 @@ class KeyRows:
         if not self._has_fractions:
             record = {} if self.files.sweep is None else self.files.sweep.get("sweep", {})
             return (record.get("images") or {}).get("count") or 0
-        if n_images := self.recorded_facts.n_images:
+        if n_images := count_recorded_images(self.files.sweep, self.dataset):
             return n_images
         raise ResultsError(
             f"Reading results failed for {self.files.path} {self.dataset} {self.key}: rows of {COUNTS} contain "
@@ -191,22 +155,10 @@ class KeyRows:
         """Number of decimals to which values were rounded, by measurement; None if they were not rounded."""
         if self.is_parquet:
             return {}
-        counted_decimals = {
+        return {
             measurement: count_decimals(value for _, value in self._iter_source(measurement))
             for measurement in self.sources
             if not all(name in COLUMNS and COLUMNS[name].is_exact for name in fields_of(measurement).values())
-        }
-        recorded_decimals = self.recorded_facts.decimals
-        return {
-            measurement: min(
-                (
-                    n_decimals
-                    for n_decimals in (n_counted, recorded_decimals.get(measurement))
-                    if n_decimals is not None
-                ),
-                default=None,
-            )
-            for measurement, n_counted in counted_decimals.items()
         }
 
     def _iter_source(self, measurement: str) -> Iterator[tuple[str, Any]]:

@@ -17,10 +17,10 @@ from robust201.export.diff import read_numbers
 from robust201.export.listing import check_listing, read_listing
 from robust201.export.side_files import VERSIONS_FILE
 from robust201.export.writing import export_dataset
-from robust201.reader.json_files import read_object
-from robust201.reader.listings import REEXPORT, key_of_parquet
-from robust201.reader.parquet_results import is_converted, read_file
-from robust201.reader.result_files import MISSING_FILE, SWEEP_FILE
+from robust201.dataset.json_rows import read_object
+from robust201.dataset.listings import REEXPORT, key_of_parquet
+from robust201.dataset.parquet_rows import is_converted, read_file
+from robust201.dataset.layout import MISSING_FILE, SWEEP_FILE
 from robust201.statistics.weights_check import WeightsCheck
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.parts import compare

@@ -13,7 +13,7 @@ from robust201.analysis.attack_flags import AttackFlag
 from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.records import Unit
 from robust201.export.diff import read_numbers
-from robust201.export.key_rows import KeyRows, json_files_of, possible_measurements, read_recorded_facts
+from robust201.export.key_rows import KeyRows, count_recorded_images, json_files_of, possible_measurements
 from robust201.export.listing import check_listing, read_listing
 from robust201.export.verify import find_attack_flags
 from robust201.images import DATASETS
@@ -167,7 +167,7 @@ def _read_parquet_pages(rows: KeyRows) -> None:
 
 
 def _check_unit(rows: KeyRows, unit: Unit, columns_by_strength: Mapping[float, Values]) -> Iterator[str]:
-    n_images = unit.n_images or rows.recorded_facts.n_images
+    n_images = unit.n_images or count_recorded_images(rows.files.sweep, rows.dataset)
     for strength, stored_values in columns_by_strength.items():
         values = rows.replace_zeros_of_empty_means(stored_values)
         name = f"{unit.label} of {rows.files.path} at {strength:g}"
@@ -192,6 +192,6 @@ def _describe_absent_keys(dataset: RobustnessDataset, present_keys: Collection[t
 def _find_attack_flags_of_dataset(dataset: RobustnessDataset) -> tuple[AttackFlag, ...]:
     return find_attack_flags(
         read_numbers(dataset.path),
-        n_images={name: read_recorded_facts(dataset.sweep, name, "clean").n_images for name in dataset.data},
+        n_images={name: count_recorded_images(dataset.sweep, name) for name in dataset.data},
         n_classes={name: DATASETS[name].n_classes for name in dataset.data if name in DATASETS},
     )

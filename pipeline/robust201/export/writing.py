@@ -37,8 +37,8 @@ from robust201.export.side_files import VERSIONS_FILE, side_file_texts, versions
 from robust201.export.source import read_facts, read_groups
 from robust201.export.written_file import parse_choice
 from robust201.images import DATASETS
-from robust201.reader.listings import CHECKSUM_FILE
-from robust201.reader.result_files import PARQUET_FOLDER, images_name
+from robust201.dataset.listings import CHECKSUM_FILE
+from robust201.dataset.layout import PARQUET_FOLDER, images_name
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.plan import Plan
 from robust201.tasks.columns import PREDICTIONS, count_numbers, fields_of

@@ -19,8 +19,8 @@ from robust201.analysis.leaderboard import nearest_strength
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.figures import drawings, figure_data, palette
 from robust201.figures.panels import MIN_NUMBER_SIZE, SMALL_SIZE, Chart, Figure, Layout, Panel
-from robust201.reader.result_files import kind_of
-from robust201.reader.value_checks import CLEAN
+from robust201.dataset.layout import kind_of
+from robust201.dataset.layout import CLEAN
 from robust201.spaces import CellSpace
 from robust201.spaces.colours import INK
 

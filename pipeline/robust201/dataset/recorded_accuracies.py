@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from robust201.core.errors import ResultsError, describe_read_error
 from robust201.core.records import Unit
-from robust201.reader.json_files import read_object
-from robust201.reader.value_checks import CLEAN, parse_architecture_id
+from robust201.dataset.json_rows import read_object
+from robust201.dataset.layout import CLEAN, parse_architecture_id
 from robust201.statistics.weights_check import ACCURACY_TOLERANCE, CleanAccuracy, WeightsCheck, check_accuracies
 
 if TYPE_CHECKING:
-    from robust201.reader.dataset import RobustnessDataset
+    from robust201.dataset.reader import RobustnessDataset
 
 RECORDED_FILE = "recorded_accuracy.json"
 

@@ -15,11 +15,9 @@ import pandas as pd
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, format_architecture
-from robust201.reader.frames import read_frame
-from robust201.reader.outcomes import Outcomes
-from robust201.reader.result_files import ResultFiles
-from robust201.reader.stored_results import StoredResults
-from robust201.reader.value_checks import CLEAN
+from robust201.dataset.layout import CLEAN
+from robust201.dataset.outcomes import Outcomes, checked_outcomes
+from robust201.dataset.reader import RobustnessDataset
 from robust201.statistics.outcomes import attack_success_rates, count_correct, worst_case
 from robust201.statistics.robustness import (
     corruption_errors,
@@ -87,30 +85,62 @@ class DerivedMetrics:
         return pd.concat(frames, ignore_index=True)[column_names] if frames else pd.DataFrame(columns=column_names)
 
 
+class _Results:
+    """Accuracies and per-image outcomes of one dataset.
+
+    Attributes:
+        name: name of the dataset.
+        reader: reader of the dataset's files.
+        accuracies: by key, a DataFrame with one row per network and one column per strength.
+    """
+
+    def __init__(self, reader: RobustnessDataset, name: str, keys: Sequence[str] | None) -> None:
+        self.reader, self.name = reader, name
+        self.accuracies = {
+            str(key): frame.pivot(index="architecture", columns="strength", values="value")
+            for key, frame in reader.to_frame([name], keys).groupby("key", observed=True)
+            if reader.kind_of(str(key)) != "measure"
+        }
+        self._outcomes: dict[tuple[str, float], Outcomes | None] = {}
+
+    def keys(self, kind: str) -> list[str]:
+        return [key for key in self.accuracies if self.reader.kind_of(key) == kind]
+
+    def attacks(self) -> Iterator[tuple[str, float]]:
+        """Yield attacks and strengths, except strength 0 if it stands for clean images."""
+        for key in self.keys("attack"):
+            uses_clean_at_zero = self.reader.uses_clean_at_zero(self.name, key)
+            for strength in map(float, self.accuracies[key].columns):
+                if not (uses_clean_at_zero and strength == CLEAN_STRENGTH):
+                    yield key, strength
+
+    def outcomes(self, key: str, strength: float) -> Outcomes | None:
+        """Return per-image outcomes, checked against the accuracies; None if outcomes are not stored."""
+        if (key, strength) not in self._outcomes:
+            self._outcomes[key, strength] = checked_outcomes(self.reader, self.name, key, strength)
+        return self._outcomes[key, strength]
+
+
 def derive_metrics(
-    files: ResultFiles,
+    reader: RobustnessDataset,
     datasets: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
     *,
     reference: ArchitectureId | None = None,
 ) -> DerivedMetrics:
     """Compute derived metrics (see `RobustnessDataset.metrics`)."""
-    datasets = None if datasets is None else tuple(dict.fromkeys(datasets))
-    keys = None if keys is None else expand_keys(keys, files.keys)
+    keys = None if keys is None else expand_keys(keys, reader.keys_all)
     metrics: list[MetricRow] = []
     requirements: dict[str, str] = {}
     if datasets is None:  # a copy of the published data may lack some of its datasets
-        evaluated_datasets = [
-            name
-            for name in files.datasets
-            if any(files.find(name, key, "accuracy") is not None for key in keys or files.keys)
-        ]
-        datasets = tuple(evaluated_datasets or files.datasets)
+        evaluated = [name for name in reader.data if any(reader.has(name, key) for key in keys or reader.keys_all)]
+        datasets = evaluated or reader.data
+    datasets = tuple(dict.fromkeys(datasets))
     for dataset in datasets:
-        results = StoredResults.read(files, dataset, keys)
+        results = _Results(reader, dataset, keys)
         metrics += [metric_row for derive in _DERIVATIONS for metric_row in derive(results, requirements)]
         metrics += _derive_corruption_errors(results, requirements, reference)
-    metrics += _derive_seed_deviations(files, datasets, keys, requirements)
+    metrics += _derive_seed_deviations(reader, datasets, keys, requirements)
     return DerivedMetrics(metrics, requirements)
 
 
@@ -126,10 +156,10 @@ def worst_case_accuracies(outcomes_of_tasks: Sequence[Outcomes]) -> "pd.Series[f
     return pd.Series(count_correct(packed) / first_outcomes.n_images, index=common_architectures)
 
 
-def _derive_robustness(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
+def _derive_robustness(results: _Results, requirements: dict[str, str]) -> Iterator[MetricRow]:
     for key in results.keys("attack"):
         # The curve of an attack that was itself evaluated at strength 0 does not begin with the clean accuracy.
-        if not results.files.uses_clean_at_zero(results.name, key):
+        if not results.reader.uses_clean_at_zero(results.name, key):
             continue
         curves = results.accuracies[key].dropna()
         if CLEAN_STRENGTH not in curves or len(curves.columns) < 2:
@@ -151,11 +181,9 @@ def _derive_robustness(results: StoredResults, requirements: dict[str, str]) -> 
             )
 
 
-def _derive_success_rates(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
+def _derive_success_rates(results: _Results, requirements: dict[str, str]) -> Iterator[MetricRow]:
     clean_outcomes = results.outcomes(CLEAN, CLEAN_STRENGTH)
-    for key, strength in results.evaluations():
-        if results.files.kind_of(key) != "attack":
-            continue
+    for key, strength in results.attacks():
         outcomes_under_attack = results.outcomes(key, strength)
         if clean_outcomes is None or outcomes_under_attack is None:
             requirements["attack_success_rate"] = OUTCOMES_REQUIREMENT
@@ -173,11 +201,10 @@ def _derive_success_rates(results: StoredResults, requirements: dict[str, str]) 
         )
 
 
-def _derive_worst_cases(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
-    attacks = [(key, strength) for key, strength in results.evaluations() if results.files.kind_of(key) == "attack"]
+def _derive_worst_cases(results: _Results, requirements: dict[str, str]) -> Iterator[MetricRow]:
     keys_by_ball: dict[tuple[Any, float], list[str]] = {}
-    for key, strength in attacks:
-        if (ball := results.files.norm_ball_of(key)) is not None:
+    for key, strength in results.attacks():
+        if (ball := results.reader.norm_ball_of(key)) is not None:
             keys_by_ball.setdefault((ball, strength), []).append(key)
     for (_, strength), keys in keys_by_ball.items():
         outcomes_of_attacks = [results.outcomes(key, strength) for key in keys]
@@ -190,7 +217,7 @@ def _derive_worst_cases(results: StoredResults, requirements: dict[str, str]) ->
         yield MetricRow(results.name, "worst_case_accuracy", "+".join(keys), strength, accuracies)
 
 
-_DERIVATIONS: tuple[Callable[[StoredResults, dict[str, str]], Iterator[MetricRow]], ...] = (
+_DERIVATIONS: tuple[Callable[[_Results, dict[str, str]], Iterator[MetricRow]], ...] = (
     _derive_robustness,
     _derive_success_rates,
     _derive_worst_cases,
@@ -200,7 +227,7 @@ dict."""
 
 
 def _derive_corruption_errors(
-    results: StoredResults, requirements: dict[str, str], reference: ArchitectureId | None
+    results: _Results, requirements: dict[str, str], reference: ArchitectureId | None
 ) -> Iterator[MetricRow]:
     keys = results.keys("corruption")
     if reference is None:
@@ -248,9 +275,9 @@ def _derive_corruption_errors(
 
 
 def _derive_seed_deviations(
-    files: ResultFiles, datasets: Sequence[str], keys: Sequence[str] | None, requirements: dict[str, str]
+    reader: RobustnessDataset, datasets: Sequence[str], keys: Sequence[str] | None, requirements: dict[str, str]
 ) -> Iterator[MetricRow]:
-    recorded_weights = {} if files.sweep is None else files.sweep.get("weights") or {}
+    recorded_weights = {} if reader.sweep is None else reader.sweep.get("weights") or {}
     trained_weights = [
         ((weights.get("recipe"), weights.get("epochs"), weights.get("steps")), weights_name)
         for weights_name, weights in recorded_weights.items()
@@ -268,11 +295,11 @@ def _derive_seed_deviations(
         )
     for weights_names, dataset in itertools.product(weights_of_recipes, datasets):
         frames = [
-            read_frame(files.restrict_to_weights(weights_name), [dataset], keys).assign(weights=weights_name)
+            reader.to_frame([dataset], keys, weights=weights_name).assign(weights=weights_name)
             for weights_name in weights_names
         ]
         for (key, strength), group in pd.concat(frames).groupby(["key", "strength"], observed=True):
-            if strength == CLEAN_STRENGTH and files.uses_clean_at_zero(dataset, str(key)):
+            if strength == CLEAN_STRENGTH and reader.uses_clean_at_zero(dataset, str(key)):
                 continue
             accuracies = group.pivot_table(index="architecture", columns="weights", values="value", dropna=False)
             note = f"over {', '.join(weights_names)}"

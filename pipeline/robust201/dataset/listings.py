@@ -99,6 +99,17 @@ def key_of_parquet(name: str) -> tuple[str, str] | None:
     return folder_pairs[0][2], folder_pairs[1][2]
 
 
+def find_missing_results(folder: Path) -> list[str]:
+    """Return the names of listed files of results that are missing, unless the folder has all files of one format."""
+    listed = [name for name in read_checksums(folder) if key_of_parquet(name) or ("/" in name and ".json" in name)]
+    missing = [
+        [name for name in listed if name.endswith(suffix) and not (folder / name).is_file()]
+        for suffix in (".parquet", ".json")
+        if any(name.endswith(suffix) for name in listed)
+    ]
+    return min(missing, key=len, default=[])
+
+
 def describe_missing_files(path: Path, names: Iterable[str]) -> str:
     """Return the text of a warning that listed files are missing."""
     missing_names = sorted(names)
