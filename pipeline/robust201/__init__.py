@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from robust201.api import attack, compare, evaluate, load_model, place
-    from robust201.gallery import show
     from robust201.dataset.reader import RobustnessDataset
+    from robust201.gallery import show
     from robust201.security import curves
 
 __all__ = ["RobustnessDataset", "__version__", "attack", "compare", "curves", "evaluate", "load_model", "place", "show"]

@@ -159,7 +159,7 @@ from robust201.__main__ import main
 
 class InterruptingFinder:
     def find_spec(self, name, path=None, target=None):
-        if name == "{"robust201.planning.estimates" if is_in_command else "typer"}":
+        if name == "{"robust201.sweep.estimates" if is_in_command else "typer"}":
             try:
                 signal.raise_signal({int(signal_number)})
             except BaseException:
@@ -204,7 +204,7 @@ def test_incomplete_sweep_is_exported_only_with_partial_option(
 def test_run_with_failed_units_exits_with_3_and_groups_equal_failures(
     robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from robust201.runtime import worker
+    from robust201.run import worker
 
     def fail(*arguments: object, **options: object) -> None:
         raise RuntimeError("no such luck")

@@ -9,25 +9,17 @@ from robust201.core.errors import IncompleteError
 from robust201.core.records import EvaluationResult, Part
 from robust201.dataset.rows import KeyRows, read_shard
 from robust201.export import export_dataset
-from robust201.store.folder import ResultsFolder
 from robust201.store.names import content_hash, shard_name
 from robust201.store.shards import encode
-from robust201.sweep.facts import load_plan
-from robust201.sweep.plan import make_plan
+from robust201.sweep.plan import open_results
 from tests.support.runs import run_inline
-
-
-def read_results(config):
-    saved, facts = load_plan(config.results)
-    folder = ResultsFolder.open(config.results)
-    return make_plan(saved, facts, folder.slices), folder
 
 
 def test_files_have_the_merged_rows(make_sweep, tmp_path):
     execution = {"device": "cpu", "gmacs_per_second": 1e-5}
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}}, execution=execution)
     run_inline(config)
-    plan, folder = read_results(config)
+    plan, folder = open_results(config.results)
     export_dataset(plan, folder, tmp_path / "out")
     paths = list((tmp_path / "out/digits").iterdir())
     names = {f"{key}_{name}.json" for key in ("clean", "fgsm") for name in ("accuracy", "confidence", "cm")}
@@ -55,7 +47,7 @@ def rewrite(folder, name, pixels):
 def test_renamed_files_are_listed_again_and_other_corrupted_images_rejected(make_sweep):
     config = make_sweep(keys={"brightness": {"severities": [1, 5]}})
     run_inline(config)
-    plan, folder = read_results(config)
+    plan, folder = open_results(config.results)
     rows, names = KeyRows(folder, plan.keys[0], folder.list()), folder.list()["digits"]
     for name in names:
         rewrite(folder, shard_name("digits", name), "same")

@@ -12,19 +12,12 @@ from robust201.dataset.rows import KeyRows
 from robust201.dataset.weights_check import check_clean_accuracy
 from robust201.export import export_dataset
 from robust201.export.outcome_files import evaluated_images
-from robust201.store.folder import ResultsFolder
-from robust201.sweep.facts import load_plan
 from robust201.sweep.filters import Filters
-from robust201.sweep.plan import make_plan
+from robust201.sweep.plan import make_plan, open_results
 from tests.conftest import read_tree
 from tests.support.runs import run_inline
 
 KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}}
-
-
-def open_results(results):
-    folder = ResultsFolder.open(results)
-    return make_plan(*load_plan(results), folder.slices), folder
 
 
 def test_incomplete_results_need_partial(make_sweep, tmp_path, robust201):

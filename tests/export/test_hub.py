@@ -11,7 +11,7 @@ import huggingface_hub.constants
 import pytest
 
 from robust201.core.errors import ConfigError, ResultsError, StorageError
-from robust201.export.hub import PAGE_FILE, parse_target, prepare_upload, push
+from robust201.export.hub import PAGE_FILE, parse_target, push
 from tests.conftest import RunCommand
 from tests.support.fabricated import export, make_plan
 
@@ -39,24 +39,9 @@ class HubRequestHandler(BaseHTTPRequestHandler):
     def log_message(self, *arguments: object) -> None:
         pass
 
-    def do_HEAD(self) -> None:
-        self._send_file()
-
-    def _send_file(self) -> None:
-        content = self.server.files[self.path.rpartition("/resolve/main/")[2]]
-        self.send_response(200)
-        for name, value in (("ETag", '"0"'), ("X-Repo-Commit", "0" * 40), ("Content-Length", str(len(content)))):
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
-
     def do_GET(self) -> None:
         if self.server.rejects_requests:
             self._send_json({"error": "no"}, 401)
-            return
-        if "/resolve/" in self.path:
-            self._send_file()
             return
         entries = [{"type": "file", "path": name, "size": 1, "oid": "0"} for name in self.server.files]
         self._send_json(entries if "/tree/" in self.path else {})
@@ -102,8 +87,6 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.url)
-    template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setenv("HF_TOKEN", "hf_fake_token")
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     yield server
@@ -135,7 +118,6 @@ def test_export_uploads_listed_files_and_page(
         assert hub.files[name] == (dataset / name).read_bytes()
     page = hub.files[PAGE_FILE].decode()
     assert "the most accurate network is" in page
-    assert "Removing 1 files of an earlier version" in result.err
     (created_repository,) = hub.created
     assert (created_repository["name"], created_repository["organization"], created_repository["type"]) == (
         "my-robustness",
@@ -145,19 +127,6 @@ def test_export_uploads_listed_files_and_page(
     assert created_repository.get("private") is True or created_repository.get("visibility") == "private"
     assert hub.tokens == {"Bearer hf_fake_token"}
     assert f"{hub.url}/datasets/{REPOSITORY_NAME}" in result.out
-
-
-def test_push_removes_json_files_only_if_published_listing_contains_them(
-    hub: FakeHub, dataset: Path, tmp_path: Path
-) -> None:
-    (tmp_path / PAGE_FILE).write_text("page")
-    upload = prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", tmp_path / PAGE_FILE)
-    listing = (dataset / "SHA256SUMS").read_bytes() + b"0" * 64 + b"  cifar10/fgsm_accuracy.json\n"
-    hub.files = {"SHA256SUMS": listing, "cifar10/fgsm_accuracy.json": b"{}", "cifar10/mine.json": b"{}"}
-    messages: list[str] = []
-    push(upload, say=messages.append)
-    assert set(hub.files) == {*upload.files, "cifar10/mine.json"}
-    assert messages == ["Removing 1 files of an earlier version, such as cifar10/fgsm_accuracy.json."]
 
 
 def test_push_rejects_invalid_targets_and_changed_files(hub: FakeHub, dataset: Path, tmp_path: Path) -> None:
@@ -172,13 +141,15 @@ def test_push_rejects_invalid_targets_and_changed_files(hub: FakeHub, dataset: P
     assert parse_target("hf://datasets/Me_1/a.b-c_d") == "Me_1/a.b-c_d"
     page = tmp_path / PAGE_FILE
     page.write_text("page")
-    upload = prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", page)
+    push(dataset, f"hf://{REPOSITORY_NAME}", page)
+    assert PAGE_FILE in hub.files
+    assert "private-notes.txt" not in hub.files
     hub.rejects_requests = True
     with pytest.raises(StorageError, match="hf auth login"):
-        push(upload, say=lambda _line: None)
+        push(dataset, f"hf://{REPOSITORY_NAME}", page)
     (dataset / "meta.json").write_text("{}")
     with pytest.raises(ResultsError, match=r"meta\.json: the file does not match SHA256SUMS"):
-        prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", page)
+        push(dataset, f"hf://{REPOSITORY_NAME}", page)
     (dataset / "SHA256SUMS").unlink()
     with pytest.raises(ResultsError, match="the folder has no SHA256SUMS"):
-        prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", page)
+        push(dataset, f"hf://{REPOSITORY_NAME}", page)

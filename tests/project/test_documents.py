@@ -13,9 +13,10 @@ import typer
 import yaml
 
 from robust201.cli.app import app
-from robust201.planning.plan import assumed_facts, make_plan
 from robust201.spaces.nasbench201.cells import evaluated_indices
+from robust201.sweep.facts import assumed_facts
 from robust201.sweep.loading import parse_config
+from robust201.sweep.plan import choose_slices, make_plan
 from tests.cli.test_cli import COMMAND_GROUPS, COMMANDS
 from tests.conftest import REPOSITORY, RunCommand
 from tests.support.fabricated import export
@@ -87,7 +88,6 @@ _FUNCTIONS_WITH_SIDE_EFFECTS = {
     "backward",
     "step",
     "save_file",
-    "convert_dataset",
     "manual_seed",
     "__init__",
 }
@@ -165,7 +165,7 @@ def test_configuration_example_sweep_runs(
 def test_configuration_example_sweep_is_valid() -> None:
     (example,) = examples("docs/configuration.md", "yaml")
     config = parse_config(yaml.safe_load(example), "docs/configuration.md")
-    assert make_plan(config, assumed_facts(config)).n_evaluations > 0
+    assert make_plan(config, assumed_facts(config), choose_slices(config)).n_evaluations > 0
 
 
 def documents() -> list[str]:

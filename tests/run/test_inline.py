@@ -1,4 +1,4 @@
-"""Inline runs: however a sweep is computed, it ends with the same evaluations and the same exported bytes."""
+"""Runs in this process: resuming, failures, damage, memory and the lock."""
 
 import json
 import os
@@ -8,17 +8,12 @@ import time
 import pytest
 
 from robust201.core.errors import ConfigError, InputError, LeaseHeldError, ShardDamagedError
-from robust201.export import export_dataset
 from robust201.run import worker
 from robust201.run.events import read_events
 from robust201.run.lock import LOCK_FILE, STALE_SECONDS, hold_lock
 from robust201.store.folder import ResultsFolder, SliceFormat
-from robust201.sweep.facts import load_plan
 from robust201.sweep.filters import Filters
-from robust201.sweep.parts import compare
-from robust201.sweep.plan import make_plan
-from tests.conftest import read_tree
-from tests.support.runs import run_inline
+from tests.support.runs import export_bytes, read_state, run_inline
 
 KEYS = {
     "clean": {},
@@ -27,19 +22,6 @@ KEYS = {
     "brightness": {"severities": [1, 5]},
 }
 TINY_SLICES = {"device": "cpu", "gmacs_per_second": 1e-5}
-
-
-def open_results(config):
-    saved, facts = load_plan(config.results)
-    folder = ResultsFolder.open(config.results)
-    plan = make_plan(saved, facts, folder.slices)
-    return folder, plan, compare(plan, folder.list(), folder.read_tuple)
-
-
-def export(config, out):
-    folder, plan, _ = open_results(config)
-    export_dataset(plan, folder, out)
-    return read_tree(out)
 
 
 @pytest.fixture
@@ -72,14 +54,14 @@ def test_misspelt_filter_and_another_device_are_rejected(sweep, make_sweep):
 def test_damaged_shard_is_computed_again(sweep, tmp_path):
     config = sweep("results")
     run_inline(config)
-    expected = export(config, tmp_path / "before")
+    expected = export_bytes(config, tmp_path / "before")
     path = min((config.results / "shards").rglob("*.parquet"))
     path.write_bytes(path.read_bytes()[:-4] + b"PAR2")
     with pytest.raises(ShardDamagedError, match=path.name[:32]):
-        export(config, tmp_path / "damaged")
-    assert open_results(config)[2].n_missing_parts == 1
+        export_bytes(config, tmp_path / "damaged")
+    assert read_state(config.results).n_missing_parts == 1
     assert run_inline(config).n_parts == 1
-    assert export(config, tmp_path / "after") == expected
+    assert export_bytes(config, tmp_path / "after") == expected
 
 
 def test_failing_part_is_reported_and_the_rest_completes(sweep, monkeypatch):
@@ -93,8 +75,8 @@ def test_failing_part_is_reported_and_the_rest_completes(sweep, monkeypatch):
     config = sweep("results")
     tally = run_inline(config)
     assert {failure.failure for failure in tally.failures} == {"RuntimeError: no such luck"}
-    assert {part.unit.key for part in open_results(config)[2].missing()} == {"fgsm"}
-    (path,) = (config.results / "events").iterdir()
+    assert {part.unit.key for part in read_state(config.results).missing()} == {"fgsm"}
+    (path,) = (config.results / "events").glob("worker-*")
     events = [event["event"] for event in read_events(path)]
     assert (events[0], events[-1], events.count("failed")) == ("started", "ended", len(tally.failures))
 

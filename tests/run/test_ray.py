@@ -16,8 +16,7 @@ from robust201.run.events import read_events
 from robust201.run.guard import session_processes
 from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY
-from tests.run.test_inline import export, open_results
-from tests.support.runs import run_inline
+from tests.support.runs import export_bytes, read_state, run_inline
 
 KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "pgd": {"epsilons": ["1/255", "8/255"], "steps": 20}}
 DEADLY = """
@@ -111,11 +110,11 @@ def test_killed_workers_cost_only_their_part_and_deadly_parts_are_reported(write
     sweep = write(keys=KEYS | deadly, architectures=[21], batch_size=40)  # the deadly attack is one part
     with Run(sweep) as run:
         worker = run.wait_for_events("done", 3)[0]
-        os.kill(int(worker.stem.split("-")[-2]), signal.SIGKILL)
+        os.kill(int(worker.stem.split("-")[-3]), signal.SIGKILL)
         code, errors = run.end()
     assert code == 3
     failed = [line for line in errors.splitlines() if line.startswith("failed: ")]
-    missing = [part.label for part in open_results(load_config(sweep))[2].missing()]
+    missing = [part.label for part in read_state(load_config(sweep).results).missing()]
     assert missing == ["#21 digits deadly"]
     (line,) = failed
     assert missing[0] in line
@@ -142,7 +141,7 @@ def test_loss_of_ray_is_exit_code_3_and_the_next_run_completes(write, tmp_path, 
     assert session_processes(session["child"].pid) == []
     config = load_config(write())
     run_inline(config)
-    assert export(config, tmp_path / "out") == export(straight, tmp_path / "straight-out")
+    assert export_bytes(config, tmp_path / "out") == export_bytes(straight, tmp_path / "straight-out")
 
 
 @pytest.mark.ray
@@ -153,6 +152,6 @@ def test_first_signal_drains(write):
         code, errors = run.end()
     assert (code, "Stopping" in errors) == (3, True)
     config = load_config(write())
-    n_missing = open_results(config)[2].n_missing_parts
+    n_missing = read_state(config.results).n_missing_parts
     tally = run_inline(config)
     assert (tally.n_parts, tally.failures) == (n_missing, [])

@@ -11,12 +11,14 @@ from robust201.core.records import EvaluationResult, Part
 from robust201.dataset.rows import read_shard
 from robust201.dataset.verify import verify
 from robust201.run import worker
-from robust201.run.status import SILENT_SECONDS, read_status
+from robust201.run.events import Events
+from robust201.run.processes import SILENT_SECONDS
+from robust201.run.status import read_status
+from robust201.store.folder import ResultsFolder
 from robust201.store.names import content_hash, shard_name
 from robust201.store.shards import encode
 from robust201.sweep.filters import Filters
-from tests.run.test_inline import open_results
-from tests.support.runs import KilledError, run_inline
+from tests.support.runs import KilledError, read_state, run_inline
 
 KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "brightness": {"severities": [1, 5]}}
 
@@ -26,21 +28,18 @@ def config(make_sweep):
     return make_sweep(keys=KEYS, images={"count": 20, "seed": 0}, execution={"device": "cpu", "gmacs_per_second": 1e-5})
 
 
-def events_of(config):
-    (path,) = (config.results / "events").iterdir()
-    return path
-
-
-def append(path, **event):
-    with path.open("a") as stream:
-        stream.write(json.dumps({"time": time.time(), **event}) + "\n{torn")
-
-
 def test_status_of_a_finished_sweep(config):
     run_inline(config)
     status = read_status(config.results)
     assert (status.n_done, status.n_planned) == (10, 10)
-    assert (status.costs, status.running, status.failures, status.silent, status.seconds_left) == ([], [], [], [], None)
+    assert (status.costs, status.in_progress, status.failures, status.silent, status.seconds_left) == (
+        [],
+        [],
+        [],
+        [],
+        None,
+    )
+    assert (status.running, status.complete) == (False, True)
 
 
 def test_status_of_a_partial_run_estimates_from_measured_speeds(config):
@@ -51,17 +50,56 @@ def test_status_of_a_partial_run_estimates_from_measured_speeds(config):
     assert all(cost.hours > 0 for cost in status.costs)
 
 
-def test_running_and_silent_workers(config):
+def make_old(path, seconds):
+    """Make a file as old as if its last line had been written some time ago."""
+    os.utime(path, (time.time() - seconds,) * 2)
+
+
+@pytest.mark.parametrize("role", ["driver", "share"])
+def test_running_and_silent_workers(config, role):
     run_inline(config, Filters(keys=("clean",)))
-    path = events_of(config)
-    append(path, event="part_started", part="#0 digits fgsm")
-    (running,) = (status := read_status(config.results)).running
-    assert (running.part, running.worker, status.n_workers) == ("#0 digits fgsm", path.stem, 1)
-    assert 0 <= running.seconds < 60
+    for path in (config.results / "events").glob("*.jsonl"):
+        make_old(path, 3600)
+    driver = Events(config.results, role)
+    busy, idle = (Events(config.results, "worker", driver.run) for _ in range(2))
+    busy.write("part_started", part="#0 digits fgsm")
+    busy.write("alive")
+    (part,) = (status := read_status(config.results)).in_progress
+    assert (part.part, part.worker) == ("#0 digits fgsm", busy.path.stem)
+    assert 0 <= part.seconds < 60
+    assert (status.running, status.n_runs, status.n_shares) == (True, 1, int(role == "share"))
     assert status.seconds_left > 0
-    os.utime(path, (time.time() - SILENT_SECONDS - 60,) * 2)
+    make_old(busy.path, SILENT_SECONDS + 60)
     status = read_status(config.results)
-    assert (status.running, status.silent, status.seconds_left) == ([], [path.stem], None)
+    assert (status.in_progress, status.silent, status.seconds_left) == ([], [busy.path.stem], None)
+    driver.close()  # and its workers with it
+    assert read_status(config.results).silent == []
+    for events in (busy, idle):
+        events.close()
+
+
+def test_clock_of_a_worker_does_not_matter(config):
+    run_inline(config, Filters(keys=("clean",)))
+    events = Events(config.results, "worker")
+    with events.path.open("a") as stream:
+        for seconds, event in ((10_000, "part_started"), (10_250, "alive")):
+            stream.write(json.dumps({"time": seconds, "event": event, "part": "#0"}) + "\n")
+        stream.write("{torn")
+    make_old(events.path, 20)
+    (part,) = read_status(config.results).in_progress
+    assert part.seconds == pytest.approx(270, abs=5)
+    events.close()
+
+
+def test_processes_of_a_killed_run_are_forgotten_when_the_next_run_begins(config):
+    run_inline(config, Filters(keys=("clean",)))
+    driver = Events(config.results, "driver")
+    make_old(driver.path, SILENT_SECONDS + 100)
+    for path in (config.results / "events").glob("*.jsonl"):
+        make_old(path, SILENT_SECONDS + 100)
+    assert read_status(config.results).silent == [driver.path.stem]
+    run_inline(config)
+    assert read_status(config.results).silent == []
 
 
 def test_failures_are_listed_until_their_part_is_stored(config, monkeypatch):
@@ -72,15 +110,17 @@ def test_failures_are_listed_until_their_part_is_stored(config, monkeypatch):
         patch.setattr(worker, "evaluate_part", fail)
         run_inline(config, Filters(keys=("fgsm",)))
     run_inline(config, Filters(keys=("clean",)))
+    (events,) = [path for path in (config.results / "events").glob("worker-*") if '"failed"' in path.read_text()]
+    events.write_text(json.dumps({"time": 0, "event": "ended"}) + "\n")  # the tail of a long file has no failures
     failures = read_status(config.results).failures
     assert {failure.failure for failure in failures} == {"RuntimeError: no such luck"}
-    assert len(failures) == open_results(config)[2].keys[1].n_missing_parts
+    assert len(failures) == read_state(config.results).keys[1].n_missing_parts
     run_inline(config)
     assert read_status(config.results).failures == []
 
 
 def find_shards(config):
-    folder, _, _ = open_results(config)
+    folder = ResultsFolder.open(config.results)
     return folder, [shard_name("digits", name) for name in folder.list()["digits"]]
 
 

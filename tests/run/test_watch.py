@@ -11,32 +11,28 @@ from rich.console import Console
 from robust201.cli import monitoring
 from robust201.cli.console_status import make_sweep_display
 from robust201.core.errors import InputError
-from robust201.run.status import Cost, KeyStatus, SweepStatus
+from robust201.run.processes import RunningPart
+from robust201.run.status import Failure, KeyProgress, Status
 from robust201.run.watch import watch
+from robust201.sweep.costs import KeyCost
 from tests.conftest import RunCommand, WriteSweep
 
-RUNNING = SweepStatus(
+RUNNING = Status(
     name="tiny",
-    keys=(KeyStatus("cifar10", "clean", 10, 10), KeyStatus("cifar10", "pgd", 999, 1000)),
-    failures=(
-        {"kind": "killed", "label": "#1 cifar10 pgd", "message": "its worker died each time", "unit": "ab" * 16},
-        {"kind": "application", "label": "#2 cifar10 pgd", "message": "no such luck", "unit": "cd" * 16},
-    ),
-    damaged=(),
-    stale=0,
-    driver="node7, process 12, since 2026-11-21T08:00:00+00:00",
-    shares=("1-of-2",),
-    state="running",
-    last_heartbeat=3.0,
-    deaths=3,
-    preemptions=5,
-    evaluations_per_second=2.5,
+    n_planned=1010,
+    n_done=1009,
+    keys=(KeyProgress("cifar10", "clean", 10, 10), KeyProgress("cifar10", "pgd", 999, 1000)),
+    costs=(KeyCost("cifar10", "pgd", 2.0, True),),
+    in_progress=(RunningPart("#1 cifar10 pgd", "worker-node7-12-ab-cd", 3.0),),
+    failures=(Failure("#2 cifar10 pgd", "no such luck", "cd" * 16),),
+    silent=("worker-node8-12-ab-cd",),
+    n_runs=2,
+    n_shares=1,
+    per_second=2.5,
     seconds_left=3600.0,
-    worker_seconds=7200.0,
-    cost=Cost(4.0, "GPU-hours"),
 )
-DRAINED = replace(RUNNING, driver=None, shares=(), state="drained")
-FINISHED = replace(DRAINED, keys=(KeyStatus("cifar10", "clean", 10, 10),), state="finished", failures=())
+STOPPED = replace(RUNNING, in_progress=(), n_runs=0, n_shares=0, seconds_left=None)
+FINISHED = replace(STOPPED, n_planned=1009, costs=(), failures=())
 
 
 class Clock:
@@ -56,13 +52,13 @@ class Clock:
     [
         ([RUNNING, RUNNING, FINISHED], 60, "complete", 20),
         ([FINISHED], 0, "complete", 0),
-        ([DRAINED] * 8, 60, "abandoned", 60),
-        ([DRAINED] * 5 + [RUNNING] + [DRAINED] * 8, 60, "abandoned", 120),  # an active run restarts the waiting time
+        ([STOPPED] * 8, 60, "abandoned", 60),
+        ([STOPPED] * 5 + [RUNNING] + [STOPPED] * 8, 60, "abandoned", 120),  # an active run restarts the waiting time
         ([RUNNING] * 50 + [FINISHED], 0, "complete", 500),
     ],
 )
 def test_watch_ends_on_completion_or_after_inactivity(
-    statuses: list[SweepStatus], patience: float, ending: str, seconds: float
+    statuses: list[Status], patience: float, ending: str, seconds: float
 ) -> None:
     clock, readings = Clock(), iter(statuses)
     inactive_times: list[float] = []
@@ -83,16 +79,13 @@ def test_display_without_a_terminal_writes_one_line_per_reading() -> None:
     display = make_sweep_display(Console(file=output, width=400), clock=lambda: 0.0)
     with display.showing():
         display.update(RUNNING, 0.0)
-        display.update(DRAINED, 30.0)
+        display.update(STOPPED, 30.0)
     first_line, second_line = output.getvalue().splitlines()
     assert first_line == (
-        "1970-01-01T00:00:00Z 1,009/1,010 evaluations (99.9%); 2.50 evaluations/s, "
-        "about 1:00:00 left; 2.00 worker-hours of finished work (4.00 GPU-hours); "
-        "2 failures (1 killed, 1 application); 3 workers died, 5 preempted; "
-        "running: run on node7, process 12, since 2026-11-21T08:00:00+00:00 and 1 run with --share; "
-        "last heartbeat 0:00:03 ago"
+        "1970-01-01T00:00:00Z 1,009/1,010 evaluations (99.9%); running: a run and 1 run with --share, 1 worker "
+        "computing; 1 process silent; 2.50 evaluations/s, about 1:00:00 left; 2.0 worker-hours left; 1 failure"
     )
-    assert "not running (the last run: drained)" in second_line
+    assert "not running" in second_line
 
 
 def test_display_on_a_terminal_leaves_a_table() -> None:
@@ -100,7 +93,7 @@ def test_display_on_a_terminal_leaves_a_table() -> None:
     display = make_sweep_display(terminal)
     with display.showing():
         display.update(RUNNING, 0.0)
-        display.update(DRAINED, 30.0)
+        display.update(STOPPED, 30.0)
     output = terminal.export_text()
     assert "999/1,000  99.9%" in output
     assert "10/10   100%" in output
@@ -135,12 +128,12 @@ def test_watch_retries_failed_readings() -> None:
     clock, failure = Clock(), InputError("expected a results folder, got none")
     readings = iter([RUNNING, failure, OSError("stale"), failure, RUNNING, failure, failure, failure, FINISHED])
 
-    def read() -> SweepStatus:
+    def read() -> Status:
         if isinstance(reading := next(readings), Exception):
             raise reading
         return reading
 
-    shown_statuses: list[SweepStatus] = []
+    shown_statuses: list[Status] = []
     record = lambda status, _inactive: shown_statuses.append(status)  # noqa: E731 - shorter than a function
     assert watch(read, record, every=10, patience=0, clock=clock, sleep=clock.sleep) == "complete"
     assert (shown_statuses, clock.now) == ([RUNNING, RUNNING, FINISHED], 180.0)

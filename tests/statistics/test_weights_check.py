@@ -173,11 +173,3 @@ def test_rounded_and_overlaid_exports_raise_no_warning(
     check = check_recorded(RobustnessDataset(exported))
     assert (check.n_checked, check.unexpected) == (2, ())
     assert check_recorded(RobustnessDataset(exported, tmp_path / "measured")).n_checked == 0
-
-
-def test_manifest_with_invalid_accuracy_is_rejected(tmp_path: Path, tiny_weights: Path) -> None:
-    lines = (tiny_weights / "manifest.jsonl").read_text().splitlines()
-    lines[1] = json.dumps(json.loads(lines[1]) | {"test_accuracy": 93.4})
-    (tmp_path / "manifest.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.raises(Exception, match=r"line 2: .*'test_accuracy'"):
-        CheckpointStore(tmp_path).records()

@@ -10,6 +10,7 @@ from robust201.run.sweep import run_sweep
 from robust201.run.work import Moment, Tally
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.filters import EVERYTHING, Filters
+from robust201.sweep.parts import SweepState, compare
 from robust201.sweep.plan import open_results
 from tests.conftest import read_tree
 
@@ -33,6 +34,12 @@ def list_units(results: Path) -> list[Unit]:
     """Return the planned units of a results folder."""
     plan, _ = open_results(results)
     return [key.unit(network) for key in plan.keys for network in range(len(key.networks))]
+
+
+def read_state(results: Path) -> SweepState:
+    """Return which evaluations of a results folder are stored."""
+    plan, folder = open_results(results)
+    return compare(plan, folder.list(), folder.read_tuple)
 
 
 def read_rows(results: Path, keys: tuple[str, ...] | None = None) -> list[tuple[Unit, UnitRows]]:

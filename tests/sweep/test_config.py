@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from robust201.planning.plan import assumed_facts, make_plan
 from robust201.spaces.nasbench201.space import NasBench201
+from robust201.sweep.facts import assumed_facts
 from robust201.sweep.loading import load_config, parse_config
+from robust201.sweep.plan import choose_slices, make_plan
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -47,17 +48,14 @@ def test_sweep_defaults_match_the_paper() -> None:
 def test_shipped_sweep_is_valid(file_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROBUST201_DATA", "somewhere")
     config = load_config(REPOSITORY / "jobs" / file_name)
-    assert make_plan(config, assumed_facts(config)).n_units
+    assert make_plan(config, assumed_facts(config), choose_slices(config)).n_evaluations
 
 
 def test_paper_sweep_has_published_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROBUST201_DATA", "somewhere")
     config = load_config(REPOSITORY / "jobs/paper.yaml")
-    plan = make_plan(config, assumed_facts(config))
-    assert (plan.n_units, plan.n_evaluations) == (290_970, 1_610_034)
-    assert "units" not in vars(plan)  # counting creates no units
-    small_plan = make_plan(config.model_copy(update={"architectures": (0, 21)}), assumed_facts(config))
-    assert len({unit.id for unit in small_plan.units}) == 2 * 45  # two networks, 45 pairs of dataset and key
+    plan = make_plan(config, assumed_facts(config), choose_slices(config))
+    assert (sum(len(key.networks) for key in plan.keys), plan.n_evaluations) == (290_970, 1_610_034)
 
 
 def test_corruption_group_is_expanded_and_overridden_by_single_key() -> None:

@@ -3,10 +3,11 @@
 import pytest
 
 from robust201.core.errors import ConfigError
-from robust201.planning.plan import assumed_facts, make_plan
 from robust201.sweep.config import SweepConfig
+from robust201.sweep.facts import assumed_facts
 from robust201.sweep.filters import EVERYTHING, Filters
 from robust201.sweep.loading import load_config
+from robust201.sweep.plan import choose_slices, make_plan
 from tests.conftest import REPOSITORY
 
 
@@ -16,11 +17,11 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> SweepConfig:
 
 
 def test_filters_keep_selected_units(config: SweepConfig) -> None:
-    plan = make_plan(config, assumed_facts(config))
+    plan = make_plan(config, assumed_facts(config), choose_slices(config))
     assert EVERYTHING.narrow(plan).n_evaluations == plan.n_evaluations
     filters = Filters(architectures=(0, 21, 15_000), keys=("clean", "fgsm"))
     filters.check(config)
-    selected_keys = {(unit.architecture, unit.key) for unit in filters.narrow(plan).units}
+    selected_keys = {(network.architecture, key.key) for key in filters.narrow(plan).keys for network in key.networks}
     assert selected_keys == {(index, key) for index in (0, 21) for key in ("clean", "fgsm")}
 
 

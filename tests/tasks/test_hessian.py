@@ -125,6 +125,3 @@ def test_hessians_reject_nan_weights():
     for key in ("hessian_weights", "hessian_input"):
         with pytest.raises(EvaluationError, match=f"failed for {key}: expected finite"):
             measure(key, tiny_images(4, labels=[0] * 4), tiny_classifier(network))
-
-
-# --- independent libraries, skipped if not installed ------------------------------------------------------------------

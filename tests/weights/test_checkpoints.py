@@ -146,7 +146,7 @@ def test_state_dicts_reader_needs_the_dataset_and_returns_the_weights(tmp_path: 
 @pytest.mark.parametrize("file_name", ["NATS-tss-v1_0-3ffb9.pickle.pbz2", "NAS-Bench-201-v1_1-096897.pth"])
 def test_readers_reject_merged_files_without_weights(tmp_path: Path, file_name: str) -> None:
     (tmp_path / file_name).touch()
-    with pytest.raises(CheckpointError, match=r"records without weights.*-full"):
+    with pytest.raises(CheckpointError, match="Merged files of records"):
         list(iter_weights(tmp_path / file_name))
 
 

@@ -64,8 +64,8 @@ def iter_class_summaries(
             n_classes = first_column.shape[-1] if n_classes is None else n_classes
             if first_column.shape[-1] != n_classes:
                 raise ResultsError(
-                    f"Reading {dataset} {key} {measure} failed for {reader.path}: expected {n_classes} classes, as in other "
-                    "values. Export or download the file again."
+                    f"Reading {dataset} {key} {measure} failed for {reader.path}: expected {n_classes} classes, as in "
+                    "other values. Export or download the file again."
                 )
             values = first_column if measure == "cm" else _summarise_confidences(*rows.columns.values())
             for strength in np.unique(rows.strengths).tolist():
@@ -115,4 +115,3 @@ def _summarise_confidences(label: NDArray[Any], argmax: NDArray[Any], prediction
     sums = np.where(is_known, true_confidences, 0.0).sum(axis=1)
     means = np.divide(sums, n_known_classes, out=np.full(len(true_confidences), np.nan), where=n_known_classes > 0)
     return np.column_stack([predictions, means, true_confidences, predicted_confidences])
-

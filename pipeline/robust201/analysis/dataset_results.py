@@ -14,9 +14,9 @@ from robust201.analysis.class_summaries import confidence_quartiles, summarise_c
 from robust201.analysis.labels import dataset_label
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
-from robust201.images import DATASETS
 from robust201.dataset.layout import CLEAN, paper_key, parse_architecture_id, sort_by_task_order
 from robust201.dataset.reader import MEAN_DECIMALS, RobustnessDataset
+from robust201.images import DATASETS
 from robust201.spaces import CellSpace
 from robust201.tasks.columns import MEASUREMENTS
 
@@ -143,7 +143,7 @@ class DatasetResults:
         return columns
 
     def keys(self, kind: str) -> list[str]:
-        """Return the keys of a kind (see `RobustnessDataset.kind_of`) that have accuracies, in the order of `columns`."""
+        """Return the keys of a kind that have accuracies, in the order of `columns`."""
         return [key for key in dict.fromkeys(key for key, _ in self.columns) if self.reader.kind_of(key) == kind]
 
     def averaged_keys(self, score: str) -> list[str]:

@@ -239,9 +239,11 @@ def _rank_networks(results: DatasetResults, name: str) -> Standing:
     counts = results.image_counts.loc[accuracies.index, evaluations]
     n_images = counts.iloc[:, 0].where(counts.nunique(axis=1, dropna=False) == 1)
     if n_images.isna().any():
-        low, high = accuracy_intervals(accuracies, n_images)
-        ends = (pd.Series(np.asarray(numbers), accuracies.index) for numbers in (low, high))
-        return Standing(name, label, accuracies, *ends, pd.Series(np.nan, accuracies.index), False, n_images)
+        low_ends, high_ends = (
+            pd.Series(np.asarray(ends), accuracies.index) for ends in accuracy_intervals(accuracies, n_images)
+        )
+        unknown = pd.Series(np.nan, accuracies.index)
+        return Standing(name, label, accuracies, low_ends, high_ends, unknown, False, n_images)
     outcomes = _stored_outcomes(results, evaluations, accuracies)
     if single_evaluation is None and outcomes is not None:
         n_correct = _count_correct_evaluations(outcomes)

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import pandas as pd
 
 from robust201.core.records import ArchitectureId
-from robust201.images import DATASETS
-from robust201.dataset.reader import RobustnessDataset
 from robust201.dataset.layout import architecture_of_network
+from robust201.dataset.reader import RobustnessDataset
+from robust201.images import DATASETS
 
 PARAMETERS, MACS = "parameters", "flops"
 """Names of the costs. Multiply-accumulates are called flops, as is usual in tables of networks."""

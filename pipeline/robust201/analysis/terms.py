@@ -16,8 +16,8 @@ from robust201.analysis.dataset_results import ADVERSARIAL, SCORE_KINDS, Dataset
 from robust201.analysis.network_costs import network_costs
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.dataset.reader import MEAN_DECIMALS
 from robust201.dataset.layout import architecture_of_network, evaluation_names, paper_key
+from robust201.dataset.reader import MEAN_DECIMALS
 from robust201.tasks import expand_keys
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")

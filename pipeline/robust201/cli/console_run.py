@@ -1,14 +1,19 @@
 """Output of `robust201 run`: what is missing and why, progress, and how a run ended."""
 
+from __future__ import annotations
+
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from robust201.cli.console import err, format_count, format_duration, format_rate, say, say_each
-from robust201.run.work import Moment, Tally
+
+if TYPE_CHECKING:  # these modules are slow to import
+    from robust201.run.work import Moment, Tally
 
 _LOG_SECONDS = 10.0
 """Minimum number of seconds between progress lines in a log file while parts finish."""

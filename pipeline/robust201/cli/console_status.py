@@ -16,7 +16,6 @@ from rich.text import Text
 
 from robust201.cli import console
 from robust201.run.watch import WatchedStatus
-from robust201.tasks import CORRUPTIONS
 
 if TYPE_CHECKING:
     from robust201.run.status import Status
@@ -92,6 +91,8 @@ def build_live_table(status: Status, *, max_keys: int) -> Table:
 
     If there are more than `max_keys` keys, all corruptions share one row.
     """
+    from robust201.tasks import CORRUPTIONS
+
     keys = list(dict.fromkeys(key.key for key in status.keys))
     row_by_key = {key: key for key in keys}
     corruptions = [key for key in keys if key in CORRUPTIONS]

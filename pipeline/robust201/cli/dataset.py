@@ -9,7 +9,6 @@ import typer
 from robust201.cli import console
 from robust201.cli.options import Results, results_of
 from robust201.core.errors import ConfigError
-from robust201.core.files import format_bytes
 
 if TYPE_CHECKING:
     from robust201.export.groups import KeyStyle
@@ -77,17 +76,13 @@ def export(
     from robust201.export.hub import parse_target
     from robust201.export.pool import default_processes
     from robust201.export.written_file import parse_choice
-    from robust201.store.folder import ResultsFolder
-    from robust201.sweep.facts import load_plan
-    from robust201.sweep.plan import make_plan
+    from robust201.sweep.plan import open_results
 
     if push is not None:
         parse_target(push)
     style = read_key_style(key_style)
     formats = _choose_formats(not no_json, parquet)
-    results = results_of(results)
-    folder, (config, facts) = ResultsFolder.open(results), load_plan(results)
-    plan = make_plan(config, facts, folder.slices)
+    plan, folder = open_results(results_of(results))
     with console.showing_progress("Exporting rows") as progress:
         written_export = export_dataset(
             plan,
@@ -111,18 +106,15 @@ def export(
 
 
 def _push(dataset: Path, target: str) -> None:
-    """Upload an export and its report, in one commit."""
-    from robust201.export.hub import PAGE_FILE, prepare_upload, push
-    from robust201.figures.report import write_report
+    """Upload an export and its report."""
     from robust201.dataset.reader import RobustnessDataset
+    from robust201.export.hub import PAGE_FILE, push
+    from robust201.figures.report import write_report
 
     with tempfile.TemporaryDirectory(prefix="robust201-push-") as folder:
         page = Path(folder) / PAGE_FILE
         write_report(RobustnessDataset(dataset), page)
-        upload = prepare_upload(dataset, target, page)
-        url = push(upload, say=console.say)
-        size = f"{console.format_count(len(upload.files), 'file')}, {format_bytes(upload.n_bytes)}"
-    typer.echo(f"Uploaded {size}, to {url}")
+        typer.echo(f"Uploaded {dataset}, to {push(dataset, target, page)}")
 
 
 def _choose_formats(has_json: bool, has_parquet: bool) -> "tuple[Format, ...]":

@@ -33,14 +33,12 @@ def demo(
     from robust201.analysis.dataset_results import read_results
     from robust201.analysis.leaderboard import make_leaderboard
     from robust201.cli.run import compute, needs_guard, run_guarded
+    from robust201.dataset.reader import RobustnessDataset
     from robust201.export import export_dataset
     from robust201.figures.plots import save_plots
     from robust201.figures.report import write_report
-    from robust201.dataset.reader import RobustnessDataset
-    from robust201.store.folder import ResultsFolder
-    from robust201.sweep.facts import load_plan
     from robust201.sweep.loading import load_config
-    from robust201.sweep.plan import make_plan
+    from robust201.sweep.plan import open_results
 
     config = load_config(bundled(DEMO_SWEEP), results=str(out / "results"))
     if needs_guard(config.execution):
@@ -53,9 +51,8 @@ def demo(
             f"Resume with: robust201 demo --out {quote(str(out))}"
         )
     console.say("Exporting the dataset")
-    folder, dataset = ResultsFolder.open(config.results), out / "dataset"
-    plan = make_plan(*load_plan(config.results), folder.slices)
-    export_dataset(plan, folder, dataset, formats=choose_formats(dataset))
+    dataset = out / "dataset"
+    export_dataset(*open_results(config.results), dataset, formats=choose_formats(dataset))
     console.say("Drawing figures and the report")
     reader = RobustnessDataset(dataset)
     save_plots(reader, out / "plots", figures=DEMO_FIGURES)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, did_you_mean
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
-from robust201.dataset.json_rows import iter_json_rows, read_json, read_object
+from robust201.dataset.json_rows import iter_json_rows, read_first_value, read_json, read_object
 from robust201.dataset.layout import (
     CLEAN,
     EXPORT_FORMAT,
@@ -364,9 +364,7 @@ class DatasetFolder:
 
             return iter_parquet_rows(file, measurement, architecture)
         names = dataset, spellings(key), measurement
-        return iter_json_rows(
-            file, names, self.strengths(dataset, key), is_single=self.has_single_value(dataset, key)
-        )
+        return iter_json_rows(file, names, self.strengths(dataset, key), is_single=self.has_single_value(dataset, key))
 
     def has_single_value(self, dataset: str, key: str) -> bool:
         """Return whether an architecture has one value under a key: clean images, or a measure with one strength."""
@@ -394,8 +392,9 @@ class DatasetFolder:
         selection = self.sweep_record.get("images")
         if isinstance(selection, dict) and (n_selected := selection.get("count") or n_test):
             return float(n_selected)
-        if self.find_json(dataset, key, "cm") is not None:
-            matrix = next(iter(self.iter_rows(dataset, key, "cm"))).columns["cm"][0]
+        if (file := self.find_json(dataset, key, "cm")) is not None:
+            value = read_first_value(file, (dataset, spellings(key), "cm"))
+            matrix = np.array([] if not value else value if self.has_single_value(dataset, key) else value[0])
             if matrix.dtype.kind == "i":  # counts, not fractions
                 return float(matrix.sum())
         return float(n_test) if n_test and self.sweep is None else np.nan

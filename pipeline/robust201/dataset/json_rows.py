@@ -122,6 +122,11 @@ def iter_json_rows(
         yield _make_rows(file, names[2], block, strengths)
 
 
+def read_first_value(file: Path, names: tuple[str, tuple[str, ...], str]) -> Any:
+    """Return the first value of a file (see `iter_json_rows`) unchecked; None if there is none."""
+    return next((value for _, _, value in _iter_values(file, *names)), None)
+
+
 def _values_by_strength(file: Path, identifier: str, value: Any, n_strengths: int) -> list[Any]:
     """Return an architecture's values, one per strength.
 
@@ -187,9 +192,7 @@ def _invalid_value_error(file: Path, identifier: str, expected: str, value: Any)
     )
 
 
-def _iter_values(
-    file: Path, dataset: str, keys: tuple[str, ...], measurement: str
-) -> Iterator[tuple[str, bytes, Any]]:
+def _iter_values(file: Path, dataset: str, keys: tuple[str, ...], measurement: str) -> Iterator[tuple[str, bytes, Any]]:
     """Yield the id, text and value of each architecture.
 
     The text of a value ends where the next id begins, because values contain no other names than those of fields.
@@ -210,8 +213,8 @@ def _iter_values(
             elif preceding_text:
                 raise _malformed_error(file, f"{preceding_text[:40].decode(errors='replace')!r} before the first id")
             identifier, start = match[1].decode(), match.end()
-            if identifier in seen_ids:
-                raise _malformed_error(file, f"the id {identifier!r} twice")
+            if identifier in seen_ids or (identifier.isdecimal() and str(int(identifier)) != identifier):
+                raise _malformed_error(file, f"the id {identifier!r} twice, or with zeros before it")
             seen_ids.add(identifier)
         buffer = buffer[start:]
         if len(buffer) > MAX_VALUE_BYTES:

@@ -1,6 +1,4 @@
-"""Names of a dataset's files, and the two spellings of keys: ``pgd`` in the paper's style, ``pgd@Linf`` in the published
-files.
-"""
+"""Names of a dataset's files, and spellings of keys: ``pgd`` in the paper's style, ``pgd@Linf`` in published files."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

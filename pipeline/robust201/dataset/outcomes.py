@@ -73,7 +73,7 @@ def read_outcomes(reader: "RobustnessDataset", dataset: str, key: str, strength:
             continue
         ids, weights, packed = folder.read_outcomes(dataset, key, strength)
         names = reader.name_networks(folder, f"{dataset} {key}", pd.Series(ids), pd.Series(weights, dtype=object))
-        packed_by_network |= {name: packed[row] for row, name in names.items()}  # type: ignore[index]
+        packed_by_network |= dict(zip(names.tolist(), packed[names.index.to_numpy(np.int64)], strict=True))
     if not packed_by_network:
         raise ResultsError(
             f"Reading outcomes failed for {dataset} {key} of {reader.path}: there are no per-image outcomes "
@@ -117,14 +117,12 @@ def checked_outcomes(reader: "RobustnessDataset", dataset: str, key: str, streng
 def read_images(reader: "RobustnessDataset", dataset: str) -> dict[str, NDArray[Any]]:
     """Read the table of images to which outcomes refer: `row`, `label` and `sha256` by position.
 
-    All folders must have the same table, even for keys that only one folder has, because outcomes of several keys may be
-    combined.
+    All folders must have the same table, even for keys that only one folder has, because outcomes of several keys may
+    be combined.
     """
     from robust201.dataset.parquet_rows import read_image_table
 
-    tables = [
-        (folder, read_image_table(file)) for folder in reader.folders if (file := folder.find_images(dataset))
-    ]
+    tables = [(folder, read_image_table(file)) for folder in reader.folders if (file := folder.find_images(dataset))]
     if not tables:
         raise ResultsError(
             f"Reading the images of {dataset} failed for {reader.path}: there is no table of images. Export the "

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import ResultsError
 from robust201.core.files import MAX_EXPORTED_FILE_BYTES, IrregularFileError, check_file
 from robust201.core.records import ArchitectureId, format_architecture
-from robust201.dataset.rows_of_key import Rows
+from robust201.dataset.rows_of_key import Rows, make_ids
 from robust201.dataset.values import ADVICE, check_column, damaged_file_error, describe_measurement
 from robust201.statistics.outcomes import Packed, count_correct
 from robust201.tasks.columns import (
@@ -152,9 +152,7 @@ def iter_parquet_rows(path: Path, measurement: str, architecture: ArchitectureId
         for group in _find_groups(file, architecture):
             table = file.read_row_group(group, [*names, *column_sources(measurement)], use_threads=False)
             if architecture is not None:
-                ids = table["architecture"]
-                ids = ids if pa.types.is_integer(ids.type) else ids.cast(pa.string())
-                table = table.filter(pc.equal(ids, architecture))
+                table = table.filter(pc.equal(table["architecture"].cast(pa.string()), str(architecture)))
             if rows := _to_rows(path, table, measurement):
                 yield rows
 
@@ -163,7 +161,7 @@ def _find_groups(file: pq.ParquetFile, architecture: ArchitectureId | None) -> l
     """Return the indices of the row groups whose bounds in the footer include an architecture's index."""
     metadata = file.metadata
     groups = list(range(metadata.num_row_groups))
-    if not isinstance(architecture, int):
+    if not isinstance(architecture, int) or not pa.types.is_integer(file.schema_arrow.field("architecture").type):
         return groups
     index = [metadata.schema.column(position).path for position in range(metadata.num_columns)].index("architecture")
     bounds = {group: metadata.row_group(group).column(index).statistics for group in groups}
@@ -196,7 +194,7 @@ def _to_rows(path: Path, table: pa.Table, measurement: str) -> Rows | None:
     return Rows(
         architectures.to_numpy().astype(np.int64)
         if pa.types.is_integer(architectures.type)
-        else np.array(architectures.to_pylist(), dtype=object),
+        else make_ids(architectures.to_pylist()),
         np.array(table["weights"].to_pylist(), dtype=object) if "weights" in table.column_names else None,
         table["strength"].to_numpy(),
         table["n_images"].to_numpy().astype(np.float64) if "n_images" in table.column_names else None,
@@ -239,7 +237,9 @@ def _to_array(path: Path, column: pa.ChunkedArray, source: str, name: str) -> ND
         shape.append(lengths[0])
     numbers: NDArray[Any] = values.to_numpy(zero_copy_only=False)
     if numbers.dtype.kind not in "iuf" or np.isinf(numbers).any():
-        raise ResultsError(f"Reading {source} failed for {path}: expected finite numbers, got other values. {_CHECK_FILE}")
+        raise ResultsError(
+            f"Reading {source} failed for {path}: expected finite numbers, got other values. {_CHECK_FILE}"
+        )
     return numbers.reshape(shape)
 
 

@@ -350,9 +350,8 @@ class RobustnessDataset:
     def _folders_with(self, dataset: str, key: str, measurement: str) -> list[DatasetFolder]:
         folders = [folder for folder in self.folders if folder.find(dataset, key, measurement) is not None]
         if not folders:
-            raise next((folder for folder in self.folders if dataset in folder.datasets), self.folders[0]).missing_file_error(
-                dataset, key, measurement
-            )
+            folder = next((folder for folder in self.folders if dataset in folder.datasets), self.folders[0])
+            raise folder.missing_file_error(dataset, key, measurement)
         self._check_protocols(dataset, key)
         return folders
 
@@ -863,9 +862,10 @@ class RobustnessDataset:
         Returns:
             Columns `architecture` (int64, or text in spaces whose architectures are not numbered), `isomorph` (the
             evaluated architecture, with the same type), `spec` (the cell string, or the id), `dataset`, `key`
-            (categories), `strength` (float64; 0 for ``clean``), `value` and `n_images` (NaN if unknown). If the folder has clean values,
-            attacks start with the clean value at epsilon 0. A clean evaluation therefore has one row under ``clean``
-            and one under every attack, except attacks that were evaluated at 0, such as grids of rotations.
+            (categories), `strength` (float64; 0 for ``clean``), `value` and `n_images` (NaN if unknown). If the folder
+            has clean values, attacks start with the clean value at epsilon 0. A clean evaluation therefore has one row
+            under ``clean`` and one under every attack, except attacks that were evaluated at 0, such as grids of
+            rotations.
         """
         if intervals and (wide or as_name(measure, "measurement") != "accuracy"):
             raise ConfigError(
@@ -935,7 +935,10 @@ class RobustnessDataset:
         frame = pd.concat(frames, ignore_index=True).assign(isomorph=lambda table: table["architecture"])
         if isomorphs:
             members = pd.DataFrame(
-                [(parse_architecture_id(str(fields.get("isomorph", name))), parse_architecture_id(name)) for name, fields in ids],
+                [
+                    (parse_architecture_id(str(fields.get("isomorph", name))), parse_architecture_id(name))
+                    for name, fields in ids
+                ],
                 columns=["isomorph", "architecture"],
             )
             order = frame.drop(columns="architecture").assign(table=frame["dataset"] + " " + frame["key"])
@@ -946,7 +949,7 @@ class RobustnessDataset:
             )
         codes, architectures = pd.factorize(frame["architecture"], sort=True)
         specs = [str(self.meta["ids"][str(name)].get("nb201-string", name)) for name in architectures]
-        return frame.assign(spec=pd.Categorical.from_codes(codes, specs))[columns]
+        return frame.assign(spec=pd.Categorical.from_codes(codes, pd.Index(specs)))[columns]
 
     def accuracies(self, dataset: str, column: str = "value") -> pd.DataFrame:
         """Return all accuracies of a dataset, or the numbers of images (`n_images`) on which they were computed.

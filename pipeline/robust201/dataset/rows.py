@@ -50,7 +50,7 @@ def check_images(folder: ResultsFolder, key: PlannedKey, name: ShardName, shard:
 
 
 class KeyRows:
-    """Reads the results of one key from a listing of shards; can be pickled, for another process of this machine.
+    """Reads the results of one key from a listing of shards.
 
     Attributes:
         key: the key.
@@ -68,12 +68,6 @@ class KeyRows:
         positions, rows = find_rows(key, self._names)
         for position, row in zip(positions.tolist(), rows.tolist(), strict=True):
             self._rows_of_network.setdefault(position, []).append(row)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_folder": self._folder.root}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state | {"_folder": ResultsFolder.open(state["_folder"])})
 
     def __iter__(self) -> Iterator[tuple[Unit, UnitRows]]:
         """Yield each unit with its columns by strength, in the order of the plan.

@@ -53,7 +53,9 @@ class Rows:
 
 def _to_nested(array: NDArray[Any]) -> list[Any]:
     if array.dtype.kind == "f" and np.isnan(array).any():
-        array = np.where(np.isnan(array), None, array.astype(object))
+        objects = array.astype(object)
+        objects[np.isnan(array)] = None
+        array = objects
     values: list[Any] = array.tolist()
     return values
 
@@ -63,4 +65,3 @@ def make_ids(identifiers: Sequence[Any]) -> NDArray[Any]:
     parsed = [parse_architecture_id(str(identifier)) for identifier in identifiers]
     has_names = any(isinstance(identifier, str) for identifier in parsed)
     return np.array(parsed, dtype=object if has_names else np.int64)
-

@@ -1,7 +1,7 @@
 """Values of one key on one dataset as a table, one row per network and strength; tables of JSON files are cached.
 
-A JSON file of accuracies takes about a hundred times as long to read as its table, which is therefore stored as a Parquet
-file in the user's cache folder. A changed JSON file has another size or modification time, and is read again.
+A JSON file of accuracies takes much longer to read than its table, which is therefore stored as a Parquet file in the
+user's cache folder. A changed JSON file has another size or modification time, and is read again.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from robust201.core.errors import RobustWarning
+from robust201.core.errors import InputError, RobustWarning, StorageError
 from robust201.core.files import atomic_write, make_folder
 from robust201.dataset.folder import DatasetFolder
 from robust201.dataset.rows_of_key import Rows
@@ -101,6 +101,6 @@ def _write_cache(cached: Path, table: pd.DataFrame) -> None:
             outdated.unlink(missing_ok=True)
         with atomic_write(cached) as stream:
             table.to_parquet(stream)
-    except OSError as error:
+    except (OSError, InputError, StorageError) as error:
         message = f"Caching a table failed for {cached.parent}: {error}. Set XDG_CACHE_HOME to a writable folder."
         warnings.warn(message, CacheWarning, stacklevel=2)

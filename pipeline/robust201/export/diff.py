@@ -12,9 +12,9 @@ import pandas as pd
 
 from robust201.core.errors import ConfigError, InputError
 from robust201.core.records import ArchitectureId
-from robust201.dataset.rows import KeyRows
-from robust201.dataset.reader import RobustnessDataset
 from robust201.dataset.layout import RESULTS_FOLDER_FILE, paper_key, sort_by_task_order
+from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.rows import KeyRows
 from robust201.sweep.parts import compare
 from robust201.sweep.plan import open_results
 

@@ -16,11 +16,11 @@ from typing import Any
 from robust201.core.errors import InputError, StorageError
 from robust201.core.files import LOCK_FILE, fsync_folder, load_json, sole_writer, visible_entries, write_text
 from robust201.core.records import canonical_json
+from robust201.dataset.layout import RESULTS_FOLDER_FILE, SWEEP_FILE
+from robust201.dataset.listings import CHECKSUM_FILE, read_checksums
 from robust201.export.listing import listing_text
 from robust201.export.side_files import WEIGHTS_FILE, WeightHashes
 from robust201.export.written_file import WrittenFile, open_hashed
-from robust201.dataset.listings import CHECKSUM_FILE, read_checksums
-from robust201.dataset.layout import RESULTS_FOLDER_FILE, SWEEP_FILE
 
 
 @contextmanager

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.records import Unit, Weights, content_digest
-from robust201.export.row_batch import Rows
 from robust201.dataset.layout import PARQUET_FOLDER, parquet_name
+from robust201.export.row_batch import Rows
 from robust201.tasks import TASKS, Task
 from robust201.tasks.columns import PREDICTIONS
 
@@ -120,7 +120,7 @@ class Group:
         return len(self.missing_strengths) * len(self.strengths)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FileFormat:
     """Format of result files (see `export.writing.write_dataset`).
 

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import Unit
@@ -13,9 +11,9 @@ from robust201.export.groups import Group, SweepFacts
 from robust201.export.row_batch import UnitRows
 from robust201.images.specs import UNKNOWN_COUNT
 from robust201.store.folder import ResultsFolder
-from robust201.store.names import Listing, names_of
+from robust201.store.names import Names, names_of
 from robust201.sweep.parts import KeyState, compare
-from robust201.sweep.plan import Plan
+from robust201.sweep.plan import Plan, PlannedKey
 from robust201.sweep.sweep_record import describe_sweep, portable_fields
 from robust201.tasks.columns import fields_of
 
@@ -24,17 +22,24 @@ from robust201.tasks.columns import fields_of
 class StoredRows:
     """Results of some networks of a key (see `export.row_batch.Rows`)."""
 
-    rows: KeyRows
+    folder: ResultsFolder
+    key: PlannedKey
+    names: Names
     networks: tuple[int, ...]
     columns: tuple[str, ...]
+    provenances: tuple[Mapping[str, str], ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"folder": self.folder.root}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state | {"folder": ResultsFolder.open(state["folder"])})
 
     def __iter__(self) -> Iterator[tuple[Unit, UnitRows]]:
+        rows = KeyRows(self.folder, self.key, {self.key.dataset: self.names})
         for network in self.networks:
-            yield self.rows.key.unit(network), self.rows.read(network, self.columns)
-
-    @property
-    def provenances(self) -> list[Mapping[str, str]]:
-        return [dict(items) for items in self.rows.provenances]
+            yield self.key.unit(network), rows.read(network, self.columns)
+        self.provenances = tuple(dict(fields) for fields in rows.provenances)
 
 
 def read_facts(plan: Plan) -> SweepFacts:
@@ -68,32 +73,31 @@ def read_groups(plan: Plan, folder: ResultsFolder, weights: str | None = None) -
     """
     _check_weights(plan, weights)
     listing = folder.list()
-    state = compare(plan, listing, folder.read_tuple)
-    return [_make_group(plan, folder, listing, key_state, weights) for key_state in state.keys]
+    states = compare(plan, listing, folder.read_tuple).keys
+    groups = [_make_group(plan, folder, names_of(listing, state.key.dataset), state, weights) for state in states]
+    return [group for group in groups if group.units]
 
 
-def _make_group(plan: Plan, folder: ResultsFolder, listing: Listing, state: KeyState, weights: str | None) -> Group:
+def _make_group(plan: Plan, folder: ResultsFolder, names: Names, state: KeyState, weights: str | None) -> Group:
     key = state.key
+    missing = [
+        tuple(strength for strength, is_stored in zip(key.strengths, row, strict=True) if not is_stored)
+        for row in state.complete.tolist()
+    ]
     networks = [index for index, network in enumerate(key.networks) if weights in (None, network.name)]
     networks.sort(key=lambda index: key.networks[index].architecture)
-    # (N, S): whether all slices of a network are stored at a strength
-    is_stored: NDArray[np.bool_] = np.logical_and.reduceat(state.done, key.first_slices[:-1])
-    is_complete = [all(strengths) for strengths in is_stored.tolist()]
     measurements = key.task.columns or plan.config.measurements
-    names = {key.dataset: names_of(listing, key.dataset)}
     return Group(
         dataset=key.dataset,
         task=key.task,
         measurements=measurements,
         units=tuple(key.unit(index) for index in networks),
-        missing_strengths={
-            key.unit(index).id: tuple(np.array(key.strengths)[~is_stored[index]].tolist())
-            for index in networks
-            if not is_complete[index]
-        },
+        missing_strengths={key.unit(index).id: missing[index] for index in networks if missing[index]},
         rows=StoredRows(
-            KeyRows(folder, key, names),
-            tuple(index for index in networks if is_complete[index]),
+            folder,
+            key,
+            names,
+            tuple(index for index in networks if not missing[index]),
             tuple(column for name in measurements for column in fields_of(name).values()),
         ),
     )

@@ -10,13 +10,16 @@ strengths), ``weights.json`` (hashes of the weights), ``versions.json``, ``sweep
 `export.listing`, and, in a partial export, ``missing.json``.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from robust201.core.errors import ConfigError, IncompleteError
 from robust201.core.records import ImageSet, Weights
+from robust201.dataset.layout import PARQUET_FOLDER, images_name
+from robust201.dataset.listings import CHECKSUM_FILE
 from robust201.export.card import CARD_FILE, CardFacts, card_text
 from robust201.export.folder import open_folder
 from robust201.export.groups import (
@@ -24,21 +27,20 @@ from robust201.export.groups import (
     Group,
     KeyStyle,
     OutcomeEncoding,
+    ProtocolCount,
     SweepFacts,
     missing_evaluations_message,
     weights_names,
 )
-from robust201.export.key_files import KeyFiles
+from robust201.export.key_files import KeyFiles, KeyReport
 from robust201.export.outcome_files import ImageLoader, evaluated_images, image_table_bytes
 from robust201.export.parquet_files import ParquetFormat
 from robust201.export.pool import write_files
 from robust201.export.published_layout import ParquetColumn, describe_strength, layout_of, parquet_columns
-from robust201.export.side_files import VERSIONS_FILE, side_file_texts, versions_text, weight_hashes
+from robust201.export.side_files import VERSIONS_FILE, WeightHashes, side_file_texts, versions_text, weight_hashes
 from robust201.export.source import read_facts, read_groups
-from robust201.export.written_file import parse_choice
+from robust201.export.written_file import WrittenFile, parse_choice
 from robust201.images import DATASETS
-from robust201.dataset.listings import CHECKSUM_FILE
-from robust201.dataset.layout import PARQUET_FOLDER, images_name
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.plan import Plan
 from robust201.tasks.columns import PREDICTIONS, count_numbers, fields_of
@@ -154,70 +156,142 @@ def write_dataset(
     _check_single_weights(out, groups, formats)
     if any(group.missing_strengths for group in groups) and not partial:
         raise IncompleteError(missing_evaluations_message(out, groups))
-    exported_groups = [group for group in groups if group.complete_units]
-    images = _load_images_of_outcomes(exported_groups, images_of) if outcomes is not None else {}
-    file_format = FileFormat(
-        key_style=key_style,
-        round_to=round_to,
-        outcomes=outcomes,
-        labels={dataset: image_set.labels for dataset, image_set in images.items()},
-    )
-    # Spelled before anything is written, because keys with different epsilons are rejected.
-    protocols = facts.count_evaluations(groups)
-    hashes = weight_hashes(unit for group in groups for unit in group.units)
-    names = weights_names(unit for group in exported_groups for unit in group.units)
-    weights = {name: facts.weights[name] for name in names} if len(names) > 1 else {}
-    side_files = side_file_texts(facts, groups, protocols, file_format, weights=hashes)
-    with open_folder(out, facts.record, hashes) as folder:
-        keys = [
-            _make_key_files(group, facts, weights, file_format, formats, folder.staging) for group in exported_groups
-        ]
-        _check_distinct_names(out, [name for key in keys for name in key.names])
-        n_units = sum(len(group.complete_units) for group in exported_groups)
-        measures: dict[str, Mapping[str, ParquetColumn]] = {}
-        provenances: list[Mapping[str, str]] = []
-        for report in write_files(_largest_first(keys, exported_groups), processes, lambda n: progress(n, n_units)):
+    images = _load_images_of_outcomes(groups, images_of) if outcomes is not None else {}
+    labels = {dataset: image_set.labels for dataset, image_set in images.items()}
+    export = _Export(facts, groups, formats, FileFormat(key_style, round_to, outcomes, labels))
+    side_files = export.side_files()
+    with open_folder(out, facts.record, export.weight_hashes) as folder:
+        keys = export.list_keys(out, folder.staging)
+        n_units = sum(len(group.complete_units) for group in export.exported)
+        reports = []
+        for report in write_files(keys, processes, lambda n_done: progress(n_done, n_units)):
+            reports.append(report)
             for file in report.files:
                 folder.record(file)
-            provenances += report.provenances
-            if report.is_measure and report.columns:
-                measures[report.key] = report.columns
         for dataset, image_set in images.items():
             folder.write(images_name(dataset), image_table_bytes(image_set))
-        for name, text in {**side_files, VERSIONS_FILE: versions_text(provenances)}.items():
+        for name, text in side_files.items():
             folder.write(name, text)
-        card = CardFacts(
-            name=facts.record["name"],
-            layout=layout_of(facts.space),
-            groups=exported_groups,
-            measurements=tuple(name for name in facts.measurements if name not in file_format.omitted_measurements),
-            protocols=protocols,
-            files=tuple(folder.written[name] for name in sorted(folder.written)),
-            columns=_columns_of_image_keys(facts, groups, file_format) if "parquet" in formats else {},
-            measures=dict(sorted(measures.items())),
-            unevaluated_keys=_find_unevaluated_keys(facts, groups),
-        )
-        folder.write(CARD_FILE, card_text(card))
+        folder.write(VERSIONS_FILE, versions_text(fields for report in reports for fields in report.provenances))
+        folder.write(CARD_FILE, card_text(export.describe(reports, folder.written)))
         removed_names = folder.close()
     return ExportReport(
         out=out,
         files=tuple(sorted({*folder.written, CHECKSUM_FILE})),
         removed=removed_names,
         n_units=n_units,
-        n_evaluations=sum(group.n_evaluations for group in exported_groups),
-        missing=_count_missing(groups),
+        n_evaluations=sum(group.n_evaluations for group in export.exported),
+        missing={(group.dataset, group.key): group.n_unexported for group in groups if group.missing_strengths},
         n_bytes=sum(file.n_bytes for file in folder.written.values()) + (out / CHECKSUM_FILE).stat().st_size,
     )
 
 
-def _count_missing(groups: Iterable[Group]) -> dict[tuple[str, str], int]:
-    """Return the number of missing evaluations by dataset and key."""
-    return {(group.dataset, group.key): group.n_unexported for group in groups if group.missing_strengths}
+@dataclass(frozen=True)
+class _Export:
+    """An export to write: what it contains, and in which formats."""
+
+    facts: SweepFacts
+    groups: Sequence[Group]
+    formats: Sequence[Format]
+    file_format: FileFormat
+
+    @cached_property
+    def exported(self) -> list[Group]:
+        """The groups of which something is exported."""
+        return [group for group in self.groups if group.complete_units]
+
+    @cached_property
+    def weight_hashes(self) -> WeightHashes:
+        return weight_hashes(unit for group in self.groups for unit in group.units)
+
+    @cached_property
+    def _weights(self) -> dict[str, Weights]:
+        """Weights by name if architectures have rows for several weights."""
+        names = weights_names(unit for group in self.exported for unit in group.units)
+        return {name: self.facts.weights[name] for name in names} if len(names) > 1 else {}
+
+    @cached_property
+    def _protocols(self) -> list[ProtocolCount]:
+        return self.facts.count_evaluations(self.groups)
+
+    @property
+    def _measurements(self) -> tuple[str, ...]:
+        return tuple(name for name in self.facts.measurements if name not in self.file_format.omitted_measurements)
+
+    def side_files(self) -> dict[str, str]:
+        """Return the contents of all files but results, versions and card (see `side_file_texts`)."""
+        return side_file_texts(self.facts, self.groups, self._protocols, self.file_format, weights=self.weight_hashes)
+
+    def list_keys(self, out: Path, folder: Path) -> list[KeyFiles]:
+        """Return what is written to a folder, the largest first, so that no process writes a large key alone at last.
+
+        Raises:
+            ConfigError: two files would have the same name.
+        """
+        groups = sorted(self.exported, key=_count_values, reverse=True)
+        keys = [self._make_key_files(group, folder) for group in groups]
+        _check_distinct_names(out, [name for key in keys for name in key.names])
+        return keys
+
+    def _make_key_files(self, group: Group, folder: Path) -> KeyFiles:
+        # Names of a measure's columns may be those of measurements.
+        omitted = () if group.is_measure else self.file_format.omitted_measurements
+        measurements = tuple(name for name in group.measurements if name not in omitted)
+        key, file_name = self.file_format.spell_key(group), self.file_format.file_name
+        parquet = ParquetFormat(
+            dataset=group.dataset,
+            key=key,
+            measurements=measurements,
+            labels=None if group.is_measure else self.file_format.labels.get(group.dataset),
+            space=self.facts.space,
+            strength_description=describe_strength(group.task),
+            is_measure=group.is_measure,
+            n_classes=self.facts.n_classes.get(group.dataset),
+            weights=self._weights,
+        )
+        return KeyFiles(
+            folder=folder,
+            dataset=group.dataset,
+            key=key,
+            rows=group.rows,
+            json_names={name: file_name(group, name) for name in measurements} if "json" in self.formats else {},
+            round_to=self.file_format.round_to,
+            parquet=(file_name(group, PARQUET_FOLDER), parquet) if "parquet" in self.formats else None,
+        )
+
+    def describe(self, reports: Sequence[KeyReport], written: Mapping[str, WrittenFile]) -> CardFacts:
+        """Return the facts for the card, after all other files were written."""
+        measures = {report.key: report.columns for report in reports if report.is_measure}
+        return CardFacts(
+            name=self.facts.record["name"],
+            layout=layout_of(self.facts.space),
+            groups=self.exported,
+            measurements=self._measurements,
+            protocols=self._protocols,
+            files=tuple(written[name] for name in sorted(written)),
+            columns=self._columns_of_image_keys() if "parquet" in self.formats else {},
+            measures=dict(sorted(measures.items())),
+            unevaluated_keys=_find_unevaluated_keys(self.facts, self.groups),
+        )
+
+    def _columns_of_image_keys(self) -> dict[str, ParquetColumn]:
+        """Return the columns of the Parquet files of all keys except measures; empty if there are only measures."""
+        strengths = dict.fromkeys(describe_strength(group.task) for group in self.groups if not group.is_measure)
+        if not strengths:
+            return {}
+        return parquet_columns(
+            self._measurements,
+            layout_of(self.facts.space).columns,
+            " ".join(strengths),
+            weights=self._weights.values(),
+            has_outcomes=self.file_format.outcomes is not None,
+            n_classes=max(self.facts.n_classes.get(group.dataset, 0) for group in self.groups),
+        )
 
 
 def _load_images_of_outcomes(groups: Iterable[Group], images_of: ImageLoader) -> dict[str, ImageSet]:
     """Load the evaluated images of each dataset that has per-image outcomes."""
-    datasets = dict.fromkeys(group.dataset for group in groups if not group.is_measure)
+    datasets = dict.fromkeys(group.dataset for group in groups if group.complete_units and not group.is_measure)
     return {dataset: images_of(dataset) for dataset in datasets}
 
 
@@ -256,71 +330,14 @@ def _check_distinct_names(out: Path, names: Sequence[str]) -> None:
             )
 
 
-def _columns_of_image_keys(
-    facts: SweepFacts, groups: Sequence[Group], file_format: FileFormat
-) -> dict[str, ParquetColumn]:
-    """Return the columns of the Parquet files of all keys except measures; empty if there are only measures."""
-    strengths = dict.fromkeys(describe_strength(group.task) for group in groups if not group.is_measure)
-    names = weights_names(unit for group in groups for unit in group.units)
-    if not strengths:
-        return {}
-    return parquet_columns(
-        [name for name in facts.measurements if name not in file_format.omitted_measurements],
-        layout_of(facts.space).columns,
-        " ".join(strengths),
-        weights=[facts.weights[name] for name in names] if len(names) > 1 else (),
-        has_outcomes=file_format.outcomes is not None,
-        n_classes=max(facts.n_classes.get(group.dataset, 0) for group in groups),
-    )
-
-
-def _largest_first(keys: Sequence[KeyFiles], groups: Sequence[Group]) -> list[KeyFiles]:
-    """Return the keys by falling number of values, so that no process has to write a large key alone at the end."""
-    sizes = {id(key): _count_values(group) for key, group in zip(keys, groups, strict=True)}
-    return sorted(keys, key=lambda key: sizes[id(key)], reverse=True)
-
-
 def _count_values(group: Group) -> int:
+    """Return the approximate number of values of a group."""
     if group.is_measure:
         return group.n_evaluations
     dataset_spec = DATASETS.get(group.dataset)
     n_classes = 10 if dataset_spec is None else dataset_spec.n_classes
     columns = [column for name in group.measurements for column in fields_of(name).values()]
     return sum(count_numbers(columns, n_classes, group.units[0].n_images)) * group.n_evaluations
-
-
-def _make_key_files(
-    group: Group,
-    facts: SweepFacts,
-    weights: Mapping[str, Weights],
-    file_format: FileFormat,
-    formats: Collection[Format],
-    folder: Path,
-) -> KeyFiles:
-    # Names of a measure's columns may be those of measurements.
-    omitted = () if group.is_measure else file_format.omitted_measurements
-    measurements = tuple(name for name in group.measurements if name not in omitted)
-    key = file_format.spell_key(group)
-    parquet = ParquetFormat(
-        dataset=group.dataset,
-        key=key,
-        measurements=measurements,
-        labels=None if group.is_measure else file_format.labels.get(group.dataset),
-        space=facts.space,
-        strength_description=describe_strength(group.task),
-        is_measure=group.is_measure,
-        n_classes=facts.n_classes.get(group.dataset),
-        weights=weights,
-    )
-    return KeyFiles(
-        folder=folder,
-        dataset=group.dataset,
-        key=key,
-        rows=group.rows,
-        json_names={name: file_format.file_name(group, name) for name in measurements} if "json" in formats else {},
-        round_to=file_format.round_to,
-        parquet=(file_format.file_name(group, PARQUET_FOLDER), parquet) if "parquet" in formats else None,
-    )
 
 
 def _find_unevaluated_keys(facts: SweepFacts, groups: Sequence[Group]) -> dict[str, list[str]]:

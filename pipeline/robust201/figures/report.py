@@ -13,9 +13,9 @@ from robust201 import __version__
 from robust201.core.citation import PAPER_BIBTEX, software_bibtex
 from robust201.core.errors import ResultsError
 from robust201.core.files import check_output_file, write_text
-from robust201.figures.palette import GRID
 from robust201.dataset.reader import RobustnessDataset
 from robust201.dataset.recorded_accuracies import check_recorded
+from robust201.figures.palette import GRID
 from robust201.spaces import CellSpace
 from robust201.spaces.colours import INK
 

@@ -172,9 +172,18 @@ class Cluster(Generic[PartT]):
             ready, _ = ray.wait(list(slots), num_returns=1, timeout=seconds)
             if ready:
                 ready, _ = ray.wait(list(slots), num_returns=len(slots), timeout=0)
-            return [event for call in ready if (event := self._receive(slots[call])) is not None]
+            events = [event for call in ready if (event := self._receive(slots[call])) is not None]
         except RayError as error:
             raise _lost_error(error) from error
+        if any(slot.calls and slot.calls[0][1] is None for slot in self._slots):
+            self._check_node()
+        return events
+
+    def _check_node(self) -> None:
+        """Check that this process's raylet is alive; without it, workers would start forever."""
+        own_node = ray.get_runtime_context().get_node_id()
+        if not any(node["Alive"] for node in ray.nodes() if node["NodeID"] == own_node):
+            raise _lost_error(RuntimeError("the raylet of the driver is dead"))
 
     def _receive(self, slot: _Slot[PartT]) -> Finished | Lost | None:
         call, part = slot.calls[0]

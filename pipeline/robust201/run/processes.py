@@ -1,6 +1,7 @@
 """The processes that work in a folder, and what they are doing, from their last events."""
 
 import contextlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -79,8 +80,9 @@ def read_processes(results: Path) -> list[Process]:
             if events := read_events(path):
                 processes.append(Process(path.stem, events, age, events[-1]["event"] == "ended"))
     ended_runs = {process.run for process in processes if process.role != "worker" and process.has_ended}
-    last_driver = min((process.seconds for process in processes if process.role == "driver"), default=float("inf"))
+    drivers = sorted((process.seconds, process.run) for process in processes if process.role == "driver")
     for process in processes:
         process.has_ended |= process.run in ended_runs
-        process.is_replaced = process.seconds > last_driver + SILENT_SECONDS
+        later = next((seconds for seconds, run in drivers if run != process.run), math.inf)
+        process.is_replaced = process.seconds > later + SILENT_SECONDS
     return processes

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.terms import find_evaluations, mean_accuracy
 from robust201.core.errors import ConfigError, did_you_mean
+from robust201.dataset.layout import CLEAN, PUBLISHED_DATASETS
 from robust201.dataset.reader import RobustnessDataset
-from robust201.dataset.layout import PUBLISHED_DATASETS
-from robust201.dataset.layout import CLEAN
 from robust201.search.cells import SearchCells
 from robust201.search.methods import METHODS, find_method
 from robust201.search.runs import Benchmark, Runs, run_methods

@@ -4,8 +4,7 @@ Packed outcomes are uint8 arrays (…, ceil(N / 8)) for N images. Image 0 is the
 `numpy.packbits` and in SQL's bit strings. Bits after image N - 1 are 0.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,9 +13,6 @@ Packed = NDArray[np.uint8]
 
 _SET_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
 """Number of set bits of each byte."""
-
-_BLOCK_ROWS = 256
-"""Number of rows in a block; as float32, a block takes 10 MB for 10,000 images."""
 
 
 def pack_outcomes(correct: ArrayLike) -> Packed:
@@ -54,7 +50,3 @@ def attack_success_rates(clean: Packed, attacked: Packed) -> NDArray[np.float64]
     rates = np.full(n_fooled.shape, np.nan)
     np.divide(n_fooled, n_correct, out=rates, where=n_correct > 0)
     return rates
-
-
-def _split_rows(packed: Packed) -> Iterator[Any]:
-    return (packed[start : start + _BLOCK_ROWS] for start in range(0, len(packed), _BLOCK_ROWS))

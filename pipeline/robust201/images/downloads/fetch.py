@@ -8,13 +8,11 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from robust201.core.errors import DatasetError, StorageFullError
-from robust201.core.files import digest_of, fsync_folder
+from robust201.core.errors import DatasetError
+from robust201.core.files import digest_of, fsync_folder, reporting_write_errors
 from robust201.images.downloads import registry
 from robust201.images.downloads.registry import SUMS_FILE, Checksum, Download
 
@@ -52,7 +50,7 @@ def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> P
         ConfigError: the registry has no such entry.
         DatasetError: there is no network connection, a file differs from the published file, or files must be fetched
             manually; the message contains the file, its checksum and its destination.
-        StorageFullError: no space is left on the disk.
+        StorageError: the folder is not writable, or no space is left on the disk.
     """
     entry = registry.download(name)
     target = folder / entry.folder
@@ -62,7 +60,7 @@ def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> P
     user_file = folder / entry.file
     if user_file.exists():
         _verify_file(user_file, entry.checksum)
-    with _writing_to(folder):
+    with reporting_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         temporary_folder = tempfile.TemporaryDirectory(prefix=f".{entry.name}.", dir=folder)
         with temporary_folder as scratch:
@@ -80,22 +78,6 @@ def _move(unpacked: Path, target: Path, entry: Download) -> None:
         if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
             raise
         _verify_folder(target, entry)
-
-
-@contextmanager
-def _writing_to(folder: Path) -> Iterator[None]:
-    """Convert file system errors to `StorageFullError` or `DatasetError`, whose messages state a remedy."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFullError(
-                f"Writing failed for {folder}: the disk is full ({error.strerror}). "
-                "Free some space and run the same command again."
-            ) from error
-        raise DatasetError(
-            f"Writing failed for {folder}: {error.strerror}. Choose another folder, or correct the permissions."
-        ) from error
 
 
 def _verify_folder(target: Path, entry: Download) -> None:

@@ -199,15 +199,13 @@ _STATE_DICT_ENTRIES = ("state_dict", "model_state_dict", "model", "net", "networ
 def wrapper_prefix(names: Iterable[str]) -> str:
     """Return the longest wrapper prefix that all names have, such as ``module.`` or ``module._orig_mod.``."""
     names, prefix = list(names), ""
-    while names and (wrapper := _common_wrapper(names, prefix)):
+    while wrapper := next((wrapper for wrapper in _WRAPPER_PREFIXES if _have_prefix(names, prefix + wrapper)), ""):
         prefix += wrapper
     return prefix
 
 
-def _common_wrapper(names: list[str], prefix: str) -> str:
-    """Return the wrapper prefix that follows `prefix` in all names; empty if there is none."""
-    candidates = (wrapper for wrapper in _WRAPPER_PREFIXES if all(name.startswith(prefix + wrapper) for name in names))
-    return next(candidates, "")
+def _have_prefix(names: list[str], prefix: str) -> bool:
+    return bool(names) and all(name.startswith(prefix) for name in names)
 
 
 def _is_state_dict(value: Any) -> bool:

@@ -7,7 +7,7 @@ from robust201.core.errors import CheckpointError
 from robust201.spaces.nasbench201.cells import N_ARCHITECTURES
 from robust201.weights.published.base import NetworkReader, WeightsFormat
 from robust201.weights.published.nats_split import NATS_SPLIT
-from robust201.weights.published.records import MERGED, NASBENCH201_ARCHIVE, NATS_FULL
+from robust201.weights.published.records import NASBENCH201_ARCHIVE, NATS_FULL
 from robust201.weights.published.state_dicts import STATE_DICTS
 
 FORMATS = {
@@ -16,7 +16,6 @@ FORMATS = {
         NATS_FULL,
         NATS_SPLIT,
         NASBENCH201_ARCHIVE,
-        MERGED,
         STATE_DICTS,
     )
 }
@@ -37,7 +36,7 @@ def detect_format(path: Path) -> WeightsFormat:
     got = ", ".join(file_names) or "an empty folder"
     raise CheckpointError(
         f"Finding weights failed for {path}: expected one of the published formats ({known_formats}), got {got}. "
-        "Check the path."
+        "Check the path. Merged files of records, such as NATS-tss-v1_0-3ffb9.pickle.pbz2, have no weights."
     )
 
 

@@ -6,7 +6,6 @@
 - NAS-Bench-201: ``NAS-Bench-201-v1_1-archive/{index:06d}-FULL.pth``, one `torch.save` file per network: ``"full"`` (200
   epochs) and ``"less"`` (12) (nas_bench_201 2.1, api_201.py, `NASBench201API.reload`). ``-SIMPLE.pth`` files have no
   weights.
-- The merged files, ``NAS-Bench-201-v1_1-096897.pth`` and ``NATS-tss-v1_0-3ffb9.pickle.pbz2``, have no weights.
 
 A file maps each training length to {arch_index, arch_str, all_results: {(dataset, seed): trial}, …} (nats_bench 1.8,
 api_utils.py, ArchResults and ResultsCount; nas_bench_201 2.1, api_utils.py). A trial has net_state_dict (None in the
@@ -30,10 +29,8 @@ from robust201.core.errors import CheckpointError, did_you_mean
 from robust201.core.unpickling import load_pickle, load_torch
 from robust201.weights.published.base import (
     DEFAULT_DATASETS,
-    NetworkReader,
     Selection,
     SourceWeights,
-    WeightsFormat,
     choose_seeds,
     numbered_format,
     read_network_file,
@@ -71,16 +68,6 @@ def _read_nasbench201_file(index: int, path: Path, selection: Selection) -> Iter
     )
 
 
-def _reject_merged_file(path: Path, _indices: Collection[int] | None) -> list[NetworkReader]:
-    raise CheckpointError(
-        f"Reading weights failed for {path}: this merged file has records without weights. "
-        "Use the archive with weights (NATS-tss-v1_0-3ffb9-full)."
-    )
-
-
-_MERGED_NAME = re.compile(r"NAS-Bench-201-v1_\d-[0-9a-f]{6}\.pth|NATS-tss-v1_\d-[0-9a-f]{5}\.pickle\.pbz2")
-
-
 NATS_FULL = numbered_format("nats", "NATS-tss-v1_0-3ffb9-full/{index:06d}.pickle.pbz2", RECORD_NAME, _read_nats_file)
 
 NASBENCH201_ARCHIVE = numbered_format(
@@ -88,13 +75,6 @@ NASBENCH201_ARCHIVE = numbered_format(
     "NAS-Bench-201-v1_1-archive/{index:06d}-FULL.pth",
     re.compile(r"(\d{6})-(?:FULL|SIMPLE)\.pth"),
     _read_nasbench201_file,
-)
-
-MERGED = WeightsFormat(
-    "merged",
-    "NAS-Bench-201-v1_1-096897.pth or NATS-tss-v1_0-3ffb9.pickle.pbz2 (records only)",
-    lambda path: path.is_file() and _MERGED_NAME.fullmatch(path.name) is not None,
-    _reject_merged_file,
 )
 
 

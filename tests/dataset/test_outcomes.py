@@ -104,7 +104,7 @@ def test_outcomes_can_be_unpacked_with_other_libraries(folder: Path) -> None:
 
 def test_export_writes_bits_instead_of_or_with_classes(folder: Path, tmp_path: Path) -> None:
     folder_with_classes = write_export(tmp_path / "both", outcomes="classes")
-    measurements = [RobustnessDataset(root).files.sweep["measurements"] for root in (folder, folder_with_classes)]
+    measurements = [RobustnessDataset(root).sweep["measurements"] for root in (folder, folder_with_classes)]
     assert measurements == [["accuracy", "cm"], [*MEASUREMENTS]]
     file_names = [{path.name for path in (root / "cifar10").iterdir()} for root in (folder, folder_with_classes)]
     assert file_names[1] - file_names[0] == {f"{key}_predictions.json" for key in ("clean", "fgsm", "pgd", "fog")}

@@ -9,13 +9,13 @@ import pytest
 
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.records import Weights
-from robust201.dataset.reader import RobustnessDataset
 from robust201.dataset.derived import DerivedMetrics
+from robust201.dataset.reader import RobustnessDataset
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.robustness import robustness_r
 from robust201.tasks import TASKS
 from tests.conftest import RunCommand
-from tests.reader.test_outcomes import ARCHITECTURES, make_expected_outcomes
+from tests.dataset.test_outcomes import ARCHITECTURES, make_expected_outcomes
 from tests.support.fabricated import (
     ChangedStore,
     FabricatedPlan,

@@ -8,8 +8,8 @@ import pytest
 
 from robust201.analysis.class_summaries import summarise_classes
 from robust201.core.errors import ArchitectureError, ConfigError
-from robust201.figures.report import write_report
 from robust201.dataset.reader import RobustnessDataset
+from robust201.figures.report import write_report
 from tests.support.fabricated import export, make_plan
 
 ARCHITECTURES = (0, 2)
@@ -83,7 +83,7 @@ def test_select_returns_one_network_per_set_of_weights(folder, folders_by_weight
     dataset, single_dataset = RobustnessDataset(folder), RobustnessDataset(folders_by_weights["e12-s0"])
     networks = dataset.select()
     assert sorted(networks.non_isomorph_ids) == list(NETWORKS)
-    assert networks.files.space is None
+    assert networks.space is None
     assert networks.accuracy("2@e12-s0", "cifar10", "pgd", 8.0) == single_dataset.accuracy(2, "cifar10", "pgd", 8.0)
     assert (
         networks.accuracy("2@e200-s0", "cifar10", "pgd", 8.0) == single_dataset.accuracy(2, "cifar10", "pgd", 8.0) / 2
@@ -107,10 +107,9 @@ def test_select_restricts_networks_and_keys(folder, folders_by_weights):
     for names in ([2], ["2@e12-s0", "10@e200-s0"]):
         chosen = dataset.select(names, keys="clean").query(measure="accuracy", weights="e12-s0")
         assert chosen == single_dataset.select([2], keys="clean").query(measure="accuracy")
-    assert single_dataset.select().files is single_dataset.files
     selected_dataset = single_dataset.select([2], keys=["clean"])
     assert (selected_dataset.to_frame()["architecture"].tolist(), selected_dataset.keys_all) == ([2], ["clean"])
-    assert selected_dataset.files.space is single_dataset.files.space
+    assert selected_dataset.space is single_dataset.space
     selected_overlay = RobustnessDataset(folders_by_weights["e12-s0"], folders_by_weights["e200-s0"]).select([2, 10])
     assert selected_overlay.to_frame("cifar10", "clean")["architecture"].tolist() == [2, 10]
     with pytest.raises(ConfigError, match=r"'10': expected a network that was evaluated, such as 0, 2"):
@@ -134,8 +133,7 @@ def test_reader_opened_with_name_of_weights_needs_no_weights_argument(folder, fo
     assert dataset.to_frame().equals(single_dataset.to_frame())
     for measure in ("cm", "confidence"):
         summaries, expected_summaries = (
-            summarise_classes(source.files, "cifar10", ["clean", "pgd"], measure)
-            for source in (dataset, single_dataset)
+            summarise_classes(source, "cifar10", ["clean", "pgd"], measure) for source in (dataset, single_dataset)
         )
         assert all(
             (summaries["pgd", epsilon] == expected_summaries["pgd", epsilon]).all() for epsilon in (0.5, 1.0, 8.0)

@@ -5,14 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from robust201.core.errors import ResultsError
-from robust201.dataset.reader import RobustnessDataset
 from robust201.dataset.listings import MissingFilesWarning
+from robust201.dataset.reader import RobustnessDataset
 from tests.conftest import RunCommand
 from tests.support.fabricated import export, export_copy, make_plan
 from tests.support.small_results import write_results
@@ -50,7 +49,7 @@ def test_reader_rejects_invalid_id_or_value(tmp_path: Path, case: str) -> None:
     readers: list[Callable[[], Any]] = [dataset.to_frame]
     if measurement != "accuracy":
         readers = [
-            lambda: list(dataset.files.iter_stacks("cifar10", "pgd", measurement)),
+            lambda: list(dataset.iter_rows("cifar10", "pgd", measurement)),
             lambda: dataset.value(1, "cifar10", "pgd", measurement),
         ]
     for read_values in readers:
@@ -74,23 +73,16 @@ def test_commands_reject_invalid_accuracy(tmp_path: Path, robust201: RunCommand)
 
 @pytest.mark.parametrize("measurement", ["cm", "confidence"])
 @pytest.mark.parametrize("key", ["clean", "pgd"])
-def test_arrays_of_iter_stacks_equal_the_values(tmp_path: Path, measurement: str, key: str) -> None:
+def test_rows_equal_the_values(tmp_path: Path, measurement: str, key: str) -> None:
     second_value = {"cm": [[2, 2], [1, 3]], "confidence": CONFIDENCE | {"prediction": [0.5, 0]}}[measurement]
     values = [VALID_VALUES[measurement][0], second_value] * 3
-    expected_values = {
-        str(index): value if key == "clean" else [value, values[0]] for index, value in enumerate(values)
-    }
-    write_results(tmp_path, {key: expected_values}, measure=measurement)
-    n_stacked = 0
-    for values_by_id, arrays in RobustnessDataset(tmp_path).files.iter_stacks("cifar10", key, measurement):
-        for position, identifier in enumerate(values_by_id):
-            assert values_by_id[identifier] == expected_values[identifier]
-            values_by_strength = [expected_values[identifier]] if key == "clean" else expected_values[identifier]
-            for field, array in arrays.items():
-                field_values = [value[field] if field else value for value in values_by_strength]
-                np.testing.assert_array_equal(array[position], np.array(field_values, dtype=float))
-            n_stacked += 1
-    assert n_stacked == len(expected_values)
+    expected = [value for value in values for value in ([value] if key == "clean" else [value, values[0]])]
+    by_id = {str(index): value if key == "clean" else [value, values[0]] for index, value in enumerate(values)}
+    dataset = RobustnessDataset(write_results(tmp_path, {key: by_id}, measure=measurement))
+    nested = [
+        value for rows in dataset.iter_rows("cifar10", key, measurement) for value in rows.nested_values(measurement)
+    ]
+    assert nested == expected
 
 
 @pytest.mark.parametrize(

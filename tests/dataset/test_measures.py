@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from robust201.analysis.dataset_results import read_results
-from robust201.export.conversion import convert_dataset
-from robust201.figures.report import write_report
 from robust201.dataset.reader import RobustnessDataset
+from robust201.figures.report import write_report
 from tests.support.fabricated import export, make_plan
 from tests.support.small_results import write_results, write_sweep_json
 
@@ -74,13 +73,10 @@ def test_custom_tasks_have_kind_declared_in_sweep_json(tmp_path):
     assert dataset.to_frame("cifar10", "gravity")["strength"].tolist() == [0.0, 1.0, 9.81]
 
 
-@pytest.mark.parametrize("is_converted", [False, True])
-def test_measure_with_several_strengths_has_value_per_strength(tmp_path, is_converted):
+def test_measure_with_several_strengths_has_value_per_strength(tmp_path):
     write_results(tmp_path, {"mine": {"0": [3.0, 4.0], "2": [1.5, 2.5]}}, measure="depth")
     protocols = [{"key": "mine", "parameters": {"kind": "measure", "norm": None, "columns": ["depth"]}}]
     write_sweep_json(tmp_path, {"cifar10": {"mine": [1, 2]}}, {"protocols": protocols})
-    if is_converted:
-        convert_dataset(tmp_path)
     dataset = RobustnessDataset(tmp_path)
     assert dataset.value(2, "cifar10", "mine", "depth") == [1.5, 2.5]
     frame = dataset.to_frame("cifar10", "mine", "depth")

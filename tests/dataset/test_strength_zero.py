@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from robust201.api import place
+from robust201.dataset.reader import RobustnessDataset
 from robust201.figures.figure_data import accuracy_boxes
 from robust201.figures.plots import save_plot
 from robust201.figures.report import write_report
-from robust201.dataset.reader import RobustnessDataset
 from tests.conftest import REPOSITORY
 from tests.support.small_results import results_of, write_results, write_sweep_json
 

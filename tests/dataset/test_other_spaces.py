@@ -8,11 +8,10 @@ import pytest
 
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
-from robust201.export.conversion import convert_dataset
+from robust201.dataset.reader import RobustnessDataset
 from robust201.figures.plots import save_plot
 from robust201.figures.report import write_report
 from robust201.figures.table import FIGURES
-from robust201.dataset.reader import RobustnessDataset
 from tests.support.fabricated import export, make_plan
 
 NAMES = ("resnet18", "resnet34.a", "wide-28")
@@ -24,12 +23,9 @@ def export_zoo(out: Path, names=NAMES, **options) -> Path:
     return out
 
 
-@pytest.fixture(scope="module", params=["json", "parquet", "parquet alone", "converted"])
+@pytest.fixture(scope="module", params=["json", "parquet", "parquet alone"])
 def folder(request, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("zoo")
-    if request.param == "converted":
-        convert_dataset(export_zoo(out))
-        return out
     export_zoo(out, formats=(request.param.partition(" ")[0],))
     return out / "parquet" if request.param == "parquet alone" else out
 

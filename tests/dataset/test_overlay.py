@@ -10,9 +10,8 @@ from robust201.analysis.class_summaries import summarise_classes
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
 from robust201.core.records import EvaluationProtocol
-from robust201.export.conversion import convert_dataset
-from robust201.figures.report import write_report
 from robust201.dataset.reader import RobustnessDataset
+from robust201.figures.report import write_report
 from tests.support.fabricated import FabricatedStore, export, make_plan
 from tests.support.small_results import write_results, write_sweep_json
 
@@ -103,7 +102,7 @@ def test_overlay_rejects_measure_with_two_protocols(tmp_path):
         lambda: dataset.value(2, "cifar10", "jacobian", "squared_norm"),
         lambda: dataset.to_frame("cifar10", "jacobian", "squared_norm"),
         lambda: dataset.rank("cifar10", "jacobian", measure="squared_norm"),
-        lambda: list(dataset.files.iter_values("cifar10", "jacobian", "squared_norm")),
+        lambda: list(dataset.iter_rows("cifar10", "jacobian", "squared_norm")),
         lambda: read_results(dataset)[0].measures,
     ):
         with pytest.raises(ConfigError, match=message):
@@ -137,14 +136,13 @@ def test_overlay_equals_single_folder_for_all_formats(tmp_path):
     export(folders[0], make_plan([0, 10], keys[:3]), formats=("parquet",))
     export(folders[1], make_plan([2, 309], keys[:3]))
     export(folders[2], make_plan([0, 2, 10, 309], keys[3:]), key_style="published")
-    convert_dataset(folders[2])
     expected, dataset = RobustnessDataset(complete_folder), RobustnessDataset(*folders)
     assert dataset.query() == expected.query()
     assert (dataset.data, dataset.keys_all, dataset.measures) == (expected.data, expected.keys_all, expected.measures)
     assert dataset.to_frame().equals(expected.to_frame())
     for measure in ("cm", "confidence"):
         summaries, expected_summaries = (
-            summarise_classes(reader.files, "cifar10", keys, measure) for reader in (dataset, expected)
+            summarise_classes(reader, "cifar10", keys, measure) for reader in (dataset, expected)
         )
         assert summaries.keys() == expected_summaries.keys()
         for column, array in summaries.items():

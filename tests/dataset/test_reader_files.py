@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
-from robust201.reader import json_files
+from robust201.dataset import json_rows
+from robust201.dataset.json_rows import iter_json_rows
 from robust201.dataset.reader import RobustnessDataset
-from robust201.dataset.json_rows import iter_json_values
+from robust201.dataset.table import CacheWarning
 from tests.support.fabricated import export, export_copy, make_plan
 from tests.support.small_results import write_results
 
@@ -103,34 +104,24 @@ def test_all_formats_give_same_results(folder, tmp_path, file_format):
         "[]",
     ],
 )
-def test_iter_json_values_rejects_malformed_content(tmp_path, content):
+def test_json_rows_reject_malformed_content(tmp_path, content):
     path = tmp_path / "pgd_cm.json"
     path.write_text(content)
     with pytest.raises(ResultsError, match="Export or download it again"):
-        list(iter_json_values(path, "cifar10", ("pgd", "pgd@Linf"), "cm"))
+        list(iter_json_rows(path, ("cifar10", ("pgd", "pgd@Linf"), "cm"), (1.0,), is_single=False))
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-def test_iter_json_values_yields_all_values_of_file(folder, monkeypatch, indent):
-    monkeypatch.setattr(json_files, "CHUNK_BYTES", 97)
-    monkeypatch.setattr(json_files, "HEAD_BYTES", 97)
+def test_json_rows_contain_all_values_of_file(folder, monkeypatch, indent):
+    monkeypatch.setattr(json_rows, "CHUNK_BYTES", 97)
+    monkeypatch.setattr(json_rows, "HEAD_BYTES", 97)
+    monkeypatch.setattr(json_rows, "_BYTES_PER_BLOCK", 1)
     for key in ("pgd", "fog", "clean"):
         for measure in MEASUREMENTS:
             path = folder / f"cifar10/{key}_{measure}.json"
             path.write_text(json.dumps(json.loads(path.read_text()), indent=indent))
-            assert dict(iter_json_values(path, "cifar10", (key,), measure)) == read_values_by_id(folder, key, measure)
-
-
-def test_iter_json_values_accepts_nan_and_reads_lazily(tmp_path, monkeypatch):
-    monkeypatch.setattr(json_files, "CHUNK_BYTES", 50)
-    path = tmp_path / "pgd_cm.json"
-    path.write_text('{"cifar10": {"pgd": {"cm": {"1": [NaN], "2": [[1]], "3": ' + 60 * " " + "[1,]}}}}")
-    monkeypatch.setattr(json_files, "HEAD_BYTES", 40)
-    ids_and_values = iter_json_values(path, "cifar10", ("pgd",), "cm")
-    assert next(ids_and_values)[1] == pytest.approx([np.nan], nan_ok=True)
-    assert next(ids_and_values) == ("2", [[1]])
-    with pytest.raises(ResultsError, match="an invalid value for #3"):
-        next(ids_and_values)
+            values = RobustnessDataset(folder).query("cifar10", key, measure)["cifar10"][key][measure]
+            assert values == read_values_by_id(folder, key, measure)
 
 
 def read_all_values(dataset: RobustnessDataset, reader_number: int) -> list:
@@ -166,7 +157,7 @@ def test_reader_rejects_invalid_content_after_last_value(folder, extra_content):
     with pytest.raises(ResultsError, match="expected"):
         dataset.query("cifar10", "pgd", "cm")
     with pytest.raises(ResultsError, match="expected"):
-        list(dataset.files.iter_values("cifar10", "pgd", "cm"))
+        dataset.value(0, "cifar10", "pgd", "cm")
 
 
 def test_rank_orders_architectures(folder):
@@ -200,3 +191,20 @@ def test_rank_leaves_out_architecture_without_clean_value(tmp_path):
     assert dataset.rank("cifar10", "pgd", 0).to_dict() == {9: 1, 0: 2}
     assert dataset.rank("cifar10", "pgd", 1.0).to_dict() == {0: 1, 2: 2, 9: 3}
     assert dataset.rank("cifar10", "pgd").to_dict() == {0: 1, 2: 2, 9: 3}
+
+
+def test_tables_of_json_files_are_cached_until_the_file_changes(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("robust201.dataset.table.MIN_CACHED_BYTES", 1)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    expected = RobustnessDataset(folder).to_frame()
+    monkeypatch.setattr(json_rows, "_iter_values", lambda *_: pytest.fail("read again"))
+    assert RobustnessDataset(folder).to_frame().equals(expected)
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    swap_ids_in_new_file(folder / "cifar10/pgd_accuracy.json")
+    assert not RobustnessDataset(folder).to_frame().equals(expected)
+    monkeypatch.setattr("robust201.dataset.table.MIN_CACHED_BYTES", 1)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.warns(CacheWarning, match="Set XDG_CACHE_HOME"):
+        RobustnessDataset(folder).to_frame()

@@ -1,4 +1,4 @@
-"""`read_accuracies` returns the same accuracies as the tidy table, in one array per dataset."""
+"""`accuracies` returns the same accuracies as the tidy table, in one array per dataset."""
 
 from pathlib import Path
 
@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.dataset.reader import RobustnessDataset
-from robust201.reader.frames import read_accuracies
 from robust201.dataset.layout import paper_key, sort_by_task_order
+from robust201.dataset.reader import RobustnessDataset
 from tests.support.fabricated import export_copy, make_plan
 from tests.support.small_results import write_results
 
@@ -17,7 +16,7 @@ from tests.support.small_results import write_results
 def pivot_accuracies(dataset: RobustnessDataset, dataset_name: str) -> pd.DataFrame:
     """Return the tidy table in wide form, without the clean accuracies at the beginning of attacks."""
     table = dataset.to_frame(dataset_name)
-    keys_with_clean = [key for key in table["key"].unique() if dataset.files.uses_clean_at_zero(dataset_name, str(key))]
+    keys_with_clean = [key for key in table["key"].unique() if dataset.uses_clean_at_zero(dataset_name, str(key))]
     table = table[(table["strength"] != CLEAN_STRENGTH) | ~table["key"].isin(keys_with_clean)]
     wide_table = (
         table.astype({"key": str}).set_index(["architecture", "key", "strength"])["value"].unstack(["key", "strength"])
@@ -31,7 +30,7 @@ def pivot_accuracies(dataset: RobustnessDataset, dataset_name: str) -> pd.DataFr
 
 
 def check_read_accuracies(dataset: RobustnessDataset, dataset_name: str = "cifar10") -> pd.DataFrame:
-    wide_table = read_accuracies(dataset.files, dataset_name)
+    wide_table = dataset.accuracies(dataset_name)
     pd.testing.assert_frame_equal(wide_table, pivot_accuracies(dataset, dataset_name))
     return wide_table
 
@@ -45,14 +44,14 @@ PUBLISHED_ACCURACIES = {
 
 def test_read_accuracies_equals_frame_for_json(tmp_path: Path) -> None:
     wide_table = check_read_accuracies(RobustnessDataset(write_results(tmp_path, PUBLISHED_ACCURACIES)))
-    assert wide_table.index.tolist() == [0, 2, 10, 21]
+    assert wide_table.index.tolist() == [2, 10]
     assert np.isnan(wide_table.loc[2, ("pgd", 8.0)])
 
 
 def test_read_accuracies_equals_frame_for_overlay(tmp_path: Path) -> None:
     write_results(tmp_path / "first", PUBLISHED_ACCURACIES)
     write_results(tmp_path / "second", {"clean": {"0": 0.7, "2": 0.1}, "fgsm": {"0": [0.2, 0.1]}})
-    wide_table = check_read_accuracies(RobustnessDataset(tmp_path / "first", tmp_path / "second"))
+    wide_table = check_read_accuracies(RobustnessDataset(tmp_path / "second", tmp_path / "first"))
     assert wide_table.index.tolist() == [0, 2, 10]  # no folder has an accuracy of #21
     assert wide_table["clean", 0.0].tolist() == [0.7, 0.9, 0.5]
 

@@ -9,8 +9,8 @@ import pytest
 
 import robust201
 from robust201.core.errors import ArchitectureError, ConfigError, FormatVersionError, ResultsError
-from robust201.export import meta_file_text
 from robust201.dataset.reader import RobustnessDataset
+from robust201.export import meta_file_text
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan
 
@@ -219,7 +219,16 @@ def test_accuracy_at_strength_zero_is_clean_accuracy(dataset):
 
 def test_to_frame_has_one_row_per_value(folder, dataset):
     frame = dataset.to_frame()
-    assert list(frame.columns) == ["architecture", "isomorph", "spec", "dataset", "key", "strength", "value"]
+    assert list(frame.columns) == [
+        "architecture",
+        "isomorph",
+        "spec",
+        "dataset",
+        "key",
+        "strength",
+        "value",
+        "n_images",
+    ]
     # There is one row for clean, four for each attack (clean and three epsilons) and three for the corruption.
     assert len(frame) == 2 * len(ARCHITECTURES) * (1 + 4 + 4 + 3)
     assert not frame.duplicated(["architecture", "dataset", "key", "strength"]).any()

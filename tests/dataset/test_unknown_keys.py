@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from robust201.analysis.labels import strength_label
-from robust201.figures.report import write_report
-from robust201.dataset.reader import RobustnessDataset
 from robust201.dataset.layout import kind_of
+from robust201.dataset.reader import RobustnessDataset
+from robust201.figures.report import write_report
 from tests.support.small_results import results_of, write_results, write_sweep_json
 
 

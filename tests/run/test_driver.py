@@ -1,0 +1,122 @@
+"""The driver in this process: signals, deadlines, notices, and parts that can begin only after others."""
+
+import signal
+import time
+import warnings
+from typing import NamedTuple
+
+import pytest
+
+from robust201.core.errors import RobustWarning
+from robust201.core.interrupts import SignalInterrupt
+from robust201.run import driver, worker
+from robust201.run.driver import run_work
+from robust201.run.work import Outcome, Work
+from robust201.sweep.config import ExecutionSection
+from tests.support.runs import run_inline
+
+
+class Part(NamedTuple):
+    number: int
+
+    @property
+    def id(self):
+        return self.number
+
+    @property
+    def label(self):
+        return f"part {self.number}"
+
+    @property
+    def network(self):
+        return None
+
+    @property
+    def fields(self):
+        return {"part": self.label}
+
+
+class Numbers(Work):
+    """Three parts; each of them is followed by another one, which needs it."""
+
+    precision = "fp32"
+
+    def __init__(self, folder, compute, **execution):
+        self.execution = ExecutionSection(executor="inline", **execution)
+        self.folder, self.parts = folder, [Part(number) for number in (0, 1, 2)]
+        self.n_planned, self.n_done = 6, 0
+        self.finished = []
+        self.start_worker = lambda _run: NumberWorker(compute)
+
+    def find_stored(self, part):
+        return None
+
+    def finish(self, part, outcome):
+        self.finished.append(part.number)
+        self.n_done += not outcome.failure
+        return [Part(part.number + 10)] if part.number < 10 else []
+
+    def seconds_left(self, n_workers):
+        return None
+
+
+class NumberWorker:
+    def __init__(self, compute):
+        self._compute = compute
+
+    def compute(self, part, should_stop):
+        return self._compute(part, should_stop) or Outcome(part.label, notices=("be careful",))
+
+    def close(self):
+        pass
+
+
+def test_parts_that_others_make_possible_are_computed_and_notices_are_shown_once(tmp_path):
+    lines, work = [], Numbers(tmp_path, lambda _part, _should_stop: None)
+    tally = run_work(work, lines.append)
+    assert (sorted(work.finished), tally.is_complete) == ([0, 1, 2, 10, 11, 12], True)
+    assert lines == ["warning: be careful"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_first_signal_asks_the_part_in_progress_to_stop(tmp_path, number):
+    def compute(part, should_stop):
+        assert not should_stop()
+        signal.raise_signal(number)
+        assert should_stop()
+
+    before = signal.getsignal(number)
+    tally = run_work(Numbers(tmp_path, compute), lambda _line: None)
+    assert (tally.n_parts, tally.is_drained, tally.is_out_of_time) == (1, True, number == signal.SIGUSR1)
+    assert signal.getsignal(number) == before
+
+
+def test_second_signal_ends_the_run(tmp_path):
+    def compute(part, should_stop):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(SignalInterrupt):
+        run_work(Numbers(tmp_path, compute), lambda _line: None)
+
+
+def test_part_that_does_not_end_in_time_is_abandoned(tmp_path):
+    def compute(part, should_stop):
+        signal.raise_signal(signal.SIGTERM)
+        time.sleep(60)
+
+    tally = run_work(Numbers(tmp_path, compute, drain_seconds=0.05), lambda _line: None)
+    assert (tally.n_parts, tally.n_abandoned, tally.is_drained) == (0, 1, True)
+
+
+def test_warnings_of_workers_reach_the_user(make_sweep, monkeypatch):
+    def warn(*arguments, **options):
+        warnings.warn("weak attack.", RobustWarning, stacklevel=1)
+        yield from evaluate_part(*arguments, **options)
+
+    evaluate_part = worker.evaluate_part
+    monkeypatch.setattr(worker, "evaluate_part", warn)
+    outcomes = []
+    monkeypatch.setattr(driver.Tally, "count", lambda _tally, outcome, _n_done: outcomes.append(outcome))
+    run_inline(make_sweep(keys={"clean": {}}, images={"count": 20, "seed": 0}))
+    assert {outcome.notices for outcome in outcomes} == {("weak attack",)}

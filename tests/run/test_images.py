@@ -1,0 +1,118 @@
+"""Corrupted images are made by workers as parts, only those that are needed, once, and from the planned libraries."""
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from robust201.core.errors import DatasetError
+from robust201.run import images as images_module
+from robust201.run.images import CorruptedImages, ImagePart
+from robust201.run.sweep import prepare_run
+from robust201.store.folder import ResultsFolder
+from robust201.sweep.facts import load_plan
+from robust201.sweep.filters import EVERYTHING, Filters
+from robust201.sweep.inputs import Inputs
+from robust201.tasks.corruptions import folder as corruption_folder
+from tests.conftest import read_tree
+from tests.support.runs import export_bytes, read_state, run_inline
+
+KEYS = {"clean": {}, "brightness": {"severities": [1, 5]}, "fog": {"severities": [1, 5]}}
+
+
+@pytest.fixture
+def config(make_sweep):
+    """Return a sweep that makes its images in the results folder."""
+    datasets = {"digits": {"corruptions": {"source": "generated"}}}
+    return make_sweep(keys=KEYS, datasets=datasets, images={"count": 20, "seed": 0})
+
+
+def made_keys(config):
+    return sorted(path.name.split("-")[1] for path in (config.results / "corruptions").glob("*-*"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"), [(("clean",), []), (("clean", "fog"), ["fog"]), (None, ["brightness", "fog"])]
+)
+def test_filtered_run_makes_selected_images_only(config, keys, expected):
+    tally = run_inline(config, Filters(keys=keys))
+    assert (tally.is_complete, tally.n_done) == (True, 2 * (1 + 2 * len(expected)))
+    assert made_keys(config) == expected
+
+
+def test_image_parts_come_first(config):
+    with prepare_run(config, EVERYTHING, lambda _line: None) as work:
+        parts = list(work.parts)
+    assert [type(part) for part in parts[:3]].count(ImagePart) == 2
+    assert [part.label for part in parts[:2]] == ["images of digits brightness", "images of digits fog"]
+
+
+def test_worker_without_images_makes_them_and_lost_images_are_not_missed(config, tmp_path):
+    run_inline(config)
+    expected, state = export_bytes(config, tmp_path / "first"), read_tree(config.results / "corruptions")
+    shutil.rmtree(config.results / "corruptions")
+    assert run_inline(config).n_parts == 0
+    assert made_keys(config) == []
+    folder = ResultsFolder.open(config.results)
+    for path in (config.results / "shards").rglob("*.parquet"):
+        path.unlink()
+    with prepare_run(config, Filters(keys=("fog",)), lambda _line: None) as work:
+        worker = work.start_worker()
+        for part in list(work.state.missing()):  # without the image parts
+            assert worker.compute(part, lambda: False).failure == ""
+        worker.close()
+    run_inline(config)
+    assert export_bytes(config, tmp_path / "second") == expected
+    assert {name: content for name, content in read_tree(folder.root / "corruptions").items() if "npy" in name} == {
+        name: content for name, content in state.items() if "npy" in name
+    }
+
+
+def test_two_workers_that_make_the_same_images_leave_one_folder(config):
+    run_inline(config, Filters(keys=("clean",)))
+    part, facts = ImagePart("digits", "fog"), load_plan(config.results)[1]
+    makers = [CorruptedImages(config, facts, Inputs(config)) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda maker: maker.make(part), makers))
+    assert made_keys(config) == ["fog"]
+    assert len(list((config.results / "corruptions").iterdir())) == 1
+    assert run_inline(config).is_complete
+
+
+def test_interrupted_images_are_made_again(config, monkeypatch):
+    corrupt = corruption_folder.corrupt
+
+    def corrupt_until_interrupted(images, key, severity, **options):
+        if key == "fog" and severity == 3:
+            raise SystemError("killed")
+        return corrupt(images, key, severity, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(corruption_folder, "corrupt", corrupt_until_interrupted)
+        tally = run_inline(config)
+    assert {outcome.failure for outcome in tally.failures} == {"SystemError: killed"}
+    assert made_keys(config) == ["brightness"]
+    assert read_state(config.results).n_done == 6
+    assert run_inline(config).is_complete
+
+
+def test_other_libraries_are_refused(config, monkeypatch):
+    with prepare_run(config, Filters(keys=("fog",)), lambda _line: None) as work, monkeypatch.context() as patch:
+        patch.setattr(images_module, "library_versions", lambda: {"numpy": "0.1"})
+        worker = work.start_worker()
+        failures = {worker.compute(part, lambda: False).failure for part in list(work.parts)}
+        worker.close()
+    (failure,) = failures
+    assert failure.startswith("DatasetError")
+    assert "0.1" in failure
+    assert made_keys(config) == []
+
+
+def test_images_of_another_recipe_are_refused(config):
+    run_inline(config)
+    (folder,) = (config.results / "corruptions").glob("*-fog-*")
+    path = folder / "made.json"
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
+    images = CorruptedImages(config, load_plan(config.results)[1], Inputs(config))
+    with pytest.raises(DatasetError, match="fog"):
+        images.open_store("digits", "fog")
