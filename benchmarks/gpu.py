@@ -47,7 +47,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.batching import MAX_IMAGES_PER_SAMPLE
 from robust201.tasks.attack_kit.context import to_float
 
-GPU_TESTS = ("tests/runtime/test_gpu.py", "tests/api/test_api.py")
+GPU_TESTS = ("tests/run/test_gpu.py", "tests/api/test_api.py")
 """Files with tests that need a GPU, except for fault injection."""
 
 Rows = Iterator[dict[str, Any]]

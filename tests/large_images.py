@@ -54,7 +54,7 @@ def attack(
 
         keys = {"aa_standard": {"epsilons": [f"{EPSILON_255}/255"], "steps": steps, "queries": queries}}
         table = robust201.evaluate(model, images, labels, keys, batch_size=len(images), progress=False)
-        assert table["accuracy"].tolist() == [1.0]
+        assert table.table["accuracy"].tolist() == [1.0]
         return
     from pyautoattack import AutoAttack
 

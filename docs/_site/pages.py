@@ -16,7 +16,7 @@ CONTENTS = {
     "index": ["tutorial", "guides", "reference", "protocol", "internals", "papers"],
     "guides": [
         *("api", "compare", "autoattack", "your-own", "training", "training-data"),
-        *("sweeps", "cluster", "slurm", "ray", "watching", "reproduce-paper"),
+        *("sweeps", "sampling", "cluster", "slurm", "ray", "watching", "reproduce-paper"),
         *("report", "publish", "use-cases", "architecture-search", "measures", "trust"),
     ],
     "reference": [

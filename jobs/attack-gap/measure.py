@@ -32,8 +32,8 @@ def _evaluate(
 ) -> "tuple[pd.Series[float], NDArray[np.bool_]]":
     """Return the table's row for one key (attacks at 1/255), and whether each image was classified correctly."""
     keys = ["clean"] if key == "clean" else [{key: {"epsilons": ["1/255"], **parameters}}]
-    table = robust201.evaluate(model, images.images, images.labels, keys, seed=seed, progress=False)
-    return table.iloc[-1], table.outcomes.iloc[:, -1].to_numpy()
+    result = robust201.evaluate(model, images.images, images.labels, keys, seed=seed, progress=False)
+    return result.table.iloc[-1], result.outcomes.iloc[:, -1].to_numpy()
 
 
 def measure(architecture: int, epochs: int, training_images: ImageSet, test_images: ImageSet) -> dict[str, object]:

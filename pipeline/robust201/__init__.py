@@ -1,18 +1,49 @@
 """robust201 evaluates the robustness of networks, and of the whole NAS-Bench-201 architecture space.
 
-`load_model`, `evaluate`, `compare`, `attack` and `place` are documented in `robust201.api`, `curves` in
-`robust201.security`, and `show` in `robust201.gallery`. `RobustnessDataset` reads results.
+`evaluate` and `attack` are documented in `robust201.api`, `compare` and `curves` in `robust201.comparing`, and `show`
+in `robust201.gallery`. `Evaluation` is the result of `evaluate`, and `RobustnessDataset` reads results of sweeps.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from robust201.api import attack, compare, evaluate, load_model, place
+    from robust201.analysis.evaluation import Evaluation
+    from robust201.analysis.placement import place
+    from robust201.api import attack, evaluate
+    from robust201.comparing import compare, curves
     from robust201.dataset.reader import RobustnessDataset
     from robust201.gallery import show
-    from robust201.security import curves
+    from robust201.images import load_images
+    from robust201.loading import load_model
 
-__all__ = ["RobustnessDataset", "__version__", "attack", "compare", "curves", "evaluate", "load_model", "place", "show"]
+_MODULES = {
+    "Evaluation": "analysis.evaluation",
+    "RobustnessDataset": "dataset.reader",
+    "attack": "api",
+    "compare": "comparing",
+    "curves": "comparing",
+    "evaluate": "api",
+    "load_images": "images",
+    "load_model": "loading",
+    "place": "analysis.placement",
+    "show": "gallery",
+}
+"""Module of each public name."""
+
+__all__ = [
+    "Evaluation",
+    "RobustnessDataset",
+    "__version__",
+    "attack",
+    "compare",
+    "curves",
+    "evaluate",
+    "load_images",
+    "load_model",
+    "place",
+    "show",
+]
 
 __version__ = "0.2.0"
 
@@ -23,20 +54,6 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     # These names are imported on first use, so that workers and the command line start quickly.
-    if name == "RobustnessDataset":
-        from robust201.dataset.reader import RobustnessDataset
-
-        return RobustnessDataset
-    if name == "show":
-        from robust201.gallery import show
-
-        return show
-    if name == "curves":
-        from robust201.security import curves
-
-        return curves
-    if name in __all__:
-        from robust201 import api
-
-        return getattr(api, name)
+    if name in _MODULES:
+        return getattr(import_module(f"robust201.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from robust201.analysis.labels import column_label, key_label
+from robust201.analysis.requested_keys import parse_key
 from robust201.api import as_normalisation, attack
 from robust201.core.errors import ConfigError, RobustWarning
 from robust201.core.radii import parse_radius
@@ -17,7 +18,6 @@ from robust201.core.records import Normalisation
 from robust201.images.user_arrays import as_image_set
 from robust201.models.classifier import Classifier
 from robust201.models.user_module import as_classifier
-from robust201.tasks import find_task
 from robust201.tasks.attack_kit.context import to_float
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ WIDTH = 5.0
 def show(
     model: nn.Module,
     images: Any,
-    labels: Any,
+    labels: Any = None,
     key: str = "pgd",
     *,
     epsilon: float | str | None = None,
@@ -50,7 +50,7 @@ def show(
         model: see `evaluate`.
         images: one image (3, H, W), or up to `MAX_SHOWN`; see `evaluate`.
         labels: class of each image.
-        key: key of an attack.
+        key: key of an attack, or an attack at an epsilon, such as ``"pgd:8/255"``.
         epsilon: radius of the ball, for pixels in [0, 1]: a number, or text such as ``"8/255"``. By default the
             attack's largest radius.
         normalisation: see `evaluate`.
@@ -66,7 +66,7 @@ def show(
     """
     from robust201.figures.image_grid import Tile, change_to_image, draw_image_grid
 
-    if np.ndim(images) == 3:
+    if labels is not None and np.ndim(images) == 3:
         images, labels = images[None], np.atleast_1d(labels)
     image_set = as_image_set(images, labels)
     n_images = len(image_set.labels)
@@ -74,14 +74,17 @@ def show(
         raise ConfigError(
             f"Showing images failed: a figure has at most {MAX_SHOWN} images, got {n_images}. Select fewer."
         )
-    task = find_task(key)
+    task, term_fields = parse_key(key)
+    if term_fields and epsilon is None:
+        (epsilon,) = term_fields["epsilons"]
+        key = task.key
     if epsilon is None and "epsilons" not in parameters and task.constraint is not None:
         epsilon = max(task.defaults["epsilons"], key=parse_radius)
     attacked = attack(
-        key,
         model,
         image_set.images,
         image_set.labels,
+        key,
         epsilon=epsilon,
         normalisation=normalisation,
         **parameters,

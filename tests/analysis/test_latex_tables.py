@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from robust201.analysis.evaluation import LEVEL
+from robust201.analysis.comparison import LEVEL
 from robust201.analysis.latex_tables import comparison_latex, evaluation_latex
 
 

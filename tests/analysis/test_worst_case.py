@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from robust201.analysis.evaluation import Evaluation
+from robust201.analysis.evaluation import Evaluation, KeyResults
 from robust201.core.errors import ConfigError
 from robust201.statistics.intervals import accuracy_intervals
 
@@ -13,13 +13,20 @@ OUTCOMES = {
     ("pgd", 8.0): [0, 1, 1, 0, 0, 0, 1, 0, 1, 1],
     ("fog", 3.0): [1, 0, 1, 1, 1, 0, 1, 1, 1, 0],
 }
-EVALUATION = Evaluation.build(
-    [],
-    [],
-    {evaluation: np.array(outcomes, bool) for evaluation, outcomes in OUTCOMES.items()},
-    np.arange(10) * 2,
+EVALUATION = Evaluation(
+    "network",
     "",
-    {},
+    "",
+    (3, 8, 8),
+    np.arange(10) * 2,
+    {
+        key: KeyResults(
+            (),
+            {},
+            {strength: np.array(outcomes, bool) for (name, strength), outcomes in OUTCOMES.items() if name == key},
+        )
+        for key in ("clean", "pgd", "fog")
+    },
 )
 
 
@@ -29,7 +36,7 @@ EVALUATION = Evaluation.build(
         (None, [4, 12, 16]),
         (["pgd"], [2, 4, 12, 16, 18]),
         ("pgd", [2, 4, 12, 16, 18]),
-        ([("pgd", 1.0), "fog"], [0, 4, 6, 12, 14, 16]),
+        (["pgd:1/255", "fog:3"], [0, 4, 6, 12, 14, 16]),
         (["clean", "clean"], [0, 2, 4, 6, 8, 12, 14, 16, 18]),
     ],
 )
@@ -44,7 +51,7 @@ def test_worst_case_counts_images_that_are_correct_in_all_evaluations(evaluation
     ("evaluations", "message"),
     [
         (["pgdd"], "'pgdd'"),
-        ([("pgd", 2.0)], "failed for 'pgd 2'"),
+        (["pgd:2/255"], "'pgd:2/255'"),
         ([], "`evaluations` is empty"),
     ],
 )

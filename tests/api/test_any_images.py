@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from robust201.api import attack, compare, evaluate
+from robust201.api import attack, evaluate
+from robust201.comparing import compare
 from robust201.core.errors import DatasetError, RobustWarning
 from robust201.gallery import show
 from robust201.images import load_images
@@ -35,8 +36,8 @@ def test_evaluate_attack_and_show_accept_grey_images(channel_axis: int) -> None:
     grey_images = PIXELS[:, :1] if channel_axis == 1 else PIXELS[:, :1].transpose(0, 2, 3, 1)
     keys = [*KEYS, {"pgd_l2": {"epsilons": [0.5], "steps": 8}}, {"aa_standard": {"steps": 2, "queries": 4}}]
     table = evaluate(make_network(1), grey_images, LABELS, keys, normalisation=([0.5], [0.25]), progress=False)
-    assert set(table["key"]) == {"clean", "pgd", "pgd_l2", "aa_standard"}
-    attacked = attack("fgsm", make_network(1), grey_images, LABELS, epsilon=["8/255"])
+    assert set(table.table["key"]) == {"clean", "pgd", "pgd_l2", "aa_standard"}
+    attacked = attack(make_network(1), grey_images, LABELS, "fgsm", epsilon=["8/255"])
     assert attacked.shape == (1, len(LABELS), 1, 8, 8)
     largest_change = (attacked[0] - torch.from_numpy(PIXELS[:, :1]) / 255).abs().max()
     assert float(largest_change) == pytest.approx(8 / 255, rel=1e-5)
@@ -58,8 +59,8 @@ def test_attack_does_not_round_float_images() -> None:
     assert {protocol["pixels"] for protocol in table.protocols.values()} == {"floats, not multiples of 1/255"}
     with torch.no_grad():
         predicted = TinyNetwork().eval()(torch.from_numpy(float_images)).argmax(dim=1).numpy()
-    assert table["accuracy"][0] == (predicted == LABELS).mean()
-    attacked = attack("fgsm", TinyNetwork(), float_images, LABELS, epsilon=["2/255"])[0].numpy()
+    assert table.table["accuracy"][0] == (predicted == LABELS).mean()
+    attacked = attack(TinyNetwork(), float_images, LABELS, "fgsm", epsilon=["2/255"])[0].numpy()
     assert np.abs(attacked - float_images).max() == pytest.approx(2 / 255, rel=1e-4)
     with pytest.raises(DatasetError, match=r"'fog': corruptions need 8-bit pixels.*\.round\(\) / 255, or leave"):
         evaluate(TinyNetwork(), float_images, LABELS, ["fog"], progress=False)
@@ -69,7 +70,7 @@ def test_evaluate_treats_8_bit_floats_like_uint8() -> None:
     tables = [
         evaluate(TinyNetwork(), images, LABELS, KEYS, progress=False) for images in (PIXELS, PIXELS / np.float32(255))
     ]
-    assert tables[0].drop(columns="seconds").equals(tables[1].drop(columns="seconds"))
+    assert tables[0].table.drop(columns="seconds").equals(tables[1].table.drop(columns="seconds"))
     assert tables[0].protocols == tables[1].protocols
     assert "pixels" not in tables[0].protocols["pgd"]
 
@@ -98,10 +99,10 @@ def test_subset_keeps_image_indices_and_random_numbers(folder: Path) -> None:
         TinyNetwork(), all_images.images, all_images.labels, keys, count=7, seed=3, progress=False
     )
     table_with_count = evaluate(TinyNetwork(), selected_images, keys=keys, count=7, seed=3, progress=False)
-    assert table_with_count.drop(columns="seconds").equals(table_of_arrays.drop(columns="seconds"))
+    assert table_with_count.table.drop(columns="seconds").equals(table_of_arrays.table.drop(columns="seconds"))
     assert table_with_count.protocols == table_of_arrays.protocols
     comparison = compare([TinyNetwork(seed=0), TinyNetwork(seed=1)], selected_images, keys=["clean"], progress=False)
-    assert comparison["n_images"].tolist() == [7]
+    assert comparison.table["n_images"].tolist() == [7]
     with pytest.raises(DatasetError, match="the image set already has labels"):
         evaluate(TinyNetwork(), selected_images, selected_images.labels, ["clean"], progress=False)
 
@@ -123,9 +124,9 @@ def test_evaluate_supports_1000_classes() -> None:
     labels[:3] = (labels[:3] + 1) % 1000
     keys = [*KEYS, {"aa_apgd-t": {"epsilons": ["1/255"], "steps": 2}}]
     table = evaluate(model, PIXELS, labels, keys, progress=False)
-    assert table["accuracy"][0] == 18 / 21
+    assert table.table["accuracy"][0] == 18 / 21
     assert table.outcomes["clean", 0.0].tolist() == [False] * 3 + [True] * 18
-    assert ((table["confidence"] > 0) & (table["confidence"] < 1)).all()
+    assert ((table.table["confidence"] > 0) & (table.table["confidence"] < 1)).all()
 
 
 # --- half precision

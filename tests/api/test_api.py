@@ -16,12 +16,13 @@ from safetensors.torch import save_file
 from torch import nn
 
 import robust201
-from robust201.api import attack, evaluate, load_model, place
+from robust201.api import attack
 from robust201.core.errors import ArchitectureError, CheckpointError, ConfigError, EvaluationError, RobustWarning
 from robust201.core.radii import parse_radius
 from robust201.dataset.reader import RobustnessDataset
 from robust201.images import dataset as dataset_spec
 from robust201.images import load_images, select
+from robust201.loading import load_model
 from robust201.spaces.zoo.space import Zoo
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import find_task
@@ -29,6 +30,7 @@ from robust201.tasks.attack_kit.context import Context
 from robust201.tasks.evaluate import evaluate_part
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
+from tests.support.evaluations import evaluation_of
 from tests.support.fabricated import export, make_plan
 from tests.support.precision_settings import FP32_SETTINGS, effective_settings, raw_settings, tf32_everywhere
 from tests.support.small_results import write_results
@@ -53,6 +55,10 @@ KEYS = [
     {"fog": {"severities": [1, 5]}},
 ]
 OPTIONS = {"normalisation": NORMALISATION, "progress": False}
+
+
+def evaluate(*arguments: object, **options: object) -> pd.DataFrame:
+    return robust201.evaluate(*arguments, **options).table
 
 
 def without_seconds(frame: pd.DataFrame) -> pd.DataFrame:
@@ -93,7 +99,7 @@ def test_evaluate_returns_one_row_per_key_and_strength() -> None:
     frame = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **OPTIONS)
     assert list(frame["key"]) == ["clean", "pgd", "pgd", "fog", "fog"]
     assert list(frame["strength"]) == [0, 1, 128, 1, 5]
-    assert " ".join(frame.columns) == "key strength accuracy low high confidence n_images seconds"
+    assert " ".join(frame.columns) == "key strength unit accuracy low high confidence n_images seconds"
     assert (frame["n_images"] == len(LABELS)).all()
     low, high = accuracy_intervals(frame["accuracy"], frame["n_images"])
     assert (frame["low"].tolist(), frame["high"].tolist()) == (low.tolist(), high.tolist())
@@ -229,7 +235,7 @@ def test_evaluate_copies_module_to_other_device() -> None:
     expected = evaluate(model, PIXELS, LABELS, KEYS, **OPTIONS)
     assert evaluation["confidence"].to_numpy() == pytest.approx(expected["confidence"].to_numpy(), abs=1e-3)
     assert (get_state(model), torch.backends.cudnn.allow_tf32) == (state_before, tf32)
-    assert attack("fgsm", model, PIXELS, LABELS, epsilon="8/255", device="cuda").is_cuda
+    assert attack(model, PIXELS, LABELS, "fgsm", epsilon="8/255", device="cuda").is_cuda
 
 
 @pytest.mark.parametrize("engine", ["fused", "reference"])
@@ -245,10 +251,10 @@ def test_evaluate_copies_module_to_other_device() -> None:
 def test_results_do_not_depend_on_the_callers_torch_contexts(torch_context: Callable, engine: str) -> None:
     keys = [*KEYS, "rot30", {"jacobian": {"projections": "exact"}}, "hessian_input", "hessian_weights"]
     expected = evaluate(TinyNetwork(), PIXELS, LABELS, keys, engine=engine, **OPTIONS)
-    images = attack("pgd", TinyNetwork(), PIXELS, LABELS, epsilon="8/255", engine=engine)
+    images = attack(TinyNetwork(), PIXELS, LABELS, "pgd", epsilon="8/255", engine=engine)
     with torch_context():
         evaluation = evaluate(TinyNetwork(), torch.from_numpy(PIXELS), LABELS, keys, engine=engine, **OPTIONS)
-        images_in_context = attack("pgd", TinyNetwork(), PIXELS, LABELS, epsilon="8/255", engine=engine)
+        images_in_context = attack(TinyNetwork(), PIXELS, LABELS, "pgd", epsilon="8/255", engine=engine)
     pd.testing.assert_frame_equal(without_seconds(evaluation), without_seconds(expected), check_exact=True)
     assert torch.equal(images_in_context, images)
     assert not images_in_context.is_inference()
@@ -292,7 +298,7 @@ def test_evaluate_ignores_the_callers_precision() -> None:
 
 @pytest.mark.parametrize(("key", "epsilon", "order"), [("pgd", ["8/255", 1 / 255], "inf"), ("pgd_l2", [0.5, 0.25], 2)])
 def test_attack_returns_images_within_balls_in_requested_order(key: str, epsilon: list, order: object) -> None:
-    attacked = attack(key, tiny_classifier(), PIXELS, LABELS, epsilon=epsilon)
+    attacked = attack(tiny_classifier(), PIXELS, LABELS, key, epsilon=epsilon)
     assert attacked.dtype == torch.float32
     assert attacked.shape == (2, *PIXELS.shape)
     difference = (attacked - torch.from_numpy(PIXELS) / 255).flatten(2)
@@ -304,7 +310,7 @@ def test_attack_returns_images_within_balls_in_requested_order(key: str, epsilon
 
 def test_attack_matches_accuracy_of_evaluate() -> None:
     model = tiny_classifier()
-    adversarial = attack("pgd", model, PIXELS, LABELS, epsilon="8/255", steps=2, rel_stepsize=1)
+    adversarial = attack(model, PIXELS, LABELS, "pgd", epsilon="8/255", steps=2, rel_stepsize=1)
     accuracy = (model(adversarial[0]).argmax(dim=1).numpy() == LABELS).mean()
     frame = evaluate(
         model, PIXELS, LABELS, {"pgd": {"epsilons": ["8/255"], "steps": 2, "rel_stepsize": 1}}, progress=False
@@ -395,14 +401,10 @@ def test_load_model_rejects_wrong_arguments_in_one_line(tmp_path: Path, tiny_wei
 def test_place_ranks_among_evaluated_architectures(tmp_path: Path) -> None:
     accuracies = {"clean": {"0": 0.9, "1": 0.8, "2": 0.8, "3": 0.7}, "pgd": {str(i): [i / 10, 0.0] for i in range(4)}}
     dataset = robust201.RobustnessDataset(write_results(tmp_path, accuracies))
-    result = pd.DataFrame(
-        {
-            "key": ["clean", "pgd", "pgd", "pgd", "fog"],
-            "strength": [0.0, 1.0, 8.0, 2.0, 1.0],
-            "accuracy": [0.8, 0.25, 0.1, 0.5, 0.5],
-        }
+    result = evaluation_of(
+        [("clean", 0.0, 0.8), ("pgd", 1.0, 0.25), ("pgd", 8.0, 0.1), ("pgd", 2.0, 0.5), ("fog", 1.0, 0.5)]
     )
-    placement = place(result, dataset)
+    placement = robust201.place(result, dataset)
     assert placement["rank"].tolist()[:3] == [2, 2, 1]
     assert placement["architectures"].tolist() == [4, 4, 4, 0, 0]
     assert placement["percentile"].tolist()[:3] == [50, 75, 100]
@@ -415,8 +417,9 @@ def test_place_ranks_among_evaluated_architectures(tmp_path: Path) -> None:
 def test_place_ranks_among_networks_with_names(tmp_path: Path) -> None:
     export(tmp_path, replace(make_plan(("resnet18", "wide-28"), ("clean",)), space_name="zoo"))
     accuracies = robust201.RobustnessDataset(tmp_path).to_frame("cifar10", "clean").set_index("architecture")["value"]
-    result = pd.DataFrame({"key": ["clean"], "strength": [0.0], "accuracy": [accuracies.mean()]})
-    row = place(result, robust201.RobustnessDataset(tmp_path)).iloc[0]
+    row = robust201.place(
+        evaluation_of([("clean", 0.0, accuracies.mean())]), robust201.RobustnessDataset(tmp_path)
+    ).iloc[0]
     assert (row["rank"], row["percentile"], row["best_architecture"]) == (2, 50, accuracies.idxmax())
 
 

@@ -33,7 +33,7 @@ def test_show_draws_attacked_image_and_prediction():
         network, IMAGES.images[:2], IMAGES.labels[:2], "fgsm", epsilon="8/255", normalisation=NORMALISATION
     )
     attacked = robust201.attack(
-        "fgsm", network, IMAGES.images[:2], IMAGES.labels[:2], epsilon="8/255", normalisation=NORMALISATION
+        network, IMAGES.images[:2], IMAGES.labels[:2], "fgsm:8/255", normalisation=NORMALISATION
     )
     np.testing.assert_allclose(read_drawn_pixels(figure, 2), attacked[0, 0].numpy(), atol=0.5 / 255 + 1e-6)
     np.testing.assert_allclose(read_drawn_pixels(figure, 3), IMAGES.images[1] / 255, atol=1e-6)

@@ -11,6 +11,7 @@ from torch import nn
 
 import robust201
 from robust201 import api
+from robust201.analysis.evaluation import Evaluation
 from robust201.core.errors import ConfigError, DatasetError, EvaluationError
 from robust201.images import select
 from robust201.statistics.intervals import accuracy_intervals
@@ -38,8 +39,8 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "QUICK_IMAGES", 20)
 
 
-def without_seconds(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.drop(columns="seconds")
+def without_seconds(evaluation: Evaluation) -> pd.DataFrame:
+    return evaluation.table.drop(columns="seconds")
 
 
 def test_presets_have_the_parameters_of_the_protocol() -> None:
@@ -58,8 +59,8 @@ def test_presets_have_the_parameters_of_the_protocol() -> None:
 
 def test_quick_is_the_default_and_evaluates_a_reproducible_subset() -> None:
     default_table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, seed=4, **OPTIONS)
-    assert [*dict.fromkeys(default_table["key"])] == [*PRESETS["quick"]]
-    assert (default_table["n_images"] == 20).all()
+    assert [*dict.fromkeys(default_table.table["key"])] == [*PRESETS["quick"]]
+    assert (default_table.table["n_images"] == 20).all()
     assert (
         default_table.outcomes.index.tolist() == np.flatnonzero(np.isin(IMAGES.indices, select_indices(20, 4))).tolist()
     )
@@ -76,7 +77,7 @@ def test_quick_is_the_default_and_evaluates_a_reproducible_subset() -> None:
 def test_quick_leaves_out_corruptions_of_images_that_cannot_be_corrupted() -> None:
     floats = PIXELS[:4].astype(np.float32) / 255 * np.float32(0.999)
     table = robust201.evaluate(TinyNetwork(), floats, LABELS[:4], **OPTIONS)
-    assert [*table["key"]] == ["clean", "fgsm", "pgd", "aa_standard"]
+    assert [*table.table["key"]] == ["clean", "fgsm", "pgd", "aa_standard"]
 
 
 def select_indices(count: int, seed: int) -> np.ndarray:
@@ -85,8 +86,8 @@ def select_indices(count: int, seed: int) -> np.ndarray:
 
 def test_intervals_are_based_on_number_of_evaluated_images() -> None:
     table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, **OPTIONS)
-    low, high = accuracy_intervals(table["accuracy"], 20)
-    assert (table["low"].tolist(), table["high"].tolist()) == (low.tolist(), high.tolist())
+    low, high = accuracy_intervals(table.table["accuracy"], 20)
+    assert (table.table["low"].tolist(), table.table["high"].tolist()) == (low.tolist(), high.tolist())
 
 
 def test_summary_is_per_image_worst_case_over_attacks() -> None:
@@ -99,7 +100,7 @@ def test_summary_is_per_image_worst_case_over_attacks() -> None:
     assert attacked.endswith(
         "withstand fgsm, pgd, aa_standard at epsilon 8/255 (Linf), each image under its worst attack."
     )
-    assert worst_case_accuracy <= table.set_index("key").loc[keys, "accuracy"].min()
+    assert worst_case_accuracy <= table.table.set_index("key").loc[keys, "accuracy"].min()
 
 
 def test_summary_mentions_missing_autoattack() -> None:
@@ -124,7 +125,7 @@ def test_compare_accepts_tables_of_same_subset() -> None:
         str(seed): robust201.evaluate(TinyNetwork(seed), PIXELS, LABELS, count=count, **OPTIONS)
         for seed, count in ((0, None), (1, 20))
     }
-    assert set(robust201.compare(tables)["n_images"]) == {20}
+    assert set(robust201.compare(tables).table["n_images"]) == {20}
 
 
 class LinearNetwork(nn.Module):
@@ -145,7 +146,7 @@ class LinearNetwork(nn.Module):
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_quick_supports_few_classes(n_classes: int) -> None:
     table = robust201.evaluate(LinearNetwork(n_classes), PIXELS, LABELS % n_classes, progress=False)
-    assert {"aa_apgd-ce", "aa_square"} <= {*table["key"]}
+    assert {"aa_apgd-ce", "aa_square"} <= {*table.table["key"]}
 
 
 @pytest.mark.parametrize(

@@ -15,3 +15,16 @@ def test_dir_loads_no_heavy_libraries() -> None:
     program = "import sys, robust201; dir(robust201); print({'torch', 'numpy', 'pandas'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout == "set()\n"
+
+
+def test_evaluations_load_few_modules() -> None:
+    program = """
+import sys, numpy as np, robust201
+from torch import nn
+images = np.random.default_rng(0).integers(0, 256, (20, 3, 8, 8), dtype=np.uint8)
+network = nn.Sequential(nn.Flatten(), nn.Linear(192, 5))
+robust201.evaluate(network, images, np.arange(20) % 5, ["clean", "pgd:8/255"], progress=False)
+print(sum(name.partition(".")[0] == "robust201" for name in sys.modules))
+"""
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    assert int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) <= 60

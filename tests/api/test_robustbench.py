@@ -72,20 +72,20 @@ def test_entry_of_attack_matches_evaluation(data_folder: Path, name: str) -> Non
     row = table.model_info
     assert row.keys() == FIELDS | {"autoattack_acc", "n_examples"}
     assert (row["dataset"], row["eps"], row["n_examples"]) == ("cifar10", LEADERBOARDS[name].eps, 6)
-    clean, attacked = table["accuracy"]
+    clean, attacked = table.table["accuracy"]
     assert (row["clean_acc"], row["autoattack_acc"]) == (f"{100 * clean:.2f}", f"{100 * attacked:.2f}")
     assert attacked < clean
     images = load_images("cifar10")
-    key = table["key"].iloc[1]
+    key = table.table["key"].iloc[1]
     table_from_keys = robust201.evaluate(
         build(), images.images[:6], images.labels[:6], ["clean", {key: PRESETS[name][key]}], progress=False
     )
-    assert table_from_keys["accuracy"].tolist() == [clean, attacked]
+    assert table_from_keys.table["accuracy"].tolist() == [clean, attacked]
 
 
 def test_entry_of_corruptions_is_mean_over_published_images(data_folder: Path) -> None:
     table = robust201.evaluate(build(), load_images("cifar10"), keys="robustbench-corruptions", progress=False)
-    assert len(table) == 1 + 15 * 5
+    assert len(table.table) == 1 + 15 * 5
     row = table.model_info
     assert row.keys() == FIELDS | {"corruptions_acc", "n_examples"}
     assert row["eps"] is None
@@ -101,7 +101,7 @@ def test_entry_of_corruptions_is_mean_over_published_images(data_folder: Path) -
 
 def test_entry_of_all_images_has_only_leaderboard_fields(data_folder: Path) -> None:
     table = robust201.evaluate(build(), load_images("cifar10"), keys="robustbench-corruptions", progress=False)
-    assert model_info("robustbench-corruptions", table, N_IMAGES).keys() == FIELDS | {"corruptions_acc"}
+    assert model_info("robustbench-corruptions", table.table, N_IMAGES).keys() == FIELDS | {"corruptions_acc"}
 
 
 def test_evaluate_command_prints_entry(data_folder: Path, robust201: RunCommand) -> None:

@@ -77,7 +77,7 @@ def loop_accuracy(network: nn.Module, images: ImageSet, epsilon: float = 0.0) ->
 
 def accuracies_of(network: nn.Module, images: ImageSet, *keys: Any, **options: Any) -> list[float]:
     table = robust201.evaluate(network, images, keys=list(keys), progress=False, **options)
-    return table["accuracy"].tolist()
+    return table.table["accuracy"].tolist()
 
 
 # --- outputs that are not one tensor ----------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_outputs_that_are_not_one_tensor_are_rejected(type_name: str, core: nn.M
     with pytest.raises(NetworkError, match=message):
         robust201.evaluate(network, images, keys=["clean"], progress=False)
     with pytest.raises(NetworkError, match=message):
-        robust201.attack("fgsm", network, images.images, images.labels)
+        robust201.attack(network, images.images, images.labels, "fgsm")
     with pytest.raises(NetworkError, match=message):
         robust201.compare([core, network], images, keys=["clean"], progress=False)
     with pytest.raises(NetworkError, match=message):
@@ -227,7 +227,7 @@ def test_a_single_value_that_is_not_finite_is_found_and_its_image_named(
     with pytest.raises(NetworkError, match=r"gradient is NaN or infinite for image 17\. "):
         robust201.evaluate(network, **arguments)
     with pytest.raises(NetworkError, match="image 17"):
-        robust201.attack("fgsm", network, marked, images.labels, epsilon="8/255", engine=engine)
+        robust201.attack(network, marked, images.labels, "fgsm", epsilon="8/255", engine=engine)
 
 
 def test_images_that_are_not_attacked_may_have_nan_gradients(core: nn.Module, images: ImageSet) -> None:
@@ -245,7 +245,7 @@ def test_images_that_are_not_attacked_may_have_nan_gradients(core: nn.Module, im
         warnings.simplefilter("ignore", RobustWarning)
         for engine in ("fused", "reference"):
             table = robust201.evaluate(Changed(core, change), marked, labels, keys, engine=engine, progress=False)
-            assert table["accuracy"].item() < 1
+            assert table.table["accuracy"].item() < 1
 
 
 FORWARD_ATTACKS: dict[str, dict[str, Any]] = {
@@ -347,10 +347,10 @@ def test_networks_without_gradients_withstand_only_attacks_without_gradients(
     table = robust201.evaluate(
         network, images, keys={"clean": {}} | BLACK_BOX_KEYS, progress=lambda *call: calls.append(call)
     )
-    assert len(table) == len(calls) == len(keys) + 1
-    assert table["accuracy"][0] == loop_accuracy(twin, images)
+    assert len(table.table) == len(calls) == len(keys) + 1
+    assert table.table["accuracy"][0] == loop_accuracy(twin, images)
     comparison = robust201.compare([network, core], images, keys=BLACK_BOX_KEYS, progress=False)
-    assert len(comparison) == 2
+    assert len(comparison.table) == 2
     for engine in ("fused", "reference"):
         with pytest.raises(EvaluationError, match="its logits depend on the images, but have no gradient"):
             robust201.evaluate(network, images, keys=FGSM, engine=engine, progress=False)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from robust201.analysis.evaluation import Evaluation
 from tests.conftest import RunCommand
 
 NETWORK = """
@@ -51,7 +52,7 @@ def test_compare_prints_and_writes_differences(folder: Path, robust201: RunComma
     result = robust201("compare", *networks, *options, "--out", folder / "table.csv")
     assert result.code == 0, result.err
     notice, comparison, *_ = result.out.splitlines()
-    assert notice.startswith(f"{networks[1]}: Sequential classifies 0 of 40 images correctly")
+    assert notice.startswith(f"{networks[1]} classifies 0 of 40 images correctly")
     assert comparison.startswith(f"{networks[0]} is significantly more accurate in ")
     with (folder / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -61,28 +62,41 @@ def test_compare_prints_and_writes_differences(folder: Path, robust201: RunComma
     assert len(payload["summary"]) == 2
 
 
-def test_compare_pairs_one_network_with_two_weights_files(folder: Path, robust201: RunCommand) -> None:
+def test_networks_have_their_own_names_and_weights(folder: Path, robust201: RunCommand) -> None:
     options = ("--data", folder / "test.npz", "--keys", "clean", "--json")
-    weights = ("--weights", folder / "a.pth", "--weights", folder / "b.pth")
-    (row,) = json.loads(robust201("compare", f"{folder}/net.py:build", *weights, *options).out)["comparisons"]
-    assert (row["first"], row["second"]) == ("a.pth", "b.pth")
+    networks = (f"{name}={folder}/net.py:build,weights={folder}/{name}.pth" for name in ("a", "b"))
+    (row,) = json.loads(robust201("compare", *networks, *options).out)["comparisons"]
+    assert (row["first"], row["second"]) == ("a", "b")
     assert row["first_accuracy"] > row["second_accuracy"]
 
 
-@pytest.mark.parametrize(
-    ("n_networks", "n_weights_files", "message"),
-    [
-        (1, 0, "got 1 network and 0 --weights"),
-        (3, 2, "got 3 networks and 2 --weights"),
-        (2, 0, "a network is listed more than once"),
-    ],
-)
-def test_compare_rejects_unpaired_or_repeated_networks(
-    folder: Path, robust201: RunCommand, n_networks: int, n_weights_files: int, message: str
-) -> None:
-    names = [f"{folder}/net.py:build"] * n_networks
-    weights_options = [argument for _ in range(n_weights_files) for argument in ("--weights", folder / "a.pth")]
-    assert message in robust201("compare", *names, *weights_options, "--data", folder / "test.npz").error_line(2)
+def test_compare_rejects_repeated_networks(folder: Path, robust201: RunCommand) -> None:
+    networks = [f"{folder}/net.py:build"] * 2
+    data = ("--data", folder / "test.npz")
+    assert "it is listed more than once" in robust201("compare", *networks, *data).error_line(2)
+    assert "expected two or more networks" in robust201("compare", networks[0], *data).error_line(2)
+
+
+def test_saved_evaluations_are_compared_and_continued(folder: Path, robust201: RunCommand) -> None:
+    networks = {name: f"{folder}/net.py:build,weights={folder}/{name}.pth" for name in ("a", "b")}
+    data = ("--data", folder / "test.npz", "--keys", "clean,fgsm:8/255,fmn:1")
+    for name, network in networks.items():
+        assert robust201("evaluate", network, *data, "--save", folder / name).code == 0
+    again = robust201("evaluate", networks["a"], *data, "--save", folder / "a", "--json")
+    rows = json.loads(again.out)["rows"]
+    assert [row["seconds"] for row in rows] == Evaluation.load(folder / "a").table["seconds"].tolist()
+    saved = json.loads(robust201("compare", folder / "a", folder / "b", "--keys", "fgsm:8/255", "--json").out)
+    (row,) = saved["comparisons"]
+    assert (row["first"], row["second"], row["unit"]) == ("a", "b", "/255")
+    evaluated = robust201("compare", *(f"{name}={network}" for name, network in networks.items()), *data, "--json")
+    assert row["difference"] == json.loads(evaluated.out)["comparisons"][1]["difference"]
+    curves = json.loads(robust201("curves", folder / "a", folder / "b", "--json").out)["networks"]
+    assert [row["network"] for row in curves] == ["a", "b"]
+    other_network = robust201("evaluate", networks["b"], *data, "--save", folder / "a")
+    assert "got other network" in other_network.error_line(2)
+    assert "it applies only to FILE:FUNCTION" in robust201(
+        "compare", folder / "a", folder / "b", "--seed", 1
+    ).error_line(2)
 
 
 def test_evaluate_and_compare_write_latex(robust201, tmp_path):

@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_curves_writes_figure_and_distances(folder: Path, robust201: RunCommand) -> None:
-    options = ("--data", folder / "test.npz", "--norm", "Linf")
+    options = ("--data", folder / "test.npz")
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
     result = robust201("curves", *networks, *options, "--out", folder / "curves.svg")
     assert result.code == 0, result.err
@@ -54,7 +54,7 @@ def test_curves_writes_figure_and_distances(folder: Path, robust201: RunCommand)
 
 def test_curves_accepts_a_single_network(folder: Path, robust201: RunCommand) -> None:
     options = ("--data", folder / "test.npz", "--json")
-    settings = ("--norm", "L1")
+    settings = ("--keys", "fmn_l1")
     result = robust201("curves", f"{folder}/net.py:build", *options, *settings)
     assert result.code == 0, result.err
     (row,) = json.loads(result.out)["networks"]
@@ -63,9 +63,9 @@ def test_curves_accepts_a_single_network(folder: Path, robust201: RunCommand) ->
 
 def test_curves_checks_options_before_executing_the_file(folder: Path, robust201: RunCommand) -> None:
     (folder / "net.py").write_text("raise SystemExit('executed')")
-    result = robust201("curves", f"{folder}/net.py:build", "--data", folder / "test.npz", "--norm", "L3")
+    result = robust201("curves", f"{folder}/net.py:build", "--data", folder / "test.npz", "--keys", "pgd")
     assert result.code == 2
-    assert "L3" in result.err
+    assert "'pgd'" in result.err
     result = robust201("curves", f"{folder}/net.py:build", "--data", folder / "test.npz", "--out", folder / "c.jpg")
     assert result.code == 2
     assert ".jpg" in result.err

@@ -87,9 +87,11 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def make_arguments(**changes: Any) -> list[object]:
     options = {"weights": "w.safetensors", "data": "images.npz", "keys": "clean,fgsm"}
     options |= NORMALISATION_OPTIONS | changes
+    fields = {name: options.pop(name) for name in ("weights", "mean", "std")}
+    network_fields = (f",{name}={value}" for name, value in fields.items() if value is not None)
     return [
         "evaluate",
-        options.pop("network", "my_model.py:build"),
+        options.pop("network", "my_model.py:build") + "".join(network_fields),
         *(argument for name, value in options.items() if value is not None for argument in (f"--{name}", value)),
     ]
 
@@ -107,9 +109,9 @@ def test_evaluate_prints_and_writes_results_of_the_api(files: Path, robust201: R
         normalisation=NORMALISATION,
         progress=False,
     )
-    csv_table = pd.read_csv(files / "results.csv")
-    pd.testing.assert_frame_equal(csv_table.drop(columns="seconds"), expected.drop(columns="seconds"))
-    assert all(f"{accuracy:.4f}" in result.out for accuracy in expected["accuracy"])
+    csv_table = pd.read_csv(files / "results.csv", keep_default_na=False)
+    pd.testing.assert_frame_equal(csv_table.drop(columns="seconds"), expected.table.drop(columns="seconds"))
+    assert all(f"{accuracy:.4f}" in result.out for accuracy in expected.table["accuracy"])
 
 
 def test_evaluate_prints_table_as_json(files: Path, robust201: RunCommand) -> None:
@@ -196,7 +198,7 @@ def test_evaluate_without_keys_runs_preset_quick(
     monkeypatch.setitem(PRESETS, "quick", quick_keys)
     result = robust201(*make_arguments(keys=None, images=12))
     assert result.code == 0, result.err
-    assert "on 12 images of images.npz" in result.out
+    assert "TinyNetwork on 12 images" in result.out
     assert "withstand fgsm, pgd at epsilon 8/255 (Linf), each image under its worst attack. AutoAttack may" in " ".join(
         result.out.split()
     )
@@ -205,8 +207,8 @@ def test_evaluate_without_keys_runs_preset_quick(
 @pytest.mark.parametrize("command", ["evaluate", "compare"])
 def test_commands_check_keys_before_executing_files(files: Path, robust201: RunCommand, command: str) -> None:
     (files / "my_model.py").write_text("raise SystemExit('executed')")
-    argv = [command, "my_model.py:build", "--data", "images.npz", "--weights", "w.safetensors"]
-    argv += ["--weights", "other.safetensors"] if command == "compare" else []
+    argv = [command, "my_model.py:build,weights=w.safetensors", "--data", "images.npz"]
+    argv += ["other=my_model.py:build"] if command == "compare" else []
     for options, message in (
         (("--keys", "clean,nope"), "no such key"),
         (("--keys", "pgd", "--set", "pgd.steps=0"), "pgd: steps"),
@@ -261,11 +263,12 @@ INVALID_INPUTS: list[tuple[dict[str, Any], str]] = [
     ({"data": "classes"}, "1.jpg"),
     ({"images": 99}, "from 1 to 21"),
     ({"resize": "large"}, "--resize 'large'"),
-    ({"mean": "a,b,c"}, "--mean: "),
-    ({"mean": "nan,0,0"}, "--mean: "),
+    ({"network": "my_model.py:build,width=3"}, "'width=3'"),
+    ({"mean": "a,b,c"}, "expected mean and std"),
+    ({"mean": "nan,0,0"}, "(mean)"),
     ({"mean": "125,123,114"}, "pixels from 0 to 255"),
-    ({"std": "0.2,0.2,-1"}, "--std: "),
-    ({"std": None}, "--mean and --std: "),
+    ({"std": "0.2,0.2,-1"}, "(std)"),
+    ({"std": None}, "expected mean and std"),
     ({"keys": "pdg"}, "'pgd'"),
     ({"keys": "clean,fgsm,clean"}, "more than once"),
     ({"set": "pgd.steps=3"}, "--keys"),
@@ -297,7 +300,7 @@ def test_evaluate_reads_weights_of_torch_checkpoint(files: Path, robust201: RunC
     result = robust201(*make_arguments(network=f"my_model.py:{function}", weights="w.pth", out="results.csv"))
     assert (expected_result.code, result.code) == (0, 0), result.err
     note = "Using the weights in w.pth from the entry 'state_dict', with the prefix 'module.' removed from names."
-    assert note in result.err.splitlines()
+    assert note in result.err
     tables = [pd.read_csv(files / name).drop(columns="seconds") for name in ("results.csv", "expected.csv")]
     pd.testing.assert_frame_equal(*tables)
 
@@ -341,8 +344,8 @@ def test_set_option_sets_parameters_of_keys(files: Path, robust201: RunCommand) 
         normalisation=NORMALISATION,
         progress=False,
     )
-    csv_table = pd.read_csv(files / "results.csv")
-    pd.testing.assert_frame_equal(csv_table.drop(columns="seconds"), expected.drop(columns="seconds"))
+    csv_table = pd.read_csv(files / "results.csv", keep_default_na=False)
+    pd.testing.assert_frame_equal(csv_table.drop(columns="seconds"), expected.table.drop(columns="seconds"))
 
 
 def test_default_device_is_a_gpu_if_pytorch_can_use_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,10 +79,8 @@ def test_rows_equal_the_values(tmp_path: Path, measurement: str, key: str) -> No
     expected = [value for value in values for value in ([value] if key == "clean" else [value, values[0]])]
     by_id = {str(index): value if key == "clean" else [value, values[0]] for index, value in enumerate(values)}
     dataset = RobustnessDataset(write_results(tmp_path, {key: by_id}, measure=measurement))
-    nested = [
-        value for rows in dataset.iter_rows("cifar10", key, measurement) for value in rows.nested_values(measurement)
-    ]
-    assert nested == expected
+    blocks = dataset.iter_rows("cifar10", key, measurement)
+    assert [value for rows in blocks for value in rows.nested_values(measurement)] == expected
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Overlaid folders: each evaluation is read from the first folder that has it."""
+"""Overlaid folders: each evaluation is read from the last folder that has it."""
 
 import json
 from pathlib import Path
@@ -37,8 +37,8 @@ def custom_folder(tmp_path: Path) -> Path:
     return write_custom_export(tmp_path / "custom", accuracies, {"pgd": [8.0, 16.0], "mine": [0.25]})
 
 
-def test_overlay_reads_evaluation_from_first_folder(published_folder, custom_folder):
-    dataset = RobustnessDataset(published_folder, custom_folder)
+def test_overlay_reads_evaluation_from_last_folder(published_folder, custom_folder):
+    dataset = RobustnessDataset(custom_folder, published_folder)
     assert dataset.strengths("cifar10", "pgd") == (1.0, 8.0, 16.0)
     assert dataset.accuracy(0, "cifar10", "pgd") == [0.5, 0.4, 0.2]
     assert dataset.accuracy(2, "cifar10", "pgd@Linf") == [0.6, 0.5, None]
@@ -50,15 +50,15 @@ def test_overlay_reads_evaluation_from_first_folder(published_folder, custom_fol
         "9": [None, 0.3, 0.4],
     }
     assert dataset.query("cifar10", "pgd", "cm")["cifar10"]["pgd"]["cm"]["2"] == [MATRIX, MATRIX, None]
-    assert RobustnessDataset(custom_folder, published_folder).accuracy(0, "cifar10", "pgd") == [0.5, 0.1, 0.2]
+    assert RobustnessDataset(published_folder, custom_folder).accuracy(0, "cifar10", "pgd") == [0.5, 0.1, 0.2]
     with pytest.raises(ArchitectureError):
         dataset.value(21, "cifar10", "pgd")
     with pytest.raises(ResultsError):
         dataset.query("cifar10", "fgsm")
 
 
-def test_overlay_reads_each_value_from_first_folder(published_folder, custom_folder):
-    dataset = RobustnessDataset(published_folder, custom_folder)
+def test_overlay_reads_each_value_from_last_folder(published_folder, custom_folder):
+    dataset = RobustnessDataset(custom_folder, published_folder)
     frame = dataset.to_frame("cifar10", ["pgd", "mine"])
     rows = {(row.key, row.architecture, row.strength): row.value for row in frame.itertuples()}
     assert rows["pgd", 0, 0.0] == 0.9
@@ -123,7 +123,7 @@ def test_overlay_rejects_different_spaces_or_numbers_of_classes(tmp_path, publis
 
 
 def test_rank_of_overlay_requires_all_strengths(published_folder, custom_folder):
-    dataset = RobustnessDataset(published_folder, custom_folder)
+    dataset = RobustnessDataset(custom_folder, published_folder)
     assert dataset.rank("cifar10", "pgd").to_dict() == {0: 1}
     assert dataset.rank("cifar10", "pgd", 8.0).to_dict() == {2: 1, 0: 2, 9: 3}
 

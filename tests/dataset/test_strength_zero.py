@@ -4,15 +4,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from robust201.api import place
+from robust201.analysis.placement import place
 from robust201.dataset.reader import RobustnessDataset
 from robust201.figures.figure_data import accuracy_boxes
 from robust201.figures.plots import save_plot
 from robust201.figures.report import write_report
 from tests.conftest import REPOSITORY
+from tests.support.evaluations import evaluation_of
 from tests.support.small_results import results_of, write_results, write_sweep_json
 
 CLEAN_ACCURACIES = {"0": 0.9, "1": 0.7, "2": 0.8}
@@ -51,7 +51,7 @@ def test_frame_rank_and_place_use_only_values_of_key_without_ball(dataset: Robus
     ordered_cells = sorted(values_at_zero, key=lambda cell: -values_at_zero[cell])
     assert dataset.rank("cifar10", key).index.tolist() == ordered_cells
     assert dataset.rank("cifar10", key, 0).index.tolist() == ordered_cells
-    placements = place(pd.DataFrame({"key": [key], "strength": [0.0], "accuracy": [0.25]}), dataset)
+    placements = place(evaluation_of([(key, 0.0, 0.25)]), dataset)
     placement = placements.iloc[0]
     assert (placement["architectures"], placement["best"], placement["best_architecture"]) == (
         3,
@@ -76,7 +76,7 @@ def test_attacks_with_norm_ball_begin_with_clean_value(dataset: RobustnessDatase
     frame = dataset.to_frame("cifar10", "pgd")
     assert frame["strength"].tolist() == [0.0, 1.0, 8.0] * 3
     assert frame[frame["strength"] == 0]["value"].tolist() == [*CLEAN_ACCURACIES.values()]
-    placements = place(pd.DataFrame({"key": ["pgd"], "strength": [0.0], "accuracy": [0.75]}), dataset)
+    placements = place(evaluation_of([("pgd", 0.0, 0.75)]), dataset)
     assert placements["architectures"].tolist() == [0]
 
 

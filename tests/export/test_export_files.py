@@ -31,11 +31,11 @@ def test_array_text_writes_float32_as_doubles(numbers):
 
 
 def test_default_processes_depends_on_evaluations_cpus_and_memory(monkeypatch):
-    assert pool.default_processes(100, parquet=True) == 1
+    assert pool.default_processes(100) == 1
     monkeypatch.setattr(pool, "MEMORY_BYTES", 10**15)
-    assert pool.default_processes(100_000, parquet=True) == len(os.sched_getaffinity(0))
+    assert pool.default_processes(100_000) == len(os.sched_getaffinity(0))
     monkeypatch.setattr(pool, "MEMORY_BYTES", 0)
-    assert pool.default_processes(100_000, parquet=True) == 1
+    assert pool.default_processes(100_000) == 1
 
 
 FRACTIONS_AND_ARBITRARY_FLOATS = st.one_of(

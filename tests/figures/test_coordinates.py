@@ -270,7 +270,7 @@ def test_neighbour_changes_are_in_the_row_of_their_edge(tmp_path):
 def test_security_curves_are_at_their_accuracies(tmp_path):
     distances = np.concatenate([np.zeros(20), np.linspace(0.1, 6, 80)])
     frame = pd.DataFrame({"fmn": distances})
-    curves = SecurityCurves.of({"plain": frame, "hard": 2 * frame}, CONSTRAINTS["Linf"], {})
+    curves = SecurityCurves({"plain": frame, "hard": 2 * frame}, CONSTRAINTS["Linf"])
     (panel,) = read_panels(curves.save(tmp_path / "curves.svg", largest=8.0).read_text())
     lines = {round(panel.heights(line)[-1], 3): line for line in panel.find("line")}
     for _, rows in curves.accuracy([0, 2, 8]).groupby("network"):

@@ -214,7 +214,7 @@ def evaluations() -> Iterator[Row]:
                     continue
                 table = _evaluate(model, key, parameters, engine)
                 for strength, accuracy, confidence in zip(
-                    table["strength"], table["accuracy"], table["confidence"], strict=True
+                    table.table["strength"], table.table["accuracy"], table.table["confidence"], strict=True
                 ):
                     outcomes = np.packbits(table.outcomes[key, strength].to_numpy()).tobytes().hex()
                     bits = {"confidence": confidence * N_IMAGES, "outcomes": outcomes}
@@ -230,8 +230,8 @@ def measures() -> Iterator[Row]:
     for name, model in _networks().items():
         for key, parameters in MEASURES:
             table = _evaluate(model, key, parameters, "fused")
-            known = {"key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds"}
-            yield Row(f"{name}/{_label(key, parameters)}", table.iloc[0].drop(known & set(table)).to_dict())
+            known = {"key", "strength", "unit", "accuracy", "low", "high", "confidence", "n_images", "seconds"}
+            yield Row(f"{name}/{_label(key, parameters)}", table.table.iloc[0].drop(known).to_dict())
     for centred in (False, True):
         spectra = singular_spectra(_images(), centred=centred)
         means = {"effective_rank": spectra.effective_rank.mean(), "energy": spectra.energy[:, 0].mean()}
@@ -290,9 +290,9 @@ def shipped_cells() -> Iterator[Row]:
     for row in json.loads(_run_command("rank", folder, "--rows", 100, "--json"))["rows"]:
         columns = ("rank", "accuracy", "low", "high", "p_value", "tied")
         yield Row(f"rank/{row['evaluation']}/{row['network']}", {column: row[column] for column in columns})
-    keys = ["clean", "fgsm:1", "pgd:1", "aa_square:1", "fog:3"]
+    keys = ["clean", "fgsm:1/255", "pgd:1/255", "aa_square:1/255", "fog:3"]
     table = robust201.compare([f"{folder}:{cell}" for cell in COMPARED_CELLS], keys=keys)
-    for row in _records(table):
+    for row in _records(table.table.drop(columns="unit")):
         pair = "/".join(str(row.pop(side)).rpartition(":")[2] for side in ("first", "second"))
         yield Row(f"compare/{pair}/{row.pop('key')}:{row.pop('strength'):g}", row)
     (results,) = read_results(RobustnessDataset(folder))

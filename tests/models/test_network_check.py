@@ -210,11 +210,11 @@ def test_sigmoid_heads_are_reported_before_attacks_and_in_comparisons() -> None:
             normalisation=NORMALISATION,
         )
     assert comparison.summary.startswith(f"sigmoid{message.removeprefix('Sequential')}\n")
-    header, *rows = comparison.latex.splitlines()[2:]
+    header, *rows = comparison.latex().splitlines()[2:]
     assert "plain & sigmoid (doubtful)" in header
     assert all(not row.split(" & ")[-1].startswith(r"\textbf") for row in rows)
     with pytest.warns(RobustWarning, match="seems to end in a sigmoid"):
-        robust201.curves(sigmoid, **GOOD, attacks={"fmn": {"steps": 50}}, normalisation=NORMALISATION, progress=False)
+        robust201.curves(sigmoid, **GOOD, keys={"fmn": {"steps": 50}}, normalisation=NORMALISATION, progress=False)
 
 
 def test_single_logits_are_rejected_with_the_remedy() -> None:
@@ -253,7 +253,7 @@ def test_concurrent_evaluations_restore_the_module() -> None:
     for thread in threads:
         thread.join()
     assert len(tables) == 3
-    assert all(table["accuracy"].tolist() == expected["accuracy"].tolist() for table in tables)
+    assert all(table.table["accuracy"].tolist() == expected.table["accuracy"].tolist() for table in tables)
     assert all(module.training for module in network.modules())
     assert all(parameter.requires_grad for parameter in network.parameters())
 

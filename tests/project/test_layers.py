@@ -34,7 +34,7 @@ LAYERS = (
 )
 """Folders of the package from the bottom up. Each folder may import the folders before it."""
 
-ROOT_FILES = {"__init__.py", "__main__.py", "api.py", "gallery.py", "security.py"}
+ROOT_FILES = {"__init__.py", "__main__.py", "api.py", "comparing.py", "gallery.py", "loading.py", "sampling.py"}
 """Modules in the package's root folder, such as the API and the entry point."""
 
 # Modules and folders that may import a heavy library. Ray has two importers: the executor and the Jobs API client.

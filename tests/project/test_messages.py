@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from robust201.core import errors
 from robust201.core.errors import RobustError, did_you_mean
 from robust201.figures.table import FIGURES
-from robust201.images import DATASETS, FORMS
+from robust201.images import DATASETS
+from robust201.images.loading import FORMS
 from robust201.search.methods import METHODS
 from robust201.spaces import SPACES
 from robust201.spaces.zoo.space import NETWORKS

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from robust201.core.files import bundled
-from robust201.images import DATASETS, FORMS
+from robust201.images import DATASETS
 from robust201.images.downloads.registry import download
+from robust201.images.loading import FORMS
 from robust201.sweep.loading import load_config
 
 REPOSITORY = Path(__file__).resolve().parents[2]

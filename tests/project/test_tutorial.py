@@ -19,12 +19,12 @@ def test_tutorial_runs_in_order(
     monkeypatch.syspath_prepend(tmp_path)
     model, *blocks = examples(PAGE, "python")
     Path("my_model.py").write_text(model)
-    attack = '"autoattack": {"epsilons": ["16/255"]'
+    attack = '"autoattack:16/255"'
+    short_attack = '{"autoattack": {"epsilons": ["16/255"], "steps": 5, "queries": 20}}'
     assert sum(attack in block for block in blocks) == 1
     namespace: dict[str, Any] = {}
     for block in blocks:
-        shortened = block.replace(attack, f'{attack}, "steps": 5, "queries": 20')
-        exec(compile(shortened, PAGE, "exec"), namespace)
+        exec(compile(block.replace(attack, short_attack), PAGE, "exec"), namespace)
     output = capsys.readouterr().out
     assert "adversarial is significantly more accurate" in output
     assert r"\begin{tabular}{llrr}" in output

@@ -100,7 +100,9 @@ def test_protocol_records_resize_rule_and_plan_records_decoder(
     (protocol,) = record["sweep"]["protocols"]
     libjpeg_version = features.version("libjpeg_turbo")
     assert "decoder" not in protocol["images"]  # the hash of the pixels identifies the images
-    decoder = json.loads((tmp_path / "results" / "plan.json").read_text())["facts"]["datasets"]["mine"]["decoder"]
+    decoder = json.loads((tmp_path / "results" / "plan.json").read_text())["facts"]["datasets"]["mine"]["images"][0][
+        "decoder"
+    ]
     assert decoder["resize"] == f"Pillow {pillow_version}"
     assert str(libjpeg_version) in decoder["jpeg"] or libjpeg_version is None
     assert protocol["dataset_fields"]["resize"] == {"shorter_side": 18, "resampling": "bicubic"}

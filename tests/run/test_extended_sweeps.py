@@ -327,7 +327,7 @@ def test_sweep_on_custom_dataset_completes_and_depends_on_normalisation(
     assert robust201("verify", config.results).code == 0
     # The normalisation is part of the units' identity.
     dataset_section["normalisation"] = {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.3]}
-    assert run(make_sweep(**sweep_changes))[1].done == 0
+    assert run(make_sweep(**sweep_changes))[1].n_done == 0
 
 
 def test_plan_counts_images_of_npz_archives_and_run_evaluates_them(

@@ -1,24 +1,17 @@
-"""Status and verification of results."""
+"""Status of results."""
 
 import json
 import os
 import time
 
-import numpy as np
 import pytest
 
-from robust201.core.records import EvaluationResult, Part
-from robust201.dataset.rows import read_shard
-from robust201.dataset.verify import verify
 from robust201.run import worker
 from robust201.run.events import Events
 from robust201.run.processes import SILENT_SECONDS
 from robust201.run.status import read_status
-from robust201.store.folder import ResultsFolder
-from robust201.store.names import content_hash, shard_name
-from robust201.store.shards import encode
 from robust201.sweep.filters import Filters
-from tests.support.runs import KilledError, read_state, run_inline
+from tests.support.runs import read_state, run_inline
 
 KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "brightness": {"severities": [1, 5]}}
 
@@ -117,86 +110,3 @@ def test_failures_are_listed_until_their_part_is_stored(config, monkeypatch):
     assert len(failures) == read_state(config.results).keys[1].n_missing_parts
     run_inline(config)
     assert read_status(config.results).failures == []
-
-
-def find_shards(config):
-    folder = ResultsFolder.open(config.results)
-    return folder, [shard_name("digits", name) for name in folder.list()["digits"]]
-
-
-def rewrite(folder, name, change, pixels=None):
-    """Store a shard with changed rows, as another file of the same part."""
-    shard = read_shard(folder, name)
-    part = Part(shard.unit, shard.unit.strengths, shard.start, shard.stop)
-    results = [
-        EvaluationResult(part, strength, change(dict(values)), 1.0, {}) for strength, values in shard.rows.items()
-    ]
-    content = encode(results, pixels=shard.pixels if pixels is None else pixels)
-    folder.write(name._replace(hash=content_hash(content)), content)
-
-
-def test_sound_results_have_no_findings(config):
-    run_inline(config)
-    n_files = []
-    assert list(verify(config.results, lambda n_done, _n_files: n_files.append(n_done))) == []
-    assert n_files[-1] == len(find_shards(config)[1])
-
-
-def test_missing_parts_are_found(config):
-    with pytest.raises(KilledError):
-        run_inline(config, killed_after=3)
-    findings = list(verify(config.results))
-    assert {finding.kind for finding in findings} == {"missing"}
-
-
-def test_damaged_and_invalid_files_are_moved_aside_and_computed_again(config):
-    run_inline(config)
-    folder, names = find_shards(config)
-    (folder.storage.root / names[0].path).write_bytes(b"damage")
-    rewrite(folder, names[1], lambda values: values | {"accuracy": np.array(0.123)})
-    findings = list(verify(config.results))
-    assert [finding.kind for finding in findings] == ["damaged", "damaged", "missing"]
-    assert findings[0].subject == names[0].path
-    assert run_inline(config).n_parts == 1
-    assert list(verify(config.results)) == []
-
-
-def test_damaged_records_are_found_and_written_again(config):
-    run_inline(config)
-    folder, names = find_shards(config)
-    path = folder.root / "protocols" / f"{names[0].columns}.json"
-    path.write_text("[]")
-    findings = list(verify(config.results))
-    assert {finding.kind for finding in findings} == {"record", "missing"}
-    assert findings[0].subject == f"protocols/{path.name}"
-    assert len(find_shards(config)[1]) == len(names)
-    assert run_inline(config).n_parts == 0
-    assert list(verify(config.results)) == []
-
-
-def test_shard_with_the_images_of_another_slice_is_moved_aside(config):
-    run_inline(config)
-    folder, names = find_shards(config)
-    content = folder.read(names[0])
-    folder.write(names[0]._replace(slice=names[0].slice + 1), content)
-    assert {finding.kind for finding in verify(config.results)} == {"damaged"}
-
-
-def test_differing_duplicates_and_pixels_are_found(config):
-    run_inline(config)
-    folder, names = find_shards(config)
-    corrupted = next(name for name in names if read_shard(folder, name).pixels)
-    rewrite(folder, corrupted, lambda values: values, pixels="other")
-    assert {finding.kind for finding in verify(config.results)} == {"pixels"}
-    clean, other = (
-        next(name for name in names if _is_first_slice_of(read_shard(folder, name), architecture))
-        for architecture in (0, 21)
-    )
-    rewrite(folder, clean, lambda values: values)  # an equal duplicate is harmless
-    assert {finding.kind for finding in verify(config.results)} == {"pixels"}
-    rewrite(folder, clean, lambda _values: read_shard(folder, other).rows[0.0])
-    assert {finding.kind for finding in verify(config.results)} == {"duplicate", "pixels"}
-
-
-def _is_first_slice_of(shard, architecture):
-    return (shard.unit.key, shard.unit.architecture, shard.start) == ("clean", architecture, 0)

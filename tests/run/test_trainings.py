@@ -115,6 +115,7 @@ def test_recipe_can_start_from_final_weights_of_another_recipe(
     tally = run_trainings(config)
     assert (tally.is_complete, tally.n_parts, tally.n_planned) == (True, 2, 3)
     assert hash_weight_files(config.store) == uninterrupted_hashes
+    assert read_training_status(config.store).complete
     records = records_by_recipe_and_step(config)
     assert records["tuned", 3].inputs["start"] == records["plain", 6].sha256
     config_without_start = make_training_config(tmp_path / "fresh", recipes={"tuned": TUNED_RECIPE | {"start": None}})

@@ -1,6 +1,5 @@
 """User files with networks, attacks and measures: execution, identity, consent and one-line errors."""
 
-import json
 import re
 import runpy
 import sys
@@ -11,10 +10,11 @@ import pytest
 import yaml
 
 from robust201.dataset.reader import RobustnessDataset
+from robust201.run.events import read_all_events
 from robust201.run.sweep import run_sweep
 from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY, FinishedCommand, RunCommand, WriteSweep
-from tests.runtime.test_extended_sweeps import read_columns
+from tests.run.test_extended_sweeps import read_columns
 from tests.support.runs import read_rows
 from tests.support.tiny_trainings import training_fields
 
@@ -180,7 +180,7 @@ def test_networks_with_faults_fail_instead_of_giving_numbers(
         engine=engine,
     )
     failures = {
-        (failure.part.unit.architecture, failure.part.unit.key): failure.failure
+        (failure.label.split()[0], failure.label.split()[3]): failure.failure
         for failure in run_sweep(load_config(sweep)).failures
     }
     assert failures.keys() == FAILURES.keys()
@@ -199,11 +199,9 @@ def test_network_that_ends_in_softmax_is_reported_and_logged(
     result = robust201("run", "--allow-code", write_custom_sweep({"clean": {}}, models=models))
     assert result.code == 0, result.err
     assert "softmax" in result.err
-    log_entries = [
-        json.loads(entry) for file in (tmp_path / "results/logs").iterdir() for entry in file.read_text().splitlines()
-    ]
-    (warning_entry,) = [entry for entry in log_entries if entry["event"] == "library_warning"]
-    assert re.search("narrow random-s0 digits .*softmax", warning_entry["message"])
+    (warning,) = [event for event in read_all_events(tmp_path / "results") if event["event"] == "warning"]
+    assert warning["part"].startswith("narrow")
+    assert "softmax" in warning["message"]
 
 
 # --- identity ---------------------------------------------------------------------------------------------------------
@@ -218,7 +216,7 @@ def test_edited_user_file_creates_new_units(
     result = robust201("run", "--allow-code", write_custom_sweep(keys))
     assert result.code == 0
     assert "2 missing" in result.err
-    assert re.search(r"2 evaluations of shift are kept but not used: .*file_sha256: \w+ → \w+", result.err)
+    assert re.search(r"digits shift: 2 parts are missing: .*file_sha256: \w+ → \w+", result.err)
     result = robust201("run", "--allow-code", write_custom_sweep(keys, models=MODELS + "\n"))
     assert "4 missing" in result.err
     assert len(list((tmp_path / "results/code").glob("*.py"))) == 5

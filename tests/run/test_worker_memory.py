@@ -9,6 +9,7 @@ from robust201.models import gpu_memory
 from robust201.models.classifier import Classifier
 from robust201.models.device import is_out_of_memory
 from robust201.run import networks
+from robust201.run.events import read_all_events
 from robust201.run.sweep import run_sweep
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, network
 from tests.conftest import THREE_KEYS, TINY_KEYS, MakeSweep
@@ -119,11 +120,16 @@ def test_padded_batch_is_halved_if_device_memory_runs_out(
 
 
 @pytest.mark.parametrize(("engine", "n_attempts"), [("reference", 4), ("fused", 3)])
-def test_out_of_memory_with_smallest_batch_is_reported(make_sweep: MakeSweep, limit_memory, engine, n_attempts) -> None:
+def test_out_of_memory_with_smallest_batch_is_reported(
+    make_sweep: MakeSweep, limit_memory, tmp_path, engine, n_attempts
+) -> None:
     limit_memory(0)
     tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine=engine, batch_size=250))
     # The attempts have 10, 5, 2 and 1 images with the reference engine, and 20, 10 and 8 samples with the fused engine.
-    assert [(failure.kind, failure.attempt) for failure in tally.failures] == [("memory", n_attempts)]
+    (outcome,) = tally.failures
+    assert outcome.failure.startswith("OutOfMemoryError")
+    events = [event["event"] for event in read_all_events(tmp_path / "results")]
+    assert events.count("micro_batch_halved") == n_attempts - 1
 
 
 def test_results_do_not_depend_on_device_memory_or_micro_batch(

@@ -16,8 +16,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
 from tests.conftest import RunCommand, WriteSweep, read_tree
+from tests.support.tiny_trainings import hash_weight_files, training_fields
 
 TOKEN = "a-token-for-tests-only"
 START_TIMEOUT_SECONDS = 60.0
@@ -171,3 +173,17 @@ def test_submitted_sweep_completes_and_resubmission_computes_nothing(
     assert robust201("run", sweep, "--executor", "inline", "--out", tmp_path / "here").code == 0
     assert robust201("export", tmp_path / "here", "--out", tmp_path / "by-inline").code == 0
     assert read_tree(tmp_path / "by-ray") == read_tree(tmp_path / "by-inline")
+
+
+@pytest.mark.cluster
+def test_submitted_training_gives_the_bytes_of_a_run_here(
+    head: Head, robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(head.folder / "token"))
+    trainings = tmp_path / "train.yaml"
+    trainings.write_text(yaml.safe_dump(training_fields(tmp_path, execution={"workers": 1})))
+    result = robust201("submit", "ray", trainings, "--address", head.address)
+    assert result.code == 0, result.err + result.out
+    assert "2 of 2 done" in result.out
+    assert robust201("run", trainings, "--out", tmp_path / "here").code == 0
+    assert hash_weight_files(tmp_path / "store") == hash_weight_files(tmp_path / "here")

@@ -57,8 +57,8 @@ def test_evaluate_accepts_parameters_of_group() -> None:
     frame = evaluate(
         TinyNetwork(seed=5), images.images[:2], images.labels[:2], keys, normalisation=NORMALISATION, progress=False
     )
-    assert {*frame["key"]} == {"clean", *CORRUPTIONS}
-    strengths_by_key = frame.groupby("key")["strength"].apply(list)
+    assert {*frame.table["key"]} == {"clean", *CORRUPTIONS}
+    strengths_by_key = frame.table.groupby("key")["strength"].apply(list)
     assert strengths_by_key["fog"] == [2, 3]
     assert strengths_by_key["snow"] == [1]
 

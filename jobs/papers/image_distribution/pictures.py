@@ -54,7 +54,7 @@ def attacked(data: Path, runs: Path, store: Path | None = None) -> list[list[Pic
         images = load_images(name, path=data / name)
         network = load_model("lenet5", name, store or runs / "store", recipe="plain", seed=0)
         clean = images.images[:1].astype(np.float32) / 255
-        perturbed = attack("fgsm", network, clean, images.labels[:1], epsilon=EPSILONS).numpy()
+        perturbed = attack(network, clean, images.labels[:1], "fgsm", epsilon=EPSILONS).numpy()
         pictures = [clean[0], *perturbed.reshape(-1, *clean.shape[1:])]
         changes = np.stack(pictures) - clean[0]
         grid += [pictures, [*(0.5 + changes / (2 * np.abs(changes).max()))]]

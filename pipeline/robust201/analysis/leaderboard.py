@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from robust201.analysis.comparison import LEVEL
 from robust201.analysis.dataset_results import CORRUPTION, SCORES, DatasetResults
-from robust201.analysis.evaluation import LEVEL
 from robust201.analysis.labels import column_label, dataset_label, key_label
 from robust201.analysis.latex_tables import leaderboard_latex
 from robust201.analysis.terms import require_evaluations
 from robust201.core.records import ArchitectureId
+from robust201.dataset.image_outcomes import Outcomes, checked_outcomes
 from robust201.dataset.layout import CLEAN, kind_of
-from robust201.dataset.outcomes import Outcomes, checked_outcomes
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import unpack_outcomes
 from robust201.statistics.significance import (

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from robust201.core.errors import DatasetError
+from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.records import ImageSet
+from robust201.tasks import PRESETS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,13 +66,21 @@ def check_images(preset: str, images: ImageSet) -> None:
         )
 
 
-def model_info(preset: str, table: "pd.DataFrame", n_images: int) -> dict[str, Any]:
+def model_info(preset: str | None, table: "pd.DataFrame", n_images: int) -> dict[str, Any]:
     """Return the results of a preset as a JSON object with the fields of a `model_info` file.
 
     Accuracies are strings in percent. Fields that describe the network are null. If fewer than all test images were
     evaluated, the field `n_examples` is added, which the leaderboard's files do not have. A partial result can
     therefore not be mistaken for a leaderboard entry.
+
+    Raises:
+        ConfigError: the keys are not those of a leaderboard.
     """
+    if preset not in LEADERBOARDS or {*table["key"]} != {*PRESETS[preset]}:
+        raise ConfigError(
+            "Writing a leaderboard entry failed: the keys were not the preset of a leaderboard. Evaluate with keys="
+            f"{next(iter(LEADERBOARDS))!r} (or {', '.join([*LEADERBOARDS][1:])})."
+        )
     eps, accuracy_field = LEADERBOARDS[preset]
     is_clean = table["key"] == "clean"
     accuracies = {"clean_acc": table[is_clean]["accuracy"], accuracy_field: table[~is_clean]["accuracy"]}

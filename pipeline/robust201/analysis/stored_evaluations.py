@@ -1,18 +1,21 @@
 """Evaluations of a dataset's networks, read from stored per-image outcomes so that they can be compared."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from robust201.analysis.dataset_results import DatasetResults, choose_results, read_results
-from robust201.analysis.evaluation import Evaluation
+from robust201.analysis.evaluation import Evaluation, KeyResults
 from robust201.analysis.leaderboard import nearest_strength
 from robust201.analysis.terms import require_evaluations
 from robust201.core.errors import ConfigError
 from robust201.core.records import ArchitectureId
+from robust201.dataset.image_outcomes import has_outcomes_of, read_images
 from robust201.dataset.layout import is_dataset
-from robust201.dataset.outcomes import has_outcomes_of, read_images
 from robust201.dataset.reader import RobustnessDataset
 from robust201.statistics.intervals import accuracy_intervals
 
@@ -71,20 +74,27 @@ def _read_evaluation(
     results: DatasetResults, network: ArchitectureId, columns: Sequence[tuple[str, float]]
 ) -> Evaluation:
     reader = results.reader
-    outcomes = {
-        (key, strength): reader.outcomes(results.name, key, strength).of([network]).correct[0]
-        for key, strength in columns
-    }
-    rows = []
-    for (key, strength), correct in outcomes.items():
-        accuracy = float(correct.mean())
-        low, high = map(float, accuracy_intervals(accuracy, len(correct)))
-        rows.append(dict(zip(_COLUMNS, (key, strength, accuracy, low, high, len(correct)), strict=True)))
+    by_key: dict[str, dict[float, NDArray[np.bool_]]] = {}
+    for key, strength in columns:
+        correct = reader.outcomes(results.name, key, strength).of([network]).correct[0]
+        by_key.setdefault(key, {})[strength] = correct
     images = read_images(reader, results.name)
     image_lines = (f"{pixels} {label}\n" for pixels, label in zip(images["sha256"], images["label"], strict=True))
     digest = hashlib.sha256("".join(image_lines).encode())
-    protocols = {key: _protocol_parameters(results, key) for key, _ in outcomes}
-    return Evaluation.build(rows, _COLUMNS, outcomes, images["row"], digest.hexdigest(), protocols)
+    key_results = {
+        key: KeyResults(_make_rows(key, outcomes), _protocol_parameters(results, key), outcomes)
+        for key, outcomes in by_key.items()
+    }
+    return Evaluation(str(network), "", digest.hexdigest(), (), images["row"], key_results)
+
+
+def _make_rows(key: str, outcomes: Mapping[float, NDArray[np.bool_]]) -> tuple[dict[str, Any], ...]:
+    rows = []
+    for strength, correct in outcomes.items():
+        accuracy = float(correct.mean())
+        low, high = map(float, accuracy_intervals(accuracy, len(correct)))
+        rows.append(dict(zip(_COLUMNS, (key, strength, accuracy, low, high, len(correct)), strict=True)))
+    return tuple(rows)
 
 
 def _protocol_parameters(results: DatasetResults, key: str) -> dict[str, Any]:

@@ -2,12 +2,11 @@
 
     adversarial | corruption    all pairs of attack and epsilon, or of corruption and severity (see `averaged_keys`)
     KEY                         clean, or all strengths of a key
-    KEY:STRENGTH                one evaluation
+    KEY:STRENGTH                one evaluation, such as pgd:8/255, pgd_l2:0.5 or fog:3
 
 A name with several accuracies per architecture stands for their mean.
 """
 
-import re
 from collections.abc import Sequence
 
 import pandas as pd
@@ -16,11 +15,10 @@ from robust201.analysis.dataset_results import ADVERSARIAL, SCORE_KINDS, Dataset
 from robust201.analysis.network_costs import network_costs
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.dataset.layout import architecture_of_network, evaluation_names, paper_key
+from robust201.dataset.layout import architecture_of_network, evaluation_names, paper_key, task_of
 from robust201.dataset.reader import MEAN_DECIMALS
 from robust201.tasks import expand_keys
-
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+from robust201.tasks.strengths import parse_strength, parse_term
 
 
 def measure_name(key: str, measurement: str, strength: float) -> str:
@@ -98,9 +96,13 @@ def collect_measures(results: DatasetResults, table: pd.DataFrame | None = None)
 
 
 def _split_strength(name: str) -> tuple[str, float | None]:
-    name_part, colon, strength_part = name.rpartition(":")
-    has_strength = colon and _NUMBER.fullmatch(strength_part.strip())
-    return (name_part, float(strength_part)) if has_strength else (name, None)
+    key, text = parse_term(name)
+    task = task_of(key)
+    try:
+        # Tables of datasets list strengths as numbers, in units of 1/255 in the Linf ball.
+        return key, parse_strength(text, None if task is None or "/" not in text else task.constraint)
+    except ValueError:
+        return name, None
 
 
 def _unknown_error(results: DatasetResults, name: str, expected: str, known_names: Sequence[str]) -> ConfigError:

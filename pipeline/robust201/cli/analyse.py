@@ -46,8 +46,8 @@ def measures(
     keys: Annotated[
         str | None,
         typer.Option(
-            help="Only these accuracies, separated by commas: a key (clean), a key at a strength (pgd:1) or a score "
-            "(adversarial)."
+            help="Only these accuracies, separated by commas: a key (clean), a key at a strength (pgd:1/255) or a "
+            "score (adversarial)."
         ),
     ] = None,
     out: Out = None,
@@ -109,7 +109,7 @@ def design(
     score: Annotated[
         str,
         typer.Option(
-            help="Accuracy to explain: a score such as adversarial, a key, or a key at a strength such as pgd:1."
+            help="Accuracy to explain: a score such as adversarial, a key, or a key at a strength such as pgd:1/255."
         ),
     ] = "adversarial",
     out: Out = None,

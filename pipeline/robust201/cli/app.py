@@ -9,11 +9,10 @@ import typer
 from robust201 import __version__
 from robust201.cli import console
 from robust201.cli.analyse import analyse_app
-from robust201.cli.compare import compare
-from robust201.cli.curves import curves
+from robust201.cli.compare import compare, curves
 from robust201.cli.dataset import export
 from robust201.cli.demo import demo
-from robust201.cli.evaluate import DATA_OPTION, ClassOrderName, Images, ResizeRule, evaluate, load_data
+from robust201.cli.evaluate import DATA_OPTION, Images, ResizeRule, evaluate, load_data
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DATASET_PANEL, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
 from robust201.cli.merge import merge
@@ -256,7 +255,6 @@ def corrupt(
     out: Annotated[Path, typer.Option("--out", help="Folder for the .npy files, laid out like CIFAR-10-C.")],
     data: Annotated[str, DATA_OPTION],
     resize: ResizeRule = None,
-    class_order: ClassOrderName = None,
     keys: Annotated[
         str | None, typer.Option(help="Only these corruptions, separated by commas, such as fog,frost.")
     ] = None,
@@ -280,7 +278,7 @@ def corrupt(
     from robust201.tasks.corruptions.folder import corrupt_dataset
 
     key_names = split_names(keys)
-    image_set = load_data(data, resize=resize, class_order=class_order, count=images, seed=seed)
+    image_set = load_data(data, resize=resize, count=images, seed=seed)
     with console.showing_progress("Corrupting") as progress:
         lines, is_valid = corrupt_dataset(
             out,

@@ -1,6 +1,5 @@
-"""`robust201 compare`: compare networks on the same images, from Python files or from a dataset's stored outcomes."""
+"""`robust201 compare` and `curves`: several networks on the same images."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,36 +10,43 @@ from robust201.cli import console
 from robust201.cli.evaluate import (
     DATA_HELP,
     KEYS_HELP,
+    NETWORK_HELP,
     BatchSize,
-    ClassOrderName,
     Device,
     Images,
-    Mean,
     ResizeRule,
     Seed,
     Settings,
-    Std,
-    WeightsFiles,
-    build_module,
     calling_user_code,
     check_table_file,
     choose_device,
+    count_channels,
     load_data,
     read_keys,
-    read_normalisation,
+    to_json_rows,
     write_table,
 )
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import TableFile, explicit_options, split_names
+from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError
+from robust201.core.files import check_output_file
 from robust201.core.memory import restore_gc_thresholds
 
 if TYPE_CHECKING:
-    from robust201.analysis.evaluation import Comparison
+    from torch import nn
 
+    from robust201.analysis.comparison import Comparison
+    from robust201.analysis.evaluation import Evaluation
+    from robust201.analysis.named_networks import UserNetwork
+    from robust201.core.records import ImageSet
+    from robust201.figures.security_curves import SecurityCurves
 
-_DATASET_NETWORK_PARAMETERS = ("networks", "data", "keys", "out", "as_json")
-"""Parameters of `compare` that may be set for networks of a dataset (DATASET:ARCHITECTURE)."""
+_NETWORKS_HELP = (
+    f"Networks, each with an optional name: plain=NETWORK. A network is a folder of --save, or {NETWORK_HELP}"
+)
+_SAVED_PARAMETERS = ("networks", "data", "keys", "out", "as_json")
+"""Parameters that may be set if all networks have saved results."""
 
 
 def compare(
@@ -48,8 +54,8 @@ def compare(
         list[str],
         typer.Argument(
             metavar="NETWORK...",
-            help="Two or more networks: FILE:FUNCTION (a Python file and its function that returns a network), or "
-            "DATASET:ARCHITECTURE (a network of a dataset with per-image outcomes; add @WEIGHTS if it has several).",
+            help=f"{_NETWORKS_HELP} Or DATASET:ARCHITECTURE, a network of a dataset with outcomes by image (add "
+            "@WEIGHTS if it has several).",
         ),
     ],
     context: typer.Context,
@@ -57,141 +63,195 @@ def compare(
         str | None,
         typer.Option(help=f"{DATA_HELP} For DATASET:ARCHITECTURE: one of its image datasets."),
     ] = None,
-    weights: WeightsFiles = None,
     keys: Annotated[
         str | None,
         typer.Option(
-            help=f"{KEYS_HELP} For DATASET:ARCHITECTURE also keys at a strength, such as pgd:8. Default: "
-            "clean,fgsm,pgd, or every key of DATASET at one strength."
+            help=f"{KEYS_HELP} Default: clean,fgsm,pgd; all saved keys; or every key of DATASET at one strength."
         ),
     ] = None,
     settings: Settings = None,
-    mean: Mean = None,
-    std: Std = None,
     images: Images = None,
     resize: ResizeRule = None,
-    class_order: ClassOrderName = None,
     seed: Seed = 0,
     batch_size: BatchSize = 250,
     device: Device = "auto",
     out: TableFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare networks on the same images: accuracy differences with intervals and a test. Python files are executed.
-
-    To compare several weights of one architecture, give FILE:FUNCTION once, and --weights for each file.
-    """
-    from robust201.analysis.stored_evaluations import split_network
-    from robust201.api import compare as compare_networks
-    from robust201.api import parse_keys
+    """Compare networks on the same images: accuracy differences with intervals and tests. Files are executed."""
+    from robust201.analysis.requested_keys import parse_keys
+    from robust201.comparing import compare as compare_networks
+    from robust201.comparing import name_networks
 
     if out is not None:
         check_table_file(out)
-    if any(split_network(network) is not None for network in networks):
-        _reject_file_options(context)
-        comparison = compare_networks(networks, keys=split_names(keys), data=data)
-        _report(comparison, out, as_json, "images of the dataset")
+    names = split_names(keys)
+    named = name_networks(networks, names, data)
+    if not _user_networks(named):
+        _reject_options(context)
+        _report_comparison(compare_networks(named, keys=names), out, as_json)
         return
-    if data is None:
-        raise ConfigError(
-            "Reading the command line failed for robust201 compare: FILE:FUNCTION needs images. Add --data, such as "
-            "--data cifar10."
-        )
-    files_by_name = name_networks(networks, weights or [], command="compare")
-    normalisation = read_normalisation(mean, std)
     parsed_keys = read_keys(keys or "clean,fgsm,pgd", settings or []) or {}
     parse_keys(parsed_keys, "fused")  # before the user's files are executed
-    image_set = load_data(
-        data, resize=resize, normalisation=normalisation, class_order=class_order, count=images, seed=seed
-    )
-    modules = {name: build_module(network, file) for name, (network, file) in files_by_name.items()}
-    restore_gc_thresholds()
-    with calling_user_code(", ".join(files_by_name)):
+    image_set = _load_images(named, data, resize, images, seed)
+    with calling_user_code(", ".join(named)):
         comparison = compare_networks(
-            modules,
+            _reporting(named),
             image_set,
             None,
-            parsed_keys,
+            parsed_keys if keys or settings else None,
             count=images,
-            normalisation=normalisation,
             seed=seed,
             device=choose_device(device),
             batch_size=batch_size,
             progress=True,
         )
-    _report(comparison, out, as_json, f"{console.format_count(len(image_set), 'image')} of {data}")
+    _report_comparison(comparison, out, as_json)
 
 
-def _reject_file_options(context: typer.Context) -> None:
+def curves(
+    networks: Annotated[list[str], typer.Argument(metavar="NETWORK...", help=_NETWORKS_HELP)],
+    context: typer.Context,
+    data: Annotated[str | None, typer.Option(help=DATA_HELP)] = None,
+    keys: Annotated[str, typer.Option(help="Minimum-norm attacks in one norm: fmn (Linf), fmn_l2 or fmn_l1.")] = "fmn",
+    settings: Settings = None,
+    images: Images = None,
+    resize: ResizeRule = None,
+    seed: Seed = 0,
+    batch_size: BatchSize = 250,
+    device: Device = "auto",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Write the figure (.pdf, .svg, .png) or the distances (.csv) to this file."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute the accuracy of networks at every epsilon, with minimum-norm attacks. Python files are executed."""
+    from robust201.comparing import curves as compute_curves
+    from robust201.comparing import name_networks, parse_attacks
+    from robust201.figures.formats import check_figure_name
+
+    if out is not None and out.suffix == ".csv":
+        check_output_file(out)
+    elif out is not None:
+        check_figure_name(out)
+    parsed_keys = read_keys(keys, settings or []) or {}
+    parse_attacks(parsed_keys)  # before the user's files are executed
+    named = name_networks(networks)
+    if not _user_networks(named):
+        _reject_options(context)
+        security_curves = compute_curves(named, keys=parsed_keys)
+    else:
+        image_set = _load_images(named, data, resize, images, seed)
+        with calling_user_code(", ".join(named)):
+            security_curves = compute_curves(
+                _reporting(named),
+                image_set,
+                None,
+                parsed_keys,
+                count=images,
+                seed=seed,
+                device=choose_device(device),
+                batch_size=batch_size,
+                progress=True,
+            )
+    if out is not None and out.suffix == ".csv":
+        write_csv(out, security_curves.distances.reset_index())
+    elif out is not None:
+        security_curves.save(out)
+    if as_json:
+        print_json({"summary": security_curves.summary.splitlines(), "networks": to_json_rows(security_curves.table)})
+    else:
+        _show_curves(security_curves)
+
+
+def _user_networks(named: "Mapping[str, nn.Module | Evaluation | UserNetwork]") -> "list[UserNetwork]":
+    from robust201.analysis.named_networks import UserNetwork
+
+    return [network for network in named.values() if isinstance(network, UserNetwork)]
+
+
+def _reject_options(context: typer.Context) -> None:
     for name, option in explicit_options(context).items():
-        if name not in _DATASET_NETWORK_PARAMETERS:
+        if name not in _SAVED_PARAMETERS:
             raise ConfigError(
-                f"Reading the command line failed for {option}: it applies only to FILE:FUNCTION, because networks of "
-                "a dataset are not evaluated again. Remove the option."
+                f"Reading the command line failed for {option}: it applies only to FILE:FUNCTION, because networks "
+                "with saved results are not evaluated again. Remove the option."
             )
 
 
-def _report(comparison: "Comparison", out: Path | None, as_json: bool, title: str) -> None:
+def _load_images(
+    named: "Mapping[str, nn.Module | Evaluation | UserNetwork]",
+    data: str | None,
+    resize: str | None,
+    count: int | None,
+    seed: int,
+) -> "ImageSet":
+    if data is None:
+        raise ConfigError(
+            "Reading the command line failed for --data: FILE:FUNCTION needs images. Add --data, such as --data digits."
+        )
+    channels = count_channels(_user_networks(named))
+    return load_data(data, resize=resize, channels=channels, count=count, seed=seed)
+
+
+def _reporting(
+    named: "Mapping[str, nn.Module | Evaluation | UserNetwork]",
+) -> "dict[str, nn.Module | Evaluation | UserNetwork]":
+    """Return the networks so that the execution of a user's file is announced."""
+    from robust201.analysis.named_networks import UserNetwork
+
+    restore_gc_thresholds()
+    return {
+        name: network._replace(report=console.say) if isinstance(network, UserNetwork) else network
+        for name, network in named.items()
+    }
+
+
+def _report_comparison(comparison: "Comparison", out: Path | None, as_json: bool) -> None:
     if out is not None:
         write_table(out, comparison)
     if as_json:
-        print_json({"summary": comparison.summary.splitlines(), "comparisons": comparison.to_dict("records")})
-    else:
-        _show(comparison, title)
-
-
-def name_networks(
-    networks: list[str], weights: list[Path], *, command: str, min_networks: int = 2
-) -> dict[str, tuple[str, Path | None]]:
-    """Return each network (FILE:FUNCTION) and its weights file, by a unique display name.
-
-    The display name is the FILE:FUNCTION of the network. If these are not unique, it is instead the path of the weights
-    file without the folders that all paths share.
-    """
-    if len(networks) == 1 and len(weights) > 1:
-        networks = networks * len(weights)
-    if len(networks) < min_networks or (weights and len(weights) != len(networks)):
-        minimum = "two networks" if min_networks == 2 else "one network"
-        raise ConfigError(
-            f"Reading the command line failed for robust201 {command}: it needs {minimum} or more, and either no "
-            f"--weights or one per network, but got {console.format_count(len(networks), 'network')} and "
-            f"{len(weights)} --weights. List each network as FILE:FUNCTION, or one network with several --weights."
-        )
-    weights_files: list[Path | None] = [*weights] or [None] * len(networks)
-    names = _strip_common_folder(weights) if weights and len({*networks}) < len(networks) else list(networks)
-    if len({*names}) < len(names):
-        raise ConfigError(
-            f"Reading the command line failed for robust201 {command}: a network is listed more than once: "
-            f"{', '.join(names)}. List each network once, or with different --weights."
-        )
-    return dict(zip(names, zip(networks, weights_files, strict=True), strict=True))
-
-
-def _strip_common_folder(files: list[Path]) -> list[str]:
-    """Return the paths of files relative to the deepest folder that contains all of them."""
-    folder = os.path.commonpath([file.absolute().parent for file in files])
-    return [file.absolute().relative_to(folder).as_posix() for file in files]
-
-
-def _show(comparison: "Comparison", title: str) -> None:
-    for line in comparison.summary.splitlines():
-        typer.echo(line)
-    console.show_table(title, _HEADINGS, [_table_row(row) for row in comparison.to_dict("records")])
+        print_json({"summary": comparison.summary.splitlines(), "comparisons": comparison.table.to_dict("records")})
+        return
+    typer.echo(comparison.summary)
+    n_images = int(comparison.table["n_images"].iloc[0])
+    rows = [_comparison_row(row) for row in comparison.table.to_dict("records")]
+    console.show_table(console.format_count(n_images, "image"), _HEADINGS, rows)
 
 
 _HEADINGS = ("first", "second", "key", "strength", "accuracies", "difference", "95% interval", "adjusted p")
 
 
-def _table_row(row: Mapping[Any, Any]) -> tuple[str, ...]:
+def _comparison_row(row: Mapping[Any, Any]) -> tuple[str, ...]:
     """Return the row of the printed table for one comparison."""
-    accuracies = [f"{row[f'{network}_accuracy']:.4f}" for network in ("first", "second")]
+    from robust201.tasks.strengths import format_strength
+
     return (
         row["first"],
         row["second"],
         row["key"],
-        f"{row['strength']:g}",
-        ", ".join(accuracies),
+        format_strength(row["strength"], row["unit"]),
+        f"{row['first_accuracy']:.4f}, {row['second_accuracy']:.4f}",
         f"{row['difference']:+.4f}",
         f"{row['low']:+.4f} to {row['high']:+.4f}",
         f"{row['adjusted_p_value']:.2g}",
     )
+
+
+def _show_curves(security_curves: "SecurityCurves") -> None:
+    typer.echo(security_curves.summary)
+    statistics = ("clean accuracy", "median distance", "95% interval", "half distance", "never fooled")
+    rows = [
+        (
+            row["network"],
+            f"{row['clean_accuracy']:.4f}",
+            f"{row['median_distance']:.4g}",
+            f"{row['median_low']:.4g} to {row['median_high']:.4g}",
+            f"{row['half_distance']:.4g}",
+            f"{row['never_fooled']:.1%}",
+        )
+        for row in security_curves.table.to_dict("records")
+    ]
+    title = f"{console.format_count(len(security_curves.distances), 'image')}, {security_curves.constraint.name}"
+    console.show_table(title, ("network", *statistics), rows)

@@ -96,7 +96,7 @@ def export(
             if outcomes is None
             else parse_choice("value of --outcomes", outcomes, get_args(OutcomeEncoding)),
             partial=partial,
-            processes=default_processes(plan.n_evaluations, parquet=parquet),
+            processes=default_processes(plan.n_evaluations),
             progress=progress,
         )
     code = console.show_export(written_export)

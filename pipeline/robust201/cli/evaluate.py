@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,17 +14,19 @@ from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import TableFile
 from robust201.cli.user_file import parse_function
 from robust201.core.csv_files import write_csv
-from robust201.core.errors import ArchitectureError, ConfigError, EvaluationError, RobustError, did_you_mean
+from robust201.core.errors import ConfigError, EvaluationError, RobustError, did_you_mean
 from robust201.core.files import check_output_file, write_text
 from robust201.core.memory import restore_gc_thresholds
 from robust201.core.user_code import describe_failure
 
 if TYPE_CHECKING:
+    import pandas as pd
     import torch
-    from torch import nn
 
-    from robust201.analysis.evaluation import Comparison, Evaluation
-    from robust201.core.records import ImageSet, Normalisation
+    from robust201.analysis.comparison import Comparison
+    from robust201.analysis.evaluation import Evaluation
+    from robust201.analysis.named_networks import UserNetwork
+    from robust201.core.records import ImageSet
     from robust201.images import Resize
 
 _IMAGENET_SIZE = 224
@@ -32,22 +34,11 @@ _IMAGENET_SIZE = 224
 
 DATA_HELP = "Images: a dataset such as cifar10, a .npz or Parquet file, or a folder with a subfolder per class."
 DATA_OPTION = typer.Option(help=DATA_HELP)
-NETWORK_ARGUMENT = typer.Argument(
-    metavar="FILE:FUNCTION", help="A Python file and its function that returns the network."
+NETWORK_HELP = (
+    "FILE:FUNCTION, a Python file and its function that returns the network. Append ,weights=FILE to load a "
+    "state_dict, and ,mean=R,G,B,std=R,G,B (grey images: one number each) if the network takes normalised pixels."
 )
-WeightsFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="State_dict (safetensors or PyTorch). Default: the weights that the function sets."
-    ),
-]
-WeightsFiles = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="FILE", help="State_dict (safetensors or PyTorch). Repeatable: one per network, in the same order."
-    ),
-]
-KEYS_HELP = "Keys such as clean,pgd,autoattack, or a Python file with your own attack (docs/your-own.md)."
+KEYS_HELP = "Keys such as clean,pgd:8/255,fog:3, or a Python file with your own attack (docs/your-own.md)."
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -55,17 +46,6 @@ Settings = Annotated[
         metavar="KEY.NAME=VALUE",
         help="Parameter of a key. Repeatable: --set pgd.steps=10 --set pgd.rel_stepsize=0.25.",
     ),
-]
-Mean = Annotated[
-    str | None,
-    typer.Option(
-        metavar="R,G,B",
-        help="Channel means, subtracted from pixels in [0, 1]; for grey images one number, as in --mean 0 --std 1.",
-    ),
-]
-Std = Annotated[
-    str | None,
-    typer.Option(metavar="R,G,B", help="Channel standard deviations."),
 ]
 Images = Annotated[
     int | None, typer.Option("--images", metavar="N", help="Use a class-stratified subset of this many images.")
@@ -78,13 +58,6 @@ ResizeRule = Annotated[
         help="Resize the shorter side to N pixels (torchvision: 256), then crop to CROP (224). FILTER: bilinear.",
     ),
 ]
-ClassOrderName = Annotated[
-    str | None,
-    typer.Option(
-        "--class-order",
-        help="Number class folders in the order of their names as text (default) or as numbers (numeric).",
-    ),
-]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the subset and of all random numbers.")]
 BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of images per batch.")]
 Device = Annotated[
@@ -93,9 +66,8 @@ Device = Annotated[
 
 
 def evaluate(
-    network: Annotated[str, NETWORK_ARGUMENT],
+    network: Annotated[str, typer.Argument(metavar="NETWORK", help=f"Your network: {NETWORK_HELP}")],
     data: Annotated[str, DATA_OPTION],
-    weights: WeightsFile = None,
     keys: Annotated[
         str,
         typer.Option(
@@ -104,44 +76,48 @@ def evaluate(
         ),
     ] = "quick",
     settings: Settings = None,
-    mean: Mean = None,
-    std: Std = None,
     images: Images = None,
     resize: ResizeRule = None,
-    class_order: ClassOrderName = None,
     seed: Seed = 0,
     batch_size: BatchSize = 250,
     device: Device = "auto",
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Save each key when it is done; the same command later computes what is missing."
+        ),
+    ] = None,
     out: TableFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate your own network on clean, attacked and corrupted images. FILE is executed.
 
-    The network takes pixels in [0, 1], or normalised pixels with --mean and --std, and returns logits.
+    The network takes pixels in [0, 1] and returns logits.
     """
+    from robust201.analysis.named_networks import parse_user_network
+    from robust201.analysis.requested_keys import parse_keys
     from robust201.analysis.robustbench import LEADERBOARDS
     from robust201.api import evaluate as evaluate_model
-    from robust201.api import parse_keys
     from robust201.tasks import PRESETS
 
     if out is not None:
         check_table_file(out)
-    normalisation = read_normalisation(mean, std)
+    user_network = parse_user_network(network)
+    normalisation = user_network.normalisation
     parsed_keys = read_keys(keys, settings or []) or {}
     parse_keys(parsed_keys, "fused")  # before the user's file is executed
     # A leaderboard uses the first images, so all images are loaded in their order.
     n_loaded = None if keys in LEADERBOARDS else images
-    image_set = load_data(
-        data, resize=resize, normalisation=normalisation, class_order=class_order, count=n_loaded, seed=seed
-    )
-    module = build_module(network, weights)
+    image_set = load_data(data, resize=resize, channels=count_channels([user_network]), count=n_loaded, seed=seed)
+    module = user_network._replace(report=console.say).build()
     restore_gc_thresholds()
     with calling_user_code(network):
-        frame = evaluate_model(
+        result = evaluate_model(
             module,
             image_set,
             None,
             parsed_keys,
+            save=save,
             count=images,
             normalisation=normalisation,
             seed=seed,
@@ -150,27 +126,30 @@ def evaluate(
             progress=True,
         )
     if out is not None:
-        write_table(out, frame)
+        write_table(out, result)
     if keys in LEADERBOARDS:
-        console.say(frame.summary)
-        print_json(frame.model_info)
-        return
-    if as_json:
-        _print_json(frame, with_summary=keys in PRESETS)
-        return
-    _show(frame, f"{network} on {console.format_count(len(frame.outcomes), 'image')} of {data}")
-    if keys in PRESETS:
-        typer.echo(frame.summary)
+        console.say(result.summary)
+        print_json(result.model_info)
+    elif as_json:
+        summary = {"summary": result.summary.splitlines()} if keys in PRESETS else {}
+        print_json({"rows": to_json_rows(result.table)} | summary)
+    else:
+        typer.echo(result)
+        if keys in PRESETS:
+            typer.echo(result.summary)
 
 
-def _print_json(frame: "Evaluation", *, with_summary: bool) -> None:
-    # JSON has no infinity or NaN: write null.
-    finite_frame = frame.replace([math.inf, -math.inf], math.nan).astype(object)
-    rows = finite_frame.where(finite_frame.notna(), None).to_dict("records")
-    payload: dict[str, Any] = {"rows": rows}
-    if with_summary:
-        payload["summary"] = frame.summary.splitlines()
-    print_json(payload)
+def to_json_rows(table: "pd.DataFrame") -> list[dict[Any, Any]]:
+    """Return the rows of a table as JSON objects; JSON has no infinity or NaN, so they become null."""
+    finite_table = table.replace([math.inf, -math.inf], math.nan).astype(object)
+    return [dict(row) for row in finite_table.where(finite_table.notna(), None).to_dict("records")]
+
+
+def count_channels(networks: "Iterable[UserNetwork]") -> int:
+    """Return the number of channels of the images: 1 if a normalisation has one number, else 3."""
+    return min(
+        (len(network.normalisation.mean) for network in networks if network.normalisation is not None), default=3
+    )
 
 
 @contextmanager
@@ -199,13 +178,13 @@ def check_table_file(out: Path) -> None:
 def write_table(out: Path, table: "Evaluation | Comparison") -> None:
     """Write a table as CSV, or as LaTeX if the file's name ends in .tex."""
     if out.suffix == ".tex":
-        write_text(out, table.latex)
+        write_text(out, table.latex())
     else:
-        write_csv(out, table)
+        write_csv(out, table.table)
 
 
 def read_keys(keys: str | None, settings: Sequence[str]) -> dict[str, dict[str, Any]] | None:
-    """Parse comma-separated keys and their parameters for `robust201.api.parse_keys`; return None if `keys` is None."""
+    """Parse comma-separated keys and their parameters for `parse_keys`; return None if `keys` is None."""
     from robust201.tasks.parameters import STRENGTH_FIELDS
 
     if keys is None and settings:
@@ -214,7 +193,9 @@ def read_keys(keys: str | None, settings: Sequence[str]) -> dict[str, dict[str, 
         )
     if keys is None:
         return None
-    pairs = [_read_key(name.strip()) for name in keys.split(",") if name.strip()]
+    from robust201.analysis.requested_keys import pair_with_fields
+
+    pairs = pair_with_fields([_read_key(name.strip()) for name in keys.split(",") if name.strip()])
     fields_by_key = dict(pairs)
     if len(fields_by_key) < len(pairs):
         raise ConfigError(
@@ -260,12 +241,12 @@ _LIST_FIELDS = ("strengths", "columns")
 """Fields of a custom task whose values are lists."""
 
 
-def _read_key(name: str) -> tuple[str, dict[str, Any]]:
-    """Return a key and its fields; the key of FILE.py or FILE.py:FUNCTION is the name of the file without .py."""
+def _read_key(name: str) -> str | dict[str, Any]:
+    """Return a key, or for FILE.py or FILE.py:FUNCTION, the name of the file without .py with its fields."""
     file, colon, function = name.partition(".py:")
     if colon:
-        return Path(file).name, {"file": f"{file}.py", "function": function}
-    return (Path(name).stem, {"file": name}) if name.endswith(".py") else (name, {})
+        return {Path(file).name: {"file": f"{file}.py", "function": function}}
+    return {Path(name).stem: {"file": name}} if name.endswith(".py") else name
 
 
 def _read_value(text: str, *, is_list: bool) -> Any:
@@ -276,37 +257,6 @@ def _read_value(text: str, *, is_list: bool) -> Any:
         return json.loads(text)
     except ValueError:
         return text.strip()
-
-
-def read_normalisation(mean: str | None, std: str | None, *, option_prefix: str = "") -> "Normalisation | None":
-    """Parse --mean and --std, or options with a prefix such as --judge-mean; return None if both are absent."""
-    mean_option, std_option = (f"--{option_prefix}{name}" for name in ("mean", "std"))
-    from robust201.core.records import Normalisation
-
-    if mean is None and std is None:
-        return None
-    if mean is None or std is None:
-        raise ConfigError(
-            f"Reading the command line failed for {mean_option} and {std_option}: only one of them is set. Add the "
-            "other."
-        )
-    normalisation = Normalisation(_read_numbers(mean_option, mean), _read_numbers(std_option, std))
-    if (problem := normalisation.problem) is not None:
-        raise ConfigError(f"Reading the command line failed for --{option_prefix}{problem.field}: {problem.text}")
-    return normalisation
-
-
-def _read_numbers(option: str, text: str) -> tuple[float, ...]:
-    try:
-        channel_values = tuple(map(float, text.split(",")))
-    except ValueError:
-        channel_values = ()
-    if len(channel_values) not in {1, 3}:
-        raise ConfigError(
-            f"Reading the command line failed for {option}: expected three numbers such as 0.49,0.48,0.45, or one for "
-            f"grey images, got {text!r}. Write one number per channel."
-        )
-    return channel_values
 
 
 def read_resize(text: str | None) -> "tuple[int | None, Resize | None]":
@@ -332,27 +282,22 @@ def load_data(
     data: str,
     *,
     resize: str | None = None,
-    normalisation: "Normalisation | None" = None,
-    class_order: str | None = None,
+    channels: int = 3,
     count: int | None = None,
     seed: int = 0,
 ) -> "ImageSet":
-    """Load the images of a file, a folder or a named dataset; `count` selects the same subset as `evaluate` does.
-
-    Images of a file are grey if the normalisation has one channel.
-    """
+    """Load the images of a file, a folder or a named dataset; `count` selects the same subset as `evaluate` does."""
     from robust201.images import DATASETS, load_images
     from robust201.images.specs import UNKNOWN_COUNT, custom_dataset
 
     path = Path(data)
     image_size, rule = read_resize(resize)
     if data in DATASETS:
-        for name, value in {"resize": resize, "class-order": class_order}.items():
-            if value is not None:
-                raise ConfigError(
-                    f"Reading the command line failed for --{name}: it is only for files and folders, but {data} is a "
-                    "dataset of the table. Remove the option."
-                )
+        if resize is not None:
+            raise ConfigError(
+                f"Reading the command line failed for --resize: it is only for files and folders, but {data} is a "
+                "dataset of the table. Remove the option."
+            )
         return load_images(data, count=count, seed=seed)
     if not path.exists():
         raise ConfigError(
@@ -363,9 +308,8 @@ def load_data(
     spec = custom_dataset(
         path.stem,
         image_size=image_size or UNKNOWN_COUNT,
-        channels=3 if normalisation is None else len(normalisation.mean),
+        channels=channels,
         resize=rule,
-        class_order=class_order,
     )
     return load_images(spec, path=path, count=count, seed=seed)
 
@@ -378,50 +322,3 @@ def choose_device(name: str) -> "torch.device":
     if is_gpu(device):
         console.say(f"Computing on {device} ({describe_device(device)}).")
     return device
-
-
-def build_module(network: str, weights: Path | None) -> "nn.Module":
-    """Execute FILE:FUNCTION to build a network, and load the weights, if any."""
-    from torch import nn
-
-    from robust201.weights.loading import fill_network, read_weights
-    from robust201.weights.published.base import wrapper_prefix
-
-    tensors = None if weights is None else read_weights(weights, console.say)
-    function = parse_function(network)
-    build = function.load()
-    try:
-        module = build()
-    except (Exception, SystemExit) as error:
-        raise ArchitectureError(
-            f"Building a network failed for {function.label}: expected a torch.nn.Module from a call without "
-            f"arguments, got {describe_failure(error)}. Correct the function."
-        ) from error
-    if not isinstance(module, nn.Module):
-        raise ArchitectureError(
-            f"Building a network failed for {function.label}: expected a torch.nn.Module, got {type(module).__name__}. "
-            "The function must return the network."
-        )
-    if tensors is not None:
-        prefix = wrapper_prefix(module.state_dict())  # the function may return a wrapped network
-        fill_network(module, {prefix + name: tensor for name, tensor in tensors.items()}, str(weights))
-    return module
-
-
-def _show(frame: "Evaluation", title: str) -> None:
-    standard_columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
-    measure_columns = [column for column in frame.columns if column not in standard_columns]
-    columns = ("key", "strength", "accuracy", "95% interval", "confidence", *measure_columns)
-    rows = []
-    for row in frame.to_dict("records"):
-        has_accuracy = not math.isnan(row["accuracy"])  # a measure has no accuracy
-        accuracy_cells = (
-            f"{row['accuracy']:.4f}",
-            f"{row['low']:.4f} to {row['high']:.4f}",
-            f"{row['confidence']:.4f}",
-        )
-        measure_cells = ("" if has_accuracy else f"{row[column]:.6g}" for column in measure_columns)
-        rows.append(
-            (row["key"], f"{row['strength']:g}", *(accuracy_cells if has_accuracy else ("", "", "")), *measure_cells)
-        )
-    console.show_table(title, columns, rows)

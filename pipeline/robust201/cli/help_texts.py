@@ -62,23 +62,22 @@ EXAMPLES = {
     ),
     "rank": (
         "robust201 rank dataset --epsilon 8/255",
-        "robust201 rank dataset --keys clean,pgd:1,corruption --architectures 21,13714 --out table.tex",
+        "robust201 rank dataset --keys clean,pgd:1/255,corruption --architectures 21,13714 --out table.tex",
         "robust201 rank dataset --metrics --keys clean,pgd",
     ),
     "analyse measures": ("robust201 analyse measures dataset --keys clean,pgd",),
-    "analyse design": ("robust201 analyse design dataset --score pgd:1 --out tables",),
+    "analyse design": ("robust201 analyse design dataset --score pgd:1/255 --out tables",),
     "search": (
         "robust201 search dataset --table1",
-        "robust201 search dataset --objective pgd:1 --methods local,evolution",
+        "robust201 search dataset --objective pgd:1/255 --methods local,evolution",
     ),
     "corrupt": ("robust201 corrupt --data digits --out corrupted --keys fog,frost",),
-    "evaluate": (
-        "robust201 evaluate my_model.py:build --data cifar10 --keys clean,pgd,fog --images 1000 --out results.csv",
+    "evaluate": ("robust201 evaluate my_model.py:build --data cifar10 --keys clean,pgd:8/255 --save plain",),
+    "curves": ("robust201 curves plain.py:build robust.py:build --data cifar10 --keys fmn_l2 --out curves.pdf",),
+    "compare": (
+        "robust201 compare plain robust",
+        "robust201 compare a=net.py:build,weights=a.pth b=net.py:build,weights=b.pth --data images.npz",
     ),
-    "curves": (
-        "robust201 curves plain.py:build robust.py:build --data cifar10 --images 500 --norm L2 --out curves.pdf",
-    ),
-    "compare": ("robust201 compare net.py:build --weights plain.pth --weights robust.pth --data images.npz",),
 }
 """Example command lines by command."""
 

@@ -35,8 +35,8 @@ def rank(
     keys: Annotated[
         str | None,
         typer.Option(
-            help="Columns: keys, keys at a strength and means, such as clean,pgd:8,corruption; rows are sorted by the "
-            "first one other than clean. Default: clean, every attack at --epsilon, and the mean over corruptions."
+            help="Columns: keys, keys at a strength and means, such as clean,pgd:8/255,corruption; rows are sorted by "
+            "the first one other than clean. Default: clean, every attack at --epsilon, and the mean over corruptions."
         ),
     ] = None,
     epsilon: Epsilon = None,
@@ -59,8 +59,8 @@ def rank(
         return
     if keys is not None and epsilon is not None:
         raise ConfigError(
-            "Reading the command line failed for --epsilon: --keys sets the strengths itself, such as pgd:8. Remove "
-            "one of the two options."
+            "Reading the command line failed for --epsilon: --keys sets the strengths itself, such as pgd:8/255. "
+            "Remove one of the two options."
         )
     if out is not None:
         check_table_file(out)

@@ -26,7 +26,7 @@ def search(
     objective: Annotated[
         list[str] | None,
         typer.Option(
-            help="Accuracy to maximise: a key (clean), a key at a strength (pgd:1) or a score (adversarial). "
+            help="Accuracy to maximise: a key (clean), a key at a strength (pgd:1/255) or a score (adversarial). "
             "Repeatable. Default: clean."
         ),
     ] = None,

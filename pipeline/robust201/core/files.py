@@ -119,7 +119,7 @@ MAX_JSON_BYTES = 1 << 30
 """Maximum size of a JSON file of robust201; the largest, with the hashes of all networks' weights, takes megabytes."""
 
 MAX_STATE_BYTES = 1 << 20
-"""Maximum size of a small JSON file that describes a run, such as lease.json, progress.json or format.json."""
+"""Maximum size of a small JSON file that describes a run, such as format.json."""
 
 MAX_EXPORTED_FILE_BYTES = 16 << 30
 """Maximum size of a file that an exported dataset lists in SHA256SUMS; such files are read in chunks."""

@@ -82,11 +82,18 @@ Split: TypeAlias = Literal["test", "train"]
 
 @dataclass(frozen=True, slots=True)
 class ImageSelection:
-    """Selection of images of a dataset: a class-stratified subset of a split, or the whole split."""
+    """Selection of images of a dataset: a class-stratified subset of a split, the images of a file, or all images.
+
+    Attributes:
+        count: size of the subset.
+        seed: seed of the subset.
+        file: file with the positions of the images (see `images.positions`).
+    """
 
     split: Split
     count: int | None = None
     seed: int = 0
+    file: str | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,11 @@ import hashlib
 import importlib.abc
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from robust201.core.errors import ConfigError, did_you_mean, one_line
@@ -80,7 +82,7 @@ class UserFunction:
                 f"Loading {self.label} failed: the file has changed since it was planned (SHA-256 "
                 f"{self.sha256[:16]}…, now {digest[:16]}…). Start the run again to plan with the new file."
             )
-        module_name = f"robust201_user_{digest[:16]}"
+        module_name = _module_name(digest)
         if module_name not in sys.modules:
             _execute(self.path, source, module_name, str(self.origin or self.path))
         module = sys.modules[module_name]
@@ -95,6 +97,55 @@ class UserFunction:
             )
         loaded_function: Callable[..., Any] = function
         return loaded_function
+
+
+def parse_function(text: str) -> UserFunction:
+    """Return the function that FILE:FUNCTION names, with the file's present hash.
+
+    Raises:
+        ConfigError: the text is not of this form, or the file cannot be read.
+    """
+    file, colon, name = text.rpartition(":")
+    if not colon or not file or not name.isidentifier():
+        raise ConfigError(
+            f"Reading a network failed for {text!r}: it is not of the form FILE:FUNCTION, such as my_model.py:build. "
+            "Write a Python file and the name of its function."
+        )
+    return UserFunction(Path(file), name, hash_file(Path(file)))
+
+
+@contextmanager
+def importing_neighbours(function: UserFunction) -> Iterator[None]:
+    """Let the code of a user's file import modules of its folder, in a `with` block; it is executed anew there.
+
+    Afterwards, `sys.path` and `sys.modules` no longer have them, because files of other folders may import other
+    modules of the same names. Sweeps do not use this: a protocol contains the hash of one file.
+    """
+    folder = function.path.absolute().parent
+    sys.modules.pop(_module_name(function.sha256), None)  # a file with the same content may have other neighbours
+    names = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
+    known = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in names}
+    foreign = [name for name, module in known.items() if not _is_in_folder(module, folder)]
+    for name in foreign:
+        del sys.modules[name]
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in [name for name in sys.modules if name.partition(".")[0] in names]:
+            del sys.modules[name]
+        sys.modules.update(known)
+
+
+def _module_name(sha256: str) -> str:
+    return f"robust201_user_{sha256[:16]}"
+
+
+def _is_in_folder(module: ModuleType, folder: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).is_relative_to(folder)
 
 
 class _SourceLoader(importlib.abc.SourceLoader):
@@ -134,8 +185,8 @@ def _execute(path: Path, source: bytes, module_name: str, display_path: str) -> 
 
 def describe_failure(error: BaseException) -> str:
     """Describe an error raised by user code in one line."""
-    # Imports from the file's folder are impossible, because workers execute a copy of the file. The protocol contains
-    # only the file's hash, so changes to other files would go unnoticed.
-    import_hint = " (a user's file can import installed packages, but no files from its own folder)"
+    # A sweep's workers execute a copy of the file. The protocol contains only the file's hash, so changes to other
+    # files would go unnoticed.
+    import_hint = " (in a sweep, a user's file can import installed packages, but no files from its own folder)"
     description = f"{type(error).__name__}: {one_line(error, 200)}" if str(error) else type(error).__name__
     return description + import_hint if isinstance(error, ModuleNotFoundError) else description

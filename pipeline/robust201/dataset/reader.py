@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     import altair as alt
 
     from robust201.dataset.derived import DerivedMetrics
-    from robust201.dataset.outcomes import Outcomes
+    from robust201.dataset.image_outcomes import Outcomes
 
 
 PAPER_ATTACKS = tuple(TASKS[key].published_key for key in PAPER_KEYS if kind_of(key) == "attack")
@@ -676,7 +676,7 @@ class RobustnessDataset:
         Raises:
             ResultsError: the dataset has no outcomes, or several folders have outcomes for different images.
         """
-        from robust201.dataset.outcomes import read_outcomes
+        from robust201.dataset.image_outcomes import read_outcomes
 
         known_strengths = self.strengths(dataset, key)
         if strength is None and len(known_strengths) > 1:
@@ -698,7 +698,7 @@ class RobustnessDataset:
             One row per position in the outcomes: `row` (index of the image in the dataset's split), `label`, and
             `sha256` (hash of the pixels as uint8, channels first).
         """
-        from robust201.dataset.outcomes import read_images
+        from robust201.dataset.image_outcomes import read_images
 
         return pd.DataFrame(read_images(self, as_name(dataset, "dataset"))).rename_axis("position")
 

@@ -191,7 +191,7 @@ def read_numbers(folder: Path) -> pd.DataFrame:
 def _iter_shards(results: Path) -> Iterator[_Number]:
     plan, folder = open_results(results)
     listing = folder.list()
-    for state in compare(plan, listing, folder.read_tuple).keys:
+    for state in compare(plan.comparable, listing, folder.read_tuple).keys:
         names = state.key.task.columns or ("accuracy",)
         rows, is_complete = KeyRows(folder, state.key, listing), state.complete
         for network in np.flatnonzero(is_complete.any(axis=1)).tolist():

@@ -14,11 +14,8 @@ from robust201.export.key_files import KeyFiles, KeyReport
 MEMORY_BYTES = 1_500_000_000
 """Memory limit for all processes together, in bytes (sum of proportional set sizes). It limits their number."""
 
-WORKER_BYTES = 110_000_000
-"""Memory of a process that writes JSON files for up to 120 classes (measured for 100)."""
-
-PARQUET_WORKER_BYTES = 190_000_000
-"""Mean memory of a process that writes Parquet files. It holds both the row groups it reads and those it writes."""
+WORKER_BYTES = 190_000_000
+"""Memory of a process that writes the files of a key (measured for 120 classes: 180 MB)."""
 
 FORK_SERVER_BYTES = 50_000_000
 
@@ -35,7 +32,7 @@ class ExportStoppedError(EvaluationError):
     """Writing stopped because the export was interrupted, or failed for another key."""
 
 
-def default_processes(n_evaluations: int, *, parquet: bool) -> int:
+def default_processes(n_evaluations: int) -> int:
     """Return the number of processes for an export: one per usable CPU, or one in all for few evaluations.
 
     Together with this process, they need less than `MEMORY_BYTES`.
@@ -44,18 +41,18 @@ def default_processes(n_evaluations: int, *, parquet: bool) -> int:
         return 1
     n_memory_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     available_bytes = MEMORY_BYTES - FORK_SERVER_BYTES - n_memory_pages * os.sysconf("SC_PAGE_SIZE")
-    max_processes = max(1, available_bytes // (PARQUET_WORKER_BYTES if parquet else WORKER_BYTES))
+    max_processes = max(1, available_bytes // WORKER_BYTES)
     return min(len(os.sched_getaffinity(0)), max_processes)
 
 
 def write_files(keys: Iterable[KeyFiles], processes: int, on_units: Callable[[int], None]) -> Iterator[KeyReport]:
-    """Write result files with several processes, or in this process if `processes` is 1.
+    """Write the files of keys with several processes, or in this process if `processes` is 1.
 
-    A file is taken from the iterator when a process becomes free, and is yielded when it is complete. `on_units` is
-    called periodically with the total number of written units; a unit counts once for each of its files.
+    A key is taken from the iterator when a process becomes free. `on_units` is called periodically with the total
+    number of written units.
 
     Raises:
-        StorageError: a process died, or writing a file failed. Unfinished files are deleted.
+        StorageError: a process died, or writing failed. Unfinished files are deleted.
     """
     if processes > 1:
         yield from _write_in_pool(keys, processes, on_units)

@@ -143,7 +143,7 @@ def find_attack_flags(
 
 def _find_attack_flags_of_plan(results: Path, plan: Plan) -> tuple[AttackFlag, ...]:
     # Measures have columns instead of accuracies.
-    n_images = {key.dataset: key.n_images for key in plan.keys if not key.task.columns}
+    n_images = {key.dataset: key.n_images for key in plan.comparable.keys if not key.task.columns}
     n_classes = {dataset: plan.config.dataset_spec(dataset).n_classes for dataset in n_images}
     return find_attack_flags(read_numbers(results), n_images=n_images, n_classes=n_classes)
 

@@ -10,13 +10,14 @@ strengths), ``weights.json`` (hashes of the weights), ``versions.json``, ``sweep
 `export.listing`, and, in a partial export, ``missing.json``.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from robust201.core.errors import ConfigError, IncompleteError
+from robust201.core.errors import ConfigError, IncompleteError, RobustWarning
 from robust201.core.records import ImageSet, Weights
 from robust201.dataset.layout import PARQUET_FOLDER, images_name
 from robust201.dataset.listings import CHECKSUM_FILE
@@ -101,7 +102,17 @@ def export_dataset(
         ConfigError: there are no such weights, or see `write_dataset`.
         ShardDamagedError: a file of the results is damaged; it was moved aside.
         DatasetError: outcomes were requested, but the evaluated images are not available.
+
+    Warns:
+        RobustWarning: keys whose images a file chooses are left out.
     """
+    left_out = [key.key for key in plan.keys if key not in plan.comparable.keys]
+    if left_out:
+        message = (
+            f"{', '.join(dict.fromkeys(left_out))}: not exported, since a file chooses the images (docs/sampling.md)."
+        )
+        warnings.warn(message, RobustWarning, stacklevel=2)
+    plan = plan.comparable
     groups = read_groups(plan, folder, weights)
     return write_dataset(
         read_facts(plan), groups, out, images_of or (lambda dataset: evaluated_images(plan, dataset)), **options

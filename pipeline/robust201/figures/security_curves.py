@@ -1,6 +1,8 @@
 """Security curves: the accuracy at every epsilon, computed from each image's smallest perturbation."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,56 +26,37 @@ _SHOWN_FRACTION = 0.99
 """The default horizontal axis covers the distances of at least this fraction of each network's fooled images."""
 
 
-class SecurityCurves(pd.DataFrame):
-    """One row per network; see `robust201.curves`. Selections from the table are plain DataFrames."""
+@dataclass(frozen=True, eq=False, repr=False)
+class SecurityCurves:
+    """Result of `robust201.curves`.
 
-    _metadata = ["_distances", "_constraint", "_distances_by_network"]  # noqa: RUF012 - pandas requires a list
-    _distances: pd.DataFrame
-    _constraint: Constraint
-    _distances_by_network: dict[str, pd.DataFrame]
+    Attributes:
+        distances_by_network: for each network, distances in the unit of the strengths, with one row per image and one
+            column per attack.
+        constraint: norm of the distances.
+    """
 
-    @classmethod
-    def of(
-        cls,
-        distances_by_network: Mapping[str, pd.DataFrame],
-        constraint: Constraint,
-        further_columns: Mapping[str, Sequence[Any]],
-    ) -> "SecurityCurves":
-        """Build the table.
+    distances_by_network: Mapping[str, pd.DataFrame]
+    constraint: Constraint
 
-        Args:
-            distances_by_network: for each network, distances in the unit of the strengths, with one row per image and
-                one column per attack.
-            constraint: norm of the distances.
-            further_columns: additional columns, placed after the columns that are computed from the distances.
-        """
-        distances = pd.DataFrame({name: frame.min(axis=1) for name, frame in distances_by_network.items()})
-        table = cls([_summarise_network(str(name), distances[name].to_numpy(np.float64)) for name in distances])
-        for column, values in further_columns.items():
-            table[column] = list(values)
-        table._distances, table._constraint, table._distances_by_network = (
-            distances,
-            constraint,
-            dict(distances_by_network),
-        )
-        return table
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row per network; see `robust201.curves`."""
+        columns = self.distances.items()
+        return pd.DataFrame([_summarise_network(str(name), column.to_numpy(np.float64)) for name, column in columns])
 
-    @property
-    def _constructor(self) -> type[pd.DataFrame]:
-        return pd.DataFrame
-
-    @property
+    @cached_property
     def distances(self) -> pd.DataFrame:
         """Size of each image's smallest perturbation, in the unit of the strengths.
 
         There is one row per image, and one column per network. The size is 0 for misclassified clean images, and
         infinity for images that no attack fooled.
         """
-        return self._distances
+        return pd.DataFrame({name: frame.min(axis=1) for name, frame in self.distances_by_network.items()})
 
     @property
     def _attacks(self) -> list[str]:
-        return [str(name) for name in next(iter(self._distances_by_network.values()))]
+        return [str(name) for name in next(iter(self.distances_by_network.values()))]
 
     def accuracy(self, epsilons: Sequence[float] | NDArray[np.float64]) -> pd.DataFrame:
         """Compute accuracies at any epsilons, in the unit of the strengths (Linf: 1/255).
@@ -84,15 +67,15 @@ class SecurityCurves(pd.DataFrame):
         Returns:
             One row per network and epsilon: `network`, `epsilon`, `accuracy`, `low` and `high` (its 95% interval).
         """
-        constraint, epsilon_values = self._constraint, np.asarray(epsilons, np.float64)
+        constraint, epsilon_values = self.constraint, np.asarray(epsilons, np.float64)
         tolerated_distances = np.array(
             [constraint.reach(epsilon) * constraint.divisor for epsilon in epsilon_values.tolist()], np.float64
         )
         # Epsilon 0 means clean images, which have no rounding tolerance.
         tolerated_distances[epsilon_values <= 0] = epsilon_values[epsilon_values <= 0]
         frames = []
-        for name in self._distances:
-            curve = accuracy_curve(self._distances[name], tolerated_distances)
+        for name in self.distances:
+            curve = accuracy_curve(self.distances[name], tolerated_distances)
             columns = {"epsilon": epsilon_values, "accuracy": curve.accuracy, "low": curve.low, "high": curve.high}
             frames.append(pd.DataFrame({"network": name, **columns}))
         return pd.concat(frames, ignore_index=True)
@@ -100,9 +83,9 @@ class SecurityCurves(pd.DataFrame):
     @property
     def summary(self) -> str:
         """Summary with one line per network."""
-        unit = "/255" if self._constraint.divisor == 255 else ""
+        unit = "/255" if self.constraint.divisor == 255 else ""
         lines = []
-        for row in self.to_dict("records"):
+        for row in self.table.to_dict("records"):
             if row["clean_accuracy"] == 0:
                 half_text = "it classifies no image correctly, so there is no image to fool"
             elif np.isfinite(row["half_distance"]):
@@ -118,10 +101,16 @@ class SecurityCurves(pd.DataFrame):
             lines.append(
                 f"{row['network']}: accuracy {row['clean_accuracy']:.1%} ({row['low']:.1%} to {row['high']:.1%}); "
                 f"{half_text} "
-                f"({self._constraint.name}, {', '.join(self._attacks)}; a stronger attack may find smaller "
+                f"({self.constraint.name}, {', '.join(self._attacks)}; a stronger attack may find smaller "
                 f"perturbations).{failures}"
             )
         return "\n".join(lines)
+
+    def __str__(self) -> str:
+        """Return the summary."""
+        return self.summary
+
+    __repr__ = __str__
 
     def figure(self, largest: float | None = None) -> "Figure":
         """Return the figure: one line per network, with a band of pointwise 95% intervals.
@@ -133,9 +122,9 @@ class SecurityCurves(pd.DataFrame):
         from robust201.figures.variants import draw_security_curves
 
         end = self._default_end() if largest is None else largest
-        note = f"{', '.join(self._attacks)}; {len(self._distances):,} images; bands: 95% intervals"
+        note = f"{', '.join(self._attacks)}; {len(self.distances):,} images; bands: 95% intervals"
         rows = self.accuracy(np.linspace(0, end, _N_CURVE_POINTS))
-        return draw_security_curves(rows, (0, end), self._constraint.axis, note)
+        return draw_security_curves(rows, (0, end), self.constraint.axis, note)
 
     def save(self, out: str | Path, *, width: str | float = "column", largest: float | None = None) -> Path:
         """Write a figure of the curves to a file.
@@ -158,7 +147,7 @@ class SecurityCurves(pd.DataFrame):
         return path
 
     def _default_end(self) -> float:
-        distances = self._distances.to_numpy(np.float64)
+        distances = self.distances.to_numpy(np.float64)
         ends = [
             np.quantile(column[np.isfinite(column)], _SHOWN_FRACTION)
             for column in distances.T

@@ -1,6 +1,6 @@
 """The return type of loaders that decode whole splits, and checks shared by all loaders."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -9,12 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
-from robust201.core.files import MAX_STATE_BYTES, read_file, read_text
 from robust201.core.records import Split
-from robust201.images.downloads.registry import SUMS_FILE, Checksum, download
 from robust201.images.specs import UNKNOWN_COUNT, DatasetSpec
-
-_MAX_FILE_BYTES = 4 << 30
 
 
 class LabelledImages(NamedTuple):
@@ -26,39 +22,6 @@ class LabelledImages(NamedTuple):
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
     decoder: Mapping[str, str] = MappingProxyType({})
-
-
-def read_published(path: Path, download_name: str, *, verify: bool) -> bytes:
-    """Read a file of a download; with `verify`, check it against its published checksum.
-
-    For CIFAR's binary version, only the checksum of the whole archive is published. The file is then compared with the
-    hash that was recorded when the verified archive was unpacked.
-
-    Raises:
-        DatasetError: the file is missing, unreadable, or differs from the published file.
-    """
-    try:
-        content = read_file(path, _MAX_FILE_BYTES)
-    except OSError as error:
-        raise DatasetError(
-            f"Reading images failed for {path}: {error.strerror}. Check the path, or fetch the dataset again."
-        ) from error
-    checksum = download(download_name).members.get(path.name)
-    if verify and checksum is not None:
-        if checksum.digest is None:
-            checksum = Checksum("sha256", _recorded_sha256(path), checksum.size)
-        hasher = checksum.hasher()
-        hasher.update(content)
-        checksum.check(path, len(content), hasher.hexdigest())
-    return content
-
-
-def _recorded_sha256(path: Path) -> str | None:
-    sums_path = path.parent / SUMS_FILE
-    if not sums_path.exists():
-        return None
-    digests_and_names = (line.split(maxsplit=1) for line in read_text(sums_path, MAX_STATE_BYTES).splitlines())
-    return {fields[1]: fields[0] for fields in digests_and_names if len(fields) == 2}.get(path.name)
 
 
 def check_count(path: Path, count: int, spec: DatasetSpec, split: Split) -> None:
@@ -106,22 +69,3 @@ def check_bright(source: Path | str, images: NDArray[np.uint8]) -> None:
             "is above 1, so all images are nearly black. If pixels were divided by 255, multiply them by 255 before "
             "they are converted to uint8, or pass them as float32 where floats are accepted."
         )
-
-
-def read_batches(
-    spec: DatasetSpec,
-    files: Iterable[Path],
-    split: Split,
-    download_name: str,
-    parse: Callable[[Path, bytes], LabelledImages],
-    *,
-    verify: bool,
-) -> LabelledImages:
-    """Read, parse and concatenate the files of a split; `verify` checks their checksums and the number of images."""
-    files = [*files]
-    batches = [parse(file, read_published(file, download_name, verify=verify)) for file in files]
-    images = np.concatenate([batch.images for batch in batches])
-    labels = np.concatenate([batch.labels for batch in batches])
-    if verify:
-        check_count(files[0].parent, len(labels), spec, split)
-    return LabelledImages(images, labels)

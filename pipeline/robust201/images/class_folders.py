@@ -140,7 +140,7 @@ def _order_classes(folder: Path, names: tuple[str, ...], order: str | None) -> t
         label = next(label for label, name in enumerate(names) if name != numeric_names[label])
         warnings.warn(
             f"{folder}: class folders are sorted as text, so label {label} is folder {names[label]}, not folder "
-            f"{numeric_names[label]}. Set the class order: numeric for numbers, text to keep it.",
+            f"{numeric_names[label]}. Set class_order to numeric or text, or write {CLASS_NUMBERS_FILE}.",
             RobustWarning,
             stacklevel=2,
         )

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from robust201.core.errors import DatasetError
 from robust201.core.records import Split
-from robust201.images.checks import LabelledImages, check_labels, read_batches
+from robust201.images.checks import LabelledImages, check_labels
 from robust201.images.downloads import registry
 from robust201.images.pickled import parse_batch
+from robust201.images.published import read_batches
 from robust201.images.specs import DatasetSpec
 
 _N_FILE_CLASSES = 1000

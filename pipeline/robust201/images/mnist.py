@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError, one_line
 from robust201.core.records import Split
-from robust201.images.checks import LabelledImages, as_labels, check_count, check_labels, read_published
+from robust201.images.checks import LabelledImages, as_labels, check_count, check_labels
+from robust201.images.published import read_published
 from robust201.images.specs import DatasetSpec
 from robust201.images.upscaling import upscale
 

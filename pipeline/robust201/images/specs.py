@@ -69,7 +69,7 @@ class DatasetSpec:
         normalisation: per-channel mean and standard deviation of pixels in [0, 1].
         licence: licence or terms of use of the images.
         citation: publication of the dataset.
-        forms: names of the file forms (see `images.FORMS`), in the order in which a loader tries them.
+        forms: names of the file forms (see `images.loading.FORMS`), in the order in which a loader tries them.
         corruptions: name of the published corrupted test split in the registry of downloads, or None.
         folder: name of the dataset's download and of its folder in the data folder; if empty, `name`.
     """

@@ -1,6 +1,7 @@
 """Use a user's module as a classifier: check the module first, and restore its state afterwards."""
 
 import copy
+import hashlib
 import os
 import threading
 import warnings
@@ -95,6 +96,17 @@ def as_classifier(
             classifier, checked_images, name=name, n_classes=n_classes
         )
         yield classifier
+
+
+def hash_network(network: nn.Module, normalisation: Normalisation) -> str:
+    """Return the SHA-256 of a network's classes, parameters, buffers and normalisation."""
+    digest = hashlib.sha256(repr(normalisation).encode())
+    for name, module in network.named_modules():
+        digest.update(f"{name} {type(module).__module__}.{type(module).__qualname__}\n".encode())
+    for name, tensor in named_tensors(network):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _reject_fixed_mode(model: nn.Module) -> None:

@@ -173,10 +173,10 @@ class Cluster(Generic[PartT]):
             if ready:
                 ready, _ = ray.wait(list(slots), num_returns=len(slots), timeout=0)
             events = [event for call in ready if (event := self._receive(slots[call])) is not None]
+            if any(slot.calls and slot.calls[0][1] is None for slot in self._slots):
+                self._check_node()
         except RayError as error:
             raise _lost_error(error) from error
-        if any(slot.calls and slot.calls[0][1] is None for slot in self._slots):
-            self._check_node()
         return events
 
     def _check_node(self) -> None:

@@ -64,12 +64,16 @@ class TrainingWork(Work[PlannedTraining]):
         self._start_time = self._refresh_time = time.monotonic()
         self.refresh()
         self._macs_at_start = self._missing_macs
-        self._save_plan()
+        self._is_plan_saved = False
+        self.save_plan()
 
-    def _save_plan(self) -> None:
-        """Write the plan for `status`."""
-        record = PlanRecord(self._config.name, tuple(self.trainings.values()))
-        write_text(self.folder / PLAN_FILE, PLAN_RECORD.dump_json(record).decode() + "\n")
+    def save_plan(self) -> None:
+        """Write the plan for `status`, unless it has not changed."""
+        if not self._is_plan_saved:
+            record = PlanRecord(self._config.name, tuple(self.trainings.values()))
+            write_text(self.folder / PLAN_FILE, PLAN_RECORD.dump_json(record).decode() + "\n")
+            self._is_plan_saved = True
+        self._save_time = time.monotonic()
 
     def refresh(self) -> None:
         """Count the finished epochs."""
@@ -94,8 +98,6 @@ class TrainingWork(Work[PlannedTraining]):
         if not missing:
             shutil.rmtree(folder, ignore_errors=True)
         followers = [] if missing else self._plan_followers(part.training)
-        if followers:
-            self._save_plan()
         self.refresh()
         return followers
 
@@ -108,13 +110,14 @@ class TrainingWork(Work[PlannedTraining]):
         ]
         parts: list[PlannedTraining] = []
         for planned in self._planner.plan(followers, self.trainings):
-            self.trainings[planned.training] = planned
+            self.trainings[planned.training], self._is_plan_saved = planned, False
             parts += [planned] if planned.missing else self._plan_followers(planned.training)
         return parts
 
     def seconds_left(self, n_workers: int) -> float | None:
-        if time.monotonic() - self._refresh_time > _REFRESH_SECONDS:
+        if time.monotonic() - self._save_time > _REFRESH_SECONDS:
             self.refresh()
+            self.save_plan()
         done = self._macs_at_start - self._missing_macs
         elapsed = self._refresh_time - self._start_time
         return elapsed * self._missing_macs / done if done > 0 and n_workers else None
@@ -193,6 +196,7 @@ def run_trainings(
         on_start(work)
         tally = run_work(work, say, on_moment)
         work.refresh()
+        work.save_plan()
         tally.n_done = work.n_done
         work.say_waiting(say)
         if tally.is_complete:

@@ -50,7 +50,6 @@ class Outcome:
         seconds: wall time.
         failure: one line about the error; empty if there was none.
         notices: warnings for the user.
-        records: what the driver has to record about the part, such as lines of a manifest.
     """
 
     label: str
@@ -58,7 +57,6 @@ class Outcome:
     seconds: float = 0.0
     failure: str = ""
     notices: tuple[str, ...] = ()
-    records: tuple[str, ...] = ()
 
 
 class PartWorker(Protocol[PartT_contra]):

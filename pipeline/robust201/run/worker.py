@@ -112,17 +112,20 @@ class Worker:
         del should_stop
         start = time.monotonic()
         self._events.write("part_started", **part.fields)
+        failure = ""
         with collecting_notices() as notices:
             try:
                 strengths = self._make_images(part) if isinstance(part, ImagePart) else self._compute_part(part)
             except (StorageError, SignalInterrupt):
                 raise
             except CODE_ERRORS as error:
-                failure = report_failure(self._events, part, error, self._device)
-                return Outcome(part.label, (), time.monotonic() - start, failure)
-        seconds = time.monotonic() - start
-        self._events.write("done", **part.fields, seconds=round(seconds, 3))
-        return Outcome(part.label, strengths, seconds, notices=tuple(notices))
+                strengths, failure = (), report_failure(self._events, part, error, self._device)
+        seconds = round(time.monotonic() - start, 3)
+        for notice in notices:
+            self._events.write("warning", **part.fields, message=notice)
+        if not failure:
+            self._events.write("done", **part.fields, seconds=seconds)
+        return Outcome(part.label, strengths, seconds, failure, tuple(notices))
 
     def close(self) -> None:
         """Note the end of the worker."""

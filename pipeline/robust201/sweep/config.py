@@ -53,7 +53,7 @@ from robust201.tasks.columns import (
 )
 from robust201.tasks.parameters import Parameters
 
-ParametersT = TypeVar("ParametersT", bound=Parameters)
+_ModelT = TypeVar("_ModelT", bound=StrictModel)
 
 MAX_WEIGHTS = 10_000
 """Maximum number of sets of weights per network in a sweep."""
@@ -693,6 +693,11 @@ class SweepConfig(BaseConfig):
         for key, parameters in self.parameters.items():
             task = self.tasks[key]
             problem = parameters.unsupported_engine_reason(self.engine)
+            if parameters.images_file is not None and task.shares_random_numbers_in_batch(self.engine):
+                problem = (
+                    f"images: expected no file, since with engine: {self.engine} an image's result depends on other "
+                    "images of the batch. Remove it."
+                )
             if self.engine not in task.engines:
                 problem = f"expected engine: {task.engines[0]}, got {self.engine}. Set the engine, or remove the key."
             if problem is not None:
@@ -731,7 +736,7 @@ class SweepConfig(BaseConfig):
 
     @property
     def own_images(self) -> tuple[ImageSelection, ...]:
-        """Selections of images that measures use instead of the sweep's images, without duplicates."""
+        """Selections of images that keys use instead of the sweep's images, without duplicates."""
         return tuple(
             dict.fromkeys(parameters.own_images for parameters in self.parameters.values() if parameters.own_images)
         )
@@ -779,7 +784,7 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
     for name, fields in keys.items():
         if name in KEY_GROUPS:
             members = [key for key in expand_keys([name]) if key not in keys]
-            built_in |= {key: _parse_parameters(name, TASKS[key].model, TASKS[key].complete(fields)) for key in members}
+            built_in |= {key: _parse_parameters(name, TASKS[key], fields) for key in members}
             continue
         if "file" in fields:
             custom[name] = parse_custom_task(name, fields)
@@ -795,7 +800,7 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
                 f"expected one spelling of each key, got both {task.key!r} and {task.published_key!r}. Remove one of "
                 "them."
             )
-        built_in[task.key] = _parse_parameters(name, task.model, task.complete(fields))
+        built_in[task.key] = _parse_parameters(name, task, fields)
     return {key: built_in[key] for key in TASKS if key in built_in} | custom
 
 
@@ -811,11 +816,26 @@ def parse_custom_task(name: str, fields: Mapping[str, Any]) -> UserTaskParameter
             "expected an unused name for a custom task, such as my_attack, which begins with a letter and has up "
             f"to {MAX_NAME_BYTES} bytes, got {reprlib.repr(name)}."
         )
-    return _parse_parameters(name, UserTaskParameters, fields)
+    return _validate(UserTaskParameters, fields, name)
 
 
-def _parse_parameters(name: str, model: type[ParametersT], fields: Mapping[str, Any]) -> ParametersT:
+class _ImagesFile(StrictModel):
+    """The field `images` of a key."""
+
+    file: ConfigPath
+
+
+def _parse_parameters(name: str, task: Task, fields: Mapping[str, Any]) -> Parameters:
+    """Parse the parameters of a key, and the file that chooses its images (``images: {file: …}``), if there is one."""
+    if task.kind in ("corruption", "measure") or not isinstance(fields.get("images"), Mapping):
+        return _validate(task.model, task.complete(fields), name)
+    images = _validate(_ImagesFile, fields["images"], name, "images")
+    others = {field: value for field, value in fields.items() if field != "images"}
+    return _validate(task.model, task.complete(others), name).with_images(str(images.file))
+
+
+def _validate(model: type[_ModelT], fields: Mapping[str, Any], *names: str) -> _ModelT:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        raise ConfigError(describe_problem(error, model, ("keys", name))) from error
+        raise ConfigError(describe_problem(error, model, ("keys", *names))) from error

@@ -38,11 +38,16 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """Number of selected images, and their `ImageSet.sha256`. `selection` is None for the sweep's own images."""
+    """Number of selected images, and their `ImageSet.sha256`.
+
+    `selection` is None for the sweep's own images. `decoder` names the libraries that decoded them (see
+    `images.decoding`); it is not part of the protocol.
+    """
 
     selection: ImageSelection | None
     n_images: int
     sha256: str
+    decoder: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,9 @@ def _dataset_facts(
     config: SweepConfig, dataset: str, inputs: Inputs, weights: WeightsSource, earlier: DatasetFacts | None
 ) -> DatasetFacts:
     image_sets = [(selection, inputs.images(dataset, selection)) for selection in (None, *config.own_images)]
-    images = tuple(ImageFacts(selection, len(images), images.sha256) for selection, images in image_sets)
+    images = tuple(
+        ImageFacts(selection, len(images), images.sha256, dict(images.decoder)) for selection, images in image_sets
+    )
     corruptions = dict(_identify_corruptions(config, dataset, inputs))
     if earlier is not None and earlier.images_of(None) == images[0]:
         corruptions = {

@@ -11,6 +11,7 @@ from robust201.core.records import ImageSelection, ImageSet
 from robust201.core.user_code import hash_file, read_code
 from robust201.images import load_images
 from robust201.images.corrupted import CorruptedStore, open_published
+from robust201.images.positions import select_file
 from robust201.images.store import read_image_set, write_image_set
 from robust201.spaces.base import Space
 from robust201.spaces.user_file import UserFileSpace
@@ -44,7 +45,7 @@ class Inputs:
         return WeightsSource(self._config, self._config.make_space({}))
 
     def images(self, dataset: str, own_selection: ImageSelection | None = None) -> ImageSet:
-        """Return the images that a measure selects, or by default the sweep's test images (cached)."""
+        """Return the images that a key selects, or by default the sweep's test images (cached)."""
         selection = own_selection or ImageSelection("test", self._config.images.count, self._config.images.seed)
         if (dataset, own_selection) not in self._images:
             section, spec = self._config.datasets[dataset], self._config.dataset_spec(dataset)
@@ -67,6 +68,8 @@ class Inputs:
                 if selection.split == "test":
                     raise
                 raise DatasetError(f"{error} Or {self._test_split_advice(selection)}.") from error
+            if selection.file is not None:
+                images = select_file(images, Path(selection.file))
             self._images[dataset, own_selection] = images
         return self._images[dataset, own_selection]
 

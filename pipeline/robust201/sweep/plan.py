@@ -152,6 +152,11 @@ class Plan:
             kept = [key.keep_architectures(architectures) for key in kept]
         return replace(self, keys=tuple(key for key in kept if key.networks))
 
+    @property
+    def comparable(self) -> "Plan":
+        """The plan without keys whose images a file chooses: their accuracies are not those on all images."""
+        return replace(self, keys=tuple(key for key in self.keys if key.parameters.images_file is None))
+
     def save_records(self, folder: ResultsFolder) -> None:
         """Store the protocols, and the tuples of strengths and columns, that names of shards will refer to."""
         for key in self.keys:

@@ -70,11 +70,12 @@ def _make_files_portable(value: Any) -> Any:
 
 def _dump_parameters(parameters: Mapping[str, Parameters]) -> dict[str, Any]:
     """Return the field `keys` of a sweep; the group of corruptions replaces 15 corruptions with equal parameters."""
-    fields_by_key = {
+    fields_by_key: dict[str, Any] = {
         # A custom task's defaults are omitted, because some of them are not allowed for its kind.
         key: key_parameters.model_dump(
             mode="json", by_alias=True, exclude_unset=isinstance(key_parameters, UserTaskParameters)
         )
+        | ({} if key_parameters.images_file is None else {"images": {"file": key_parameters.images_file}})
         for key, key_parameters in parameters.items()
     }
     first_corruption, *other_corruptions = (fields_by_key.get(key) for key in CORRUPTIONS)

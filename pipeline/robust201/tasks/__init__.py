@@ -513,12 +513,10 @@ def suggest_key(name: str, known: Iterable[str]) -> str:
 
 
 def _advise_key(key: str) -> str:
-    """Return advice on an unknown key: how to set strengths, how to define custom attacks, or the closest key."""
+    """Return advice on an unknown key: how to list keys, how to define custom attacks, or the closest key."""
     name, colon, _ = key.partition(":")
     if colon and name in TASKS:
-        example = f"{{{name!r}: {{'epsilons': ['8/255']}}}}"
-        option = f"--set {name}.epsilons=8/255"
-        return f" Strengths are parameters of {name}: in Python {example}, on the command line {option}."
+        return f" {name} has no strengths."
     if "," in key:
         return " In Python, pass several keys as a list."
     if key.endswith(".py"):

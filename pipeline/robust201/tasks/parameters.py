@@ -6,7 +6,14 @@ A class describes a family of attacks; the rows of `tasks.TASKS` contain the nor
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import (
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from robust201.core.radii import parse_radius
 from robust201.core.records import CLEAN_STRENGTH, ImageSelection
@@ -77,10 +84,23 @@ class Parameters(StrictModel):
         """Whether a measure uses random numbers. Attacks ignore this: the seed is always part of their protocol."""
         return False
 
+    _images_file: str | None = PrivateAttr(default=None)
+
+    def with_images(self, file: str) -> Self:
+        """Return these parameters with the images of a file (see `images.positions`) instead of the sweep's."""
+        parameters = self.model_copy()
+        parameters._images_file = file
+        return parameters
+
+    @property
+    def images_file(self) -> str | None:
+        """The file that chooses the images; None if no file does."""
+        return self._images_file
+
     @property
     def own_images(self) -> ImageSelection | None:
-        """The selection of images that a measure requests; None for the sweep's selection."""
-        return None
+        """The selection of images that a measure or a file requests; None for the sweep's selection."""
+        return None if self._images_file is None else ImageSelection("test", file=self._images_file)
 
     @property
     def selected_columns(self) -> tuple[str, ...]:

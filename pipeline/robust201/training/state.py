@@ -2,7 +2,7 @@
 
 A file is named ``step-<number of steps>-<first 16 hex digits of its SHA-256>.safetensors``. It is written atomically,
 and used only if its hash matches. Two files are kept, in case one of them is damaged. A folder belongs to
-one training run, and only one process may use it at a time.
+one training run. Two processes that use it at once write the same bytes.
 """
 
 import hashlib
@@ -72,7 +72,7 @@ class StateFolder:
         kept = [path.name for path in self._paths() if _parse_name(path)[0] <= state.step][:2]
         for path in self._paths():
             if path.name not in kept:
-                path.unlink()
+                path.unlink(missing_ok=True)  # a lost worker may still be alive
 
     def load(self, max_step: int) -> TrainingState | None:
         """Return the intact state with the most steps up to `max_step`, or None.
@@ -83,7 +83,7 @@ class StateFolder:
             StorageError: a state belongs to another training run, or cannot be read.
         """
         for incomplete_file in self._folder.glob(".step-*.tmp"):
-            incomplete_file.unlink()
+            incomplete_file.unlink(missing_ok=True)
         for path in self._paths():
             step, digest = _parse_name(path)
             if step > max_step:

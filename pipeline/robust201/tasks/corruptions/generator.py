@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, DatasetError, did_you_mean
 from robust201.tasks import TASKS
-from robust201.tasks.corruptions import additive_noise, blurs, digital, weather
+from robust201.tasks.corruptions import MIN_IMAGE_SIZE, additive_noise, blurs, digital, weather
 from robust201.tasks.corruptions.frost_textures import (
     FROST_FILES,
     FrostTextures,
@@ -56,9 +56,6 @@ CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, CorruptionRandomNumbers],
 
 DETERMINISTIC_CORRUPTIONS = ("brightness", "contrast", "defocus_blur", "jpeg_compression", "pixelate", "zoom_blur")
 """The paper's corruptions without a random part, whose published files can be reproduced byte for byte."""
-
-MIN_IMAGE_SIZE = 8
-"""Minimum height and width, in pixels, of images that can be corrupted."""
 
 _BATCH_VALUES = 64 * 32 * 32 * 3
 """Number of values per batch, whose float64 copies fit into a processor's cache."""

@@ -168,15 +168,7 @@ class NativeNetwork:
                 if isinstance(block, ReductionBlock):
                     operation_list.begin_segment(2 * output_gradient.height)
                 output_gradient = operation_list.backward(block, output_gradient)
-            pixel_gradient = Map(
-                height,
-                width,
-                3,
-                external_number=PIXELS_GRADIENT,
-                row_stride=width,
-                pixel_stride=1,
-                channel_stride=height * width,
-            )
+            pixel_gradient = _make_pixel_map(PIXELS_GRADIENT, height, width)
             operation_list.add_stem_gradient(output_gradient, self._stem_gradient, pixel_gradient)
         return operation_list, n_forward_segments
 
@@ -186,10 +178,8 @@ class NativeNetwork:
         The stem and the first `depth` blocks are one segment.
         """
         operation_list.begin_segment(height // 4 if depth else height)
-        image = Map(
-            height, width, 3, external_number=PIXELS, row_stride=width, pixel_stride=1, channel_stride=height * width
-        )
-        value = operation_list.add_stem(image, self._mean, self._stem, self._stem_forms)
+        pixels = _make_pixel_map(PIXELS, height, width)
+        value = operation_list.add_stem(pixels, self._mean, self._stem, self._stem_forms)
         feature_shape = (height // 4, width // 4, 4 * self._channels)
         block_ends = []
         for position, block in enumerate(self._blocks):
@@ -199,3 +189,8 @@ class NativeNetwork:
             if position == depth - 1 or (position >= depth and isinstance(block, ReductionBlock)):
                 operation_list.begin_segment(value.shape[0])
         return block_ends
+
+
+def _make_pixel_map(external_number: int, height: int, width: int) -> Map:
+    strides = {"row_stride": width, "pixel_stride": 1, "channel_stride": height * width}
+    return Map(height, width, 3, external_number=external_number, **strides)

@@ -1,0 +1,179 @@
+"""The result of `robust201.compare`: paired differences between networks on the same images."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from robust201.analysis.evaluation import Evaluation
+from robust201.core.errors import ConfigError
+from robust201.statistics.outcomes import pack_outcomes
+from robust201.statistics.significance import holm_adjust, paired_differences
+from robust201.tasks.strengths import format_strength, format_term
+
+LEVEL = 0.05
+"""Adjusted p-value below which a difference counts as significant."""
+
+_COLUMNS = ("first", "second", "key", "strength", "unit", "first_accuracy", "second_accuracy", "difference", "low")
+_TEST_COLUMNS = ("high", "only_first", "only_second", "p_value", "adjusted_p_value", "n_images")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """Result of `robust201.compare`, which describes the table.
+
+    Attributes:
+        table: one row per pair of networks, key and strength.
+        notices: warnings that a network's accuracies are doubtful, by network.
+    """
+
+    table: pd.DataFrame
+    notices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def summary(self) -> str:
+        """One sentence per pair of networks: which is significantly more accurate, how often, and by how much.
+
+        Doubts about a network come first.
+        """
+        pairs = self.table.groupby(["first", "second"], sort=False)
+        return "\n".join(
+            [
+                notice if notice.startswith(f"{name} ") else f"{name}: {notice}"
+                for name, notices in self.notices.items()
+                for notice in notices
+            ]
+            + [_describe_pair(str(first), str(second), rows) for (first, second), rows in pairs]
+        )
+
+    def latex(self) -> str:
+        """Return a LaTeX table of accuracies in percent; the best accuracy, and those tied with it, are bold.
+
+        Networks with doubtful accuracies are not bold, and are marked in the header.
+        """
+        from robust201.analysis.latex_tables import comparison_latex
+
+        return comparison_latex(self.table, LEVEL, doubtful=tuple(self.notices))
+
+    def __str__(self) -> str:
+        """Return the summary, and the differences as text."""
+        columns = ["first", "second", "key", "strength", "difference", "low", "high", "adjusted_p_value"]
+        strengths = map(format_strength, self.table["strength"], self.table["unit"])
+        rows = self.table[columns].assign(strength=list(strengths)).rename(columns={"adjusted_p_value": "adjusted p"})
+        return f"{self.summary}\n{rows.to_string(index=False, float_format='{:.3f}'.format)}"
+
+    __repr__ = __str__
+
+
+def compare_evaluations(evaluations: Mapping[str, Evaluation], keys: Sequence[str] | None = None) -> Comparison:
+    """Compare each pair of evaluations, on the same images and under their common keys and strengths.
+
+    Args:
+        evaluations: two or more evaluations, by network name.
+        keys: keys, or keys at a strength such as ``pgd:8/255``, to compare; None compares all.
+
+    Raises:
+        ConfigError: the images differ, or two evaluations share no key
+            and strength, or use different parameters for a key.
+    """
+    _check_comparable(evaluations)
+    tables = [_compare_pair(first, second, evaluations, keys) for first, second in combinations(evaluations, 2)]
+    rows = pd.concat(tables, ignore_index=True)
+    rows["adjusted_p_value"] = holm_adjust(rows["p_value"])
+    notices = {name: evaluation.notices for name, evaluation in evaluations.items() if evaluation.notices}
+    return Comparison(rows[[*_COLUMNS, *_TEST_COLUMNS]], notices)
+
+
+def _check_comparable(evaluations: Mapping[str, Evaluation]) -> None:
+    digests = {evaluation.images_sha256 for evaluation in evaluations.values()}
+    if len(digests) > 1:
+        raise ConfigError(
+            f"Comparing networks failed for {', '.join(evaluations)}: they were evaluated on {len(digests)} different "
+            "sets of images and labels. Evaluate all networks on the same images."
+        )
+
+
+def _compare_pair(
+    first: str, second: str, evaluations: Mapping[str, Evaluation], requested: Sequence[str] | None
+) -> pd.DataFrame:
+    first_outcomes, second_outcomes = evaluations[first].evaluations, evaluations[second].evaluations
+    columns = list(first_outcomes) if requested is None else evaluations[first].find(requested)
+    common_columns = [column for column in columns if column in second_outcomes]
+    if not common_columns:
+        raise ConfigError(
+            f"Comparing networks failed for {first} and {second}: they have no evaluated key and strength in common. "
+            "Evaluate both with the same keys."
+        )
+    keys, strengths = zip(*common_columns, strict=True)
+    for key in dict.fromkeys(keys):
+        first_protocol, second_protocol = (evaluations[network].protocols[key] for network in (first, second))
+        fields = dict.fromkeys([*first_protocol, *second_protocol])
+        different_fields = [field for field in fields if first_protocol.get(field) != second_protocol.get(field)]
+        if different_fields:
+            raise ConfigError(
+                f"Comparing networks failed for {first} and {second}: {key} has different parameters "
+                f"({', '.join(different_fields)}). Evaluate both with the same parameters."
+            )
+    n_images = len(evaluations[first].positions)
+    outcomes = [np.stack([table[column] for column in common_columns]) for table in (first_outcomes, second_outcomes)]
+    differences = paired_differences(pack_outcomes(outcomes[0]), pack_outcomes(outcomes[1]), n_images)
+    return pd.DataFrame(
+        {
+            "first": first,
+            "second": second,
+            "key": keys,
+            "strength": strengths,
+            "unit": [evaluations[first].unit_of(key) for key in keys],
+            "first_accuracy": outcomes[0].mean(axis=1),
+            "second_accuracy": outcomes[1].mean(axis=1),
+            **differences._asdict(),
+            "n_images": n_images,
+        }
+    )
+
+
+def _describe_pair(first: str, second: str, rows: pd.DataFrame) -> str:
+    differences = rows["difference"].to_numpy(np.float64)
+    is_significant = rows["adjusted_p_value"].to_numpy(np.float64) < LEVEL
+    n_images = int(rows["n_images"].iloc[0])
+    evaluations_text = "1 evaluation" if len(rows) == 1 else f"{len(rows)} evaluations"
+    basis = f"({n_images:,} images, McNemar's exact test, Holm's correction, level {LEVEL:g})"
+    findings = []
+    for network, is_more_accurate in (
+        (first, is_significant & (differences < 0)),
+        (second, is_significant & (differences > 0)),
+    ):
+        if is_more_accurate.any():
+            largest_index = int(np.argmax(np.where(is_more_accurate, np.abs(differences), -1.0)))
+            largest_difference = _describe_difference(rows.iloc[largest_index])
+            findings.append(
+                f"{network} is significantly more accurate in {int(is_more_accurate.sum())} of {evaluations_text}, "
+                f"with the largest difference for {largest_difference}"
+            )
+    if not findings:
+        n_uncorrected = int((rows["p_value"].to_numpy(np.float64) < LEVEL).sum())
+        hint = ""
+        if n_uncorrected:
+            hint = (
+                f" Without the correction, {n_uncorrected} would differ significantly. Choose a smaller set of "
+                "evaluations in advance, and compare only those."
+            )
+        if not (rows["only_first"] + rows["only_second"]).any():
+            hint = " They have the same outcome on every image, as if they were the same network."
+        any_of = "any of " if len(rows) > 1 else ""
+        return f"{first} and {second} do not differ significantly in {any_of}{evaluations_text} {basis}.{hint}"
+    n_undecided = int((~is_significant).sum())
+    undecided = f"; {n_undecided} show no significant difference" if n_undecided > 1 else ""
+    undecided = "; 1 shows no significant difference" if n_undecided == 1 else undecided
+    return f"{'; '.join(findings)}{undecided} {basis}."
+
+
+def _describe_difference(comparison_row: "pd.Series[Any]") -> str:
+    low, high = sorted((abs(float(comparison_row["low"])), abs(float(comparison_row["high"]))))
+    difference = abs(float(comparison_row["difference"]))
+    points = f"{100 * difference:.1f} points, 95% interval {100 * low:.1f} to {100 * high:.1f}"
+    name = format_term(comparison_row["key"], float(comparison_row["strength"]), comparison_row["unit"])
+    return f"{name} ({points})"

@@ -1,0 +1,149 @@
+"""Networks that text names, optionally as ``NAME=…``.
+
+    FOLDER                                                       a saved evaluation
+    DATASET:ARCHITECTURE[@WEIGHTS]                               networks of a dataset that has outcomes by image
+    FILE:FUNCTION[,weights=FILE][,mean=NUMBERS,std=NUMBERS]      the network that a function in a user's file returns
+
+The weights are a state_dict (safetensors or PyTorch). Mean and standard deviation have one number per channel,
+separated by commas, for networks that take normalised images.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import nn
+
+from robust201.analysis.evaluation import Evaluation
+from robust201.analysis.evaluation_file import is_evaluation
+from robust201.core.errors import ArchitectureError, ConfigError, did_you_mean
+from robust201.core.user_code import UserFunction, describe_failure, importing_neighbours, parse_function
+
+if TYPE_CHECKING:
+    from robust201.core.records import Normalisation
+
+_OPTIONS = ("weights", "mean", "std")
+
+_NAME = re.compile(r"(?P<name>[^=:,/]+)=(?P<rest>.+)", re.DOTALL)
+
+
+class UserNetwork(NamedTuple):
+    """A network in a user's file.
+
+    Attributes:
+        function: function without arguments that returns the network.
+        weights: file with the network's state_dict; None for the weights that the function sets.
+        normalisation: normalisation of the images that the network takes; None for pixels in [0, 1].
+        report: function that is called with messages about the file and the weights.
+    """
+
+    function: UserFunction
+    weights: Path | None = None
+    normalisation: "Normalisation | None" = None
+    report: Callable[[str], None] = lambda _line: None
+
+    def build(self) -> nn.Module:
+        """Execute the file, call the function, and load the weights.
+
+        Raises:
+            ArchitectureError: the function fails, or does not return a module.
+            CheckpointError: the weights are damaged, or belong to another network.
+            ConfigError: the file cannot be executed, or does not define the function.
+        """
+        from robust201.weights.loading import fill_network, read_weights
+        from robust201.weights.published.base import wrapper_prefix
+
+        tensors = None if self.weights is None else read_weights(self.weights, self.report)
+        self.report(f"Executing {self.function.path} (SHA-256 {self.function.sha256[:16]}…)")
+        with importing_neighbours(self.function):
+            build = self.function.load()
+            try:
+                module = build()
+            except (Exception, SystemExit) as error:
+                raise ArchitectureError(
+                    f"Building a network failed for {self.function.label}: expected a torch.nn.Module from a call "
+                    f"without arguments, got {describe_failure(error)}. Correct the function."
+                ) from error
+        if not isinstance(module, nn.Module):
+            raise ArchitectureError(
+                f"Building a network failed for {self.function.label}: expected a torch.nn.Module, got "
+                f"{type(module).__name__}. The function must return the network."
+            )
+        if tensors is not None:
+            prefix = wrapper_prefix(module.state_dict())  # the function may return a wrapped network
+            fill_network(module, {prefix + name: tensor for name, tensor in tensors.items()}, str(self.weights))
+        return module
+
+
+def read_network(
+    text: str, name: str = "", keys: Sequence[str] | None = None, data: str | None = None
+) -> dict[str, Evaluation | UserNetwork]:
+    """Return the network that a text names, or the networks of a dataset, by name; user files are not executed yet.
+
+    Args:
+        text: see the module's docstring.
+        name: name of the network. If the text has none either, a network is called like its folder, like the network of
+            the dataset, or FILE:FUNCTION.
+        keys: keys, or keys at a strength, of networks in datasets (see `read_evaluations`).
+        data: image dataset of networks in datasets that have several.
+
+    Raises:
+        ConfigError: the text is not of this form, or a name stands for several networks.
+        ResultsError: a saved evaluation is damaged, or a dataset has no outcomes by image.
+    """
+    from robust201.analysis.stored_evaluations import read_evaluations, split_network
+
+    match = _NAME.fullmatch(text)
+    name, rest = (match["name"], match["rest"]) if match and not name else (name, text)
+    if is_evaluation(Path(rest)):
+        return {name or Path(rest).resolve().name: Evaluation.load(rest)}
+    if split_network(rest) is not None:
+        evaluations = read_evaluations(rest, keys=keys, data=data)
+        if name and len(evaluations) > 1:
+            raise ConfigError(
+                f"Reading networks failed for {name}: the architecture has several weights: {', '.join(evaluations)}. "
+                "Name one of them as ARCHITECTURE@WEIGHTS, or leave out the name."
+            )
+        return {name or network: evaluation for network, evaluation in evaluations.items()}
+    return {name or rest.partition(",")[0]: parse_user_network(rest)}
+
+
+def parse_user_network(text: str) -> UserNetwork:
+    """Parse FILE:FUNCTION with options (see the module's docstring).
+
+    Raises:
+        ConfigError: the text is not of this form, or the file cannot be read.
+    """
+    function, *fields = re.split(r",(?=[^,=]*=|$)", text)
+    options: dict[str, str] = {}
+    for field in fields:
+        option, _, value = field.partition("=")
+        if option not in _OPTIONS or option in options or not value:
+            raise ConfigError(
+                f"Reading networks failed for {text!r}: expected FILE:FUNCTION,weights=FILE,mean=R,G,B,std=R,G,B, got "
+                f"{field!r}.{did_you_mean(option, _OPTIONS)}"
+            )
+        options[option] = value
+    weights = Path(options["weights"]) if "weights" in options else None
+    return UserNetwork(parse_function(function), weights, _parse_normalisation(text, options))
+
+
+def _parse_normalisation(text: str, options: dict[str, str]) -> "Normalisation | None":
+    from robust201.core.records import Normalisation
+
+    if not {"mean", "std"} & options.keys():
+        return None
+    try:
+        mean, std = (tuple(map(float, options[name].split(","))) for name in ("mean", "std"))
+        if len(mean) != len(std) or len(mean) not in {1, 3}:
+            raise ValueError  # noqa: TRY301 - reported below
+    except (KeyError, ValueError) as error:
+        raise ConfigError(
+            f"Reading networks failed for {text!r}: expected mean and std, each with three numbers, or one for grey "
+            "images. Write mean=0.49,0.48,0.45,std=0.25,0.24,0.26."
+        ) from error
+    normalisation = Normalisation(mean, std)
+    if (problem := normalisation.problem) is not None:
+        raise ConfigError(f"Reading networks failed for {text!r} ({problem.field}): {problem.text}")
+    return normalisation

@@ -1,0 +1,256 @@
+"""`robust201.compare` and `robust201.curves`: several networks on the same images."""
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from robust201.analysis.comparison import Comparison, compare_evaluations
+from robust201.analysis.evaluation import Evaluation
+from robust201.analysis.named_networks import UserNetwork, read_network
+from robust201.analysis.requested_keys import SHOWN_CAUTIONS, Keys, find_key, pair_with_fields
+from robust201.api import COMPARED_NAME, evaluate
+from robust201.core.errors import ConfigError, RobustWarning
+from robust201.figures.security_curves import SecurityCurves
+from robust201.images.user_arrays import as_image_set
+from robust201.tasks import TASKS
+from robust201.tasks.constraints import Constraint
+
+_Network = nn.Module | Evaluation | UserNetwork | str | Path
+
+Networks = Mapping[str, _Network] | Sequence[_Network] | _Network
+"""Networks by name, in a list, or a single one."""
+
+
+def compare(
+    networks: Networks,
+    images: Any = None,
+    labels: Any = None,
+    keys: Keys | None = None,
+    *,
+    data: str | None = None,
+    **options: Any,
+) -> Comparison:
+    """Compare two or more networks on the same images, image by image.
+
+    Args:
+        networks: networks in a mapping by name or in a list. A network is a module; a result of `evaluate`, or the
+            folder to which it was saved; ``FILE:FUNCTION`` or ``DATASET:ARCHITECTURE`` (see
+            `robust201.analysis.named_networks`). In a list, text may be ``NAME=…``, and modules and results are named
+            after the classes of the networks, with numbers if classes repeat.
+        images: see `evaluate`; only needed for modules and functions.
+        labels: see `evaluate`.
+        keys: see `evaluate`; by default clean images, FGSM and PGD. For saved results and networks in datasets: keys,
+            or keys at a strength such as ``"pgd:8/255"``; by default all keys that were saved, or every key of a
+            dataset at one strength (nearest to 1/255, or severity 3).
+        data: name of the image dataset, if the folder DATASET covers several.
+        options: further arguments of `evaluate`, such as `seed`, the same for all modules.
+
+    Returns:
+        A `Comparison`. Its `table` has one row per pair, key and strength: `first` and `second` (names), `key`,
+        `strength`, `unit`, `first_accuracy`, `second_accuracy`, `difference` (second minus first), `low` and `high`
+        (its paired 95% interval), `only_first` and `only_second` (numbers of images that only this network classifies
+        correctly), `p_value` (McNemar's exact test, two-sided), `adjusted_p_value` (Holm's correction over all rows)
+        and `n_images`. Its `summary` has a sentence about each pair.
+
+    Raises:
+        ConfigError: there are fewer than two networks; two results have different images, different parameters of a
+            key, or no key in common; or see `evaluate`.
+        DatasetError: see `evaluate`.
+        EvaluationError: see `evaluate`.
+        ResultsError: a saved evaluation is missing or damaged.
+    """
+    names = _names_of(keys)
+    named = name_networks(networks, names, data)
+    if len(named) < 2:
+        raise ConfigError(
+            f"Comparing networks failed: expected two or more networks, got {len(named)}. Pass a list, or a mapping of "
+            "names to networks."
+        )
+    saved = [name for name, network in named.items() if isinstance(network, Evaluation)]
+    if len(saved) == len(named) and _has_parameters(keys):
+        raise ConfigError(
+            f"Comparing networks failed for {saved[0]}: keys have parameters, but those of saved results are fixed. "
+            "Pass names of keys only, such as pgd or pgd:8/255."
+        )
+    requested = ("clean", "fgsm", "pgd") if keys is None else keys
+    return compare_evaluations(_evaluate_all(named, images, labels, requested, options), names if saved else None)
+
+
+def curves(
+    networks: Networks, images: Any = None, labels: Any = None, keys: Keys = "fmn", **options: Any
+) -> SecurityCurves:
+    """Compute the accuracy of networks at every epsilon, with one run of each attack.
+
+    An image's distance is the size of the smallest perturbation that fools the network, over all attacks. Perturbed
+    images are classified once more after the attack, to confirm that they fool the network.
+
+    Args:
+        networks: see `compare`; also a single network. Saved results must contain the keys with the largest possible
+            epsilon, such as ``fmn:1``.
+        images: see `evaluate`; only needed for modules and functions.
+        labels: see `evaluate`.
+        keys: minimum-norm attacks in one norm: ``"fmn"`` (Linf), ``"fmn_l2"`` or ``"fmn_l1"``, alone or with
+            parameters: ``{"fmn_l2": {"steps": 1000}}``.
+        options: further arguments of `evaluate`, such as `count` and `seed`.
+
+    Returns:
+        `SecurityCurves`. Its `table` has one row per network: `network`, `clean_accuracy`, `low` and `high` (its 95%
+        interval), `median_distance` over all images (0 for images that are misclassified without an attack),
+        `median_low` and `median_high` (its 95% interval), `half_distance` (smallest epsilon that fools half of the
+        correctly classified images), `never_fooled` (fraction of the images) and `n_images`. Distances are in the unit
+        of the strengths: 1/255 (Linf) or the pixel range (L2, L1).
+        Further members: `accuracy(epsilons)`, `distances` by image, `summary` and
+        `save("curves.pdf")`.
+
+    Raises:
+        ConfigError: a key is not a minimum-norm attack, two keys have different norms, or see `evaluate`.
+        DatasetError: see `evaluate`.
+        EvaluationError: see `evaluate`.
+        ResultsError: a saved evaluation is missing or damaged.
+
+    Warns:
+        RobustWarning: the attacks did not fool a network on some images at any distance, or see `evaluate`.
+    """
+    fields_by_key, constraint = parse_attacks(keys)
+    named = name_networks(networks)
+    if not all(isinstance(network, Evaluation) for network in named.values()):
+        images, labels = as_image_set(images, labels), None
+        largest_radius = constraint.largest_radius(images.images.shape[1:])
+        fields_by_key = {key: {**fields, "epsilons": [largest_radius]} for key, fields in fields_by_key.items()}
+    evaluations = _evaluate_all(named, images, labels, fields_by_key, options)
+    for name, evaluation in evaluations.items():
+        _check_distances(name, evaluation, fields_by_key, constraint)
+    distances = {name: evaluation.distances[[*fields_by_key]] for name, evaluation in evaluations.items()}
+    security_curves = SecurityCurves(distances, constraint)
+    _warn_of_failures(security_curves, list(fields_by_key))
+    return security_curves
+
+
+def name_networks(
+    networks: Networks, keys: Sequence[str] | None = None, data: str | None = None
+) -> dict[str, nn.Module | Evaluation | UserNetwork]:
+    """Return networks by name (see `compare`), with text replaced by what it names; user files are not executed yet."""
+    if isinstance(networks, _Network):
+        networks = [networks]
+    is_mapping = isinstance(networks, Mapping)
+    pairs = networks.items() if isinstance(networks, Mapping) else zip(_class_names(networks), networks, strict=True)
+    named: dict[str, nn.Module | Evaluation | UserNetwork] = {}
+    for name, network in pairs:
+        if not isinstance(network, str | Path):
+            named[name] = network
+            continue
+        for read_name, read in read_network(str(network), name if is_mapping else "", keys, data).items():
+            unique_name = str(network) if read_name in named else read_name
+            if unique_name in named:
+                raise ConfigError(
+                    f"Reading networks failed for {network}: it is listed more than once. Give each network a name of "
+                    "its own: NAME=…"
+                )
+            named[unique_name] = read
+    return named
+
+
+def _class_names(networks: Sequence[object]) -> list[str]:
+    """Name networks after their classes, with numbers where several have the same class."""
+    names = [network.network if isinstance(network, Evaluation) else type(network).__name__ for network in networks]
+    return [name if names.count(name) == 1 else f"{name} {number}" for number, name in enumerate(names, start=1)]
+
+
+def _names_of(keys: Keys | None) -> list[str] | None:
+    """Return the names in a list of keys, without parameters."""
+    if keys is None:
+        return None
+    return [
+        str(name)
+        for each in ([keys] if isinstance(keys, str) else keys)
+        for name in ([each] if isinstance(each, str) else each)
+    ]
+
+
+def _has_parameters(keys: Keys | None) -> bool:
+    mappings = [keys] if isinstance(keys, Mapping) else [each for each in keys or () if isinstance(each, Mapping)]
+    return any(fields for mapping in mappings for fields in mapping.values())
+
+
+def _evaluate_all(
+    networks: Mapping[str, nn.Module | Evaluation | UserNetwork],
+    images: Any,
+    labels: Any,
+    keys: Keys,
+    options: Mapping[str, Any],
+) -> dict[str, Evaluation]:
+    """Return the result of each network; modules and functions are evaluated."""
+    evaluations: dict[str, Evaluation] = {}
+    cautions_token, name_token = SHOWN_CAUTIONS.set(set()), COMPARED_NAME.set(None)
+    try:
+        for name, network in networks.items():
+            COMPARED_NAME.set(name)
+            if isinstance(network, Evaluation):
+                evaluations[name] = network
+            elif isinstance(network, UserNetwork):
+                normalised = {} if network.normalisation is None else {"normalisation": network.normalisation}
+                evaluations[name] = evaluate(network.build(), images, labels, keys, **{**options, **normalised})
+            else:
+                evaluations[name] = evaluate(network, images, labels, keys, **options)
+    finally:
+        SHOWN_CAUTIONS.reset(cautions_token)
+        COMPARED_NAME.reset(name_token)
+    return evaluations
+
+
+def parse_attacks(keys: Keys) -> tuple[dict[str, dict[str, Any]], Constraint]:
+    """Return the attacks of `curves` with their parameters, and their norm."""
+    fields_by_key = {key: dict(fields or {}) for key, fields in pair_with_fields(keys)}
+    known = [key for key, task in TASKS.items() if task.finds_distances]
+    for key, fields in fields_by_key.items():
+        if find_key(key).key not in known:
+            raise ConfigError(
+                f"Computing curves failed for {key!r}: expected minimum-norm attacks ({', '.join(known)}), got another "
+                "key. Choose one of them."
+            )
+        if "epsilons" in fields:
+            raise ConfigError(
+                f"Computing curves failed for {key!r}: curves cover every epsilon, but one is given. Remove it, and "
+                "pass epsilons to the result's accuracy()."
+            )
+    constraints = {constraint for key in fields_by_key if (constraint := TASKS[key].constraint) is not None}
+    if len(constraints) != 1:
+        raise ConfigError(
+            f"Computing curves failed for {', '.join(fields_by_key) or 'no key'}: expected attacks in one norm, got "
+            f"{len(constraints)}. Choose one or more of {', '.join(known)}."
+        )
+    return fields_by_key, constraints.pop()
+
+
+def _check_distances(name: str, evaluation: Evaluation, keys: Iterable[str], constraint: Constraint) -> None:
+    """Check that an evaluation has the distances of the keys, and that these cover every epsilon."""
+    for key in keys:
+        results = evaluation.results.get(key)
+        largest = constraint.largest_radius(evaluation.image_shape)
+        if results is None or results.distances is None:
+            problem = f"it has no results under {key}"
+        elif np.isinf(results.distances).any() and constraint.radius(max(results.strengths)) < largest * (1 - 1e-4):
+            problem = f"{key} was evaluated only up to epsilon {constraint.radius(max(results.strengths)):.4g}"
+        else:
+            continue
+        raise ConfigError(
+            f"Computing curves failed for {name}: {problem}, but curves cover every epsilon. Evaluate it with the key "
+            f"{key}:{largest:.6g}."
+        )
+
+
+def _warn_of_failures(security_curves: SecurityCurves, attacks: Sequence[str]) -> None:
+    """Warn about attacks that do not fool a network even within the whole pixel range."""
+    for name, distances in security_curves.distances.items():
+        n_unfooled = int(np.isinf(distances.to_numpy(np.float64)).sum())
+        if n_unfooled:
+            message = (
+                f"{name}: {', '.join(attacks)} did not fool {n_unfooled:,} of {len(distances):,} images at any "
+                "distance, although every perturbation was allowed. The attack failed on these images; this is not "
+                "evidence of robustness. Use more steps or further attacks."
+            )
+            warnings.warn(message, RobustWarning, stacklevel=3)

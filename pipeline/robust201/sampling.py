@@ -1,0 +1,148 @@
+"""Accuracies from chosen images: choose test images by the outcomes of a pilot, and estimate accuracies with intervals.
+
+A pilot sweep evaluates a few networks on all images. A second sweep evaluates all networks under cheap keys on all
+images, and under an expensive key on the chosen images (``images: {file: chosen.json}``). See docs/sampling.md.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from pydantic import TypeAdapter, ValidationError
+
+from robust201.core.errors import ConfigError
+from robust201.core.files import MAX_JSON_BYTES, read_file, write_text
+from robust201.core.records import format_architecture
+from robust201.dataset.outcomes import KeyOutcomes, read_outcomes
+from robust201.statistics.image_samples import ImageSample, Pilot, choose_sample, estimate_accuracies
+
+CHEAP_KEYS = ("clean", "fgsm")
+
+_COLUMNS = ("network", "weights", "strength", "kind", "accuracy", "standard_error", "low", "high", "n_images")
+
+
+@dataclass(frozen=True)
+class ChosenImages:
+    """Test images chosen for a key; its file can be the `images` file of a sweep's key.
+
+    Attributes:
+        dataset: name of the dataset.
+        key: key whose accuracies are estimated.
+        cheap: keys under which all networks are evaluated on all images.
+        images: (n) ascending positions of the chosen images in the test split.
+        population: (N) ascending positions of all images of the pilot.
+        strata: (N) strata of these images.
+    """
+
+    dataset: str
+    key: str
+    cheap: tuple[str, ...]
+    images: tuple[int, ...]
+    population: tuple[int, ...]
+    strata: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        are_ascending = all(list(rows) == sorted({*rows}) for rows in (self.images, self.population))
+        are_numbered = {*self.strata} == {*range(max(self.strata, default=0) + 1)}
+        is_subset = bool(self.images) and {*self.images} <= {*self.population}
+        if not (are_ascending and are_numbered and is_subset and len(self.strata) == len(self.population)):
+            raise ValueError("the lists of images and strata contradict each other")
+
+    @property
+    def sample(self) -> ImageSample:
+        """The sample, with the probability with which each image was chosen."""
+        return ImageSample(np.array(self.strata), np.searchsorted(self.population, self.images).astype(np.int64))
+
+    def save(self, path: str | Path) -> None:
+        write_text(Path(path), json.dumps(vars(self)) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "ChosenImages":
+        """Read a file of `save`, or raise a ConfigError."""
+        try:
+            return TypeAdapter(cls).validate_json(read_file(Path(path), MAX_JSON_BYTES))
+        except (OSError, ValidationError) as error:
+            raise ConfigError(
+                f"Reading chosen images failed for {path}: expected a file of ChosenImages.save, got another content "
+                f"or none ({type(error).__name__}). Choose the images again."
+            ) from error
+
+
+def choose_images(
+    pilot: str | Path, dataset: str, key: str, n: int, seed: int = 0, *, cheap: Sequence[str] = CHEAP_KEYS
+) -> ChosenImages:
+    """Choose test images at random, with higher probability where outcomes are uncertain.
+
+    Args:
+        pilot: results folder of the pilot, with two networks or more.
+        dataset: name of the dataset.
+        key: key whose accuracies will be estimated.
+        n: number of images.
+        seed: seed of the choice.
+        cheap: one or more keys under which all networks will be evaluated on the pilot's images; they predict outcomes.
+
+    Raises:
+        ConfigError: a key or dataset is unknown, the pilot has one network, or `n` is out of range.
+        IncompleteError: results of the pilot are missing.
+    """
+    outcomes = read_outcomes(Path(pilot), dataset, [key, *cheap])
+    model = _make_pilot(outcomes, key)
+    sample = choose_sample(model.outcomes, model.fitted, n, seed)
+    rows = (outcomes.images[sample.chosen], outcomes.images, sample.strata)
+    return ChosenImages(dataset, key, tuple(cheap), *(tuple(row.tolist()) for row in rows))
+
+
+def estimate(chosen: ChosenImages, pilot: str | Path, results: str | Path) -> pd.DataFrame:
+    """Estimate accuracies on all images of the pilot from outcomes on the chosen images.
+
+    Args:
+        chosen: the chosen images.
+        pilot: results folder of the pilot.
+        results: results folder of a sweep with the key on the chosen images, and the cheap keys on the pilot's images.
+
+    Returns:
+        One row per network and strength: `network`, `weights` (name, if there are several), `strength`, `kind`,
+        `accuracy`, `standard_error`, `low` and `high` (95% interval) and `n_images`. Networks of the pilot have the
+        kind ``counted`` and an error of 0; the others have the kind ``estimated``. Intervals account for the choice of
+        images, not for the sampling of the test set.
+
+    Raises:
+        ConfigError: the two sweeps differ in a protocol or in strengths, or have other images than `chosen`.
+        IncompleteError: results are missing.
+    """
+    full = read_outcomes(Path(pilot), chosen.dataset, [chosen.key, *chosen.cheap])
+    sampled = read_outcomes(Path(results), chosen.dataset, [chosen.key])
+    cheap = read_outcomes(Path(results), chosen.dataset, chosen.cheap)
+    for what, got, expected in (
+        (f"the chosen images for {chosen.key}", sampled.images.tolist(), [*chosen.images]),
+        ("the pilot's images", full.images.tolist(), [*chosen.population]),
+        (f"the pilot's images for {', '.join(chosen.cheap)}", cheap.images.tolist(), [*chosen.population]),
+        ("the pilot's strengths", (*sampled.strengths, *cheap.strengths), full.strengths),
+        ("the pilot's parameters", {**sampled.protocols, **cheap.protocols}, full.protocols),
+    ):
+        if got != expected:
+            raise ConfigError(
+                f"Estimating accuracies failed for {results}: expected {what}, got others. Correct the sweep's YAML, "
+                "and run it."
+            )
+    model, rows = _make_pilot(full, chosen.key), []
+    counted = dict(zip((network.weights.sha256 for network in full.networks), model.outcomes, strict=True))
+    for network, correct, own_cheap in zip(sampled.networks, sampled.correct, cheap.correct, strict=True):
+        if network.weights.sha256 in counted:
+            accuracy = counted[network.weights.sha256].mean(axis=1)
+            columns, kind, n_images = (accuracy, 0 * accuracy, accuracy, accuracy), "counted", len(full.images)
+        else:
+            columns = estimate_accuracies(chosen.sample, correct, model.predict(own_cheap))
+            kind, n_images = "estimated", len(chosen.images)
+        name = format_architecture(network.architecture), network.name
+        for (_, strength), *values in zip(sampled.strengths, *columns, strict=True):
+            rows.append((*name, strength, kind, *values, n_images))
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def _make_pilot(outcomes: KeyOutcomes, key: str) -> Pilot:
+    n_strengths = sum(name == key for name, _ in outcomes.strengths)
+    return Pilot(outcomes.correct[:, :n_strengths], outcomes.correct[:, n_strengths:])

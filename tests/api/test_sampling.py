@@ -1,0 +1,127 @@
+"""Chosen images: a sweep on the images of a file, and accuracies estimated from a pilot and such a sweep."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robust201.core.errors import ConfigError, RobustWarning
+from robust201.dataset.outcomes import read_outcomes
+from robust201.dataset.reader import RobustnessDataset
+from robust201.export import export_dataset
+from robust201.export.diff import read_numbers
+from robust201.run.sweep import run_sweep
+from robust201.sampling import ChosenImages, choose_images, estimate
+from robust201.sweep.loading import parse_config
+from robust201.sweep.plan import open_results
+from tests.conftest import tiny_sweep_fields
+
+KEYS = {
+    "clean": {},
+    "fgsm": {"epsilons": ["1/255", "8/255"]},
+    "pgd": {"epsilons": ["1/255", "8/255"], "steps": 3, "rel_stepsize": 0.5},
+}
+N_CHOSEN, N_IMAGES = 24, 60
+PILOT, OTHERS = [0, 21, 50, 309], [0, 991, 13714]
+
+
+def run(folder, weights, architectures, **changes):
+    fields = tiny_sweep_fields(folder, weights, architectures=architectures, batch_size=250, checkpoints=None)
+    fields |= {"weights": {"random": {"seeds": [0]}}, "images": {"count": N_IMAGES}, "keys": KEYS} | changes
+    config = parse_config(fields, "test")
+    run_sweep(config)
+    return config.results
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory, tiny_weights):
+    """Return the results folders of a pilot, of all networks on all images, and of all networks on chosen images."""
+    root = tmp_path_factory.mktemp("chosen")
+    pilot = run(root / "pilot", tiny_weights, PILOT)
+    choose_images(pilot, "digits", "pgd", N_CHOSEN, seed=1).save(root / "chosen.json")
+    chosen_keys = KEYS | {"pgd": KEYS["pgd"] | {"images": {"file": str(root / "chosen.json")}}}
+    full = run(root / "full", tiny_weights, OTHERS)
+    return pilot, full, run(root / "results", tiny_weights, OTHERS, keys=chosen_keys)
+
+
+@pytest.fixture
+def chosen(folders):
+    return ChosenImages.load(folders[0].parent.parent / "chosen.json")
+
+
+def test_outcomes_on_chosen_images_are_those_of_all_images(folders, chosen):
+    _, full, results = (read_outcomes(folder, "digits", ["pgd"]) for folder in folders)
+    assert results.images.tolist() == [*chosen.images]
+    np.testing.assert_array_equal(results.correct, full.correct[..., np.isin(full.images, chosen.images)])
+    probabilities = chosen.sample.inclusion_probabilities
+    assert probabilities.sum() == pytest.approx(N_CHOSEN)
+    assert 0 < probabilities.min() <= probabilities.max() <= 1
+
+
+def test_estimates_have_kinds_and_intervals_around_the_accuracies(folders, chosen):
+    pilot, full, results = folders
+    table = estimate(chosen, pilot, results)
+    truth = read_outcomes(full, "digits", ["pgd"]).correct.mean(axis=2).ravel()
+    assert table["strength"].tolist() == [1, 8] * 3
+    assert table["kind"].tolist() == ["counted"] * 2 + ["estimated"] * 4
+    assert table["n_images"].tolist() == [N_IMAGES] * 2 + [N_CHOSEN] * 4
+    assert table["accuracy"][:2].tolist() == truth[:2].tolist()
+    assert table["standard_error"].gt(0).tolist() == [False] * 2 + [True] * 4
+    assert (np.abs(table["accuracy"] - truth) <= 4 * table["standard_error"] + 1e-12).all()
+    assert ((table["low"] <= table["accuracy"]) & (table["accuracy"] <= table["high"])).all()
+
+
+def test_estimate_rejects_other_images_and_parameters(folders, chosen, tmp_path, tiny_weights):
+    pilot, full, results = folders
+    with pytest.raises(ConfigError, match="expected the chosen images"):
+        estimate(chosen, pilot, full)
+    unchosen = min({*chosen.population} - {*chosen.images})
+    population = tuple(sorted({*chosen.population, 9999} - {unchosen}))
+    with pytest.raises(ConfigError, match="expected the pilot's images"):
+        estimate(replace(chosen, population=population), pilot, results)
+    keys = KEYS | {"pgd": KEYS["pgd"] | {"steps": 4, "images": {"file": str(pilot.parent.parent / "chosen.json")}}}
+    with pytest.raises(ConfigError, match="expected the pilot's parameters"):
+        estimate(chosen, pilot, run(tmp_path, tiny_weights, [0], keys=keys))
+    with pytest.raises(ConfigError, match="got none"):
+        choose_images(pilot, "digits", "aa_square", N_CHOSEN)
+
+
+def test_chosen_images_are_not_exported(folders, tmp_path):
+    with pytest.warns(RobustWarning, match="pgd: not exported"):
+        report = export_dataset(*open_results(folders[2]), tmp_path / "out", formats=("json", "parquet"))
+    assert report.is_complete
+    data = RobustnessDataset(tmp_path / "out")
+    assert data.keys_all == ["clean", "fgsm"]
+    assert {*read_numbers(folders[2])["key"]} == {"clean", "fgsm"}
+
+
+@pytest.mark.parametrize("change", [{"images": []}, {"images": [9999]}, {"strata": [0]}, {"seed": 1}, None])
+def test_damaged_file_of_chosen_images_is_rejected(folders, chosen, tmp_path, change):
+    path = tmp_path / "chosen.json"
+    path.write_text("[1, 2]" if change is None else json.dumps(vars(chosen) | change))
+    if change == {"seed": 1}:
+        assert ChosenImages.load(path) == chosen
+        return
+    with pytest.raises(ConfigError, match=r"chosen\.json"):
+        ChosenImages.load(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "fields", "message"),
+    [
+        ("corruptions", {}, "images"),
+        ("jacobian", {}, "images"),
+        ("mine", {"file": "mine.py"}, "images"),
+        ("pgd", {"unknown": 1}, "unknown"),
+    ],
+)
+def test_only_attacks_of_the_engine_fused_take_chosen_images(tmp_path, key, fields, message):
+    fields = tiny_sweep_fields(tmp_path, Path("weights"), keys={key: {"images": {"file": "a.json"}} | fields})
+    with pytest.raises(ConfigError, match=message):
+        parse_config(fields, "test")
+    fields["keys"] = {"pgd": {"images": {"file": "a.json"}}}
+    assert parse_config(fields, "test").own_images[0].file is not None
+    with pytest.raises(ConfigError, match="depends on other images of the batch"):
+        parse_config(fields | {"engine": "reference"}, "test")

@@ -1,0 +1,95 @@
+"""Samples of images and estimates of accuracies: exact cases, bias and coverage in simulations, and wrong arguments."""
+
+import numpy as np
+import pytest
+
+from robust201.core.errors import ConfigError
+from robust201.statistics.image_samples import ImageSample, Pilot, choose_sample, estimate_accuracies
+
+N = 400
+
+
+def make_outcomes(n_networks, seed=0):
+    """Return outcomes (P, 2, N) and cheap outcomes (P, 1, N) that depend on the difficulty of images."""
+    generator = np.random.default_rng(seed)
+    difficulty = np.random.default_rng(1).normal(size=N)
+    ability = generator.normal(scale=0.3, size=(n_networks, 1, 1))
+    scores = ability - difficulty + generator.logistic(scale=0.4, size=(n_networks, 3, N))
+    correct = scores > np.array([-0.5, 0.0, 0.7])[:, None]
+    return correct[:, 1:], correct[:, :1]
+
+
+@pytest.fixture(scope="module")
+def pilot():
+    return Pilot(*make_outcomes(6))
+
+
+def test_intervals_cover_the_accuracy_and_estimates_have_no_bias(pilot):
+    outcomes, cheap = (array[0] for array in make_outcomes(1, seed=5))
+    truth, predicted = outcomes.mean(axis=1), pilot.predict(cheap)
+    errors, covered, widths = [], [], []
+    for seed in range(400):
+        sample = choose_sample(pilot.outcomes, pilot.fitted, 60, seed)
+        result = estimate_accuracies(sample, outcomes[:, sample.chosen], predicted)
+        errors.append(result.accuracy - truth)
+        covered.append((result.low <= truth) & (truth <= result.high))
+        widths.append(result.standard_error)
+    assert (np.abs(np.mean(errors, axis=0)) < 4 * np.std(errors, axis=0) / 20).all()
+    assert (np.mean(covered, axis=0) > 0.92).all()
+    np.testing.assert_allclose(np.mean(widths, axis=0), np.std(errors, axis=0), rtol=0.25)
+    assert (np.mean(widths, axis=0) < 0.8 * np.sqrt(truth * (1 - truth) / 60)).all()
+
+
+def test_all_images_give_the_exact_accuracy(pilot):
+    outcomes, cheap = (array[0] for array in make_outcomes(1, seed=5))
+    sample = choose_sample(pilot.outcomes, pilot.fitted, N, 0)
+    result = estimate_accuracies(sample, outcomes, pilot.predict(cheap))
+    assert result.accuracy.tolist() == outcomes.mean(axis=1).tolist()
+    assert result.standard_error.tolist() == [0, 0]
+    assert (result.low == result.high).all()
+
+
+def test_inclusion_probabilities_are_the_frequencies_of_images(pilot):
+    samples = [choose_sample(pilot.outcomes, pilot.fitted, 60, seed) for seed in range(300)]
+    frequencies = np.mean([np.isin(np.arange(N), sample.chosen) for sample in samples], axis=0)
+    probabilities = samples[0].inclusion_probabilities
+    assert np.abs(frequencies - probabilities).max() < 5 * 0.5 / np.sqrt(300)
+    assert probabilities.max() > 2 * probabilities.min()
+    assert {len(sample.chosen) for sample in samples} == {60}
+
+
+def test_equal_outcomes_of_the_pilot_do_not_give_intervals_of_width_0():
+    outcomes = np.ones((3, 1, N), bool)
+    pilot = Pilot(outcomes, outcomes)
+    sample = choose_sample(outcomes, pilot.fitted, 20, 0)
+    result = estimate_accuracies(sample, np.ones((1, 20), bool), pilot.predict(outcomes[0]))
+    assert result.high[0] == 1
+    assert result.standard_error[0] > 0
+
+
+def test_wrong_arguments_are_rejected(pilot):
+    outcomes, cheap = make_outcomes(2)
+    for arguments in ((outcomes[:1], cheap[:1]), (outcomes, cheap[..., :9]), (outcomes[0], cheap[0])):
+        with pytest.raises(ConfigError, match="pilot"):
+            Pilot(*arguments)
+    for n in (3, N + 1):
+        with pytest.raises(ConfigError, match="expected a number from 4 to 400"):
+            choose_sample(pilot.outcomes, pilot.fitted, n, 0)
+    with pytest.raises(ConfigError, match="cheap keys"):
+        pilot.predict(outcomes[0])
+    sample = ImageSample(np.arange(N) % 2, np.array([0, 1, 2]))
+    with pytest.raises(ConfigError, match="a stratum has fewer than 2"):
+        estimate_accuracies(sample, outcomes[0, :, :3], pilot.predict(cheap[0]))
+    with pytest.raises(ConfigError, match=r"expected \(S, 3\)"):
+        estimate_accuracies(sample, outcomes[0, :, :4], pilot.predict(cheap[0]))
+
+
+def test_intervals_of_a_network_unlike_the_pilot_are_wide_enough(pilot):
+    outcomes = np.random.default_rng(3).random((2, N)) < np.array([[0.3], [0.6]])
+    truth, predicted = outcomes.mean(axis=1), pilot.predict(make_outcomes(1)[1][0])
+    covered = []
+    for seed in range(200):
+        sample = choose_sample(pilot.outcomes, pilot.fitted, 120, seed)
+        result = estimate_accuracies(sample, outcomes[:, sample.chosen], predicted)
+        covered.append((result.low <= truth) & (truth <= result.high))
+    assert (np.mean(covered, axis=0) > 0.9).all()
