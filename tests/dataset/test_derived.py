@@ -159,7 +159,7 @@ def test_metrics_compare_training_seeds(tmp_path: Path) -> None:
 def test_metrics_reject_outcomes_of_other_evaluations(folder: Path, tmp_path: Path) -> None:
     plan = make_plan(ARCHITECTURES, ("clean", "pgd"), measurements=("accuracy",))
     export(tmp_path, plan, ChangedStore(change=lambda *_: {"accuracy": np.array(0.25)}), formats=("parquet",))
-    overlay = RobustnessDataset(tmp_path, folder)
+    overlay = RobustnessDataset(folder, tmp_path)
     with pytest.raises(ResultsError, match="the per-image outcomes of"):
         overlay.metrics()
 

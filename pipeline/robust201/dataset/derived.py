@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,6 @@ from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, format_architecture
 from robust201.dataset.image_outcomes import Outcomes, checked_outcomes
 from robust201.dataset.layout import CLEAN
-from robust201.dataset.reader import RobustnessDataset
 from robust201.statistics.outcomes import attack_success_rates, count_correct, worst_case
 from robust201.statistics.robustness import (
     corruption_errors,
@@ -26,6 +25,9 @@ from robust201.statistics.robustness import (
     robustness_r,
 )
 from robust201.tasks import expand_keys
+
+if TYPE_CHECKING:
+    from robust201.dataset.result_tables import ResultTables
 
 OUTCOMES_REQUIREMENT = "per-image outcomes: measure `predictions`, and export with --parquet --outcomes bits"
 
@@ -94,7 +96,7 @@ class _Results:
         accuracies: by key, a DataFrame with one row per network and one column per strength.
     """
 
-    def __init__(self, reader: RobustnessDataset, name: str, keys: Sequence[str] | None) -> None:
+    def __init__(self, reader: "ResultTables", name: str, keys: Sequence[str] | None) -> None:
         self.reader, self.name = reader, name
         self.accuracies = {
             str(key): frame.pivot(index="architecture", columns="strength", values="value")
@@ -122,7 +124,7 @@ class _Results:
 
 
 def derive_metrics(
-    reader: RobustnessDataset,
+    reader: "ResultTables",
     datasets: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
     *,
@@ -275,7 +277,7 @@ def _derive_corruption_errors(
 
 
 def _derive_seed_deviations(
-    reader: RobustnessDataset, datasets: Sequence[str], keys: Sequence[str] | None, requirements: dict[str, str]
+    reader: "ResultTables", datasets: Sequence[str], keys: Sequence[str] | None, requirements: dict[str, str]
 ) -> Iterator[MetricRow]:
     recorded_weights = {} if reader.sweep is None else reader.sweep.get("weights") or {}
     trained_weights = [

@@ -350,7 +350,7 @@ class DatasetFolder:
         strengths = self.strengths(dataset, key)
         identities = []
         for rows in self._iter_file(file, dataset, key, measurement, architecture):
-            self._check_ids(file, np.unique(rows.architectures).tolist())
+            self._check_ids(file, dict.fromkeys(rows.architectures.tolist()))
             identities.append(_identities(rows))
             yield rows if architecture is None else rows.take(rows.architectures == architecture)
         if identities and file.suffix == ".parquet":
