@@ -77,7 +77,7 @@ def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
 def check_recorded(dataset: "RobustnessDataset") -> WeightsCheck:
     """Compare clean accuracies with accuracies recorded with the weights, for networks that have both.
 
-    Overlaid folders are not compared, because their images may differ.
+    Several folders are not compared, because their images may differ.
 
     Raises:
         ResultsError: the file of recorded accuracies is invalid, or results are damaged.
