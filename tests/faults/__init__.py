@@ -1,1 +1,0 @@
-"""Fault injection: disturbed runs must give the same bytes as an undisturbed run."""

@@ -91,13 +91,24 @@ def test_first_signal_asks_the_part_in_progress_to_stop(tmp_path, number):
     assert signal.getsignal(number) == before
 
 
-def test_second_signal_ends_the_run(tmp_path):
+@pytest.mark.parametrize(("second", "repeat_seconds"), [(signal.SIGINT, 0.0), (signal.SIGTERM, 60.0)])
+def test_second_signal_ends_the_run(tmp_path, monkeypatch, second, repeat_seconds):
     def compute(part, should_stop):
         signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(second)
 
+    monkeypatch.setattr(driver, "REPEAT_SECONDS", repeat_seconds)
     with pytest.raises(SignalInterrupt):
         run_work(Numbers(tmp_path, compute), lambda _line: None)
+
+
+def test_signal_that_arrives_directly_and_from_the_guard_counts_once(tmp_path):
+    def compute(part, should_stop):
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+
+    tally = run_work(Numbers(tmp_path, compute), lambda _line: None)
+    assert (tally.n_parts, tally.is_drained) == (1, True)
 
 
 def test_part_that_does_not_end_in_time_is_abandoned(tmp_path):

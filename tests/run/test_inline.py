@@ -8,7 +8,7 @@ import time
 import pytest
 
 from robust201.core.errors import ConfigError, InputError, LeaseHeldError, ShardDamagedError
-from robust201.run import worker
+from robust201.run import lock, worker
 from robust201.run.events import read_events
 from robust201.run.lock import LOCK_FILE, STALE_SECONDS, hold_lock
 from robust201.store.folder import ResultsFolder, SliceFormat
@@ -104,6 +104,20 @@ def test_lock_keeps_a_second_driver_out(tmp_path):
     assert not (tmp_path / LOCK_FILE).exists()
 
 
+def test_lock_of_a_successor_is_not_renewed(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 0.01)
+    path = tmp_path / LOCK_FILE
+    with hold_lock(tmp_path):
+        os.utime(path, (0, 0))
+        time.sleep(0.2)
+        assert path.stat().st_mtime > 0
+        path.write_text(json.dumps({"token": "successor"}))
+        os.utime(path, (0, 0))
+        time.sleep(0.2)
+        assert path.stat().st_mtime == 0
+    assert path.exists()
+
+
 @pytest.mark.parametrize(
     ("holder", "age"),
     [({"host": socket.gethostname(), "pid": 99_999_999}, 0), ({"host": "elsewhere", "pid": 1}, STALE_SECONDS + 60)],
@@ -114,3 +128,17 @@ def test_lock_of_an_ended_or_silent_holder_is_taken_over(tmp_path, holder, age):
     os.utime(path, (time.time() - age,) * 2)
     with hold_lock(tmp_path):
         assert json.loads(path.read_text())["pid"] == os.getpid()
+
+
+def test_next_run_deletes_old_events_but_no_failures(make_sweep):
+    config = make_sweep(keys={"clean": {}}, images={"count": 20, "seed": 0})
+    run_inline(config)
+    folder = config.results / "events"
+    (driver,) = folder.glob("driver-*")
+    failures = folder / "failures" / driver.name
+    failures.parent.mkdir()
+    for path in (driver, failures):
+        path.touch()
+        os.utime(path, (0, 0))
+    run_inline(config)
+    assert [driver.exists(), failures.exists()] == [False, True]

@@ -159,8 +159,8 @@ def build(architecture, n_classes):
     return Changed(architecture, n_classes)
 """
 FAILURES = {
-    ("tuple", "clean"): r"expected a tensor of logits .* got tuple \(\[0\]: float32",
-    ("tuple", "fgsm"): r"expected a tensor of logits .* got tuple \(\[0\]: float32",
+    ("tuple", "clean"): r"expected a tensor of logits .* got an object of type tuple",
+    ("tuple", "fgsm"): r"expected a tensor of logits .* got an object of type tuple",
     ("batch", "clean"): "depends on how images are divided into batches",
     ("batch", "fgsm"): "depends on how images are divided into batches",
     ("gradients", "fgsm"): r"fgsm: the network's gradient is NaN or infinite for image",
@@ -216,7 +216,7 @@ def test_edited_user_file_creates_new_units(
     result = robust201("run", "--allow-code", write_custom_sweep(keys))
     assert result.code == 0
     assert "2 missing" in result.err
-    assert re.search(r"digits shift: 2 parts are missing: .*file_sha256: \w+ → \w+", result.err)
+    assert re.search(r"digits shift: 1 part is missing: .*file_sha256: \w+ → \w+", result.err)
     result = robust201("run", "--allow-code", write_custom_sweep(keys, models=MODELS + "\n"))
     assert "4 missing" in result.err
     assert len(list((tmp_path / "results/code").glob("*.py"))) == 5

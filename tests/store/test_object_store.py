@@ -9,16 +9,13 @@ import s3fs
 from aiobotocore.client import AioBaseClient
 
 from robust201.core.errors import ConfigError, InputError, StorageError
-from robust201.export import export_dataset
 from robust201.store.folder import ResultsFolder, SliceFormat
 from robust201.store.names import ShardName, content_hash
-from robust201.store.packing import merge, pack
+from robust201.store.packing import pack
 from robust201.store.packs import PACKS, write_packs
 from robust201.sweep.loading import parse_config
-from robust201.sweep.plan import open_results
-from tests.conftest import THREE_KEYS, read_tree
+from tests.conftest import read_tree
 from tests.support.object_stores import BUCKET
-from tests.support.runs import run_inline
 
 SLICES = SliceFormat(slice_gmacs=1.0, batch_size=8, is_cpu=True)
 CONTENT = b"a shard"
@@ -139,26 +136,32 @@ def test_numbers_of_requests(folder, monkeypatch):
     assert requests(pack, folder)["PutObject"] == 1  # the clock of the store, for the age of the pack
 
 
-def test_sweep_in_an_object_store_exports_the_same_bytes(make_sweep, s3, s3_url, tmp_path):
-    def export(results):
-        out = tmp_path / f"{results.name}-export"
-        export_dataset(*open_results(results), out)
-        return read_tree(out)
+def test_sweep_in_an_object_store_exports_the_same_bytes(robust201, write_sweep, s3, s3_url, tmp_path):
+    def call(*arguments):
+        result = robust201(*arguments)
+        assert result.code == 0, (arguments, result.err)
 
-    config = make_sweep(keys=THREE_KEYS)
-    remote = config.model_copy(update={"results": tmp_path / "remote", "shards": s3_url})
-    for sweep in (config, remote):
-        assert run_inline(sweep).is_complete
-    expected = export(config.results)
-    assert export(remote.results) == expected
-    assert not (remote.results / "shards").exists()
-    for grace_seconds in (3600.0, 0.0):
-        pack(ResultsFolder.open(remote.results), grace_seconds=grace_seconds)
-    assert export(remote.results) == expected
-    assert run_inline(remote).n_parts == 0
-    merge([ResultsFolder.open(remote.results)], config.results)
-    assert export(config.results) == expected
-    for path in remote.results.rglob("*.json"):
+    def export(results):
+        call("export", results, "--out", tmp_path / f"{results.name}-export")
+        return read_tree(tmp_path / f"{results.name}-export")
+
+    local, remote = tmp_path / "results", tmp_path / "remote"
+    call("run", write_sweep(), "--executor", "inline")
+    expected = export(local)
+    sweep = write_sweep(shards=s3_url, results=str(remote))
+    call("plan", "--save", sweep)
+    call("run", sweep, "--share", "1/2")  # a share computes one half, and a driver the other
+    call("run", sweep, "--executor", "inline")
+    assert not (remote / "shards").exists()
+    for command in ("status", "verify", "merge --compact", "verify"):
+        call(*command.split(), remote)
+    assert export(remote) == expected
+    pack(ResultsFolder.open(remote), grace_seconds=0.0)
+    assert export(remote) == expected
+    call("merge", remote, "--out", tmp_path / "merged")
+    assert export(tmp_path / "merged") == expected
+    robust201("run", write_sweep(results=str(remote))).error_line(2)  # without the URL
+    for path in remote.rglob("*.json"):
         assert "not-a-secret" not in path.read_text()
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -262,32 +262,6 @@ class Part:
         return f"{self.unit.label} images {self.start}:{self.stop}"
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """Parts of one network and dataset that one worker computes after loading the weights once.
-
-    Attributes:
-        seconds: estimated duration.
-    """
-
-    architecture: ArchitectureId
-    dataset: str
-    parts: tuple[Part, ...]
-    seconds: float = 0.0
-
-    @property
-    def network(self) -> tuple[str, ArchitectureId]:
-        """Dataset and architecture that a worker loads for the bundle; the weights may vary."""
-        return self.dataset, self.architecture
-
-    def keep(self, parts: Sequence[Part]) -> Bundle:
-        """Return a bundle of only `parts`, whose estimated time is that of their share of (image, strength) pairs."""
-        total_work, remaining_work = (
-            sum(len(part.strengths) * (part.stop - part.start) for part in group) for group in (self.parts, parts)
-        )
-        return Bundle(self.architecture, self.dataset, tuple(parts), self.seconds * remaining_work / total_work)
-
-
 @dataclass(frozen=True, eq=False)
 class EvaluationResult:
     """The measurements for one strength of a part, which are one row of a shard.
@@ -309,43 +283,3 @@ class EvaluationResult:
     values: Mapping[str, NDArray[Any]]
     seconds: float
     provenance: Mapping[str, str] = field(default_factory=dict)
-
-
-class Receipt(NamedTuple):
-    """A worker's report to the driver about one committed shard, of a few hundred bytes (for weights, a few thousand).
-
-    Attributes:
-        unit_id: id of the unit that the shard belongs to.
-        strengths: strengths in the shard.
-        start: first image position.
-        stop: image position after the last.
-        shard: name of the shard, or path of a weights file.
-        seconds: wall time of the shard's work.
-        record: line of the weights file for the manifest of its store (see `weights.manifest`).
-    """
-
-    unit_id: str
-    strengths: tuple[float, ...]
-    start: int
-    stop: int
-    shard: str
-    seconds: float
-    record: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class UnitFailure:
-    """A part that could not be evaluated.
-
-    Attributes:
-        kind: ``"application"`` (an error in the evaluation), ``"killed"`` (its worker died in every attempt) or
-            ``"memory"`` (too little memory).
-        traceback: the worker's traceback, or ``""``.
-        attempt: number of the failed attempt, from 1.
-    """
-
-    part: Part
-    kind: str
-    message: str
-    traceback: str
-    attempt: int

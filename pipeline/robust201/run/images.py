@@ -7,14 +7,13 @@ recipes give equal pixels.
 
 import secrets
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import DatasetError
-from robust201.core.files import LEFTOVER_SECONDS, make_folder
+from robust201.core.files import make_folder, remove_old
 from robust201.core.records import ImageSet, canonical_json, content_digest
 from robust201.images.corrupted import CorruptedStore, open_generated
 from robust201.images.store import ArrayFolder
@@ -120,9 +119,8 @@ class CorruptedImages:
     def remove_leftovers(self) -> None:
         """Remove temporary folders of killed workers."""
         for dataset in self._facts.datasets:
-            for path in self._base(dataset).glob(".*.tmp") if self._config.datasets[dataset].corruptions else ():
-                if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
-                    shutil.rmtree(path, ignore_errors=True)
+            if self._config.datasets[dataset].corruptions:
+                remove_old(self._base(dataset).glob(".*.tmp"))
 
     def _section(self, dataset: str) -> CorruptionsSection:
         section = self._config.datasets[dataset].corruptions

@@ -40,7 +40,7 @@ def hold_lock(results: Path) -> Iterator[None]:
     except FileExistsError as error:
         raise _held_error(path) from error
     released = threading.Event()
-    threading.Thread(target=_renew, args=(path, released), daemon=True).start()
+    threading.Thread(target=_renew, args=(path, token, released), daemon=True).start()
     try:
         yield
     finally:
@@ -49,10 +49,12 @@ def hold_lock(results: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def _renew(path: Path, released: threading.Event) -> None:
+def _renew(path: Path, token: str, released: threading.Event) -> None:
+    """Renew the lock, unless a process that was suspended for long has lost it to another one."""
     while not released.wait(RENEW_SECONDS):
         with contextlib.suppress(OSError):
-            os.utime(path)
+            if _read(path).get("token") == token:
+                os.utime(path)
 
 
 def _read(path: Path) -> dict[str, object]:

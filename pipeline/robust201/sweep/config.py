@@ -348,16 +348,11 @@ class ExecutionSection(Section):
     cuda_graphs: bool = True
     """On a GPU, let the fused engine record the kernels of each batch size once as a CUDA graph; `false` launches the
     kernels one by one, with the same results."""
-    window: Annotated[int, Field(ge=1, le=16)] = 2
-    """Maximum number of bundles (work on one network) in an actor's queue; a bundle is queued only behind a short
-    one."""
     max_attempts: PositiveInt = 3
     """Number of worker deaths after which a part (a slice of the work on a network) counts as failed."""
     drain_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = None
     """Time for parts in progress to finish after SIGTERM, SIGUSR1 or Ctrl-C; by default unlimited. After this time, the
     run abandons them and ends with exit code 3. A second signal stops the run immediately."""
-    part_minutes: PositiveAmount = 15.0
-    """Maximum estimated duration of a bundle (docs/internals/store-and-runtime.md)."""
     gmacs_per_second: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """Assumed speed of a worker in billion multiply-accumulates per second, for estimates and for dividing the work; it
     does not affect results. By default 2000 for a GPU, and 10 for each CPU thread."""
