@@ -110,9 +110,9 @@ class CorruptedImages:
         return self._stores[dataset, key]
 
     def _open(self, part: ImagePart) -> CorruptedStore:
-        images = self._clean_images(part.dataset)  # before the store, because it is opened with these images
+        images = self._clean_images(part.dataset)
         if self._section(part.dataset).source == "published":
-            return self._inputs.open_published_corruptions(part.dataset)
+            return self._inputs.open_published_corruptions(part.dataset, images)
         self.make(part)
         return open_generated(self._folder(part), images)
 
@@ -128,7 +128,7 @@ class CorruptedImages:
         return section
 
     def _clean_images(self, dataset: str) -> ImageSet:
-        return self._inputs.read_copied_images(dataset, self._facts.datasets[dataset].images_of(None).sha256)
+        return self._inputs.read_copied_images(dataset, self._facts.datasets[dataset].images_of().sha256)
 
     def _base(self, dataset: str) -> Path:
         return self._section(dataset).path or self._config.results / DEFAULT_FOLDER
@@ -138,7 +138,7 @@ class CorruptedImages:
         base, facts = self._base(part.dataset), self._facts.datasets[part.dataset]
         if ArrayFolder(base).exists:
             return base
-        digest = content_digest([facts.images_of(None).sha256, facts.corruptions[part.key]])
+        digest = content_digest([facts.images_of().sha256, facts.corruptions[part.key]])
         return base / f"{part.dataset}-{part.key}-{digest[:12]}"
 
 

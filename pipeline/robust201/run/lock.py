@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from robust201.core.errors import LeaseHeldError
+import psutil
+
+from robust201.core.errors import LockHeldError
 from robust201.core.files import MAX_STATE_BYTES, load_json, server_time
-from robust201.core.host import has_ended
 
 LOCK_FILE = "lock.json"
 RENEW_SECONDS = 10.0
@@ -29,7 +30,7 @@ def hold_lock(results: Path) -> Iterator[None]:
     """Hold the lock of a results folder during a block.
 
     Raises:
-        LeaseHeldError: another driver holds it.
+        LockHeldError: another driver holds it.
     """
     path, token = results / LOCK_FILE, secrets.token_hex(8)
     content = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "time": int(time.time()), "token": token})
@@ -70,14 +71,14 @@ def _remove_stale(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         holder, modified = _read(path), path.stat().st_mtime
         is_local = holder.get("host") == socket.gethostname() and isinstance(holder.get("pid"), int)
-        has_died = is_local and has_ended(int(str(holder["pid"])), None)
+        has_died = is_local and not psutil.pid_exists(int(str(holder["pid"])))
         if has_died or server_time(path.parent) - modified > STALE_SECONDS:
             path.unlink()
 
 
-def _held_error(path: Path) -> LeaseHeldError:
+def _held_error(path: Path) -> LockHeldError:
     holder = _read(path)
-    return LeaseHeldError(
+    return LockHeldError(
         f"Starting a run failed for {path.parent}: process {holder.get('pid')} on {holder.get('host')} is working "
         f"there. Wait for it, or stop it; its lock expires {STALE_SECONDS:g} s after it ends."
     )

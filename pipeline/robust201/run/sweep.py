@@ -122,7 +122,7 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
     Raises:
         ConfigError: a filter has an unknown name; nothing was written.
         InputError: an input is missing or wrong; nothing was written.
-        LeaseHeldError: another driver is working in the folder.
+        LockHeldError: another driver is working in the folder.
     """
     filters.check(config)
     inputs = Inputs(config, keys=filters.keys, datasets=filters.datasets)
