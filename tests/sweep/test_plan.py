@@ -1,11 +1,13 @@
 """Plans have ids that depend only on content, and costs."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from robust201.core.records import ArchitectureId, Weights
+from robust201.images import DATASETS
 from robust201.store.folder import SliceFormat
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.facts import DatasetFacts, Facts, ImageFacts, Network, assumed_facts
@@ -48,6 +50,10 @@ def plan_of(facts: Facts | None = None, **changes: object) -> Plan:
     return make_plan(config, facts or make_facts(), choose_slices(config))
 
 
+def _normalised(fields: dict[str, Any]) -> dict[str, Any]:
+    return {"digits": {"corruptions": {"source": "generated"}, "normalisation": fields}}
+
+
 def unit_ids(plan: Plan) -> dict[tuple[ArchitectureId, str], str]:
     return {
         (network.architecture, key.key): unit.decode()
@@ -86,6 +92,8 @@ def test_additional_epsilon_keeps_unit_ids() -> None:
         ({"results": "elsewhere", "name": "other"}, {}, set()),
         ({"execution": {"device": "cuda", "gmacs_per_second": 1.0}}, {}, set()),
         ({"precision": "bf16"}, {}, set(KEYS)),
+        ({"datasets": _normalised({"mean": [0.5] * 3, "std": [0.25] * 3})}, {}, set(KEYS)),
+        ({"datasets": _normalised(asdict(DATASETS["digits"].normalisation))}, {}, set()),
     ],
 )
 @pytest.mark.parametrize("engine", ENGINES)

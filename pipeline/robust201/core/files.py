@@ -368,6 +368,28 @@ def atomic_write(path: Path, *, on_step: Callable[[str], None] = _ignore_step) -
         yield file.stream
 
 
+def create_text(path: Path, text: str) -> None:
+    """Write a UTF-8 text file atomically, unless it exists; of several processes, the first one wins.
+
+    On a file system without hard links, the last one wins.
+    """
+    temporary_path = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    write_text(temporary_path, text)
+    with reporting_write_errors(path), contextlib.suppress(FileExistsError):
+        try:
+            os.link(temporary_path, path)
+        except OSError as error:
+            if error.errno not in _NO_LINK_ERRNOS:
+                raise
+            temporary_path.replace(path)
+        finally:
+            temporary_path.unlink(missing_ok=True)
+
+
+_NO_LINK_ERRNOS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Error numbers of `os.link` on a file system without hard links."""
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a UTF-8 text file atomically (see `atomic_write`)."""
     with atomic_write(path) as stream:

@@ -57,6 +57,10 @@ class ArrayFolder:
     def path(self, name: str) -> Path:
         return self.folder / f"{name}.npy"
 
+    def lists(self, name: str) -> bool:
+        """Return whether `made.json` lists an array."""
+        return name in self._records()
+
     def info(self, name: str) -> dict[str, Any]:
         """Return what was recorded about a complete array."""
         return self._records()[name].info

@@ -59,6 +59,20 @@ class CorruptedImages:
         self._config, self._facts, self._inputs = config, facts, inputs
         self._stores: dict[tuple[str, str], CorruptedStore] = {}
 
+    def check(self) -> None:
+        """Compare images that `robust201 corrupt` has made with the planned ones.
+
+        Raises:
+            DatasetError: they were made from other images or with another recipe.
+        """
+        for dataset, facts in self._facts.datasets.items():
+            planned = {key: value for key, value in facts.corruptions.items() if value["source"] == "generated"}
+            made = ArrayFolder(self._base(dataset)) if planned else None
+            if made is not None and made.exists:
+                open_generated(made.folder, self._inputs.images(dataset))
+                for key in filter(made.lists, planned):
+                    _check_recipe(made.folder, key, _identify(made, key), planned[key])
+
     def missing_parts(self, state: SweepState) -> Iterator[ImagePart]:
         """Yield the parts whose images have yet to be made for the missing evaluations of a sweep."""
         for key_state in state.keys:
@@ -105,7 +119,9 @@ class CorruptedImages:
         """
         if (dataset, key) not in self._stores:
             store = self._open(ImagePart(dataset, key))
-            _check_recipe(store, key, self._facts.datasets[dataset].corruptions[key])
+            is_made = store.source == "generated"
+            actual = _identify(ArrayFolder(store.folder), key) if is_made else store.identity(key)
+            _check_recipe(store.folder, key, actual, self._facts.datasets[dataset].corruptions[key])
             self._stores[dataset, key] = store
         return self._stores[dataset, key]
 
@@ -136,7 +152,7 @@ class CorruptedImages:
     def _folder(self, part: ImagePart) -> Path:
         """Return the folder of a key's images: the folder in the YAML if `robust201 corrupt` has made it."""
         base, facts = self._base(part.dataset), self._facts.datasets[part.dataset]
-        if ArrayFolder(base).exists:
+        if ArrayFolder(base).lists(part.key):
             return base
         digest = content_digest([facts.images_of().sha256, facts.corruptions[part.key]])
         return base / f"{part.dataset}-{part.key}-{digest[:12]}"
@@ -151,13 +167,14 @@ def _rename(temporary: Path, folder: Path) -> None:
             raise
 
 
-def _check_recipe(store: CorruptedStore, key: str, planned: dict[str, Any]) -> None:
-    actual = store.identity(key)
-    if store.source == "generated":
-        del actual["sha256"]  # the recipe identifies the pixels, and the shard records their hash
-        actual["libraries"] = pixel_libraries(ArrayFolder(store.folder).info(key)["libraries"])
+def _identify(made: ArrayFolder, key: str) -> dict[str, Any]:
+    """Return what identifies generated pixels; the shard records their hash."""
+    return {"source": "generated", **made.recipe(key), "libraries": pixel_libraries(made.info(key)["libraries"])}
+
+
+def _check_recipe(folder: Path, key: str, actual: dict[str, Any], planned: dict[str, Any]) -> None:
     if canonical_json(actual) != canonical_json(planned):
         raise DatasetError(
-            f"Opening corrupted images failed for {store.folder} {key}: expected {planned}, got {actual}. Delete the "
+            f"Opening corrupted images failed for {folder} {key}: expected {planned}, got {actual}. Delete the "
             "folder, and run the same command again."
         )

@@ -131,6 +131,8 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
     inputs.check()
     earlier = find_facts(config.results)
     facts = gather_facts(config, inputs, earlier)
+    corrupted = CorruptedImages(config, facts, inputs)
+    corrupted.check()
     folder = ResultsFolder.create(config.results, choose_slices(config), config.shards or "")
     check_device(config, folder)
     with hold_lock(config.results):
@@ -139,7 +141,7 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
         save_plan(config, facts)
         inputs.copy_images()
         inputs.save_code_copies()
-        CorruptedImages(config, facts, inputs).remove_leftovers()
+        corrupted.remove_leftovers()
         plan = filters.narrow(full_plan)
         listing = folder.list()
         folder.remove_leftovers()

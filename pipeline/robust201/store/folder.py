@@ -30,6 +30,7 @@ from robust201.core.errors import (
 from robust201.core.files import (
     MAX_STATE_BYTES,
     WRITE_STEPS,
+    create_text,
     is_temporary,
     load_json,
     make_folder,
@@ -122,8 +123,8 @@ class ResultsFolder:
             StorageError: the URL cannot be reached.
         """
         make_folder(root)
-        if not (root / FORMAT_FILE).exists():
-            others = visible_entries(root)
+        others = visible_entries(root)
+        if FORMAT_FILE not in others:
             if others:
                 raise InputError(
                     f"Creating a results folder failed for {root}: expected an empty folder, got {others[0]} without "
@@ -132,7 +133,7 @@ class ResultsFolder:
             if url:
                 cls(root, slices, url).storage.names("", "")  # fails before a wrong URL is saved
             payload = {"format": FORMAT_NAME, "version": VERSION, "slices": asdict(slices), "shards": url}
-            write_text(root / FORMAT_FILE, json.dumps(payload) + "\n")
+            create_text(root / FORMAT_FILE, json.dumps(payload) + "\n")
         folder = cls.open(root)
         if folder.url != url:
             raise InputError(

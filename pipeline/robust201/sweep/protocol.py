@@ -32,8 +32,9 @@ def make_protocol(config: SweepConfig, dataset: str, key: str, facts: Facts) -> 
         protocol["corruption"] = dataset_facts.corruptions.get(key, UNKNOWN_IMAGES)
     if is_custom:
         protocol["file_sha256"] = facts.code[f"keys.{key}"]
-    dataset_fields = config.datasets[dataset].identity()
-    return protocol | ({"dataset_fields": dataset_fields} if dataset_fields else {})
+    normalisation = config.dataset_spec(dataset).normalisation
+    effective = {"normalisation": {"mean": list(normalisation.mean), "std": list(normalisation.std)}}
+    return protocol | {"dataset_fields": config.datasets[dataset].identity() | effective}
 
 
 def _describe_images(config: SweepConfig, key: str, facts: DatasetFacts) -> dict[str, Any]:
