@@ -143,7 +143,9 @@ def test_converted_export_passes_verification(finished_results, tmp_path, robust
     assert len(convert_dataset(out).written_files) == 1
     (error_line, *_) = robust201("verify", finished_results, "--export", out).err.splitlines()
     assert "fgsm_accuracy.json" in error_line
-    # Converted files belong to the export, so a new export removes them.
+    # Converted files belong to the export, so a new export removes them, but not the changed file.
+    assert "fgsm_accuracy.json was changed" in robust201("export", finished_results, "--out", out).error_line(2)
+    path.unlink()
     result = robust201("export", finished_results, "--out", out)
     assert f"Removed {len(report.written_files)} files of an earlier export" in result.err
     assert not (out / "parquet").exists()
