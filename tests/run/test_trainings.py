@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from robust201.core.errors import CheckpointError, LeaseHeldError
+from robust201.core.errors import CheckpointError, LockHeldError
 from robust201.run.lock import hold_lock
 from robust201.run.snapshots import folder_of, recorded_steps
 from robust201.run.training_status import read_training_status
@@ -241,7 +241,7 @@ def test_diverging_run_fails_and_other_runs_complete(tmp_path: Path) -> None:
 def test_second_driver_is_rejected(tmp_path: Path) -> None:
     config = make_training_config(tmp_path)
     config.results.mkdir(parents=True)
-    with hold_lock(config.results), pytest.raises(LeaseHeldError):
+    with hold_lock(config.results), pytest.raises(LockHeldError):
         run_trainings(config)
     assert run_trainings(config).is_complete
 

@@ -248,6 +248,26 @@ def test_batch_size_is_part_of_custom_attack_protocol(
     assert "batch_size: 4 → 5" in result.err
 
 
+@pytest.mark.parametrize(
+    ("models", "fields", "subject"),
+    [
+        (MODELS, {"parameters": {"steps": 2.0}}, "perturb in .*mine.py.*'steps'"),
+        (MODELS.replace("(architecture, n_classes):", "(architecture):"), {}, "build in .*my_models.py"),
+    ],
+)
+def test_functions_that_do_not_accept_their_arguments_are_found_before_the_start(
+    write_custom_sweep: WriteSweep,
+    robust201: RunCommand,
+    tmp_path: Path,
+    models: str,
+    fields: dict[str, Any],
+    subject: str,
+) -> None:
+    sweep = write_custom_sweep(attack_keys(tmp_path, **fields), models=models)
+    assert re.search(subject, robust201("run", "--allow-code", sweep).error_line(2))
+    assert not (tmp_path / "results").exists()
+
+
 # --- consent ----------------------------------------------------------------------------------------------------------
 
 

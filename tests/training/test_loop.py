@@ -298,6 +298,25 @@ def test_initial_weights_from_numpy_and_python_generators_depend_on_the_seed():
     assert biases[0] == biases[1] != biases[2]
 
 
+class RandomLayer(nn.Module):
+    """Scales its inputs at random in training, with Python's and NumPy's generators."""
+
+    def forward(self, inputs):
+        return inputs * (random.random() + np.random.rand()) if self.training else inputs  # noqa: NPY002
+
+
+def test_layers_with_numpy_and_python_generators_depend_only_on_seed_and_step(tmp_path):
+    space = LinearSpace(lambda n_classes: nn.Sequential(RandomLayer(), linear_network(n_classes)))
+    states = (random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002
+    (uninterrupted,) = run_training(make_recipe(), space=space)
+    assert states == (random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002
+    run_training(make_recipe(), space=space, states=tmp_path, keep_going=lambda step: step < 4)
+    random.seed(9)
+    np.random.seed(9)  # noqa: NPY002
+    (resumed,) = run_training(make_recipe(), space=space, states=tmp_path)
+    assert weights_hash(resumed.state_dict) == weights_hash(uninterrupted.state_dict)
+
+
 def test_missing_device_is_rejected(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ConfigError, match="'cuda'"):

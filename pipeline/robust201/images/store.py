@@ -138,7 +138,7 @@ class ArrayFolder:
         if got != expected:
             raise DatasetError(
                 f"Verifying images failed for {self.path(name)}: expected sha256 {expected}, got {got}. The file is "
-                "damaged or incomplete. Delete it; the next run makes it again."
+                f"damaged or incomplete. Delete {self.folder}, and make the images again."
             )
 
     def read(self, name: str) -> NDArray[Any]:

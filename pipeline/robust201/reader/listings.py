@@ -15,8 +15,7 @@ from robust201.core.files import read_text
 CHECKSUM_FILE = "SHA256SUMS"
 """Listing for ``sha256sum -c``.
 
-An export moves the listing to its final path last, so a first export is complete if the listing exists. While an export
-replaces an earlier export, the folder still has the listing of the earlier export.
+The folder of an export is replaced as a whole, when all its files and this listing are complete.
 """
 
 MAX_LISTING_BYTES = 64 << 20

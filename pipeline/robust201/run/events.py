@@ -4,8 +4,9 @@
     events/failures/<the same name>.jsonl               only failures, which are read whole
 
 `run` is the token of the driver that started the process. Events never affect results: a line that cannot be written is
-dropped. A thread writes a line regularly, so the modification time of a file tells by the clock of the file server when
-its last line was written, and no clocks of two hosts are compared.
+dropped. The next run deletes files older than a day, except failures. A thread writes a line regularly, so the
+modification time of a file tells by the clock of the file server when its last line was written, and no clocks of two
+hosts are compared.
 """
 
 import contextlib

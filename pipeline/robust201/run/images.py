@@ -7,14 +7,13 @@ recipes give equal pixels.
 
 import secrets
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import DatasetError
-from robust201.core.files import LEFTOVER_SECONDS, make_folder
+from robust201.core.files import make_folder, remove_old
 from robust201.core.records import ImageSet, canonical_json, content_digest
 from robust201.images.corrupted import CorruptedStore, open_generated
 from robust201.images.store import ArrayFolder
@@ -111,18 +110,17 @@ class CorruptedImages:
         return self._stores[dataset, key]
 
     def _open(self, part: ImagePart) -> CorruptedStore:
-        images = self._clean_images(part.dataset)  # before the store, because it is opened with these images
+        images = self._clean_images(part.dataset)
         if self._section(part.dataset).source == "published":
-            return self._inputs.open_published_corruptions(part.dataset)
+            return self._inputs.open_published_corruptions(part.dataset, images)
         self.make(part)
         return open_generated(self._folder(part), images)
 
     def remove_leftovers(self) -> None:
         """Remove temporary folders of killed workers."""
         for dataset in self._facts.datasets:
-            for path in self._base(dataset).glob(".*.tmp") if self._config.datasets[dataset].corruptions else ():
-                if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
-                    shutil.rmtree(path, ignore_errors=True)
+            if self._config.datasets[dataset].corruptions:
+                remove_old(self._base(dataset).glob(".*.tmp"))
 
     def _section(self, dataset: str) -> CorruptionsSection:
         section = self._config.datasets[dataset].corruptions
@@ -130,7 +128,7 @@ class CorruptedImages:
         return section
 
     def _clean_images(self, dataset: str) -> ImageSet:
-        return self._inputs.read_copied_images(dataset, self._facts.datasets[dataset].images_of(None).sha256)
+        return self._inputs.read_copied_images(dataset, self._facts.datasets[dataset].images_of().sha256)
 
     def _base(self, dataset: str) -> Path:
         return self._section(dataset).path or self._config.results / DEFAULT_FOLDER
@@ -140,7 +138,7 @@ class CorruptedImages:
         base, facts = self._base(part.dataset), self._facts.datasets[part.dataset]
         if ArrayFolder(base).exists:
             return base
-        digest = content_digest([facts.images_of(None).sha256, facts.corruptions[part.key]])
+        digest = content_digest([facts.images_of().sha256, facts.corruptions[part.key]])
         return base / f"{part.dataset}-{part.key}-{digest[:12]}"
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import InputError
+from robust201.core.files import remove_old
 from robust201.run.driver import run_work
-from robust201.run.events import Events, read_all_events
+from robust201.run.events import Events, event_files, read_all_events
 from robust201.run.images import CorruptedImages, ImagePart
 from robust201.run.lock import hold_lock
 from robust201.run.work import OnMoment, Outcome, Say, Tally, Work
@@ -46,9 +47,7 @@ class SweepWork(Work[SlicePart | ImagePart]):
         self.role = "driver" if share is None else "share"
         self.start_worker = partial(start_worker, folder.root.resolve(), self.execution)
         self._results = folder
-        self._speeds = Speeds(
-            event for event in read_all_events(folder.root) if event["event"] == "done" and "macs" in event
-        )
+        self._speeds = Speeds(read_all_events(folder.root) if share is None else ())  # shares start by the thousand
         self._missing_macs = {(key.key.dataset, key.key.key): key.missing_macs for key in self.state.keys}
 
     def _order_parts(self, share: Share | None) -> Iterator[SlicePart | ImagePart]:
@@ -123,7 +122,7 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
     Raises:
         ConfigError: a filter has an unknown name; nothing was written.
         InputError: an input is missing or wrong; nothing was written.
-        LeaseHeldError: another driver is working in the folder.
+        LockHeldError: another driver is working in the folder.
     """
     filters.check(config)
     inputs = Inputs(config, keys=filters.keys, datasets=filters.datasets)
@@ -138,10 +137,11 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
         save_plan(config, facts)
         inputs.copy_images()
         inputs.save_code_copies()
-        folder.remove_leftovers()
         CorruptedImages(config, facts, inputs).remove_leftovers()
         plan = filters.narrow(full_plan)
         listing = folder.list()
+        folder.remove_leftovers()
+        remove_old(event_files(folder.root))
         work = SweepWork(folder, plan, compare(plan, listing, folder.read_tuple))
         work.causes = explain(plan, work.state, listing, folder.read_tuple, folder.read_protocols(), earlier)
         yield work

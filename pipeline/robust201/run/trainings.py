@@ -210,7 +210,7 @@ def prepare_trainings(config: TrainingConfig, recipes: Collection[str] | None, s
 
     Raises:
         InputError: bad input; nothing was written.
-        LeaseHeldError: another driver is working in the store.
+        LockHeldError: another driver is working in the store.
     """
     device, code = choose_device_kind(config), hash_files(config.code_files())
     trainings, inputs = select_trainings(config, recipes), TrainingInputs(config)

@@ -22,8 +22,7 @@ from pydantic import (
 )
 
 from robust201.core.errors import ConfigError, did_you_mean
-from robust201.core.host import MAX_THREADS
-from robust201.core.precision import Precision
+from robust201.core.precision import MAX_THREADS, Precision
 from robust201.core.records import (
     MAX_CLASSES,
     ArchitectureId,
@@ -543,7 +542,7 @@ class SweepConfig(BaseConfig):
     name: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=MAX_NAME_LENGTH)]
     """Name of the sweep: letters, digits, `_ . -`."""
     results: ConfigPath
-    """Results folder with shards, plan and lease; created if absent."""
+    """Results folder with shards, plan and lock; created if absent."""
     shards: ShardsUrl | None = None
     """URL prefix for the shards, such as `s3://bucket/paper`; by default `RESULTS/shards` (docs/configuration.md). The
     results folder records the URL; a later run with another URL is an error."""

@@ -245,7 +245,7 @@ class _Training:
         epoch = self.step // self._n_batches
         batch = self._next_batch(epoch)
         # Reseed, so that random layers such as dropout give the same results after a resume.
-        torch.manual_seed(derived_seed(self._seed, "training", "step", self.step))
+        _seed_generators(derived_seed(self._seed, "training", "step", self.step))
         for group in self._optimiser.param_groups:
             group["lr"] = self._recipe.learning_rate_of(self.step, self._n_batches)
         pixels = self._augment(batch.pixels, batch.ids, epoch)
@@ -337,18 +337,15 @@ class _Normaliser:
 
 
 def _build(space: Space, architecture: ArchitectureId, n_classes: int, seed: int) -> nn.Module:
-    """Build a network with all global random generators seeded; Python's and NumPy's are restored."""
-    # PyTorch's initialisation uses the global generator, which `_deterministic` restores.
-    initial_seed = derived_seed(seed, "training", "initial weights")
-    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - for users' code
-    torch.manual_seed(initial_seed)
-    random.seed(initial_seed)
-    np.random.seed(initial_seed % 2**32)  # noqa: NPY002
-    try:
-        return space.build(architecture, n_classes=n_classes)
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)  # noqa: NPY002
+    _seed_generators(derived_seed(seed, "training", "initial weights"))
+    return space.build(architecture, n_classes=n_classes)
+
+
+def _seed_generators(seed: int) -> None:
+    """Seed all global random generators, which users' code may draw from; `_deterministic` restores them."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
 
 
 def _initialise(
@@ -403,6 +400,8 @@ def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[
     is_on_cpu = device == "cpu"
     with ExitStack() as stack:
         stack.enter_context(restored_random_state(torch.device(device)))
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         # On a GPU, some gradients have no deterministic algorithm, for example the gradient of grid_sample.
         stack.enter_context(isolated(torch.device(device), precision, mode="error" if is_on_cpu else "warn"))
