@@ -103,7 +103,7 @@ def test_json_option_prints_only_json_on_stdout(
     assert (status["n_done"], status["n_planned"]) == (10, 10)
     assert status["complete"]
     assert not status["running"]
-    assert (status["seconds_left"], status["failures"]) == (None, [])
+    assert (status["seconds_left"], status["failures"], status["in_progress"]) == (None, [], [])
     assert json.loads(robust201("status", "--json", sweep).out)["keys"] == status["keys"]
     table = robust201("status", sweep).out
     assert table.count("100%") == 4  # three keys and all keys together

@@ -11,9 +11,11 @@ from ray.exceptions import ActorUnschedulableError, RuntimeEnvSetupError
 
 from robust201.core.errors import ConfigError, RobustWarning
 from robust201.core.interrupts import SignalInterrupt
-from robust201.run import driver, worker
-from robust201.run.cluster import Cluster
-from robust201.run.driver import run_work
+from robust201.run import cluster, driver, worker
+from robust201.run.driver import Drain, run_work
+from robust201.run.events import Events
+from robust201.run.guard import Attachment
+from robust201.run.queue import PartQueue
 from robust201.run.work import Outcome, Work
 from robust201.sweep.config import ExecutionSection
 from tests.support.runs import run_inline
@@ -144,7 +146,40 @@ def test_workers_that_ray_cannot_start_are_bad_input(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(ray, "wait", fail)
-    cluster = object.__new__(Cluster)  # without a connection to Ray
-    cluster._slots = []
+    workers = object.__new__(cluster.Cluster)  # without a connection to Ray
+    workers._slots = []
     with pytest.raises(ConfigError, match="no such"):
-        cluster.wait(1.0)
+        workers.wait(1.0)
+
+
+def test_guard_watches_only_calls_of_ray(tmp_path, monkeypatch):
+    log = []
+
+    class FakeCluster:
+        n_in_flight, n_busy = 0, 1
+
+        def __init__(self, *_arguments):
+            log.append("ray")
+
+        def fill(self, take):
+            self.part = take(None)
+
+        def wait(self, _seconds):
+            log.append("ray")
+            return [cluster.Finished(self.part, Outcome(self.part.label))]
+
+        close = __init__
+
+    work = Numbers(tmp_path, None)
+    monkeypatch.setattr(work, "finish", lambda *_arguments: log.append("finish") or [])
+    monkeypatch.setattr(cluster, "Cluster", FakeCluster)
+    attachment = Attachment(tmp_path, lambda message: log.append(message.decode()))
+    count = driver._Count(work, lambda _line: None, lambda _moment: None)
+    with Events(tmp_path, "driver") as events:
+        driver._RayDriver(PartQueue(work.parts, 1), count, events, attachment, Drain()).run()
+    states = {entry: set() for entry in log}
+    state = None
+    for entry in log:
+        states[entry].add(state)
+        state = entry if entry in "be" else state
+    assert (states["ray"], states["finish"], state) == ({"b"}, {"e"}, "e")

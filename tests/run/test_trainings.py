@@ -354,6 +354,13 @@ def test_snapshots_of_a_lost_worker_are_not_trained_again(tmp_path: Path, monkey
     assert sorted(records_by_recipe_and_step(config)) == [("plain", step) for step in STEPS]
 
 
+def test_missing_test_images_are_reported(tmp_path: Path) -> None:
+    config, lines = make_config_with_both_recipes(tmp_path), list[str]()
+    (tmp_path / "bright/test.npz").unlink()
+    assert run_trainings(config, say=lines.append).is_complete
+    assert len([line for line in lines if line.startswith("Test accuracies will not be computed")]) == 1
+
+
 def forbid(function: Callable[..., Any], name: str, value: object) -> Callable[..., Any]:
     """Return a function that fails if it is called with a value of a named argument."""
 

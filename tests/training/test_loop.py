@@ -90,7 +90,22 @@ def test_training_interrupted_at_every_step_yields_the_same_snapshots(tmp_path):
     assert resumed == hash_snapshots(uninterrupted)
 
 
-def test_training_saves_a_state_at_the_end_of_each_epoch(tmp_path):
+@pytest.mark.parametrize("changes", [{"augmentation": "std"}, {"adversarial": PGD}])
+def test_stopped_training_repeats_no_step(tmp_path, changes):
+    (uninterrupted,) = run_training(make_recipe(**changes))
+    for stop in range(1, N_STEPS + 1):
+        steps = iter(range(stop - 1, N_STEPS))
+        snapshots = run_training(
+            make_recipe(**changes),
+            states=tmp_path,
+            keep_going=lambda step, steps=steps, stop=stop: step == next(steps) and step < stop,
+        )
+        assert next(steps, N_STEPS) == min(stop + 1, N_STEPS)
+    assert hash_snapshots(snapshots) == hash_snapshots([uninterrupted])
+    assert snapshots[0].history == uninterrupted.history
+
+
+def test_training_saves_a_state_at_the_end_of_each_epoch_and_when_stopped(tmp_path):
     file_steps = []
 
     def record_states(step):
@@ -99,6 +114,7 @@ def test_training_saves_a_state_at_the_end_of_each_epoch(tmp_path):
 
     run_training(make_recipe(epochs=3), states=tmp_path, keep_going=record_states)
     assert file_steps == [*[[]] * 3, *[[3]] * 3, *[[3, 6]] * 3]
+    assert {path.name[5:14] for path in tmp_path.glob("step-*")} == {"000000006", "000000008"}
 
 
 CHANGED_FIELDS = {

@@ -12,8 +12,8 @@ from torch import nn
 
 from robust201.core.errors import CheckpointError
 from robust201.core.user_code import hash_file
+from robust201.dataset.reader import RobustnessDataset
 from robust201.loading import load_model
-from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.zoo import resnet
 from robust201.spaces.zoo.space import NETWORKS, ZooNetwork
 from robust201.sweep.loading import parse_config

@@ -91,7 +91,7 @@ def read_events(path: Path, max_bytes: int | None = TAIL_BYTES) -> list[Event]:
         if max_bytes is not None:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - max_bytes))
         for line in stream.read().decode(errors="replace").splitlines():
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 event = json.loads(line)
                 if isinstance(event, dict) and isinstance(event.get("time"), int | float) and "event" in event:
                     events.append(event)

@@ -166,7 +166,7 @@ def preview_trainings(config: TrainingConfig, say: Say = lambda _line: None) -> 
     store = CheckpointStore(config.store, verify_hashes=True)
     planner = TrainingPlanner(
         config,
-        TrainingInputs(config),
+        TrainingInputs(config, say),
         store,
         device=choose_device_kind(config),
         code=hash_files(config.code_files()),
@@ -213,7 +213,7 @@ def prepare_trainings(config: TrainingConfig, recipes: Collection[str] | None, s
         LockHeldError: another driver is working in the store.
     """
     device, code = choose_device_kind(config), hash_files(config.code_files())
-    trainings, inputs = select_trainings(config, recipes), TrainingInputs(config)
+    trainings, inputs = select_trainings(config, recipes), TrainingInputs(config, say)
     # Planning reveals bad input before anything is written.
     TrainingPlanner(config, inputs, CheckpointStore(config.store), device=device, code=code).plan(trainings, trainings)
     make_folder(config.results)
@@ -222,8 +222,8 @@ def prepare_trainings(config: TrainingConfig, recipes: Collection[str] | None, s
         move_records(state_folders(config.results), store)  # of a driver that was killed
         planner = TrainingPlanner(config, inputs, store, device=device, code=code)
         planned = planner.plan(trainings, trainings)
-        for training in trainings:
-            inputs.test_images(training.dataset)  # `save_copies` copies all opened images
+        for dataset in dict.fromkeys(training.dataset for training in trainings):
+            inputs.test_images(dataset)  # `save_copies` copies all opened images
         inputs.save_code_copies(code)
         setup = TrainingSetup(config, inputs.save_copies(), code, device)
         yield TrainingWork(setup, planner, store, planned)
