@@ -9,11 +9,11 @@ import pytest
 
 from robust201.core.errors import ConfigError, RobustWarning
 from robust201.dataset.outcomes import read_outcomes
+from robust201.dataset.reader import RobustnessDataset
 from robust201.dataset.rows import KeyRows
 from robust201.dataset.weights_check import check_clean_accuracy
 from robust201.export import export_dataset
 from robust201.export.diff import read_numbers
-from robust201.reader.dataset import RobustnessDataset
 from robust201.run.sweep import prepare_run, run_sweep
 from robust201.sampling import ChosenImages, choose_images, estimate
 from robust201.sweep.filters import EVERYTHING

@@ -12,11 +12,11 @@ import pytest
 
 from robust201.core.files import sha256_of
 from robust201.core.records import EvaluationResult, Part
+from robust201.dataset.listings import CHECKSUM_FILE
 from robust201.dataset.rows import read_shard
 from robust201.export import export_dataset
 from robust201.export.listing import check_listing, read_listing
 from robust201.export.verify import verify_results
-from robust201.reader.listings import CHECKSUM_FILE
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import content_hash, shard_name
 from robust201.store.shards import encode

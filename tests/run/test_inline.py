@@ -7,15 +7,19 @@ import time
 from contextlib import closing
 
 import pytest
+import torch
 
 from robust201.core.errors import ConfigError, InputError, LockHeldError, ShardDamagedError
+from robust201.models import device
 from robust201.run import lock, worker
 from robust201.run.events import read_events
 from robust201.run.lock import LOCK_FILE, STALE_SECONDS, hold_lock
 from robust201.run.sweep import prepare_run
 from robust201.store.folder import ResultsFolder, SliceFormat
+from robust201.sweep.config import ExecutionSection
 from robust201.sweep.facts import save_plan
 from robust201.sweep.filters import EVERYTHING, Filters
+from robust201.sweep.plan import open_results
 from tests.support.runs import export_bytes, read_state, run_inline
 
 KEYS = {
@@ -52,6 +56,24 @@ def test_misspelt_filter_and_another_device_are_rejected(sweep, make_sweep):
     with pytest.raises(InputError, match="device"):
         run_inline(config)
     assert [path.name for path in config.results.iterdir()] == ["format.json"]
+
+
+def test_device_auto_is_that_of_the_machine_and_fixed_with_the_folder(sweep, monkeypatch):
+    config = sweep("results", execution=ExecutionSection(device="auto"))
+    clean = Filters(keys=("clean",))
+    monkeypatch.setattr(device, "choose_device", lambda *_settings: torch.device("cpu"))
+    assert run_inline(config, clean).is_complete
+    assert open_results(config.results)[0].config.execution.device == "cpu"
+    monkeypatch.setattr(device, "choose_device", lambda *_settings: torch.device("cuda"))
+    with pytest.raises(InputError, match=r"expected execution\.device cpu"):
+        run_inline(config, clean)
+
+
+@pytest.mark.parametrize("command", [("plan", "--save"), ("submit", "slurm"), ("submit", "ray")], ids=" ".join)
+def test_device_of_other_machines_must_be_set(robust201, write_sweep, tmp_path, command):
+    path = write_sweep(execution={"device": "auto"})
+    assert "execution.device" in robust201(*command, path).error_line(2)
+    assert not (tmp_path / "results").exists()
 
 
 def test_damaged_shard_is_computed_again(sweep, tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from robust201.reader.dataset import RobustnessDataset
+from robust201.dataset.reader import RobustnessDataset
 from robust201.run.events import read_all_events
 from robust201.run.sweep import run_sweep
 from robust201.sweep.loading import load_config

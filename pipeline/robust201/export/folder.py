@@ -24,11 +24,11 @@ from robust201.core.files import (
     write_text,
 )
 from robust201.core.records import canonical_json
+from robust201.dataset.layout import RESULTS_FOLDER_FILE, SWEEP_FILE
+from robust201.dataset.listings import CHECKSUM_FILE, read_checksums
 from robust201.export.listing import listing_text
 from robust201.export.side_files import WEIGHTS_FILE, WeightHashes
 from robust201.export.written_file import WrittenFile, open_hashed
-from robust201.reader.listings import CHECKSUM_FILE, read_checksums
-from robust201.reader.result_files import RESULTS_FOLDER_FILE, SWEEP_FILE
 
 
 @contextmanager

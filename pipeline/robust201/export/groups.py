@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.records import Unit, Weights, content_digest
+from robust201.dataset.layout import PARQUET_FOLDER, parquet_name
 from robust201.export.row_batch import Rows
-from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
 from robust201.tasks import TASKS, Task
 from robust201.tasks.columns import PREDICTIONS
 

@@ -19,6 +19,8 @@ from typing import Any, Literal, get_args
 
 from robust201.core.errors import ConfigError, IncompleteError, RobustWarning
 from robust201.core.records import ImageSet, Weights
+from robust201.dataset.layout import PARQUET_FOLDER, images_name
+from robust201.dataset.listings import CHECKSUM_FILE
 from robust201.export.card import CARD_FILE, CardFacts, card_text
 from robust201.export.folder import open_folder, reject_results_folder
 from robust201.export.groups import (
@@ -40,8 +42,6 @@ from robust201.export.side_files import VERSIONS_FILE, WeightHashes, side_file_t
 from robust201.export.source import read_facts, read_groups
 from robust201.export.written_file import WrittenFile, parse_choice
 from robust201.images import DATASETS
-from robust201.reader.listings import CHECKSUM_FILE
-from robust201.reader.result_files import PARQUET_FOLDER, images_name
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.plan import Plan
 from robust201.tasks.columns import PREDICTIONS, count_numbers, fields_of

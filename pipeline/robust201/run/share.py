@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from robust201.core.errors import ConfigError, InputError
 from robust201.run.driver import run_work
-from robust201.run.sweep import SweepWork, check_device
+from robust201.run.sweep import SweepWork, check_device, fix_device
 from robust201.run.work import OnMoment, Say, Tally
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.config import SweepConfig
@@ -50,7 +50,9 @@ def run_share(
             f"Running with --share failed for {config.results}: the sweep differs from the saved plan "
             f"({'; '.join(differences[:3])}). Plan it again: robust201 plan --save SWEEP.yaml"
         )
-    config = planned.model_copy(update={"execution": config.execution.model_copy(update={"ray_address": None})})
+    config = fix_device(
+        planned.model_copy(update={"execution": config.execution.model_copy(update={"ray_address": None})})
+    )
     folder = ResultsFolder.open(config.results)
     check_device(config, folder)
     plan = filters.narrow(make_plan(config, facts, folder.slices))

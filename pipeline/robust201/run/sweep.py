@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from robust201.core.errors import InputError
 from robust201.core.files import remove_old
 from robust201.run.driver import run_work
+from robust201.run.environment import choose_device_kind
 from robust201.run.events import Events, event_files, read_all_events
 from robust201.run.images import CorruptedImages, ImagePart
 from robust201.run.lock import hold_lock
@@ -125,6 +126,7 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
         LockHeldError: another driver is working in the folder.
     """
     filters.check(config)
+    config = fix_device(config)
     inputs = Inputs(config, keys=filters.keys, datasets=filters.datasets)
     inputs.check()
     earlier = find_facts(config.results)
@@ -147,10 +149,16 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
         yield work
 
 
+def fix_device(config: SweepConfig) -> SweepConfig:
+    """Return a sweep with the device on which this run computes (see `choose_device_kind`)."""
+    device = choose_device_kind(config.execution, config.precision)
+    return config.model_copy(update={"execution": config.execution.model_copy(update={"device": device})})
+
+
 def check_device(config: SweepConfig, folder: ResultsFolder) -> None:
-    """Keep results of CPUs and of other devices apart, because their last bits differ."""
-    if config.execution.is_on_cpu() != folder.slices.is_cpu:
-        expected = "cpu" if folder.slices.is_cpu else "auto or cuda"
+    """Keep results of CPUs and of GPUs apart, because their last bits differ."""
+    if (config.execution.device == "cpu") != folder.slices.is_cpu:
+        expected = "cpu" if folder.slices.is_cpu else "a GPU"
         raise InputError(
             f"Starting a run failed for {folder.root}: expected execution.device {expected}, with which the folder was "
             f"made, got {config.execution.device}. Change the device, or choose another folder."

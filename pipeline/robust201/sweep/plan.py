@@ -170,7 +170,7 @@ class Plan:
 def choose_slices(config: SweepConfig) -> SliceFormat:
     """Choose how the units of a new results folder are sliced."""
     execution = config.execution
-    return SliceFormat(SLICE_SECONDS * execution.assumed_gmacs(), config.batch_size, execution.is_on_cpu())
+    return SliceFormat(SLICE_SECONDS * execution.assumed_gmacs(), config.batch_size, execution.device == "cpu")
 
 
 def make_plan(config: SweepConfig, facts: Facts, slices: SliceFormat) -> Plan:
