@@ -20,7 +20,7 @@ from robust201.sweep.loading import parse_config
 from robust201.sweep.sweep_record import portable_fields
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
-from tests.runtime.test_extended_sweeps import write_parquet
+from tests.run.test_extended_sweeps import write_parquet
 
 STATE_DICT = {"weight": torch.arange(4.0)}
 CELL = "|nor_conv_1x1~0|+|none~0|none~1|+|none~0|none~1|none~2|"

@@ -106,8 +106,8 @@ def _reject_users_files(path: Path, target: Path) -> None:
         file = target / name
         if os.path.lexists(file) and not (file.is_file() and sha256_of(file) == digest):
             raise InputError(
-                f"Exporting failed for {path}: {name} was changed after its export, and would be replaced. Move it out "
-                "of the folder, or choose a new folder."
+                f"Exporting failed for {path}: {name} was changed after its export, and would be replaced. Move or "
+                "delete it, or choose a new folder."
             )
 
 
