@@ -65,7 +65,7 @@ def assume_facts(config: SweepConfig) -> Facts:
     return Facts(
         {
             dataset: DatasetFacts(
-                (ImageFacts(None, config.dataset_spec(dataset).n_test, "0" * 64),),
+                {"": ImageFacts(config.dataset_spec(dataset).n_test, "0" * 64)},
                 networks,
                 {key: {} for key in config.keys_of(dataset) if config.tasks[key].kind == "corruption"},
             )

@@ -188,7 +188,9 @@ MakeFields = Callable[..., dict[str, Any]]
 
 def tiny_sweep_fields(folder: Path, weights: Path, /, **changes: Any) -> dict[str, Any]:
     """Return the fields of a tiny sweep whose results are in a folder (see `sweep_fields`)."""
-    execution = {"executor": "inline", "threads": 1, "gmacs_per_second": 10} | changes.pop("execution", {})
+    execution = {"executor": "inline", "device": "cpu", "threads": 1, "gmacs_per_second": 10} | changes.pop(
+        "execution", {}
+    )
     return {
         "name": "tiny",
         "results": str(folder / "results"),

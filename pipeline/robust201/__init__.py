@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from robust201.analysis.placement import place
     from robust201.api import attack, evaluate
     from robust201.comparing import compare, curves
+    from robust201.dataset.reader import RobustnessDataset
     from robust201.gallery import show
     from robust201.images import load_images
     from robust201.loading import load_model
-    from robust201.reader.dataset import RobustnessDataset
 
 _MODULES = {
     "Evaluation": "analysis.evaluation",
-    "RobustnessDataset": "reader.dataset",
+    "RobustnessDataset": "dataset.reader",
     "attack": "api",
     "compare": "comparing",
     "curves": "comparing",

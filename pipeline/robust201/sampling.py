@@ -53,7 +53,7 @@ class ChosenImages:
 
     @property
     def sample(self) -> ImageSample:
-        """The sample, with the probability with which each image was chosen."""
+        """The sample with its strata."""
         return ImageSample(np.array(self.strata), np.searchsorted(self.population, self.images).astype(np.int64))
 
     def save(self, path: str | Path) -> None:
@@ -85,9 +85,15 @@ def choose_images(
         cheap: one or more keys under which all networks will be evaluated on the pilot's images; they predict outcomes.
 
     Raises:
-        ConfigError: a key or dataset is unknown, the pilot has one network, or `n` is out of range.
+        ConfigError: a key or dataset is unknown, a key occurs twice or is a measure, the pilot has one network, or `n`
+            is out of range.
         IncompleteError: results of the pilot are missing.
     """
+    if len({key, *cheap}) <= len(cheap):
+        raise ConfigError(
+            f"Choosing images failed for {key}: expected it and the cheap keys to be distinct, got {', '.join(cheap)}. "
+            "Correct `cheap`."
+        )
     outcomes = read_outcomes(Path(pilot), dataset, [key, *cheap])
     model = _make_pilot(outcomes, key)
     sample = choose_sample(model.outcomes, model.fitted, n, seed)

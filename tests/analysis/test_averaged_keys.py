@@ -8,8 +8,8 @@ import pytest
 from robust201.analysis.dataset_results import DatasetResults, read_results
 from robust201.analysis.terms import mean_accuracy, require_evaluations
 from robust201.core.errors import ConfigError
+from robust201.dataset.reader import RobustnessDataset
 from robust201.figures.figure_data import clean_and_key_accuracies
-from robust201.reader.dataset import RobustnessDataset
 from tests.support.small_results import write_results
 
 BALL_ATTACKS = {"pgd": [0.5, 0.1], "pgd_l2": [0.3], "mine": [0.4, 0.2]}

@@ -16,9 +16,8 @@ import pytest
 from robust201.analysis.class_summaries import summarise_classes
 from robust201.core.errors import ResultsError
 from robust201.core.processes import delaying_interrupts
-from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.parquet_results import iter_matrices
-from robust201.reader.result_files import ResultFiles
+from robust201.dataset.parquet_rows import iter_parquet_rows
+from robust201.dataset.reader import RobustnessDataset
 from tests.support.fabricated import export, make_plan
 
 KEYS = ("clean", "pgd", "fog")
@@ -33,7 +32,7 @@ def dataset_folder(tmp_path_factory) -> Path:
 
 
 def read_summaries(path: Path, measure: str) -> dict[tuple[str, float], np.ndarray]:
-    return summarise_classes(ResultFiles(path), "cifar10", KEYS, measure)
+    return summarise_classes(RobustnessDataset(path), "cifar10", KEYS, measure)
 
 
 def assert_equal_summaries(first: dict, second: dict) -> None:
@@ -99,27 +98,27 @@ def edit_column(path: Path, name: str, edit: Callable[[list], None]) -> None:
 
 
 INVALID_EDITS = {
-    "negative count": ("cm", "cm", lambda rows: rows[1][0].__setitem__(0, -1), "counts"),
+    "negative count": ("cm", "cm", lambda rows: rows[1][0].__setitem__(0, -1), "a count"),
     "confidence above 1": (
         "confidence",
         "confidence_label",
         lambda rows: rows[1][0].__setitem__(0, 7.5),
-        "confidences",
+        "not fractions",
     ),
     "confidence in the predicted class above 1": (
         "confidence",
         "confidence_argmax",
         lambda rows: rows[1][0].__setitem__(0, 7.5),
-        "confidences",
+        "not fractions",
     ),
-    "mean below 0": ("confidence", "confidence_correct", lambda rows: rows.__setitem__(1, -0.5), "confidences"),
+    "mean below 0": ("confidence", "confidence_correct", lambda rows: rows.__setitem__(1, -0.5), "not fractions"),
     "duplicate architecture": (
         "cm",
         "architecture",
         lambda rows: rows.__setitem__(slice(None), [0] * len(rows)),
-        "one row per architecture",
+        "expected 3 values",
     ),
-    "unknown strength": ("cm", "strength", lambda rows: rows.__setitem__(1, 77.0), "strengths of the dataset"),
+    "unknown strength": ("cm", "strength", lambda rows: rows.__setitem__(1, 77.0), "expected 3 values"),
 }
 
 
@@ -146,19 +145,20 @@ def test_summaries_reject_invalid_numbers_in_json(dataset_folder, tmp_path, meas
 def write_matrices(path: Path, values: list, column_type: pa.DataType | None = None) -> Path:
     column = pa.array(values, column_type or pa.list_(pa.list_(pa.float64())))
     strengths = [float(index) for index in range(len(values))]
-    pq.write_table(pa.table({"strength": strengths, "cm": column}), path, row_group_size=2)
+    columns = {"architecture": [0] * len(values), "key": ["pgd"] * len(values), "strength": strengths, "cm": column}
+    pq.write_table(pa.table(columns), path, row_group_size=2)
     return path
 
 
 @pytest.mark.parametrize(
     "column_type", [None, pa.large_list(pa.large_list(pa.int32())), pa.list_(pa.list_(pa.int64(), 2), 2)]
 )
-def test_iter_matrices_reads_any_list_type_and_skips_missing_rows(tmp_path, column_type):
+def test_matrices_of_any_list_type_are_read_without_missing_rows(tmp_path, column_type):
     first, second, third = [[1, 2], [3, 4]], [[5, 6], [7, 8]], [[9, 0], [1, 2]]
     path = write_matrices(tmp_path / "m.parquet", [first, None, second, third, None, None], column_type)
-    blocks = list(iter_matrices(path, ["cm"], ["strength"], missing_ok=False))
-    assert [[column.tolist() for column in columns] for columns, _ in blocks] == [[[0.0]], [[2.0, 3.0]]]
-    assert np.concatenate([matrices for _, (matrices,) in blocks]).tolist() == [first, second, third]
+    blocks = list(iter_parquet_rows(path, "cm"))
+    assert [rows.strengths.tolist() for rows in blocks] == [[0.0], [2.0, 3.0]]
+    assert np.concatenate([rows.columns["cm"] for rows in blocks]).tolist() == [first, second, third]
 
 
 @pytest.mark.parametrize(
@@ -173,13 +173,7 @@ def test_iter_matrices_reads_any_list_type_and_skips_missing_rows(tmp_path, colu
         [[]],
     ],
 )
-def test_iter_matrices_rejects_values_that_are_not_square_matrices(tmp_path, values):
+def test_parquet_rows_reject_values_that_are_not_square_matrices(tmp_path, values):
     path = write_matrices(tmp_path / "m.parquet", values)
-    with pytest.raises(ResultsError, match=r"Reading cm failed for .*m\.parquet: expected square matrices"):
-        list(iter_matrices(path, ["cm"], ["strength"], missing_ok=False))
-
-
-def test_iter_matrices_reads_missing_values_as_nan(tmp_path):
-    path = write_matrices(tmp_path / "m.parquet", [[[None, 2.0], [3.0, 4.0]]])
-    ((_, (matrices,)),) = iter_matrices(path, ["cm"], [], missing_ok=True)
-    np.testing.assert_array_equal(matrices, [[[np.nan, 2], [3, 4]]])
+    with pytest.raises(ResultsError, match=r"Reading .*cm failed for .*m\.parquet: expected"):
+        list(iter_parquet_rows(path, "cm"))

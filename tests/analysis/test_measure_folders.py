@@ -10,8 +10,8 @@ from scipy.stats import kendalltau
 
 from robust201.analysis.measure_folders import read_measure_folders
 from robust201.core.errors import ConfigError
+from robust201.dataset.reader import RobustnessDataset
 from robust201.figures.plots import save_plot
-from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells
 from tests.support.small_results import write_results
 

@@ -9,7 +9,7 @@ import pytest
 import robust201
 from robust201.analysis.stored_evaluations import read_evaluations
 from robust201.core.errors import ConfigError
-from robust201.reader.dataset import RobustnessDataset
+from robust201.dataset.reader import RobustnessDataset
 from robust201.statistics.significance import mcnemar_p_values
 from tests.conftest import RunCommand
 

@@ -19,10 +19,10 @@ import robust201
 from robust201.api import attack
 from robust201.core.errors import ArchitectureError, CheckpointError, ConfigError, EvaluationError, RobustWarning
 from robust201.core.radii import parse_radius
+from robust201.dataset.reader import RobustnessDataset
 from robust201.images import dataset as dataset_spec
 from robust201.images import load_images, select
 from robust201.loading import load_model
-from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.zoo.space import Zoo
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import find_task

@@ -9,19 +9,23 @@ import pytest
 
 from robust201.core.errors import ConfigError, RobustWarning
 from robust201.dataset.outcomes import read_outcomes
+from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.rows import KeyRows
+from robust201.dataset.weights_check import check_clean_accuracy
 from robust201.export import export_dataset
 from robust201.export.diff import read_numbers
-from robust201.reader.dataset import RobustnessDataset
-from robust201.run.sweep import run_sweep
+from robust201.run.sweep import prepare_run, run_sweep
 from robust201.sampling import ChosenImages, choose_images, estimate
+from robust201.sweep.filters import EVERYTHING
 from robust201.sweep.loading import parse_config
 from robust201.sweep.plan import open_results
-from tests.conftest import tiny_sweep_fields
+from tests.conftest import read_tree, tiny_sweep_fields
 
 KEYS = {
     "clean": {},
     "fgsm": {"epsilons": ["1/255", "8/255"]},
     "pgd": {"epsilons": ["1/255", "8/255"], "steps": 3, "rel_stepsize": 0.5},
+    "jacobian": {"images": 8},
 }
 N_CHOSEN, N_IMAGES = 24, 60
 PILOT, OTHERS = [0, 21, 50, 309], [0, 991, 13714]
@@ -55,9 +59,7 @@ def test_outcomes_on_chosen_images_are_those_of_all_images(folders, chosen):
     _, full, results = (read_outcomes(folder, "digits", ["pgd"]) for folder in folders)
     assert results.images.tolist() == [*chosen.images]
     np.testing.assert_array_equal(results.correct, full.correct[..., np.isin(full.images, chosen.images)])
-    probabilities = chosen.sample.inclusion_probabilities
-    assert probabilities.sum() == pytest.approx(N_CHOSEN)
-    assert 0 < probabilities.min() <= probabilities.max() <= 1
+    assert chosen.sample.sizes.sum() == N_CHOSEN
 
 
 def test_estimates_have_kinds_and_intervals_around_the_accuracies(folders, chosen):
@@ -88,13 +90,45 @@ def test_estimate_rejects_other_images_and_parameters(folders, chosen, tmp_path,
         choose_images(pilot, "digits", "aa_square", N_CHOSEN)
 
 
+@pytest.mark.parametrize(
+    ("key", "cheap", "message"),
+    [
+        ("jacobian", ["clean"], "jacobian, which is a measure"),
+        ("pgd", ["clean", "jacobian"], "jacobian, which is a measure"),
+        ("pgd", ["clean", "pgd"], "distinct"),
+        ("pgd", ["clean", "clean"], "distinct"),
+    ],
+)
+def test_measures_and_repeated_keys_are_rejected(folders, key, cheap, message):
+    tree_before = read_tree(folders[0])
+    with pytest.raises(ConfigError, match=message):
+        choose_images(folders[0], "digits", key, N_CHOSEN, cheap=cheap)
+    assert read_tree(folders[0]) == tree_before
+
+
+def test_reading_columns_that_a_key_lacks_moves_no_file(folders):
+    tree_before, (plan, folder) = read_tree(folders[0]), open_results(folders[0])
+    jacobian = next(key for key in plan.keys if key.key == "jacobian")
+    with pytest.raises(ValueError, match="predictions"):
+        KeyRows(folder, jacobian, folder.list()).read(0, ("predictions",))
+    assert read_tree(folders[0]) == tree_before
+
+
+def test_accuracies_on_chosen_images_are_not_compared_with_those_of_the_weights(folders, tmp_path, tiny_weights):
+    file = {"images": {"file": str(folders[0].parent.parent / "chosen.json")}}
+    plan, folder = open_results(run(tmp_path, tiny_weights, [0], keys={"clean": file}))
+    plan.facts.recorded_accuracies[plan.keys[0].unit(0).checkpoint_sha256] = 1.0
+    assert check_clean_accuracy(plan, folder).n_checked == 0
+
+
 def test_chosen_images_are_not_exported(folders, tmp_path):
     with pytest.warns(RobustWarning, match="pgd: not exported"):
         report = export_dataset(*open_results(folders[2]), tmp_path / "out", formats=("json", "parquet"))
     assert report.is_complete
     data = RobustnessDataset(tmp_path / "out")
-    assert data.keys_all == ["clean", "fgsm"]
-    assert {*read_numbers(folders[2])["key"]} == {"clean", "fgsm"}
+    assert data.keys_all == ["clean", "fgsm", "jacobian"]
+    assert "pgd" not in {*read_numbers(folders[2])["key"]}
+    assert "Not evaluated" not in (tmp_path / "out/README.md").read_text()
 
 
 @pytest.mark.parametrize("change", [{"images": []}, {"images": [9999]}, {"strata": [0]}, {"seed": 1}, None])
@@ -125,3 +159,14 @@ def test_only_attacks_of_the_engine_fused_take_chosen_images(tmp_path, key, fiel
     assert parse_config(fields, "test").own_images[0].file is not None
     with pytest.raises(ConfigError, match="depends on other images of the batch"):
         parse_config(fields | {"engine": "reference"}, "test")
+
+
+def test_plan_with_chosen_images_holds_under_another_home(tmp_path, monkeypatch, tiny_weights):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "chosen.json").write_text(json.dumps({"images": [0, 3]}))
+    fields = tiny_sweep_fields(tmp_path, tiny_weights, keys={"pgd": {"images": {"file": "~/chosen.json"}}})
+    config = parse_config(fields, "test")
+    with prepare_run(config, EVERYTHING, lambda _line: None):
+        pass
+    monkeypatch.setenv("HOME", "/elsewhere")
+    assert open_results(config.results)[0].keys[0].n_images == 2

@@ -50,9 +50,7 @@ def test_commands_accept_sweep_yaml_or_results(
         assert "10 done, 0 missing" in run.err
         for arguments in (("status", path), ("verify", path), ("merge", path, "--compact"), ("doctor", path)):
             assert robust201(*arguments).code == 0, arguments
-        assert "expected a network and key of this sweep" in robust201(
-            "status", path, "--log", "5/digits/clean"
-        ).error_line(2)
+        assert "expected a network of tiny" in robust201("status", path, "--log", "5/digits/clean").error_line(2)
         assert robust201("export", path, "--out", tmp_path / "json").code == 0
         assert robust201("verify", path, "--against", tmp_path / "json").code == 0
         assert robust201("merge", path, "--out", tmp_path / "merged").code == 0
@@ -64,9 +62,9 @@ def test_options_select_a_subset_of_the_sweep(robust201: RunCommand, write_sweep
     clean_plan = json.loads(robust201("plan", "--json", sweep, "--keys", "clean").out)
     assert (clean_plan["architectures"], clean_plan["evaluations"]) == (2, 2)
     selection = ("--architectures", "21", "--keys", "clean")
-    assert "Planned 1 evaluation of 1 network-key pair:" in robust201("run", sweep, *selection).err
+    assert "Planned 1 evaluation:" in robust201("run", sweep, *selection).err
     status = json.loads(robust201("status", "--json", tmp_path / "results").out)
-    assert (status["done"], status["total"]) == (1, 10)
+    assert (status["n_done"], status["n_planned"]) == (1, 10)
     assert "expected one of its keys, got 'fogg'" in robust201("plan", sweep, "--keys", "fogg").error_line(2)
 
 

@@ -17,55 +17,28 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     **OBSTACLES,
 }
 
-IRREGULAR_FILES = {*OBSTACLES} - {"20 GB"}
-
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", ["format.json", "plan.json", "protocols"])
 @pytest.mark.slow_combinations
 def test_verify_reports_a_damaged_file_of_a_results_folder(
-    finished_results: Path, tmp_path: Path, robust201: RunCommand, name: str, damage: str
+    finished_results: Path, robust201: RunCommand, name: str, damage: str
 ) -> None:
     path = next((finished_results / name).iterdir()) if name == "protocols" else finished_results / name
     path.unlink()
     DAMAGE[damage](path)
     result = robust201("verify", finished_results)
-    assert result.code in {2, 4}
+    assert result.code in ({3, 4} if name == "protocols" else {2, 4})
     assert "Traceback" not in result.err
-    error_line = result.err.splitlines()[-1]
-    assert "failed for" in error_line
-    assert str(finished_results) in error_line
+    assert path.name in result.err
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("name", ["progress.json", "failures.jsonl"])
 @pytest.mark.slow_combinations
-def test_status_ignores_damaged_progress_files(
-    finished_results: Path, robust201: RunCommand, name: str, damage: str
-) -> None:
-    (finished_results / name).unlink(missing_ok=True)
-    DAMAGE[damage](finished_results / name)
+def test_status_ignores_damaged_events(finished_results: Path, robust201: RunCommand, damage: str) -> None:
+    path = next((finished_results / "events").glob("*.jsonl"))
+    path.unlink()
+    DAMAGE[damage](path)
     result = robust201("status", finished_results)
     assert (result.code, result.err) == (0, "")
     assert "100%" in result.out
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("name", ["sweep.json", ".export.tmp", ".export.tmp/SHA256SUMS"])
-@pytest.mark.slow_combinations
-def test_export_replaces_an_export_with_damaged_files(
-    finished_results: Path, tmp_path: Path, robust201: RunCommand, name: str, damage: str
-) -> None:
-    command = ("export", finished_results, "--out", tmp_path / "out")
-    assert robust201(*command).code == 0
-    path = tmp_path / "out" / name
-    path.parent.mkdir(exist_ok=True)
-    path.unlink(missing_ok=True)
-    DAMAGE[damage](path)
-    result = robust201(*command)
-    if damage in IRREGULAR_FILES:  # an export does not remove irregular files
-        assert result.code in {0, 2, 4}
-        assert "Traceback" not in result.err
-        return
-    assert result.code == 0
-    assert not (tmp_path / "out/.export.tmp").exists()

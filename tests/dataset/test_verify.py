@@ -5,9 +5,11 @@ import pytest
 
 from robust201.core.records import EvaluationResult, Part
 from robust201.dataset.rows import read_shard
-from robust201.dataset.verify import verify
+from robust201.dataset.verify import find_contradictions, verify
 from robust201.store.names import content_hash, shard_name
+from robust201.store.packs import contains
 from robust201.store.shards import encode
+from robust201.sweep.filters import Filters
 from robust201.sweep.plan import open_results
 from tests.support.runs import KilledError, run_inline
 
@@ -96,6 +98,21 @@ def test_differing_duplicates_and_pixels_are_found(config):
     assert {finding.kind for finding in verify(config.results)} == {"pixels"}
     rewrite(folder, clean, lambda _values: read_shard(folder, other).rows[0.0])
     assert {finding.kind for finding in verify(config.results)} == {"duplicate", "pixels"}
+
+
+def test_merged_folders_with_different_corrupted_images_contradict_each_other(config):
+    run_inline(config, Filters(architectures=(0,)))
+    folder, first = open_results(config.results)[1], find_shards(config)[0].list()
+    run_inline(config)
+    assert list(find_contradictions(config.results, [first, folder.list()])) == []
+    for row in folder.list()["digits"]:
+        name = shard_name("digits", row)
+        if row not in first["digits"] and read_shard(folder, name).pixels:
+            rewrite(folder, name, lambda values: values, pixels="other")
+            (folder.storage.root / name.path).unlink()
+    names = folder.list()["digits"]
+    second = {"digits": names[~contains(first["digits"], names)]}
+    assert {finding.kind for finding in find_contradictions(config.results, [first, second])} == {"pixels"}
 
 
 def _is_first_slice_of(shard, architecture):

@@ -1,5 +1,6 @@
 """Folder of an export: replacement of earlier exports, rejected folders, failed and killed exports, and locks."""
 
+import errno
 import itertools
 import multiprocessing
 import os
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from robust201.core.errors import InputError, StorageError
-from robust201.core.files import LOCK_FILE, sole_writer
+from robust201.core.files import LOCK_FILE, sha256_of, sole_writer
 from tests.conftest import read_tree
 from tests.support.fabricated import BrokenStore, export, make_plan
 
@@ -41,10 +42,7 @@ def test_export_rejects_folder_of_another_sweep(tmp_path):
     ):
         export(tmp_path / "out", plan)
     assert read_tree(tmp_path / "out") == tree_before
-    # An export of the same sweep may replace it. If sweep.json is invalid, any export may replace it.
     assert export(tmp_path / "out", other_plan).removed == ()
-    (tmp_path / "out/sweep.json").write_text("{")
-    assert "cifar10/pgd_cm.json" in export(tmp_path / "out", plan).removed
 
 
 PGD, FOG = ({"dataset": "cifar10", "key": key, "seed": 0} for key in ("pgd", "fog"))
@@ -86,6 +84,66 @@ def test_export_does_not_overwrite_unlisted_files(tmp_path, name):
     assert list(read_tree(tmp_path)) == [name]
 
 
+@pytest.mark.parametrize("sweep", [None, "{}", "{"])
+def test_export_does_not_replace_listed_files_of_others(tmp_path, sweep):
+    names = ["train.bin"] + ["sweep.json"] * (sweep is not None)
+    for name in names:
+        (tmp_path / name).write_text(sweep or "data")
+    listing = "".join(f"{sha256_of(tmp_path / name)}  {name}\n" for name in names)
+    (tmp_path / "SHA256SUMS").write_text(listing)
+    tree_before = read_tree(tmp_path)
+    with pytest.raises(InputError, match="no export listed"):
+        export(tmp_path, make_plan([0]))
+    assert read_tree(tmp_path) == tree_before
+
+
+def test_export_does_not_replace_changed_files(tmp_path):
+    export(tmp_path, make_plan([0]))
+    (tmp_path / "README.md").write_text("mine")
+    tree_before = read_tree(tmp_path)
+    with pytest.raises(InputError, match=r"README\.md was changed"):
+        export(tmp_path, make_plan([0]))
+    assert read_tree(tmp_path) == tree_before
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_export_that_cannot_be_moved_keeps_earlier_export(tmp_path, monkeypatch, step):
+    # Steps 0 and 1 test whether the folder can be moved, 2 moves it, and 3 moves the new export to its place.
+    out, moves = tmp_path / "out", itertools.count()
+    export(out, make_plan([0]))
+    tree_before, rename = read_tree(out), Path.rename
+
+    def fail_once(path, target):
+        if next(moves) == step:
+            raise OSError(errno.EBUSY, "busy", str(path))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail_once)
+    with pytest.raises(StorageError, match="busy"):
+        export(out, make_plan([0, 2]))
+    assert read_tree(out) == tree_before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("content", [None, "mine"])
+def test_only_copy_of_an_export_is_never_deleted(tmp_path, content):
+    out, earlier = tmp_path / "out", tmp_path / ".out.old"
+    export(out, make_plan([0]))
+    tree = read_tree(out)
+    out.rename(earlier)
+    out.mkdir()
+    if content is None:
+        with pytest.raises(InputError, match="sweep 'fabricated'"):
+            export(out, replace(make_plan([0]), name="another"))
+        assert read_tree(out) == tree
+        return
+    (out / "notes.txt").write_text(content)
+    with pytest.raises(StorageError):
+        export(out, make_plan([0]))
+    assert read_tree(earlier) == tree
+    assert read_tree(out) == {"notes.txt": b"mine"}
+
+
 def test_export_ignores_listed_paths_outside_folder(tmp_path):
     outside_path = tmp_path / "outside.json"
     outside_path.write_text("{}")
@@ -108,16 +166,17 @@ class KilledError(BaseException):
     """Raised to simulate the death of the process."""
 
 
-@pytest.mark.parametrize("step", [0, 1, 2])
+@pytest.mark.parametrize("step", range(5))
 def test_next_export_completes_or_reverts_replacement_by_killed_export(tmp_path, monkeypatch, step):
-    # The steps are: move the earlier export, move the new one in its place, move the user's file to it.
+    # The steps are: move the earlier export and back, which tests that it can be moved; move it; move the new one in
+    # its place; move the user's file to it.
     out, plan, other_plan = tmp_path / "out", make_plan([0, 2], ["clean", "fog"]), make_plan([0], ["fog", "pgd"])
     export(tmp_path / "fresh", plan)
     export(out, other_plan)
     (out / ".git").mkdir()
     (out / ".git/config").write_text("mine")
     (out / "cifar10/notes.txt").write_text("mine")
-    trees = [read_tree(out), read_tree(out), read_tree(tmp_path / "fresh")]
+    trees = [read_tree(out)] * 4 + [read_tree(tmp_path / "fresh")]
     moves = itertools.count()
 
     def with_kill(original_method):

@@ -1,7 +1,9 @@
 """Verification of results folders and their exports."""
 
+import errno
 import json
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,13 +12,15 @@ import pytest
 
 from robust201.core.files import sha256_of
 from robust201.core.records import EvaluationResult, Part
+from robust201.dataset.listings import CHECKSUM_FILE
 from robust201.dataset.rows import read_shard
+from robust201.export import export_dataset
 from robust201.export.listing import check_listing, read_listing
 from robust201.export.verify import verify_results
-from robust201.reader.listings import CHECKSUM_FILE
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import content_hash, shard_name
 from robust201.store.shards import encode
+from robust201.sweep.plan import open_results
 from tests.conftest import read_tree
 from tests.support.fabricated import export, make_plan
 
@@ -100,7 +104,27 @@ def test_verify_compares_export_with_shards(finished_results, tmp_path, robust20
     assert f"{changed_path}: its SHA-256 differs" in result.err
     rewrite_listing(out)
     assert str(changed_path) in robust201("verify", finished_results, "--export", out).err
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("robust201-verify")] == []
+    assert [path for path in finished_results.iterdir() if path.name.startswith(".verify")] == []
+
+
+def test_verify_needs_no_space_beside_the_export_and_reports_a_full_disk(finished_results, tmp_path, monkeypatch):
+    out, make_folder = tmp_path / "dataset/out", tempfile.mkdtemp
+    export_dataset(*open_results(finished_results), out)
+
+    def make_folder_in_results(suffix=None, prefix=None, dir=None):  # noqa: A002 - the name in `tempfile`
+        if dir != finished_results:
+            raise OSError(errno.EROFS, "Read-only file system", str(dir))
+        return make_folder(suffix, prefix, dir)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_folder_in_results)
+    assert verify_results(finished_results, export=out).export_problems == ()
+
+    def fail(*_arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", fail)
+    (problem,) = verify_results(finished_results, export=out).export_problems
+    assert "No space left" in problem
 
 
 def test_verify_reports_counts_and_unfinished_sweep(finished_results, tmp_path, robust201):

@@ -27,7 +27,7 @@ and a corruption."""
 
 ALL_MEASUREMENTS = ("accuracy", "confidence", "cm", "predictions")
 
-pytestmark = pytest.mark.filterwarnings("ignore::robust201.reader.listings.MissingFilesWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::robust201.dataset.listings.MissingFilesWarning")
 
 
 def make_consistent_values(unit, strength, _values):

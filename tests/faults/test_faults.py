@@ -217,7 +217,8 @@ def test_signals_drain_and_two_signals_stop(tmp_path, expected, executor):
         for _ in range(n_signals):
             process.send_signal(number)
             time.sleep(0.3)
-        assert trial.end(process, HANG_SECONDS) in {0, 3}
+        code = trial.end(process, HANG_SECONDS)
+        assert code in ({0, 3} if n_signals == 1 else {0, 3, -signal.SIGINT})  # the second may come after the run
         remove_half(trial)
     assert "Traceback" not in trial.log.read_text()
     trial.complete()

@@ -9,12 +9,12 @@ import pytest
 
 from robust201.analysis.dataset_results import DatasetResults, read_results
 from robust201.analysis.labels import column_label, key_label
+from robust201.dataset.reader import RobustnessDataset
 from robust201.figures import figure_data
 from robust201.figures.palette import CHANCE_COLOUR, short_number
 from robust201.figures.plots import save_plot
 from robust201.figures.security_curves import SecurityCurves
 from robust201.figures.table import FIGURES
-from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.tasks.constraints import CONSTRAINTS
 from tests.support.fabricated import FabricatedStore, export, make_plan

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from robust201.analysis.class_summaries import CLASS_CONFIDENCES, CONFIDENCES
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ResultsError
+from robust201.dataset.reader import RobustnessDataset
 from robust201.figures import figure_data
 from robust201.figures.table import FIGURES
-from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.cells import edit_distance, kernel_parameters, neighbours
 from robust201.spaces.nasbench201.space import NasBench201

@@ -12,13 +12,13 @@ import pytest
 
 from robust201.analysis.dataset_results import MEAN_NOTE, DatasetResults, read_results
 from robust201.core.errors import ResultsError
+from robust201.dataset.reader import RobustnessDataset
 from robust201.figures import figure_data
 from robust201.figures.palette import change_texts
 from robust201.figures.panels import specify_file, specify_page
 from robust201.figures.plots import FIGURE_FORMATS, save_plot, save_plots
 from robust201.figures.table import FIGURES
 from robust201.figures.vega_files import draw_svg
-from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.colours import PAPER
 from robust201.tasks import PAPER_KEYS, TASKS
 from tests.support.fabricated import FabricatedStore, export, make_plan

@@ -14,6 +14,7 @@ from hypothesis.extra.numpy import arrays
 from robust201.analysis.dataset_results import read_results
 from robust201.analysis.leaderboard import make_leaderboard
 from robust201.core.errors import ResultsError
+from robust201.dataset.reader import RobustnessDataset
 from robust201.figures.page_data import (
     MISSING,
     RESOLUTION,
@@ -24,7 +25,6 @@ from robust201.figures.page_data import (
 )
 from robust201.figures.report import write_report
 from robust201.figures.table import FIGURES
-from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.space import NasBench201
 from robust201.statistics.intervals import accuracy_intervals, clopper_pearson_intervals

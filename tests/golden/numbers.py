@@ -28,9 +28,9 @@ from robust201.analysis.dataset_results import read_results
 from robust201.cli.app import app
 from robust201.core.errors import RobustWarning
 from robust201.core.files import bundled
+from robust201.dataset.reader import RobustnessDataset
 from robust201.figures.table import find_figure
 from robust201.images import load_images, select
-from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201.space import NasBench201
 from robust201.training.data import OneSource
 from robust201.training.loop import train

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from robust201.core.errors import RobustError
-from robust201.reader.dataset import RobustnessDataset
+from robust201.dataset.reader import RobustnessDataset
 from robust201.store.folder import ResultsFolder
 from robust201.store.packing import pack
 from tests.conftest import THREE_KEYS, FinishedCommand, RunCommand, WriteSweep, read_tree
@@ -165,7 +165,7 @@ def test_commands_succeed_on_undamaged_files(root: Path, robust201: RunCommand) 
         restore(root, undamaged)
 
 
-@pytest.mark.filterwarnings("ignore::robust201.reader.listings.MissingFilesWarning")
+@pytest.mark.filterwarnings("ignore::robust201.dataset.listings.MissingFilesWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_damaged_file_gives_error_warning_or_right_result(root: Path, robust201: RunCommand, kind: str) -> None:
     pattern, commands = KINDS[kind]

@@ -88,7 +88,6 @@ _FUNCTIONS_WITH_SIDE_EFFECTS = {
     "backward",
     "step",
     "save_file",
-    "convert_dataset",
     "manual_seed",
     "__init__",
 }

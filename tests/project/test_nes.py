@@ -9,7 +9,7 @@ import yaml
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from robust201.reader.dataset import RobustnessDataset
+from robust201.dataset.reader import RobustnessDataset
 from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY, RunCommand, WriteSweep
 

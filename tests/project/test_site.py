@@ -68,8 +68,8 @@ def test_field_reference_has_meanings_types_defaults_and_limits() -> None:
     text = describe_models("sweep")
     assert {*SweepConfig.model_fields} <= {*re.findall(r"^\| `(\w+)` ", text, re.M)}
     assert '| `"inline"` or `"ray"` | `"ray"` |' in text
-    assert "| `window` | Maximum number of bundles (work on one network) in an actor's queue; " in text
-    assert "| integer, ≥ 1, ≤ 16 | `2` |" in text
+    assert "| `max_attempts` | Number of worker deaths after which a part (a slice of the work on a network) " in text
+    assert "| integer, ≥ 1 | `3` |" in text
     assert "| text, at most 100 characters | required |" in text
     assert (
         "| `execution` | Executor, workers and devices | [Execution](#execution) | the defaults of its fields |" in text

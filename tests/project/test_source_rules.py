@@ -132,7 +132,6 @@ OPENING_FUNCTIONS = {"open", "read_bytes", "read_text", "FileIO"}
 ALLOWED_CALLS: dict[str, set[str]] = {
     "core/files.py": {"path.open", "os.open", "temporary_path.open"},
     # Files of the system and of the package.
-    "core/host.py": {"path.read_text"},
     "export/pool.py": {"Path('/proc/self/statm').read_text"},
     "figures/report.py": {"(resources.files('robust201.figures') / name).read_text"},
     "images/downloads/registry.py": {"bundled('benchmark_data/downloads.toml').read_text"},

@@ -6,11 +6,16 @@ import warnings
 from typing import NamedTuple
 
 import pytest
+import ray
+from ray.exceptions import ActorUnschedulableError, RuntimeEnvSetupError
 
-from robust201.core.errors import RobustWarning
+from robust201.core.errors import ConfigError, RobustWarning
 from robust201.core.interrupts import SignalInterrupt
-from robust201.run import driver, worker
-from robust201.run.driver import run_work
+from robust201.run import cluster, driver, worker
+from robust201.run.driver import Drain, run_work
+from robust201.run.events import Events
+from robust201.run.guard import Attachment
+from robust201.run.queue import PartQueue
 from robust201.run.work import Outcome, Work
 from robust201.sweep.config import ExecutionSection
 from tests.support.runs import run_inline
@@ -91,13 +96,24 @@ def test_first_signal_asks_the_part_in_progress_to_stop(tmp_path, number):
     assert signal.getsignal(number) == before
 
 
-def test_second_signal_ends_the_run(tmp_path):
+@pytest.mark.parametrize(("second", "repeat_seconds"), [(signal.SIGINT, 0.0), (signal.SIGTERM, 60.0)])
+def test_second_signal_ends_the_run(tmp_path, monkeypatch, second, repeat_seconds):
     def compute(part, should_stop):
         signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(second)
 
+    monkeypatch.setattr(driver, "REPEAT_SECONDS", repeat_seconds)
     with pytest.raises(SignalInterrupt):
         run_work(Numbers(tmp_path, compute), lambda _line: None)
+
+
+def test_signal_that_arrives_directly_and_from_the_guard_counts_once(tmp_path):
+    def compute(part, should_stop):
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+
+    tally = run_work(Numbers(tmp_path, compute), lambda _line: None)
+    assert (tally.n_parts, tally.is_drained) == (1, True)
 
 
 def test_part_that_does_not_end_in_time_is_abandoned(tmp_path):
@@ -120,3 +136,50 @@ def test_warnings_of_workers_reach_the_user(make_sweep, monkeypatch):
     monkeypatch.setattr(driver.Tally, "count", lambda _tally, outcome, _n_done: outcomes.append(outcome))
     run_inline(make_sweep(keys={"clean": {}}, images={"count": 20, "seed": 0}))
     assert {outcome.notices for outcome in outcomes} == {("weak attack",)}
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeEnvSetupError("no such package"), ActorUnschedulableError("no such resource")]
+)
+def test_workers_that_ray_cannot_start_are_bad_input(monkeypatch, error):
+    def fail(*_calls, **_options):
+        raise error
+
+    monkeypatch.setattr(ray, "wait", fail)
+    workers = object.__new__(cluster.Cluster)  # without a connection to Ray
+    workers._slots = []
+    with pytest.raises(ConfigError, match="no such"):
+        workers.wait(1.0)
+
+
+def test_guard_watches_only_calls_of_ray(tmp_path, monkeypatch):
+    log = []
+
+    class FakeCluster:
+        n_in_flight, n_busy = 0, 1
+
+        def __init__(self, *_arguments):
+            log.append("ray")
+
+        def fill(self, take):
+            self.part = take(None)
+
+        def wait(self, _seconds):
+            log.append("ray")
+            return [cluster.Finished(self.part, Outcome(self.part.label))]
+
+        close = __init__
+
+    work = Numbers(tmp_path, None)
+    monkeypatch.setattr(work, "finish", lambda *_arguments: log.append("finish") or [])
+    monkeypatch.setattr(cluster, "Cluster", FakeCluster)
+    attachment = Attachment(tmp_path, lambda message: log.append(message.decode()))
+    count = driver._Count(work, lambda _line: None, lambda _moment: None)
+    with Events(tmp_path, "driver") as events:
+        driver._RayDriver(PartQueue(work.parts, 1), count, events, attachment, Drain()).run()
+    states = {entry: set() for entry in log}
+    state = None
+    for entry in log:
+        states[entry].add(state)
+        state = entry if entry in "be" else state
+    assert (states["ray"], states["finish"], state) == ({"b"}, {"e"}, "e")

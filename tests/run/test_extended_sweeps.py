@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from robust201.dataset.reader import RobustnessDataset
 from robust201.dataset.rows import UnitRows
-from robust201.reader.dataset import RobustnessDataset
 from robust201.run.sweep import SweepWork, run_sweep
 from robust201.spaces.nasbench201 import cells
 from robust201.spaces.nasbench201.network import build_network

@@ -108,6 +108,20 @@ def test_other_libraries_are_refused(config, monkeypatch):
     assert made_keys(config) == []
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_folder_of_some_keys_is_completed_and_one_of_another_seed_is_refused(make_sweep, tmp_path, seed):
+    datasets = {"digits": {"corruptions": {"source": "generated", "path": str(tmp_path / "made")}}}
+    config = make_sweep(keys=KEYS, datasets=datasets, images={"count": 20, "seed": 0})
+    corruption_folder.corrupt_dataset(tmp_path / "made", Inputs(config).images("digits"), keys=["fog"], seed=seed)
+    if seed == 0:
+        assert run_inline(config).is_complete
+        assert [path.name.split("-")[1] for path in (tmp_path / "made").glob("digits-*")] == ["brightness"]
+        return
+    with pytest.raises(DatasetError, match="fog"):
+        run_inline(config)
+    assert not config.results.exists()
+
+
 def test_images_of_another_recipe_are_refused(config):
     run_inline(config)
     (folder,) = (config.results / "corruptions").glob("*-fog-*")

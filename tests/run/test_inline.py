@@ -4,15 +4,22 @@ import json
 import os
 import socket
 import time
+from contextlib import closing
 
 import pytest
+import torch
 
-from robust201.core.errors import ConfigError, InputError, LeaseHeldError, ShardDamagedError
-from robust201.run import worker
+from robust201.core.errors import ConfigError, InputError, LockHeldError, ShardDamagedError
+from robust201.models import device
+from robust201.run import lock, worker
 from robust201.run.events import read_events
 from robust201.run.lock import LOCK_FILE, STALE_SECONDS, hold_lock
+from robust201.run.sweep import prepare_run
 from robust201.store.folder import ResultsFolder, SliceFormat
-from robust201.sweep.filters import Filters
+from robust201.sweep.config import ExecutionSection
+from robust201.sweep.facts import save_plan
+from robust201.sweep.filters import EVERYTHING, Filters
+from robust201.sweep.plan import open_results
 from tests.support.runs import export_bytes, read_state, run_inline
 
 KEYS = {
@@ -49,6 +56,24 @@ def test_misspelt_filter_and_another_device_are_rejected(sweep, make_sweep):
     with pytest.raises(InputError, match="device"):
         run_inline(config)
     assert [path.name for path in config.results.iterdir()] == ["format.json"]
+
+
+def test_device_auto_is_that_of_the_machine_and_fixed_with_the_folder(sweep, monkeypatch):
+    config = sweep("results", execution=ExecutionSection(device="auto"))
+    clean = Filters(keys=("clean",))
+    monkeypatch.setattr(device, "choose_device", lambda *_settings: torch.device("cpu"))
+    assert run_inline(config, clean).is_complete
+    assert open_results(config.results)[0].config.execution.device == "cpu"
+    monkeypatch.setattr(device, "choose_device", lambda *_settings: torch.device("cuda"))
+    with pytest.raises(InputError, match=r"expected execution\.device cpu"):
+        run_inline(config, clean)
+
+
+@pytest.mark.parametrize("command", [("plan", "--save"), ("submit", "slurm"), ("submit", "ray")], ids=" ".join)
+def test_device_of_other_machines_must_be_set(robust201, write_sweep, tmp_path, command):
+    path = write_sweep(execution={"device": "auto"})
+    assert "execution.device" in robust201(*command, path).error_line(2)
+    assert not (tmp_path / "results").exists()
 
 
 def test_damaged_shard_is_computed_again(sweep, tmp_path):
@@ -99,9 +124,23 @@ def test_memory_shortage_halves_the_batch(sweep, make_sweep, monkeypatch):
 
 
 def test_lock_keeps_a_second_driver_out(tmp_path):
-    with hold_lock(tmp_path), pytest.raises(LeaseHeldError), hold_lock(tmp_path):
+    with hold_lock(tmp_path), pytest.raises(LockHeldError), hold_lock(tmp_path):
         pass
     assert not (tmp_path / LOCK_FILE).exists()
+
+
+def test_lock_of_a_successor_is_not_renewed(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 0.01)
+    path = tmp_path / LOCK_FILE
+    with hold_lock(tmp_path):
+        os.utime(path, (0, 0))
+        time.sleep(0.2)
+        assert path.stat().st_mtime > 0
+        path.write_text(json.dumps({"token": "successor"}))
+        os.utime(path, (0, 0))
+        time.sleep(0.2)
+        assert path.stat().st_mtime == 0
+    assert path.exists()
 
 
 @pytest.mark.parametrize(
@@ -114,3 +153,31 @@ def test_lock_of_an_ended_or_silent_holder_is_taken_over(tmp_path, holder, age):
     os.utime(path, (time.time() - age,) * 2)
     with hold_lock(tmp_path):
         assert json.loads(path.read_text())["pid"] == os.getpid()
+
+
+def test_worker_refuses_units_of_another_plan(sweep):
+    config = sweep("results")
+    with prepare_run(config, EVERYTHING, lambda _line: None) as work:
+        parts = list(work.state.missing())
+        save_plan(config.model_copy(update={"keys": KEYS | {"aa_square": {"queries": 6}}}), work.plan.facts)
+        with closing(work.start_worker()) as worker:
+            for part in parts:
+                if part.unit.key == "aa_square":
+                    with pytest.raises(ConfigError, match="digits aa_square"):
+                        worker.compute(part, lambda: False)
+            assert worker.compute(parts[0], lambda: False).failure == ""
+    assert read_state(config.results).n_missing_parts == len(parts) - 1
+
+
+def test_next_run_deletes_old_events_but_no_failures(make_sweep):
+    config = make_sweep(keys={"clean": {}}, images={"count": 20, "seed": 0})
+    run_inline(config)
+    folder = config.results / "events"
+    (driver,) = folder.glob("driver-*")
+    failures = folder / "failures" / driver.name
+    failures.parent.mkdir()
+    for path in (driver, failures):
+        path.touch()
+        os.utime(path, (0, 0))
+    run_inline(config)
+    assert [driver.exists(), failures.exists()] == [False, True]

@@ -6,15 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robust201.core.errors import DatasetError
+from robust201.core.errors import DatasetError, InputError
 from robust201.core.records import ImageSet
 from robust201.images.corrupted import CorruptedStore
+from robust201.run.share import run_share
 from robust201.run.status import read_status
-from robust201.run.sweep import run_sweep
+from robust201.run.sweep import prepare_run, run_sweep
 from robust201.sweep import inputs as inputs_module
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.filters import Filters
-from tests.conftest import MakeSweep
+from robust201.sweep.shares import Share
+from tests.conftest import MakeSweep, read_tree
 
 Requests = list[tuple[str, tuple[str, ...]]]
 
@@ -79,3 +81,14 @@ def test_unfiltered_run_requires_all_published_images(config: SweepConfig, reque
         run_sweep(config)
     assert requests
     assert not config.results.exists()
+
+
+@pytest.mark.usefixtures("requests")
+def test_share_refuses_images_that_the_plan_lacks(config: SweepConfig) -> None:
+    with prepare_run(config, Filters(keys=("clean",)), lambda _line: None):
+        pass
+    before = read_tree(config.results)
+    with pytest.raises(InputError, match="digits brightness"):
+        run_share(config, Share(1, 1))
+    assert read_tree(config.results) == before
+    assert run_share(config, Share(1, 1), Filters(keys=("clean",))).is_complete

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from robust201.core.errors import CheckpointError, LeaseHeldError
+from robust201.core.errors import CheckpointError, LockHeldError
 from robust201.run.lock import hold_lock
 from robust201.run.snapshots import folder_of, recorded_steps
 from robust201.run.training_status import read_training_status
@@ -241,7 +241,7 @@ def test_diverging_run_fails_and_other_runs_complete(tmp_path: Path) -> None:
 def test_second_driver_is_rejected(tmp_path: Path) -> None:
     config = make_training_config(tmp_path)
     config.results.mkdir(parents=True)
-    with hold_lock(config.results), pytest.raises(LeaseHeldError):
+    with hold_lock(config.results), pytest.raises(LockHeldError):
         run_trainings(config)
     assert run_trainings(config).is_complete
 
@@ -352,6 +352,13 @@ def test_snapshots_of_a_lost_worker_are_not_trained_again(tmp_path: Path, monkey
         assert not work.finish(part, outcome)
         assert work.n_done == work.n_planned == 2
     assert sorted(records_by_recipe_and_step(config)) == [("plain", step) for step in STEPS]
+
+
+def test_missing_test_images_are_reported(tmp_path: Path) -> None:
+    config, lines = make_config_with_both_recipes(tmp_path), list[str]()
+    (tmp_path / "bright/test.npz").unlink()
+    assert run_trainings(config, say=lines.append).is_complete
+    assert len([line for line in lines if line.startswith("Test accuracies will not be computed")]) == 1
 
 
 def forbid(function: Callable[..., Any], name: str, value: object) -> Callable[..., Any]:

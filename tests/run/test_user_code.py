@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from robust201.reader.dataset import RobustnessDataset
+from robust201.dataset.reader import RobustnessDataset
 from robust201.run.events import read_all_events
 from robust201.run.sweep import run_sweep
 from robust201.sweep.loading import load_config
@@ -246,6 +246,26 @@ def test_batch_size_is_part_of_custom_attack_protocol(
     result = robust201("run", "--allow-code", write_custom_sweep(keys, batch_size=5))
     assert "2 missing" in result.err
     assert "batch_size: 4 → 5" in result.err
+
+
+@pytest.mark.parametrize(
+    ("models", "fields", "subject"),
+    [
+        (MODELS, {"parameters": {"steps": 2.0}}, "perturb in .*mine.py.*'steps'"),
+        (MODELS.replace("(architecture, n_classes):", "(architecture):"), {}, "build in .*my_models.py"),
+    ],
+)
+def test_functions_that_do_not_accept_their_arguments_are_found_before_the_start(
+    write_custom_sweep: WriteSweep,
+    robust201: RunCommand,
+    tmp_path: Path,
+    models: str,
+    fields: dict[str, Any],
+    subject: str,
+) -> None:
+    sweep = write_custom_sweep(attack_keys(tmp_path, **fields), models=models)
+    assert re.search(subject, robust201("run", "--allow-code", sweep).error_line(2))
+    assert not (tmp_path / "results").exists()
 
 
 # --- consent ----------------------------------------------------------------------------------------------------------

@@ -49,15 +49,6 @@ def test_all_images_give_the_exact_accuracy(pilot):
     assert (result.low == result.high).all()
 
 
-def test_inclusion_probabilities_are_the_frequencies_of_images(pilot):
-    samples = [choose_sample(pilot.outcomes, pilot.fitted, 60, seed) for seed in range(300)]
-    frequencies = np.mean([np.isin(np.arange(N), sample.chosen) for sample in samples], axis=0)
-    probabilities = samples[0].inclusion_probabilities
-    assert np.abs(frequencies - probabilities).max() < 5 * 0.5 / np.sqrt(300)
-    assert probabilities.max() > 2 * probabilities.min()
-    assert {len(sample.chosen) for sample in samples} == {60}
-
-
 def test_equal_outcomes_of_the_pilot_do_not_give_intervals_of_width_0():
     outcomes = np.ones((3, 1, N), bool)
     pilot = Pilot(outcomes, outcomes)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust201.core.errors import ResultsError
-from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.weights_check import RECORDED_FILE, check_recorded
+from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.recorded_accuracies import RECORDED_FILE, check_recorded
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.network import build_network
 from robust201.statistics.weights_check import ACCURACY_TOLERANCE, CleanAccuracy, check_accuracies, expected_range

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from robust201.core.errors import InputError, ShardDamagedError
+from robust201.core.errors import InputError, ShardDamagedError, StorageError
 from robust201.core.files import LEFTOVER_SECONDS
 from robust201.core.records import content_digest
 from robust201.store.folder import WRITE_STEPS, ResultsFolder, SliceFormat
@@ -181,6 +181,34 @@ def test_damaged_index_is_moved_aside(folder):
     with pytest.raises(ShardDamagedError, match=path):
         ResultsFolder.open(folder.root).list()
     check(folder)  # the loose shards still exist
+
+
+def test_listed_pack_that_cannot_be_opened_is_one_error(folder, monkeypatch):
+    write(folder, CONTENTS)
+    pack(folder)
+    reader = ResultsFolder.open(folder.root)
+
+    def vanish(*_location):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(reader.storage, "read", vanish)
+    with pytest.raises(StorageError, match="packs"):
+        reader.list()
+
+
+def test_pack_that_another_process_replaced_is_no_error(folder, monkeypatch):
+    write(folder, CONTENTS)
+    pack(folder, **OLD)
+    check_pack = ResultsFolder.check_pack
+
+    def replace(self, pack):
+        self.storage.delete([pack.path])
+        check_pack(self, pack)
+
+    monkeypatch.setattr(ResultsFolder, "check_pack", replace)
+    assert pack(folder, **OLD).n_deleted == 0
+    monkeypatch.undo()
+    check(folder)
 
 
 def test_damaged_shard_is_not_packed(folder):

@@ -1,6 +1,8 @@
 """The store: names, shards that appear completely or not at all, and damage."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -156,3 +158,16 @@ def test_record_that_cannot_be_read_is_an_error(folder, monkeypatch):
     monkeypatch.setattr("robust201.store.folder.load_json", fail)
     with pytest.raises(StorageError, match=digest):
         folder.read_tuple(digest)
+
+
+def test_folders_created_at_the_same_time_have_one_format(tmp_path):
+    formats = [SliceFormat(float(size), 8, is_cpu=True) for size in range(1, 9)]
+    barrier = Barrier(len(formats))
+
+    def create(slices):
+        barrier.wait()
+        return ResultsFolder.create(tmp_path / "results", slices).slices
+
+    with ThreadPoolExecutor(len(formats)) as pool:
+        assert len(set(pool.map(create, formats))) == 1
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["format.json"]

@@ -145,6 +145,7 @@ def test_job_folder_of_trainings_contains_their_yaml(tmp_path: Path) -> None:
         ({"checkpoints": {"path": "weights"}}, r"checkpoints\.path"),
         ({"datasets": {"cifar10": {"path": "data", "corruptions": None}}}, r"datasets\.cifar10\.path"),
         ({"keys": {"mine": {"file": "mine.py"}}}, r"keys\.mine"),
+        ({"keys": {"pgd": {"images": {"file": "chosen.json"}}}}, r"keys\.pgd\.images\.file"),
     ],
 )
 def test_job_folder_rejects_relative_paths(

@@ -104,7 +104,7 @@ def test_any_path_is_quoted_for_the_shell_and_sbatch(name: str) -> None:
 @pytest.mark.parametrize(
     ("gpus", "execution", "expected"),
     [
-        (None, {}, ("gpu:1", 1, 1)),
+        (None, {"device": "cuda"}, ("gpu:1", 1, 1)),
         (None, {"device": "cpu", "cpus_per_worker": 2, "workers": 3}, (None, 2, 1)),
         ("0", {}, (None, 1, 1)),
         ("4", {"cpus_per_worker": 1.5}, ("gpu:4", 8, 4)),

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from robust201.core.errors import ResultsError
-from robust201.export.conversion import convert_dataset
-from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.value_checks import parse_json
+from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.values import parse_json
 from tests.conftest import RunCommand
 from tests.support.small_results import write_results
 
@@ -44,12 +43,9 @@ def test_duplicate_id_is_rejected_by_all_readers(
     for read_values in (
         lambda dataset: dataset.value(2, "cifar10", "pgd", measure),
         lambda dataset: dataset.query("cifar10", "pgd", measure),
-        lambda dataset: list(dataset.files.iter_values("cifar10", "pgd", measure)),
     ):
         with pytest.raises(ResultsError, match=f"pgd_{measure}.json.*{message}"):
             read_values(RobustnessDataset(folder))
-    with pytest.raises(ResultsError, match=message):
-        convert_dataset(folder)
 
 
 def test_key_with_files_in_both_spellings_is_rejected(tmp_path: Path, robust201: RunCommand) -> None:

@@ -8,7 +8,7 @@ import pytest
 from robust201.core.records import Weights
 from robust201.store.folder import SliceFormat
 from robust201.store.names import ShardName, parse_names, tuple_digest
-from robust201.sweep.explain import NEW, NEW_COLUMNS, NEW_STRENGTHS, NEW_WEIGHTS, explain
+from robust201.sweep.explain import NEW, NEW_COLUMNS, NEW_SLICES, NEW_STRENGTHS, NEW_WEIGHTS, explain
 from robust201.sweep.facts import DatasetFacts, Facts, ImageFacts, Network
 from robust201.sweep.loading import parse_config
 from robust201.sweep.parts import compare
@@ -30,7 +30,7 @@ def make_facts(salt="", n_images=10):
     networks = tuple(
         Network(index, Weights(hashlib.sha256(f"{index}{salt}".encode()).hexdigest())) for index in (0, 21, 309)
     )
-    return Facts({"digits": DatasetFacts((ImageFacts(None, n_images, "0" * 64),), networks)})
+    return Facts({"digits": DatasetFacts({"": ImageFacts(n_images, "0" * 64)}, networks)})
 
 
 def plan_of(facts=None, slices=SLICES, **changes):
@@ -104,21 +104,6 @@ def test_slices_begin_between_batches_where_bits_may_depend_on_the_batch():
     assert {key.step for key in plan_of(slices=SliceFormat(1e-6, 20, is_cpu=False)).keys} == {20}
 
 
-def test_changed_cost_of_a_custom_attack_leaves_no_part_missing(tmp_path):
-    (tmp_path / "mine.py").write_text("def perturb(model, images, labels, strength):\n    return images\n")
-    plans = [
-        plan_of(
-            Facts(make_facts(n_images=1000).datasets, {"keys.mine": "0" * 64}),
-            SliceFormat(1e-3, 4, is_cpu=False),
-            keys={"mine": {"file": str(tmp_path / "mine.py"), "strengths": [1], "passes": passes}},
-        )
-        for passes in (1, 60)
-    ]
-    assert plans[0].keys[0].n_slices.max() > 1
-    assert stored(plans[0]).compare(plans[1]).n_missing_parts == 0
-    assert plans[1].keys[0].macs.tolist() == (60 * plans[0].keys[0].macs).tolist()
-
-
 def test_parts_of_a_network_follow_each_other():
     parts = [*compare(plan_of(), {}, lambda _digest: ()).missing()]
     assert [(part.unit.architecture, part.unit.key) for part in parts] == [
@@ -173,6 +158,7 @@ def test_changed_inputs_are_explained():
     other_weights = plan_of(make_facts("other"))
     assert files.explain(other_weights, protocols, plan.facts) == {NEW_WEIGHTS: (["clean", "pgd"], 6)}
     assert Files().explain(plan) == {NEW: (["clean", "pgd"], 6)}
+    assert files.explain(plan_of(slices=SliceFormat(1e-6, 4, is_cpu=False))) == {NEW_SLICES: (["clean", "pgd"], 18)}
 
 
 def test_filters_keep_units():

@@ -1,16 +1,20 @@
 """Plans have ids that depend only on content, and costs."""
 
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from robust201.core.records import ArchitectureId, Weights
+from robust201.images import DATASETS
+from robust201.store.folder import SliceFormat
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.facts import DatasetFacts, Facts, ImageFacts, Network, assumed_facts
 from robust201.sweep.loading import parse_config
 from robust201.sweep.plan import Plan, choose_slices, make_plan
 from robust201.sweep.protocol import list_differences
-from robust201.tasks import ENGINES
+from robust201.tasks import ENGINES, TASKS
 
 CORRUPTIONS = {"brightness": {"source": "generated", "sha256": "b"}, "fog": {"source": "generated", "sha256": "f"}}
 KEYS = {
@@ -38,12 +42,16 @@ def make_config(**changes: object) -> SweepConfig:
 def make_facts(*, pixels: str = "p", checkpoints: dict[int, str] | None = None, n_images: int = 100) -> Facts:
     weights = {0: "w0", 9: "w9", 21: "w21"} | (checkpoints or {})
     networks = tuple(Network(index, Weights(digest)) for index, digest in weights.items())
-    return Facts({"digits": DatasetFacts((ImageFacts(None, n_images, pixels),), networks, CORRUPTIONS)})
+    return Facts({"digits": DatasetFacts({"": ImageFacts(n_images, pixels)}, networks, CORRUPTIONS)})
 
 
 def plan_of(facts: Facts | None = None, **changes: object) -> Plan:
     config = make_config(**changes)
     return make_plan(config, facts or make_facts(), choose_slices(config))
+
+
+def _normalised(fields: dict[str, Any]) -> dict[str, Any]:
+    return {"digits": {"corruptions": {"source": "generated"}, "normalisation": fields}}
 
 
 def unit_ids(plan: Plan) -> dict[tuple[ArchitectureId, str], str]:
@@ -84,6 +92,8 @@ def test_additional_epsilon_keeps_unit_ids() -> None:
         ({"results": "elsewhere", "name": "other"}, {}, set()),
         ({"execution": {"device": "cuda", "gmacs_per_second": 1.0}}, {}, set()),
         ({"precision": "bf16"}, {}, set(KEYS)),
+        ({"datasets": _normalised({"mean": [0.5] * 3, "std": [0.25] * 3})}, {}, set(KEYS)),
+        ({"datasets": _normalised(asdict(DATASETS["digits"].normalisation))}, {}, set()),
     ],
 )
 @pytest.mark.parametrize("engine", ENGINES)
@@ -121,13 +131,35 @@ def test_narrow_keeps_matching_units() -> None:
     assert [*unit_ids(narrowed_plan)] == [(9, "pgd"), (9, "fog")]
 
 
-def test_user_attacks_are_cut_without_their_passes(tmp_path: Path) -> None:
+ATTACKS = [key for key, task in TASKS.items() if task.kind == "attack"]
+EXECUTION = {"workers": 7, "micro_batch": 3, "threads": 2, "device": "cpu", "gmacs_per_second": 1.0}
+
+
+@pytest.mark.parametrize("change", [{"measurements": ["accuracy"]}, {"name": "other"}, {"execution": EXECUTION}, {}])
+def test_fields_outside_the_protocol_leave_units_and_slices(change: dict[str, Any], tmp_path: Path) -> None:
+    """Also the number of strengths of each attack, and a user's estimates of costs."""
     (tmp_path / "mine.py").write_text("")
-    attack = {"file": str(tmp_path / "mine.py"), "strengths": [1.0]}
-    plans = [plan_of(keys=KEYS | {"mine": attack | passes}) for passes in ({}, {"passes": 500})]
-    first, second = (next(key for key in plan.keys if key.key == "mine") for plan in plans)
-    assert first.n_slices.tolist() == second.n_slices.tolist()
-    assert 500 * first.macs[0] == second.macs[0]
+    mine = {"file": str(tmp_path / "mine.py")}
+    network = {"architectures": ["narrow"], "space": mine | {"gmacs": 0.2}}
+    slices = SliceFormat(5e3, 8, is_cpu=True)
+    images, weights = {"": ImageFacts(10_000, "p")}, (Network("narrow", Weights("w")),)
+    facts = Facts({"digits": DatasetFacts(images, weights)}, {"space": "s", "keys.mine": "m"})
+    keys = {key: {} for key in ATTACKS} | {"mine": mine | {"strengths": [1.0]}}
+    others = {key: _one_strength(key) for key in ATTACKS} | {"mine": mine | {"strengths": [1, 2], "passes": 9}}
+    plans = [
+        make_plan(make_config(**network, keys=keys), facts, slices),
+        make_plan(make_config(**network | {"space": mine | {"gmacs": 0.7}} | change, keys=others), facts, slices),
+    ]
+    for first, second in zip(*(plan.keys for plan in plans), strict=True):
+        assert (first.units.tolist(), first.n_slices.tolist()) == (second.units.tolist(), second.n_slices.tolist())
+        assert first.n_slices[0] < 1250, first.key
+        assert first.macs.tolist() != second.macs.tolist()
+    assert sum(key.n_slices[0] > 1 for key in plans[0].keys) > len(ATTACKS) / 2
+
+
+def _one_strength(key: str) -> dict[str, Any]:
+    parameters = TASKS[key].parameters()
+    return {"epsilons": parameters.epsilons[:1]} if "epsilons" in type(parameters).model_fields else {}
 
 
 def test_differences_of_protocols_name_fields() -> None:

@@ -1,20 +1,19 @@
 """Properties of every column, from logits through stores and exports to readers."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from robust201.core.errors import EvaluationError, ResultsError
+from robust201.core.errors import EvaluationError
 from robust201.core.records import Unit, Weights
+from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.values import to_array
 from robust201.export.json_files import iter_unit_texts
 from robust201.export.published_layout import describe_strength, layout_of, parquet_columns
 from robust201.export.row_batch import RowBatch
 from robust201.export.verify_dataset import verify_dataset
-from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.value_checks import check_json_values
 from robust201.store.shards import decode, encode
 from robust201.tasks import TASKS
 from robust201.tasks.columns import (
@@ -71,8 +70,8 @@ def test_column_has_declared_type_and_shape(name):
 def test_json_round_trip_preserves_bytes(measurement):
     values = measure(measurement)
     json_value = json.loads(next(iter_unit_texts(measurement, RowBatch.of([(UNIT, {0.0: values})]))))
-    check_json_values(Path("file"), "clean", measurement, {"0": json_value})
-    check_json_values(Path("file"), "fog", measurement, {"0": [json_value, json_value]})
+    for field, name in fields_of(measurement).items():
+        to_array(name, [json_value[field] if field else json_value] * 2)
     restored = columns_of_json(measurement, json_value)
     assert_equal_values(restored, {name: values[name] for name in fields_of(measurement).values()})
     check_values(restored, N_IMAGES, decimals={})
@@ -98,7 +97,7 @@ def test_check_values_rejects_damaged_value(name, damage):
 
 @every_column
 @pytest.mark.parametrize("wrong_number", [-1, 0.5, 1.5, "1"])
-def test_check_json_values_rejects_wrong_number(name, wrong_number):
+def test_reader_rejects_wrong_number(name, wrong_number):
     column = COLUMNS[name]
     if wrong_number == 0.5 and not column.is_exact:
         pytest.skip("0.5 is a valid fraction")
@@ -112,9 +111,8 @@ def test_check_json_values_rejects_wrong_number(name, wrong_number):
     for _ in column.dimensions:
         parent, key = parent[key], 0
     parent[key] = wrong_number
-    for file_value, task_key in ((values_by_strength[0], "clean"), (values_by_strength, "fog")):
-        with pytest.raises(ResultsError, match="expected"):
-            check_json_values(Path("file"), task_key, column.measurement, {"0": file_value})
+    with pytest.raises(ValueError, match=r"\w"):
+        to_array(name, [json_value[column.field] if column.field else values_by_strength[0]])
 
 
 def store_and_merge(unit, measurement):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from robust201.api import evaluate
-from robust201.reader.dataset import RobustnessDataset
+from robust201.dataset.reader import RobustnessDataset
 from robust201.sweep.loading import load_config
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS, expand_keys, suggest_key
 from tests.conftest import RunCommand, WriteSweep

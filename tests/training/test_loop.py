@@ -90,7 +90,22 @@ def test_training_interrupted_at_every_step_yields_the_same_snapshots(tmp_path):
     assert resumed == hash_snapshots(uninterrupted)
 
 
-def test_training_saves_a_state_at_the_end_of_each_epoch(tmp_path):
+@pytest.mark.parametrize("changes", [{"augmentation": "std"}, {"adversarial": PGD}])
+def test_stopped_training_repeats_no_step(tmp_path, changes):
+    (uninterrupted,) = run_training(make_recipe(**changes))
+    for stop in range(1, N_STEPS + 1):
+        steps = iter(range(stop - 1, N_STEPS))
+        snapshots = run_training(
+            make_recipe(**changes),
+            states=tmp_path,
+            keep_going=lambda step, steps=steps, stop=stop: step == next(steps) and step < stop,
+        )
+        assert next(steps, N_STEPS) == min(stop + 1, N_STEPS)
+    assert hash_snapshots(snapshots) == hash_snapshots([uninterrupted])
+    assert snapshots[0].history == uninterrupted.history
+
+
+def test_training_saves_a_state_at_the_end_of_each_epoch_and_when_stopped(tmp_path):
     file_steps = []
 
     def record_states(step):
@@ -99,6 +114,7 @@ def test_training_saves_a_state_at_the_end_of_each_epoch(tmp_path):
 
     run_training(make_recipe(epochs=3), states=tmp_path, keep_going=record_states)
     assert file_steps == [*[[]] * 3, *[[3]] * 3, *[[3, 6]] * 3]
+    assert {path.name[5:14] for path in tmp_path.glob("step-*")} == {"000000006", "000000008"}
 
 
 CHANGED_FIELDS = {
@@ -296,6 +312,25 @@ def test_initial_weights_from_numpy_and_python_generators_depend_on_the_seed():
         for seed in (1, 1, 2)
     ]
     assert biases[0] == biases[1] != biases[2]
+
+
+class RandomLayer(nn.Module):
+    """Scales its inputs at random in training, with Python's and NumPy's generators."""
+
+    def forward(self, inputs):
+        return inputs * (random.random() + np.random.rand()) if self.training else inputs  # noqa: NPY002
+
+
+def test_layers_with_numpy_and_python_generators_depend_only_on_seed_and_step(tmp_path):
+    space = LinearSpace(lambda n_classes: nn.Sequential(RandomLayer(), linear_network(n_classes)))
+    states = (random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002
+    (uninterrupted,) = run_training(make_recipe(), space=space)
+    assert states == (random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002
+    run_training(make_recipe(), space=space, states=tmp_path, keep_going=lambda step: step < 4)
+    random.seed(9)
+    np.random.seed(9)  # noqa: NPY002
+    (resumed,) = run_training(make_recipe(), space=space, states=tmp_path)
+    assert weights_hash(resumed.state_dict) == weights_hash(uninterrupted.state_dict)
 
 
 def test_missing_device_is_rejected(monkeypatch):

@@ -23,12 +23,12 @@ RECIPE = Recipe.model_validate(
 def make_state(step, value=1.5):
     network = {"weight": torch.full((2, 3), value), "count": torch.tensor(7)}
     history = (EpochRecord(1, 0.1, 0.1 + 0.2, 0.5),)  # the loss needs all 17 digits
-    return TrainingState(step, network, {"weight": torch.full((2, 3), -value)}, history)
+    return TrainingState(step, network, {"weight": torch.full((2, 3), -value)}, history, (0.1 + 0.2, 3, 8))
 
 
 def is_equal(state, other):
     return (
-        (state.step, state.history) == (other.step, other.history)
+        (state.step, state.history, state.sums) == (other.step, other.history, other.sums)
         and weights_hash(state.network) == weights_hash(other.network)
         and weights_hash(state.momentum) == weights_hash(other.momentum)
     )

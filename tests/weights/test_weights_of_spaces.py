@@ -12,15 +12,15 @@ from torch import nn
 
 from robust201.core.errors import CheckpointError
 from robust201.core.user_code import hash_file
+from robust201.dataset.reader import RobustnessDataset
 from robust201.loading import load_model
-from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.zoo import resnet
 from robust201.spaces.zoo.space import NETWORKS, ZooNetwork
 from robust201.sweep.loading import parse_config
 from robust201.sweep.sweep_record import portable_fields
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
-from tests.runtime.test_extended_sweeps import write_parquet
+from tests.run.test_extended_sweeps import write_parquet
 
 STATE_DICT = {"weight": torch.arange(4.0)}
 CELL = "|nor_conv_1x1~0|+|none~0|none~1|+|none~0|none~1|none~2|"

@@ -5,7 +5,7 @@ from robust201.analysis.labels import strength_label
 from robust201.analysis.leaderboard import default_names, nearest_strength
 from robust201.core.errors import ConfigError
 from robust201.core.radii import parse_radius
-from robust201.reader.value_checks import CLEAN
+from robust201.dataset.layout import CLEAN
 from robust201.tasks.constraints import LINF
 
 _RELATIVE_TOLERANCE = 0.05
@@ -32,7 +32,7 @@ def choose_evaluations_at_epsilon(results: DatasetResults, epsilon: str | None) 
         raise ConfigError(f"Reading the command line failed for --epsilon: {error} Correct this option.") from error
     names, available_epsilons = [], []
     for key in (*results.keys("attack"), *results.keys("other")):
-        ball = results.reader.files.norm_ball_of(key)
+        ball = results.reader.norm_ball_of(key)
         target = radius * (LINF if ball is None else ball).divisor
         strength = nearest_strength(key, results.strengths(key), target)
         if ball is None or abs(strength - target) <= _RELATIVE_TOLERANCE * target:

@@ -6,28 +6,16 @@ columns, and JSON files are parsed as a stream.
 """
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.core.errors import ResultsError
-from robust201.reader.result_files import ResultFiles, list_values_per_strength
-from robust201.reader.value_checks import are_counts, are_fractions
-from robust201.tasks.columns import MEASUREMENTS
+from robust201.dataset.reader import RobustnessDataset
 
 Array = NDArray[np.float64]
-
-
-class _Block(NamedTuple):
-    """The values of some architectures under one key at one strength; `source` describes them in error messages."""
-
-    source: str
-    strength: float
-    values: Array
-    n_classes: int
 
 
 CONFIDENCES = ("predicted class, where right", "predicted class, where wrong", "true class")
@@ -41,14 +29,14 @@ The published files contain them as ``label`` and ``argmax``.
 
 
 def summarise_classes(
-    files: ResultFiles, dataset: str, keys: Sequence[str], measure: str
+    reader: RobustnessDataset, dataset: str, keys: Sequence[str], measure: str
 ) -> dict[tuple[str, float], Array]:
     """Return the summaries of `iter_class_summaries` by key and strength."""
-    return {(key, strength): values for key, strength, values in iter_class_summaries(files, dataset, keys, measure)}
+    return {(key, strength): values for key, strength, values in iter_class_summaries(reader, dataset, keys, measure)}
 
 
 def iter_class_summaries(
-    files: ResultFiles, dataset: str, keys: Sequence[str], measure: str
+    reader: RobustnessDataset, dataset: str, keys: Sequence[str], measure: str
 ) -> Iterator[tuple[str, float, Array]]:
     """Iterate over the summaries that figures show.
 
@@ -68,29 +56,30 @@ def iter_class_summaries(
     """
     n_classes: int | None = None
     for key in keys:
-        if files.find(dataset, key, measure) is None:
+        if not reader.has(dataset, key, measure):
             continue
-        file = files.find_sole_file(dataset, key, measure)
-        if file is not None and file.suffix == ".parquet":
-            blocks = _iter_parquet_blocks(files, file, dataset, key, measure)
-        else:
-            blocks = _iter_json_blocks(files, dataset, key, measure)
         summaries: dict[float, list[Array]] = {}
-        for block in blocks:
-            n_classes = block.n_classes if n_classes is None else n_classes
-            if block.n_classes != n_classes:
-                expected = f"{n_classes} classes as in other values, got {block.n_classes}"
-                raise _invalid_values_error(block.source, files.find(dataset, key, measure), expected)
-            blocks_at_strength = summaries.setdefault(block.strength, [])
-            if measure == "cm" and blocks_at_strength:
-                blocks_at_strength[0] += block.values
-            else:
-                blocks_at_strength.append(block.values)
+        for rows in reader.iter_rows(dataset, key, measure):
+            first_column = next(iter(rows.columns.values()))
+            n_classes = first_column.shape[-1] if n_classes is None else n_classes
+            if first_column.shape[-1] != n_classes:
+                raise ResultsError(
+                    f"Reading {dataset} {key} {measure} failed for {reader.path}: expected {n_classes} classes, as in "
+                    "other values. Export or download the file again."
+                )
+            values = first_column if measure == "cm" else _summarise_confidences(*rows.columns.values())
+            for strength in np.unique(rows.strengths).tolist():
+                at_strength = values[rows.strengths == strength]
+                if measure != "cm":
+                    summaries.setdefault(strength, []).append(at_strength)
+                else:
+                    total = summaries.setdefault(strength, [np.zeros(first_column.shape[1:])])
+                    total[0] += at_strength.sum(axis=0, dtype=np.float64)
         for strength in sorted(summaries):
             yield key, strength, np.concatenate(summaries[strength]) if measure != "cm" else summaries[strength][0]
 
 
-def confidence_quartiles(files: ResultFiles, dataset: str, keys: Sequence[str]) -> pd.DataFrame:
+def confidence_quartiles(reader: RobustnessDataset, dataset: str, keys: Sequence[str]) -> pd.DataFrame:
     """Summarise confidences over the architectures.
 
     Returns:
@@ -100,7 +89,7 @@ def confidence_quartiles(files: ResultFiles, dataset: str, keys: Sequence[str]) 
         Rows with `n` 0 are left out.
     """
     frames = []
-    for key, strength, values in iter_class_summaries(files, dataset, keys, "confidence"):
+    for key, strength, values in iter_class_summaries(reader, dataset, keys, "confidence"):
         n_classes = (values.shape[1] - len(CONFIDENCES)) // len(CLASS_CONFIDENCES)
         confidence_names = [*CONFIDENCES, *np.repeat(CLASS_CONFIDENCES, n_classes)]
         classes = [-1] * len(CONFIDENCES) + [*range(n_classes)] * len(CLASS_CONFIDENCES)
@@ -116,86 +105,6 @@ def confidence_quartiles(files: ResultFiles, dataset: str, keys: Sequence[str]) 
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
 
-def _iter_json_blocks(files: ResultFiles, dataset: str, key: str, measure: str) -> Iterator[_Block]:
-    strengths = files.strengths(dataset, key)
-    for rows, arrays in files.iter_stacks(dataset, key, measure):
-        if arrays is None or len(next(iter(arrays.values()))[0]) != len(strengths):
-            for identifier, architecture_value in rows.items():
-                yield from _split_value(
-                    f"#{identifier} {dataset} {key} {measure}", architecture_value, key, strengths, measure
-                )
-            continue
-        source = f"#{next(iter(rows))} {dataset} {key} {measure}"
-        for strength_index, strength in enumerate(strengths):
-            arrays_at_strength = {name: array[:, strength_index] for name, array in arrays.items()}
-            if measure == "cm":
-                matrices = arrays_at_strength[""]
-                yield _Block(source, strength, matrices.sum(axis=0), matrices.shape[-1])
-            else:
-                label, argmax = arrays_at_strength["label"], arrays_at_strength["argmax"]
-                yield _Block(
-                    source,
-                    strength,
-                    _summarise_confidences(label, argmax, arrays_at_strength["prediction"]),
-                    label.shape[1],
-                )
-
-
-def _split_value(
-    source: str, architecture_value: Any, key: str, strengths: Sequence[float], measure: str
-) -> Iterator[_Block]:
-    values_of_strengths = (
-        [architecture_value] if key == "clean" else list_values_per_strength(architecture_value, strengths, source)
-    )
-    for strength, value in zip(strengths, values_of_strengths, strict=True):
-        if value is None:  # none of the combined folders has this value
-            continue
-        if measure == "cm":
-            matrix = np.array(value, dtype=np.float64)
-            yield _Block(source, strength, matrix, len(matrix))
-        else:
-            label, argmax, prediction = (
-                np.array(value[name], dtype=np.float64)[None] for name in ("label", "argmax", "prediction")
-            )
-            yield _Block(source, strength, _summarise_confidences(label, argmax, prediction), label.shape[1])
-
-
-def _iter_parquet_blocks(files: ResultFiles, file: Path, dataset: str, key: str, measure: str) -> Iterator[_Block]:
-    from robust201.reader.parquet_results import iter_matrices
-
-    source = f"{dataset} {key} {measure}"
-    has_plan = files.find_planned_strengths(dataset) is not None
-    planned_strengths = {*files.strengths(dataset, key)} if has_plan else None
-    columns = MEASUREMENTS[measure]
-    matrix_columns = [columns[name].name for name in ([""] if measure == "cm" else ["label", "argmax"])]
-    prediction_columns = [] if measure == "cm" else [*columns["prediction"].parquet]
-    column_names = ["architecture", "strength", *prediction_columns]
-    row_ids: list[pd.DataFrame] = []
-    for (architectures, strengths, *prediction_values), matrices in iter_matrices(
-        file, matrix_columns, column_names, missing_ok=measure != "cm", weights=files.weights
-    ):
-        row_ids.append(pd.DataFrame({"architecture": architectures, "strength": strengths}))
-        unique_strengths = np.unique(strengths)
-        if not np.isfinite(unique_strengths).all() or (
-            planned_strengths is not None and not planned_strengths.issuperset(unique_strengths.tolist())
-        ):
-            raise _invalid_values_error(source, file, "strengths of the dataset, got other strengths")
-        predictions = np.array(prediction_values).T
-        if measure == "cm" and not are_counts(matrices[0]):
-            raise _invalid_values_error(source, file, "counts, got other numbers")
-        if measure != "cm" and not all(are_fractions(values) for values in (*matrices, predictions)):
-            raise _invalid_values_error(source, file, "confidences in [0, 1], got other values")
-        summaries = matrices[0] if measure == "cm" else _summarise_confidences(matrices[0], matrices[1], predictions)
-        for strength in unique_strengths:
-            values_at_strength = summaries[strengths == strength]
-            values_at_strength = (
-                values_at_strength.sum(axis=0, dtype=np.float64) if measure == "cm" else values_at_strength
-            )
-            yield _Block(source, float(strength), values_at_strength, matrices[0].shape[-1])
-    if row_ids and pd.concat(row_ids).duplicated().any():
-        raise _invalid_values_error(source, file, "one row per architecture and strength, got a duplicate")
-
-
 def _summarise_confidences(label: NDArray[Any], argmax: NDArray[Any], predictions: Array) -> Array:
     """Summarise matrices (B, C, C) and predictions (B, 2) as (B, 3 + 2C); see `iter_class_summaries`."""
     true_confidences, predicted_confidences = (
@@ -206,7 +115,3 @@ def _summarise_confidences(label: NDArray[Any], argmax: NDArray[Any], prediction
     sums = np.where(is_known, true_confidences, 0.0).sum(axis=1)
     means = np.divide(sums, n_known_classes, out=np.full(len(true_confidences), np.nan), where=n_known_classes > 0)
     return np.column_stack([predictions, means, true_confidences, predicted_confidences])
-
-
-def _invalid_values_error(source: str, file: Path | None, expected: str) -> ResultsError:
-    return ResultsError(f"Reading {source} failed for {file}: expected {expected}. Export or download the file again.")

@@ -14,12 +14,9 @@ from robust201.analysis.class_summaries import confidence_quartiles, summarise_c
 from robust201.analysis.labels import dataset_label
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
+from robust201.dataset.layout import CLEAN, paper_key, parse_architecture_id, sort_by_task_order
+from robust201.dataset.reader import MEAN_DECIMALS, RobustnessDataset
 from robust201.images import DATASETS
-from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.frames import MEAN_DECIMALS, read_accuracies
-from robust201.reader.overlay import OverlaidFiles
-from robust201.reader.result_files import paper_key, sort_by_task_order
-from robust201.reader.value_checks import CLEAN, parse_architecture_id
 from robust201.spaces import CellSpace
 from robust201.tasks.columns import MEASUREMENTS
 
@@ -88,29 +85,32 @@ class DatasetResults:
 
     @cached_property
     def n_images(self) -> int | None:
-        """Number of images of each accuracy; None if the folder does not record it or the accuracies contradict it."""
-        if isinstance(self.reader.files, OverlaidFiles):  # folders may have different numbers of images
+        """Number of images of all accuracies; None if it is unknown, differs, or the accuracies contradict it."""
+        counts = np.unique(self.image_counts.to_numpy(np.float64)[self.accuracies.notna().to_numpy()])
+        if len(counts) != 1 or np.isnan(counts[0]):
             return None
-        images: Any = {} if self.reader.sweep is None else self.reader.sweep.get("sweep", {}).get("images")
-        if images is None:  # imported results do not record the images
-            return None
-        n_images = images.get("count") or (DATASETS[self.name].n_test if self.name in DATASETS else 0)
+        n_images = int(counts[0])
         correct_counts = n_images * self.accuracies.to_numpy(np.float64)
         # Accuracies are fractions of n images, possibly rounded to four decimals.
         are_fractions = (
             np.nanmax(np.abs(correct_counts - np.round(correct_counts)), initial=0.0) <= MAX_ROUNDING_ERROR * n_images
         )
-        return n_images if n_images and are_fractions else None
+        return n_images if are_fractions else None
+
+    @cached_property
+    def image_counts(self) -> pd.DataFrame:
+        """Number of images of each accuracy, in the shape of `accuracies`; NaN if unknown."""
+        return self.reader.accuracies(self.name, "n_images").reindex_like(self.accuracies)
 
     @cached_property
     def n_classes(self) -> int | None:
         """Number of classes; None if the dataset is unknown and has neither confusion matrices nor confidences."""
-        return DATASETS[self.name].n_classes if self.name in DATASETS else self.reader.files.count_classes(self.name)
+        return DATASETS[self.name].n_classes if self.name in DATASETS else self.reader.count_classes(self.name)
 
     @property
     def space(self) -> CellSpace | None:
         """Cell space of the architectures; None if they are not cells."""
-        return self.reader.files.space
+        return self.reader.space
 
     @property
     def cell_space(self) -> CellSpace:
@@ -143,13 +143,13 @@ class DatasetResults:
         return columns
 
     def keys(self, kind: str) -> list[str]:
-        """Return the keys of a kind (see `ResultFiles.kind_of`) that have accuracies, in the order of `columns`."""
-        return [key for key in dict.fromkeys(key for key, _ in self.columns) if self.reader.files.kind_of(key) == kind]
+        """Return the keys of a kind that have accuracies, in the order of `columns`."""
+        return [key for key in dict.fromkeys(key for key, _ in self.columns) if self.reader.kind_of(key) == kind]
 
     def averaged_keys(self, score: str) -> list[str]:
         """Return the keys that a mean averages: all corruptions, or attacks in norm balls."""
         keys = self.keys(SCORE_KINDS[score])
-        return [key for key in keys if score != ADVERSARIAL or self.reader.files.norm_ball_of(key) is not None]
+        return [key for key in keys if score != ADVERSARIAL or self.reader.norm_ball_of(key) is not None]
 
     def strengths(self, key: str) -> list[float]:
         """Return the strengths at which a key has accuracies, ascending."""
@@ -160,7 +160,7 @@ class DatasetResults:
 
         They do so for the key `clean`, and for keys that were not evaluated at strength 0.
         """
-        return key == CLEAN or CLEAN_STRENGTH not in self.reader.files.strengths(self.name, key)
+        return key == CLEAN or CLEAN_STRENGTH not in self.reader.strengths(self.name, key)
 
     def column(self, key: str, strength: float = CLEAN_STRENGTH) -> pd.Series:
         return self.accuracies[key, strength]
@@ -221,25 +221,25 @@ class DatasetResults:
     def confusion_sums(self) -> dict[tuple[str, float], NDArray[np.float64]]:
         """Return the summed confusion matrices (see `iter_class_summaries`), with keys in the paper's style."""
         keys = sort_by_task_order(self.reader.keys_all)
-        sums = summarise_classes(self.reader.files, self.name, keys, "cm")
+        sums = summarise_classes(self.reader, self.name, keys, "cm")
         return {(paper_key(key), strength): array for (key, strength), array in sums.items()}
 
     @cached_property
     def confidences(self) -> pd.DataFrame:
         """Quartiles of confidences (see `class_summaries.confidence_quartiles`), with keys in the paper's style."""
-        quartiles_by_key = confidence_quartiles(self.reader.files, self.name, sort_by_task_order(self.reader.keys_all))
+        quartiles_by_key = confidence_quartiles(self.reader, self.name, sort_by_task_order(self.reader.keys_all))
         return quartiles_by_key.assign(key=quartiles_by_key["key"].map(paper_key))
 
 
 def read_measures(reader: RobustnessDataset, name: str, weights: str | None) -> pd.DataFrame:
     """Read a dataset's measures for the weights with this name (see `DatasetResults.measures`)."""
     columns: dict[tuple[str, str, float], pd.Series] = {}
-    files = reader.files.restrict_to_weights(weights)
-    for key in sorted(files.keys, key=lambda key: files.kind_of(key) == "other"):
-        for measure in files.measurements_of(name, key) if files.kind_of(key) in ("measure", "other") else ():
-            if measure in MEASUREMENTS or files.find(name, key, measure) is None:
+    chosen = reader.with_weights(weights)
+    for key in chosen.keys_measure + chosen.keys_other:
+        for measure in chosen.measurements(name, key):
+            if measure in MEASUREMENTS or not chosen.has(name, key, measure):
                 continue
-            frame = reader.to_frame(name, key, measure, weights=weights)
+            frame = chosen.table(name, key, measure)
             if frame["value"].dtype.kind == "f":
                 for strength, values_at_strength in frame.groupby("strength"):
                     columns[key, measure, float(str(strength))] = values_at_strength.set_index("architecture")["value"]
@@ -249,8 +249,8 @@ def read_measures(reader: RobustnessDataset, name: str, weights: str | None) -> 
 def read_results(reader: RobustnessDataset, *, measure_weights: str | None = None) -> list[DatasetResults]:
     """Read the results of each dataset in a folder; datasets without accuracies are left out."""
     folder: list[DatasetResults] = []
-    for name in reader.files.datasets:
-        accuracies = read_accuracies(reader.files, name)
+    for name in reader.data:
+        accuracies = reader.accuracies(name)
         if accuracies.notna().to_numpy().any():
             folder.append(DatasetResults(name, reader, accuracies, folder, measure_weights))
     return folder

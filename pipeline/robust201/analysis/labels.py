@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.reader.result_files import kind_of, paper_key, task_of
+from robust201.dataset.layout import kind_of, paper_key, task_of
 from robust201.tasks import TASKS
 
 KEY_LABELS = {key: task.label for key, task in TASKS.items()}

@@ -14,16 +14,14 @@ from robust201.analysis.labels import column_label, dataset_label, key_label
 from robust201.analysis.latex_tables import leaderboard_latex
 from robust201.analysis.terms import require_evaluations
 from robust201.core.records import ArchitectureId
-from robust201.reader.error_bars import count_evaluated_images, find_ties
-from robust201.reader.outcomes import Outcomes
-from robust201.reader.result_files import kind_of
-from robust201.reader.stored_results import StoredResults
-from robust201.reader.value_checks import CLEAN
+from robust201.dataset.image_outcomes import Outcomes, checked_outcomes
+from robust201.dataset.layout import CLEAN, kind_of
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import unpack_outcomes
 from robust201.statistics.significance import (
     image_mean_intervals,
     mean_ties_with_best,
+    ties_with_best,
 )
 
 REFERENCE_EPSILON_255 = 1.0
@@ -49,7 +47,7 @@ class Standing(NamedTuple):
         p_values: p-values of the differences from the best network, adjusted with Holm's method; NaN if the number of
             images is unknown.
         is_paired: whether per-image outcomes were compared; otherwise, only accuracies were compared.
-        n_images: number of images; None if unknown.
+        n_images: number of images of each accuracy, by network; NaN if unknown.
     """
 
     name: str
@@ -59,7 +57,17 @@ class Standing(NamedTuple):
     high: "pd.Series[float]"
     p_values: "pd.Series[float]"
     is_paired: bool
-    n_images: int | None
+    n_images: "pd.Series[float]"
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether the number of images is known for all accuracies."""
+        return bool(self.n_images.notna().all())
+
+    @property
+    def images_text(self) -> str:
+        """Number of images, or their range: ``10,000``, or ``500 to 10,000``."""
+        return " to ".join(f"{count:,.0f}" for count in sorted({self.n_images.min(), self.n_images.max()}))
 
     @property
     def has_several_networks(self) -> bool:
@@ -136,13 +144,13 @@ class Leaderboard:
         dataset, best = dataset_label(self.results.name), self.results.network_label(standing.best)
         low, high = float(standing.low.iloc[0]), float(standing.high.iloc[0])
         accuracy = f"{standing.accuracies.iloc[0]:.1%}"
-        if standing.n_images is not None:
+        if standing.has_counts:
             accuracy += f", 95% interval {100 * low:.1f} to {100 * high:.1f}"
         if not standing.has_several_networks:
             return f"On {dataset}, the accuracy of {best}, the only network, is {accuracy} ({standing.label})."
         if self.results.chance_level is not None and low <= self.results.chance_level:
             return f"On {dataset}, no network is clearly above chance ({standing.label})."
-        ties = "" if standing.n_images is None else f", {_describe_ties(standing, self.results)}"
+        ties = "" if not standing.has_counts else f", {_describe_ties(standing, self.results)}"
         return f"On {dataset}, the most accurate network is {best} ({standing.label}: {accuracy}){ties}."
 
     @property
@@ -151,10 +159,10 @@ class Leaderboard:
         if not self.standings:
             return ""
         first_standing = self.standings[0]
-        if first_standing.n_images is None:
+        if not first_standing.has_counts:
             return "The folder does not record the number of images, so intervals and ties are unknown."
         if not any(standing.has_several_networks for standing in self.standings):
-            return f"Intervals are 95% intervals over {first_standing.n_images:,} images."
+            return f"Intervals are 95% intervals over {first_standing.images_text} images."
         paired_values = {standing.is_paired for standing in self.standings}
         tests = (
             "paired tests"
@@ -164,7 +172,7 @@ class Leaderboard:
         if paired_values == {True, False}:
             tests = "paired tests where outcomes are stored"
         return (
-            f"Tied networks do not differ significantly from the best on these {first_standing.n_images:,} images "
+            f"Tied networks do not differ significantly from the best on these {first_standing.images_text} images "
             f"({tests}, Holm's correction within each column, level {LEVEL:.0%}). Intervals are 95% intervals over "
             "images."
         )
@@ -191,8 +199,7 @@ def make_leaderboard(
         ConfigError: a name does not match any evaluation.
     """
     chosen_names = list(names) if names is not None else default_names(results, epsilon)
-    stored_results = StoredResults(results.reader.files, results.name, {})
-    all_standings = (_rank_networks(results, stored_results, name) for name in chosen_names)
+    all_standings = (_rank_networks(results, name) for name in chosen_names)
     standings = [standing for standing in all_standings if len(standing.accuracies)]
     standings_except_clean = (standing for standing in standings if standing.name != CLEAN)
     sort_standing = next(standings_except_clean, standings[0] if standings else None)
@@ -218,7 +225,7 @@ def nearest_strength(key: str, strengths: Sequence[float], epsilon: float = REFE
     return min(strengths, key=lambda strength: (abs(strength - target), strength))
 
 
-def _rank_networks(results: DatasetResults, stored_results: StoredResults, name: str) -> Standing:
+def _rank_networks(results: DatasetResults, name: str) -> Standing:
     evaluations = require_evaluations(results, name)
     single_evaluation = evaluations[0] if len(evaluations) == 1 else None
     if single_evaluation is not None:
@@ -229,19 +236,23 @@ def _rank_networks(results: DatasetResults, stored_results: StoredResults, name:
     else:
         accuracies, label = results.accuracies[evaluations].mean(axis=1, skipna=False), f"mean {key_label(name)}"
     accuracies = accuracies.dropna().sort_values(ascending=False, kind="stable")
-    image_counts = {count_evaluated_images(results.reader.files, results.name, key) for key, _ in evaluations}
-    n_images = image_counts.pop() if len(image_counts) == 1 else None
-    outcomes = _stored_outcomes(stored_results, evaluations, accuracies)
-    if n_images is None:
-        unknown_numbers = pd.Series(np.nan, accuracies.index)
-        return Standing(name, label, accuracies, unknown_numbers, unknown_numbers, unknown_numbers, False, None)
+    counts = results.image_counts.loc[accuracies.index, evaluations]
+    n_images = counts.iloc[:, 0].where(counts.nunique(axis=1, dropna=False) == 1)
+    if n_images.isna().any():
+        low_ends, high_ends = (
+            pd.Series(np.asarray(ends), accuracies.index) for ends in accuracy_intervals(accuracies, n_images)
+        )
+        unknown = pd.Series(np.nan, accuracies.index)
+        return Standing(name, label, accuracies, low_ends, high_ends, unknown, False, n_images)
+    outcomes = _stored_outcomes(results, evaluations, accuracies)
     if single_evaluation is None and outcomes is not None:
         n_correct = _count_correct_evaluations(outcomes)
         ties = mean_ties_with_best(n_correct, len(evaluations), level=LEVEL)
         low, high = image_mean_intervals(n_correct, len(evaluations))
     else:
         single_outcomes = outcomes[0] if single_evaluation is not None and outcomes is not None else None
-        ties, _ = find_ties(accuracies, n_images, single_outcomes, level=LEVEL, label=f"{results.name} {name}")
+        packed = None if single_outcomes is None else single_outcomes.packed
+        ties = ties_with_best(accuracies, n_images, outcomes=packed, level=LEVEL)
         low, high = accuracy_intervals(accuracies, n_images)
     low_ends, high_ends, p_values = (
         pd.Series(np.asarray(numbers), accuracies.index) for numbers in (low, high, ties.p_values)
@@ -250,12 +261,12 @@ def _rank_networks(results: DatasetResults, stored_results: StoredResults, name:
 
 
 def _stored_outcomes(
-    stored_results: StoredResults, evaluations: Sequence[tuple[str, float]], accuracies: "pd.Series[float]"
+    results: DatasetResults, evaluations: Sequence[tuple[str, float]], accuracies: "pd.Series[float]"
 ) -> list[Outcomes] | None:
     """Return the outcomes of each evaluation, in the networks' order; None if any network lacks outcomes."""
     all_outcomes = []
     for key, strength in evaluations:
-        outcomes = stored_results.outcomes(key, strength)
+        outcomes = checked_outcomes(results.reader, results.name, key, strength)
         if outcomes is None or not accuracies.index.isin(outcomes.architectures).all():
             return None
         all_outcomes.append(outcomes.of(accuracies.index))

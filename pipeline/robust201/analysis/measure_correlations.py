@@ -14,7 +14,7 @@ from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.network_costs import PARAMETERS
 from robust201.analysis.terms import collect_measures, find_evaluations
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.reader.value_checks import CLEAN
+from robust201.dataset.layout import CLEAN
 from robust201.statistics.rank_correlation import Coefficients, correlate_ranks
 
 MIN_ARCHITECTURES = 8

@@ -7,7 +7,7 @@ import pandas as pd
 from robust201.analysis.dataset_results import read_measures
 from robust201.analysis.labels import measure_label
 from robust201.core.errors import ConfigError
-from robust201.reader.dataset import RobustnessDataset
+from robust201.dataset.reader import RobustnessDataset
 
 UNNAMED_WEIGHTS = "trained"
 """Name that is shown for weights without a name, which come from files; random weights are named by their seed."""
@@ -42,7 +42,7 @@ def read_measure_folders(folders: Sequence[RobustnessDataset], dataset: str) -> 
 
 def _describe_protocol(folder: RobustnessDataset, dataset: str, key: str) -> list[str]:
     """Return a measure's split, and its mode if that is not evaluation mode; empty if sweep.json lacks them."""
-    protocols = folder.files.protocols_of(dataset, key)
+    protocols = folder.protocols_of(dataset, key)
     if len(protocols) != 1:
         return []
     (protocol,) = protocols

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import pandas as pd
 
 from robust201.core.records import ArchitectureId
+from robust201.dataset.layout import architecture_of_network
+from robust201.dataset.reader import RobustnessDataset
 from robust201.images import DATASETS
-from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.networks import architecture_of_network
 
 PARAMETERS, MACS = "parameters", "flops"
 """Names of the costs. Multiply-accumulates are called flops, as is usual in tables of networks."""
@@ -31,7 +31,7 @@ def network_costs(
         Columns `PARAMETERS` and `MACS` by architecture; no columns if the architectures are not cells or the number of
         classes is unknown.
     """
-    architecture_ids, space, known_dataset = list(architectures), reader.files.cost_space, DATASETS.get(dataset)
+    architecture_ids, space, known_dataset = list(architectures), reader.cost_space, DATASETS.get(dataset)
     class_count = n_classes if known_dataset is None else known_dataset.n_classes
     if space is None or class_count is None:
         return pd.DataFrame(index=pd.Index(architecture_ids))

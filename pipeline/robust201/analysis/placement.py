@@ -8,7 +8,7 @@ from robust201.core.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from robust201.analysis.evaluation import Evaluation
-    from robust201.reader.dataset import RobustnessDataset
+    from robust201.dataset.reader import RobustnessDataset
 
 
 def place(result: "Evaluation", dataset: "RobustnessDataset", *, data: str = "cifar10") -> pd.DataFrame:
@@ -53,7 +53,7 @@ def _rank_accuracy(
 ) -> dict[str, Any]:
     """Return one row of the result of `place`."""
     row: dict[str, Any] = {"key": key, "strength": strength, "accuracy": accuracy, "architectures": 0}
-    if dataset.files.find(data, key, "accuracy") is None:
+    if not dataset.has(data, key):
         return row
     # At strength 0, an attack's file may contain clean accuracies, which are not results of the attack.
     if strength not in dataset.strengths(data, key):

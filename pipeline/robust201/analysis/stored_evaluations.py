@@ -14,9 +14,9 @@ from robust201.analysis.leaderboard import nearest_strength
 from robust201.analysis.terms import require_evaluations
 from robust201.core.errors import ConfigError
 from robust201.core.records import ArchitectureId
-from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.outcomes import has_outcomes_of, read_images
-from robust201.reader.result_files import is_dataset
+from robust201.dataset.image_outcomes import has_outcomes_of, read_images
+from robust201.dataset.layout import is_dataset
+from robust201.dataset.reader import RobustnessDataset
 from robust201.statistics.intervals import accuracy_intervals
 
 _COLUMNS = ("key", "strength", "accuracy", "low", "high", "n_images")
@@ -65,7 +65,7 @@ def read_evaluations(text: str, *, keys: Sequence[str] | None = None, data: str 
 
 def _default_columns(results: DatasetResults) -> list[tuple[str, float]]:
     keys = dict.fromkeys(key for key, _ in results.columns)
-    stored_keys = [key for key in keys if has_outcomes_of(results.reader.files, results.name, key)]
+    stored_keys = [key for key in keys if has_outcomes_of(results.reader, results.name, key)]
     # If no key has stored outcomes, reading the first key raises an error that says what is missing.
     return [(key, nearest_strength(key, results.strengths(key))) for key in stored_keys or keys]
 
@@ -78,7 +78,7 @@ def _read_evaluation(
     for key, strength in columns:
         correct = reader.outcomes(results.name, key, strength).of([network]).correct[0]
         by_key.setdefault(key, {})[strength] = correct
-    images = read_images(reader.files, results.name)
+    images = read_images(reader, results.name)
     image_lines = (f"{pixels} {label}\n" for pixels, label in zip(images["sha256"], images["label"], strict=True))
     digest = hashlib.sha256("".join(image_lines).encode())
     key_results = {
@@ -99,7 +99,7 @@ def _make_rows(key: str, outcomes: Mapping[float, NDArray[np.bool_]]) -> tuple[d
 
 def _protocol_parameters(results: DatasetResults, key: str) -> dict[str, Any]:
     """Return a key's protocol without the network and the images; empty if the folder does not record it."""
-    protocols = results.reader.files.protocols_of(results.name, key)
+    protocols = results.reader.protocols_of(results.name, key)
     return {
         name: value for protocol in protocols for name, value in protocol.items() if name not in _NON_PARAMETER_FIELDS
     }

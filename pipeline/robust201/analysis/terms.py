@@ -15,9 +15,8 @@ from robust201.analysis.dataset_results import ADVERSARIAL, SCORE_KINDS, Dataset
 from robust201.analysis.network_costs import network_costs
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.reader.frames import MEAN_DECIMALS
-from robust201.reader.networks import architecture_of_network
-from robust201.reader.result_files import evaluation_names, paper_key, task_of
+from robust201.dataset.layout import architecture_of_network, evaluation_names, paper_key, task_of
+from robust201.dataset.reader import MEAN_DECIMALS
 from robust201.tasks import expand_keys
 from robust201.tasks.strengths import parse_strength, parse_term
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from robust201.analysis.dataset_results import DatasetResults
-    from robust201.reader.dataset import RobustnessDataset
+    from robust201.dataset.reader import RobustnessDataset
 
 Folders = Annotated[
     list[Path],
     typer.Argument(
         metavar="DATASET...",
         help="Folders written by export, their parquet subfolders, or the published dataset. Several folders are "
-        "merged; an evaluation comes from the first folder that has it.",
+        "merged; an evaluation comes from the last folder that has it.",
     ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Also write the tables to this folder as CSV.")]
@@ -152,7 +152,7 @@ def _read_inputs(
     from robust201.analysis.dataset_results import choose_results, read_results
     from robust201.core.errors import ResultsError
     from robust201.core.files import check_output_file
-    from robust201.reader.dataset import RobustnessDataset
+    from robust201.dataset.reader import RobustnessDataset
 
     if out is not None:
         check_output_file(out / "correlations.csv")  # with any file name, this checks that the folder is writable

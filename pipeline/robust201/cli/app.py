@@ -182,8 +182,8 @@ def report(
     architectures: ShownNetworks = None,
 ) -> None:
     """Write a report on a dataset as one HTML file that works offline: best networks, tables and figures."""
+    from robust201.dataset.reader import RobustnessDataset
     from robust201.figures.report import write_report
-    from robust201.reader.dataset import RobustnessDataset
 
     folder = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # `.` and `..` do not name the folder
     page = out or folder.parent / f"{folder.name}-report.html"

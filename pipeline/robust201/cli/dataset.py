@@ -107,9 +107,9 @@ def export(
 
 def _push(dataset: Path, target: str) -> None:
     """Upload an export and its report."""
+    from robust201.dataset.reader import RobustnessDataset
     from robust201.export.hub import PAGE_FILE, push
     from robust201.figures.report import write_report
-    from robust201.reader.dataset import RobustnessDataset
 
     with tempfile.TemporaryDirectory(prefix="robust201-push-") as folder:
         page = Path(folder) / PAGE_FILE

@@ -33,10 +33,10 @@ def demo(
     from robust201.analysis.dataset_results import read_results
     from robust201.analysis.leaderboard import make_leaderboard
     from robust201.cli.run import compute, needs_guard, run_guarded
+    from robust201.dataset.reader import RobustnessDataset
     from robust201.export import export_dataset
     from robust201.figures.plots import save_plots
     from robust201.figures.report import write_report
-    from robust201.reader.dataset import RobustnessDataset
     from robust201.sweep.loading import load_config
     from robust201.sweep.plan import open_results
 

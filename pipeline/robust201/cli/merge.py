@@ -56,9 +56,11 @@ def _merge(folders: list[Path], out: Path) -> int:
     from robust201.sweep.facts import copy_plan, load_plan
 
     load_plan(folders[0])
-    report = merge([ResultsFolder.open(folder) for folder in folders], out)
+    sources = [ResultsFolder.open(folder) for folder in folders]
+    listings = [ResultsFolder.open(folder).list() for folder in (*folders, out) if folder.exists()]
+    report = merge(sources, out)
     copy_plan(folders[0], out)
-    findings = list(find_contradictions(out))
+    findings = list(find_contradictions(out, listings))
     typer.echo(f"Joined {console.format_count(report.n_shards, 'result file')}.")
     console.say_each(report.damaged)
     console.say_each([str(finding) for finding in findings])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,8 +86,8 @@ def split_names(text: str | None) -> tuple[str, ...] | None:
     return names
 
 
-def load_sweep(path: Path, /, **overrides: Any) -> SweepConfig:
-    """Load the sweep of a YAML or results folder, and print warnings about it.
+def load_sweep(path: Path, /, *, say: Callable[[str], None] = console.say, **overrides: Any) -> SweepConfig:
+    """Load the sweep of a YAML or results folder, and say warnings about it.
 
     `overrides` are passed to `sweep.loading.load_config`.
     """
@@ -95,7 +96,7 @@ def load_sweep(path: Path, /, **overrides: Any) -> SweepConfig:
 
     config = facts.load_sweep(path, **overrides)
     for warning in find_sweep_warnings(config):
-        console.say(f"warning: {warning}")
+        say(f"warning: {warning}")
     return config
 
 

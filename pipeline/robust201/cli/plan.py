@@ -60,8 +60,10 @@ def plan_sweep(
 
 
 def _save(config: "SweepConfig", filters: "Filters") -> None:
+    from robust201.run.environment import require_explicit_device
     from robust201.run.sweep import prepare_run
 
+    require_explicit_device(config.execution)
     with prepare_run(config, filters, console.say):
         pass
 

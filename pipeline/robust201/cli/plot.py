@@ -73,8 +73,8 @@ def plot(
         )
     if name != ALL:
         find_figure(name)
+    from robust201.dataset.reader import RobustnessDataset
     from robust201.figures.plots import save_plot, save_plots
-    from robust201.reader.dataset import RobustnessDataset
 
     reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
     measure_datasets = [RobustnessDataset(folder) for folder in measures or ()]

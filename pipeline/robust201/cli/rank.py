@@ -87,7 +87,7 @@ def _show_metrics(
     as_json: bool,
 ) -> None:
     from robust201.core.csv_files import write_csv
-    from robust201.reader.dataset import RobustnessDataset
+    from robust201.dataset.reader import RobustnessDataset
 
     for parameter, option in explicit_options(context).items():
         if parameter in ("epsilon", "architectures", "n_rows"):
@@ -112,7 +112,7 @@ def _read_results(
     dataset: Path, data: str | None, weights: str | None, networks: tuple[str, ...] | None
 ) -> "DatasetResults":
     from robust201.analysis.dataset_results import choose_results, read_results
-    from robust201.reader.dataset import RobustnessDataset
+    from robust201.dataset.reader import RobustnessDataset
 
     reader = RobustnessDataset(dataset, weights=weights).select(networks)
     return choose_results(read_results(reader), data, dataset, "Ranking")

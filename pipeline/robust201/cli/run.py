@@ -48,15 +48,18 @@ def run_sweep_command(
 ) -> int:
     """Compute the missing evaluations of a sweep; return the exit code. The parameters are the options of `run`."""
     task = ArrayTask.of(os.environ) if slurm_requeue else None
-    config = load_sweep(path, results=out, execution={"executor": executor, "workers": workers})
+    lines: list[str] = []
+    config = load_sweep(path, say=lines.append, results=out, execution={"executor": executor, "workers": workers})
     filters = make_filters(config, architectures, datasets, keys)
     selected = None if share is None else Share.parse(share)
     if task is not None:
         config = config.model_copy(update={"execution": task.limit(config.execution)})
     check_machine(config.execution, config.precision)
-    announce_code(config, allowed=allow_code, say=console.say)
+    announce_code(config, allowed=allow_code, say=lines.append)
     if needs_guard(config.execution):
-        return run_guarded()
+        return run_guarded()  # the child repeats this command
+    for line in lines:
+        console.say(line)
     tally = compute(config, filters, selected)
     code = _show_end(config, tally, is_partial=filters != EVERYTHING or selected is not None)
     if task is not None and tally.is_out_of_time:  # after scancel or preemption, the user or Slurm decides

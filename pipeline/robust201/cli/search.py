@@ -16,7 +16,7 @@ from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.files import check_output_file
 
 if TYPE_CHECKING:
-    from robust201.reader.dataset import RobustnessDataset
+    from robust201.dataset.reader import RobustnessDataset
     from robust201.search.repeated_searches import MeanOverRuns, RepeatedSearch
 
 
@@ -45,7 +45,7 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Compare architecture search methods on a dataset; prints means over runs with 95% intervals."""
-    from robust201.reader.dataset import RobustnessDataset
+    from robust201.dataset.reader import RobustnessDataset
     from robust201.search.repeated_searches import TABLE1_OBJECTIVES, compare_with_paper, repeat_searches
 
     if table1 and objective:

@@ -152,16 +152,12 @@ def _show_submission(submission: "Submission", noun: str, path: str) -> None:
 
 def _read_config(path: Path, allow_code: bool) -> "SweepConfig | TrainingConfig":
     """Load a sweep or training YAML, and check that it can run on other machines."""
-    from robust201.run.trainings import require_explicit_device
+    from robust201.run.environment import require_explicit_device
     from robust201.run.user_code import announce_code
     from robust201.sweep.loading import is_training_yaml, load_training
 
-    if is_training_yaml(path):
-        trainings = load_training(path)
-        require_explicit_device(trainings)
-        announce_code(trainings, allowed=allow_code, say=console.say)
-        return trainings
-    config = load_sweep(path)
+    config = load_training(path) if is_training_yaml(path) else load_sweep(path)
+    require_explicit_device(config.execution)
     announce_code(config, allowed=allow_code, say=console.say)
     return config
 

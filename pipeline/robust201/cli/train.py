@@ -32,6 +32,7 @@ def run_training_runs(
     from robust201.cli.run import needs_guard, run_guarded
     from robust201.run.environment import check_machine
     from robust201.run.slurm_task import ArrayTask
+    from robust201.run.snapshots import saved_steps
     from robust201.run.user_code import announce_code
     from robust201.sweep.loading import load_training
 
@@ -46,11 +47,12 @@ def run_training_runs(
         return run_guarded()
     _say_warnings(config)
     announce_code(config, allowed=allow_code, say=console.say)
+    states = saved_steps(config.results)
     tally = _compute(config, selected)
     completion = f"Complete. Evaluate the networks in a sweep with weights: {{path: {config.store}, recipe: …}}"
     code = console_run.show_tally(tally, "epoch", completion)
     if task is not None and tally.is_out_of_time:  # after scancel or preemption, the user or Slurm decides
-        task.requeue(console.say, has_progress=tally.n_done > tally.n_done_before)
+        task.requeue(console.say, has_progress=saved_steps(config.results) != states)
     return code
 
 

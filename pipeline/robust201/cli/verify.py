@@ -73,9 +73,9 @@ def verify(
                 f"Reading the command line failed for {option}: it needs {needed_option}. Add {needed_option}, or "
                 f"remove {option}."
             )
+    from robust201.dataset.layout import is_dataset
     from robust201.export.verify import verify_results
     from robust201.export.verify_dataset import verify_dataset
-    from robust201.reader.result_files import is_dataset
 
     results = results_of(path)
     if is_dataset(results):

@@ -17,7 +17,7 @@ The tree::
     │   ├── RayLostError          Ray, or the process connected to it, ended or stopped responding
     │   └── IncompleteError       evaluations of the plan are missing
     └── StorageError          exit 4: disk full, or results locked by another driver or damaged
-        ├── LeaseHeldError        another driver is using this results folder
+        ├── LockHeldError         another driver is using this results folder
         ├── ShardDamagedError     a shard whose bytes do not match its name
         ├── StorageFullError      no space left on the disk
         └── StorageLibraryError   the library that the shards' URL scheme needs is not installed (exit 2)
@@ -144,8 +144,8 @@ class StorageError(RobustError):
     exit_code = 4
 
 
-class LeaseHeldError(StorageError):
-    """Another driver holds the lease on the results folder."""
+class LockHeldError(StorageError):
+    """Another driver holds the lock of the results folder."""
 
 
 class ShardDamagedError(StorageError):

@@ -8,10 +8,11 @@ import json
 import os
 import re
 import secrets
+import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
@@ -19,8 +20,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from robust201.core.errors import InputError, StorageError, StorageFullError
-
-_MAX_AMOUNT = 1e30
 
 _DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 _SHORT_WRITE_MESSAGE = re.compile(r"\d+ requested and \d+ written")
@@ -188,11 +187,6 @@ def make_folder(path: Path) -> None:
         ) from error
 
 
-def is_amount(value: object) -> bool:
-    """Return whether a value of a JSON file is a number that is at least 0 and below 1e30."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MAX_AMOUNT
-
-
 def visible_entries(folder: Path) -> list[str]:
     """Return the sorted names of the files and folders in a folder, except hidden ones; empty if it does not exist."""
     return sorted(entry.name for entry in folder.iterdir() if entry.name[0] != ".") if folder.is_dir() else []
@@ -280,22 +274,32 @@ LEFTOVER_SECONDS = 24 * 3600.0
 """Age at which a temporary file is considered abandoned by a killed process, since no write takes that long."""
 
 
-def remove_leftovers(root: Path, *, clock: Callable[[], float] = time.time) -> int:
-    """Delete temporary files and lease claims of killed processes below a folder, and return the number of files.
+def is_temporary(name: str) -> bool:
+    """Return whether a name is one of an unfinished file or folder."""
+    return name.startswith(".") and name.endswith(".tmp")
 
-    If a clock jump makes an unfinished file look old, its writer fails with a `StorageError` and nothing is lost.
-    `clock` returns seconds since the epoch, to be compared with the modification times of files.
-    """
-    n_removed = 0
-    for folder, _, file_names in os.walk(root):
-        for file_name in file_names:
-            if file_name.startswith(".") and file_name.endswith((".tmp", ".successor")):
-                path = Path(folder, file_name)
-                with contextlib.suppress(FileNotFoundError):  # its writer has just finished
-                    if clock() - path.stat().st_mtime >= LEFTOVER_SECONDS:
-                        path.unlink()
-                        n_removed += 1
-    return n_removed
+
+def remove_leftovers(root: Path, *, skipped: str = "") -> None:
+    """Delete temporary files and folders of killed processes below a folder, except in a folder that is `skipped`."""
+    paths = []
+    for folder, folder_names, file_names in os.walk(root):
+        paths += [Path(folder, name) for name in (*folder_names, *file_names) if is_temporary(name)]
+        folder_names[:] = [name for name in folder_names if name != skipped and not is_temporary(name)]
+    remove_old(paths)
+
+
+def remove_old(paths: Iterable[Path]) -> None:
+    """Delete files and folders that are older than `LEFTOVER_SECONDS` by the clock of the file server."""
+    now: float | None = None
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):  # its writer has just finished
+            now = server_time(path.parent) if now is None else now
+            if now - path.stat().st_mtime < LEFTOVER_SECONDS:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
 
 
 WRITE_STEPS = ("opened", "written", "flushed", "renamed")
@@ -362,6 +366,28 @@ def atomic_write(path: Path, *, on_step: Callable[[str], None] = _ignore_step) -
     """Open a new file with a known name for writing (see `new_file`)."""
     with new_file(path.parent, path.name, on_step=on_step) as file:
         yield file.stream
+
+
+def create_text(path: Path, text: str) -> None:
+    """Write a UTF-8 text file atomically, unless it exists; of several processes, the first one wins.
+
+    On a file system without hard links, the last one wins.
+    """
+    temporary_path = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    write_text(temporary_path, text)
+    with reporting_write_errors(path), contextlib.suppress(FileExistsError):
+        try:
+            os.link(temporary_path, path)
+        except OSError as error:
+            if error.errno not in _NO_LINK_ERRNOS:
+                raise
+            temporary_path.replace(path)
+        finally:
+            temporary_path.unlink(missing_ok=True)
+
+
+_NO_LINK_ERRNOS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Error numbers of `os.link` on a file system without hard links."""
 
 
 def write_text(path: Path, text: str) -> None:

@@ -55,7 +55,7 @@ def _handle(signals: Iterable[int], handler: _Handler) -> Iterator[None]:
 
 @contextmanager
 def stop_signals_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGUSR1 end a command like Ctrl-C, so that temporary files and leases are removed.
+    """Let SIGTERM and SIGUSR1 end a command like Ctrl-C, so that temporary files and locks are removed.
 
     Ctrl-C also becomes a `SignalInterrupt`, unless it is ignored.
     """

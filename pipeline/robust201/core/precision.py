@@ -1,4 +1,4 @@
-"""The precision of a network's arithmetic: fp32, tf32 or bf16.
+"""The precision of a network's arithmetic (fp32, tf32 or bf16), and its number of threads.
 
 The precision affects results, so it is part of the protocol: results in one precision never replace those in another.
 """
@@ -25,6 +25,9 @@ PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 Sources: PyTorch's notes "CUDA semantics" (TensorFloat-32, reduced precision reduction in BF16 GEMMs) and "Numerical
 accuracy" (docs.pytorch.org/docs/stable/notes/cuda.html, .../numerical_accuracy.html).
 """
+
+MAX_THREADS = 1024
+"""Maximum number of threads of one operation; with tens of thousands, torch crashes the process."""
 
 
 def check_precision(name: str) -> None:

@@ -201,7 +201,7 @@ class Weights:
         return "-".join(filter(None, components))
 
     def to_payload(self) -> dict[str, Any]:
-        """Return the fields as JSON; `steps` is omitted if it is unknown, as in older payloads."""
+        """Return the fields as JSON; `steps` is omitted if it is unknown."""
         return {name: value for name, value in asdict(self).items() if name != "steps" or value is not None}
 
 

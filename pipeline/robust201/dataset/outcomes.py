@@ -39,7 +39,7 @@ def read_outcomes(results: Path, dataset: str, keys: Sequence[str]) -> KeyOutcom
     """Read the outcomes under some keys, which must have the same images.
 
     Raises:
-        ConfigError: the sweep has no such key or dataset, or the keys have different images.
+        ConfigError: the sweep has no such key or dataset, a key is a measure, or the keys have different images.
         InputError: the path is not a results folder.
         IncompleteError: results are missing.
         ShardDamagedError: a file is damaged.
@@ -51,6 +51,11 @@ def read_outcomes(results: Path, dataset: str, keys: Sequence[str]) -> KeyOutcom
             raise ConfigError(
                 f"Reading outcomes failed for {results}: expected results of {dataset} {name}, got none."
                 f"{did_you_mean(name, planned)}"
+            )
+        if planned[name].task.columns:
+            raise ConfigError(
+                f"Reading outcomes failed for {results}: expected keys with predicted classes, got {name}, which is a "
+                "measure. Choose another key."
             )
     hashes = {str(planned[name].payload["images"]["sha256"]) for name in keys}
     if len(hashes) != 1:

@@ -80,7 +80,14 @@ class KeyRows:
             yield self.key.unit(network), self.read(network)
 
     def read(self, network: int, columns: Collection[str] = (), strengths: Collection[float] = ()) -> UnitRows:
-        """Return some or all columns and strengths of a network's unit; raise the same errors as iterating."""
+        """Return some or all of the key's columns and strengths of a network's unit.
+
+        Raises:
+            ValueError: the key has no such column.
+            IncompleteError, ShardDamagedError: as in iterating.
+        """
+        if {*columns} - {*self.key.columns}:  # a file without them is not damaged
+            raise ValueError(f"Reading results failed: {self.key.key} has columns {self.key.columns}, not {columns}.")
         columns, strengths = columns or self.key.columns, strengths or self.key.strengths
         try:
             return self._read_listed(network, columns, strengths)

@@ -1,7 +1,7 @@
 """Verification of results: every byte and row of every file, duplicates, pixels, and missing parts."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from robust201.core.errors import EvaluationError, ShardDamagedError
 from robust201.dataset.rows import check_images, decode_shard
 from robust201.store.folder import ResultsFolder
-from robust201.store.names import Listing, Names, ShardName, tuple_digest
+from robust201.store.names import Listing, Names, ShardName, merge_names, names_of, tuple_digest
 from robust201.store.shards import Shard
 from robust201.sweep.explain import explain
-from robust201.sweep.parts import compare
+from robust201.sweep.parts import compare, find_rows
 from robust201.sweep.plan import Plan, open_results
 from robust201.tasks.measurements import check_values
 
@@ -76,13 +76,25 @@ def _check_packs(folder: ResultsFolder) -> Iterator[Finding]:
             return
 
 
-def find_contradictions(results: Path) -> Iterator[Finding]:
-    """Compare only files that have the same part or corrupted images, such as those of merged folders."""
+def find_contradictions(results: Path, sources: Sequence[Listing]) -> Iterator[Finding]:
+    """Compare only files of merged folders that have the same part, and one file of each folder and corruption."""
     plan, folder = open_results(results)
-    listing = {dataset: names[_shares_part(names)] for dataset, names in folder.list().items()}
+    listing = {
+        dataset: merge_names([names[_shares_part(names)], *_corrupted_examples(plan, dataset, sources)])
+        for dataset, names in folder.list().items()
+    }
     for finding in check_files(plan, folder, listing):
         if finding.kind in {"duplicate", "pixels"}:
             yield finding
+
+
+def _corrupted_examples(plan: Plan, dataset: str, sources: Sequence[Listing]) -> Iterator[Names]:
+    """Yield the name of one file of each folder and each corruption."""
+    for key in plan.keys:
+        if key.dataset == dataset and key.task.kind == "corruption":
+            for source in sources:
+                names = names_of(source, dataset)
+                yield names[find_rows(key, names)[1][:1]]
 
 
 def _shares_part(names: Names) -> NDArray[np.bool_]:

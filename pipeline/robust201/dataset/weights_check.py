@@ -17,7 +17,7 @@ def check_clean_accuracy(plan: Plan, folder: ResultsFolder) -> WeightsCheck:
         StorageError: a file cannot be read at the moment.
     """
     listing, accuracies = folder.list(), []
-    clean_plan = plan.narrow(keys=("clean",))
+    clean_plan = plan.comparable.narrow(keys=("clean",))
     for state in compare(clean_plan, listing, folder.read_tuple).keys:
         rows, n_test = KeyRows(folder, state.key, listing), plan.config.dataset_spec(state.key.dataset).n_test
         for position in range(len(state.key.networks)):

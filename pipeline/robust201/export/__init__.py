@@ -14,8 +14,8 @@
 - `listing`: the file SHA256SUMS, which lists the files of an export with their hashes
 - `side_files`, `card`: all other files
 
-`key_rows` reads a dataset's files as rows, including the `format_variants` that exports do not write. `conversion`
-writes Parquet files for a dataset of JSON files, `verify` checks a results folder and its export, `verify_dataset`
+`key_rows` reads a dataset's files as rows, including the `format_variants` that exports do not write. `verify` checks a
+results folder and its export, `verify_dataset`
 checks a dataset without its results folder, `compare_results` compares two result sets, and `hub` uploads a dataset.
 """
 

@@ -12,12 +12,12 @@ import yaml
 
 from robust201 import __version__
 from robust201.core.citation import PAPER_BIBTEX
+from robust201.dataset.layout import PARQUET_FOLDER, images_name, parquet_name
+from robust201.dataset.listings import CHECKSUM_FILE
 from robust201.export.groups import Group, ProtocolCount
 from robust201.export.published_layout import ParquetColumn, SpaceLayout
 from robust201.export.written_file import WrittenFile
 from robust201.images import DATASETS
-from robust201.reader.listings import CHECKSUM_FILE
-from robust201.reader.result_files import PARQUET_FOLDER, images_name, parquet_name
 from robust201.tasks.columns import CORRECT_BITS
 from robust201.tasks.constraints import LINF
 

@@ -1,5 +1,6 @@
 """Comparison of two result sets, such as results of two seeds, engines or devices, or new and published results."""
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,11 +12,9 @@ import pandas as pd
 
 from robust201.core.errors import ConfigError, InputError
 from robust201.core.records import ArchitectureId
+from robust201.dataset.layout import RESULTS_FOLDER_FILE, paper_key, sort_by_task_order
+from robust201.dataset.reader import RobustnessDataset
 from robust201.dataset.rows import KeyRows
-from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.frames import read_rows
-from robust201.reader.result_files import RESULTS_FOLDER_FILE, paper_key, sort_by_task_order
-from robust201.reader.value_checks import parse_architecture_id
 from robust201.sweep.parts import compare
 from robust201.sweep.plan import open_results
 
@@ -209,20 +208,17 @@ def _iter_dataset(dataset: RobustnessDataset) -> Iterator[_Number]:
     recorded_weights = [*(dataset.sweep or {}).get("weights", {})]
     names = dataset.weights if len(dataset.weights) > 1 else recorded_weights if len(recorded_weights) == 1 else [""]
     for weights in names:
-        files = dataset.files.restrict_to_weights(weights if len(names) > 1 else None)
-        for name in dataset.data:
-            for key in dataset.keys_all:
-                is_measure = files.kind_of(key) == "measure"
-                for measurement in dataset.measurements(name, key) if is_measure else ["accuracy"]:
-                    if files.find(name, key, measurement) is None:
-                        continue
-                    label = f"{paper_key(key)} {measurement}" if is_measure else paper_key(key)
-                    strengths = files.strengths(name, key)
-                    for identifier, values in read_rows(files, name, key, measurement).items():
-                        for strength, value in zip(strengths, values, strict=True):
-                            for scalar_label, number in _iter_scalars(label, value):
-                                architecture = parse_architecture_id(identifier)
-                                yield weights, name, scalar_label, strength, architecture, number
+        chosen = dataset.with_weights(weights if len(names) > 1 else None)
+        for name, key in itertools.product(dataset.data, dataset.keys_all):
+            is_measure = dataset.kind_of(key) == "measure"
+            for measurement in dataset.measurements(name, key) if is_measure else ["accuracy"]:
+                if not dataset.has(name, key, measurement):
+                    continue
+                label = f"{paper_key(key)} {measurement}" if is_measure else paper_key(key)
+                table = chosen.table(name, key, measurement)
+                for row in zip(table["architecture"].tolist(), table["strength"], table["value"], strict=True):
+                    for scalar_label, number in _iter_scalars(label, row[2]):
+                        yield weights, name, scalar_label, row[1], row[0], number
 
 
 def _iter_scalars(key: str, value: Any) -> Iterator[tuple[str, float]]:

@@ -14,13 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import InputError, StorageError
-from robust201.core.files import LOCK_FILE, fsync_folder, load_json, sole_writer, visible_entries, write_text
+from robust201.core.files import (
+    LOCK_FILE,
+    fsync_folder,
+    load_json,
+    sha256_of,
+    sole_writer,
+    visible_entries,
+    write_text,
+)
 from robust201.core.records import canonical_json
+from robust201.dataset.layout import RESULTS_FOLDER_FILE, SWEEP_FILE
+from robust201.dataset.listings import CHECKSUM_FILE, read_checksums
 from robust201.export.listing import listing_text
 from robust201.export.side_files import WEIGHTS_FILE, WeightHashes
 from robust201.export.written_file import WrittenFile, open_hashed
-from robust201.reader.listings import CHECKSUM_FILE, read_checksums
-from robust201.reader.result_files import RESULTS_FOLDER_FILE, SWEEP_FILE
 
 
 @contextmanager
@@ -33,8 +41,8 @@ def open_folder(path: Path, sweep_record: Mapping[str, Any], weights: WeightHash
         weights: hashes of the weights (see `export.side_files.weight_hashes`).
 
     Raises:
-        InputError: `path` is a file, the working directory or in a results folder, or the folder has an export of
-            another sweep or of other weights, or files that no export listed.
+        InputError: `path` is a file or the working directory, or the folder has an export of another sweep or of other
+            weights, an export with files that were changed, or files but no export.
         StorageError: another export is writing to the folder, or the folder is not writable.
     """
     _check_path(path)
@@ -44,9 +52,10 @@ def open_folder(path: Path, sweep_record: Mapping[str, Any], weights: WeightHash
         folder = ExportFolder(path, target, staging)
         try:
             _complete_replacement(target)
+            _reject_users_files(path, target)
             _reject_different_sweep(path, sweep_record, weights)
-            if not read_checksums(target) and (entries := visible_entries(target) if target.exists() else ()):
-                raise _unlisted_error(path, entries[0])
+            if target.exists():
+                target.rename(_earlier(target)).rename(target)  # a mount point cannot be moved, nor replaced later
             _empty(staging)
             yield folder
         finally:
@@ -63,7 +72,11 @@ def _check_path(path: Path) -> None:
             f"Exporting failed for {path}: the working directory lies in this folder, which will be replaced. Change "
             "to another directory."
         )
-    for folder in (path, *target.parents):
+
+
+def reject_results_folder(path: Path) -> None:
+    """Raise InputError if a folder is, or lies inside, a results folder."""
+    for folder in (path, *path.resolve().parents):
         if (folder / RESULTS_FOLDER_FILE).exists():
             raise InputError(
                 f"Exporting failed for {path}: the folder is, or lies inside, the results folder {folder}. Choose "
@@ -84,6 +97,29 @@ def _reporting_moves(path: Path) -> Iterator[None]:
         ) from error
 
 
+def _reject_users_files(path: Path, target: Path) -> None:
+    """Raise InputError if a folder has files but no export, or if the user changed files of the export."""
+    listed = _read_export(target)
+    if not listed and (entries := visible_entries(target)):
+        raise _unlisted_error(path, entries[0])
+    for name, digest in listed.items():
+        file = target / name
+        if os.path.lexists(file) and not (file.is_file() and sha256_of(file) == digest):
+            raise InputError(
+                f"Exporting failed for {path}: {name} was changed after its export, and would be replaced. Move or "
+                "delete it, or choose a new folder."
+            )
+
+
+def _read_export(folder: Path) -> Mapping[str, str]:
+    """Return the SHA-256 of an export's files by name; empty if the folder contains no export of this package."""
+    listed = read_checksums(folder)
+    try:
+        return listed if SWEEP_FILE in listed and load_json(folder / SWEEP_FILE)["sweep"]["name"] else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
 def _reject_different_sweep(path: Path, sweep_record: Mapping[str, Any], weights: WeightHashes) -> None:
     """Raise InputError if the folder has an export of another sweep or other weights, which would be replaced."""
     # Two sweeps are different if their names differ, or if they have no protocol or no weights in common. The same
@@ -93,7 +129,7 @@ def _reject_different_sweep(path: Path, sweep_record: Mapping[str, Any], weights
         earlier_name, new_name = (f"the sweep {sweep['name']!r}" for sweep in (earlier_record, sweep_record))
         protocols = [set(map(canonical_json, sweep["protocols"])) for sweep in (earlier_record, sweep_record)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return  # there is no earlier sweep.json, or it is damaged and will be replaced
+        return  # there is no earlier export
     common_weights = _compare_weights(path, weights)
     if earlier_name != new_name:
         earlier_description = f"an export of {earlier_name}"
@@ -162,8 +198,9 @@ class ExportFolder:
         """Replace the earlier export, and return the sorted names of its files that the new export lacks.
 
         Raises:
-            InputError: the user has added a file with the name of a file of the new export.
+            InputError: the user has added a file with the name of a file of the new export, or changed a listed file.
         """
+        _reject_users_files(self._path, self._target)
         for name in _own_files(self._target):
             if os.path.lexists(self.staging / name):
                 raise _unlisted_error(self._path, name)
@@ -174,7 +211,11 @@ class ExportFolder:
         (self.staging / LOCK_FILE).unlink()
         if self._target.exists():
             self._target.rename(_earlier(self._target))
-        self.staging.rename(self._target)
+        try:
+            self.staging.rename(self._target)
+        except OSError:
+            _complete_replacement(self._target)
+            raise
         self.is_closed = True
         fsync_folder(self._target.parent)
         _complete_replacement(self._target)
@@ -191,8 +232,8 @@ def _complete_replacement(target: Path) -> None:
     earlier = _earlier(target)
     if not earlier.exists():
         return
-    if not target.exists():
-        earlier.rename(target)
+    if not _read_export(target):
+        earlier.rename(target)  # fails if the user has put files there meanwhile
         return
     for name in _own_files(earlier):
         (target / name).parent.mkdir(parents=True, exist_ok=True)

@@ -10,21 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.reader.value_checks import are_counts, are_row_fractions, max_rounding_error
+from robust201.dataset.values import are_counts, are_row_fractions, max_rounding_error
 from robust201.tasks.columns import COLUMNS, COUNTS, Values
 
 
-def contains_fractions(architecture_value: Any, n_images: int, *, is_single: bool) -> bool:
-    """Return whether a JSON value of `cm` contains fractions of each row's images instead of counts.
+def contains_fractions(matrix: NDArray[Any], n_images: int) -> bool:
+    """Return whether a confusion matrix contains fractions of each row's images instead of counts.
 
-    With one image per class, fractions and counts are equal, and the value is treated as counts.
-
-    Args:
-        architecture_value: an architecture's value, or its list of values by strength; only the first is examined.
-        n_images: number of images, or 0 if unknown.
-        is_single: whether `architecture_value` is a single value.
+    With one image per class, fractions and counts are equal, and the value is treated as counts. `n_images` is the
+    number of images, or 0 if unknown.
     """
-    matrix = np.array(architecture_value if is_single else architecture_value[0], dtype=np.float64)
     return are_row_fractions(matrix) and not (are_counts(matrix) and n_images == len(matrix))
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.records import Unit, Weights, content_digest
+from robust201.dataset.layout import PARQUET_FOLDER, parquet_name
 from robust201.export.row_batch import Rows
-from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
 from robust201.tasks import TASKS, Task
 from robust201.tasks.columns import PREDICTIONS
 
@@ -42,7 +42,7 @@ class SweepFacts:
         record: name, images, seed and protocols for sweep.json (see `sweep.sweep_record.describe_sweep`).
         fields: fields of sweep.yaml (see `sweep.sweep_record.portable_fields`).
         space: name of the search space.
-        tasks: all tasks by key, in the order of meta.json.
+        tasks: tasks by key, in the order of meta.json, without keys whose images a file chooses.
         measurements: measurements of all keys except measures.
         n_classes: number of classes by dataset; datasets with an unknown number are missing.
         weights: weights by the short names that units contain; empty if each network has only one set of weights.

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from robust201.core.errors import ConfigError, ResultsError, StorageError, one_line
 from robust201.core.files import MAX_EXPORTED_FILE_BYTES, sha256_of
-from robust201.reader.listings import CHECKSUM_FILE, read_checksums
-from robust201.reader.result_files import IMAGES_FOLDER, PARQUET_FOLDER
+from robust201.dataset.layout import IMAGES_FOLDER, PARQUET_FOLDER
+from robust201.dataset.listings import CHECKSUM_FILE, read_checksums
 
 PAGE_FILE = "index.html"
 """File name of the report page."""

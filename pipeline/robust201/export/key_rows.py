@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import ResultsError
-from robust201.core.records import Unit, format_architecture
+from robust201.core.records import Unit
+from robust201.dataset.folder import DatasetFolder
+from robust201.dataset.layout import format_id, parse_architecture_id
+from robust201.dataset.rows_of_key import Rows
 from robust201.export.format_variants import contains_fractions, counts_from_fractions, zeros_to_missing
 from robust201.images import DATASETS
-from robust201.reader.result_files import ResultFiles, list_values_per_strength, task_of
-from robust201.reader.value_checks import parse_architecture_id
-from robust201.tasks.columns import COLUMNS, COUNTS, MEASUREMENTS, Values, columns_of_json, count_images, fields_of
+from robust201.tasks.columns import COLUMNS, COUNTS, Values, columns_of_json, fields_of
 
 NOT_RECORDED = ""
 """Protocol and hash of the weights for rows from JSON files, which contain neither."""
@@ -25,21 +26,6 @@ EXACT_DECIMALS = 15
 _N_EXAMINED_VALUES = 20
 _DECIMALS = re.compile(r"\d\.(\d+)(?:e-(\d+))?")
 _CM = COLUMNS[COUNTS].measurement
-
-
-def possible_measurements(files: ResultFiles, dataset: str, key: str) -> list[str]:
-    """Return the measurements that a dataset may have for a key: a measure's columns, or all measurements."""
-    task = task_of(key)
-    return list(MEASUREMENTS) if task and not task.columns else files.measurements_of(dataset, key)
-
-
-def json_files_of(files: ResultFiles, dataset: str, key: str) -> dict[str, Path]:
-    """Return the JSON files of a key, in either spelling, by measurement."""
-    paths = {
-        measurement: files.find_json(dataset, key, measurement)
-        for measurement in possible_measurements(files, dataset, key)
-    }
-    return {measurement: path for measurement, path in paths.items() if path is not None}
 
 
 def count_decimals(values: Iterable[Any]) -> int | None:
@@ -63,61 +49,50 @@ class KeyRows:
     """The rows of one key on one dataset, with variants of the format normalised (see `export.format_variants`).
 
     Attributes:
-        files: the dataset's files.
+        folder: the dataset's folder.
         dataset: name of the dataset.
         key: the key, spelled as in the files.
         sources: file of each measurement: JSON files, or one Parquet file for all measurements.
+        weights: name of the weights whose rows are read; None if there is only one set.
         has_replaced_zeros: whether `replace_zeros_of_empty_means` has replaced a 0 in a mean over zero images.
     """
 
-    files: ResultFiles
+    folder: DatasetFolder
     dataset: str
     key: str
     sources: Mapping[str, Path]
+    weights: str | None = None
     has_replaced_zeros: bool = field(default=False, init=False)
 
-    @cached_property
-    def units(self) -> tuple[Unit, ...]:
-        strengths, n_images = self.files.strengths(self.dataset, self.key), self.n_images
-        columns = tuple(self.sources) if self.is_measure else ()
-        ids = (identifier for identifier, _ in self._iter_source(next(iter(self.sources))))
-        return tuple(
-            Unit(
-                identifier,
-                parse_architecture_id(identifier),
-                self.dataset,
-                self.key,
-                strengths,
-                n_images,
-                NOT_RECORDED,
-                NOT_RECORDED,
-                columns=columns,
-            )
-            for identifier in ids
-        )
+    @classmethod
+    def find(cls, folder: DatasetFolder, dataset: str, key: str, suffix: str, weights: str | None) -> "KeyRows | None":
+        """Return a key's rows in files of one format (``.json`` or ``.parquet``); None if there are no such files."""
+        find_file = folder.find_json if suffix == ".json" else folder.find
+        paths = {name: find_file(dataset, key, name) for name in folder.possible_measurements(dataset, key)}
+        sources = {name: path for name, path in paths.items() if path is not None and path.suffix == suffix}
+        return cls(folder, dataset, key, sources, weights) if sources else None
+
+    def _unit(self, identifier: str) -> Unit:
+        strengths = self.folder.strengths(self.dataset, self.key)
+        columns = tuple(self.sources) if self.folder.kind_of(self.key) == "measure" else ()
+        network = identifier, parse_architecture_id(identifier), self.dataset, self.key
+        return Unit(*network, strengths, self.n_images, NOT_RECORDED, NOT_RECORDED, columns=columns)
 
     @property
-    def is_measure(self) -> bool:
-        return self.files.kind_of(self.key) == "measure"
-
-    @property
-    def has_single_value(self) -> bool:
-        """Whether an architecture has a single value instead of one per strength."""
-        return self.files.has_single_value(self.dataset, self.key)
-
-    @cached_property
-    def is_parquet(self) -> bool:
+    def _is_parquet(self) -> bool:
         """Whether the source is a Parquet file, which contains counts, and values in full precision."""
         return any(file.suffix == ".parquet" for file in self.sources.values())
 
     @cached_property
     def _has_fractions(self) -> bool:
-        if self.is_parquet or _CM not in self.sources:
+        if self._is_parquet or _CM not in self.sources:
             return False
-        _, first_value = next(self._iter_source(_CM), (None, None))
-        return first_value is not None and contains_fractions(
-            first_value, count_recorded_images(self.files.sweep, self.dataset), is_single=self.has_single_value
-        )
+        n_images = count_recorded_images(self.folder.sweep, self.dataset)
+        return any(contains_fractions(rows.columns[COUNTS][0], n_images) for rows in self._first_rows(_CM))
+
+    def _first_rows(self, measurement: str) -> Iterator[Rows]:
+        """Yield the first rows of a measurement, or nothing if it has no rows."""
+        return itertools.islice(self._iter_source(measurement), 1)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -133,80 +108,85 @@ class KeyRows:
     def n_images(self) -> int:
         """Number of images, from a measurement that depends on it, or from sweep.json; 0 if unknown."""
         for measurement in self.sources:
-            if self._has_fractions and measurement == _CM:
-                continue
-            _, first_value = next(self._iter_source(measurement), (None, None))
-            if first_value is not None and (
-                n_images := count_images(measurement, first_value, is_single=self.key == "clean")
-            ):
-                return n_images
+            for rows in self._first_rows(measurement) if not (self._has_fractions and measurement == _CM) else ():
+                for name, array in rows.columns.items():
+                    if name in COLUMNS and (n_images := COLUMNS[name].count_images(array[0])):
+                        return n_images
         if not self._has_fractions:
-            record = {} if self.files.sweep is None else self.files.sweep.get("sweep", {})
-            return (record.get("images") or {}).get("count") or 0
-        if n_images := count_recorded_images(self.files.sweep, self.dataset):
+            return (self.folder.sweep_record.get("images") or {}).get("count") or 0
+        if n_images := count_recorded_images(self.folder.sweep, self.dataset):
             return n_images
         raise ResultsError(
-            f"Reading results failed for {self.files.path} {self.dataset} {self.key}: rows of {COUNTS} contain "
-            "fractions, and sweep.json does not contain the number of images. Convert an export with counts instead."
+            f"Reading results failed for {self.folder.path} {self.dataset} {self.key}: rows of {COUNTS} contain "
+            "fractions, and sweep.json does not contain the number of images. Export counts instead."
         )
 
     @cached_property
     def decimals(self) -> dict[str, int | None]:
         """Number of decimals to which values were rounded, by measurement; None if they were not rounded."""
-        if self.is_parquet:
+        if self._is_parquet:
             return {}
         return {
-            measurement: count_decimals(value for _, value in self._iter_source(measurement))
+            measurement: count_decimals(
+                array.tolist() for rows in self._iter_source(measurement) for array in rows.columns.values()
+            )
             for measurement in self.sources
             if not all(name in COLUMNS and COLUMNS[name].is_exact for name in fields_of(measurement).values())
         }
 
-    def _iter_source(self, measurement: str) -> Iterator[tuple[str, Any]]:
-        if self.is_parquet:
-            return self.files.iter_values(self.dataset, self.key, measurement)
-        return self.files.iter_json_file(self.sources[measurement], self.dataset, self.key, measurement)
+    def _iter_source(self, measurement: str) -> Iterator[Rows]:
+        for rows in self.folder.iter_rows(self.dataset, self.key, measurement, file=self.sources[measurement]):
+            selected = rows if self.weights is None or rows.weights is None else rows.take(rows.weights == self.weights)
+            if len(selected):
+                yield selected
 
-    def iter_rows(self, measurement: str | None = None) -> Iterator[tuple[Unit, Mapping[float, Values]]]:
-        """Yield each unit with its columns by strength, for one measurement or all measurements.
+    def _iter_networks(self, measurement: str) -> Iterator[tuple[str, dict[float, Values]]]:
+        """Yield each id with the columns of a measurement by strength."""
+        identifier = ""
+        columns_by_strength: dict[float, Values] = {}
+        for rows in self._iter_source(measurement):
+            for row in range(len(rows)):
+                if str(rows.architectures[row]) != identifier:
+                    if identifier:
+                        yield identifier, columns_by_strength
+                    identifier, columns_by_strength = str(rows.architectures[row]), {}
+                columns = {name: array[row] for name, array in rows.columns.items()}
+                columns_by_strength[float(rows.strengths[row])] = self._convert(measurement, columns, identifier)
+        if identifier:
+            yield identifier, columns_by_strength
+
+    def iter_rows(self) -> Iterator[tuple[Unit, Mapping[float, Values]]]:
+        """Yield each unit with its columns by strength.
 
         Raises:
             ResultsError: a file is damaged, has an invalid value, or lacks an architecture that another file has.
         """
-        measurements_to_read = [name for name in self.sources if measurement in (None, name)]
-        rows_by_measurement = {name: _ReorderedRows(self._iter_source(name)) for name in measurements_to_read}
-        for unit in self.units:
-            columns_by_strength: dict[float, dict[str, Any]] = {strength: {} for strength in unit.strengths}
+        first, *others = self.sources
+        rows_by_measurement = {name: _ReorderedRows(self._iter_networks(name)) for name in others}
+        for identifier, columns in self._iter_networks(first):
+            unit = self._unit(identifier)
+            columns_by_strength = {strength: dict(columns.get(strength, {})) for strength in unit.strengths}
             for name, rows in rows_by_measurement.items():
-                label = f"{unit.label} {name}"
-                architecture_value = rows.take(unit.id)
-                if architecture_value is _NO_ROW:
-                    raise self._unmatched_architecture_error(
-                        f"{format_architecture(unit.architecture)} in this file", name
-                    )
-                values = (
-                    [architecture_value]
-                    if self.has_single_value
-                    else list_values_per_strength(architecture_value, unit.strengths, label)
-                )
-                for strength, value in zip(unit.strengths, values, strict=True):
-                    columns_by_strength[strength] |= self._convert_value(name, value, label)
+                columns_of_measurement = rows.take(identifier)
+                if columns_of_measurement is None:
+                    raise self._unmatched_architecture_error(f"{format_id(identifier)} in this file", name)
+                for strength, values in columns_of_measurement.items():
+                    columns_by_strength[strength] |= values
             yield unit, columns_by_strength
         for name, rows in rows_by_measurement.items():
             if (unmatched_id := rows.next_unused()) is not None:
-                raise self._unmatched_architecture_error(
-                    f"no {format_architecture(parse_architecture_id(unmatched_id))}", name
-                )
+                raise self._unmatched_architecture_error(f"no {format_id(unmatched_id)}", name)
 
-    def _convert_value(self, measurement: str, value: Any, label: str) -> Values:
+    def _convert(self, measurement: str, columns: Mapping[str, Any], identifier: str) -> Values:
         try:
-            stored_value = (
-                counts_from_fractions(value, self.n_images) if measurement == _CM and self._has_fractions else value
-            )
-            return columns_of_json(measurement, stored_value)
+            if measurement == _CM and self._has_fractions:
+                columns = {COUNTS: counts_from_fractions(columns[COUNTS], self.n_images)}
+            fields = {field: columns[name] for field, name in fields_of(measurement).items()}
+            return columns_of_json(measurement, fields.get("", fields))
         except (ValueError, TypeError) as error:
             raise ResultsError(
-                f"Reading {label} failed for {self.sources[measurement]}: {measurement} is not in the published format "
-                f"({error}). Export or download it again."
+                f"Reading {format_id(identifier)} failed for {self.sources[measurement]}: {measurement} is not in the "
+                f"published format ({error}). Export or download it again."
             ) from error
 
     def replace_zeros_of_empty_means(self, values: Values) -> Values:
@@ -225,28 +205,25 @@ class KeyRows:
         )
 
 
-_NO_ROW = object()
-
-
 class _ReorderedRows:
     """Values of a file, read in the order of another file's architectures.
 
     Values stay in memory until they are taken. If the files have the same order, at most one value is in memory.
     """
 
-    def __init__(self, rows: Iterator[tuple[str, Any]]) -> None:
+    def __init__(self, rows: Iterator[tuple[str, dict[float, Values]]]) -> None:
         self._rows = rows
-        self._unused_values: dict[str, Any] = {}
+        self._unused: dict[str, dict[float, Values]] = {}
 
-    def take(self, identifier: str) -> Any:
-        """Return an architecture's value, or `_NO_ROW` if the file has none."""
-        while identifier not in self._unused_values:
-            id_and_value = next(self._rows, None)
-            if id_and_value is None:
-                return _NO_ROW
-            self._unused_values[id_and_value[0]] = id_and_value[1]
-        return self._unused_values.pop(identifier)
+    def take(self, identifier: str) -> dict[float, Values] | None:
+        """Return an architecture's values, or None if the file has none."""
+        while identifier not in self._unused:
+            id_and_values = next(self._rows, None)
+            if id_and_values is None:
+                return None
+            self._unused[id_and_values[0]] = id_and_values[1]
+        return self._unused.pop(identifier)
 
     def next_unused(self) -> str | None:
         """Return the id of an architecture that was never taken, or None."""
-        return next(iter(self._unused_values), None) or next((identifier for identifier, _ in self._rows), None)
+        return next(iter(self._unused), None) or next((identifier for identifier, _ in self._rows), None)

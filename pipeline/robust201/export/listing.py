@@ -14,7 +14,7 @@ from robust201.core.files import (
     sha256_of,
     write_text,
 )
-from robust201.reader.listings import CHECKSUM_FILE, MAX_LISTING_BYTES, REEXPORT, Listing, parse_checksums
+from robust201.dataset.listings import CHECKSUM_FILE, MAX_LISTING_BYTES, REEXPORT, Listing, parse_checksums
 
 
 def read_listing(folder: Path) -> Listing:

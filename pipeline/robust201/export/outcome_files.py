@@ -38,7 +38,7 @@ def evaluated_images(plan: Plan, dataset: str) -> ImageSet:
     Raises:
         DatasetError: the images are not available, or differ from the evaluated images.
     """
-    inputs, sha256 = Inputs(plan.config), plan.facts.datasets[dataset].images_of(None).sha256
+    inputs, sha256 = Inputs(plan.config), plan.facts.datasets[dataset].images_of().sha256
     try:
         return inputs.read_copied_images(dataset, sha256)
     except DatasetError as error:  # a merged results folder has no copy

@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 from robust201 import __version__
 from robust201.core.errors import ConfigError
 from robust201.core.records import Unit, Weights
+from robust201.dataset.layout import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
+from robust201.dataset.recorded_accuracies import RECORDED_FILE, format_recorded_accuracies
 from robust201.export.groups import FileFormat, Group, KeyStyle, ProtocolCount, SweepFacts, spell_key, weights_names
 from robust201.export.published_layout import layout_of
-from robust201.reader.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
-from robust201.reader.weights_check import RECORDED_FILE, format_recorded_accuracies
 from robust201.spaces import DEFAULT_SPACE
 from robust201.sweep.sweep_yaml import dump_fields
 from robust201.tasks import TASKS, Task

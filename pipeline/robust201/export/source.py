@@ -51,7 +51,7 @@ def read_facts(plan: Plan) -> SweepFacts:
         record=describe_sweep(plan),
         fields=portable_fields(config),
         space=config.space_name,
-        tasks=config.tasks,
+        tasks={key: task for key, task in config.tasks.items() if config.parameters[key].images_file is None},
         measurements=config.measurements,
         n_classes={dataset: spec.n_classes for dataset, spec in specs.items()},
         weights={one.name: one for one in weights} if config.has_several_weights else {},

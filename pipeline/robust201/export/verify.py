@@ -9,18 +9,20 @@ from typing import Any
 import pandas as pd
 
 from robust201.analysis.attack_flags import AttackFlag, find_flags
-from robust201.core.errors import ConfigError, IncompleteError, InputError, ResultsError, StorageError
+from robust201.core.errors import IncompleteError, InputError, StorageError
+from robust201.dataset.json_rows import read_object
+from robust201.dataset.layout import MISSING_FILE, SWEEP_FILE
+from robust201.dataset.listings import REEXPORT, key_of_parquet
+from robust201.dataset.parquet_rows import read_file
 from robust201.dataset.verify import Finding, verify
 from robust201.dataset.weights_check import check_clean_accuracy
 from robust201.export.card import CARD_FILE
 from robust201.export.diff import read_numbers
 from robust201.export.listing import check_listing, read_listing
+from robust201.export.outcome_files import evaluated_images
 from robust201.export.side_files import VERSIONS_FILE
-from robust201.export.writing import export_dataset
-from robust201.reader.json_files import read_object
-from robust201.reader.listings import REEXPORT, key_of_parquet
-from robust201.reader.parquet_results import is_converted, read_file
-from robust201.reader.result_files import MISSING_FILE, SWEEP_FILE
+from robust201.export.source import read_facts, read_groups
+from robust201.export.writing import write_dataset
 from robust201.statistics.weights_check import WeightsCheck
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.parts import compare
@@ -161,13 +163,15 @@ def check_export(plan: Plan, folder: ResultsFolder, out: Path) -> Iterator[str]:
     yield from listing.invalid_line_messages if listing.has_no_valid_line else check_listing(out, listing)
     if listing.has_no_valid_line:
         return
-    with tempfile.TemporaryDirectory(prefix="robust201-verify-", dir=out.parent) as temporary:
-        try:
-            options = _read_export_options(out, listing.digests)
-            export_dataset(plan, folder, Path(temporary) / "export", **options)
-            yield from _compare_exports(out, listing.digests, Path(temporary) / "export")
-        except (ResultsError, ConfigError, IncompleteError, InputError, StorageError) as error:
-            yield f"Verifying failed for {out}: {error}"
+    plan = plan.comparable
+    try:
+        with tempfile.TemporaryDirectory(prefix=".verify-", dir=folder.root) as temporary:
+            options, new = _read_export_options(out, listing.digests), Path(temporary) / "export"
+            groups = read_groups(plan, folder, options.pop("weights"))
+            write_dataset(read_facts(plan), groups, new, lambda dataset: evaluated_images(plan, dataset), **options)
+            yield from _compare_exports(out, listing.digests, new)
+    except (OSError, IncompleteError, InputError, StorageError) as error:
+        yield f"Verifying failed for {out}: {error}"
 
 
 def _read_export_options(out: Path, names: Collection[str]) -> dict[str, Any]:
@@ -176,7 +180,7 @@ def _read_export_options(out: Path, names: Collection[str]) -> dict[str, Any]:
     exported_weights = [*sweep.get("weights", {})]
     has_format = {
         "json": any("/" in name and name.endswith(".json") for name in names),
-        "parquet": any(key_of_parquet(name) and not _is_converted(out / name) for name in names),
+        "parquet": any(map(key_of_parquet, names)),
     }
     return {
         "key_style": str(sweep.get("key_style")),
@@ -186,11 +190,6 @@ def _read_export_options(out: Path, names: Collection[str]) -> dict[str, Any]:
         "formats": [name for name, is_present in has_format.items() if is_present],
         "partial": MISSING_FILE in names,
     }
-
-
-def _is_converted(path: Path) -> bool:
-    """Return whether a Parquet file was converted from JSON files; an export of results does not contain it."""
-    return path.suffix == ".parquet" and path.is_file() and is_converted(path)
 
 
 def _compare_exports(out: Path, digests: Mapping[str, str], new: Path) -> Iterator[str]:
@@ -205,7 +204,7 @@ def _compare_exports(out: Path, digests: Mapping[str, str], new: Path) -> Iterat
         return
     new_digests = read_listing(new).digests
     for name in sorted((digests.keys() | new_digests.keys()) - {SWEEP_FILE, CARD_FILE, VERSIONS_FILE}):
-        if digests.get(name) == new_digests.get(name) or (name not in new_digests and _is_converted(out / name)):
+        if digests.get(name) == new_digests.get(name):
             continue
         if name not in digests or name not in new_digests:
             problem = "the file is missing" if name in new_digests else "an export of these results has no such file"

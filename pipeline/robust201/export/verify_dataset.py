@@ -1,5 +1,6 @@
 """Verification of a dataset from its files only: an export, the published dataset, or a copy of either."""
 
+import itertools
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,15 +13,15 @@ import pyarrow.parquet as pq
 from robust201.analysis.attack_flags import AttackFlag
 from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.records import Unit
+from robust201.dataset.layout import SWEEP_FILE
+from robust201.dataset.listings import CHECKSUM_FILE
+from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.recorded_accuracies import check_recorded
 from robust201.export.diff import read_numbers
-from robust201.export.key_rows import KeyRows, count_recorded_images, json_files_of, possible_measurements
+from robust201.export.key_rows import KeyRows, count_recorded_images
 from robust201.export.listing import check_listing, read_listing
 from robust201.export.verify import find_attack_flags
 from robust201.images import DATASETS
-from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.listings import CHECKSUM_FILE
-from robust201.reader.result_files import SWEEP_FILE, ResultFiles
-from robust201.reader.weights_check import check_recorded
 from robust201.statistics.weights_check import WeightsCheck
 from robust201.tasks.columns import Values
 from robust201.tasks.measurements import check_values
@@ -109,7 +110,7 @@ def verify_dataset(
     n_evaluations = 0
     for n_done, original_rows in enumerate(all_key_rows, start=1):
         key_rows = replace(original_rows)  # copied, so that cached values are freed after this iteration
-        dataset_key_weights = original_rows.dataset, original_rows.key, str(original_rows.files.weights)
+        dataset_key_weights = original_rows.dataset, original_rows.key, str(original_rows.weights)
         is_new_key = dataset_key_weights not in counted_keys
         counted_keys.add(dataset_key_weights)
         try:
@@ -133,20 +134,14 @@ def verify_dataset(
 
 def _iter_key_rows(dataset: RobustnessDataset, *, has_listing: bool) -> Iterator[KeyRows]:
     """Yield each key's JSON files, and also its Parquet files if it has no JSON files or the folder has no listing."""
-    for weights in dataset.weights if len(dataset.weights) > 1 else [None]:
-        files = dataset.files.restrict_to_weights(weights)
-        for image_dataset in dataset.data:
-            for key in dataset.keys_all:
-                json_files = json_files_of(files, image_dataset, key)
-                if json_files:
-                    yield KeyRows(files, image_dataset, key, json_files)
-                if not (json_files and has_listing) and (parquet_files := _parquet_files_of(files, image_dataset, key)):
-                    yield KeyRows(files, image_dataset, key, parquet_files)
-
-
-def _parquet_files_of(files: ResultFiles, dataset: str, key: str) -> dict[str, Path]:
-    paths = {name: files.find(dataset, key, name) for name in possible_measurements(files, dataset, key)}
-    return {name: path for name, path in paths.items() if path is not None and path.suffix == ".parquet"}
+    (folder,) = dataset.folders
+    weights_names = dataset.weights if len(dataset.weights) > 1 else [None]
+    for weights, name, key in itertools.product(weights_names, dataset.data, dataset.keys_all):
+        json_rows, parquet_rows = (KeyRows.find(folder, name, key, suffix, weights) for suffix in (".json", ".parquet"))
+        if json_rows is not None:
+            yield json_rows
+        if parquet_rows is not None and not (json_rows is not None and has_listing):
+            yield parquet_rows
 
 
 def _read_parquet_pages(rows: KeyRows) -> None:
@@ -167,10 +162,10 @@ def _read_parquet_pages(rows: KeyRows) -> None:
 
 
 def _check_unit(rows: KeyRows, unit: Unit, columns_by_strength: Mapping[float, Values]) -> Iterator[str]:
-    n_images = unit.n_images or count_recorded_images(rows.files.sweep, rows.dataset)
+    n_images = unit.n_images or count_recorded_images(rows.folder.sweep, rows.dataset)
     for strength, stored_values in columns_by_strength.items():
         values = rows.replace_zeros_of_empty_means(stored_values)
-        name = f"{unit.label} of {rows.files.path} at {strength:g}"
+        name = f"{unit.label} of {rows.folder.path} at {strength:g}"
         try:
             check_values(values, n_images, decimals=rows.decimals, name=name)
         except EvaluationError as error:

@@ -19,8 +19,10 @@ from typing import Any, Literal, get_args
 
 from robust201.core.errors import ConfigError, IncompleteError, RobustWarning
 from robust201.core.records import ImageSet, Weights
+from robust201.dataset.layout import PARQUET_FOLDER, images_name
+from robust201.dataset.listings import CHECKSUM_FILE
 from robust201.export.card import CARD_FILE, CardFacts, card_text
-from robust201.export.folder import open_folder
+from robust201.export.folder import open_folder, reject_results_folder
 from robust201.export.groups import (
     FileFormat,
     Group,
@@ -40,8 +42,6 @@ from robust201.export.side_files import VERSIONS_FILE, WeightHashes, side_file_t
 from robust201.export.source import read_facts, read_groups
 from robust201.export.written_file import WrittenFile, parse_choice
 from robust201.images import DATASETS
-from robust201.reader.listings import CHECKSUM_FILE
-from robust201.reader.result_files import PARQUET_FOLDER, images_name
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.plan import Plan
 from robust201.tasks.columns import PREDICTIONS, count_numbers, fields_of
@@ -100,12 +100,14 @@ def export_dataset(
 
     Raises:
         ConfigError: there are no such weights, or see `write_dataset`.
+        InputError: `out` is, or lies inside, a results folder.
         ShardDamagedError: a file of the results is damaged; it was moved aside.
         DatasetError: outcomes were requested, but the evaluated images are not available.
 
     Warns:
         RobustWarning: keys whose images a file chooses are left out.
     """
+    reject_results_folder(out)
     left_out = [key.key for key in plan.keys if key not in plan.comparable.keys]
     if left_out:
         message = (
@@ -158,7 +160,8 @@ def write_dataset(
         IncompleteError: evaluations are missing, and `partial` is false. No file is written.
         ConfigError: JSON files would contain results of several weights; two files would have the same name; or
             outcomes were requested without predictions or Parquet files.
-        InputError: the folder contains files that no export listed, or an export of another sweep or other weights.
+        InputError: the folder contains files that no export listed, files of an export that were changed, or an export
+            of another sweep or other weights.
         StorageError: a result is damaged, the disk is full, or another export is writing to the folder.
     """
     parse_choice("key style", key_style, get_args(KeyStyle))

@@ -20,7 +20,7 @@ from robust201.analysis.measure_folders import read_measure_folders
 from robust201.analysis.network_costs import MACS
 from robust201.analysis.terms import measure_name
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.reader.value_checks import CLEAN
+from robust201.dataset.layout import CLEAN
 from robust201.spaces import CellSpace
 from robust201.statistics.intervals import NORMAL_QUANTILE, accuracy_intervals, mean_intervals
 from robust201.statistics.pareto import non_dominated_mask
@@ -251,7 +251,7 @@ def key_correlations(results: DatasetResults) -> pd.DataFrame:
 
 def attack_correlations(results: DatasetResults) -> pd.DataFrame:
     """Correlate the rankings on clean images and under every attack at every epsilon (see `key_correlations`)."""
-    columns = [column for column in results.columns if results.reader.files.kind_of(column[0]) in ("clean", "attack")]
+    columns = [column for column in results.columns if results.reader.kind_of(column[0]) in ("clean", "attack")]
     return _correlate(results, [("", columns)] if results.keys("attack") else [])
 
 
@@ -263,7 +263,7 @@ def dataset_correlations(results: DatasetResults) -> pd.DataFrame:
     """
     accuracies_by_dataset = {}
     for other_results in results.folder:
-        kinds = {key: other_results.reader.files.kind_of(key) for key, _ in other_results.columns}
+        kinds = {key: other_results.reader.kind_of(key) for key, _ in other_results.columns}
         columns = [column for column in other_results.columns if kinds[column[0]] in ("clean", "attack")]
         if columns:
             accuracies_by_dataset[other_results.name] = other_results.accuracies[columns]

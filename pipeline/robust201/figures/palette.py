@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.reader.result_files import kind_of, task_of
+from robust201.dataset.layout import kind_of, task_of
 from robust201.tasks import TASKS
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from robust201.analysis.dataset_results import MEAN_NOTE, DatasetResults, choose
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, ResultsError, did_you_mean
 from robust201.core.files import atomic_write, check_output_file
+from robust201.dataset.reader import RobustnessDataset
 from robust201.figures.formats import DRAWN_FORMATS, parse_width
 from robust201.figures.table import FIGURES, FigureDefinition, find_figure
-from robust201.reader.dataset import RobustnessDataset
 
 CSV = "csv"
 

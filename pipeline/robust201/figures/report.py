@@ -13,9 +13,9 @@ from robust201 import __version__
 from robust201.core.citation import PAPER_BIBTEX, software_bibtex
 from robust201.core.errors import ResultsError
 from robust201.core.files import check_output_file, write_text
+from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.recorded_accuracies import check_recorded
 from robust201.figures.palette import GRID
-from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.weights_check import check_recorded
 from robust201.spaces import CellSpace
 from robust201.spaces.colours import INK
 
@@ -55,7 +55,7 @@ def write_report(dataset: RobustnessDataset, out: Path) -> Path:
             f"Writing a report failed for {dataset.path}: it has no accuracies. Export a key such as clean, "
             "or download the published dataset."
         )
-    space = dataset.files.space
+    space = dataset.space
     networks_noun = "networks" if space is None else space.title
     title = f"Robustness of {networks_noun}: {', '.join(results.name for results in all_results)}"
     boards = [make_leaderboard(results) for results in all_results]
@@ -106,7 +106,7 @@ def _embedded_json(value: Any) -> str:
 
 def _overview_section(dataset: RobustnessDataset, all_results: "Sequence[DatasetResults]") -> str:
     """Return what was evaluated: networks, training, images and keys; and what is missing."""
-    space, sweep = dataset.files.space, dataset.sweep or {}
+    space, sweep = dataset.space, dataset.sweep or {}
     record = sweep.get("sweep") or {}
     architectures = {architecture for results in all_results for architecture in results.architectures}
     keys = {key for results in all_results for key, _ in results.columns}
@@ -162,13 +162,13 @@ def _attack_flags_warning(results: "DatasetResults") -> str:
     """Return a warning that lists signs of weak attacks; empty without signs, or numbers of images and classes."""
     from robust201.analysis.attack_flags import ZERO_GRADIENTS, find_flags
 
-    n_classes = results.reader.files.count_classes(results.name)
+    n_classes = results.reader.count_classes(results.name)
     if results.n_images is None or n_classes is None:
         return ""
     accuracies: dict[Any, Any] = {
         (key, strength): results.column(key, strength).dropna().to_dict()
         for key, strength in results.columns
-        if results.reader.files.kind_of(key) != "corruption"  # corruptions have no warning signs
+        if results.reader.kind_of(key) != "corruption"  # corruptions have no warning signs
     }
     key, strength = ZERO_GRADIENTS
     if (column := (*key.split(), strength)) in results.measures:

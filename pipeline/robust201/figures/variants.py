@@ -17,10 +17,9 @@ from robust201.analysis.dataset_results import ADVERSARIAL, SCORES, DatasetResul
 from robust201.analysis.labels import column_label, dataset_label, key_label
 from robust201.analysis.leaderboard import nearest_strength
 from robust201.core.records import CLEAN_STRENGTH
+from robust201.dataset.layout import CLEAN, kind_of
 from robust201.figures import drawings, figure_data, palette
 from robust201.figures.panels import MIN_NUMBER_SIZE, SMALL_SIZE, Chart, Figure, Layout, Panel
-from robust201.reader.result_files import kind_of
-from robust201.reader.value_checks import CLEAN
 from robust201.spaces import CellSpace
 from robust201.spaces.colours import INK
 

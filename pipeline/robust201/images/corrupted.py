@@ -8,7 +8,7 @@ uint8), so it cannot be opened as a published folder by mistake, or vice versa.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -115,18 +115,6 @@ class CorruptedStore:
         """
         recipe = {} if self._made is None else self._made.recipe(key)
         return {"source": self.source, "sha256": self.digest(key), **recipe}
-
-    def verify(self, key: str, *, expected: Mapping[str, Any]) -> None:
-        """Check that a corruption's `identity` equals the planned one; the pixels are hashed once per process."""
-        identity = self.identity(key)
-        if canonical_json(identity) == canonical_json(dict(expected)):
-            return
-        field = next(field for field in sorted({*identity, *expected}) if identity.get(field) != expected.get(field))
-        raise DatasetError(
-            f"Verifying corrupted images failed for {self._path(key)}: expected `{field}` {expected.get(field)}, got "
-            f"{identity.get(field)}. The file changed or was damaged after planning, or it differs between machines. "
-            "Restore it and run the same command again."
-        )
 
     def check(self, key: str) -> None:
         """Check that a corruption's file exists and has the right shape, without reading its pixels."""

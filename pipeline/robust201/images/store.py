@@ -57,6 +57,10 @@ class ArrayFolder:
     def path(self, name: str) -> Path:
         return self.folder / f"{name}.npy"
 
+    def lists(self, name: str) -> bool:
+        """Return whether `made.json` lists an array."""
+        return name in self._records()
+
     def info(self, name: str) -> dict[str, Any]:
         """Return what was recorded about a complete array."""
         return self._records()[name].info
@@ -138,7 +142,7 @@ class ArrayFolder:
         if got != expected:
             raise DatasetError(
                 f"Verifying images failed for {self.path(name)}: expected sha256 {expected}, got {got}. The file is "
-                "damaged or incomplete. Delete it; the next run makes it again."
+                f"damaged or incomplete. Delete {self.folder}, and make the images again."
             )
 
     def read(self, name: str) -> NDArray[Any]:

@@ -13,9 +13,8 @@ from typing import Any, Final
 import torch
 
 from robust201.core.errors import ConfigError
-from robust201.core.host import MAX_THREADS
 from robust201.core.memory import restore_gc_thresholds
-from robust201.core.precision import Precision, check_precision
+from robust201.core.precision import MAX_THREADS, Precision, check_precision
 
 # --- choice -----------------------------------------------------------------------------------------------------------
 

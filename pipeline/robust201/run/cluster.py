@@ -12,7 +12,15 @@ from threading import Event
 from typing import Any, Generic, NamedTuple
 
 import ray
-from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    ActorUnavailableError,
+    ActorUnschedulableError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    RuntimeEnvSetupError,
+)
 
 from robust201.core.errors import ConfigError, EvaluationError, RayLostError, RobustError, WorkerBrokenError, one_line
 from robust201.core.precision import Precision
@@ -164,6 +172,7 @@ class Cluster(Generic[PartT]):
         """Wait for outcomes and losses, and replace lost workers.
 
         Raises:
+            ConfigError: Ray cannot start workers as configured.
             RobustError: a worker could not start or write its results, so the run must stop.
             RayLostError: Ray was lost.
         """
@@ -175,6 +184,11 @@ class Cluster(Generic[PartT]):
             events = [event for call in ready if (event := self._receive(slots[call])) is not None]
             if any(slot.calls and slot.calls[0][1] is None for slot in self._slots):
                 self._check_node()
+        except (RuntimeEnvSetupError, ActorUnschedulableError) as error:
+            raise ConfigError(
+                f"Starting workers failed for Ray: {one_line(error, 500)}. Correct the section `execution` or the "
+                "cluster, and run the same command again."
+            ) from error
         except RayError as error:
             raise _lost_error(error) from error
         return events

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from robust201.run.cluster import Cluster, Lost
 
 WAIT_SECONDS = 1.0
+REPEAT_SECONDS = 1.0
+"""Time in which a repeated signal is the same one: `ray job stop` and `scancel` signal a guard and its child."""
 
 
 def run_work(work: Work[PartT], say: Say, on_moment: OnMoment = lambda _moment: None) -> Tally:
@@ -81,12 +83,14 @@ class DeadlineError(BaseException):
 def draining(say: Say, deadline: float | None = None) -> Iterator[Drain]:
     """Turn the first signal in a block into a request to drain; a second one raises SignalInterrupt.
 
-    `DeadlineError` is raised `deadline` seconds after the request.
+    A repeat within `REPEAT_SECONDS` is ignored. `DeadlineError` is raised `deadline` seconds after the request.
     """
     drain = Drain()
 
     def request(number: int, _frame: object) -> None:
         if drain.is_requested:
+            if number == drain.signal and not drain.is_over(REPEAT_SECONDS):
+                return
             raise SignalInterrupt(number)
         drain.since, drain.signal = time.monotonic(), number
         signal.setitimer(signal.ITIMER_REAL, deadline or 0)
@@ -162,20 +166,21 @@ class _RayDriver(Generic[PartT]):
 
     def run(self) -> None:
         """Compute the parts of the queue, or those in progress if a signal asks the run to drain."""
-        self._attachment.beat()
         os.environ.update(ray_variables(self._work.execution))
         from robust201.run.cluster import Cluster
 
         with ExitStack() as stack:
+            stack.callback(self._attachment.end)
             # Ray prints messages about lost processes to stdout, from a thread.
             stack.enter_context(redirect_stdout(stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))))
             work = self._work
             start = partial(work.start_worker, self._events.run)
+            self._attachment.beat()
             cluster: Cluster[PartT] = Cluster(work.execution, work.precision, start, self._attachment.folder)
             stack.enter_context(closing(cluster))
+            stack.callback(self._attachment.beat)
             while self._may_continue(cluster):
                 self._step(cluster)
-        self._attachment.end()
 
     def _step(self, cluster: "Cluster[PartT]") -> None:
         from robust201.run.cluster import Finished
@@ -186,7 +191,9 @@ class _RayDriver(Generic[PartT]):
         elif not self._is_stopped:
             cluster.stop()
             self._is_stopped = True
-        for event in cluster.wait(WAIT_SECONDS):
+        events = cluster.wait(WAIT_SECONDS)
+        self._attachment.end()  # what follows may wait for a file server or the user's terminal
+        for event in events:
             if isinstance(event, Finished):
                 self._queue.succeed(self._count.finish(event.part, event.outcome, cluster.n_busy))
             else:

@@ -7,11 +7,12 @@ import os
 import secrets
 import shlex
 import sys
-from typing import Any
+from typing import Any, cast
 
 from robust201.core.errors import ConfigError
 from robust201.core.precision import Precision
 from robust201.sweep.config import ExecutionSection
+from robust201.sweep.training_plan import DeviceKind
 
 
 def check_machine(execution: ExecutionSection, precision: Precision) -> None:
@@ -32,6 +33,30 @@ def check_machine(execution: ExecutionSection, precision: Precision) -> None:
         from robust201.models.device import choose_device
 
         choose_device(execution.device, precision)
+
+
+def choose_device_kind(execution: ExecutionSection, precision: Precision) -> DeviceKind:
+    """Return the kind of device on which a run computes; the last bits of all numbers depend on it.
+
+    Raises:
+        ConfigError: the device is not set and workers run on other machines, or it lacks the precision.
+    """
+    if execution.device != "auto":
+        return execution.device
+    if execution.executor == "ray" and execution.ray_address:
+        require_explicit_device(execution)
+    from robust201.models.device import choose_device
+
+    return cast("DeviceKind", choose_device("auto", precision).type)
+
+
+def require_explicit_device(execution: ExecutionSection) -> None:
+    """Raise ConfigError if workers on other machines would have to choose the device."""
+    if execution.device == "auto":
+        raise ConfigError(
+            "Choosing a device failed for execution.device: expected cpu or cuda, because numbers depend on the device "
+            "and the workers run on other machines, got auto. Set it to the device of these workers."
+        )
 
 
 def ray_variables(execution: ExecutionSection) -> dict[str, str]:

@@ -4,8 +4,9 @@
     events/failures/<the same name>.jsonl               only failures, which are read whole
 
 `run` is the token of the driver that started the process. Events never affect results: a line that cannot be written is
-dropped. A thread writes a line regularly, so the modification time of a file tells by the clock of the file server when
-its last line was written, and no clocks of two hosts are compared.
+dropped. The next run deletes files older than a day, except failures. A thread writes a line regularly, so the
+modification time of a file tells by the clock of the file server when its last line was written, and no clocks of two
+hosts are compared.
 """
 
 import contextlib
@@ -90,7 +91,7 @@ def read_events(path: Path, max_bytes: int | None = TAIL_BYTES) -> list[Event]:
         if max_bytes is not None:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - max_bytes))
         for line in stream.read().decode(errors="replace").splitlines():
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 event = json.loads(line)
                 if isinstance(event, dict) and isinstance(event.get("time"), int | float) and "event" in event:
                     events.append(event)

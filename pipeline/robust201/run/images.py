@@ -7,14 +7,13 @@ recipes give equal pixels.
 
 import secrets
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import DatasetError
-from robust201.core.files import LEFTOVER_SECONDS, make_folder
+from robust201.core.files import make_folder, remove_old
 from robust201.core.records import ImageSet, canonical_json, content_digest
 from robust201.images.corrupted import CorruptedStore, open_generated
 from robust201.images.store import ArrayFolder
@@ -59,6 +58,20 @@ class CorruptedImages:
     def __init__(self, config: SweepConfig, facts: Facts, inputs: Inputs) -> None:
         self._config, self._facts, self._inputs = config, facts, inputs
         self._stores: dict[tuple[str, str], CorruptedStore] = {}
+
+    def check(self) -> None:
+        """Compare images that `robust201 corrupt` has made with the planned ones.
+
+        Raises:
+            DatasetError: they were made from other images or with another recipe.
+        """
+        for dataset, facts in self._facts.datasets.items():
+            planned = {key: value for key, value in facts.corruptions.items() if value["source"] == "generated"}
+            made = ArrayFolder(self._base(dataset)) if planned else None
+            if made is not None and made.exists:
+                open_generated(made.folder, self._inputs.images(dataset))
+                for key in filter(made.lists, planned):
+                    _check_recipe(made.folder, key, _identify(made, key), planned[key])
 
     def missing_parts(self, state: SweepState) -> Iterator[ImagePart]:
         """Yield the parts whose images have yet to be made for the missing evaluations of a sweep."""
@@ -106,23 +119,24 @@ class CorruptedImages:
         """
         if (dataset, key) not in self._stores:
             store = self._open(ImagePart(dataset, key))
-            _check_recipe(store, key, self._facts.datasets[dataset].corruptions[key])
+            is_made = store.source == "generated"
+            actual = _identify(ArrayFolder(store.folder), key) if is_made else store.identity(key)
+            _check_recipe(store.folder, key, actual, self._facts.datasets[dataset].corruptions[key])
             self._stores[dataset, key] = store
         return self._stores[dataset, key]
 
     def _open(self, part: ImagePart) -> CorruptedStore:
-        images = self._clean_images(part.dataset)  # before the store, because it is opened with these images
+        images = self._clean_images(part.dataset)
         if self._section(part.dataset).source == "published":
-            return self._inputs.open_published_corruptions(part.dataset)
+            return self._inputs.open_published_corruptions(part.dataset, images)
         self.make(part)
         return open_generated(self._folder(part), images)
 
     def remove_leftovers(self) -> None:
         """Remove temporary folders of killed workers."""
         for dataset in self._facts.datasets:
-            for path in self._base(dataset).glob(".*.tmp") if self._config.datasets[dataset].corruptions else ():
-                if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
-                    shutil.rmtree(path, ignore_errors=True)
+            if self._config.datasets[dataset].corruptions:
+                remove_old(self._base(dataset).glob(".*.tmp"))
 
     def _section(self, dataset: str) -> CorruptionsSection:
         section = self._config.datasets[dataset].corruptions
@@ -130,7 +144,7 @@ class CorruptedImages:
         return section
 
     def _clean_images(self, dataset: str) -> ImageSet:
-        return self._inputs.read_copied_images(dataset, self._facts.datasets[dataset].images_of(None).sha256)
+        return self._inputs.read_copied_images(dataset, self._facts.datasets[dataset].images_of().sha256)
 
     def _base(self, dataset: str) -> Path:
         return self._section(dataset).path or self._config.results / DEFAULT_FOLDER
@@ -138,9 +152,9 @@ class CorruptedImages:
     def _folder(self, part: ImagePart) -> Path:
         """Return the folder of a key's images: the folder in the YAML if `robust201 corrupt` has made it."""
         base, facts = self._base(part.dataset), self._facts.datasets[part.dataset]
-        if ArrayFolder(base).exists:
+        if ArrayFolder(base).lists(part.key):
             return base
-        digest = content_digest([facts.images_of(None).sha256, facts.corruptions[part.key]])
+        digest = content_digest([facts.images_of().sha256, facts.corruptions[part.key]])
         return base / f"{part.dataset}-{part.key}-{digest[:12]}"
 
 
@@ -153,13 +167,14 @@ def _rename(temporary: Path, folder: Path) -> None:
             raise
 
 
-def _check_recipe(store: CorruptedStore, key: str, planned: dict[str, Any]) -> None:
-    actual = store.identity(key)
-    if store.source == "generated":
-        del actual["sha256"]  # the recipe identifies the pixels, and the shard records their hash
-        actual["libraries"] = pixel_libraries(ArrayFolder(store.folder).info(key)["libraries"])
+def _identify(made: ArrayFolder, key: str) -> dict[str, Any]:
+    """Return what identifies generated pixels; the shard records their hash."""
+    return {"source": "generated", **made.recipe(key), "libraries": pixel_libraries(made.info(key)["libraries"])}
+
+
+def _check_recipe(folder: Path, key: str, actual: dict[str, Any], planned: dict[str, Any]) -> None:
     if canonical_json(actual) != canonical_json(planned):
         raise DatasetError(
-            f"Opening corrupted images failed for {store.folder} {key}: expected {planned}, got {actual}. Delete the "
+            f"Opening corrupted images failed for {folder} {key}: expected {planned}, got {actual}. Delete the "
             "folder, and run the same command again."
         )

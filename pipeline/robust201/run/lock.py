@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from robust201.core.errors import LeaseHeldError
+import psutil
+
+from robust201.core.errors import LockHeldError
 from robust201.core.files import MAX_STATE_BYTES, load_json, server_time
-from robust201.core.host import has_ended
 
 LOCK_FILE = "lock.json"
 RENEW_SECONDS = 10.0
@@ -29,7 +30,7 @@ def hold_lock(results: Path) -> Iterator[None]:
     """Hold the lock of a results folder during a block.
 
     Raises:
-        LeaseHeldError: another driver holds it.
+        LockHeldError: another driver holds it.
     """
     path, token = results / LOCK_FILE, secrets.token_hex(8)
     content = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "time": int(time.time()), "token": token})
@@ -40,7 +41,7 @@ def hold_lock(results: Path) -> Iterator[None]:
     except FileExistsError as error:
         raise _held_error(path) from error
     released = threading.Event()
-    threading.Thread(target=_renew, args=(path, released), daemon=True).start()
+    threading.Thread(target=_renew, args=(path, token, released), daemon=True).start()
     try:
         yield
     finally:
@@ -49,10 +50,12 @@ def hold_lock(results: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def _renew(path: Path, released: threading.Event) -> None:
+def _renew(path: Path, token: str, released: threading.Event) -> None:
+    """Renew the lock, unless a process that was suspended for long has lost it to another one."""
     while not released.wait(RENEW_SECONDS):
         with contextlib.suppress(OSError):
-            os.utime(path)
+            if _read(path).get("token") == token:
+                os.utime(path)
 
 
 def _read(path: Path) -> dict[str, object]:
@@ -68,14 +71,14 @@ def _remove_stale(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         holder, modified = _read(path), path.stat().st_mtime
         is_local = holder.get("host") == socket.gethostname() and isinstance(holder.get("pid"), int)
-        has_died = is_local and has_ended(int(str(holder["pid"])), None)
+        has_died = is_local and not psutil.pid_exists(int(str(holder["pid"])))
         if has_died or server_time(path.parent) - modified > STALE_SECONDS:
             path.unlink()
 
 
-def _held_error(path: Path) -> LeaseHeldError:
+def _held_error(path: Path) -> LockHeldError:
     holder = _read(path)
-    return LeaseHeldError(
+    return LockHeldError(
         f"Starting a run failed for {path.parent}: process {holder.get('pid')} on {holder.get('host')} is working "
         f"there. Wait for it, or stop it; its lock expires {STALE_SECONDS:g} s after it ends."
     )

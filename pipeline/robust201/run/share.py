@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from robust201.core.errors import ConfigError, InputError
 from robust201.run.driver import run_work
-from robust201.run.sweep import SweepWork, check_device
+from robust201.run.sweep import SweepWork, check_device, fix_device
 from robust201.run.work import OnMoment, Say, Tally
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.config import SweepConfig
@@ -16,7 +16,7 @@ from robust201.sweep.facts import PLAN_FILE, load_plan
 from robust201.sweep.filters import EVERYTHING, Filters
 from robust201.sweep.parts import compare
 from robust201.sweep.plan import make_plan
-from robust201.sweep.protocol import list_differences
+from robust201.sweep.protocol import UNKNOWN_IMAGES, list_differences
 from robust201.sweep.shares import Share
 from robust201.sweep.sweep_record import result_fields
 
@@ -33,7 +33,7 @@ def run_share(
     """Compute the missing parts of a share; the parameters are those of `run.sweep.run_sweep`.
 
     Raises:
-        InputError: there is no plan.
+        InputError: there is no plan, or it lacks the images of a selected key.
         ConfigError: the sweep differs from the plan, apart from its section `execution`.
         StorageError: results cannot be written.
     """
@@ -50,10 +50,19 @@ def run_share(
             f"Running with --share failed for {config.results}: the sweep differs from the saved plan "
             f"({'; '.join(differences[:3])}). Plan it again: robust201 plan --save SWEEP.yaml"
         )
-    config = planned.model_copy(update={"execution": config.execution.model_copy(update={"ray_address": None})})
+    config = fix_device(
+        planned.model_copy(update={"execution": config.execution.model_copy(update={"ray_address": None})})
+    )
     folder = ResultsFolder.open(config.results)
     check_device(config, folder)
     plan = filters.narrow(make_plan(config, facts, folder.slices))
+    unread = [f"{key.dataset} {key.key}" for key in plan.keys if key.payload.get("corruption") == UNKNOWN_IMAGES]
+    if unread:
+        raise InputError(
+            f"Running with --share failed for {unread[0]}: expected the hashes of its images in {PLAN_FILE}, got none, "
+            "because filters excluded it from the saved plan. Plan without them (robust201 plan --save SWEEP.yaml), or "
+            "use the same filters."
+        )
     work = SweepWork(folder, plan, compare(plan, folder.list(), folder.read_tuple), share)
     on_start(work)
     return run_work(work, say, on_moment)

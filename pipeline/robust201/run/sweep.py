@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import InputError
+from robust201.core.files import remove_old
 from robust201.run.driver import run_work
-from robust201.run.events import Events, read_all_events
+from robust201.run.environment import choose_device_kind
+from robust201.run.events import Events, event_files, read_all_events
 from robust201.run.images import CorruptedImages, ImagePart
 from robust201.run.lock import hold_lock
 from robust201.run.work import OnMoment, Outcome, Say, Tally, Work
@@ -46,9 +48,7 @@ class SweepWork(Work[SlicePart | ImagePart]):
         self.role = "driver" if share is None else "share"
         self.start_worker = partial(start_worker, folder.root.resolve(), self.execution)
         self._results = folder
-        self._speeds = Speeds(
-            event for event in read_all_events(folder.root) if event["event"] == "done" and "macs" in event
-        )
+        self._speeds = Speeds(read_all_events(folder.root) if share is None else ())  # shares start by the thousand
         self._missing_macs = {(key.key.dataset, key.key.key): key.missing_macs for key in self.state.keys}
 
     def _order_parts(self, share: Share | None) -> Iterator[SlicePart | ImagePart]:
@@ -123,13 +123,16 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
     Raises:
         ConfigError: a filter has an unknown name; nothing was written.
         InputError: an input is missing or wrong; nothing was written.
-        LeaseHeldError: another driver is working in the folder.
+        LockHeldError: another driver is working in the folder.
     """
     filters.check(config)
+    config = fix_device(config)
     inputs = Inputs(config, keys=filters.keys, datasets=filters.datasets)
     inputs.check()
     earlier = find_facts(config.results)
     facts = gather_facts(config, inputs, earlier)
+    corrupted = CorruptedImages(config, facts, inputs)
+    corrupted.check()
     folder = ResultsFolder.create(config.results, choose_slices(config), config.shards or "")
     check_device(config, folder)
     with hold_lock(config.results):
@@ -138,19 +141,26 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
         save_plan(config, facts)
         inputs.copy_images()
         inputs.save_code_copies()
-        folder.remove_leftovers()
-        CorruptedImages(config, facts, inputs).remove_leftovers()
+        corrupted.remove_leftovers()
         plan = filters.narrow(full_plan)
         listing = folder.list()
+        folder.remove_leftovers()
+        remove_old(event_files(folder.root))
         work = SweepWork(folder, plan, compare(plan, listing, folder.read_tuple))
         work.causes = explain(plan, work.state, listing, folder.read_tuple, folder.read_protocols(), earlier)
         yield work
 
 
+def fix_device(config: SweepConfig) -> SweepConfig:
+    """Return a sweep with the device on which this run computes (see `choose_device_kind`)."""
+    device = choose_device_kind(config.execution, config.precision)
+    return config.model_copy(update={"execution": config.execution.model_copy(update={"device": device})})
+
+
 def check_device(config: SweepConfig, folder: ResultsFolder) -> None:
-    """Keep results of CPUs and of other devices apart, because their last bits differ."""
-    if config.execution.is_on_cpu() != folder.slices.is_cpu:
-        expected = "cpu" if folder.slices.is_cpu else "auto or cuda"
+    """Keep results of CPUs and of GPUs apart, because their last bits differ."""
+    if (config.execution.device == "cpu") != folder.slices.is_cpu:
+        expected = "cpu" if folder.slices.is_cpu else "a GPU"
         raise InputError(
             f"Starting a run failed for {folder.root}: expected execution.device {expected}, with which the folder was "
             f"made, got {config.execution.device}. Change the device, or choose another folder."

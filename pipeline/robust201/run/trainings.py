@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from robust201.core.errors import ConfigError
 from robust201.core.files import make_folder, remove_leftovers, write_text
 from robust201.core.user_code import hash_files
 from robust201.run.driver import run_work
+from robust201.run.environment import choose_device_kind
 from robust201.run.events import Events
 from robust201.run.lock import hold_lock
 from robust201.run.snapshots import folder_of, move_records, recorded_steps, saved_steps, state_folders
@@ -24,7 +24,6 @@ from robust201.run.work import OnMoment, Outcome, Say, Tally, Work
 from robust201.sweep.training_config import Training, TrainingConfig
 from robust201.sweep.training_inputs import TrainingInputs
 from robust201.sweep.training_plan import (
-    DeviceKind,
     PlannedTraining,
     TrainingPlanner,
     TrainingSetup,
@@ -139,36 +138,14 @@ def start_training_worker(setup: TrainingSetup, run: str = "") -> "TrainingWorke
     return TrainingWorker(setup, Events(setup.config.results, "worker", run))
 
 
-def choose_device_kind(config: TrainingConfig) -> DeviceKind:
-    """Return the kind of device on which to train; the weights depend on it."""
-    execution = config.execution
-    if execution.device != "auto":
-        return execution.device
-    if execution.executor == "ray" and execution.ray_address:
-        require_explicit_device(config)
-    from robust201.models.device import choose_device
-
-    return cast("DeviceKind", choose_device("auto", config.precision).type)
-
-
-def require_explicit_device(config: TrainingConfig) -> None:
-    """Raise ConfigError if workers on other machines would have to choose the device."""
-    if config.execution.device == "auto":
-        raise ConfigError(
-            f"Planning training runs failed for {config.name}: execution.device must be cpu or cuda, not auto, because "
-            "the weights depend on the device and the workers run on other machines. Set it to the device of these "
-            "workers."
-        )
-
-
 def preview_trainings(config: TrainingConfig, say: Say = lambda _line: None) -> list[PlannedTraining]:
     """Plan training runs on the basis of their images and the content of the store, without writing anything."""
     store = CheckpointStore(config.store, verify_hashes=True)
     planner = TrainingPlanner(
         config,
-        TrainingInputs(config),
+        TrainingInputs(config, say),
         store,
-        device=choose_device_kind(config),
+        device=choose_device_kind(config.execution, config.precision),
         code=hash_files(config.code_files()),
     )
     trainings = select_trainings(config)
@@ -210,10 +187,10 @@ def prepare_trainings(config: TrainingConfig, recipes: Collection[str] | None, s
 
     Raises:
         InputError: bad input; nothing was written.
-        LeaseHeldError: another driver is working in the store.
+        LockHeldError: another driver is working in the store.
     """
-    device, code = choose_device_kind(config), hash_files(config.code_files())
-    trainings, inputs = select_trainings(config, recipes), TrainingInputs(config)
+    device, code = choose_device_kind(config.execution, config.precision), hash_files(config.code_files())
+    trainings, inputs = select_trainings(config, recipes), TrainingInputs(config, say)
     # Planning reveals bad input before anything is written.
     TrainingPlanner(config, inputs, CheckpointStore(config.store), device=device, code=code).plan(trainings, trainings)
     make_folder(config.results)
@@ -222,8 +199,8 @@ def prepare_trainings(config: TrainingConfig, recipes: Collection[str] | None, s
         move_records(state_folders(config.results), store)  # of a driver that was killed
         planner = TrainingPlanner(config, inputs, store, device=device, code=code)
         planned = planner.plan(trainings, trainings)
-        for training in trainings:
-            inputs.test_images(training.dataset)  # `save_copies` copies all opened images
+        for dataset in dict.fromkeys(training.dataset for training in trainings):
+            inputs.test_images(dataset)  # `save_copies` copies all opened images
         inputs.save_code_copies(code)
         setup = TrainingSetup(config, inputs.save_copies(), code, device)
         yield TrainingWork(setup, planner, store, planned)

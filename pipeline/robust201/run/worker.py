@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from robust201.core.errors import RobustWarning, StorageError, WorkerBrokenError, one_line
+from robust201.core.errors import ConfigError, RobustWarning, StorageError, WorkerBrokenError, one_line
 from robust201.core.interrupts import SignalInterrupt
-from robust201.core.records import EvaluationResult, ImageSet, Unit
+from robust201.core.records import EvaluationResult, ImageSet, Unit, content_digest
 from robust201.images.corrupted import CorruptedStore
 from robust201.models.device import (
     choose_device,
@@ -35,6 +35,7 @@ from robust201.sweep.config import SweepConfig
 from robust201.sweep.facts import Facts
 from robust201.sweep.inputs import Inputs, make_worker_space, make_worker_tasks
 from robust201.sweep.parts import SlicePart
+from robust201.sweep.protocol import make_protocol
 from robust201.sweep.weights import WeightsSource
 from robust201.tasks.attack_kit.context import Context
 from robust201.tasks.evaluate import ResidentImages, copy_to_device, evaluate_part
@@ -106,10 +107,13 @@ class Worker:
         A part takes minutes, so it does not end early.
 
         Raises:
+            ConfigError: the part belongs to another plan, so the run must stop.
             StorageError: results cannot be written, so the run must stop.
             WorkerBrokenError: the device failed, so this process cannot continue.
         """
         del should_stop
+        if isinstance(part, SlicePart):
+            self._check_protocol(part.unit)
         start = time.monotonic()
         self._events.write("part_started", **part.fields)
         failure = ""
@@ -130,6 +134,24 @@ class Worker:
     def close(self) -> None:
         """Note the end of the worker."""
         self._events.close()
+
+    def _check_protocol(self, unit: Unit) -> None:
+        """Refuse a unit whose protocol differs from this process's: results would be stored under a wrong id."""
+        if self._protocols.get((unit.dataset, unit.key)) != unit.protocol:
+            raise ConfigError(
+                f"Computing failed for {unit.dataset} {unit.key}: expected the protocol {unit.protocol[:8]} of the "
+                "run, got another one from plan.json and this version of robust201. Install one version on all "
+                "machines, and run again after each change of the sweep."
+            )
+
+    @cached_property
+    def _protocols(self) -> dict[tuple[str, str], str]:
+        """Digests of this process's protocols by dataset and key."""
+        return {
+            (dataset, key): content_digest(make_protocol(self._config, dataset, key, self._facts))
+            for dataset in self._config.datasets
+            for key in self._config.keys_of(dataset)
+        }
 
     def _make_images(self, part: ImagePart) -> tuple[float, ...]:
         self._corrupted.make(part)
@@ -216,9 +238,8 @@ class Worker:
         }
 
     def _images(self, unit: Unit) -> ImageSet:
-        selection = self._parameters[unit.key].own_images
-        sha256 = self._facts.datasets[unit.dataset].images_of(selection).sha256
-        return self._inputs.read_copied_images(unit.dataset, sha256, selection)
+        sha256 = self._facts.datasets[unit.dataset].images_of(unit.key).sha256
+        return self._inputs.read_copied_images(unit.dataset, sha256)
 
     def _images_on_device(self, images: ImageSet) -> ResidentImages:
         if images.sha256 not in self._resident_images:

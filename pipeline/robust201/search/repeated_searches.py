@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.terms import find_evaluations, mean_accuracy
 from robust201.core.errors import ConfigError, did_you_mean
-from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.frames import read_accuracies
-from robust201.reader.result_files import PUBLISHED_DATASETS
-from robust201.reader.value_checks import CLEAN
+from robust201.dataset.layout import CLEAN, PUBLISHED_DATASETS
+from robust201.dataset.reader import RobustnessDataset
 from robust201.search.cells import SearchCells
 from robust201.search.methods import METHODS, find_method
 from robust201.search.runs import Benchmark, Runs, run_methods
@@ -195,17 +193,17 @@ def repeat_searches(
 
 def datasets_with_accuracies(reader: RobustnessDataset) -> list[str]:
     """Return the datasets with accuracies in a folder; `reader.data` may list more if the folder has no sweep.json."""
-    return [name for name in reader.data if any(reader.files.find(name, key, "accuracy") for key in reader.keys_all)]
+    return [name for name in reader.data if any(reader.has(name, key) for key in reader.keys_all)]
 
 
 def cell_space_of(reader: RobustnessDataset) -> CellSpace:
     """Return the cell space of a folder's architectures; raise ConfigError if they are not cells."""
-    if reader.files.space is None:
+    if reader.space is None:
         raise ConfigError(
             f"Searching failed for {reader.path}: its architectures belong to the space "
-            f"{reader.files.space_name or 'unknown'}, which has no cells. Choose a dataset of cells."
+            f"{reader.space_name or 'unknown'}, which has no cells. Choose a dataset of cells."
         )
-    return reader.files.space
+    return reader.space
 
 
 def _read_searchable_results(reader: RobustnessDataset, dataset: str) -> DatasetResults:
@@ -215,7 +213,7 @@ def _read_searchable_results(reader: RobustnessDataset, dataset: str) -> Dataset
             f"Searching failed for {reader.path}: it has no results on {dataset!r}."
             f"{did_you_mean(dataset, available_datasets)}"
         )
-    return DatasetResults(dataset, reader, read_accuracies(reader.files, dataset))
+    return DatasetResults(dataset, reader, reader.accuracies(dataset))
 
 
 def _values_by_cell(space: CellSpace, results: DatasetResults, name: str) -> _Floats:

@@ -169,12 +169,6 @@ class ImageSample:
         """(H,) number of chosen images of each stratum."""
         return np.bincount(self.strata[self.chosen], minlength=len(self.counts)).astype(np.int64)
 
-    @property
-    def inclusion_probabilities(self) -> _Floats:
-        """(N,) probability with which each image was chosen."""
-        probabilities: _Floats = (self.sizes / self.counts)[self.strata]
-        return probabilities
-
 
 def choose_sample(outcomes: _Bools, predicted: _Floats, n: int, seed: int) -> ImageSample:
     """Choose `n` of N images, so that the expected variance of estimates is small.

@@ -33,21 +33,24 @@ def mcnemar_p_values(only_first: ArrayLike, only_second: ArrayLike) -> _Floats:
     return p_values
 
 
-def two_proportion_p_values(correct_first: ArrayLike, correct_second: ArrayLike, n_images: ArrayLike) -> _Floats:
-    """Return two-sided p-values of the pooled z-test of two fractions with the same number of images.
+def two_proportion_p_values(
+    correct_first: ArrayLike, correct_second: ArrayLike, n_first: ArrayLike, n_second: ArrayLike | None = None
+) -> _Floats:
+    """Return two-sided p-values of the pooled z-test of two fractions.
+
+    `n_first` and `n_second` are the numbers of images; by default, they are equal.
 
     The test treats the images of the two networks as independent samples. On the same images, most networks make
     similar errors, so their difference varies less, and this test has less power than a paired test.
     """
     from scipy.special import ndtr
 
-    n = np.asarray(n_images, np.float64)
-    first_accuracy, second_accuracy = (
-        np.asarray(correct_first, np.float64) / n,
-        np.asarray(correct_second, np.float64) / n,
-    )
-    pooled = (first_accuracy + second_accuracy) / 2
-    standard_error = np.sqrt(2 * pooled * (1 - pooled) / n)
+    first, second = np.asarray(correct_first, np.float64), np.asarray(correct_second, np.float64)
+    n_1 = np.asarray(n_first, np.float64)
+    n_2 = n_1 if n_second is None else np.asarray(n_second, np.float64)
+    first_accuracy, second_accuracy = first / n_1, second / n_2
+    pooled = (first + second) / (n_1 + n_2)
+    standard_error = np.sqrt(pooled * (1 - pooled) * (1 / n_1 + 1 / n_2))
     z = np.zeros(np.broadcast(first_accuracy, standard_error).shape)
     np.divide(np.abs(first_accuracy - second_accuracy), standard_error, out=z, where=standard_error > 0)
     p_values: _Floats = 2 * ndtr(-z)
@@ -89,7 +92,7 @@ class Ties(NamedTuple):
 
 
 def ties_with_best(
-    accuracies: ArrayLike, n_images: int, *, outcomes: Packed | None = None, level: float = 0.05
+    accuracies: ArrayLike, n_images: ArrayLike, *, outcomes: Packed | None = None, level: float = 0.05
 ) -> Ties:
     """Find the networks whose accuracy does not differ significantly from that of the best network.
 
@@ -101,7 +104,7 @@ def ties_with_best(
 
     Args:
         accuracies: (A,) fractions; networks without an accuracy (NaN) are not compared.
-        n_images: number of images on which each accuracy was measured.
+        n_images: number of images on which each accuracy was measured; one number, or (A,).
         outcomes: (A, B) uint8, packed outcomes on the same images in the same order.
         level: significance level, which bounds the probability of any false rejection.
     """
@@ -119,8 +122,11 @@ def ties_with_best(
             count_correct(~best_outcomes & outcomes[other_indices]),
         )
     else:
-        correct = np.rint(fractions * n_images)
-        p_others = two_proportion_p_values(correct[best_index], correct[other_indices], n_images)
+        counts = np.broadcast_to(np.asarray(n_images, np.float64), fractions.shape)
+        correct = np.rint(fractions * counts)
+        p_others = two_proportion_p_values(
+            correct[best_index], correct[other_indices], counts[best_index], counts[other_indices]
+        )
     p_values[other_indices], p_values[best_index] = holm_adjust(p_others), 1.0
     return Ties(best_index, p_values, p_values > level, outcomes is not None)
 

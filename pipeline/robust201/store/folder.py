@@ -19,14 +19,24 @@ from typing import Any
 
 from pydantic import PositiveFloat, PositiveInt, TypeAdapter
 
-from robust201.core.errors import FormatVersionError, InputError, ShardDamagedError, describe_read_error
+from robust201.core.errors import (
+    FormatVersionError,
+    InputError,
+    ShardDamagedError,
+    StorageError,
+    describe_read_error,
+    one_line,
+)
 from robust201.core.files import (
     MAX_STATE_BYTES,
     WRITE_STEPS,
+    create_text,
+    is_temporary,
     load_json,
     make_folder,
     read_text,
     remove_leftovers,
+    remove_old,
     visible_entries,
     write_text,
 )
@@ -101,6 +111,7 @@ class ResultsFolder:
         self._records: dict[str, Any] = {}
         self._loose: Listing = {}
         self._packs: dict[str, PackTable] = {}
+        self._unfinished: list[str] = []
 
     @classmethod
     def create(cls, root: Path, slices: SliceFormat, url: str = "") -> "ResultsFolder":
@@ -112,8 +123,8 @@ class ResultsFolder:
             StorageError: the URL cannot be reached.
         """
         make_folder(root)
-        if not (root / FORMAT_FILE).exists():
-            others = visible_entries(root)
+        others = visible_entries(root)
+        if FORMAT_FILE not in others:
             if others:
                 raise InputError(
                     f"Creating a results folder failed for {root}: expected an empty folder, got {others[0]} without "
@@ -122,7 +133,7 @@ class ResultsFolder:
             if url:
                 cls(root, slices, url).storage.names("", "")  # fails before a wrong URL is saved
             payload = {"format": FORMAT_NAME, "version": VERSION, "slices": asdict(slices), "shards": url}
-            write_text(root / FORMAT_FILE, json.dumps(payload) + "\n")
+            create_text(root / FORMAT_FILE, json.dumps(payload) + "\n")
         folder = cls.open(root)
         if folder.url != url:
             raise InputError(
@@ -224,8 +235,10 @@ class ResultsFolder:
         """
         loose: dict[str, list[str]] = {}
         packs: dict[str, list[str]] = {}
+        self._unfinished = []
         for dataset, folder, names in self.storage.folders():
             (packs if folder == PACKS else loose).setdefault(dataset, []).extend(names)
+            self._unfinished += [f"{dataset}/{folder}/{name}" for name in names if is_temporary(name)]
         for dataset in self._packs.keys() | packs.keys():
             self._read_packs(dataset, packs.get(dataset, []))
         self._loose = {dataset: parse_names(names) for dataset, names in loose.items()}
@@ -260,15 +273,23 @@ class ResultsFolder:
         self._read_packs(dataset, self.storage.names(dataset, PACKS))
 
     def _read_packs(self, dataset: str, names: Iterable[str]) -> None:
+        try:
+            self._read_new_packs(dataset, names)
+        except FileNotFoundError:  # a later pack has the same shards
+            try:
+                self._read_new_packs(dataset, self.storage.names(dataset, PACKS))
+            except FileNotFoundError as error:
+                raise StorageError(
+                    f"Reading failed for {self.storage.label(f'{dataset}/{PACKS}')}: a listed pack cannot be opened "
+                    f"({one_line(error)}). Check the storage, and run the same command again."
+                ) from error
+
+    def _read_new_packs(self, dataset: str, names: Iterable[str]) -> None:
         """Read the indexes of packs that are not known yet; packs do not change."""
         known = self._packed(dataset).packs
         paths = sorted(f"{dataset}/{PACKS}/{name}" for name in names if is_pack_name(name))
-        if paths == list(known):
-            return
-        try:
+        if paths != list(known):
             self._packs[dataset] = PackTable({path: known.get(path) or self._read_index(path) for path in paths})
-        except FileNotFoundError:  # a later pack has the same shards
-            self.refresh_packs(dataset)
 
     def _read_index(self, path: str) -> Pack:
         try:
@@ -278,10 +299,10 @@ class ResultsFolder:
             raise _damage_error(self.storage.label(path), f"{error} in its index", target) from error
 
     def remove_leftovers(self) -> None:
-        """Delete temporary files of killed processes (see `core.files.remove_leftovers`)."""
-        remove_leftovers(self.root)
-        if self.url and isinstance(self.storage, LocalFolder):
-            remove_leftovers(self.storage.root)
+        """Delete temporary files of killed processes; those beside shards as of the last `list`."""
+        remove_leftovers(self.root, skipped="shards")
+        if isinstance(self.storage, LocalFolder):
+            remove_old([self.storage.root / path for path in self._unfinished])
 
     def write(self, name: ShardName, content: bytes) -> None:
         """Write a shard, which appears completely or not at all, and survives a crash when the method returns.

@@ -35,8 +35,9 @@ class PackReport:
 def pack(folder: ResultsFolder, *, pack_bytes: int = PACK_BYTES, grace_seconds: float = GRACE_SECONDS) -> PackReport:
     """Copy loose shards and small packs to large packs, and delete what old packs contain; a run may go on."""
     report = PackReport()
+    listing = folder.list()
     folder.remove_leftovers()
-    for dataset, names in folder.list().items():
+    for dataset, names in listing.items():
         _delete_copies(folder, dataset, grace_seconds, report)
         _pack_dataset(folder, dataset, names, pack_bytes, report)
     return report
@@ -60,6 +61,8 @@ def _is_intact(folder: ResultsFolder, pack: Pack, report: PackReport) -> bool:
         folder.check_pack(pack)
     except ShardDamagedError as error:
         report.damaged.append(str(error))
+        return False
+    except FileNotFoundError:  # another process has replaced it
         return False
     return True
 

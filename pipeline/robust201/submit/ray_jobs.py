@@ -128,7 +128,9 @@ def write_job_folder(config: _Config, source: Path, folder: Path) -> dict[str, s
 
 
 def _check_paths(config: _Config, source: Path) -> None:
-    for field, value in _walk(config.model_dump() | config.code_files()):
+    parameters = config.parameters if isinstance(config, SweepConfig) else {}
+    chosen = {f"keys.{key}.images.file": Path(own.images_file) for key, own in parameters.items() if own.images_file}
+    for field, value in _walk(config.model_dump() | config.code_files() | chosen):
         if isinstance(value, Path) and not value.is_absolute() and not re.match(r"[a-z][a-z0-9+.-]*:/", str(value)):
             raise ConfigError(
                 f"Submitting failed for {source}: expected an absolute path in `{field}`, because a job's working "

@@ -235,7 +235,7 @@ def _prepare(config: _Config, say: Callable[[str], None]) -> tuple[int, int]:
 
 def _call_sbatch(script: Path) -> str:
     """Return the id of the submitted array."""
-    advice = "Correct the option named in the message (on a cluster without GPUs: --gpus-per-task 0), and submit again."
+    advice = "Correct the option named in the message (without GPUs: `device: cpu` in the YAML), and submit again."
     output = call_slurm("sbatch", "--parsable", str(script), seconds=_SUBMIT_TIMEOUT_SECONDS, advice=advice)
     match = re.search(r"^(\d+)(?:;\S+)?$", output.strip(), re.MULTILINE)
     if match is None:

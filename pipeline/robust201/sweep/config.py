@@ -22,8 +22,7 @@ from pydantic import (
 )
 
 from robust201.core.errors import ConfigError, did_you_mean
-from robust201.core.host import MAX_THREADS
-from robust201.core.precision import Precision
+from robust201.core.precision import MAX_THREADS, Precision
 from robust201.core.records import (
     MAX_CLASSES,
     ArchitectureId,
@@ -337,8 +336,9 @@ class ExecutionSection(Section):
     gpus_per_worker: PositiveAmount = 1.0
     """GPUs reserved for each actor, if any; with a fraction, actors share a GPU and its memory."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto`: a GPU if there is one when the run starts. On a cluster that adds GPU machines only on
-    demand, set `device: cuda` and `workers`."""
+    """`auto`: a GPU if this machine has one when the run starts. A results folder keeps the device (`cpu` or `cuda`) of
+    its first run, because last bits differ; another one is an error. For workers on other machines (`ray_address`,
+    `plan --save`, `submit`), set `cpu` or `cuda`."""
     threads: Annotated[int, Field(ge=1, le=MAX_THREADS)] = 1
     """CPU threads of each worker."""
     micro_batch: PositiveInt | None = None
@@ -362,22 +362,14 @@ class ExecutionSection(Section):
         """Whether workers must have a GPU."""
         return self.device == "cuda"
 
-    def is_on_cpu(self, has_gpu: bool | None = None) -> bool:
-        """Return whether workers compute on a CPU.
-
-        If `device` is ``auto`` and `has_gpu` is None, they are assumed to have a GPU.
-        """
-        return self.device == "cpu" or has_gpu is False
-
-    def assumed_gmacs(self, has_gpu: bool | None = None) -> float:
+    def assumed_gmacs(self) -> float:
         """Return the assumed speed of one worker in billion multiply-accumulates per second.
 
-        If `has_gpu` is None, the speed depends on the sweep alone and not on the planning machine, so that every
-        machine divides the sweep into the same job shares (`run --share`). It does not affect results.
+        If `device` is ``auto``, workers are assumed to have a GPU.
         """
         if self.gmacs_per_second is not None:
             return self.gmacs_per_second
-        return self.cpu_gmacs if self.is_on_cpu(has_gpu) else GPU_GMACS
+        return self.cpu_gmacs if self.device == "cpu" else GPU_GMACS
 
     @property
     def cpu_gmacs(self) -> float:
@@ -543,7 +535,7 @@ class SweepConfig(BaseConfig):
     name: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=MAX_NAME_LENGTH)]
     """Name of the sweep: letters, digits, `_ . -`."""
     results: ConfigPath
-    """Results folder with shards, plan and lease; created if absent."""
+    """Results folder with shards, plan and lock; created if absent."""
     shards: ShardsUrl | None = None
     """URL prefix for the shards, such as `s3://bucket/paper`; by default `RESULTS/shards` (docs/configuration.md). The
     results folder records the URL; a later run with another URL is an error."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from robust201.core.records import unit_id
 from robust201.store.names import Listing, Names, names_of
 from robust201.sweep.facts import Facts
-from robust201.sweep.parts import KeyState, ReadTuple, SweepState, find_stored
+from robust201.sweep.parts import KeyState, ReadTuple, SweepState, find_rows, find_stored
 from robust201.sweep.plan import Plan, PlannedKey
 from robust201.sweep.protocol import list_differences
 
@@ -19,6 +19,7 @@ Protocols = Mapping[str, Mapping[str, Any]]
 NEW = "not computed yet"
 NEW_STRENGTHS = "strengths were added"
 NEW_COLUMNS = "measurements were added"
+NEW_SLICES = "cut into another number of slices"
 NEW_WEIGHTS = "the weights have changed"
 
 _MAX_SHOWN_KEYS = 4
@@ -85,7 +86,10 @@ def _find_reasons(
 def _reasons_of_networks(
     plan: Plan, key: PlannedKey, names: Names, protocols: Protocols, earlier: Facts | None
 ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Yield reasons with the networks (N,) whose results of another protocol or of other weights are stored."""
+    """Yield reasons with the networks (N,) whose results with other slices, protocols or weights are stored."""
+    first, last = (np.searchsorted(names["unit"], key.units, side=side) for side in ("left", "right"))
+    has_planned_slices = np.isin(np.arange(len(key.units)), find_rows(key, names)[0])
+    yield NEW_SLICES, (first < last) & ~has_planned_slices
     for digest, payload in protocols.items():
         if digest != key.protocol and (payload.get("dataset"), payload.get("key")) == (key.dataset, key.key):
             yield "; ".join(list_differences(payload, key.payload)), _have_results(plan, key, names, digest)

@@ -40,11 +40,9 @@ class Network:
 class ImageFacts:
     """Number of selected images, and their `ImageSet.sha256`.
 
-    `selection` is None for the sweep's own images. `decoder` names the libraries that decoded them (see
-    `images.decoding`); it is not part of the protocol.
+    `decoder` names the libraries that decoded them (see `images.decoding`); it is not part of the protocol.
     """
 
-    selection: ImageSelection | None
     n_images: int
     sha256: str
     decoder: dict[str, str] = field(default_factory=dict)
@@ -55,19 +53,19 @@ class DatasetFacts:
     """Facts about one dataset.
 
     Attributes:
-        images: the selections of its images that the sweep uses.
+        images: the sweep's images under the empty name, and images that a key selects under this key.
         networks: its networks, in the order of architectures and weights.
         corruptions: what identifies the pixels of its corrupted images, by key: a content hash if they are published,
             and the recipe if they are generated.
     """
 
-    images: tuple[ImageFacts, ...]
+    images: dict[str, ImageFacts]
     networks: tuple[Network, ...]
     corruptions: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def images_of(self, selection: ImageSelection | None) -> ImageFacts:
-        """Return the facts about a selection of images."""
-        return next(facts for facts in self.images if facts.selection == selection)
+    def images_of(self, key: str = "") -> ImageFacts:
+        """Return the facts about the images of a key, by default the sweep's images."""
+        return self.images.get(key, self.images[""])
 
 
 @dataclass(frozen=True)
@@ -123,16 +121,22 @@ def gather_facts(config: SweepConfig, inputs: Inputs, earlier: Facts | None = No
 def _dataset_facts(
     config: SweepConfig, dataset: str, inputs: Inputs, weights: WeightsSource, earlier: DatasetFacts | None
 ) -> DatasetFacts:
-    image_sets = [(selection, inputs.images(dataset, selection)) for selection in (None, *config.own_images)]
-    images = tuple(
-        ImageFacts(selection, len(images), images.sha256, dict(images.decoder)) for selection, images in image_sets
-    )
+    image_sets = {key: inputs.images(dataset, selection) for key, selection in _selections(config)}
+    images = {
+        key: ImageFacts(len(selected), selected.sha256, dict(selected.decoder)) for key, selected in image_sets.items()
+    }
     corruptions = dict(_identify_corruptions(config, dataset, inputs))
-    if earlier is not None and earlier.images_of(None) == images[0]:
+    if earlier is not None and earlier.images_of() == images[""]:
         corruptions = {
             key: identity for key, identity in earlier.corruptions.items() if identity["source"] == "published"
         } | corruptions
     return DatasetFacts(images, tuple(_find_networks(config, dataset, weights)), corruptions)
+
+
+def _selections(config: SweepConfig) -> Iterator[tuple[str, ImageSelection | None]]:
+    """Yield the keys that select images, after the empty name with None for the sweep's images."""
+    yield "", None
+    yield from ((key, own) for key, parameters in config.parameters.items() if (own := parameters.own_images))
 
 
 def _find_networks(config: SweepConfig, dataset: str, source: WeightsSource) -> Iterator[Network]:
@@ -181,10 +185,7 @@ def assumed_facts(config: SweepConfig) -> Facts:
     return Facts(
         {
             dataset: DatasetFacts(
-                tuple(
-                    ImageFacts(selection, _count_images(config, dataset, selection), "")
-                    for selection in (None, *config.own_images)
-                ),
+                {key: ImageFacts(_count_images(config, dataset, own), "") for key, own in _selections(config)},
                 networks,
             )
             for dataset in config.datasets

@@ -39,6 +39,7 @@ class Inputs:
         self._config = config
         self._keys, self._datasets = keys, datasets
         self._images: dict[tuple[str, ImageSelection | None], ImageSet] = {}
+        self._copies: dict[tuple[str, str], ImageSet] = {}
 
     @cached_property
     def weights(self) -> WeightsSource:
@@ -83,11 +84,11 @@ class Inputs:
             for own_selection in (None, *self._config.own_images):
                 save_image_copy(self._config, dataset, self.images(dataset, own_selection))
 
-    def read_copied_images(self, dataset: str, sha256: str, own_selection: ImageSelection | None = None) -> ImageSet:
+    def read_copied_images(self, dataset: str, sha256: str) -> ImageSet:
         """Read images that `copy_images` has copied (cached); their hash must be `sha256`."""
-        if (dataset, own_selection) not in self._images:
-            self._images[dataset, own_selection] = read_image_copy(self._config, dataset, sha256)
-        return self._images[dataset, own_selection]
+        if (dataset, sha256) not in self._copies:
+            self._copies[dataset, sha256] = read_image_copy(self._config, dataset, sha256)
+        return self._copies[dataset, sha256]
 
     def save_code_copies(self) -> None:
         """Copy the sweep's Python files to the results folder; workers execute the copies."""
@@ -103,12 +104,15 @@ class Inputs:
         keys = self._corruption_keys(dataset) if is_selected else ()
         return tuple(key for key in keys if self._keys is None or key in self._keys)
 
-    def open_published_corruptions(self, dataset: str, *, verify: Literal["shape", "full"] = "shape") -> CorruptedStore:
-        """Open a dataset's published corrupted images, which must exist."""
+    def open_published_corruptions(
+        self, dataset: str, images: ImageSet | None = None, *, verify: Literal["shape", "full"] = "shape"
+    ) -> CorruptedStore:
+        """Open a dataset's published corrupted images, which must exist, for clean images (default: the sweep's)."""
         section = self._config.datasets[dataset].corruptions
         assert section is not None and section.path is not None  # noqa: S101, PT018 - the schema requires a path
         n_images, keys = self._config.dataset_spec(dataset).n_test, self.selected_corruption_keys(dataset)
-        return open_published(section.path, self.images(dataset), n_images=n_images, verify=verify, keys=keys)
+        images = self.images(dataset) if images is None else images
+        return open_published(section.path, images, n_images=n_images, verify=verify, keys=keys)
 
     def check(self) -> None:
         """Check all inputs before anything is written."""

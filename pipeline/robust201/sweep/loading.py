@@ -62,10 +62,7 @@ def load_training(path: Path, /, **overrides: Any) -> TrainingConfig:
 
 
 def _check_normalisations(datasets: Mapping[str, DatasetSection], content_name: str, locate: LocateField) -> None:
-    """Reject values that are implausible for pixels in [0, 1].
-
-    Only YAML files are checked, because plans of earlier versions may contain such values.
-    """
+    """Reject values that are implausible for pixels in [0, 1]."""
     for dataset, section in datasets.items():
         fields = section.normalisation
         problem = None if fields is None else Normalisation(fields.mean, fields.std).problem

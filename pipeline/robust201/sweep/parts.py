@@ -5,7 +5,7 @@ same number of slices and at least the required columns. All missing strengths o
 are attacked together.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -232,9 +232,3 @@ def _distinct_contents(names: Names, rows: NDArray[np.int64]) -> tuple[NDArray[n
     contents = np.strings.add(names["strengths"][rows], names["columns"][rows])
     _, first_positions, codes = np.unique(contents, return_index=True, return_inverse=True)
     return codes, rows[first_positions].tolist()
-
-
-def describe_missing(state: SweepState) -> Mapping[tuple[str, str], int]:
-    """Return the number of missing parts by dataset and key, without keys that are complete."""
-    counts = {(key.key.dataset, key.key.key): key.n_missing_parts for key in state.keys}
-    return {name: count for name, count in counts.items() if count}

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.records import ArchitectureId, Unit, content_digest, unit_id
+from robust201.spaces.user_file import DEFAULT_GMACS
 from robust201.store.folder import ResultsFolder, SliceFormat
 from robust201.store.names import MAX_SLICES
 from robust201.sweep.config import SweepConfig
@@ -23,7 +24,7 @@ from robust201.sweep.protocol import make_protocol
 from robust201.sweep.user_tasks import make_task
 from robust201.tasks import Task
 from robust201.tasks.columns import PREDICTIONS, columns_of
-from robust201.tasks.parameters import Parameters
+from robust201.tasks.parameters import Attack, Parameters
 from robust201.tasks.user_task import UserTask
 
 SLICE_SECONDS = 60.0
@@ -35,7 +36,8 @@ IMAGES_PER_STEP = 8
 compiled network."""
 
 USER_ATTACK_PASSES = 30.0
-"""Passes of a user's attack by which its slices are counted. Its own `passes`, which the protocol lacks, may change."""
+"""Passes of a user's attack by which its slices are counted. Its own `passes`, which the protocol lacks, may change. So
+may the `gmacs` of a user's networks, in place of which `DEFAULT_GMACS` counts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +170,7 @@ class Plan:
 def choose_slices(config: SweepConfig) -> SliceFormat:
     """Choose how the units of a new results folder are sliced."""
     execution = config.execution
-    return SliceFormat(SLICE_SECONDS * execution.assumed_gmacs(), config.batch_size, execution.is_on_cpu())
+    return SliceFormat(SLICE_SECONDS * execution.assumed_gmacs(), config.batch_size, execution.device == "cpu")
 
 
 def make_plan(config: SweepConfig, facts: Facts, slices: SliceFormat) -> Plan:
@@ -204,13 +206,13 @@ def _plan_key(
     macs_per_pass: NDArray[np.float64],
 ) -> PlannedKey:
     n_classes, networks = config.dataset_spec(dataset).n_classes, facts.datasets[dataset].networks
-    n_images = facts.datasets[dataset].images_of(parameters.own_images).n_images
+    n_images = facts.datasets[dataset].images_of(task.key).n_images
     payload = make_protocol(config, dataset, task.key, facts)
     protocol = content_digest(payload)
     ids = [unit_id(config.space_name, network.architecture, network.weights.sha256, protocol) for network in networks]
-    passes = task.passes(parameters, n_classes)
-    passes_for_slices = USER_ATTACK_PASSES if isinstance(task, UserTask) else passes
     step = _images_per_step(config, task, facts, slices)
+    macs_for_slices = _macs_for_slices(config, task, parameters, n_classes, macs_per_pass)
+    n_slices = _count_slices(macs_for_slices * n_images, n_images, step, slices)
     return PlannedKey(
         dataset=dataset,
         task=task,
@@ -222,13 +224,20 @@ def _plan_key(
         step=step,
         networks=networks,
         units=np.array(ids, "S32"),
-        n_slices=(
-            _count_slices(macs_per_pass * passes_for_slices * n_images, n_images, step, slices)
-            if task.is_divisible
-            else np.ones(len(ids), np.int64)
-        ),
-        macs=macs_per_pass * passes * n_images,
+        n_slices=n_slices if task.is_divisible else np.ones_like(n_slices),
+        macs=macs_per_pass * task.passes(parameters, n_classes) * n_images,
     )
+
+
+def _macs_for_slices(
+    config: SweepConfig, task: Task, parameters: Parameters, n_classes: int, macs_per_pass: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the cost of an image by which slices are counted (N,); it follows from the protocol alone."""
+    if isinstance(parameters, Attack):  # the cost of an attack that serves all epsilons at once depends on their number
+        parameters = parameters.model_copy(update={"epsilons": parameters.epsilons[:1]})
+    if not isinstance(config.space, str):
+        macs_per_pass = np.full_like(macs_per_pass, DEFAULT_GMACS * 1e9)
+    return macs_per_pass * (USER_ATTACK_PASSES if isinstance(task, UserTask) else task.passes(parameters, n_classes))
 
 
 def _images_per_step(config: SweepConfig, task: Task, facts: Facts, slices: SliceFormat) -> int:

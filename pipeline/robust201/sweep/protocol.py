@@ -6,6 +6,9 @@ from typing import Any
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.facts import DatasetFacts, Facts
 
+UNKNOWN_IMAGES = {"source": "unknown"}
+"""Stands for published corrupted images that no run has needed, so that they were never read."""
+
 
 def make_protocol(config: SweepConfig, dataset: str, key: str, facts: Facts) -> dict[str, Any]:
     """Return the protocol of a key on a dataset, as a JSON value."""
@@ -26,12 +29,12 @@ def make_protocol(config: SweepConfig, dataset: str, key: str, facts: Facts) -> 
     if task.kind == "attack" or parameters.uses_random_numbers:
         protocol["seed"] = config.seed
     if task.kind == "corruption":
-        # Published images that no run has needed were never read; their evaluations count as missing.
-        protocol["corruption"] = dataset_facts.corruptions.get(key, {"source": "unknown"})
+        protocol["corruption"] = dataset_facts.corruptions.get(key, UNKNOWN_IMAGES)
     if is_custom:
         protocol["file_sha256"] = facts.code[f"keys.{key}"]
-    dataset_fields = config.datasets[dataset].identity()
-    return protocol | ({"dataset_fields": dataset_fields} if dataset_fields else {})
+    normalisation = config.dataset_spec(dataset).normalisation
+    effective = {"normalisation": {"mean": list(normalisation.mean), "std": list(normalisation.std)}}
+    return protocol | {"dataset_fields": config.datasets[dataset].identity() | effective}
 
 
 def _describe_images(config: SweepConfig, key: str, facts: DatasetFacts) -> dict[str, Any]:
@@ -42,7 +45,7 @@ def _describe_images(config: SweepConfig, key: str, facts: DatasetFacts) -> dict
         if selection is None
         else (selection.split, selection.count, selection.seed)
     )
-    description: dict[str, Any] = {"sha256": facts.images_of(selection).sha256}
+    description: dict[str, Any] = {"sha256": facts.images_of(key).sha256}
     if split != "test":
         description["split"] = split
     return description if count is None else description | {"count": count, "seed": seed}

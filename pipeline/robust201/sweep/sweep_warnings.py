@@ -31,7 +31,7 @@ def find_uncounted_images(config: SweepConfig, facts: Facts) -> list[SweepWarnin
             "Run `robust201 doctor` to find the cause.",
         )
         for dataset, dataset_facts in facts.datasets.items()
-        if not dataset_facts.images_of(None).n_images
+        if not dataset_facts.images_of().n_images
     ]
 
 

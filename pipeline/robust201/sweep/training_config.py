@@ -198,7 +198,7 @@ class TrainingConfig(BaseConfig):
 
     @property
     def results(self) -> Path:
-        """Folder of the run's files: lease, progress, logs, images and saved states of training runs."""
+        """Folder of the run's files: lock, events, images and saved states of training runs."""
         return self.store / "training"
 
     def targets(self, recipe: str) -> tuple[str, ...]:

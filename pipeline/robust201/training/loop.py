@@ -1,4 +1,4 @@
-"""Train one network with a recipe, deterministically and resumably after each epoch (docs/training.md).
+"""Train one network with a recipe, deterministically and resumably after each step (docs/training.md).
 
 On a CPU, equal arguments give byte-identical weights, even after interruptions. The number of threads is one of the
 arguments, because it affects the order of float additions.
@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +86,13 @@ def train(
     `precision` (fp32 or tf32) applies only to a GPU.
 
     `states` is the folder for saved states of this training run. With None, no states are saved. A state is saved at
-    the end of each epoch, before a snapshot at that point is yielded. Therefore, a snapshot that the caller did not
-    store before a crash is yielded again. Only the recipe's snapshots at `snapshot_steps` are yielded (None: all of
-    them), and training ends after the last of them.
+    the end of each epoch, before a snapshot is yielded, and when `keep_going` ends the iteration. Therefore, a snapshot
+    that the caller did not store before a crash is yielded again. Only the recipe's snapshots at `snapshot_steps` are
+    yielded (None: all of them), and training ends after the last of them.
 
     `on_epoch` receives the record of each completed epoch. `keep_going` is called before each step with the number of
-    steps so far. If it returns False, the iteration ends; steps since the last epoch's end are lost. `on_notice` is
-    called with a message about each damaged state.
+    steps so far. If it returns False, the iteration ends. `on_notice` is called with a message about each damaged
+    state.
 
     Raises:
         ArchitectureError: there is no such architecture, or PyTorch cannot train it on this CPU.
@@ -167,7 +168,7 @@ class _Training:
         self._augment = Augmenter(recipe.augmentation, n_ids=data.n_ids, seed=seed, device=device)
         self._normalise = _Normaliser(data.normalisation, device)
         self._check_network(_build(space, architecture, data.n_classes, seed))
-        self.step = 0
+        self.step = self._saved_step = 0
         self._history: tuple[EpochRecord, ...] = ()
         self._batches: Iterator[Batch] = iter(())
         self._begin_epoch()
@@ -204,7 +205,12 @@ class _Training:
         self._n_images = 0
 
     def restore(self, state: TrainingState) -> None:
-        self.step, self._history = state.step, state.history
+        self.step, self._saved_step, self._history = state.step, state.step, state.history
+        epoch, n_used = divmod(self.step, self._n_batches)
+        self._batches = islice(self._data.batches(self._recipe.batch_size, self._seed, epoch), n_used, None)
+        loss_sum, n_correct, self._n_images = state.sums
+        self._loss_sum += loss_sum
+        self._n_correct += n_correct
         self._network.load_state_dict(state.network)
         for name, parameter in self._network.named_parameters():
             if name in state.momentum:
@@ -218,7 +224,8 @@ class _Training:
             for name, parameter in self._network.named_parameters()
             if self._optimiser.state.get(parameter, {}).get("momentum_buffer") is not None
         }
-        return TrainingState(self.step, self._copy_weights(), momentum, self._history)
+        sums = float(self._loss_sum), int(self._n_correct), self._n_images
+        return TrainingState(self.step, self._copy_weights(), momentum, self._history, sums)
 
     def make_snapshot(self) -> Snapshot:
         self._check_finite()
@@ -237,15 +244,20 @@ class _Training:
             self._make_step()
             if self.step % self._n_batches == 0:
                 self._end_epoch(on_epoch)
-                if state_folder is not None:
-                    state_folder.save(self._copy_state())
+                self._save(state_folder)
+        self._save(state_folder)
         return self.step == target_step
+
+    def _save(self, state_folder: StateFolder | None) -> None:
+        if state_folder is not None and self.step != self._saved_step:
+            state_folder.save(self._copy_state())
+            self._saved_step = self.step
 
     def _make_step(self) -> None:
         epoch = self.step // self._n_batches
         batch = self._next_batch(epoch)
         # Reseed, so that random layers such as dropout give the same results after a resume.
-        torch.manual_seed(derived_seed(self._seed, "training", "step", self.step))
+        _seed_generators(derived_seed(self._seed, "training", "step", self.step))
         for group in self._optimiser.param_groups:
             group["lr"] = self._recipe.learning_rate_of(self.step, self._n_batches)
         pixels = self._augment(batch.pixels, batch.ids, epoch)
@@ -337,18 +349,15 @@ class _Normaliser:
 
 
 def _build(space: Space, architecture: ArchitectureId, n_classes: int, seed: int) -> nn.Module:
-    """Build a network with all global random generators seeded; Python's and NumPy's are restored."""
-    # PyTorch's initialisation uses the global generator, which `_deterministic` restores.
-    initial_seed = derived_seed(seed, "training", "initial weights")
-    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - for users' code
-    torch.manual_seed(initial_seed)
-    random.seed(initial_seed)
-    np.random.seed(initial_seed % 2**32)  # noqa: NPY002
-    try:
-        return space.build(architecture, n_classes=n_classes)
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)  # noqa: NPY002
+    _seed_generators(derived_seed(seed, "training", "initial weights"))
+    return space.build(architecture, n_classes=n_classes)
+
+
+def _seed_generators(seed: int) -> None:
+    """Seed all global random generators, which users' code may draw from; `_deterministic` restores them."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
 
 
 def _initialise(
@@ -403,6 +412,8 @@ def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[
     is_on_cpu = device == "cpu"
     with ExitStack() as stack:
         stack.enter_context(restored_random_state(torch.device(device)))
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         # On a GPU, some gradients have no deterministic algorithm, for example the gradient of grid_sample.
         stack.enter_context(isolated(torch.device(device), precision, mode="error" if is_on_cpu else "warn"))

@@ -46,12 +46,16 @@ class EpochRecord:
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """State of a training run at the end of an epoch, after `step` steps. Tensors are on the CPU, by name."""
+    """State of a training run after `step` steps. Tensors are on the CPU, by name.
+
+    `sums` are the sum of losses and the numbers of correct and of all images, in the completed part of an epoch.
+    """
 
     step: int
     network: Mapping[str, torch.Tensor]
     momentum: Mapping[str, torch.Tensor]
     history: tuple[EpochRecord, ...]
+    sums: tuple[float, int, int] = (0.0, 0, 0)
 
 
 class StateFolder:
@@ -126,6 +130,7 @@ class StateFolder:
             network=_select_prefix(tensors, "network/"),
             momentum=_select_prefix(tensors, "momentum/"),
             history=tuple(EpochRecord(**record) for record in fields["history"]),
+            sums=tuple(fields["sums"]),
         )
 
 
@@ -139,7 +144,7 @@ def _encode(state: TrainingState, training_id: str) -> bytes:
     from safetensors.torch import save
 
     history = [asdict(record) for record in state.history]
-    fields = canonical_json({"training_id": training_id, "step": state.step, "history": history})
+    fields = canonical_json({"training_id": training_id, "step": state.step, "history": history, "sums": state.sums})
     tensors = {f"network/{name}": tensor for name, tensor in state.network.items()}
     tensors |= {f"momentum/{name}": tensor for name, tensor in state.momentum.items()}
     raw: bytes = save(tensors, metadata={"training": fields})

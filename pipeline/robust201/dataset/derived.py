@@ -1,0 +1,315 @@
+"""Derived metrics of a dataset, which are computed from stored results.
+
+docs/statistics.md defines the metrics and lists the measurements that they require. `robust201.statistics` contains the
+formulas.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from robust201.core.errors import ConfigError
+from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, format_architecture
+from robust201.dataset.image_outcomes import Outcomes, checked_outcomes
+from robust201.dataset.layout import CLEAN
+from robust201.statistics.outcomes import attack_success_rates, count_correct, worst_case
+from robust201.statistics.robustness import (
+    corruption_errors,
+    relative_changes,
+    relative_corruption_errors,
+    robustness_r,
+)
+from robust201.tasks import expand_keys
+
+if TYPE_CHECKING:
+    from robust201.dataset.result_tables import ResultTables
+
+OUTCOMES_REQUIREMENT = "per-image outcomes: measure `predictions`, and export with --parquet --outcomes bits"
+
+
+class MetricRow(NamedTuple):
+    """Values of one metric (see docs/statistics.md), one per architecture.
+
+    Attributes:
+        dataset: name of the dataset.
+        metric: name of the metric.
+        key: the key; several keys are joined with ``+``.
+        strength: the strength; None for a metric over all strengths.
+        values: values by architecture; NaN if undefined.
+        note: remark on how the values were computed; may be empty.
+    """
+
+    dataset: str
+    metric: str
+    key: str
+    strength: float | None
+    values: "pd.Series[float]"
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class DerivedMetrics:
+    """Derived metrics of a dataset.
+
+    Attributes:
+        metrics: the metrics.
+        needs: what the metrics that could not be computed require, by the comma-separated names of these metrics.
+    """
+
+    metrics: Sequence[MetricRow]
+    needs: Mapping[str, str]
+
+    def to_payload(self) -> dict[str, Any]:
+        metrics = [
+            {
+                **{name: value for name, value in metric._asdict().items() if name != "values"},
+                "values": {str(architecture): _to_plain_number(value) for architecture, value in metric.values.items()},
+            }
+            for metric in self.metrics
+        ]
+        return {"metrics": metrics, "needs": dict(self.needs)}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a DataFrame with one row per metric, key, strength and architecture."""
+        frames = [
+            pd.DataFrame({"value": metric.values})
+            .rename_axis("architecture")
+            .reset_index()
+            .assign(dataset=metric.dataset, metric=metric.metric, key=metric.key, strength=metric.strength)
+            for metric in self.metrics
+        ]
+        column_names = ["dataset", "metric", "key", "strength", "architecture", "value"]
+        return pd.concat(frames, ignore_index=True)[column_names] if frames else pd.DataFrame(columns=column_names)
+
+
+class _Results:
+    """Accuracies and per-image outcomes of one dataset.
+
+    Attributes:
+        name: name of the dataset.
+        reader: reader of the dataset's files.
+        accuracies: by key, a DataFrame with one row per network and one column per strength.
+    """
+
+    def __init__(self, reader: "ResultTables", name: str, keys: Sequence[str] | None) -> None:
+        self.reader, self.name = reader, name
+        self.accuracies = {
+            str(key): frame.pivot(index="architecture", columns="strength", values="value")
+            for key, frame in reader.to_frame([name], keys).groupby("key", observed=True)
+            if reader.kind_of(str(key)) != "measure"
+        }
+        self._outcomes: dict[tuple[str, float], Outcomes | None] = {}
+
+    def keys(self, kind: str) -> list[str]:
+        return [key for key in self.accuracies if self.reader.kind_of(key) == kind]
+
+    def attacks(self) -> Iterator[tuple[str, float]]:
+        """Yield attacks and strengths, except strength 0 if it stands for clean images."""
+        for key in self.keys("attack"):
+            uses_clean_at_zero = self.reader.uses_clean_at_zero(self.name, key)
+            for strength in map(float, self.accuracies[key].columns):
+                if not (uses_clean_at_zero and strength == CLEAN_STRENGTH):
+                    yield key, strength
+
+    def outcomes(self, key: str, strength: float) -> Outcomes | None:
+        """Return per-image outcomes, checked against the accuracies; None if outcomes are not stored."""
+        if (key, strength) not in self._outcomes:
+            self._outcomes[key, strength] = checked_outcomes(self.reader, self.name, key, strength)
+        return self._outcomes[key, strength]
+
+
+def derive_metrics(
+    reader: "ResultTables",
+    datasets: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    *,
+    reference: ArchitectureId | None = None,
+) -> DerivedMetrics:
+    """Compute derived metrics (see `RobustnessDataset.metrics`)."""
+    keys = None if keys is None else expand_keys(keys, reader.keys_all)
+    metrics: list[MetricRow] = []
+    requirements: dict[str, str] = {}
+    if datasets is None:  # a copy of the published data may lack some of its datasets
+        evaluated = [name for name in reader.data if any(reader.has(name, key) for key in keys or reader.keys_all)]
+        datasets = evaluated or reader.data
+    datasets = tuple(dict.fromkeys(datasets))
+    for dataset in datasets:
+        results = _Results(reader, dataset, keys)
+        metrics += [metric_row for derive in _DERIVATIONS for metric_row in derive(results, requirements)]
+        metrics += _derive_corruption_errors(results, requirements, reference)
+    metrics += _derive_seed_deviations(reader, datasets, keys, requirements)
+    return DerivedMetrics(metrics, requirements)
+
+
+def worst_case_accuracies(outcomes_of_tasks: Sequence[Outcomes]) -> "pd.Series[float]":
+    """Return the fraction of images that each architecture classifies correctly under every one of several tasks."""
+    first_outcomes, *other_outcomes = outcomes_of_tasks
+    common_architectures = [
+        architecture
+        for architecture in first_outcomes.architectures
+        if all(architecture in other.architectures for other in other_outcomes)
+    ]
+    packed = worst_case([outcomes.of(common_architectures).packed for outcomes in outcomes_of_tasks])
+    return pd.Series(count_correct(packed) / first_outcomes.n_images, index=common_architectures)
+
+
+def _derive_robustness(results: _Results, requirements: dict[str, str]) -> Iterator[MetricRow]:
+    for key in results.keys("attack"):
+        # The curve of an attack that was itself evaluated at strength 0 does not begin with the clean accuracy.
+        if not results.reader.uses_clean_at_zero(results.name, key):
+            continue
+        curves = results.accuracies[key].dropna()
+        if CLEAN_STRENGTH not in curves or len(curves.columns) < 2:
+            requirements["robustness_r, relative_change"] = "clean accuracies and an attack"
+            continue
+        robustness = robustness_r(curves.columns, curves.to_numpy())
+        note = f"over strengths 0 to {curves.columns[-1]:g}; floor {robustness.floor:.4g}"
+        if robustness.exceeds_one.any():
+            note += f"; {robustness.exceeds_one.sum():,} above 1"
+        yield MetricRow(results.name, "robustness_r", key, None, pd.Series(robustness.value, index=curves.index), note)
+        changes = relative_changes(curves.columns, curves.to_numpy())
+        for strength, changes_at_strength in zip(curves.columns[1:], changes.T[1:], strict=True):
+            yield MetricRow(
+                results.name,
+                "relative_change",
+                key,
+                float(strength),
+                pd.Series(changes_at_strength, index=curves.index),
+            )
+
+
+def _derive_success_rates(results: _Results, requirements: dict[str, str]) -> Iterator[MetricRow]:
+    clean_outcomes = results.outcomes(CLEAN, CLEAN_STRENGTH)
+    for key, strength in results.attacks():
+        outcomes_under_attack = results.outcomes(key, strength)
+        if clean_outcomes is None or outcomes_under_attack is None:
+            requirements["attack_success_rate"] = OUTCOMES_REQUIREMENT
+            continue
+        common_architectures = [
+            architecture
+            for architecture in outcomes_under_attack.architectures
+            if architecture in set(clean_outcomes.architectures)
+        ]
+        rates = attack_success_rates(
+            clean_outcomes.of(common_architectures).packed, outcomes_under_attack.of(common_architectures).packed
+        )
+        yield MetricRow(
+            results.name, "attack_success_rate", key, strength, pd.Series(rates, index=common_architectures)
+        )
+
+
+def _derive_worst_cases(results: _Results, requirements: dict[str, str]) -> Iterator[MetricRow]:
+    keys_by_ball: dict[tuple[Any, float], list[str]] = {}
+    for key, strength in results.attacks():
+        if (ball := results.reader.norm_ball_of(key)) is not None:
+            keys_by_ball.setdefault((ball, strength), []).append(key)
+    for (_, strength), keys in keys_by_ball.items():
+        outcomes_of_attacks = [results.outcomes(key, strength) for key in keys]
+        if len(keys) < 2:
+            continue
+        if any(outcomes is None for outcomes in outcomes_of_attacks):
+            requirements["worst_case_accuracy"] = OUTCOMES_REQUIREMENT
+            continue
+        accuracies = worst_case_accuracies([outcomes for outcomes in outcomes_of_attacks if outcomes is not None])
+        yield MetricRow(results.name, "worst_case_accuracy", "+".join(keys), strength, accuracies)
+
+
+_DERIVATIONS: tuple[Callable[[_Results, dict[str, str]], Iterator[MetricRow]], ...] = (
+    _derive_robustness,
+    _derive_success_rates,
+    _derive_worst_cases,
+)
+"""Functions that yield metrics of a dataset. They add what is required for metrics that they cannot compute to the
+dict."""
+
+
+def _derive_corruption_errors(
+    results: _Results, requirements: dict[str, str], reference: ArchitectureId | None
+) -> Iterator[MetricRow]:
+    keys = results.keys("corruption")
+    if reference is None:
+        if keys:
+            requirements["corruption_error, mean_corruption_error"] = "a reference network (metrics(reference=…))"
+        return
+    if not keys:
+        requirements["corruption_error, mean_corruption_error"] = "results of a corruption"
+        return
+    errors_by_key, relative_errors_by_key = {}, {}
+    clean_accuracies = results.accuracies[CLEAN][CLEAN_STRENGTH] if CLEAN in results.accuracies else None
+    for key in keys:
+        frame = results.accuracies[key].dropna()
+        if reference not in frame.index:
+            raise ConfigError(
+                f"Computing corruption errors failed for {results.name} {key}: the reference "
+                f"{format_architecture(reference)} has no results. Choose another reference."
+            )
+        reference_accuracies = frame.loc[reference].to_numpy()[None]
+        accuracies = frame.to_numpy()[:, None]
+        errors_by_key[key] = pd.Series(corruption_errors(accuracies, reference_accuracies)[:, 0], index=frame.index)
+        note = f"relative to {format_architecture(reference)}"
+        if errors_by_key[key].isna().all():
+            note += "; undefined: the reference makes no errors"
+        yield MetricRow(results.name, "corruption_error", key, None, errors_by_key[key], note)
+        if clean_accuracies is not None:
+            common_architectures = frame.index.intersection(clean_accuracies.dropna().index)
+            if reference in common_architectures:
+                accuracies = frame.loc[common_architectures].to_numpy()[:, None]
+                reference_clean = float(clean_accuracies[reference])
+                relative_errors = relative_corruption_errors(
+                    accuracies, clean_accuracies[common_architectures], reference_accuracies, reference_clean
+                )
+                relative_errors_by_key[key] = pd.Series(relative_errors[:, 0], index=common_architectures)
+    for metric, series_by_key, undefined_reason in (
+        ("mean_corruption_error", errors_by_key, "the reference makes no errors under"),
+        ("relative_mean_corruption_error", relative_errors_by_key, "the reference loses no accuracy under"),
+    ):
+        if series_by_key:
+            mean = pd.DataFrame(series_by_key).mean(axis=1, skipna=False)
+            note = f"over {len(series_by_key)} corruptions, relative to {format_architecture(reference)}"
+            if undefined_keys := [key for key, series in series_by_key.items() if series.isna().all()]:
+                note += f"; undefined: {undefined_reason} {', '.join(undefined_keys)}"
+            yield MetricRow(results.name, metric, "+".join(series_by_key), None, mean, note)
+
+
+def _derive_seed_deviations(
+    reader: "ResultTables", datasets: Sequence[str], keys: Sequence[str] | None, requirements: dict[str, str]
+) -> Iterator[MetricRow]:
+    recorded_weights = {} if reader.sweep is None else reader.sweep.get("weights") or {}
+    trained_weights = [
+        ((weights.get("recipe"), weights.get("epochs"), weights.get("steps")), weights_name)
+        for weights_name, weights in recorded_weights.items()
+        if weights.get("seed") is not None
+    ]
+    trained_weights.sort(key=lambda pair: str(pair[0]))
+    weights_of_recipes = [
+        [weights_name for _, weights_name in group]
+        for _, group in itertools.groupby(trained_weights, key=lambda pair: pair[0])
+    ]
+    weights_of_recipes = [weights_names for weights_names in weights_of_recipes if len(weights_names) > 1]
+    if not weights_of_recipes:
+        requirements["training_seed_deviation"] = (
+            "weights from several training seeds (`weights` in the sweep), exported with --parquet"
+        )
+    for weights_names, dataset in itertools.product(weights_of_recipes, datasets):
+        frames = [
+            reader.to_frame([dataset], keys, weights=weights_name).assign(weights=weights_name)
+            for weights_name in weights_names
+        ]
+        for (key, strength), group in pd.concat(frames).groupby(["key", "strength"], observed=True):
+            if strength == CLEAN_STRENGTH and reader.uses_clean_at_zero(dataset, str(key)):
+                continue
+            accuracies = group.pivot_table(index="architecture", columns="weights", values="value", dropna=False)
+            note = f"over {', '.join(weights_names)}"
+            deviation = accuracies.std(axis=1, ddof=1)
+            yield MetricRow(dataset, "training_seed_deviation", str(key), float(str(strength)), deviation, note)
+
+
+def _to_plain_number(value: Any) -> Any:
+    """Convert a NumPy number to a JSON value; NaN becomes None."""
+    number = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(number, float) and math.isnan(number) else number

@@ -1,0 +1,539 @@
+"""One folder of an exported or published dataset: what it contains, and the rows of its files."""
+
+import errno
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, did_you_mean
+from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
+from robust201.dataset.json_rows import iter_json_rows, read_first_value, read_json, read_object
+from robust201.dataset.layout import (
+    CLEAN,
+    EXPORT_FORMAT,
+    IMAGES_FOLDER,
+    META_FILE,
+    MISSING_FILE,
+    PARQUET_FOLDER,
+    PUBLISHED_DATASETS,
+    RESULTS_FOLDER_FILE,
+    SWEEP_FILE,
+    images_name,
+    kind_of,
+    parquet_name,
+    sort_by_task_order,
+    spellings,
+    task_of,
+)
+from robust201.dataset.listings import MissingFilesWarning, describe_missing_files, find_missing_results, key_of_parquet
+from robust201.dataset.rows_of_key import Rows
+from robust201.dataset.values import ADVICE, is_valid_meta, is_valid_sweep
+from robust201.images import DATASETS
+from robust201.spaces import DEFAULT_SPACE, CellSpace, cell_space
+from robust201.tasks import CORRUPTIONS, TASKS
+from robust201.tasks.columns import COLUMNS, CORRECT_BITS, MEASUREMENTS, PUBLISHED
+from robust201.tasks.constraints import CONSTRAINTS, Constraint
+from robust201.tasks.parameters import SEVERITIES
+
+if TYPE_CHECKING:
+    from robust201.statistics.outcomes import Packed
+
+UNKNOWN_SPACE = ""
+"""Name of the space if there are only Parquet files without cells, and no sweep.json."""
+
+
+class DatasetFolder:
+    """One folder of an exported or published dataset.
+
+    Attributes:
+        path: the folder.
+        parquet: the folder of the Parquet files, which need not exist.
+        meta: content of meta.json.
+        sweep: content of sweep.json, or None without this file.
+        missing: content of missing.json, or an empty dict without this file.
+        space_name: name of the search space.
+        space: the search space if its architectures are cells, otherwise None.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
+        has_meta = (path / META_FILE).is_file()
+        if not has_meta and not self.parquet.is_dir():
+            raise _not_a_dataset_error(path)
+        self.sweep = self._read_sweep()
+        self.missing: dict[str, dict[str, dict[str, list[float]]]] = read_object(path / MISSING_FILE) or {}
+        recorded_space = self.sweep_record.get("space")
+        self.space_name: str = recorded_space if isinstance(recorded_space, str) else DEFAULT_SPACE
+        if not has_meta and self.sweep is None and not self._has_cell_column():
+            self.space_name = UNKNOWN_SPACE
+        self.space: CellSpace | None = cell_space(self.space_name)
+        self._custom_parameters = self._find_custom_parameters()
+        self.meta: dict[str, Any] = read_json(path / META_FILE) if has_meta else self._make_meta_from_parquet()
+        if not is_valid_meta(self.meta, self.space):
+            id_fields = "ids" if self.space is None else "ids with nb201-string and isomorph"
+            raise _wrong_content_error(path / META_FILE, f"{id_fields}, and lists of epsilons")
+        _check_spellings(self.meta["epsilons"], path / META_FILE)
+        self._keys_by_dataset: Mapping[str, Iterable[str]] = (
+            self.sweep["strengths"] if self.sweep is not None else {} if has_meta else self._keys_of_parquet()
+        )
+        if missing_files := find_missing_results(path):
+            warnings.warn(describe_missing_files(path, missing_files), MissingFilesWarning, stacklevel=4)
+
+    def _read_sweep(self) -> dict[str, Any] | None:
+        file = self.path / SWEEP_FILE
+        sweep = read_object(file)
+        if sweep is None:
+            return None
+        if sweep.get("format") != EXPORT_FORMAT:
+            raise FormatVersionError(
+                f"Opening a dataset failed for {file}: expected format {EXPORT_FORMAT}, got {sweep.get('format')}. "
+                "Use the version of robust201 that wrote it, or export the results again."
+            )
+        if not is_valid_sweep(sweep):
+            expected_content = "strengths by dataset and key, a list of measurements, and images and protocols"
+            raise _wrong_content_error(file, expected_content)
+        for strengths_by_key in sweep["strengths"].values():
+            _check_spellings(strengths_by_key, file)
+        return sweep
+
+    @property
+    def sweep_record(self) -> dict[str, Any]:
+        """The sweep that sweep.json records: its space, images, network and protocols; empty if there is none."""
+        record = (self.sweep or {}).get("sweep")
+        return record if isinstance(record, dict) else {}
+
+    def _has_cell_column(self) -> bool:
+        """Return whether the first Parquet file has a column of cells; True if there are no Parquet files."""
+        from robust201.dataset.parquet_rows import column_names
+
+        return all("cell" in column_names(file) for file in self._parquet_files()[:1])
+
+    def _find_custom_parameters(self) -> dict[str, Mapping[str, Any]]:
+        """Return the parameters of custom tasks in sweep.json, by key; they include the kind, norm and columns."""
+        payloads = (payload for payload in self.sweep_record.get("protocols", ()) if isinstance(payload, dict))
+        return {
+            str(payload.get("key")): parameters
+            for payload in payloads
+            if isinstance(parameters := payload.get("parameters"), dict)
+            and "kind" in parameters
+            and task_of(str(payload.get("key"))) is None
+        }
+
+    def _parquet_files(self) -> list[Path]:
+        return sorted(filter(_is_file, self.parquet.glob("dataset=*/key=*/*.parquet")))
+
+    def _keys_of_parquet(self) -> dict[str, list[str]]:
+        keys_by_dataset: dict[str, list[str]] = {}
+        file_names = (file.relative_to(self.parquet).as_posix() for file in self._parquet_files())
+        for dataset, key in sorted({name for file_name in file_names if (name := key_of_parquet(file_name))}):
+            keys_by_dataset.setdefault(dataset, []).append(key)
+        return keys_by_dataset
+
+    def _make_meta_from_parquet(self) -> dict[str, Any]:
+        """Return the content that meta.json would have, with the ids of the space and the epsilons of the files."""
+        from robust201.dataset.parquet_rows import read_ids, read_strengths
+
+        epsilons: dict[str, Sequence[float]] = {}
+        for dataset, keys in self._keys_of_parquet().items():
+            for key in keys:
+                file = self._find_parquet(dataset, key)
+                if self.kind_of(key) == "attack" and file is not None:
+                    epsilons.setdefault(key, list(read_strengths(file)))
+        if self.space is not None:
+            return self.space.meta(epsilons)
+        ids = dict.fromkeys(identifier for file in self._parquet_files() for identifier in read_ids(file))
+        return {"ids": {identifier: {} for identifier in ids}, "epsilons": epsilons}
+
+    # Contents
+
+    @property
+    def datasets(self) -> list[str]:
+        """Datasets that sweep.json or the Parquet files name; if there are neither, the paper's datasets."""
+        return list(self._keys_by_dataset or PUBLISHED_DATASETS)
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys in the order of `TASKS`.
+
+        They are the keys that sweep.json or the Parquet files name. If there are neither, as in the published dataset,
+        they are clean images, the attacks that meta.json names, and the paper's corruptions.
+        """
+        if self._keys_by_dataset:
+            return sort_by_task_order({key for keys in self._keys_by_dataset.values() for key in keys})
+        return [CLEAN, *sort_by_task_order({*self.meta["epsilons"], *CORRUPTIONS})]
+
+    @property
+    def measurements(self) -> list[str]:
+        """Measurements that the folder's files name, except per-image measurements."""
+        stored_measurements = PUBLISHED if self.sweep is None else self.sweep["measurements"]
+        per_image_measurements = {column.measurement for column in COLUMNS.values() if column.is_per_image}
+        return [name for name in MEASUREMENTS if name in stored_measurements and name not in per_image_measurements]
+
+    @property
+    def weights(self) -> list[str]:
+        """Names of the folder's weights, in order; empty if the weights have no names."""
+        if self.sweep is not None:
+            return list(self.sweep.get("weights", {}))
+        if not self.parquet.is_dir():
+            return []
+        from robust201.dataset.parquet_rows import read_weights_names
+
+        return list(dict.fromkeys(name for file in self._parquet_files() for name in read_weights_names(file)))
+
+    def kind_of(self, key: str) -> str:
+        """Return the kind of a key (see `layout.kind_of`); the kind of a custom task is read from sweep.json."""
+        kind = kind_of(key)
+        return str(self._custom_parameters[key]["kind"]) if kind == "other" and key in self._custom_parameters else kind
+
+    def norm_ball_of(self, key: str) -> Constraint | None:
+        """Return an attack's norm ball; None for keys that are not attacks."""
+        task = task_of(key)
+        if task is not None:
+            return task.constraint
+        return CONSTRAINTS.get(str(self._custom_parameters.get(key, {}).get("norm")))
+
+    def protocols_of(self, dataset: str, key: str) -> list[Mapping[str, Any]]:
+        """Return the payloads in sweep.json of a key's protocols on a dataset; empty if there are none."""
+        protocols = self.sweep_record.get("protocols", [])
+        return [payload for payload in protocols if payload.get("dataset") == dataset and payload.get("key") == key]
+
+    def planned_strengths(self, dataset: str) -> Mapping[str, Sequence[float]] | None:
+        """Return the sweep's strengths by key on a dataset; None for a folder without sweep.json."""
+        return None if self.sweep is None else self.sweep["strengths"].get(dataset, {})
+
+    def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
+        """Return the strengths of a key's values, in order (see `RobustnessDataset.strengths`)."""
+        epsilons: Mapping[str, Sequence[float]] = self.meta["epsilons"]
+        for strengths_by_key in (self.planned_strengths(dataset) or {}, epsilons):
+            for spelling in spellings(key):
+                if spelling in strengths_by_key:
+                    return tuple(float(strength) for strength in strengths_by_key[spelling])
+        file = self._find_parquet(dataset, key) if self.sweep is None else None
+        if file is not None:
+            from robust201.dataset.parquet_rows import read_strengths
+
+            return read_strengths(file)
+        sole_strength = (CLEAN_STRENGTH,)
+        default_strengths = {CLEAN: sole_strength, "measure": sole_strength, "corruption": SEVERITIES}
+        if (kind := self.kind_of(key)) not in default_strengths:
+            raise ResultsError(
+                f"Looking up strengths failed for {self.path}: expected one of its keys, got {key!r}."
+                f"{did_you_mean(key, [*epsilons, *TASKS])}"
+            )
+        return default_strengths[kind]
+
+    def measurements_of(self, dataset: str, key: str) -> list[str]:
+        """Return the names of a key's measurements (see `RobustnessDataset.measurements`)."""
+        task = task_of(key)
+        if task is not None:
+            recorded = [
+                str(name)
+                for protocol in (self.protocols_of(dataset, task.key) if task.columns else ())
+                if isinstance(parameters := protocol.get("parameters"), dict)
+                for name in parameters.get("columns", ())
+            ]
+            return list(dict.fromkeys(recorded)) or list(task.columns) or self.measurements
+        if key in self._custom_parameters:
+            return list(self._custom_parameters[key].get("columns") or self.measurements)
+        return self._stored_measurements(dataset, key)
+
+    def _stored_measurements(self, dataset: str, key: str) -> list[str]:
+        names: dict[str, None] = {}
+        folder = self.path / dataset
+        longer_keys = tuple(f"{other}_" for other in self.keys if other != key and other.startswith(key))
+        for file in sorted(folder.glob("*.json*")) if folder.is_dir() else ():
+            name = file.name.partition(".json")[0]
+            if name.startswith(f"{key}_") and not name.startswith(longer_keys):
+                names[name.removeprefix(f"{key}_")] = None
+        if _is_file(parquet := self._parquet_path(dataset, key)):
+            from robust201.dataset.parquet_rows import measurements_in
+
+            names |= dict.fromkeys(measurements_in(parquet))
+        return sorted(names, key=lambda name: [*MEASUREMENTS, name].index(name))
+
+    # Files
+
+    def find(self, dataset: str, key: str, measurement: str) -> Path | None:
+        """Return the file from which a measurement is read, in either spelling of the key; None if there is none.
+
+        The Parquet file is preferred to the JSON file.
+        """
+        json_file = self.find_json(dataset, key, measurement)
+        return self._find_parquet(dataset, key, measurement) or json_file
+
+    def find_json(self, dataset: str, key: str, measurement: str) -> Path | None:
+        """Return the JSON file of a measurement, even if a Parquet file is preferred (see `find`)."""
+        return _find_single_file(self.path / dataset / f"{spelling}_{measurement}.json" for spelling in spellings(key))
+
+    def possible_measurements(self, dataset: str, key: str) -> list[str]:
+        """Return the measurements that a dataset may have for a key: a measure's columns, or all measurements."""
+        task = task_of(key)
+        return list(MEASUREMENTS) if task and not task.columns else self.measurements_of(dataset, key)
+
+    def has_key(self, dataset: str, key: str) -> bool:
+        names = self.possible_measurements(dataset, key)
+        return any(self.find(dataset, key, measurement) is not None for measurement in names)
+
+    def mentions_key(self, key: str) -> bool:
+        """Return whether the folder's files name a key, in either spelling."""
+        return not {*spellings(key)}.isdisjoint(self.keys)
+
+    def _parquet_path(self, dataset: str, key: str) -> Path:
+        return self.parquet / PurePosixPath(parquet_name(dataset, key)).relative_to(PARQUET_FOLDER)
+
+    def _find_parquet(self, dataset: str, key: str, measurement: str | None = None) -> Path | None:
+        if not self.parquet.is_dir():
+            return None
+        file = _find_single_file(self._parquet_path(dataset, spelling) for spelling in spellings(key))
+        if file is None:
+            return None
+        from robust201.dataset.parquet_rows import has_columns_of
+
+        return file if measurement is None or has_columns_of(file, measurement) else None
+
+    def find_outcomes(self, dataset: str, key: str) -> Path | None:
+        """Return the Parquet file with a key's packed outcomes; None if there is none."""
+        file = self._find_parquet(dataset, key)
+        if file is None:
+            return None
+        from robust201.dataset.parquet_rows import column_names
+
+        return file if CORRECT_BITS in column_names(file) else None
+
+    def read_outcomes(self, dataset: str, key: str, strength: float) -> "tuple[list[Any], list[str], Packed]":
+        """Read the packed outcomes of a key at a strength (see `parquet_rows.read_packed_outcomes`)."""
+        from robust201.dataset.parquet_rows import read_packed_outcomes
+
+        file = self.find_outcomes(dataset, key)
+        if file is None:
+            raise self.missing_file_error(dataset, key, CORRECT_BITS)
+        ids, weights, packed = read_packed_outcomes(file, strength)
+        self._check_ids(file, ids)
+        return ids, weights, packed
+
+    def find_images(self, dataset: str) -> Path | None:
+        """Return the table of the images to which per-image outcomes refer; it is next to the folder ``parquet``."""
+        root = self.path if self.parquet != self.path else self.path.resolve().parent
+        return _find_single_file([root / images_name(dataset)])
+
+    # Rows
+
+    def iter_rows(
+        self,
+        dataset: str,
+        key: str,
+        measurement: str,
+        architecture: ArchitectureId | None = None,
+        *,
+        file: Path | None = None,
+    ) -> Iterator[Rows]:
+        """Read a measurement of all architectures or of one architecture, with a few rows in memory at a time.
+
+        Args:
+            dataset: name of the dataset.
+            key: the key, in either spelling.
+            measurement: name of the measurement.
+            architecture: an architecture; None for all.
+            file: file of the measurement; by default that of `find`.
+
+        Raises:
+            ResultsError: the file is missing or damaged, a value is invalid, or a Parquet file lacks a row.
+        """
+        file = file or self.find(dataset, key, measurement)
+        if file is None:
+            raise self.missing_file_error(dataset, key, measurement)
+        strengths = self.strengths(dataset, key)
+        identities = []
+        for rows in self._iter_file(file, dataset, key, measurement, architecture):
+            self._check_ids(file, dict.fromkeys(rows.architectures.tolist()))
+            identities.append(_identities(rows))
+            yield rows if architecture is None else rows.take(rows.architectures == architecture)
+        if identities and file.suffix == ".parquet":
+            _check_complete(file, pd.concat(identities), strengths)
+
+    def _iter_file(
+        self, file: Path, dataset: str, key: str, measurement: str, architecture: ArchitectureId | None
+    ) -> Iterator[Rows]:
+        if file.suffix == ".parquet":
+            from robust201.dataset.parquet_rows import iter_parquet_rows
+
+            return iter_parquet_rows(file, measurement, architecture)
+        names = dataset, spellings(key), measurement
+        return iter_json_rows(file, names, self.strengths(dataset, key), is_single=self.has_single_value(dataset, key))
+
+    def has_single_value(self, dataset: str, key: str) -> bool:
+        """Return whether an architecture has one value under a key: clean images, or a measure with one strength."""
+        kind = self.kind_of(key)
+        return kind == CLEAN or (kind == "measure" and len(self.strengths(dataset, key)) == 1)
+
+    def _check_ids(self, file: Path, ids: Iterable[Any]) -> None:
+        known_ids: Mapping[str, Any] = self.meta["ids"]
+        unknown = next((str(identifier) for identifier in ids if str(identifier) not in known_ids), None)
+        if unknown is None:
+            return
+        names = [*known_ids]
+        examples = f"{names[0]} to {names[-1]}" if names and names[0].isdecimal() else ", ".join(names)
+        raise ResultsError(
+            f"Reading failed for {file}: expected ids of architectures, {examples}, got {unknown!r}. {ADVICE}"
+        )
+
+    def count_images(self, dataset: str, key: str) -> float:
+        """Return the number of images of a key's JSON files; NaN if it is unknown.
+
+        It is the number in sweep.json or in a confusion matrix. A folder without sweep.json, such as the published
+        dataset, is assumed to contain accuracies on the whole test split.
+        """
+        n_test = DATASETS[dataset].n_test if dataset in DATASETS else None
+        selection = self.sweep_record.get("images")
+        if isinstance(selection, dict) and (n_selected := selection.get("count") or n_test):
+            return float(n_selected)
+        if (file := self.find_json(dataset, key, "cm")) is not None:
+            value = read_first_value(file, (dataset, spellings(key), "cm"))
+            matrix = np.array([] if not value else value if self.has_single_value(dataset, key) else value[0])
+            if matrix.dtype.kind == "i":  # counts, not fractions
+                return float(matrix.sum())
+        return float(n_test) if n_test and self.sweep is None else np.nan
+
+    def count_classes(self, dataset: str) -> int | None:
+        """Return the number of classes of a dataset, from the first array with an axis of classes; None if unknown."""
+        measurements = [column.measurement for column in COLUMNS.values() if "classes" in column.dimensions]
+        for measurement in ("cm", *measurements):
+            for key in self.keys:
+                file = None if self.kind_of(key) == "measure" else self.find(dataset, key, measurement)
+                if file is None:
+                    continue
+                if file.suffix == ".parquet":
+                    from robust201.dataset.parquet_rows import read_n_classes
+
+                    return read_n_classes(file)
+                return int(next(iter(next(iter(self.iter_rows(dataset, key, measurement))).columns.values())).shape[-1])
+        return None
+
+    def missing_file_error(self, dataset: str, key: str, measurement: str) -> ResultsError:
+        """Return an error for a missing file; if a name is unknown, the message suggests the closest known name."""
+        folders = {path.name for path in self.path.iterdir() if path.is_dir()} - {PARQUET_FOLDER, IMAGES_FOLDER}
+        datasets = {name for name in folders if not name.startswith((".", "dataset="))} | self._keys_of_parquet().keys()
+        task = task_of(key)
+        measurements = self.possible_measurements(dataset, key)
+        if dataset not in datasets:
+            problem = f"expected a dataset of {self.path}, got {dataset!r}.{did_you_mean(dataset, sorted(datasets))}"
+        elif task is None and not self.mentions_key(key):
+            known_keys = [*TASKS, *(task.published_key for task in TASKS.values())]
+            problem = f"expected a known key, got {key!r}.{did_you_mean(key, known_keys)}"
+        elif measurement not in measurements:
+            suggestion = did_you_mean(measurement, measurements)
+            problem = f"expected a measurement of {self.path / dataset}, got {measurement!r}.{suggestion}"
+        else:
+            is_partial_export = any(spelling in self.missing.get(dataset, {}) for spelling in spellings(key))
+            reason = (
+                "this is a partial export, see missing.json"
+                if is_partial_export
+                else "these results were not computed, or their file was not downloaded"
+            )
+            problem = (
+                f"there is no file in {self.path / dataset}: {reason}. Export or download the file, or leave these "
+                "results out."
+            )
+        return ResultsError(f"Reading failed for {dataset} {key} {measurement}: {problem}")
+
+
+def _identities(rows: Rows) -> pd.DataFrame:
+    weights: Any = "" if rows.weights is None else rows.weights
+    return pd.DataFrame({"architecture": rows.architectures, "weights": weights, "strength": rows.strengths})
+
+
+def _check_complete(path: Path, identities: pd.DataFrame, strengths: Sequence[float]) -> None:
+    """Check that each network of a Parquet file has one row at every strength.
+
+    Raises:
+        ResultsError: a row is missing, occurs twice, or has another strength.
+    """
+    networks = identities.groupby(["architecture", "weights"], sort=False)["strength"]
+    n_expected = len(strengths)
+    is_complete = (networks.size() == n_expected) & (networks.nunique() == n_expected)
+    if is_complete.all() and identities["strength"].isin(strengths).all():
+        return
+    wrong = identities[~identities["strength"].isin(strengths) | identities.duplicated()]
+    first = (wrong if len(wrong) else is_complete[~is_complete].reset_index()).iloc[0]
+    of_network = identities[identities["architecture"] == first["architecture"]]["strength"]
+    expected, actual = (", ".join(f"{strength:g}" for strength in sorted(values)) for values in (strengths, of_network))
+    raise ResultsError(
+        f"Reading #{first['architecture']} failed for {path}: expected {n_expected} values, at the strengths "
+        f"{expected}, got {len(of_network)}, at {actual}. {ADVICE}"
+    )
+
+
+def _check_spellings(content_by_key: Mapping[str, Any], file: Path) -> None:
+    """Raise ResultsError if a key occurs in both spellings."""
+    for key in content_by_key:
+        if len(key_spellings := [spelling for spelling in spellings(key) if spelling in content_by_key]) > 1:
+            raise ResultsError(
+                f"Reading failed for {file}: expected each key in one spelling, got {' and '.join(key_spellings)}. "
+                f"{ADVICE}"
+            )
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether a path is a file; False if its name is too long."""
+    try:
+        return path.is_file()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise
+
+
+def _find_single_file(candidates: Iterable[Path]) -> Path | None:
+    """Return the candidate that exists, or None; candidates differ in the spelling of their key.
+
+    Raises:
+        ResultsError: there are files for both spellings.
+    """
+    existing_files = [*filter(_is_file, candidates)]
+    if len(existing_files) > 1:
+        raise ResultsError(
+            f"Reading failed for {existing_files[0]}: there is also {existing_files[1]}, with the other spelling of "
+            "the key. Remove the file that does not belong to this dataset."
+        )
+    return existing_files[0] if existing_files else None
+
+
+def as_folder(path: object) -> Path:
+    """Return a folder's path, which need not exist; raise ConfigError if the argument is not a path."""
+    if not isinstance(path, (str, Path)):
+        raise ConfigError(
+            f"Opening a dataset failed for {path!r}: expected the path of a folder, got {type(path).__name__}. Use "
+            "the path of the folder that contains meta.json, as text or as a pathlib.Path."
+        )
+    try:
+        Path(path).is_dir()
+    except OSError as error:
+        raise ConfigError(
+            f"Opening a dataset failed for {str(path)[:40]!r}: the folder cannot be read ({error.strerror}). "
+            "Check the path and its permissions."
+        ) from error
+    return Path(path)
+
+
+def _not_a_dataset_error(path: Path) -> ResultsError:
+    problem = "it has no meta.json"
+    fix = "Use an export, the parquet folder of an export, or the published dataset"
+    if (path / RESULTS_FOLDER_FILE).is_file():
+        problem = "it contains the results of a sweep, not a dataset"
+        fix = f"Run `robust201 export {path} --out DATASET`, with --partial if the sweep is unfinished"
+    elif not path.is_dir():
+        problem = "there is no such folder"
+        fix = "Correct the path"
+    return ResultsError(f"Opening a dataset failed for {path}: {problem}. {fix}.")
+
+
+def _wrong_content_error(file: Path, expected: str) -> ResultsError:
+    return ResultsError(
+        f"Opening a dataset failed for {file}: expected {expected}, but its content differs. Export or download the "
+        "dataset again."
+    )

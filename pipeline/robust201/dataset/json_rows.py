@@ -1,0 +1,265 @@
+"""Reading of a dataset's JSON files, completely or as rows with few values in memory at a time."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robust201.core.errors import ResultsError
+from robust201.core.files import MAX_EXPORTED_FILE_BYTES, IrregularFileError, format_bytes, open_file
+from robust201.dataset.layout import format_id
+from robust201.dataset.rows_of_key import Rows, make_ids
+from robust201.dataset.values import ADVICE, damaged_file_error, describe_measurement, parse_json, to_array
+from robust201.tasks.columns import MEASUREMENTS, fields_of
+
+CHUNK_BYTES = 1 << 22
+"""Number of bytes that are read at once."""
+
+MAX_TEXT_BYTES = 4 << 30
+"""Maximum size of a JSON file that is read completely."""
+
+HEAD_BYTES = 1 << 12
+"""Maximum number of bytes before the first id: brackets, and the names of the dataset, key and measurement."""
+
+MAX_VALUE_BYTES = 1 << 28
+"""Maximum size of a value.
+
+Without this limit, a value in a damaged file that lacks the next id would extend to the end of the file and might
+exceed the memory.
+"""
+
+_BYTES_PER_BLOCK = 1 << 20
+"""Approximate size of the text of the values in one `Rows`."""
+
+_HEAD = re.compile(
+    rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*'
+)
+_FIELDS = sorted({field for columns in MEASUREMENTS.values() for field in columns if field})
+_ID = re.compile(rf'"(?!(?:{"|".join(_FIELDS)})")([\w.@-]+)"\s*:'.encode())
+"""An id; the names of a measurement's fields are not ids."""
+
+_NO_DEFAULT: Any = object()
+
+
+def _read_chunks(file: Path) -> Iterator[bytes]:
+    try:
+        with open_file(file, MAX_EXPORTED_FILE_BYTES) as stream:
+            while chunk := stream.read(CHUNK_BYTES):
+                yield chunk
+    except IrregularFileError as error:
+        raise damaged_file_error(file, error) from error
+
+
+def read_json(file: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        ResultsError: the file is not valid JSON, or an object in it has a duplicate name.
+        FileNotFoundError: the file does not exist.
+    """
+    chunks, n_bytes = [], 0
+    try:
+        for chunk in _read_chunks(file):
+            chunks.append(chunk)
+            n_bytes += len(chunk)
+            if n_bytes > MAX_TEXT_BYTES:
+                raise ValueError(f"more than {format_bytes(MAX_TEXT_BYTES)}")  # noqa: TRY301
+        return parse_json(b"".join(chunks))
+    except ValueError as error:
+        raise ResultsError(
+            f"Reading failed for {file}: expected a readable JSON file, got the error '{error}'. "
+            "Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
+        ) from error
+
+
+def read_object(file: Path) -> dict[str, Any] | None:
+    """Read a JSON object; return None if the file does not exist.
+
+    Raises:
+        ResultsError: the file does not contain a JSON object.
+    """
+    if not file.is_file():
+        return None
+    content = read_json(file)
+    if not isinstance(content, dict):
+        raise ResultsError(
+            f"Opening a dataset failed for {file}: expected a JSON object, got {str(content)[:40]!r}. "
+            "Export or download the dataset again."
+        )
+    return content
+
+
+def iter_json_rows(
+    file: Path, names: tuple[str, tuple[str, ...], str], strengths: Sequence[float], *, is_single: bool
+) -> Iterator[Rows]:
+    """Read a file ``{dataset: {key: {measurement: {id: value}}}}`` as rows.
+
+    Args:
+        file: the file.
+        names: the dataset, the spellings of the key, and the measurement.
+        strengths: the strengths of the values.
+        is_single: whether a value is of the only strength, instead of a list with one value per strength.
+
+    Yields:
+        The rows of a few networks, without values that are null.
+
+    Raises:
+        ResultsError: the file is damaged, or a value is invalid.
+    """
+    block: list[tuple[str, list[Any]]] = []
+    n_bytes = 0
+    for identifier, text, value in _iter_values(file, *names):
+        values = [value] if is_single else _values_by_strength(file, identifier, value, len(strengths))
+        block.append((identifier, values))
+        n_bytes += len(text)
+        if n_bytes > _BYTES_PER_BLOCK:
+            yield _make_rows(file, names[2], block, strengths)
+            block, n_bytes = [], 0
+    if block:
+        yield _make_rows(file, names[2], block, strengths)
+
+
+def read_first_value(file: Path, names: tuple[str, tuple[str, ...], str]) -> Any:
+    """Return the first value of a file (see `iter_json_rows`) unchecked; None if there is none."""
+    return next((value for _, _, value in _iter_values(file, *names)), None)
+
+
+def _values_by_strength(file: Path, identifier: str, value: Any, n_strengths: int) -> list[Any]:
+    """Return an architecture's values, one per strength.
+
+    The value may be a list, or an object with a list for each field, because the nesting of the published confidences
+    is not documented. Measures with one strength may have a single value.
+    """
+    if isinstance(value, dict):
+        lists = [*value.values()]
+        if not all(isinstance(field, list) for field in lists):
+            raise _invalid_value_error(file, identifier, f"{n_strengths} values, one per strength", value)
+        value = [dict(zip(value, fields, strict=True)) for fields in zip(*lists, strict=False)]
+    if not isinstance(value, list) or len(value) != n_strengths:
+        raise _invalid_value_error(file, identifier, f"{n_strengths} values, one per strength", value)
+    return value
+
+
+def _make_rows(
+    file: Path, measurement: str, block: Sequence[tuple[str, list[Any]]], strengths: Sequence[float]
+) -> Rows:
+    keeps_null = measurement not in MEASUREMENTS  # a measure may be undefined
+    cells = [
+        (identifier, strength, value)
+        for identifier, values in block
+        for strength, value in zip(strengths, values, strict=True)
+        if value is not None or keeps_null
+    ]
+    try:
+        columns = _make_columns(measurement, [value for _, _, value in cells])
+    except (ValueError, TypeError, KeyError) as error:
+        raise _find_invalid_value(file, measurement, cells, error) from error
+    ids = make_ids([identifier for identifier, _, _ in cells])
+    return Rows(ids, None, np.array([strength for _, strength, _ in cells], np.float64), None, columns)
+
+
+def _make_columns(measurement: str, values: Sequence[Any]) -> dict[str, Any]:
+    columns = {
+        name: to_array(name, [value[field] for value in values] if field else values)
+        for field, name in fields_of(measurement).items()
+    }
+    if len({array.shape[1] for array in columns.values() if array.ndim > 2}) > 1:
+        raise ValueError("matrices of different sizes")
+    return columns
+
+
+def _find_invalid_value(
+    file: Path, measurement: str, cells: Sequence[tuple[str, float, Any]], error: Exception
+) -> ResultsError:
+    """Return an error that names the first invalid value; if each is valid alone, their shapes differ."""
+    expected = describe_measurement(measurement)
+    for identifier, strength, value in cells:
+        try:
+            _make_columns(measurement, [value])
+        except (ValueError, TypeError, KeyError):
+            return _invalid_value_error(file, identifier, f"{expected}, at strength {strength:g}", value)
+    return _invalid_value_error(file, cells[0][0], f"{expected}, of equal shapes", str(error))
+
+
+def _invalid_value_error(file: Path, identifier: str, expected: str, value: Any) -> ResultsError:
+    text = repr(value)
+    shown = text if len(text) <= 60 else f"{text[:57]}..."
+    return ResultsError(
+        f"Reading {format_id(identifier)} failed for {file}: expected {expected}, got {shown}. {ADVICE}"
+    )
+
+
+def _iter_values(file: Path, dataset: str, keys: tuple[str, ...], measurement: str) -> Iterator[tuple[str, bytes, Any]]:
+    """Yield the id, text and value of each architecture.
+
+    The text of a value ends where the next id begins, because values contain no other names than those of fields.
+    """
+    chunks = _read_chunks(file)
+    buffer = b""
+    while len(buffer) < HEAD_BYTES and (chunk := next(chunks, b"")):
+        buffer += chunk
+    buffer = buffer[_find_end_of_head(buffer, file, dataset, keys, measurement) :]
+    seen_ids: set[str] = set()
+    identifier: str | None = None
+    while True:
+        start = 0
+        for match in _ID.finditer(buffer):
+            preceding_text = buffer[start : match.start()].rstrip()
+            if identifier is not None:
+                yield identifier, preceding_text, _parse_value(file, identifier, preceding_text, b",")
+            elif preceding_text:
+                raise _malformed_error(file, f"{preceding_text[:40].decode(errors='replace')!r} before the first id")
+            identifier, start = match[1].decode(), match.end()
+            if identifier in seen_ids or (identifier.isdecimal() and str(int(identifier)) != identifier):
+                raise _malformed_error(file, f"the id {identifier!r} twice, or with zeros before it")
+            seen_ids.add(identifier)
+        buffer = buffer[start:]
+        if len(buffer) > MAX_VALUE_BYTES:
+            raise _malformed_error(file, f"more than {MAX_VALUE_BYTES >> 20} MiB without the end of a value")
+        chunk = next(chunks, b"")
+        if not chunk:
+            break
+        buffer += chunk
+    for _ in range(4):
+        buffer = buffer.rstrip()
+        if not buffer.endswith(b"}"):
+            raise _malformed_error(file, "an early end of the file")
+        buffer = buffer[:-1]
+    if identifier is not None:
+        yield identifier, buffer, _parse_value(file, identifier, buffer, b"")
+    elif buffer.strip():
+        raise _malformed_error(file, f"{buffer.strip()[:40].decode(errors='replace')!r} instead of ids")
+
+
+def _find_end_of_head(text: bytes, path: Path, dataset: str, keys: tuple[str, ...], measurement: str) -> int:
+    """Return the position of the first byte after the names and brackets that precede the values."""
+    head_match = _HEAD.match(text)
+    try:
+        names = [] if head_match is None else [json.loads(name) for name in head_match.groups()]
+    except ValueError:
+        head_match, names = None, []
+    if head_match is None or names[0] != dataset or names[1] not in keys or names[2] != measurement:
+        raise _malformed_error(path, f"names {names}" if names else "a file that begins differently")
+    return head_match.end()
+
+
+def _parse_value(file: Path, identifier: str, text: bytes, delimiter: bytes) -> Any:
+    """Parse a value that must be followed by `delimiter`."""
+    if not text.endswith(delimiter):
+        raise _malformed_error(file, f"no valid value after {format_id(identifier)}")
+    try:
+        return parse_json(text.removesuffix(delimiter))
+    except ValueError as error:
+        position = getattr(error, "pos", 0)
+        excerpt = text[position : position + 40].decode(errors="replace")
+        raise _malformed_error(file, f"an invalid value for {format_id(identifier)} ({error}): {excerpt!r}") from error
+
+
+def _malformed_error(path: Path, fault: str) -> ResultsError:
+    return ResultsError(
+        f"Reading failed for {path}: expected {{dataset: {{key: {{measurement: {{id: value}}}}}}}}, got {fault}. "
+        f"{ADVICE}"
+    )

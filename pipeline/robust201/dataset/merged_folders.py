@@ -1,0 +1,459 @@
+"""Several folders of datasets as one, restricted to some networks, keys and weights."""
+
+import copy
+import itertools
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import pandas as pd
+
+from robust201.core.errors import ArchitectureError, ConfigError, did_you_mean
+from robust201.core.records import (
+    CLEAN_STRENGTH,
+    ArchitectureId,
+    EvaluationProtocol,
+    canonical_json,
+)
+from robust201.dataset.folder import DatasetFolder, as_folder
+from robust201.dataset.layout import (
+    CLEAN,
+    WEIGHTS_SEPARATOR,
+    paper_key,
+    parse_architecture_id,
+    sort_by_task_order,
+    spellings,
+)
+from robust201.dataset.rows_of_key import Rows
+from robust201.dataset.table import is_scalar, read_table
+from robust201.tasks import expand_keys
+from robust201.tasks.constraints import Constraint
+
+if TYPE_CHECKING:
+    pass
+from robust201.dataset.arguments import as_name, as_names
+
+NameOrNames = str | Sequence[str]
+
+
+class MergedFolders:
+    """Several folders of datasets as one, restricted to some networks, keys and weights.
+
+    Each row is read from the last folder that has it. `RobustnessDataset` describes the attributes.
+    """
+
+    def __init__(self, path: str | Path = "robustness-data", *others: str | Path, weights: str | None = None) -> None:
+        """Open a dataset, or several datasets as one.
+
+        Args:
+            path: the folder that contains meta.json and a folder for each dataset.
+            others: further folders. Each evaluation (dataset, key, strength, network) is read from the last folder that
+                has it.
+            weights: name of the weights whose results are read by default; only needed if there are several.
+
+        Raises:
+            ConfigError: an argument is not a path, the folders are for different spaces, a dataset has different
+                numbers of classes in different folders, or there are no weights with this name.
+            ResultsError: a folder does not exist, or its meta.json is missing or invalid.
+            FormatVersionError: sweep.json has a format that this version does not know.
+        """
+        self.folders = tuple(DatasetFolder(as_folder(folder)) for folder in (path, *others))
+        first = self.folders[0]
+        self.path = first.path
+        self.sweep = first.sweep if len(self.folders) == 1 else None
+        self.missing = first.missing if len(self.folders) == 1 else {}
+        self.space_name, self.cost_space, self.space = first.space_name, first.space, first.space
+        self._tables: dict[tuple[Any, ...], pd.DataFrame] = {}
+        self._networks: frozenset[str] | None = None
+        self._keys: frozenset[str] | None = None
+        self._is_separated = False
+        self._weights: str | None = None
+        self._check_folders()
+        epsilons: dict[str, list[float]] = {}
+        for folder in self.folders:
+            for key, strengths in folder.meta["epsilons"].items():
+                merged_key = next((spelling for spelling in spellings(key) if spelling in epsilons), key)
+                epsilons[merged_key] = sorted({*epsilons.get(merged_key, ()), *strengths}) if others else strengths
+        ids = {identifier: fields for folder in self.folders for identifier, fields in folder.meta["ids"].items()}
+        self.weights = _union(folder.weights for folder in self.folders)
+        self._set_meta({"ids": ids, "epsilons": epsilons} if others else first.meta)
+        self._set_weights(weights)
+
+    def _check_folders(self) -> None:
+        """Raise ConfigError if folders are for different spaces, or differ in the number of a dataset's classes."""
+        first = self.folders[0]
+        for folder in self.folders[1:]:
+            # In a space of cells, `ids` contains all cells. In other spaces, it contains evaluated architectures only.
+            is_same = first.space is None or folder.meta["ids"] == first.meta["ids"]
+            if folder.space_name != first.space_name or not is_same:
+                expected = f"the architectures of {first.path}, got architectures of another space"
+                raise _incompatible_folder_error(folder, expected)
+        for dataset in _union(folder.datasets for folder in self.folders) if len(self.folders) > 1 else ():
+            counts = [(folder, count) for folder in self.folders if (count := folder.count_classes(dataset))]
+            for folder, count in counts[1:]:
+                if count != counts[0][1]:
+                    expected = f"{counts[0][1]} classes of {dataset}, as in {counts[0][0].path}, got {count}"
+                    raise _incompatible_folder_error(folder, expected)
+
+    def _set_meta(self, meta: dict[str, Any]) -> None:
+        """Set the attributes that depend on the ids, and on the selected keys."""
+        self.meta, id_items = meta, meta["ids"].items()
+        self.map_str_to_id: dict[str, str] = {
+            str(fields.get("nb201-string", identifier)): identifier for identifier, fields in id_items
+        }
+        self.non_isomorph_ids: list[str] = [
+            identifier for identifier, fields in id_items if str(fields.get("isomorph", identifier)) == identifier
+        ]
+        self.data = _union(folder.datasets for folder in self.folders)
+        self.measures = _union(folder.measurements for folder in self.folders)
+        by_paper_key: dict[str, str] = {}
+        for key in (key for folder in self.folders for key in folder.keys):
+            if self._keys is None or paper_key(key) in self._keys:
+                by_paper_key.setdefault(paper_key(key), key)
+        keys = sort_by_task_order(by_paper_key.values())
+        kinds = {key: self.kind_of(key) for key in keys}
+        self.keys_clean, self.keys_adv, self.keys_cc, self.keys_measure, self.keys_other = (
+            [key for key in keys if kinds[key] == kind] for kind in (CLEAN, "attack", "corruption", "measure", "other")
+        )
+        self.keys_all = self.keys_clean + self.keys_adv + self.keys_cc + self.keys_measure + self.keys_other
+
+    def _set_weights(self, weights: str | None) -> None:
+        if weights is not None and as_name(weights, "weights") not in self.weights:
+            names = self.weights
+            problem = f"expected {', '.join(names)}" if names else "the folder's weights have no names"
+            advice = did_you_mean(weights, names) if names else " Omit the name."
+            raise ConfigError(f"Reading {self.path} failed for weights {weights!r}: {problem}.{advice}")
+        self._weights = weights
+
+    def __repr__(self) -> str:
+        several = self._weights is None and not self._is_separated and len(self.weights) > 1
+        keys = "1 key" if len(self.keys_all) == 1 else f"{len(self.keys_all)} keys"
+        paths = ", ".join(str(folder.path) for folder in self.folders)
+        weights = f"; weights {', '.join(self.weights)}" if several else ""
+        return f"<{type(self).__name__} {paths}: {', '.join(self.data)}; {keys}{weights}>"
+
+    def select(self, networks: "NameOrNames | Sequence[int] | None" = None, keys: NameOrNames | None = None) -> Self:
+        """Return a dataset with the results of some networks and keys only.
+
+        If architectures have accuracies for several sets of weights and none was chosen, each set is a separate
+        network, named ``ARCHITECTURE@WEIGHTS``, such as ``resnet18@plain-e30-s0``.
+
+        Args:
+            networks: names of networks, or ids or cell strings of architectures, each of which selects all networks of
+                the architecture.
+            keys: keys in addition to clean images.
+
+        Raises:
+            ConfigError: a network or key does not exist.
+        """
+        selected = copy.copy(self)
+        if keys is not None:
+            selected._keys = frozenset({CLEAN, *self._find_keys(as_names(keys, "key"))})
+        selected._is_separated = any(self._separate_weights(folder) for folder in self.folders)
+        if networks is not None:
+            network_list: list[int | str] = [networks] if isinstance(networks, str) else [*networks]
+            selected._networks = frozenset(self._find_network_name(network) for network in network_list)
+        meta = self.meta
+        if selected._is_separated:
+            selected.space = None  # a network named 21@s0, for example, is not a cell of the space
+            meta = meta | {"ids": {name: {} for name in selected._list_evaluated_networks()}}
+        elif selected._networks is not None and self.space is None:
+            meta = meta | {"ids": {name: meta["ids"][name] for name in meta["ids"] if name in selected._networks}}
+        selected._set_meta(meta)
+        if networks is not None:
+            selected._check_networks(self)
+        return selected
+
+    def _find_keys(self, keys: Sequence[str]) -> list[str]:
+        known_keys = [paper_key(key) for key in self.keys_all]
+        requested_keys = [paper_key(key) for key in expand_keys(list(keys), known_keys)]
+        for key in requested_keys:
+            if key not in known_keys:
+                raise ConfigError(
+                    f"Reading {self.path} failed for {key!r}: the dataset has no results for this key."
+                    f"{did_you_mean(key, known_keys)}"
+                )
+        return requested_keys
+
+    def _find_network_name(self, network: int | str) -> str:
+        """Return a network's name in the files. An unknown name is returned unchanged; `select` rejects it."""
+        name = str(network)
+        try:
+            return self.get_uid(int(name) if name.isdecimal() and self.space is not None else name)
+        except ArchitectureError:
+            return name
+
+    def _check_networks(self, unselected: "MergedFolders") -> None:
+        """Raise ConfigError if a selected name is not the name of an evaluated network or architecture."""
+        evaluated = self._list_evaluated_networks()
+        known = {*evaluated, *(name.partition(WEIGHTS_SEPARATOR)[0] for name in evaluated)}
+        for name in sorted((self._networks or frozenset()) - known):
+            known_networks = unselected.select()._list_evaluated_networks()
+            examples = ", ".join(sorted(known_networks)[:5])
+            raise ConfigError(
+                f"Reading {self.path} failed for {name!r}: expected a network that was evaluated, such as "
+                f"{examples}.{did_you_mean(name, known_networks)}"
+            )
+
+    def _list_evaluated_networks(self) -> list[str]:
+        """Return the names of the networks that have an accuracy."""
+        tables = [
+            self.table(dataset, key)["architecture"]
+            for dataset, key in itertools.product(self.data, self.keys_all)
+            if self.has(dataset, key)
+        ]
+        return list(dict.fromkeys(str(name) for table in tables for name in table.unique()))
+
+    def _separate_weights(self, folder: DatasetFolder) -> list[str]:
+        """Return the names of a folder's sets of weights with accuracies; empty unless there are several."""
+        names = folder.weights
+        if self._weights is not None or len(names) < 2:
+            return []
+        evaluated = {
+            name
+            for dataset, key in itertools.product(folder.datasets, folder.keys)
+            if folder.kind_of(key) != "measure" and folder.find(dataset, key, "accuracy") is not None
+            for name in self._table_of(folder, dataset, key, "accuracy")["weights"].unique()
+        }
+        found = [name for name in names if name in evaluated]
+        return found if len(found) > 1 else []
+
+    def with_weights(self, weights: str | None) -> Self:
+        """Return a dataset that reads only the results of the weights with this name; `self` if the name is None.
+
+        Folders whose weights have no names are included. Folders that have only weights with other names are left out.
+        """
+        if weights is None or weights == self._weights:
+            return self
+        chosen = copy.copy(self)
+        chosen._set_weights(weights)
+        if self._is_separated:
+            chosen._is_separated, chosen.space = False, self.cost_space
+            suffix = f"{WEIGHTS_SEPARATOR}{weights}"
+            chosen._networks = self._networks and frozenset(name.removesuffix(suffix) for name in self._networks)
+            chosen._set_meta(self.folders[0].meta)
+        return chosen
+
+    def name_networks(
+        self, folder: DatasetFolder, file_name: str, architectures: "pd.Series[Any]", weights: "pd.Series[Any]"
+    ) -> "pd.Series[Any]":
+        """Return the names of a file's rows, for rows of selected networks; the index has the rows' positions.
+
+        Raises:
+            ConfigError: there are several sets of weights, and none was chosen.
+        """
+        if self._weights is not None and folder.weights:
+            if weights.any():
+                architectures = architectures[weights == self._weights]
+            elif self._weights not in folder.weights:
+                architectures = architectures[:0]
+        elif self._is_separated:
+            if separate := self._separate_weights(folder):
+                is_known = weights.isin(separate)
+                architectures = architectures[is_known].astype(str) + WEIGHTS_SEPARATOR + weights[is_known].astype(str)
+            else:
+                architectures = architectures.astype(str)
+        elif (names := weights.unique()).size > 1:
+            raise ConfigError(
+                f"Reading failed for {file_name} of {folder.path}: expected weights {' or '.join(map(repr, names))}, "
+                "got no name. Choose one with --weights-name, or weights=… in Python."
+            )
+        if self._networks is None:
+            return architectures
+        texts = architectures.astype(str)
+        of_architecture = texts.str.partition(WEIGHTS_SEPARATOR)[0] if len(texts) else texts
+        return architectures[texts.isin(self._networks) | of_architecture.isin(self._networks)]
+
+    def has(self, dataset: str, key: str, measurement: str = "accuracy") -> bool:
+        """Return whether a folder has a file with a key's measurement."""
+        return any(folder.find(dataset, key, measurement) is not None for folder in self.folders)
+
+    def _folders_with(self, dataset: str, key: str, measurement: str) -> list[DatasetFolder]:
+        folders = [folder for folder in self.folders if folder.find(dataset, key, measurement) is not None]
+        if not folders:
+            folder = next((folder for folder in self.folders if dataset in folder.datasets), self.folders[0])
+            raise folder.missing_file_error(dataset, key, measurement)
+        self._check_protocols(dataset, key)
+        return folders
+
+    def _check_protocols(self, dataset: str, key: str) -> None:
+        """Check that all folders computed a measure under the same protocol, if sweep.json contains protocols.
+
+        A measure's numbers from different images or parameters are not comparable, and must not be combined.
+
+        Raises:
+            ConfigError: protocols differ.
+        """
+        if len(self.folders) < 2 or self.kind_of(key) != "measure":
+            return
+        protocols = [
+            (folder, protocol)
+            for folder in self.folders
+            if folder.has_key(dataset, key)
+            for protocol in folder.protocols_of(dataset, key)
+        ]
+        for folder, protocol in protocols[1:]:
+            first_folder, first_protocol = protocols[0]
+            if canonical_json(protocol) != canonical_json(first_protocol):
+                from robust201.sweep.protocol import list_differences
+
+                digests = (EvaluationProtocol.of(payload).digest[:8] for payload in (first_protocol, protocol))
+                raise ConfigError(
+                    f"Reading {key} of {dataset} failed for {first_folder.path} and {folder.path}: their protocols "
+                    f"{' and '.join(digests)} differ ({', '.join(list_differences(first_protocol, protocol))}). "
+                    "Read the folders one by one, or show both in one figure: `robust201 plot measure-correlations "
+                    "FIRST --measures SECOND --out FILE`."
+                )
+
+    def kind_of(self, key: str) -> str:
+        """Return the kind of a key: ``clean``, ``attack``, ``corruption``, ``measure`` or, if unknown, ``other``."""
+        return next((kind for folder in self.folders if (kind := folder.kind_of(key)) != "other"), "other")
+
+    def norm_ball_of(self, key: str) -> Constraint | None:
+        """Return an attack's norm ball; None for keys that are not attacks."""
+        return next((ball for folder in self.folders if (ball := folder.norm_ball_of(key))), None)
+
+    def protocols_of(self, dataset: str, key: str) -> list[Mapping[str, Any]]:
+        """Return the payloads in sweep.json of a key's protocols; empty without one, and for several folders."""
+        return self.folders[0].protocols_of(dataset, key) if len(self.folders) == 1 else []
+
+    def count_classes(self, dataset: str) -> int | None:
+        """Return the number of classes of a dataset; None if unknown."""
+        return next((count for folder in self.folders if (count := folder.count_classes(dataset))), None)
+
+    def measurements(self, dataset: str, key: str) -> list[str]:
+        """Return the names of a key's measurements.
+
+        The attribute `measures` lists the measurements of clean images, attacks and corruptions. A measure's
+        measurements are its columns. An unknown key's measurements are those in its files.
+        """
+        dataset, key = as_name(dataset, "dataset"), as_name(key, "key")
+        return _union(folder.measurements_of(dataset, key) for folder in self.folders)
+
+    def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
+        """Return the strengths of a key's values, in order.
+
+        Returns:
+            Epsilons (in units of 1/255 in an L∞ ball), severities, or ``(0.0,)`` for ``clean`` and measures.
+        """
+        dataset, key = as_name(dataset, "dataset"), as_name(key, "key")
+        folders = [folder for folder in self.folders if folder.has_key(dataset, key)]
+        if not folders:
+            folders = [next((folder for folder in self.folders if folder.mentions_key(key)), self.folders[0])]
+        if len(folders) == 1:
+            return folders[0].strengths(dataset, key)
+        return tuple(sorted({strength for folder in folders for strength in folder.strengths(dataset, key)}))
+
+    def uses_clean_at_zero(self, dataset: str, key: str) -> bool:
+        """Return whether a key is an attack whose strength 0 means clean images, because it was not evaluated at 0.
+
+        Attacks without a norm ball, such as grids of rotations, are only evaluated at strength 0.
+        """
+        return self.kind_of(key) == "attack" and CLEAN_STRENGTH not in self.strengths(dataset, key)
+
+    def _has_single_value(self, dataset: str, key: str) -> bool:
+        kind = self.kind_of(key)
+        return kind == CLEAN or (kind == "measure" and len(self.strengths(dataset, key)) == 1)
+
+    def table(self, dataset: str, key: str, measurement: str = "accuracy") -> pd.DataFrame:
+        """Return a key's values at the strengths at which it was evaluated.
+
+        Returns:
+            One row per network and strength: `architecture` (int64 or text), `strength`, `value`, and `n_images`
+            (float64, NaN if unknown).
+        """
+        tables = []
+        for folder in self._folders_with(dataset, key, measurement):
+            table = self._table_of(folder, dataset, key, measurement)
+            names = self.name_networks(folder, f"{dataset} {key}", table["architecture"], table["weights"])
+            tables.append(table.loc[names.index].assign(architecture=names))
+        table = pd.concat(tables, ignore_index=True).drop(columns="weights")
+        return table.drop_duplicates(["architecture", "strength"], keep="last") if len(tables) > 1 else table
+
+    def _table_of(self, folder: DatasetFolder, dataset: str, key: str, measurement: str) -> pd.DataFrame:
+        """Return the rows of one folder; tables of numbers stay in memory until their file changes."""
+        file = folder.find(dataset, key, measurement)
+        if not is_scalar(measurement) or file is None:
+            return read_table(folder, dataset, key, measurement)
+        status = file.stat()
+        name = (file, measurement)
+        stamp = (status.st_size, status.st_mtime_ns, status.st_ino)
+        if (cached := self._tables.get((*name, *stamp))) is not None:
+            return cached
+        for outdated in [entry for entry in self._tables if entry[:2] == name]:
+            self._tables.pop(outdated, None)
+        self._tables[(*name, *stamp)] = table = read_table(folder, dataset, key, measurement)
+        return table
+
+    def iter_rows(
+        self, dataset: str, key: str, measurement: str, network: ArchitectureId | None = None
+    ) -> Iterator[Rows]:
+        """Read a measurement with a few rows in memory at a time, of all networks or of one.
+
+        The last folder is read first; rows that it has are left out of the others.
+        """
+        architecture = network
+        if isinstance(network, str) and self._is_separated:
+            architecture = parse_architecture_id(network.rpartition(WEIGHTS_SEPARATOR)[0] or network)
+        read: set[tuple[Any, float]] = set()
+        folders = self._folders_with(dataset, key, measurement)
+        for folder in reversed(folders):
+            new: set[tuple[Any, float]] = set()
+            for block in folder.iter_rows(dataset, key, measurement, architecture):
+                rows = self._select_rows(folder, f"{dataset} {key}", block, network)
+                if len(folders) > 1:
+                    identities = list(zip(rows.architectures.tolist(), rows.strengths.tolist(), strict=True))
+                    rows = rows.take(np.array([identity not in read for identity in identities], bool))
+                    new.update(identities)
+                if len(rows):
+                    yield rows
+            read |= new
+
+    def _select_rows(self, folder: DatasetFolder, file_name: str, rows: Rows, network: ArchitectureId | None) -> Rows:
+        weights = pd.Series("" if rows.weights is None else rows.weights, range(len(rows)), dtype=object)
+        names = self.name_networks(folder, file_name, pd.Series(rows.architectures), weights)
+        names = names if network is None else names[names == network]
+        selected = rows.take(names.index.to_numpy(np.int64))
+        return Rows(names.to_numpy(), selected.weights, selected.strengths, selected.n_images, selected.columns)
+
+    def get_uid(self, i: int | str) -> str:
+        """Return the id, as text, of the architecture that represents an architecture's isomorphism class."""
+        return str(self.meta["ids"][identifier := self._find_id(i)].get("isomorph", identifier))
+
+    def _find_id(self, architecture: int | str) -> str:
+        if isinstance(architecture, str):
+            name = self.map_str_to_id.get(architecture, architecture)
+        else:
+            try:
+                # NumPy integers are accepted, but bool, which is a subclass of int, is not.
+                name = repr(architecture) if isinstance(architecture, bool) else str(operator.index(architecture))
+            except TypeError:
+                name = repr(architecture)
+        if name in self.meta["ids"]:
+            return name
+        space = self.space
+        if space is None:
+            raise ArchitectureError(
+                f"Looking up an architecture failed for {self.path}: expected one of its ids, got {architecture!r}."
+                f"{did_you_mean(name, self.meta['ids'])}"
+            )
+        if "|" in name:
+            space.parse(name)  # raises an error that describes the problem
+        raise ArchitectureError(
+            f"Looking up an architecture failed for {architecture!r}: expected an id from 0 to "
+            f"{len(self.meta['ids']) - 1} or a cell string such as {self.meta['ids']['0']['nb201-string']}, "
+            "got neither. Use a number or a string of this form."
+        )
+
+
+def _union(name_lists: Iterable[Iterable[str]]) -> list[str]:
+    return list(dict.fromkeys(name for name_list in name_lists for name in name_list))
+
+
+def _incompatible_folder_error(folder: DatasetFolder, expected: str) -> ConfigError:
+    return ConfigError(
+        f"Opening several datasets failed for {folder.path}: expected {expected}. Use folders of the same space and "
+        "the same datasets."
+    )

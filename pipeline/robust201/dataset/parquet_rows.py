@@ -1,0 +1,339 @@
+"""Reading of the Parquet files of an export as rows.
+
+Arrow's threads are not used, so that reading also works after a fork. Functions raise ResultsError if a file is
+damaged.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from robust201.core.errors import ResultsError
+from robust201.core.files import MAX_EXPORTED_FILE_BYTES, IrregularFileError, check_file
+from robust201.core.records import ArchitectureId, format_architecture
+from robust201.dataset.rows_of_key import Rows, make_ids
+from robust201.dataset.values import ADVICE, check_column, damaged_file_error, describe_measurement
+from robust201.statistics.outcomes import Packed, count_correct
+from robust201.tasks.columns import (
+    COLUMNS,
+    CORRECT_BITS,
+    DESCRIPTIVE_COLUMNS,
+    MEASUREMENTS,
+    column_sources,
+    fields_of,
+)
+
+_CHECK_FILE = "Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
+
+
+@contextmanager
+def _convert_damage_errors(path: Path) -> Iterator[None]:
+    """Convert Arrow's exceptions for a damaged file to ResultsError."""
+    try:
+        yield
+    except ResultsError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: invalid names or metadata
+        # Arrow also raises OSError for damaged files, but without errno, which errors of the operating system have.
+        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, IrregularFileError):
+            raise
+        raise damaged_file_error(path, error) from error
+
+
+@contextmanager
+def _open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
+    """Open a file so that reading verifies the checksums of pages.
+
+    Without checksums, most damaged pages would be decoded to wrong values.
+    """
+    with _convert_damage_errors(path):
+        check_file(path, MAX_EXPORTED_FILE_BYTES)
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            yield file
+
+
+def read_file(path: Path) -> pa.Table:
+    """Return all columns and rows of a file."""
+    with _open_parquet(path) as file:
+        return file.read()
+
+
+def stamp_of(path: Path) -> tuple[str, int, int]:
+    """Return the path, size and modification time of a file; a file that was replaced has another stamp."""
+    status = path.stat()
+    return str(path), status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=1024)
+def _read_schema_of(stamp: tuple[str, int, int]) -> pa.Schema:
+    path = Path(stamp[0])
+    with _convert_damage_errors(path):
+        check_file(path, MAX_EXPORTED_FILE_BYTES)
+        return pq.read_schema(path)
+
+
+@lru_cache(maxsize=1024)
+def _read_distinct_values_of(stamp: tuple[str, int, int], column: str) -> tuple[Any, ...]:
+    path = Path(stamp[0])
+    if column not in column_names(path):
+        return ()
+    with _open_parquet(path) as file:
+        return tuple(pc.unique(file.read([column], use_threads=False)[column]).to_pylist())
+
+
+def _distinct_values(path: Path, column: str) -> list[Any]:
+    """Return the distinct values of a column, except null; empty if the file does not have the column."""
+    return [value for value in _read_distinct_values_of(stamp_of(path), column) if value is not None]
+
+
+def column_names(path: Path) -> list[str]:
+    """Return the names of a file's columns."""
+    names: list[str] = _read_schema_of(stamp_of(path)).names
+    return names
+
+
+def has_columns_of(path: Path, measurement: str) -> bool:
+    """Return whether a file has all columns of a measurement."""
+    return column_sources(measurement).keys() <= {*column_names(path)}
+
+
+def measurements_in(path: Path) -> list[str]:
+    """Return the names of a file's measurements."""
+    measurements = [measurement for measurement in MEASUREMENTS if has_columns_of(path, measurement)]
+    known_columns = {
+        *DESCRIPTIVE_COLUMNS,
+        CORRECT_BITS,
+        *(column for measurement in MEASUREMENTS for column in column_sources(measurement)),
+    }
+    return [*measurements, *(name for name in column_names(path) if name not in known_columns)]
+
+
+def read_ids(path: Path) -> list[str]:
+    """Return the ids of a file's architectures."""
+    return [str(name) for name in _distinct_values(path, "architecture")]
+
+
+def read_weights_names(path: Path) -> list[str]:
+    """Return the names of the weights in a file; empty if the file has no such column."""
+    return [str(name) for name in _distinct_values(path, "weights")]
+
+
+def read_strengths(path: Path) -> tuple[float, ...]:
+    """Return a file's strengths, ascending."""
+    _check_columns(path)
+    return tuple(sorted(_distinct_values(path, "strength")))
+
+
+def read_n_classes(path: Path) -> int | None:
+    """Return the number of classes of a file's dataset; None if unknown."""
+    return next((int(count) for count in _distinct_values(path, "n_classes")), None)
+
+
+def iter_parquet_rows(path: Path, measurement: str, architecture: ArchitectureId | None = None) -> Iterator[Rows]:
+    """Read a measurement of all architectures or of one architecture, one row group at a time.
+
+    For an index, only the row groups whose bounds in the footer include it are read. Rows without a value are left
+    out.
+
+    Raises:
+        ResultsError: the file is damaged, or a value is invalid.
+    """
+    _check_columns(path)
+    names = [name for name in ("architecture", "weights", "strength", "n_images") if name in column_names(path)]
+    with _open_parquet(path) as file:
+        for group in _find_groups(file, architecture):
+            table = file.read_row_group(group, [*names, *column_sources(measurement)], use_threads=False)
+            if architecture is not None:
+                table = table.filter(pc.equal(table["architecture"].cast(pa.string()), str(architecture)))
+            if rows := _to_rows(path, table, measurement):
+                yield rows
+
+
+def _find_groups(file: pq.ParquetFile, architecture: ArchitectureId | None) -> list[int]:
+    """Return the indices of the row groups whose bounds in the footer include an architecture's index."""
+    metadata = file.metadata
+    groups = list(range(metadata.num_row_groups))
+    if not isinstance(architecture, int) or not pa.types.is_integer(file.schema_arrow.field("architecture").type):
+        return groups
+    index = [metadata.schema.column(position).path for position in range(metadata.num_columns)].index("architecture")
+    bounds = {group: metadata.row_group(group).column(index).statistics for group in groups}
+    return [
+        group
+        for group, statistics in bounds.items()
+        if statistics is None or not statistics.has_min_max or statistics.min <= architecture <= statistics.max
+    ]
+
+
+def _to_rows(path: Path, table: pa.Table, measurement: str) -> Rows | None:
+    """Convert a table; rows without a value are left out, unless the measurement is of a measure."""
+    if table["architecture"].null_count or table["strength"].null_count:
+        raise _malformed_error(path, "rows without an architecture or strength")
+    first_column = table[next(iter(column_sources(measurement)))]
+    if first_column.null_count and measurement in MEASUREMENTS and measurement != "confidence":
+        table = table.filter(first_column.is_valid())
+    if not len(table):
+        return None
+    architectures = table["architecture"]
+    columns = {}
+    for name in fields_of(measurement).values():
+        sources = [source for source, meaning in column_sources(measurement).items() if meaning.source == name]
+        arrays = [_to_array(path, table[source], source, name) for source in sources]
+        columns[name] = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=-1)
+        try:
+            check_column(name, columns[name])
+        except ValueError as error:
+            raise _find_invalid_row(path, architectures.to_pylist(), measurement, name, columns[name], error) from error
+    return Rows(
+        architectures.to_numpy().astype(np.int64)
+        if pa.types.is_integer(architectures.type)
+        else make_ids(architectures.to_pylist()),
+        np.array(table["weights"].to_pylist(), dtype=object) if "weights" in table.column_names else None,
+        table["strength"].to_numpy(),
+        table["n_images"].to_numpy().astype(np.float64) if "n_images" in table.column_names else None,
+        columns,
+    )
+
+
+def _find_invalid_row(
+    path: Path, architectures: Sequence[Any], measurement: str, name: str, array: NDArray[Any], error: ValueError
+) -> ResultsError:
+    architecture = architectures[0]
+    for position, candidate in enumerate(architectures):
+        try:
+            check_column(name, array[position : position + 1])
+        except ValueError:
+            architecture = candidate
+            break
+    return ResultsError(
+        f"Reading {format_architecture(architecture)} {measurement} failed for {path}: expected "
+        f"{describe_measurement(measurement)}, got {error}. {ADVICE}"
+    )
+
+
+def _to_array(path: Path, column: pa.ChunkedArray, source: str, name: str) -> NDArray[Any]:
+    """Convert a column of numbers, or of lists of equal shape, to an array; null becomes NaN.
+
+    The lists of a measure become objects, because their shapes may differ.
+    """
+    values = column.combine_chunks()
+    if name not in COLUMNS and _is_list(values.type):
+        array = np.empty(len(values), dtype=object)
+        array[:] = values.to_pylist()
+        return array
+    shape = [len(values)]
+    while _is_list(values.type):
+        lengths = pc.unique(pc.list_value_length(values)).to_pylist()
+        if len(lengths) != 1 or not lengths[0]:
+            raise _shape_error(path, source, lengths)
+        values = values.flatten()
+        shape.append(lengths[0])
+    numbers: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    if numbers.dtype.kind not in "iuf" or np.isinf(numbers).any():
+        raise ResultsError(
+            f"Reading {source} failed for {path}: expected finite numbers, got other values. {_CHECK_FILE}"
+        )
+    return numbers.reshape(shape)
+
+
+def _is_list(dtype: pa.DataType) -> bool:
+    return bool(pa.types.is_list(dtype) or pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype))
+
+
+def _shape_error(path: Path, source: str, lengths: Iterable[Any]) -> ResultsError:
+    sizes = ", ".join(map(str, sorted(lengths, key=str)))
+    return ResultsError(
+        f"Reading {source} failed for {path}: expected arrays of numbers, all of the same size, got lists of {sizes} "
+        f"entries. {_CHECK_FILE}"
+    )
+
+
+def _check_columns(path: Path) -> None:
+    schema = _read_schema_of(stamp_of(path))
+    for name in ("architecture", "strength", "key"):
+        if name not in schema.names:
+            raise _malformed_error(path, f"no column `{name}`")
+    for name, is_valid in (("architecture", _is_id(schema)), ("strength", _is_float(schema))):
+        if not is_valid:
+            raise _malformed_error(path, f"a column `{name}` of type {schema.field(name).type}")
+
+
+def _is_id(schema: pa.Schema) -> bool:
+    dtype = schema.field("architecture").type
+    value_type = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+    types = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string)
+    return any(is_type(value_type) for is_type in types)
+
+
+def _is_float(schema: pa.Schema) -> bool:
+    return bool(pa.types.is_floating(schema.field("strength").type))
+
+
+def _malformed_error(path: Path, fault: str) -> ResultsError:
+    return ResultsError(
+        f"Reading failed for {path}: expected distinct rows with an architecture (an integer, or text in spaces "
+        f"without indices), a strength (a double) and a key, got {fault}. {ADVICE}"
+    )
+
+
+# Per-image outcomes
+
+
+def read_packed_outcomes(path: Path, strength: float) -> tuple[list[Any], list[str], Packed]:
+    """Read the packed outcomes of all architectures at a strength.
+
+    Returns:
+        The A ids and names of the weights (empty if the file has no such column), in the order of the file, and (A, B)
+        uint8 (see `statistics.outcomes`).
+
+    Raises:
+        ResultsError: the file is damaged, or outcomes contradict the number of images or the accuracies.
+    """
+    _check_columns(path)
+    with _open_parquet(path) as file:
+        names = [name for name in ("architecture", "weights", "strength", "n_images") if name in column_names(path)]
+        table = file.read([*names, "accuracy", CORRECT_BITS], use_threads=False)
+    table = table.filter(pc.equal(table["strength"], strength))
+    ids, bit_rows, accuracies = (table[name].to_pylist() for name in ("architecture", CORRECT_BITS, "accuracy"))
+    image_counts = set(table["n_images"].to_pylist()) if "n_images" in names else set()
+    n_images = image_counts.pop() if len(image_counts) == 1 else 0
+    if not n_images or any(bits is None or len(bits) != -(-n_images // 8) for bits in bit_rows) or None in accuracies:
+        raise _invalid_outcomes_error(path, "rows with a wrong number of bits")
+    packed: Packed = np.frombuffer(b"".join(bit_rows), np.uint8).reshape(len(bit_rows), -(-n_images // 8))
+    # The bits of the last byte that belong to no image must be 0.
+    padding = packed[:, -1] & (0xFF >> (n_images % 8)) if n_images % 8 else np.zeros(len(bit_rows), np.uint8)
+    if padding.any() or not np.array_equal(count_correct(packed), np.rint(np.multiply(accuracies, n_images))):
+        raise _invalid_outcomes_error(path, "bits that contradict the accuracy, or bits without an image")
+    weights = [str(name) for name in table["weights"].to_pylist()] if "weights" in names else [""] * len(ids)
+    if len({*zip(ids, weights, strict=True)}) != len(ids):
+        raise _malformed_error(path, "an architecture twice")
+    return ids, weights, packed
+
+
+def _invalid_outcomes_error(path: Path, fault: str) -> ResultsError:
+    return ResultsError(
+        f"Reading {CORRECT_BITS} failed for {path}: expected one bit for each image, set for as many images as the "
+        f"accuracy implies, got {fault}. {_CHECK_FILE}"
+    )
+
+
+def read_image_table(path: Path) -> dict[str, NDArray[Any]]:
+    """Read the table of images, in the order of their outcomes.
+
+    Returns:
+        `row` (N,) int64, the image's row in its split; `label` (N,) int64; and `sha256` (N,) text, the hash of its
+        pixels.
+    """
+    with _open_parquet(path) as file:
+        table = file.read(["position", "row", "label", "sha256"], use_threads=False)
+        if table["position"].to_pylist() != list(range(len(table))):
+            raise ResultsError(f"Reading failed for {path}: the positions are not consecutive numbers from 0. {ADVICE}")
+        integer_columns = {name: table[name].to_numpy().astype(np.int64) for name in ("row", "label")}
+        return {**integer_columns, "sha256": np.array(table["sha256"].to_pylist(), dtype=object)}

@@ -1,0 +1,440 @@
+"""`RobustnessDataset`, the reader of exported and published datasets.
+
+Scripts for the helper class that the authors published with the dataset (github.com/steffen-jung/robustness-dataset,
+robustness_dataset.py) also work with this class: it has the same interface and the same nesting of results. In
+addition, it accepts both spellings of a key (``pgd``, ``pgd@Linf``), looks up any architecture of the space, reads
+measures and results of other spaces, and returns results as a pandas DataFrame.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import pandas as pd
+
+from robust201.core.errors import ArchitectureError, ConfigError
+from robust201.core.records import (
+    CLEAN_STRENGTH,
+    ArchitectureId,
+    format_architecture,
+)
+from robust201.dataset.layout import (
+    PUBLISHED_DATASETS,
+    format_id,
+    kind_of,
+    parse_architecture_id,
+    spellings,
+)
+from robust201.statistics.intervals import accuracy_intervals
+from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
+from robust201.tasks.columns import PUBLISHED
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from robust201.dataset.derived import DerivedMetrics
+    from robust201.dataset.image_outcomes import Outcomes
+from robust201.dataset.arguments import as_name, as_names, as_strength
+from robust201.dataset.merged_folders import NameOrNames
+from robust201.dataset.result_tables import ResultTables
+
+PAPER_ATTACKS = tuple(TASKS[key].published_key for key in PAPER_KEYS if kind_of(key) == "attack")
+"""The paper's attacks, spelled as in the published files."""
+
+MEAN_DECIMALS = 12
+"""Number of decimals to which means of accuracies are rounded.
+
+Without rounding, means of equal numbers in a different order could differ at the 16th decimal, which would hide ties.
+"""
+
+
+class RobustnessDataset(ResultTables):
+    """Results of an exported or published dataset.
+
+    Class attributes describe the published dataset. Attributes of an instance describe its folder, and spell keys as
+    the folder does. (An export lists its contents in sweep.json; the published dataset only lists its attacks, in
+    meta.json.)
+
+    In all methods, an architecture is identified by its id, as a number or text, or by its cell string. Its results are
+    those of its isomorphism class. Keys may have either spelling. Arguments for datasets, keys and measurements are
+    names or lists of names; by default, all are used. A strength is an epsilon (in units of 1/255 in an L∞ ball), a
+    severity, or 0 for clean images. `weights` is the name of the weights whose results are read; it is only needed if
+    there are several.
+
+    Raises:
+        ArchitectureError: the architecture does not exist, or was not evaluated. This error is also a KeyError.
+        ConfigError: a name is not text, the key was not evaluated at the strength, `weights` is missing although there
+            are several, or folders have results of a measure under different protocols.
+        ResultsError: a required file is missing or damaged.
+
+    Attributes:
+        path: the folder, or the first of several folders.
+        folders: the folders.
+        meta: content of meta.json: ``ids`` (id → ``nb201-string``, ``isomorph``, if architectures are cells) and
+            ``epsilons`` (attack → list, in units of 1/255 for the paper's attacks).
+        sweep: content of sweep.json; None for a folder without this file, such as the published dataset, and for
+            several folders, each of which has its own.
+        missing: content of missing.json, which lists the missing strengths of a partial export as
+            {dataset: {key: {id: strengths}}}.
+        non_isomorph_ids: ids, as strings, of the architectures that represent their isomorphism class.
+        space_name: name of the search space.
+        cost_space: the search space that computes the costs of the networks; None if they are not cells.
+        weights: names of the weights, if a folder has results of named weights.
+        keys_clean: ``["clean"]``.
+        keys_adv: keys of adversarial attacks.
+        keys_cc: keys of common corruptions.
+        keys_measure: keys of measures, which describe the networks themselves.
+        keys_other: keys that this version does not know.
+        keys_all: all keys.
+        data: names of the datasets.
+        measures: names of the measurements of clean images, attacks and corruptions (see `measurements`).
+    """
+
+    # These are lists, because scripts for the published helper class concatenate them: `keys_clean + keys_adv`.
+    keys_clean: list[str] = ["clean"]  # noqa: RUF012
+    keys_adv: list[str] = list(PAPER_ATTACKS)  # noqa: RUF012
+    keys_cc: list[str] = list(CORRUPTIONS)  # noqa: RUF012
+    keys_measure: list[str] = []  # noqa: RUF012
+    keys_other: list[str] = []  # noqa: RUF012
+    keys_all: list[str] = ["clean", *PAPER_ATTACKS, *CORRUPTIONS]  # noqa: RUF012
+    data_cifar10, data_cifar100, data_imagenet16 = PUBLISHED_DATASETS
+    data: list[str] = list(PUBLISHED_DATASETS)  # noqa: RUF012
+    measures: list[str] = list(PUBLISHED)  # noqa: RUF012
+
+    def _read_nested(
+        self, dataset: str, key: str, measurement: str, network: ArchitectureId | None = None
+    ) -> dict[str, Any]:
+        """Return a measurement by id: a single value, or a list in the order of `strengths`, with None for missing."""
+        by_id: dict[str, dict[float, Any]] = {}
+        for architecture, strength, value in self._iter_cells(dataset, key, measurement, network):
+            by_id.setdefault(str(architecture), {})[strength] = value
+        strengths, is_single = self.strengths(dataset, key), self._has_single_value(dataset, key)
+        return {
+            identifier: values.get(strengths[0]) if is_single else [values.get(strength) for strength in strengths]
+            for identifier, values in by_id.items()
+        }
+
+    def query(
+        self,
+        data: NameOrNames | None = None,
+        key: NameOrNames | None = None,
+        measure: NameOrNames | None = None,
+        missing_ok: bool = False,
+        tqdm: Any = None,
+        *,
+        weights: str | None = None,
+    ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
+        """Read results, nested as in the files; by default, all `measurements` of each key.
+
+        A missing file is an error unless `missing_ok` is true. `tqdm` is the module tqdm, its class, or a compatible
+        object; if it is given, it shows progress.
+
+        Returns:
+            {dataset: {key: {measure: {id: value}}}}, with keys in the caller's spelling. Ids are strings; only
+            evaluated architectures are included (see `get_uid`). A value is a single value for ``clean`` and for a
+            measure with one strength, or a list with one value per strength (see `strengths`). A mean over zero images
+            is None. The corruptions of ImageNet16-120, which were never published, have an empty entry if there are no
+            files, as in the published helper class.
+        """
+        chosen = self.with_weights(weights)
+        datasets = self.data if data is None else as_names(data, "dataset")
+        keys = self.keys_all if key is None else as_names(key, "key")
+        requested = None if measure is None else as_names(measure, "measurement")
+        requests = [
+            (dataset, key_name, requested or self.measurements(dataset, key_name))
+            for dataset, key_name in itertools.product(datasets, keys)
+        ]
+        progress_bar = (
+            None
+            if tqdm is None
+            else getattr(tqdm, "tqdm", tqdm)(total=sum(len(measurements) for _, _, measurements in requests))
+        )
+        result: dict[str, dict[str, dict[str, dict[str, Any]]]] = {dataset: {} for dataset in datasets}
+        for dataset, key_name, measurements in requests:
+            is_absent = self._is_intentionally_absent(dataset, key_name, measurements, is_explicit=key is not None)
+            values = {
+                measurement: chosen._read_nested(dataset, key_name, measurement)
+                for measurement in (() if is_absent else measurements)
+                if not missing_ok or self.has(dataset, key_name, measurement)
+            }
+            if values or is_absent:
+                result[dataset][key_name] = values
+            if progress_bar is not None:
+                progress_bar.update(len(measurements))
+        if progress_bar is not None:
+            progress_bar.close()
+        return result
+
+    def id_to_string(self, i: int | str) -> str:
+        """Return the cell string of an id, or the id itself in a space without cells."""
+        return str(self.meta["ids"][identifier := self._find_id(i)].get("nb201-string", identifier))
+
+    def string_to_id(self, s: str) -> str:
+        """Return the id, as text, of a cell string."""
+        return self._find_id(s)
+
+    def draw_arch(self, s: str | None = None, i: int | str | None = None) -> "alt.LayerChart":
+        """Draw a cell, given its string or id, as a chart that notebooks display and whose `save` writes files."""
+        architecture = s if s is not None else i
+        if architecture is None:
+            raise ArchitectureError("Drawing failed: a cell string or an id is needed. Pass s=… or i=….")
+        identifier = self._find_id(architecture)
+        space = self.space
+        if space is None:
+            raise ArchitectureError(
+                f"Drawing failed for {format_architecture(identifier)}: the architectures "
+                f"of the space {self.space_name or 'of these files'} are not cells. Only cells can be drawn."
+            )
+        return space.draw_cell(self.id_to_string(identifier), f"#{identifier}")
+
+    @overload
+    def accuracy(
+        self, architecture: int | str, dataset: str, key: str, strength: float, *, weights: str | None = None
+    ) -> float: ...
+
+    @overload
+    def accuracy(
+        self, architecture: int | str, dataset: str, key: str, strength: None = None, *, weights: str | None = None
+    ) -> float | list[float]: ...
+
+    def accuracy(
+        self,
+        architecture: int | str,
+        dataset: str,
+        key: str,
+        strength: float | None = None,
+        *,
+        weights: str | None = None,
+    ) -> float | list[float]:
+        """Return the accuracy of any architecture of the space at a strength.
+
+        If no strength is given, return the list of accuracies at all `strengths`, or a number for ``clean``.
+        """
+        identifier = self._find_id(architecture)
+        action = f"Looking up {format_id(identifier)}"
+        strength_value = None if strength is None else self._check_strength(action, dataset, key, strength)
+        if strength_value == CLEAN_STRENGTH and strength_value not in self.strengths(dataset, key):
+            key = "clean"
+        accuracies: float | list[float] = self.value(architecture, dataset, key, weights=weights)
+        if strength_value is None:
+            return list(accuracies) if isinstance(accuracies, list) else accuracies
+        values = accuracies if isinstance(accuracies, list) else [accuracies]
+        accuracy: float = values[self.strengths(dataset, key).index(strength_value)]
+        return accuracy
+
+    def value(
+        self,
+        architecture: int | str,
+        dataset: str,
+        key: str,
+        measure: str = "accuracy",
+        *,
+        weights: str | None = None,
+    ) -> Any:
+        """Return a measurement of any architecture of the space.
+
+        The value is the same as in `query`: a single value, or a list in the order of `strengths`. Numbers are read
+        from tables that stay in memory (see `dataset.table`). Matrices are read from a JSON file as a stream, or from a
+        part of a Parquet file. Threads and forked processes may share a dataset.
+        """
+        identifier, uid = self._find_id(architecture), self.get_uid(architecture)
+        for argument_name, name in (("dataset", dataset), ("key", key), ("measurement", measure)):
+            as_name(name, argument_name)
+        chosen = self.with_weights(weights)
+        values = chosen._read_nested(dataset, key, measure, parse_architecture_id(uid))
+        if uid not in values:
+            raise ArchitectureError(
+                f"Looking up {measure} failed for {format_id(identifier)}: {format_id(uid)} was not evaluated on "
+                f"{dataset} under {key}. Evaluate it, or look up another architecture."
+            )
+        return values[uid]
+
+    def outcomes(
+        self, dataset: str, key: str, strength: float | None = None, *, weights: str | None = None
+    ) -> "Outcomes":
+        """Return per-image outcomes: whether each architecture classified each image correctly.
+
+        The strength may be omitted if there is only one. At strength 0, an attack has the outcomes of clean images.
+
+        Returns:
+            The evaluated architectures that have outcomes, and their packed bits in the order of `images`.
+
+        Raises:
+            ResultsError: the dataset has no outcomes, or several folders have outcomes for different images.
+        """
+        from robust201.dataset.image_outcomes import read_image_outcomes
+
+        known_strengths = self.strengths(dataset, key)
+        if strength is None and len(known_strengths) > 1:
+            strengths = ", ".join(f"{known_strength:g}" for known_strength in known_strengths)
+            raise ConfigError(
+                f"Reading outcomes failed for {dataset} {key}: a strength is needed. Choose one of {strengths}."
+            )
+        strength_value = (
+            known_strengths[0] if strength is None else self._check_strength("Reading outcomes", dataset, key, strength)
+        )
+        if strength_value == CLEAN_STRENGTH and strength_value not in known_strengths:
+            key = "clean"
+        return read_image_outcomes(self.with_weights(weights), dataset, key, strength_value)
+
+    def images(self, dataset: str) -> "pd.DataFrame":
+        """Return the table of the images in `outcomes`.
+
+        Returns:
+            One row per position in the outcomes: `row` (index of the image in the dataset's split), `label`, and
+            `sha256` (hash of the pixels as uint8, channels first).
+        """
+        from robust201.dataset.image_outcomes import read_images
+
+        return pd.DataFrame(read_images(self, as_name(dataset, "dataset"))).rename_axis("position")
+
+    def rank(
+        self,
+        dataset: str,
+        key: str,
+        strength: float | None = None,
+        *,
+        measure: str = "accuracy",
+        lowest_first: bool = False,
+        isomorphs: bool = False,
+        weights: str | None = None,
+    ) -> "pd.Series[int]":
+        """Rank architectures by accuracy or by another measurement.
+
+        `analysis.leaderboard.make_leaderboard` ranks by accuracies with intervals and ties.
+
+        Args:
+            dataset: name of the dataset.
+            key: name of the key.
+            strength: strength; by default, architectures are ranked by their means over all strengths.
+            measure: name of the measurement.
+            lowest_first: whether the lowest value has rank 1 instead of the highest.
+            isomorphs: whether to include all architectures of an evaluated isomorphism class.
+            weights: name of the weights.
+
+        Returns:
+            Ranks (int64) by architecture (int64 or text). Ranks start at 1; equal values share the lowest rank.
+            Architectures without a value at the strength are left out.
+        """
+        # If architectures have several sets of weights, `select` makes each set a network of its own.
+        chosen = self.select() if weights is None and not self._is_separated else self.with_weights(weights)
+        known_strengths = chosen.strengths(dataset, key)
+        strengths = known_strengths if strength is None else (self._check_strength("Ranking", dataset, key, strength),)
+        frame = chosen.to_frame(dataset, key, measure, isomorphs=isomorphs)
+        rows = frame[frame["strength"].isin(strengths)]
+        if rows["value"].dtype.kind != "f":
+            raise ConfigError(
+                f"Ranking failed for {dataset} {key} {measure}: expected numbers, got values of type "
+                f"{rows['value'].dtype}. Rank by another measurement."
+            )
+        groups = rows.groupby("architecture")["value"]
+        # The mean of an architecture that lacks a strength would not be comparable.
+        means = groups.mean()[groups.count() == len(strengths)]
+        # Only means are rounded, because single numbers of a measure may be very small.
+        means = means.round(MEAN_DECIMALS) if len(strengths) > 1 else means
+        ranks = means.rank(ascending=lowest_first, method="min").astype("int64")
+        return ranks.sort_values(kind="stable").rename("rank")
+
+    def metrics(
+        self,
+        datasets: NameOrNames | None = None,
+        keys: NameOrNames | None = None,
+        *,
+        reference: int | str | None = None,
+    ) -> "DerivedMetrics":
+        """Compute derived metrics.
+
+        If architectures have several sets of weights, each set is a separate network (see `select`).
+
+        Args:
+            datasets: names of datasets.
+            keys: names of keys.
+            reference: network to which corruption errors are relative.
+
+        Raises:
+            ConfigError: a dataset, key or the reference does not exist.
+            ResultsError: per-image outcomes contradict the accuracies.
+        """
+        from robust201.dataset.derived import derive_metrics
+
+        dataset_names = None if datasets is None else as_names(datasets, "datasets")
+        key_names = None if keys is None else as_names(keys, "keys")
+        reference_id = None if reference is None else parse_architecture_id(self.get_uid(reference))
+        return derive_metrics(self.select(), dataset_names, key_names, reference=reference_id)
+
+    def worst_case(
+        self, dataset: str, tasks: Sequence[tuple[str, float]], *, weights: str | None = None
+    ) -> "pd.DataFrame":
+        """Return the fraction of images that each architecture classifies correctly under every task in `tasks`.
+
+        Args:
+            dataset: name of the dataset.
+            tasks: pairs of a key and a strength; clean images are ``("clean", 0)``.
+            weights: name of the weights.
+
+        Returns:
+            `accuracy`, `low` and `high` (its 95% interval) of the architectures that have outcomes for all tasks.
+
+        Raises:
+            ConfigError: `tasks` is empty.
+            ResultsError: outcomes of a task are not stored.
+        """
+        from robust201.dataset.derived import worst_case_accuracies
+
+        if not tasks:
+            raise ConfigError(
+                f"Computing the worst case failed for {dataset}: `tasks` is empty. Choose at least one task."
+            )
+        outcomes = [self.outcomes(dataset, key, strength, weights=weights) for key, strength in tasks]
+        accuracies = worst_case_accuracies(outcomes)
+        low, high = accuracy_intervals(accuracies, outcomes[0].n_images)
+        return accuracies.to_frame("accuracy").assign(low=low, high=high)
+
+    def _check_strength(self, action: str, dataset: str, key: str, strength: float) -> float:
+        return as_strength(strength, self.strengths(dataset, key), f"{action} failed for {dataset} {key}")
+
+    def join(
+        self,
+        frame: "pd.DataFrame",
+        data: NameOrNames | None = None,
+        key: NameOrNames | None = None,
+        *,
+        weights: str | None = None,
+    ) -> "pd.DataFrame":
+        """Return the rows of `to_frame`, with the columns of another table about the same architectures.
+
+        Args:
+            frame: one row per architecture, with its id in the column `architecture`, or one per architecture and
+                dataset, if it also has the column `dataset`.
+            data: names of datasets.
+            key: names of keys.
+            weights: name of the weights.
+
+        Raises:
+            ConfigError: the table has no column `architecture`, or several rows for one architecture.
+        """
+        identity = [name for name in ("architecture", "dataset") if name in frame.columns]
+        if "architecture" not in identity or frame.duplicated(identity).any():
+            raise ConfigError(
+                f"Joining failed for {self.path}: the table must have one row per {' and '.join(identity) or 'id'}, "
+                "with the id in the column `architecture`. Rename the column, or remove the duplicates."
+            )
+        return self.to_frame(data, key, weights=weights).merge(frame, on=identity, how="left")
+
+    def _is_intentionally_absent(
+        self, dataset: str, key: str, measurements: Sequence[str], *, is_explicit: bool
+    ) -> bool:
+        """Return whether a key has no files because it is not in the sweep, or because it was never published.
+
+        `is_explicit` is true if the caller named the key. A named key that is not in the sweep counts as missing,
+        unless it was never published.
+        """
+        if any(self.has(dataset, key, measurement) for measurement in measurements):
+            return False
+        plans = [plan for folder in self.folders if (plan := folder.planned_strengths(dataset)) is not None]
+        if plans:
+            if any(spelling in plan for plan in plans for spelling in spellings(key)):
+                return False
+            if not is_explicit:
+                return True
+        return dataset == self.data_imagenet16 and kind_of(key) == "corruption"

@@ -1,0 +1,123 @@
+"""Check of weights: clean accuracies are compared with the accuracies recorded with the weights (docs/trust.md).
+
+The recorded accuracies are in the plan of a results folder, and in an export's ``recorded_accuracy.json``:
+``{dataset: {"n_test": size of the test split, "accuracy": {id: fraction}}}``. If architectures have several sets of
+weights, ``accuracy`` is ``{id: {name of the weights: fraction}}``. The file only exists if accuracies were recorded.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from robust201.core.errors import ResultsError, describe_read_error
+from robust201.core.records import Unit
+from robust201.dataset.json_rows import read_object
+from robust201.dataset.layout import CLEAN, parse_architecture_id
+from robust201.statistics.weights_check import ACCURACY_TOLERANCE, CleanAccuracy, WeightsCheck, check_accuracies
+
+if TYPE_CHECKING:
+    from robust201.dataset.reader import RobustnessDataset
+
+RECORDED_FILE = "recorded_accuracy.json"
+
+
+def format_recorded_accuracies(
+    units: Iterable[Unit], accuracies: Mapping[str, float], n_test: Mapping[str, int]
+) -> str:
+    """Return the content of recorded_accuracy.json; empty if nothing was recorded.
+
+    Args:
+        units: the exported units.
+        accuracies: recorded accuracies by the SHA-256 of the weights.
+        n_test: size of the test split by dataset; datasets with an unknown size are left out.
+    """
+    payload: dict[str, dict[str, Any]] = {}
+    for unit in units:
+        if unit.checkpoint_sha256 not in accuracies or unit.dataset not in n_test:
+            continue
+        accuracy = accuracies[unit.checkpoint_sha256]
+        payload_of_dataset = payload.setdefault(unit.dataset, {"n_test": n_test[unit.dataset], "accuracy": {}})
+        accuracies_of_dataset = payload_of_dataset["accuracy"]
+        if unit.weights:
+            accuracies_of_dataset.setdefault(str(unit.architecture), {})[unit.weights] = accuracy
+        else:
+            accuracies_of_dataset[str(unit.architecture)] = accuracy
+    return json.dumps(payload, indent=1) + "\n" if payload else ""
+
+
+def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
+    """Yield the recorded accuracies of a dataset folder; there are none if the file does not exist.
+
+    Yields:
+        Dataset, number of test images, id, name of the weights (empty if there is a single set), and accuracy.
+
+    Raises:
+        ResultsError: the file's content is invalid.
+    """
+    path = folder / RECORDED_FILE
+    content = read_object(path) or {}
+    try:
+        for dataset, recorded_of_dataset in content.items():
+            n_test = recorded_of_dataset["n_test"]
+            for identifier, accuracy in recorded_of_dataset["accuracy"].items():
+                accuracy_by_weights = accuracy if isinstance(accuracy, dict) else {"": accuracy}
+                for weights, fraction in accuracy_by_weights.items():
+                    if type(n_test) is not int or n_test < 1 or not 0 <= fraction <= 1:
+                        raise ValueError(f"accuracy {fraction} on {n_test} images")  # noqa: TRY301
+                    yield dataset, n_test, identifier, weights, float(fraction)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ResultsError(
+            f"Reading the accuracies recorded with weights failed for {path}: expected numbers of test images and "
+            f"accuracies by dataset and id, got other content ({describe_read_error(error)}). Export or download "
+            "the dataset again."
+        ) from error
+
+
+def check_recorded(dataset: "RobustnessDataset") -> WeightsCheck:
+    """Compare clean accuracies with accuracies recorded with the weights, for networks that have both.
+
+    Several folders are not compared, because their images may differ.
+
+    Raises:
+        ResultsError: the file of recorded accuracies is invalid, or results are damaged.
+    """
+    if dataset.sweep is None:
+        return check_accuracies(())
+    sweep_record = dataset.sweep.get("sweep") or {}
+    n_selected, decimals = (sweep_record.get("images") or {}).get("count"), dataset.sweep.get("round_to")
+    file_rounding = 0.0 if decimals is None else 0.5 * 10.0**-decimals
+    protocols = {
+        protocol.get("dataset"): protocol
+        for protocol in sweep_record.get("protocols", ())
+        if protocol.get("key") == CLEAN
+    }
+    has_several_weights = len(dataset.weights) > 1
+    measured_accuracies: dict[tuple[str, str], dict[str, float]] = {}
+    accuracies = []
+    for dataset_name, n_test, identifier, weights, recorded_accuracy in read_recorded(dataset.path):
+        if (dataset_name, weights) not in measured_accuracies:
+            selected_weights = weights if has_several_weights else None
+            results = dataset.query(dataset_name, CLEAN, ["accuracy"], missing_ok=True, weights=selected_weights)
+            measured_accuracies[dataset_name, weights] = (
+                results.get(dataset_name, {}).get(CLEAN, {}).get("accuracy", {})
+            )
+        measured_accuracy = measured_accuracies[dataset_name, weights].get(identifier)
+        if measured_accuracy is not None:
+            precision = protocols.get(dataset_name, {}).get("precision", "fp32")
+            tolerance = file_rounding + ACCURACY_TOLERANCE.get(precision, ACCURACY_TOLERANCE["fp32"])
+            n_images = min(n_selected or n_test, n_test)
+            architecture = parse_architecture_id(identifier)
+            accuracies.append(
+                CleanAccuracy(
+                    dataset_name,
+                    architecture,
+                    weights,
+                    measured_accuracy,
+                    recorded_accuracy,
+                    n_images,
+                    n_test,
+                    tolerance,
+                )
+            )
+    return check_accuracies(accuracies)

@@ -1,0 +1,106 @@
+"""Values of one key on one dataset as a table, one row per network and strength; tables of JSON files are cached.
+
+A JSON file of accuracies takes much longer to read than its table, which is therefore stored as a Parquet file in the
+user's cache folder. A changed JSON file has another size or modification time, and is read again.
+"""
+
+import hashlib
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from robust201.core.errors import InputError, RobustWarning, StorageError
+from robust201.core.files import atomic_write, make_folder
+from robust201.dataset.folder import DatasetFolder
+from robust201.dataset.rows_of_key import Rows
+from robust201.tasks.columns import MEASUREMENTS, fields_of
+
+TABLE_COLUMNS = ("architecture", "weights", "strength", "value", "n_images")
+
+MIN_CACHED_BYTES = 1 << 16
+"""Minimum size of a JSON file whose table is cached."""
+
+
+class CacheWarning(RobustWarning):
+    """The cache of tables cannot be written, so that opening a dataset takes as long each time."""
+
+
+def cache_folder() -> Path:
+    """Return the folder of cached tables: ``robust201`` in ``$XDG_CACHE_HOME``, by default ``~/.cache``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "robust201" / "tables"
+
+
+def read_table(folder: DatasetFolder, dataset: str, key: str, measurement: str) -> pd.DataFrame:
+    """Read a measurement.
+
+    Returns:
+        `architecture` (int64 or text), `weights` (empty without a name), `strength` (float64), `value` (float64, or
+        nested lists and dictionaries as in JSON files) and `n_images` (float64, NaN if unknown).
+
+    Raises:
+        ResultsError: the file is missing or damaged, or a value is invalid.
+    """
+    file = folder.find(dataset, key, measurement)
+    is_cached = (
+        file is not None
+        and file.suffix != ".parquet"
+        and is_scalar(measurement)
+        and file.stat().st_size >= MIN_CACHED_BYTES
+    )
+    if file is None or not is_cached:
+        return _read_rows(folder, dataset, key, measurement)
+    cached = _cached_file(file)
+    if cached.is_file():
+        return pd.read_parquet(cached)
+    table = _read_rows(folder, dataset, key, measurement)
+    _write_cache(cached, table)
+    return table
+
+
+def is_scalar(measurement: str) -> bool:
+    """Return whether a measurement is one number, or a measure's column, which usually is."""
+    columns = MEASUREMENTS.get(measurement)
+    return columns is None or [column.dimensions for column in columns.values()] == [()]
+
+
+def _read_rows(folder: DatasetFolder, dataset: str, key: str, measurement: str) -> pd.DataFrame:
+    tables = [_to_table(rows, measurement) for rows in folder.iter_rows(dataset, key, measurement)]
+    table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=[*TABLE_COLUMNS], dtype=float)
+    if len(table) and table["n_images"].isna().all():
+        table["n_images"] = folder.count_images(dataset, key)
+    return table
+
+
+def _to_table(rows: Rows, measurement: str) -> pd.DataFrame:
+    column = rows.columns[next(iter(fields_of(measurement).values()))]
+    is_number = column.ndim == 1 and column.dtype.kind in "iuf"
+    values = pd.Series(column if is_number else rows.nested_values(measurement), dtype=None if is_number else object)
+    columns = {
+        "architecture": rows.architectures,
+        "weights": "" if rows.weights is None else rows.weights,
+        "strength": rows.strengths,
+        "value": values.astype(np.float64) if is_number else values,
+        "n_images": np.nan if rows.n_images is None else rows.n_images,
+    }
+    return pd.DataFrame(columns)
+
+
+def _cached_file(file: Path) -> Path:
+    status = file.stat()
+    identity = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:32]
+    return cache_folder() / f"{identity}.{status.st_size}.{status.st_mtime_ns}.parquet"
+
+
+def _write_cache(cached: Path, table: pd.DataFrame) -> None:
+    try:
+        make_folder(cached.parent)
+        for outdated in cached.parent.glob(f"{cached.name.partition('.')[0]}.*.parquet"):
+            outdated.unlink(missing_ok=True)
+        with atomic_write(cached) as stream:
+            table.to_parquet(stream)
+    except (OSError, InputError, StorageError) as error:
+        message = f"Caching a table failed for {cached.parent}: {error}. Set XDG_CACHE_HOME to a writable folder."
+        warnings.warn(message, CacheWarning, stacklevel=2)

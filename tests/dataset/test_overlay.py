@@ -1,0 +1,156 @@
+"""Overlaid folders: each evaluation is read from the last folder that has it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robust201.analysis.class_summaries import summarise_classes
+from robust201.analysis.dataset_results import read_results
+from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
+from robust201.core.records import EvaluationProtocol
+from robust201.dataset.reader import RobustnessDataset
+from robust201.figures.report import write_report
+from tests.support.fabricated import FabricatedStore, export, make_plan
+from tests.support.small_results import write_results, write_sweep_json
+
+MATRIX = [[3, 1], [0, 4]]
+
+
+@pytest.fixture
+def published_folder(tmp_path: Path) -> Path:
+    accuracies = {"clean": {"0": 0.9, "2": 0.8}, "pgd": {"0": [0.5, 0.4], "2": [0.6, 0.5]}}
+    folder = write_results(tmp_path / "published", accuracies)
+    return write_results(folder, {"pgd": {"0": [MATRIX] * 2, "2": [MATRIX] * 2}}, measure="cm")
+
+
+def write_custom_export(folder: Path, accuracies: dict, strengths: dict, dataset: str = "cifar10") -> Path:
+    """Write an export with accuracies by key and the strengths of its sweep.json."""
+    write_results(folder, accuracies, dataset=dataset)
+    return write_sweep_json(folder, {dataset: strengths})
+
+
+@pytest.fixture
+def custom_folder(tmp_path: Path) -> Path:
+    accuracies = {"pgd": {"0": [0.1, 0.2], "9": [0.3, 0.4]}, "mine": {"0": [0.7]}}
+    return write_custom_export(tmp_path / "custom", accuracies, {"pgd": [8.0, 16.0], "mine": [0.25]})
+
+
+def test_overlay_reads_evaluation_from_last_folder(published_folder, custom_folder):
+    dataset = RobustnessDataset(custom_folder, published_folder)
+    assert dataset.strengths("cifar10", "pgd") == (1.0, 8.0, 16.0)
+    assert dataset.accuracy(0, "cifar10", "pgd") == [0.5, 0.4, 0.2]
+    assert dataset.accuracy(2, "cifar10", "pgd@Linf") == [0.6, 0.5, None]
+    assert dataset.accuracy(9, "cifar10", "pgd", 16.0) == 0.4
+    assert dataset.accuracy(0, "cifar10", "pgd", 0) == 0.9
+    assert dataset.query("cifar10", "pgd", "accuracy")["cifar10"]["pgd"]["accuracy"] == {
+        "0": [0.5, 0.4, 0.2],
+        "2": [0.6, 0.5, None],
+        "9": [None, 0.3, 0.4],
+    }
+    assert dataset.query("cifar10", "pgd", "cm")["cifar10"]["pgd"]["cm"]["2"] == [MATRIX, MATRIX, None]
+    assert RobustnessDataset(published_folder, custom_folder).accuracy(0, "cifar10", "pgd") == [0.5, 0.1, 0.2]
+    with pytest.raises(ArchitectureError):
+        dataset.value(21, "cifar10", "pgd")
+    with pytest.raises(ResultsError):
+        dataset.query("cifar10", "fgsm")
+
+
+def test_overlay_reads_each_value_from_last_folder(published_folder, custom_folder):
+    dataset = RobustnessDataset(custom_folder, published_folder)
+    frame = dataset.to_frame("cifar10", ["pgd", "mine"])
+    rows = {(row.key, row.architecture, row.strength): row.value for row in frame.itertuples()}
+    assert rows["pgd", 0, 0.0] == 0.9
+    assert rows["pgd", 0, 8.0] == 0.4
+    assert rows["pgd", 0, 16.0] == 0.2
+    assert rows["mine", 0, 0.25] == 0.7
+    assert ("pgd", 2, 16.0) not in rows
+    assert ("pgd", 9, 0.0) not in rows
+    assert len(frame) == 3 + 1 + 3 + 2 + 1
+    assert dataset.to_frame(wide=True)[("pgd", 16.0)].notna().sum() == 2
+
+
+def write_measure(folder: Path, values: dict, protocol: dict | None) -> Path:
+    """Write an export of a measure with its protocol in sweep.json."""
+    write_results(folder, {"clean": {"0": 0.9, "2": 0.8}})
+    write_results(folder, {"jacobian": values}, measure="squared_norm")
+    protocols = [] if protocol is None else [{"dataset": "cifar10", "key": "jacobian", **protocol}]
+    return write_sweep_json(folder, {"cifar10": {"clean": [0], "jacobian": [0]}}, {"protocols": protocols})
+
+
+FIRST_PROTOCOL = {"images": {"sha256": "0", "count": 2560}, "parameters": {"projections": 1}}
+SECOND_PROTOCOL = {"images": {"sha256": "1", "count": 10}, "parameters": {"projections": "exact"}}
+
+
+def test_overlay_rejects_measure_with_two_protocols(tmp_path):
+    first_folder = write_measure(tmp_path / "first", {"0": 3.0}, FIRST_PROTOCOL)
+    second_folder = write_measure(tmp_path / "second", {"2": 5.0}, SECOND_PROTOCOL)
+    dataset = RobustnessDataset(first_folder, second_folder)
+    digests = [
+        EvaluationProtocol.of({"dataset": "cifar10", "key": "jacobian", **protocol}).digest[:8]
+        for protocol in (FIRST_PROTOCOL, SECOND_PROTOCOL)
+    ]
+    message = (
+        rf"jacobian of cifar10 failed for {first_folder} and {second_folder}: their protocols {digests[0]} and "
+        rf"{digests[1]} differ "
+        r"\(images\.count: 2560 → 10, images\.sha256: 0 → 1, parameters\.projections: 1 → exact\)"
+    )
+    for read_measure in (
+        lambda: dataset.query("cifar10", "jacobian"),
+        lambda: dataset.value(0, "cifar10", "jacobian", "squared_norm"),
+        lambda: dataset.value(2, "cifar10", "jacobian", "squared_norm"),
+        lambda: dataset.to_frame("cifar10", "jacobian", "squared_norm"),
+        lambda: dataset.rank("cifar10", "jacobian", measure="squared_norm"),
+        lambda: list(dataset.iter_rows("cifar10", "jacobian", "squared_norm")),
+        lambda: read_results(dataset)[0].measures,
+    ):
+        with pytest.raises(ConfigError, match=message):
+            read_measure()
+    assert dataset.accuracy(0, "cifar10", "clean") == 0.9
+
+
+def test_overlay_rejects_different_spaces_or_numbers_of_classes(tmp_path, published_folder):
+    folder_of_other_space = write_results(tmp_path / "other", {"clean": {"0": 0.5}})
+    meta = json.loads((folder_of_other_space / "meta.json").read_text())
+    del meta["ids"]["15624"]
+    (folder_of_other_space / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(ConfigError, match=r"failed for .*other: .*another space"):
+        RobustnessDataset(published_folder, folder_of_other_space)
+    export(tmp_path / "three", make_plan([0]), FabricatedStore(n_classes=3))
+    with pytest.raises(ConfigError, match=r"failed for .*three: expected 2 classes .*got 3"):
+        RobustnessDataset(published_folder, tmp_path / "three")
+
+
+def test_rank_of_overlay_requires_all_strengths(published_folder, custom_folder):
+    dataset = RobustnessDataset(custom_folder, published_folder)
+    assert dataset.rank("cifar10", "pgd").to_dict() == {0: 1}
+    assert dataset.rank("cifar10", "pgd", 8.0).to_dict() == {2: 1, 0: 2, 9: 3}
+
+
+def test_overlay_equals_single_folder_for_all_formats(tmp_path):
+    keys = ("clean", "fgsm", "pgd", "fog")
+    complete_folder = tmp_path / "complete"
+    export(complete_folder, make_plan([0, 2, 10, 309], keys))
+    folders = [tmp_path / name for name in ("some", "others", "keys")]
+    export(folders[0], make_plan([0, 10], keys[:3]), formats=("parquet",))
+    export(folders[1], make_plan([2, 309], keys[:3]))
+    export(folders[2], make_plan([0, 2, 10, 309], keys[3:]), key_style="published")
+    expected, dataset = RobustnessDataset(complete_folder), RobustnessDataset(*folders)
+    assert dataset.query() == expected.query()
+    assert (dataset.data, dataset.keys_all, dataset.measures) == (expected.data, expected.keys_all, expected.measures)
+    assert dataset.to_frame().equals(expected.to_frame())
+    for measure in ("cm", "confidence"):
+        summaries, expected_summaries = (
+            summarise_classes(reader, "cifar10", keys, measure) for reader in (dataset, expected)
+        )
+        assert summaries.keys() == expected_summaries.keys()
+        for column, array in summaries.items():
+            # Rows of confidences have the order of the folders, so they are sorted before the comparison.
+            pair = [
+                summary if measure == "cm" else summary[summary[:, 2].argsort()]
+                for summary in (array, expected_summaries[column])
+            ]
+            np.testing.assert_allclose(*pair, rtol=1e-12)
+    page = write_report(dataset, tmp_path / "page.html").read_text()
+    assert page.count("<figure") == write_report(expected, tmp_path / "other.html").read_text().count("<figure")

@@ -1,0 +1,323 @@
+"""The reader: compatibility with the published helper class, results of any architecture, and DataFrames."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import robust201
+from robust201.core.errors import ArchitectureError, ConfigError, FormatVersionError, ResultsError
+from robust201.dataset.reader import RobustnessDataset
+from robust201.export import meta_file_text
+from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
+from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan
+
+ARCHITECTURES = (0, 2, 10, 309, 991)
+PAPER_TASKS = [TASKS[key] for key in PAPER_KEYS]
+
+
+@pytest.fixture(scope="module", params=["paper", "published"])
+def folder(request, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp(request.param)
+    export(out, make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100")), key_style=request.param)
+    return out
+
+
+@pytest.fixture
+def dataset(folder) -> RobustnessDataset:
+    return RobustnessDataset(folder)
+
+
+@pytest.fixture(scope="module")
+def published_folder(tmp_path_factory) -> Path:
+    """Return a folder like the published dataset.
+
+    File names contain ``@Linf``. There is no sweep.json, and there are no corruptions of ImageNet16-120.
+    """
+    out = tmp_path_factory.mktemp("published-layout")
+    (out / "meta.json").write_text(
+        meta_file_text({task.key: task.parameters().strengths for task in PAPER_TASKS}, "published")
+    )
+    for dataset_name in ("cifar10", "cifar100", "ImageNet16-120"):
+        (out / dataset_name).mkdir()
+        for task in PAPER_TASKS:
+            if dataset_name == "ImageNet16-120" and task.kind == "corruption":
+                continue
+            n_strengths = len(task.parameters().strengths)
+            for measure in ("accuracy", "confidence", "cm"):
+                matrix = [[len(dataset_name), len(task.key)], [n_strengths, 1]]
+                confidences = [[1 / count for count in matrix_row] for matrix_row in matrix]
+                confidence = {"label": confidences, "argmax": confidences, "prediction": [0.5, None]}
+                value = matrix if measure == "cm" else confidence
+                values = {
+                    identifier: value if task.kind == "clean" else [value] * n_strengths for identifier in ("0", "309")
+                }
+                if measure == "accuracy":
+                    values = {
+                        identifier: 0.5
+                        if task.kind == "clean"
+                        else [0.5 / (1 + position) for position in range(n_strengths)]
+                        for identifier in values
+                    }
+                content = {dataset_name: {task.published_key: {measure: values}}}
+                (out / dataset_name / f"{task.published_key}_{measure}.json").write_text(json.dumps(content))
+    return out
+
+
+def read_values(path: Path, dataset_name: str, key: str, measure: str) -> dict:
+    return json.loads((path / dataset_name / f"{key}_{measure}.json").read_text())[dataset_name][key][measure]
+
+
+def test_reader_has_attributes_of_published_helper_class():
+    assert robust201.RobustnessDataset is RobustnessDataset
+    assert RobustnessDataset.keys_clean == ["clean"]
+    assert RobustnessDataset.keys_adv == ["aa_apgd-ce@Linf", "aa_square@Linf", "fgsm@Linf", "pgd@Linf"]
+    assert RobustnessDataset.keys_cc == list(CORRUPTIONS)
+    assert (
+        RobustnessDataset.keys_all
+        == RobustnessDataset.keys_clean + RobustnessDataset.keys_adv + RobustnessDataset.keys_cc
+    )
+    assert RobustnessDataset.data == ["cifar10", "cifar100", "ImageNet16-120"]
+    assert RobustnessDataset.data == [
+        RobustnessDataset.data_cifar10,
+        RobustnessDataset.data_cifar100,
+        RobustnessDataset.data_imagenet16,
+    ]
+
+
+def test_query_equals_result_of_published_helper(published_folder):
+    dataset = RobustnessDataset(str(published_folder))
+    keys, measures = RobustnessDataset.keys_all, ["accuracy", "confidence", "cm"]
+    expected = {
+        dataset_name: {
+            # The published helper returns an empty entry for a corruption of ImageNet16-120.
+            key: {}
+            if dataset_name == "ImageNet16-120" and key in CORRUPTIONS
+            else {measure: read_values(published_folder, dataset_name, key, measure) for measure in measures}
+            for key in keys
+        }
+        for dataset_name in RobustnessDataset.data
+    }
+    assert dataset.query() == expected
+    assert dataset.query(RobustnessDataset.data, keys, measures) == expected
+    assert dataset.query(data="cifar10", key="pgd@Linf", measure="cm") == {
+        "cifar10": {"pgd@Linf": {"cm": expected["cifar10"]["pgd@Linf"]["cm"]}}
+    }
+    assert dataset.data == RobustnessDataset.data
+    assert dataset.keys_all == RobustnessDataset.keys_all
+
+
+def test_example_of_published_readme_works(published_folder):
+    dataset = RobustnessDataset(path=published_folder)
+    result = dataset.query(data=["cifar10", "cifar100"], measure="accuracy", key=RobustnessDataset.keys_all)
+    position = dataset.meta["epsilons"]["pgd@Linf"].index(1.0)
+    assert result["cifar10"]["pgd@Linf"]["accuracy"][dataset.get_uid(1832)][position] == 0.5 / 3
+    assert result["cifar10"]["clean"]["accuracy"][dataset.get_uid(1832)] == 0.5
+
+
+def test_query_reads_corruptions_of_imagenet16_if_present(tmp_path):
+    export(tmp_path, make_plan([0], ["clean", "fog"], ["ImageNet16-120"]))
+    result = RobustnessDataset(tmp_path).query(key=["fog", "snow"], measure="accuracy")
+    assert result == {
+        "ImageNet16-120": {"fog": {"accuracy": read_values(tmp_path, "ImageNet16-120", "fog", "accuracy")}, "snow": {}}
+    }
+
+
+@pytest.mark.parametrize("spelling", ["pgd", "pgd@Linf"])
+def test_query_accepts_both_spellings_and_returns_callers_spelling(folder, dataset, spelling):
+    (stored_spelling,) = {"pgd", "pgd@Linf"} & set(dataset.keys_adv)
+    expected = read_values(folder, "cifar10", stored_spelling, "accuracy")
+    assert dataset.query("cifar10", spelling, "accuracy") == {"cifar10": {spelling: {"accuracy": expected}}}
+    assert dataset.accuracy(0, "cifar10", spelling) == expected["0"]
+    assert dataset.strengths("cifar10", spelling) == (0.5, 1.0, 8.0)
+    assert set(dataset.to_frame("cifar10", spelling)["key"]) == {spelling}
+
+
+def test_instance_attributes_describe_folder(folder, dataset):
+    suffix = "@Linf" if folder.name.startswith("published") else ""
+    assert dataset.keys_adv == [f"fgsm{suffix}", f"pgd{suffix}"]
+    assert dataset.keys_cc == ["fog"]
+    assert dataset.data == ["cifar10", "cifar100"]
+    result = dataset.query()
+    assert {dataset_name: list(keys) for dataset_name, keys in result.items()} == dict.fromkeys(
+        dataset.data, dataset.keys_all
+    )
+
+
+def test_modified_result_does_not_affect_later_queries(dataset):
+    original = dataset.accuracy(0, "cifar10", "pgd")
+    dataset.accuracy(0, "cifar10", "pgd").clear()
+    dataset.query("cifar10", "pgd", "accuracy")["cifar10"]["pgd"]["accuracy"].clear()
+    assert dataset.accuracy(0, "cifar10", "pgd") == original != []
+
+
+@pytest.mark.filterwarnings("ignore::robust201.dataset.listings.MissingFilesWarning")
+def test_query_rejects_or_skips_missing_files(tmp_path):
+    export(tmp_path, make_plan([0], ["clean", "pgd"]))
+    (tmp_path / "cifar10/pgd_cm.json").unlink()
+    dataset = RobustnessDataset(tmp_path)
+    with pytest.raises(FileNotFoundError, match="not computed, or their file was not downloaded"):
+        dataset.query("cifar10", "pgd")
+    with pytest.raises(FileNotFoundError):
+        dataset.query("cifar10", "fgsm")
+    result = dataset.query(["cifar10", "cifar100"], ["clean", "pgd", "fgsm"], missing_ok=True)
+    assert {key: list(measures) for key, measures in result["cifar10"].items()} == {
+        "clean": ["accuracy", "confidence", "cm"],
+        "pgd": ["accuracy", "confidence"],
+    }
+    assert result["cifar100"] == {}
+
+
+def test_query_of_all_keys_skips_keys_that_are_not_in_sweep(tmp_path):
+    units = make_plan([0], ["clean", "fog"], ["cifar10"]).units + make_plan([0], ["clean"], ["digits"]).units
+    export(tmp_path, FabricatedPlan(units))
+    dataset = RobustnessDataset(tmp_path)
+    assert {key: bool(measures) for key, measures in dataset.query()["digits"].items()} == {"clean": True, "fog": False}
+    with pytest.raises(ResultsError):
+        dataset.query(key="fog")
+
+
+def test_query_error_explains_gaps_of_partial_export(tmp_path):
+    export(
+        tmp_path,
+        make_plan([0, 2], ["clean", "pgd"]),
+        FabricatedStore(missing={(0, "pgd", 1.0), (2, "pgd", 1.0)}),
+        partial=True,
+    )
+    dataset = RobustnessDataset(tmp_path)
+    assert dataset.missing["cifar10"]["pgd"] == {"0": [1.0], "2": [1.0]}
+    with pytest.raises(ResultsError, match=r"partial export, see missing\.json"):
+        dataset.query("cifar10", "pgd")
+    assert set(dataset.to_frame()["key"]) == {"clean"}
+
+
+def test_isomorphs_have_results_of_evaluated_architecture(dataset):
+    assert dataset.get_uid(1832) == dataset.get_uid("1832") == "309"
+    assert dataset.get_uid(21) == "21"
+    assert dataset.get_uid(np.int64(3365)) == "991"
+    assert len(dataset.non_isomorph_ids) == 6466
+    assert dataset.non_isomorph_ids[:4] == ["0", "1", "2", "3"]
+    spec = dataset.id_to_string(1832)
+    assert dataset.string_to_id(spec) == "1832"
+    for architecture in (309, "309", 1832, spec):
+        assert dataset.accuracy(architecture, "cifar10", "pgd", 1) == dataset.accuracy(309, "cifar10", "pgd")[1]
+
+
+def test_id_to_string_and_string_to_id_are_inverse(dataset):
+    ids = list(dataset.meta["ids"])
+    assert [dataset.string_to_id(dataset.id_to_string(identifier)) for identifier in ids] == ids
+    assert all(dataset.get_uid(dataset.get_uid(identifier)) == dataset.get_uid(identifier) for identifier in ids)
+
+
+def test_accuracy_at_strength_zero_is_clean_accuracy(dataset):
+    clean_accuracy = dataset.accuracy(0, "cifar10", "clean")
+    assert dataset.accuracy(0, "cifar10", "pgd", 0) == dataset.accuracy(0, "cifar10", "clean", 0) == clean_accuracy
+    assert dataset.accuracy(0, "cifar10", "fog", 3) == dataset.accuracy(0, "cifar10", "fog")[1]
+
+
+def test_to_frame_has_one_row_per_value(folder, dataset):
+    frame = dataset.to_frame()
+    assert list(frame.columns) == [
+        "architecture",
+        "isomorph",
+        "spec",
+        "dataset",
+        "key",
+        "strength",
+        "value",
+        "n_images",
+    ]
+    # There is one row for clean, four for each attack (clean and three epsilons) and three for the corruption.
+    assert len(frame) == 2 * len(ARCHITECTURES) * (1 + 4 + 4 + 3)
+    assert not frame.duplicated(["architecture", "dataset", "key", "strength"]).any()
+    # docs/reader.md describes this filter, which removes the clean values at the beginning of attacks.
+    evaluated_rows = frame[(frame.strength > 0) | (frame.key == "clean")]
+    assert len(evaluated_rows) == 2 * len(ARCHITECTURES) * (1 + 3 + 3 + 3)
+    assert frame["value"].dtype == np.float64
+    for row in frame.itertuples():
+        strength = None if row.key == "clean" else row.strength
+        assert row.value == dataset.accuracy(row.architecture, row.dataset, row.key, strength)
+        assert row.spec == dataset.id_to_string(row.architecture)
+        assert row.isomorph == row.architecture
+    assert set(frame.loc[frame["key"] == "fog", "strength"]) == {1.0, 3.0, 5.0}
+    assert set(frame.loc[frame["key"].isin(dataset.keys_adv), "strength"]) == {0.0, 0.5, 1.0, 8.0}
+
+
+def test_to_frame_with_isomorphs_repeats_each_class(dataset):
+    frame = dataset.to_frame("cifar10", "pgd", isomorphs=True)
+    class_members = [
+        int(architecture)
+        for architecture, fields in dataset.meta["ids"].items()
+        if int(fields["isomorph"]) in ARCHITECTURES
+    ]
+    assert sorted(set(frame["architecture"])) == sorted(class_members) != sorted(ARCHITECTURES)
+    assert set(frame["isomorph"]) == set(ARCHITECTURES)
+    evaluated_values, isomorph_values = (
+        frame[frame["architecture"] == architecture]["value"].tolist() for architecture in (309, 1832)
+    )
+    assert evaluated_values == isomorph_values != []
+
+
+def test_wide_frame_has_one_column_per_strength(dataset):
+    frame = dataset.to_frame("cifar10", ["fog", "pgd"], wide=True)
+    assert frame.index.names == ["architecture", "isomorph", "spec", "dataset"]
+    assert list(frame.columns) == [
+        ("fog", 1.0),
+        ("fog", 3.0),
+        ("fog", 5.0),
+        *(("pgd", epsilon) for epsilon in (0.0, 0.5, 1.0, 8.0)),
+    ]
+    assert frame.index.get_level_values("architecture").tolist() == list(ARCHITECTURES)
+    assert frame["pgd", 8.0].tolist() == [
+        dataset.accuracy(architecture, "cifar10", "pgd", 8) for architecture in ARCHITECTURES
+    ]
+
+
+def test_to_frame_keeps_nested_measurements(folder, dataset):
+    frame = dataset.to_frame("cifar10", "clean", "confidence")
+    assert frame["value"].tolist() == list(read_values(folder, "cifar10", "clean", "confidence").values())
+    wide = dataset.to_frame("cifar10", "pgd", "cm", wide=True)
+    (stored_spelling,) = {"pgd", "pgd@Linf"} & set(dataset.keys_adv)
+    assert wide["pgd", 1.0].tolist() == [
+        matrices[1] for matrices in read_values(folder, "cifar10", stored_spelling, "cm").values()
+    ]
+
+
+def test_to_frame_without_clean_results_starts_at_first_epsilon(tmp_path):
+    export(tmp_path, make_plan([0], ["pgd"]))
+    assert RobustnessDataset(tmp_path).to_frame()["strength"].tolist() == [0.5, 1.0, 8.0]
+
+
+def test_error_names_architecture_that_was_not_evaluated(dataset):
+    with pytest.raises(ArchitectureError, match="#13433 was not evaluated"):
+        dataset.accuracy(13433, "cifar10", "pgd")
+
+
+def test_reader_rejects_later_format(tmp_path):
+    export(tmp_path, make_plan([0], ["clean"]))
+    sweep = json.loads((tmp_path / "sweep.json").read_text())
+    (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"format": 2}))
+    with pytest.raises(FormatVersionError, match="expected format 1, got 2"):
+        RobustnessDataset(tmp_path)
+
+
+def test_join_adds_columns_of_a_table(dataset: RobustnessDataset) -> None:
+    rows = dataset.to_frame("cifar10", "pgd")
+    table = pd.DataFrame({"architecture": [0, 309], "latency": [1.5, 2.5]})
+    joined = dataset.join(table, "cifar10", "pgd")
+    pd.testing.assert_frame_equal(joined.drop(columns="latency"), rows)
+    assert set(joined.loc[joined["architecture"] == 309, "latency"]) == {2.5}
+    assert joined.loc[~joined["architecture"].isin(table["architecture"]), "latency"].isna().all()
+    by_dataset = dataset.join(table.assign(dataset=["cifar10", "cifar100"]), key="clean")
+    assert by_dataset.dropna()[["architecture", "dataset", "latency"]].to_numpy().tolist() == [
+        [0, "cifar10", 1.5],
+        [309, "cifar100", 2.5],
+    ]
+
+
+@pytest.mark.parametrize("table", [{"index": [0], "x": [1.0]}, {"architecture": [0, 0], "x": [1.0, 2.0]}])
+def test_join_rejects_tables_without_one_row_per_architecture(dataset: RobustnessDataset, table: dict) -> None:
+    with pytest.raises(ConfigError, match="the table must have one row per"):
+        dataset.join(pd.DataFrame(table))

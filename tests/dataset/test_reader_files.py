@@ -1,0 +1,210 @@
+"""Reading of all file formats, completely or one value at a time, and caching of file contents."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
+from robust201.dataset import json_rows
+from robust201.dataset.json_rows import iter_json_rows
+from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.table import CacheWarning
+from tests.support.fabricated import export, export_copy, make_plan
+from tests.support.small_results import write_results
+
+ARCHITECTURES = (0, 2, 10, 309, 991)
+MEASUREMENTS = ("accuracy", "confidence", "cm")
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    export_copy(tmp_path / "data", make_plan(ARCHITECTURES))
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def parquet_folder(tmp_path) -> Path:
+    export_copy(tmp_path / "parquet", make_plan(ARCHITECTURES), formats=("parquet",))
+    return tmp_path / "parquet"
+
+
+def read_values_by_id(folder: Path, key: str, measure: str) -> dict:
+    return json.loads((folder / f"cifar10/{key}_{measure}.json").read_text())["cifar10"][key][measure]
+
+
+def swap_ids_in_new_file(path: Path) -> None:
+    """Replace a file with another file of equal size, in which the ids 0 and 2 are swapped."""
+    content = path.read_text()
+    swapped_content = content.replace('"2":', '"X":').replace('"0":', '"2":').replace('"X":', '"0":')
+    assert len(swapped_content) == len(content)
+    assert swapped_content != content
+    new_path = path.with_name("new")
+    new_path.write_text(swapped_content)
+    new_path.replace(path)
+
+
+def test_reader_notices_replaced_file(folder):
+    dataset, path = RobustnessDataset(folder), folder / "cifar10/pgd_cm.json"
+    original = {architecture: dataset.value(architecture, "cifar10", "pgd", "cm") for architecture in (0, 2)}
+    assert original[0] != original[2]
+    swap_ids_in_new_file(path)
+    assert dataset.value(0, "cifar10", "pgd", "cm") == read_values_by_id(folder, "pgd", "cm")["0"] == original[2]
+    assert dataset.value(2, "cifar10", "pgd", "cm") == read_values_by_id(folder, "pgd", "cm")["2"] == original[0]
+
+
+def test_to_frame_and_rank_notice_replaced_file(folder):
+    dataset, path = RobustnessDataset(folder), folder / "cifar10/pgd_accuracy.json"
+    original_frame = dataset.to_frame("cifar10", "pgd", wide=True)
+    content = json.loads(path.read_text())
+    content["cifar10"]["pgd"]["accuracy"]["0"] = [0.0, 0.0, 0.0]
+    new_path = path.with_name("new.json")
+    new_path.write_text(json.dumps(content))
+    new_path.replace(path)
+    new_frame = dataset.to_frame("cifar10", "pgd", wide=True)
+    assert not new_frame.equals(original_frame)
+    assert new_frame.equals(RobustnessDataset(folder).to_frame("cifar10", "pgd", wide=True))
+    assert dataset.rank("cifar10", "pgd", 8.0)[0] == len(new_frame)
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "bare parquet"])
+def test_all_formats_give_same_results(folder, tmp_path, file_format):
+    expected = RobustnessDataset(folder)
+    out = tmp_path / "other"
+    export(out, make_plan(ARCHITECTURES), formats=("parquet",))
+    dataset = RobustnessDataset(out / "parquet" if file_format == "bare parquet" else out)
+    assert dataset.data == ["cifar10"]
+    assert dataset.keys_all == expected.keys_all
+    assert dataset.measures == expected.measures
+    assert dataset.query() == expected.query()
+    for key in dataset.keys_all:
+        assert dataset.strengths("cifar10", key) == expected.strengths("cifar10", key)
+        for measure in MEASUREMENTS:
+            assert dataset.value(10, "cifar10", key, measure) == expected.value(10, "cifar10", key, measure)
+    assert dataset.accuracy(991, "cifar10", "pgd", 8.0) == expected.accuracy(991, "cifar10", "pgd", 8.0)
+    assert dataset.to_frame().equals(expected.to_frame())
+    with pytest.raises(ArchitectureError):
+        dataset.accuracy(13_433, "cifar10", "pgd")
+    with pytest.raises(ResultsError):
+        dataset.query("cifar10", "pgd", "predictions")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"cifar10": {"pgd": {"cm": {"x": [1]}}}}',
+        '{"cifar10": {"fog": {"cm": {"1": [1]}}}}',
+        '{"cifar10": {"pgd": {"cm": {"1": [1,]}}}}',
+        '{"cifar10": {"pgd": {"cm": {"1": [1]',
+        '{"cifar10": {"pgd": {"cm": {"1": [1], "x": [1], "2": [1]}}}}',
+        '{"cifar10": {"pgd": {"cm": {"1": [1], "2": [1], "1": [1]}}}}',
+        "[]",
+    ],
+)
+def test_json_rows_reject_malformed_content(tmp_path, content):
+    path = tmp_path / "pgd_cm.json"
+    path.write_text(content)
+    with pytest.raises(ResultsError, match="Export or download it again"):
+        list(iter_json_rows(path, ("cifar10", ("pgd", "pgd@Linf"), "cm"), (1.0,), is_single=False))
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_json_rows_contain_all_values_of_file(folder, monkeypatch, indent):
+    monkeypatch.setattr(json_rows, "CHUNK_BYTES", 97)
+    monkeypatch.setattr(json_rows, "HEAD_BYTES", 97)
+    monkeypatch.setattr(json_rows, "_BYTES_PER_BLOCK", 1)
+    for key in ("pgd", "fog", "clean"):
+        for measure in MEASUREMENTS:
+            path = folder / f"cifar10/{key}_{measure}.json"
+            path.write_text(json.dumps(json.loads(path.read_text()), indent=indent))
+            values = RobustnessDataset(folder).query("cifar10", key, measure)["cifar10"][key][measure]
+            assert values == read_values_by_id(folder, key, measure)
+
+
+def read_all_values(dataset: RobustnessDataset, reader_number: int) -> list:
+    # Odd readers read keys in the order of the dataset, and even readers in reverse order.
+    keys = dataset.keys_all[:: 1 if reader_number % 2 else -1]
+    return sorted(
+        (key, architecture, repr(dataset.value(architecture, "cifar10", key, "cm")))
+        for key in keys
+        for architecture in ARCHITECTURES
+    )
+
+
+@pytest.mark.parametrize("file_format", ["json", "parquet"])
+def test_reader_is_thread_safe(folder, parquet_folder, file_format):
+    dataset = RobustnessDataset(parquet_folder if file_format == "parquet" else folder)
+    barrier = threading.Barrier(4)
+
+    def read_in_thread(reader_number: int) -> list:
+        barrier.wait()
+        return read_all_values(dataset, reader_number)
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(read_in_thread, range(4)))
+    assert results.count(results[0]) == 4
+    assert results[0] == read_all_values(RobustnessDataset(folder), 0)
+
+
+@pytest.mark.parametrize("extra_content", ['"21": null', '"21": 0.5, "9": [[1]]', '"21"', "}"])
+def test_reader_rejects_invalid_content_after_last_value(folder, extra_content):
+    path = folder / "cifar10/pgd_cm.json"
+    path.write_text(path.read_text().removesuffix("}}}}") + f", {extra_content}" + "}}}}")
+    dataset = RobustnessDataset(folder)
+    with pytest.raises(ResultsError, match="expected"):
+        dataset.query("cifar10", "pgd", "cm")
+    with pytest.raises(ResultsError, match="expected"):
+        dataset.value(0, "cifar10", "pgd", "cm")
+
+
+def test_rank_orders_architectures(folder):
+    dataset = RobustnessDataset(folder)
+    accuracies = {architecture: dataset.accuracy(architecture, "cifar10", "pgd", 8.0) for architecture in ARCHITECTURES}
+    ranks = dataset.rank("cifar10", "pgd", 8.0)
+    assert {
+        architecture: 1 + sum(other_accuracy > accuracies[architecture] for other_accuracy in accuracies.values())
+        for architecture in accuracies
+    } == ranks.to_dict()
+    assert ranks.iloc[0] == 1
+    assert list(ranks) == sorted(ranks)
+    means = {architecture: np.mean(dataset.accuracy(architecture, "cifar10", "pgd")) for architecture in ARCHITECTURES}
+    assert dataset.rank("cifar10", "pgd").index[0] == max(means, key=means.get)
+    ranks_of_isomorphs = dataset.rank("cifar10", "clean", isomorphs=True)
+    assert len(ranks_of_isomorphs) > len(ranks)
+    assert all(
+        ranks_of_isomorphs[architecture] == ranks_of_isomorphs[int(dataset.get_uid(architecture))]
+        for architecture in ranks_of_isomorphs.index
+    )
+    with pytest.raises(ConfigError, match=r"expected one of the strengths 0\.5, 1, 8, got 2"):
+        dataset.rank("cifar10", "pgd", 2.0)
+
+
+def test_rank_leaves_out_architecture_without_clean_value(tmp_path):
+    dataset = RobustnessDataset(
+        write_results(
+            tmp_path, {"clean": {"0": 0.5, "9": 0.75}, "pgd": {"0": [0.5, 0.25], "2": [0.4, 0.2], "9": [0, 0]}}
+        )
+    )
+    assert dataset.rank("cifar10", "pgd", 0).to_dict() == {9: 1, 0: 2}
+    assert dataset.rank("cifar10", "pgd", 1.0).to_dict() == {0: 1, 2: 2, 9: 3}
+    assert dataset.rank("cifar10", "pgd").to_dict() == {0: 1, 2: 2, 9: 3}
+
+
+def test_tables_of_json_files_are_cached_until_the_file_changes(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("robust201.dataset.table.MIN_CACHED_BYTES", 1)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    expected = RobustnessDataset(folder).to_frame()
+    monkeypatch.setattr(json_rows, "_iter_values", lambda *_: pytest.fail("read again"))
+    assert RobustnessDataset(folder).to_frame().equals(expected)
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    swap_ids_in_new_file(folder / "cifar10/pgd_accuracy.json")
+    assert not RobustnessDataset(folder).to_frame().equals(expected)
+    monkeypatch.setattr("robust201.dataset.table.MIN_CACHED_BYTES", 1)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.warns(CacheWarning, match="Set XDG_CACHE_HOME"):
+        RobustnessDataset(folder).to_frame()

@@ -1,0 +1,147 @@
+"""Parquet files with rows for several sets of weights per architecture, which are selected by name."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from robust201.analysis.class_summaries import summarise_classes
+from robust201.core.errors import ArchitectureError, ConfigError
+from robust201.dataset.reader import RobustnessDataset
+from robust201.figures.report import write_report
+from tests.support.fabricated import export, make_plan
+
+ARCHITECTURES = (0, 2)
+ARCHITECTURES_BY_WEIGHTS = {"e12-s0": ARCHITECTURES, "e200-s0": (2, 10)}
+
+
+@pytest.fixture(scope="module")
+def folders_by_weights(tmp_path_factory) -> dict[str, Path]:
+    """Return one folder per set of weights, with its results, by the name of the weights."""
+    folders = {}
+    for name, architectures in ARCHITECTURES_BY_WEIGHTS.items():
+        folders[name] = tmp_path_factory.mktemp(name)
+        export(folders[name], make_plan(architectures, ["clean", "pgd"]), formats=("parquet",))
+    return folders
+
+
+@pytest.fixture(scope="module")
+def folder(folders_by_weights, tmp_path_factory) -> Path:
+    """Return an export with the results of both sets of weights; #2 has different results for each set."""
+    out = tmp_path_factory.mktemp("both")
+    for key in ("clean", "pgd"):
+        name = f"dataset=cifar10/key={key}/part-0.parquet"
+        tables = []
+        for weights, single_folder in folders_by_weights.items():
+            table = pq.read_table(single_folder / "parquet" / name, partitioning=None)
+            if weights == "e200-s0":
+                lower_accuracies = [value / 2 for value in table["accuracy"].to_pylist()]
+                table = table.set_column(table.schema.names.index("accuracy"), "accuracy", pa.array(lower_accuracies))
+            names = pa.array([weights] * len(table)).dictionary_encode()
+            tables.append(table.replace_schema_metadata().append_column("weights", names))
+        path = out / name
+        path.parent.mkdir(parents=True)
+        pq.write_table(pa.concat_tables(tables, promote_options="permissive"), path)
+    return out
+
+
+def test_all_methods_accept_name_of_weights(folder, folders_by_weights):
+    dataset, single_dataset = RobustnessDataset(folder), RobustnessDataset(folders_by_weights["e12-s0"])
+    assert dataset.weights == ["e12-s0", "e200-s0"]
+    selection = {"weights": "e12-s0"}
+    assert dataset.query(measure="cm", **selection) == single_dataset.query(measure="cm")
+    assert dataset.to_frame(**selection).equals(single_dataset.to_frame())
+    assert dataset.rank("cifar10", "pgd", **selection).equals(single_dataset.rank("cifar10", "pgd"))
+    assert dataset.accuracy(2, "cifar10", "pgd", 8.0, **selection) == single_dataset.accuracy(2, "cifar10", "pgd", 8.0)
+    assert dataset.value(2, "cifar10", "pgd", "cm", **selection) == single_dataset.value(2, "cifar10", "pgd", "cm")
+    other_accuracy = dataset.accuracy(2, "cifar10", "pgd", 8.0, weights="e200-s0")
+    assert other_accuracy == single_dataset.accuracy(2, "cifar10", "pgd", 8.0) / 2
+    # Cached results for one set of weights are not returned for another set.
+    assert dataset.accuracy(2, "cifar10", "pgd", 8.0, **selection) == 2 * other_accuracy
+
+
+def test_query_without_name_of_weights_lists_names_in_one_line(folder):
+    dataset = RobustnessDataset(folder)
+    for query in (
+        dataset.query,
+        dataset.to_frame,
+        lambda: dataset.accuracy(2, "cifar10", "pgd"),
+    ):
+        with pytest.raises(ConfigError, match="expected weights 'e12-s0' or 'e200-s0', got no name") as error_info:
+            query()
+        assert "\n" not in str(error_info.value)
+    assert "weights e12-s0, e200-s0" in repr(dataset)
+    with pytest.raises(ConfigError, match="'e13-s0'"):
+        dataset.to_frame(weights="e13-s0")
+
+
+NETWORKS = ("0@e12-s0", "10@e200-s0", "2@e12-s0", "2@e200-s0")
+
+
+def test_select_returns_one_network_per_set_of_weights(folder, folders_by_weights):
+    dataset, single_dataset = RobustnessDataset(folder), RobustnessDataset(folders_by_weights["e12-s0"])
+    networks = dataset.select()
+    assert sorted(networks.non_isomorph_ids) == list(NETWORKS)
+    assert networks.space is None
+    assert networks.accuracy("2@e12-s0", "cifar10", "pgd", 8.0) == single_dataset.accuracy(2, "cifar10", "pgd", 8.0)
+    assert (
+        networks.accuracy("2@e200-s0", "cifar10", "pgd", 8.0) == single_dataset.accuracy(2, "cifar10", "pgd", 8.0) / 2
+    )
+    values = {name: networks.accuracy(name, "cifar10", "pgd", 8.0) for name in NETWORKS}
+    ranks = dataset.rank("cifar10", "pgd", 8.0)
+    assert {**ranks} == {
+        network_name: 1 + sum(other_accuracy > values[network_name] for other_accuracy in values.values())
+        for network_name in NETWORKS
+    }
+    assert networks.value("2@e12-s0", "cifar10", "pgd", "cm") == single_dataset.value(2, "cifar10", "pgd", "cm")
+    with pytest.raises(ArchitectureError, match="got '10@e12-s0'"):
+        networks.accuracy("10@e12-s0", "cifar10", "pgd")
+
+
+def test_select_restricts_networks_and_keys(folder, folders_by_weights):
+    dataset, single_dataset = RobustnessDataset(folder), RobustnessDataset(folders_by_weights["e12-s0"])
+    assert list(dataset.select([2]).rank("cifar10", "pgd").sort_index().index) == ["2@e12-s0", "2@e200-s0"]
+    assert list(dataset.select("10@e200-s0").rank("cifar10", "pgd").index) == ["10@e200-s0"]
+    assert dataset.select(keys="pgd").keys_all == ["clean", "pgd"]
+    for names in ([2], ["2@e12-s0", "10@e200-s0"]):
+        chosen = dataset.select(names, keys="clean").query(measure="accuracy", weights="e12-s0")
+        assert chosen == single_dataset.select([2], keys="clean").query(measure="accuracy")
+    selected_dataset = single_dataset.select([2], keys=["clean"])
+    assert (selected_dataset.to_frame()["architecture"].tolist(), selected_dataset.keys_all) == ([2], ["clean"])
+    assert selected_dataset.space is single_dataset.space
+    selected_overlay = RobustnessDataset(folders_by_weights["e12-s0"], folders_by_weights["e200-s0"]).select([2, 10])
+    assert selected_overlay.to_frame("cifar10", "clean")["architecture"].tolist() == [2, 10]
+    with pytest.raises(ConfigError, match=r"'10': expected a network that was evaluated, such as 0, 2"):
+        single_dataset.select([10])
+    with pytest.raises(ConfigError, match="'pdg'"):
+        single_dataset.select(keys="pdg")
+
+
+def test_report_shows_one_network_per_set_of_weights(folder, tmp_path):
+    page = write_report(RobustnessDataset(folder), tmp_path / "page.html").read_text()
+    assert 'data-figure="attack-curves"' in page
+    assert 'data-figure="attacks"' not in page
+    assert all(name in page for name in NETWORKS)
+
+
+def test_reader_opened_with_name_of_weights_needs_no_weights_argument(folder, folders_by_weights, tmp_path):
+    dataset, single_dataset = (
+        RobustnessDataset(folder, weights="e12-s0"),
+        RobustnessDataset(folders_by_weights["e12-s0"]),
+    )
+    assert dataset.to_frame().equals(single_dataset.to_frame())
+    for measure in ("cm", "confidence"):
+        summaries, expected_summaries = (
+            summarise_classes(source, "cifar10", ["clean", "pgd"], measure) for source in (dataset, single_dataset)
+        )
+        assert all(
+            (summaries["pgd", epsilon] == expected_summaries["pgd", epsilon]).all() for epsilon in (0.5, 1.0, 8.0)
+        )
+    assert "2 of 6,466 non-isomorphic architectures" in write_report(dataset, tmp_path / "page.html").read_text()
+
+
+def test_overlay_includes_folders_whose_weights_have_no_names(folder, tmp_path):
+    export(tmp_path / "more", make_plan([309], ["clean", "pgd"]))
+    overlay = RobustnessDataset(folder, tmp_path / "more", weights="e12-s0")
+    assert overlay.to_frame("cifar10", "pgd")["architecture"].unique().tolist() == [0, 2, 309]

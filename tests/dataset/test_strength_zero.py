@@ -1,0 +1,107 @@
+"""Attacks without a norm ball, which are only evaluated at strength 0. Their values are not mixed with clean values."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robust201.analysis.placement import place
+from robust201.dataset.reader import RobustnessDataset
+from robust201.figures.figure_data import accuracy_boxes
+from robust201.figures.plots import save_plot
+from robust201.figures.report import write_report
+from tests.conftest import REPOSITORY
+from tests.support.evaluations import evaluation_of
+from tests.support.small_results import results_of, write_results, write_sweep_json
+
+CLEAN_ACCURACIES = {"0": 0.9, "1": 0.7, "2": 0.8}
+ACCURACIES = {
+    "clean": CLEAN_ACCURACIES,
+    "pgd": {"0": [0.5, 0.1], "1": [0.6, 0.2], "2": [0.4, 0.3]},
+    "grid775": {"0": [0.2], "1": [0.3], "2": [0.1]},
+    "mine": {"0": [0.4], "1": [0.2], "2": [0.3]},
+}
+KEYS_WITHOUT_BALL = ("grid775", "mine")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = write_results(tmp_path_factory.mktemp("zero"), ACCURACIES)
+    strengths = {"clean": [0], "pgd": [1, 8], "grid775": [0], "mine": [0]}
+    sweep_record = {
+        "images": {"count": 100, "seed": 0},
+        "protocols": [{"key": "mine", "parameters": {"kind": "attack"}}],
+    }
+    return write_sweep_json(out, {"cifar10": strengths}, sweep_record)
+
+
+@pytest.fixture(scope="module")
+def dataset(folder: Path) -> RobustnessDataset:
+    return RobustnessDataset(folder)
+
+
+@pytest.mark.parametrize("key", KEYS_WITHOUT_BALL)
+def test_frame_rank_and_place_use_only_values_of_key_without_ball(dataset: RobustnessDataset, key: str) -> None:
+    values_at_zero = {int(identifier): accuracies[0] for identifier, accuracies in ACCURACIES[key].items()}
+    frame = dataset.to_frame("cifar10", key)
+    assert dict(zip(frame["architecture"], frame["value"], strict=True)) == values_at_zero
+    assert frame["strength"].tolist() == [0.0] * 3
+    assert dataset.to_frame("cifar10", wide=True)[key, 0.0].tolist() == [*values_at_zero.values()]
+    ordered_cells = sorted(values_at_zero, key=lambda cell: -values_at_zero[cell])
+    assert dataset.rank("cifar10", key).index.tolist() == ordered_cells
+    assert dataset.rank("cifar10", key, 0).index.tolist() == ordered_cells
+    placements = place(evaluation_of([(key, 0.0, 0.25)]), dataset)
+    placement = placements.iloc[0]
+    assert (placement["architectures"], placement["best"], placement["best_architecture"]) == (
+        3,
+        values_at_zero[ordered_cells[0]],
+        ordered_cells[0],
+    )
+
+
+def test_documented_filter_removes_only_repeated_clean_values(folder: Path) -> None:
+    page = (REPOSITORY / "docs/reader.md").read_text()
+    (example,) = (block for block in page.split("```") if "keys_with_clean_row" in block)
+    code = example.removeprefix("python").replace("runs/demo/dataset", str(folder)).replace("digits", "cifar10")
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)
+    assert namespace["evaluated"].groupby("key", observed=True).size().to_dict() == {
+        **dict.fromkeys(("clean", "grid775", "mine"), 3),
+        "pgd": 6,
+    }
+
+
+def test_attacks_with_norm_ball_begin_with_clean_value(dataset: RobustnessDataset) -> None:
+    frame = dataset.to_frame("cifar10", "pgd")
+    assert frame["strength"].tolist() == [0.0, 1.0, 8.0] * 3
+    assert frame[frame["strength"] == 0]["value"].tolist() == [*CLEAN_ACCURACIES.values()]
+    placements = place(evaluation_of([("pgd", 0.0, 0.75)]), dataset)
+    assert placements["architectures"].tolist() == [0]
+
+
+def test_curve_metrics_need_a_key_with_a_ball(dataset: RobustnessDataset) -> None:
+    metrics = dataset.metrics()
+    # A curve must begin with the clean value. PGD has a curve, so nothing is missing for these metrics.
+    assert [metric_row.key for metric_row in metrics.metrics if metric_row.metric == "robustness_r"] == ["pgd"]
+    assert "robustness_r, relative_change" not in metrics.needs
+
+
+def test_scores_include_key_without_ball(folder: Path) -> None:
+    results = results_of(folder)
+    assert results.keys("attack") == ["pgd", "grid775", "mine"]
+    assert results.scores["adversarial"].tolist() == pytest.approx([0.3, 0.4, 0.35])  # means over the strengths of PGD
+
+
+def test_figures_and_report_do_not_label_key_without_ball_as_clean(
+    dataset: RobustnessDataset, folder: Path, tmp_path: Path
+) -> None:
+    results = results_of(folder)
+    boxes = accuracy_boxes(results, "attack").set_index(["key", "strength"])["median"]
+    expected = {("pgd", 0.0): 0.8, ("pgd", 1.0): 0.5, ("pgd", 8.0): 0.2, ("grid775", 0.0): 0.2, ("mine", 0.0): 0.3}
+    assert boxes.to_dict() == expected
+    page = write_report(dataset, tmp_path / "page.html").read_text()
+    assert '{"key":"Grid 775","strength":""}' in page
+    save_plot(dataset, "attack-curves", tmp_path / "attacks.svg")
+    labels = re.findall(">([^<>]+)</text>", (tmp_path / "attacks.svg").read_text())
+    assert [label for label in labels if label in ("clean", "0", "1", "8")] == ["clean", "1", "8", "0", "0"]
