@@ -85,3 +85,10 @@ def test_recorded_accuracies_are_exported_and_compared(make_sweep, tmp_path):
     export_dataset(plan, folder, tmp_path / "out")
     recorded = json.loads((tmp_path / "out/recorded_accuracy.json").read_text())
     assert recorded["digits"]["accuracy"] == {"0": 1.0, "21": 1.0}
+
+
+def test_networks_of_any_finished_sweep_can_be_compared(robust201, finished_results, tmp_path):
+    assert robust201("export", finished_results, "--out", tmp_path / "out", "--parquet", "--outcomes", "bits").code == 0
+    compared = robust201("compare", f"{tmp_path / 'out'}:0", f"{tmp_path / 'out'}:21", "--keys", "clean,fgsm")
+    assert compared.code == 0, compared.err
+    assert "fgsm" in compared.out

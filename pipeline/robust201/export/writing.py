@@ -12,7 +12,7 @@ strengths), ``weights.json`` (hashes of the weights), ``versions.json``, ``sweep
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -115,6 +115,10 @@ def export_dataset(
         )
         warnings.warn(message, RobustWarning, stacklevel=2)
     plan = plan.comparable
+    measurements = plan.config.measurements
+    if options.get("outcomes") is not None and PREDICTIONS not in measurements:  # runs always store predictions
+        config = plan.config.model_copy(update={"measurements": (*measurements, PREDICTIONS)})
+        plan = replace(plan, config=config)
     groups = read_groups(plan, folder, weights)
     return write_dataset(
         read_facts(plan), groups, out, images_of or (lambda dataset: evaluated_images(plan, dataset)), **options
