@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from robust201.analysis.attack_flags import (
     KeyAndStrength,
     find_flags,
 )
-from robust201.analysis.evaluation import Evaluation, KeyResults
+from robust201.analysis.evaluation import Evaluation, KeyResults, extend_saved, read_saved
 from robust201.analysis.evaluation_progress import EvaluationProgress, ProgressOption, shown_progress
 from robust201.analysis.requested_keys import (
     Keys,
@@ -36,7 +36,6 @@ from robust201.analysis.requested_keys import (
     warn_of_parameters,
 )
 from robust201.analysis.robustbench import DATASET, LEADERBOARDS, N_CLASSES, check_images
-from robust201.analysis.saved_evaluations import extend_saved, read_saved
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning
 from robust201.core.records import CLEAN_STRENGTH, EvaluationResult, ImageSet, Normalisation, Part, Unit
 from robust201.images import check_selection, select
@@ -57,6 +56,9 @@ from robust201.tasks.measurements import has_predictions, summarise
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import perturb
 from robust201.tasks.user_task import UserTask
+
+if TYPE_CHECKING:
+    from robust201.images.corrupted import CorruptedStore
 
 _MEASUREMENTS = ("accuracy", "confidence_prediction", PREDICTIONS)
 """Measurements of every key that has predictions."""
@@ -170,12 +172,11 @@ def evaluate(
                 for pair in (parse_keys(FEW_CLASSES, engine) if task.key == "aa_standard" else [(task, parameters)])
             ]
         shared_protocol = common_arguments.shared_protocol(user_images, context.classifier)
-        published = context.corrupted_images
+        published: CorruptedStore | None = None
         if leaderboard is not None:
-            image_set = _first_images(image_set, count)
+            image_set = dataclasses.replace(_head(image_set, count), dataset=DATASET)
             if leaderboard.eps is None:
                 published = _open_published(image_set, len(user_images.labels))
-                shared_protocol["corruptions"] = "published"
         elif count is not None:
             image_set = select(image_set, count=count, seed=seed)
         if count is not None:
@@ -190,19 +191,22 @@ def evaluate(
             {},
             tuple(context.classifier.notices),
             preset,
+            _logits_of_first(context, image_set),
         )
+        recipes = _identify_corruptions([task for task, _ in parsed_keys], image_set, seed, published)
         protocols = {
-            task.key: _describe_protocol(shared_protocol, task, parameters, batch_size)
+            task.key: _describe_protocol(shared_protocol | recipes.get(task.key, {}), task, parameters, batch_size)
             for task, parameters in parsed_keys
         }
-        saved = {} if save is None else read_saved(Path(save), empty, protocols)
+        strengths = {task.key: parameters.strengths for task, parameters in parsed_keys}
+        saved = {} if save is None else read_saved(Path(save), empty, protocols, strengths).results
         evaluation_progress.costs = {
             task.key: len(image_set) * len(missing) * _count_passes(context, task, parameters, image_set)
             for task, parameters in parsed_keys
             if (missing := _missing_strengths(parameters, saved.get(task.key)))
         }
         run = _Run(
-            dataclasses.replace(context, corrupted_images=published),
+            context if published is None else dataclasses.replace(context, corrupted_images=published),
             image_set,
             protocols,
             evaluation_progress,
@@ -212,7 +216,17 @@ def evaluate(
         follows_gradients = any(task.kind == "attack" and not _is_black_box(task) for task, _ in parsed_keys)
         zero_fraction = _measure_zero_gradients(context, image_set) if follows_gradients else 0.0
     rows = [row for results in evaluation.results.values() for row in results.rows]
-    _warn_of_weak_attacks(rows, _name_of(network), len(image_set), image_set.n_classes, zero_fraction)
+    flags = _describe_weak_attacks(rows, _name_of(network), len(image_set), image_set.n_classes, zero_fraction)
+    return _add_notices(evaluation, flags, save)
+
+
+def _add_notices(evaluation: Evaluation, notices: Sequence[str], save: str | Path | None) -> Evaluation:
+    """Warn, and add the warnings to an evaluation and to its folder."""
+    for notice in notices:
+        warnings.warn(notice, RobustWarning, stacklevel=3)
+    evaluation = dataclasses.replace(evaluation, notices=(*evaluation.notices, *notices))
+    if save is not None and notices:
+        extend_saved(Path(save), dataclasses.replace(evaluation, results={}))
     return evaluation
 
 
@@ -221,14 +235,31 @@ def _describe_protocol(
 ) -> dict[str, Any]:
     """Return all fields that affect the numbers of a key, as JSON values.
 
-    For a custom task, these include its function, its file's hash and the number of images that share random numbers.
+    For a custom task, these include its function, the hashes of its file and of the modules that the file imports from
+    its folder, and the number of images that share random numbers.
     """
     custom = task.function.identity() | {"batch_size": batch_size} if isinstance(task, UserTask) else {}
-    protocol: dict[str, Any] = json.loads(json.dumps({**shared, **parameters.identity(), **custom}, default=repr))
+    fields = {**shared, "version": task.semantics_version, **parameters.identity(), **custom}
+    protocol: dict[str, Any] = json.loads(json.dumps(fields, default=repr))
     return protocol
 
 
-def _open_published(images: ImageSet, n_images: int) -> CorruptedImageSource:
+def _identify_corruptions(
+    tasks: Sequence[Task], images: ImageSet, seed: int, published: "CorruptedStore | None"
+) -> dict[str, dict[str, Any]]:
+    """Return the protocol field that identifies the pixels of each corruption (as in a sweep), by key."""
+    keys = [task.key for task in tasks if task.kind == "corruption"]
+    if not keys:
+        return {}
+    from robust201.sweep.config import CorruptionsSection
+    from robust201.sweep.facts import generation_recipes
+
+    section = CorruptionsSection(source="generated", seed=seed)
+    recipes = generation_recipes(section, keys, images.images.shape[-1]) if published is None else {}
+    return {key: {"corruption": recipes[key] if published is None else published.identity(key)} for key in keys}
+
+
+def _open_published(images: ImageSet, n_images: int) -> "CorruptedStore":
     """Return the source of the corrupted images of CIFAR-10-C."""
     from robust201.images.corrupted import open_published
     from robust201.images.downloads.registry import data_folder
@@ -259,17 +290,6 @@ class _Run:
             self.progress(self.shown.n_evaluations_done, self.shown.n_evaluations)
 
 
-def _first_images(images: ImageSet, count: int | None) -> ImageSet:
-    """Return the first `count` of the test images of CIFAR-10, or all."""
-    return dataclasses.replace(
-        images,
-        dataset=DATASET,
-        images=images.images[:count],
-        labels=images.labels[:count],
-        indices=images.indices[:count],
-    )
-
-
 def _evaluate_keys(
     run: _Run,
     parsed_keys: Sequence[tuple[Task, Parameters]],
@@ -281,6 +301,9 @@ def _evaluate_keys(
     results: dict[str, KeyResults] = {}
     notices = [*empty.notices]
     run.shown.n_evaluations = sum(len(parameters.strengths) for _, parameters in parsed_keys)
+    kinds = {task.kind for task, _ in parsed_keys}
+    if kinds - {"measure"} and "clean" not in kinds:
+        _report_chance(run.context, _count_correct(run.context, run.images), run.images, notices)
     for task, parameters in parsed_keys:
         results[task.key] = _complete(run, task, parameters, saved.get(task.key))
         if task.key == "clean":
@@ -288,9 +311,6 @@ def _evaluate_keys(
         if save is not None:
             of_key = {task.key: results[task.key]}
             extend_saved(save, dataclasses.replace(empty, results=of_key, notices=tuple(notices)))
-    kinds = {task.kind for task, _ in parsed_keys}
-    if kinds - {"measure"} and "clean" not in kinds:
-        _report_chance(run.context, _count_correct(run.context, run.images), run.images, notices)
     return dataclasses.replace(empty, results=results, notices=tuple(notices))
 
 
@@ -308,10 +328,7 @@ def _complete(run: _Run, task: Task, parameters: Parameters, saved: KeyResults |
 
 def _missing_strengths(parameters: Parameters, saved: KeyResults | None) -> tuple[float, ...]:
     """Return the strengths of a key that are not saved."""
-    # The distances of a minimum-norm attack end at its largest epsilon, so only the same strengths have the same.
-    if saved is None or (saved.distances is not None and saved.strengths != {*parameters.strengths}):
-        return parameters.strengths
-    return tuple(strength for strength in parameters.strengths if strength not in saved.strengths)
+    return tuple(each for each in parameters.strengths if saved is None or each not in saved.strengths)
 
 
 def _evaluate_strengths(run: _Run, task: Task, parameters: Parameters, strengths: tuple[float, ...]) -> KeyResults:
@@ -340,14 +357,28 @@ def _report_chance(context: Context, n_correct: int, image_set: ImageSet, notice
 
 
 @torch.inference_mode()
+def _logits_of(context: Context, image_set: ImageSet) -> torch.Tensor:
+    pixels = copy_to_device(image_set, context.classifier.device).pixels
+    logits = [context.logits(to_float(pixels[batch])) for _, batch in context.batches(len(image_set))]
+    return torch.cat(logits).cpu()
+
+
 def _count_correct(context: Context, image_set: ImageSet) -> int:
     """Return the number of images that the network classifies correctly without an attack."""
-    images = copy_to_device(image_set, context.classifier.device)
-    is_correct = [
-        context.logits(to_float(images.pixels[batch])).argmax(dim=1) == images.labels[batch]
-        for _, batch in context.batches(len(image_set))
-    ]
-    return int(torch.cat(is_correct).sum())
+    is_correct = _logits_of(context, image_set).argmax(dim=1).numpy() == image_set.labels
+    return int(is_correct.sum())
+
+
+def _logits_of_first(context: Context, image_set: ImageSet) -> tuple[float, ...]:
+    """Return the logits of the first few images, one after the other, but at most 1,000 numbers."""
+    return tuple(_logits_of(context, _head(image_set, _COUNTED_IMAGES)).flatten()[:1000].tolist())
+
+
+def _head(images: ImageSet, count: int | None) -> ImageSet:
+    """Return the first `count` images, or all."""
+    return dataclasses.replace(
+        images, images=images.images[:count], labels=images.labels[:count], indices=images.indices[:count]
+    )
 
 
 def _describe_chance(classifier: Classifier, n_correct: int, n_images: int) -> str | None:
@@ -366,19 +397,14 @@ def _count_passes(context: Context, task: Task, parameters: Parameters, image_se
     """Return the passes per image and strength, which are counted for a user's attack that does not declare them."""
     if not isinstance(task, UserTask) or task.kind != "attack" or getattr(parameters, "passes", None) is not None:
         return task.passes(parameters, image_set.n_classes)
-    few = dataclasses.replace(
-        image_set,
-        images=image_set.images[:_COUNTED_IMAGES],
-        labels=image_set.labels[:_COUNTED_IMAGES],
-        indices=image_set.indices[:_COUNTED_IMAGES],
-    )
+    few = _head(image_set, _COUNTED_IMAGES)
     resident = copy_to_device(few, context.classifier.device)
     request = Request(parameters.strengths, resident.pixels, resident.labels, few.indices)
     return task.count_passes(dataclasses.replace(context, key=task.key), request)
 
 
 _COUNTED_IMAGES = 8
-"""Number of images on which the passes of a user's attack are counted."""
+"""Number of images on which the passes of a user's attack are counted, and whose logits are saved."""
 
 
 def _adapt_images(images: ImageSet, classifier: Classifier) -> ImageSet:
@@ -562,6 +588,7 @@ class _CommonArguments:
             "seed": self.seed,
             "engine": self.engine,
             "batch_size": self.batch_size if is_reference else None,
+            "device": classifier.device.type,
         }
         if images.images.dtype != np.uint8:
             shared["pixels"] = "floats, not multiples of 1/255"
@@ -702,10 +729,10 @@ def _measure_zero_gradients(context: Context, image_set: ImageSet) -> float:
     return float((gradient.flatten(1) == 0).all(dim=1).double().mean())
 
 
-def _warn_of_weak_attacks(
+def _describe_weak_attacks(
     rows: Sequence[Mapping[str, Any]], name: str, n_images: int, n_classes: int, zero_fraction: float
-) -> None:
-    """Warn once about each sign of weak attacks, such as a weaker attack that fools more images."""
+) -> list[str]:
+    """Return one warning about each sign of weak attacks, such as a weaker attack that fools more images."""
     results: dict[KeyAndStrength, Accuracies] = {ZERO_GRADIENTS: {name: zero_fraction}}
     for row in rows:
         if "accuracy" in row:
@@ -717,6 +744,7 @@ def _warn_of_weak_attacks(
     for flag in flags:
         if flag.check != AT_CHANCE:  # reported by `_describe_chance`
             flags_by_check.setdefault(flag.check, []).append(flag)
+    messages = []
     for flags_of_check in flags_by_check.values():
         clearest_flag = max(flags_of_check, key=lambda flag: flag.networks[0][1] - flag.networks[0][2])
         n_more = len(flags_of_check) - 1
@@ -725,7 +753,8 @@ def _warn_of_weak_attacks(
             if n_more
             else ""
         )
-        warnings.warn(f"{clearest_flag.message}{further_cases} See docs/trust.md.", RobustWarning, stacklevel=3)
+        messages.append(f"{clearest_flag.message}{further_cases} See docs/trust.md.")
+    return messages
 
 
 def _make_table_row(result: EvaluationResult) -> dict[str, Any]:

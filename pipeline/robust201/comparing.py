@@ -1,22 +1,31 @@
 """`robust201.compare` and `robust201.curves`: several networks on the same images."""
 
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from robust201.analysis.comparison import Comparison, compare_evaluations
+from robust201.analysis.comparison import Comparison, check_protocols, check_same_images, compare_evaluations
 from robust201.analysis.evaluation import Evaluation
 from robust201.analysis.named_networks import UserNetwork, read_network
-from robust201.analysis.requested_keys import SHOWN_CAUTIONS, Keys, find_key, pair_with_fields
+from robust201.analysis.requested_keys import (
+    SHOWN_CAUTIONS,
+    Keys,
+    find_key,
+    find_preset,
+    pair_with_fields,
+    parse_parameters,
+)
 from robust201.api import COMPARED_NAME, evaluate
 from robust201.core.errors import ConfigError, RobustWarning
 from robust201.figures.security_curves import SecurityCurves
 from robust201.images.user_arrays import as_image_set
-from robust201.tasks import TASKS
+from robust201.tasks import PRESETS, TASKS
 from robust201.tasks.constraints import Constraint
 
 _Network = nn.Module | Evaluation | UserNetwork | str | Path
@@ -58,24 +67,34 @@ def compare(
 
     Raises:
         ConfigError: there are fewer than two networks; two results have different images, different parameters of a
-            key, or no key in common; or see `evaluate`.
+            key, or no key in common; saved results lack a key; there are images or options, but all results are saved;
+            or see `evaluate`.
         DatasetError: see `evaluate`.
         EvaluationError: see `evaluate`.
         ResultsError: a saved evaluation is missing or damaged.
     """
-    names = _names_of(keys)
+    names = find_names(keys)
     named = name_networks(networks, names, data)
     if len(named) < 2:
         raise ConfigError(
             f"Comparing networks failed: expected two or more networks, got {len(named)}. Pass a list, or a mapping of "
             "names to networks."
         )
-    saved = [name for name, network in named.items() if isinstance(network, Evaluation)]
+    saved = {name: network for name, network in named.items() if isinstance(network, Evaluation)}
+    if data is not None and all(network.network_sha256 for network in saved.values()):
+        raise ConfigError(
+            f"Comparing networks failed for data={data!r}: it selects the images of networks in datasets, but there is "
+            "none. Leave it out."
+        )
+    _check_arguments(named, images, labels, options)
     if len(saved) == len(named) and _has_parameters(keys):
         raise ConfigError(
-            f"Comparing networks failed for {saved[0]}: keys have parameters, but those of saved results are fixed. "
-            "Pass names of keys only, such as pgd or pgd:8/255."
+            f"Comparing networks failed for {next(iter(saved))}: keys have parameters, but those of saved results are "
+            "fixed. Pass names of keys only, such as pgd or pgd:8/255."
         )
+    for network in saved.values():
+        if names is not None:
+            network.find(names)  # raises before modules are evaluated
     requested = ("clean", "fgsm", "pgd") if keys is None else keys
     return compare_evaluations(_evaluate_all(named, images, labels, requested, options), names if saved else None)
 
@@ -107,7 +126,8 @@ def curves(
         `save("curves.pdf")`.
 
     Raises:
-        ConfigError: a key is not a minimum-norm attack, two keys have different norms, or see `evaluate`.
+        ConfigError: a key is not a minimum-norm attack, two keys have different norms, two results have different
+            images or parameters, or see `evaluate`.
         DatasetError: see `evaluate`.
         EvaluationError: see `evaluate`.
         ResultsError: a saved evaluation is missing or damaged.
@@ -117,6 +137,8 @@ def curves(
     """
     fields_by_key, constraint = parse_attacks(keys)
     named = name_networks(networks)
+    _check_arguments(named, images, labels, options)
+    _check_saved(named, fields_by_key, options.get("engine", "fused"))
     if not all(isinstance(network, Evaluation) for network in named.values()):
         images, labels = as_image_set(images, labels), None
         largest_radius = constraint.largest_radius(images.images.shape[1:])
@@ -124,6 +146,10 @@ def curves(
     evaluations = _evaluate_all(named, images, labels, fields_by_key, options)
     for name, evaluation in evaluations.items():
         _check_distances(name, evaluation, fields_by_key, constraint)
+    check_same_images(evaluations)
+    saved = [name for name, network in named.items() if isinstance(network, Evaluation)]
+    for first, second in product(saved, evaluations):  # modules of one call have the same parameters
+        check_protocols(first, second, evaluations, fields_by_key)
     distances = {name: evaluation.distances[[*fields_by_key]] for name, evaluation in evaluations.items()}
     security_curves = SecurityCurves(distances, constraint)
     _warn_of_failures(security_curves, list(fields_by_key))
@@ -140,15 +166,18 @@ def name_networks(
     pairs = networks.items() if isinstance(networks, Mapping) else zip(_class_names(networks), networks, strict=True)
     named: dict[str, nn.Module | Evaluation | UserNetwork] = {}
     for name, network in pairs:
-        if not isinstance(network, str | Path):
-            named[name] = network
-            continue
-        for read_name, read in read_network(str(network), name if is_mapping else "", keys, data).items():
-            unique_name = str(network) if read_name in named else read_name
+        read_networks: Mapping[str, nn.Module | Evaluation | UserNetwork]
+        if isinstance(network, str | Path):
+            read_networks = read_network(str(network), name if is_mapping else "", keys, data)
+        else:
+            read_networks = {name: network}
+        for read_name, read in read_networks.items():
+            is_text = isinstance(network, str | Path)
+            unique_name = str(network) if is_text and read_name in named else read_name
             if unique_name in named:
                 raise ConfigError(
-                    f"Reading networks failed for {network}: it is listed more than once. Give each network a name of "
-                    "its own: NAME=…"
+                    f"Reading networks failed for {unique_name}: it is listed more than once. Give each network a name "
+                    "of its own: NAME=…"
                 )
             named[unique_name] = read
     return named
@@ -160,15 +189,40 @@ def _class_names(networks: Sequence[object]) -> list[str]:
     return [name if names.count(name) == 1 else f"{name} {number}" for number, name in enumerate(names, start=1)]
 
 
-def _names_of(keys: Keys | None) -> list[str] | None:
-    """Return the names in a list of keys, without parameters."""
+def find_names(keys: Keys | None) -> list[str] | None:
+    """Return the names in a list of keys, without parameters; a preset is replaced by its keys, FILE.py by FILE."""
     if keys is None:
         return None
+    if (preset := find_preset(keys)) is not None:
+        return [*PRESETS[preset]]
     return [
-        str(name)
+        Path(name).stem if re.search(r"\.py(:|$)", str(name)) else str(name)
         for each in ([keys] if isinstance(keys, str) else keys)
         for name in ([each] if isinstance(each, str) else each)
     ]
+
+
+def _check_arguments(named: Mapping[str, object], images: Any, labels: Any, options: Mapping[str, Any]) -> None:
+    """Check that there are no images or options if all networks have saved results."""
+    unused = [name for name, value in (("images", images), ("labels", labels)) if value is not None] + [*options]
+    if unused and all(isinstance(network, Evaluation) for network in named.values()):
+        raise ConfigError(
+            f"Reading arguments failed for {', '.join(unused)}: all networks have saved results, so they are not "
+            "evaluated again. Leave these arguments out."
+        )
+
+
+def _check_saved(named: Mapping[str, object], fields_by_key: Mapping[str, Mapping[str, Any]], engine: str) -> None:
+    """Check that saved results have the parameters that are set."""
+    for key, fields in fields_by_key.items():
+        requested = parse_parameters(find_key(key), fields, engine).identity()
+        for name, network in named.items():
+            protocol = network.protocols.get(key) if isinstance(network, Evaluation) else None
+            if protocol and (different := [field for field in fields if protocol.get(field) != requested[field]]):
+                raise ConfigError(
+                    f"Computing curves failed for {name}: {key} was evaluated with other parameters "
+                    f"({', '.join(different)}). Evaluate it again, or leave them out."
+                )
 
 
 def _has_parameters(keys: Keys | None) -> bool:

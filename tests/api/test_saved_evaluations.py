@@ -1,6 +1,7 @@
 """Saved evaluations: results of finished keys are kept, and the rest is computed by the same call later."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ import torch
 from torch import nn
 
 import robust201
-from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, RobustError
+from robust201.analysis.evaluation import KeyResults
+from robust201.comparing import find_names
+from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, RobustError, RobustWarning
+from robust201.core.files import sole_writer
+from robust201.models.user_module import hash_network
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 
 # Networks with random weights classify images by chance.
@@ -26,11 +31,11 @@ class CountingNetwork(TinyNetwork):
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)
-        self.calls, self.last_call = 0, 10**9
+        self.counts = {"calls": 0, "last call": 10**9}  # attributes that are numbers would belong to the network
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        if self.calls > self.last_call:
+        self.counts["calls"] += 1
+        if self.counts["calls"] > self.counts["last call"]:
             raise KeyboardInterrupt
         return super().forward(pixels)
 
@@ -65,16 +70,16 @@ def test_saved_evaluation_is_read_unchanged(tmp_path: Path) -> None:
 def test_interrupted_evaluation_computes_only_what_is_missing(tmp_path: Path) -> None:
     network = CountingNetwork()
     expected = evaluate(network)
-    n_calls, network.calls = network.calls, 0
-    network.last_call = n_calls // 2
+    n_calls = network.counts["calls"]
+    network.counts = {"calls": 0, "last call": n_calls // 2}
     with pytest.raises(KeyboardInterrupt):
         evaluate(network, save=tmp_path)
     finished = [*robust201.Evaluation.load(tmp_path).results]
     assert "clean" in finished
     assert len(finished) < 5
-    network.calls, network.last_call = 0, 10**9
+    network.counts = {"calls": 0, "last call": 10**9}
     assert_equal(evaluate(network, save=tmp_path), expected)
-    assert network.calls < n_calls
+    assert network.counts["calls"] < n_calls
     more_strengths = evaluate(network, ["fgsm:2/255", "fgsm:8/255"], save=tmp_path)
     assert_equal(more_strengths, evaluate(network, ["fgsm:2/255", "fgsm:8/255"]))
     assert robust201.Evaluation.load(tmp_path).results["fgsm"].strengths == {2.0, 4.0, 8.0}
@@ -146,3 +151,139 @@ def test_saved_evaluations_are_compared_with_modules_and_functions(tmp_path: Pat
     evaluate(TinyNetwork(), {"fmn": {"epsilons": ["1/255"], "steps": 20}}, save=tmp_path / "short")
     with pytest.raises(ConfigError, match=r"short: fmn was evaluated only up to epsilon 0\.003922"):
         robust201.curves(tmp_path / "short")
+
+
+class ScaledNetwork(TinyNetwork):
+    """A network with a setting, a function that it calls, and a stride."""
+
+    def __init__(self, temperature: float = 1.0, scale: Any = abs, stride: int = 1) -> None:
+        super().__init__()
+        self.temperature, self.scale = temperature, scale
+        self.stem[0].stride = (stride, stride)
+        self.stem[3] = nn.AdaptiveAvgPool2d(2)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return super().forward(pixels) / self.temperature * self.scale(1.0)
+
+
+@pytest.mark.parametrize("changes", [{"temperature": -1.0}, {"stride": 2}, {"scale": lambda one: -one}])
+def test_networks_with_other_code_or_settings_are_rejected(tmp_path: Path, changes: dict[str, Any]) -> None:
+    result = evaluate(ScaledNetwork(), ["clean", "fgsm:8/255"], save=tmp_path)
+    with pytest.raises(ConfigError, match="got other network"):
+        evaluate(ScaledNetwork(**changes), "clean", save=tmp_path)
+    other = evaluate(ScaledNetwork(**changes), "clean")
+    with pytest.raises(ConfigError, match="got other network"):
+        other.save(tmp_path)  # the folder was written after the evaluation began
+    evaluate(ScaledNetwork(), "clean").save(tmp_path)
+    assert_equal(robust201.Evaluation.load(tmp_path), result)
+
+
+def test_same_code_of_another_class_has_another_hash() -> None:
+    first, second = (type("Net", (nn.Linear,), {"forward": forward}) for forward in (_forward, _other_forward))
+    network = first(2, 2)
+    assert hash_network(network, NORMALISATION) == hash_network(network, NORMALISATION)
+    digest = hash_network(network, NORMALISATION)
+    network.__class__ = second
+    assert hash_network(network, NORMALISATION) != digest
+
+
+def _forward(self: nn.Linear, pixels: torch.Tensor) -> torch.Tensor:
+    return nn.Linear.forward(self, pixels)
+
+
+def _other_forward(self: nn.Linear, pixels: torch.Tensor) -> torch.Tensor:
+    return nn.Linear.forward(self, pixels).detach()
+
+
+def test_protocols_identify_versions_corruptions_device_and_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import helper\n\ndef perturb(model, images, labels, epsilon):\n    return helper.noise(images)\n"
+    )
+    helper = tmp_path / "helper.py"
+    helper.write_text("def noise(images):\n    return images\n")
+    keys = ["fog:3", {"mine": {"file": str(tmp_path / "mine.py"), "norm": "Linf", "strengths": [8]}}]
+    protocols = evaluate(TinyNetwork(), keys, save=tmp_path / "saved").protocols
+    assert (protocols["fog"]["version"], protocols["fog"]["device"]) == (1, "cpu")
+    assert protocols["fog"]["corruption"]["libraries"].keys() >= {"numpy", "scipy"}
+    assert len(protocols["mine"]["neighbours"]["helper"]) == 64
+    helper.write_text("def noise(images):\n    return 1 - images\n")
+    with pytest.raises(ConfigError, match=r"got other parameters of mine \(neighbours\)"):
+        evaluate(TinyNetwork(), keys, save=tmp_path / "saved")
+    monkeypatch.setattr("robust201.tasks.corruptions.generator.GENERATOR_VERSION", 99)
+    with pytest.raises(ConfigError, match=r"got other parameters of fog \(corruption\)"):
+        evaluate(TinyNetwork(), "fog:3", save=tmp_path / "saved")
+    with pytest.raises(ConfigError, match=r"fog has different parameters \(corruption\)"):
+        robust201.compare({"a": tmp_path / "saved", "b": evaluate(TinyNetwork(seed=1), "fog:3")})
+
+
+def test_epsilons_of_minimum_norm_attacks_are_not_replaced(tmp_path: Path) -> None:
+    evaluate(TinyNetwork(), {"fmn": {"epsilons": [1], "steps": 20}}, save=tmp_path)
+    with pytest.raises(ConfigError, match=r"parameters of fmn \(epsilons\)"):
+        evaluate(TinyNetwork(), {"fmn": {"epsilons": [0.5], "steps": 20}}, save=tmp_path)
+
+
+def test_doubts_about_a_network_are_saved(tmp_path: Path) -> None:
+    class Constant(nn.Module):
+        def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+            return 0.0 * pixels.flatten(1)[:, :5] + torch.from_numpy(-np.bincount(IMAGES.labels, minlength=5)).float()
+
+    with pytest.warns(RobustWarning, match="zero gradients"):
+        result = evaluate(Constant(), "fgsm:8/255", normalisation=None, save=tmp_path)
+    notices = robust201.Evaluation.load(tmp_path).notices
+    assert notices == result.notices
+    assert any("by chance" in notice for notice in notices)
+    assert any("See docs/trust.md" in notice for notice in notices)
+
+
+def test_saved_evaluations_reject_what_they_would_ignore(tmp_path: Path) -> None:
+    fmn = {"fmn": {"epsilons": [1], "steps": 20}}
+    saved = {name: evaluate(TinyNetwork(seed), ["clean", fmn]) for seed, name in enumerate(("a", "b"))}
+    for options in ({"images": IMAGES.images}, {"seed": 1}):
+        with pytest.raises(ConfigError, match="all networks have saved results"):
+            robust201.compare(saved, **options)
+        with pytest.raises(ConfigError, match="all networks have saved results"):
+            robust201.curves(saved, **options)
+    with pytest.raises(ConfigError, match="there is none"):
+        robust201.compare(saved, data="cifar10")
+    with pytest.raises(ConfigError, match=r"a: fmn was evaluated with other parameters \(steps\)"):
+        robust201.curves(saved, keys={"fmn": {"steps": 30}})
+    other = evaluate(TinyNetwork(), {"fmn": {"epsilons": [1], "steps": 21}})
+    with pytest.raises(ConfigError, match=r"fmn has different parameters \(steps\)"):
+        robust201.curves({"a": saved["a"], "other": other})
+    fewer = evaluate(TinyNetwork(), fmn, count=15)
+    with pytest.raises(ConfigError, match="2 different sets of images"):
+        robust201.curves({"a": saved["a"], "fewer": fewer})
+    module = CountingNetwork()
+    with pytest.raises(ConfigError, match="'fgsm': it was not evaluated"):
+        robust201.compare({"a": saved["a"], "module": module}, IMAGES.images, IMAGES.labels, "quick")
+    assert module.counts["calls"] == 0
+
+
+def test_networks_of_the_same_name_are_rejected(tmp_path: Path) -> None:
+    evaluate(TinyNetwork(), "clean", save=tmp_path)
+    with pytest.raises(ConfigError, match="TinyNetwork: it is listed more than once"):
+        robust201.compare([f"TinyNetwork={tmp_path}", TinyNetwork(seed=1)], IMAGES.images, IMAGES.labels)
+
+
+def test_columns_with_lists_are_printed_as_numbers() -> None:
+    row = {"key": "mine", "strength": 0.0, "n_images": 2, "seconds": 0.0, "values": [0.5, 1.5], "mean": 1.0}
+    results = {"mine": KeyResults((row,), {}, {})}
+    text = str(robust201.Evaluation("Net", "", "", (), np.arange(2), results))
+    assert "values    2 numbers" in text
+
+
+def test_writers_of_a_folder_wait_for_each_other(tmp_path: Path) -> None:
+    result = evaluate(TinyNetwork(), "clean")
+    with ThreadPoolExecutor(1) as threads:
+        with sole_writer(tmp_path, "Testing"):
+            saving = threads.submit(result.save, tmp_path)
+            assert not wait([saving], timeout=0.2).done
+        saving.result(timeout=60)
+    assert_equal(robust201.Evaluation.load(tmp_path), result)
+
+
+def test_names_of_presets_and_files_are_those_of_saved_keys() -> None:
+    assert find_names("robustbench-l2") == ["clean", "aa_standard_l2"]
+    assert find_names(["a/mine.py", "a/yours.py:attack", "pgd:8/255"]) == ["mine", "yours", "pgd:8/255"]

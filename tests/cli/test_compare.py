@@ -94,9 +94,10 @@ def test_saved_evaluations_are_compared_and_continued(folder: Path, robust201: R
     assert [row["network"] for row in curves] == ["a", "b"]
     other_network = robust201("evaluate", networks["b"], *data, "--save", folder / "a")
     assert "got other network" in other_network.error_line(2)
-    assert "it applies only to FILE:FUNCTION" in robust201(
-        "compare", folder / "a", folder / "b", "--seed", 1
-    ).error_line(2)
+    for command in ("compare", "curves"):
+        for option in (("--seed", 1), ("--data", folder / "test.npz")):
+            rejected = robust201(command, folder / "a", folder / "b", *option).error_line(2)
+            assert "it applies only to FILE:FUNCTION" in rejected
 
 
 def test_evaluate_and_compare_write_latex(robust201, tmp_path):

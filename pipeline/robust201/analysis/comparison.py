@@ -1,6 +1,6 @@
 """The result of `robust201.compare`: paired differences between networks on the same images."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from robust201.analysis.evaluation import Evaluation
+from robust201.analysis.evaluation import Evaluation, different_fields
 from robust201.core.errors import ConfigError
 from robust201.statistics.outcomes import pack_outcomes
 from robust201.statistics.significance import holm_adjust, paired_differences
@@ -79,7 +79,7 @@ def compare_evaluations(evaluations: Mapping[str, Evaluation], keys: Sequence[st
         ConfigError: the images differ, or two evaluations share no key
             and strength, or use different parameters for a key.
     """
-    _check_comparable(evaluations)
+    check_same_images(evaluations)
     tables = [_compare_pair(first, second, evaluations, keys) for first, second in combinations(evaluations, 2)]
     rows = pd.concat(tables, ignore_index=True)
     rows["adjusted_p_value"] = holm_adjust(rows["p_value"])
@@ -87,13 +87,24 @@ def compare_evaluations(evaluations: Mapping[str, Evaluation], keys: Sequence[st
     return Comparison(rows[[*_COLUMNS, *_TEST_COLUMNS]], notices)
 
 
-def _check_comparable(evaluations: Mapping[str, Evaluation]) -> None:
+def check_same_images(evaluations: Mapping[str, Evaluation]) -> None:
+    """Check that all evaluations have the same images and labels."""
     digests = {evaluation.images_sha256 for evaluation in evaluations.values()}
     if len(digests) > 1:
         raise ConfigError(
             f"Comparing networks failed for {', '.join(evaluations)}: they were evaluated on {len(digests)} different "
             "sets of images and labels. Evaluate all networks on the same images."
         )
+
+
+def check_protocols(first: str, second: str, evaluations: Mapping[str, Evaluation], keys: Iterable[str]) -> None:
+    """Check that two evaluations have the same protocols of some keys."""
+    for key in keys:
+        if fields := different_fields(*(evaluations[network].protocols[key] for network in (first, second))):
+            raise ConfigError(
+                f"Comparing networks failed for {first} and {second}: {key} has different parameters "
+                f"({', '.join(fields)}). Evaluate both with the same parameters."
+            )
 
 
 def _compare_pair(
@@ -108,15 +119,7 @@ def _compare_pair(
             "Evaluate both with the same keys."
         )
     keys, strengths = zip(*common_columns, strict=True)
-    for key in dict.fromkeys(keys):
-        first_protocol, second_protocol = (evaluations[network].protocols[key] for network in (first, second))
-        fields = dict.fromkeys([*first_protocol, *second_protocol])
-        different_fields = [field for field in fields if first_protocol.get(field) != second_protocol.get(field)]
-        if different_fields:
-            raise ConfigError(
-                f"Comparing networks failed for {first} and {second}: {key} has different parameters "
-                f"({', '.join(different_fields)}). Evaluate both with the same parameters."
-            )
+    check_protocols(first, second, evaluations, dict.fromkeys(keys))
     n_images = len(evaluations[first].positions)
     outcomes = [np.stack([table[column] for column in common_columns]) for table in (first_outcomes, second_outcomes)]
     differences = paired_differences(pack_outcomes(outcomes[0]), pack_outcomes(outcomes[1]), n_images)

@@ -1,7 +1,7 @@
 """The result of `robust201.evaluate`: accuracies, outcomes by image and protocols of one network."""
 
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +12,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.analysis.attack_flags import KeyAndStrength
-from robust201.analysis.evaluation_file import decode_booleans, decode_numbers, encode, read_content, write_content
+from robust201.analysis.evaluation_file import (
+    FILE_NAME,
+    decode_booleans,
+    decode_numbers,
+    encode,
+    is_evaluation,
+    read_content,
+    write_content,
+)
 from robust201.core.errors import ConfigError, did_you_mean
+from robust201.core.files import check_output_file, sole_writer
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import TASKS, expand_keys
 from robust201.tasks.constraints import CONSTRAINTS, Constraint
@@ -24,6 +33,9 @@ STANDARD_COLUMNS = ("key", "strength", "unit", "accuracy", "low", "high", "confi
 
 _WIDTH = 80
 """Width of the printed table in characters."""
+
+_TOLERANCE = 1e-2
+"""Difference of a network's logits between batch sizes and machines, as a fraction of the largest logit."""
 
 
 class WorstCase(NamedTuple):
@@ -91,13 +103,20 @@ class KeyResults(NamedTuple):
         )
 
 
+def different_fields(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Return the names of the fields in which two protocols differ."""
+    return [name for name in dict.fromkeys([*first, *second]) if first.get(name) != second.get(name)]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """Result of `robust201.evaluate`, which it describes.
 
     Attributes:
         network: name of the network's class.
-        network_sha256: digest of the network's classes, tensors and normalisation; empty if it is unknown.
+        network_sha256: digest of the network's code, settings, tensors and normalisation; empty if it is unknown.
+        logits: logits of the first images, which tell networks apart whose `network_sha256` cannot: code that a network
+            calls may lie outside its classes; empty if they are unknown.
         images_sha256: digest of images and labels; comparisons require equal digests.
         image_shape: (channels, height, width) of the images; empty if it is unknown.
         positions: (N,) positions of the evaluated images in the input, which has more images if a subset was evaluated.
@@ -114,6 +133,7 @@ class Evaluation:
     results: Mapping[str, KeyResults]
     notices: tuple[str, ...] = ()
     preset: str | None = None
+    logits: tuple[float, ...] = ()
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -246,16 +266,13 @@ class Evaluation:
         return evaluation_latex(self.table)
 
     def save(self, path: str | Path) -> None:
-        """Write the evaluation to a folder, from which `load` reads it.
+        """Write the evaluation to a folder, from which `load` reads it, and keep further results that it already has.
 
         Raises:
+            ConfigError: the folder has results of another network, or of other images or parameters.
             StorageError: the file cannot be written.
         """
-        encoded = {
-            "positions": encode(self.positions),
-            "results": {key: _encode_results(results) for key, results in self.results.items()},
-        }
-        write_content(Path(path), {**vars(replace(self)), **encoded})
+        extend_saved(Path(path), self)
 
     @staticmethod
     def load(path: str | Path) -> "Evaluation":
@@ -279,7 +296,7 @@ class Evaluation:
                 measured = {
                     name: row[name] for name in self.results[row["key"]].rows[0] if name not in STANDARD_COLUMNS
                 }
-                rows += [(row["key"], strength, name, f"{value:.6g}") for name, value in measured.items()]
+                rows += [(row["key"], strength, name, _format_measured(value)) for name, value in measured.items()]
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         lines = [
             "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows
@@ -311,10 +328,91 @@ class Evaluation:
         )
 
 
+def _format_measured(value: Any) -> str:
+    return f"{np.size(value):,} numbers" if isinstance(value, list) else f"{value:.6g}"
+
+
 def _format_fraction(outcomes: NDArray[np.bool_]) -> str:
     fraction = float(outcomes.mean())
     low, high = accuracy_intervals(fraction, len(outcomes))
     return f"{fraction:.1%} ({low:.1%} to {high:.1%})"
+
+
+def read_saved(
+    folder: Path,
+    expected: Evaluation,
+    protocols: Mapping[str, Mapping[str, Any]],
+    strengths: Mapping[str, Collection[float]],
+) -> Evaluation:
+    """Return the evaluation that a folder already has; without results if it has none.
+
+    Args:
+        folder: folder of an evaluation.
+        expected: the network and images of the results.
+        protocols: expected protocols by key.
+        strengths: requested strengths by key. A minimum-norm attack must have the same, at which its distances end.
+
+    Raises:
+        ConfigError: the results belong to another network, or to other images or parameters.
+    """
+    if not is_evaluation(folder):
+        check_output_file(folder / FILE_NAME)
+        return replace(expected, results={}, notices=())
+    saved = Evaluation.load(folder)
+    if different := list(_list_differences(saved, expected, protocols, strengths)):
+        raise ConfigError(
+            f"Continuing an evaluation failed for {folder / FILE_NAME}: expected results of the same network, images "
+            f"and parameters, got other {', '.join(different)}. Choose another folder."
+        )
+    return saved
+
+
+def _list_differences(
+    saved: Evaluation,
+    expected: Evaluation,
+    protocols: Mapping[str, Mapping[str, Any]],
+    strengths: Mapping[str, Collection[float]],
+) -> Iterator[str]:
+    has_network = (saved.network, saved.network_sha256) == (expected.network, expected.network_sha256)
+    if not (has_network and _are_close(saved.logits, expected.logits)):
+        yield "network"
+    has_images = saved.images_sha256 == expected.images_sha256
+    if not (has_images and np.array_equal(saved.positions, expected.positions)):
+        yield "images"
+    for key in (key for key in protocols if key in saved.results):
+        fields = different_fields(saved.results[key].protocol, protocols[key])
+        if saved.results[key].distances is not None and saved.results[key].strengths != {*strengths[key]}:
+            fields.append("epsilons")
+        if fields:
+            yield f"parameters of {key} ({', '.join(fields)})"
+
+
+def _are_close(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
+    scale = max(map(abs, first), default=0.0)
+    return len(first) == len(second) and np.allclose(first, second, rtol=0.0, atol=_TOLERANCE * scale)
+
+
+def extend_saved(folder: Path, evaluation: Evaluation) -> None:
+    """Add the results of an evaluation to those that the folder already has.
+
+    Raises:
+        ConfigError: see `read_saved`.
+        StorageError: the file cannot be written.
+    """
+    strengths = {key: results.strengths for key, results in evaluation.results.items()}
+    with sole_writer(folder, "Saving an evaluation", wait=True):
+        saved = read_saved(folder, evaluation, evaluation.protocols, strengths)
+        results = {
+            key: saved.results[key].merge(new) if key in saved.results else new
+            for key, new in evaluation.results.items()
+        }
+        notices = tuple(dict.fromkeys([*saved.notices, *evaluation.notices]))
+        merged = replace(evaluation, results={**saved.results, **results}, notices=notices)
+        encoded = {
+            "positions": encode(merged.positions),
+            "results": {key: _encode_results(key_results) for key, key_results in merged.results.items()},
+        }
+        write_content(folder, {**vars(replace(merged)), **encoded})
 
 
 def _encode_results(results: KeyResults) -> dict[str, Any]:
@@ -329,7 +427,7 @@ def _encode_results(results: KeyResults) -> dict[str, Any]:
 def _decode(content: Mapping[str, Any]) -> Evaluation:
     positions = decode_numbers(content["positions"], np.int64)
     results = {key: _decode_results(fields, len(positions)) for key, fields in content["results"].items()}
-    tuples = {name: tuple(content[name]) for name in ("notices", "image_shape")}
+    tuples = {name: tuple(content[name]) for name in ("notices", "image_shape", "logits")}
     return Evaluation(**{**content, **tuples, "positions": positions, "results": results})
 
 

@@ -5,6 +5,7 @@ import reprlib
 import warnings
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -103,9 +104,9 @@ def _parse_user_task(key: object, fields: object) -> tuple[UserTask, Parameters]
             "but `evaluate` measures all images that it receives. Leave them out, or evaluate the key in a sweep."
         )
     task = parameters.to_task(key).located(parameters.file, hash_file(parameters.file))
-    with importing_neighbours(task.function):
+    with importing_neighbours(task.function) as neighbours:
         task.function.load()
-    return task, parameters
+    return replace(task, function=replace(task.function, neighbours=(*neighbours.items(),))), parameters
 
 
 def find_key(key: object) -> Task:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _NETWORKS_HELP = (
     f"Networks, each with an optional name: plain=NETWORK. A network is a folder of --save, or {NETWORK_HELP}"
 )
-_SAVED_PARAMETERS = ("networks", "data", "keys", "out", "as_json")
+_SAVED_PARAMETERS = ("networks", "keys", "out", "as_json")
 """Parameters that may be set if all networks have saved results."""
 
 
@@ -79,16 +79,18 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare networks on the same images: accuracy differences with intervals and tests. Files are executed."""
+    from robust201.analysis.evaluation import Evaluation
     from robust201.analysis.requested_keys import parse_keys
     from robust201.comparing import compare as compare_networks
-    from robust201.comparing import name_networks
+    from robust201.comparing import find_names, name_networks
 
     if out is not None:
         check_table_file(out)
-    names = split_names(keys)
+    names = find_names(split_names(keys))
     named = name_networks(networks, names, data)
     if not _user_networks(named):
-        _reject_options(context)
+        in_dataset = any(isinstance(network, Evaluation) and not network.network_sha256 for network in named.values())
+        _reject_options(context, *(["data"] if in_dataset else []))
         _report_comparison(compare_networks(named, keys=names), out, as_json)
         return
     parsed_keys = read_keys(keys or "clean,fgsm,pgd", settings or []) or {}
@@ -171,9 +173,9 @@ def _user_networks(named: "Mapping[str, nn.Module | Evaluation | UserNetwork]") 
     return [network for network in named.values() if isinstance(network, UserNetwork)]
 
 
-def _reject_options(context: typer.Context) -> None:
+def _reject_options(context: typer.Context, *allowed: str) -> None:
     for name, option in explicit_options(context).items():
-        if name not in _SAVED_PARAMETERS:
+        if name not in (*_SAVED_PARAMETERS, *allowed):
             raise ConfigError(
                 f"Reading the command line failed for {option}: it applies only to FILE:FUNCTION, because networks "
                 "with saved results are not evaluated again. Remove the option."

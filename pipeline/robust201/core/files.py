@@ -403,15 +403,15 @@ _NO_LOCK_ERRNOS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @contextmanager
-def sole_writer(folder: Path, operation: str) -> Iterator[None]:
+def sole_writer(folder: Path, operation: str, *, wait: bool = False) -> Iterator[None]:
     """Keep other processes of this machine from writing into a folder during a block; create the folder if missing.
 
     The lock is `fcntl.flock` on a file in the folder. The operating system releases it when the process ends. The file
     is removed after the block. On a file system without such locks, nothing is locked. `operation` is the first word
-    of the error message, such as ``"Exporting"``.
+    of the error message, such as ``"Exporting"``. If `wait`, wait for a process that has the lock.
 
     Raises:
-        StorageError: another process has the lock, or the folder is not writable.
+        StorageError: another process has the lock and `wait` is False, or the folder is not writable.
         StorageFullError: no space is left on the disk.
         InputError: the folder cannot be created.
     """
@@ -422,7 +422,7 @@ def sole_writer(folder: Path, operation: str) -> Iterator[None]:
             with reporting_write_errors(path):
                 lock = stack.enter_context(open_file(path, None, "wb"))
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError as error:
                 raise StorageError(
                     f"{operation} failed for {folder}: another process is writing there. "

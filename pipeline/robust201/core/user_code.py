@@ -9,7 +9,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -50,12 +50,15 @@ class UserFunction:
     Attributes:
         sha256: hash of the file; empty if the file has not been hashed yet.
         origin: the user's file, if `path` is a copy of it.
+        neighbours: name and SHA-256 of each module of the file's folder that the file imports (see
+            `importing_neighbours`).
     """
 
     path: Path
     name: str
     sha256: str = ""
     origin: Path | None = None
+    neighbours: tuple[tuple[str, str], ...] = ()
 
     @property
     def label(self) -> str:
@@ -63,11 +66,12 @@ class UserFunction:
 
     def located(self, path: Path, sha256: str) -> "UserFunction":
         """Return the same function in another file, such as a copy of the user's file."""
-        return UserFunction(path, self.name, sha256, self.origin or self.path)
+        return replace(self, path=path, sha256=sha256, origin=self.origin or self.path)
 
-    def identity(self) -> dict[str, str]:
+    def identity(self) -> dict[str, Any]:
         """Return the JSON object that identifies the function in a protocol; it does not contain the path."""
-        return {"function": self.name, "file_sha256": self.sha256}
+        neighbours = {"neighbours": dict(self.neighbours)} if self.neighbours else {}
+        return {"function": self.name, "file_sha256": self.sha256, **neighbours}
 
     def load(self) -> Callable[..., Any]:
         """Return the function; execute the file first, unless this process has already executed the same content.
@@ -115,8 +119,10 @@ def parse_function(text: str) -> UserFunction:
 
 
 @contextmanager
-def importing_neighbours(function: UserFunction) -> Iterator[None]:
+def importing_neighbours(function: UserFunction) -> Iterator[dict[str, str]]:
     """Let the code of a user's file import modules of its folder, in a `with` block; it is executed anew there.
+
+    After the block, the yielded dictionary has the SHA-256 of these modules, and of those imported before it, by name.
 
     Afterwards, `sys.path` and `sys.modules` no longer have them, because files of other folders may import other
     modules of the same names. Sweeps do not use this: a protocol contains the hash of one file.
@@ -130,8 +136,12 @@ def importing_neighbours(function: UserFunction) -> Iterator[None]:
         del sys.modules[name]
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
+    hashes: dict[str, str] = {}
     try:
-        yield
+        yield hashes
+        for name, module in sorted(sys.modules.items()):
+            if name.partition(".")[0] in names and _is_in_folder(module, folder):
+                hashes[name] = hash_file(Path(str(module.__file__)))
     finally:
         sys.path.remove(str(folder))
         for name in [name for name in sys.modules if name.partition(".")[0] in names]:

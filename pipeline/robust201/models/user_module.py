@@ -2,11 +2,13 @@
 
 import copy
 import hashlib
+import inspect
 import os
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from types import FunctionType
 
 import torch
 from torch import nn
@@ -99,14 +101,35 @@ def as_classifier(
 
 
 def hash_network(network: nn.Module, normalisation: Normalisation) -> str:
-    """Return the SHA-256 of a network's classes, parameters, buffers and normalisation."""
+    """Return the SHA-256 of a network's code, settings, parameters, buffers and normalisation.
+
+    Code are the methods of its classes outside PyTorch, settings the attributes that are numbers, text or tuples of
+    them. Functions that the methods call are not included.
+    """
     digest = hashlib.sha256(repr(normalisation).encode())
     for name, module in network.named_modules():
-        digest.update(f"{name} {type(module).__module__}.{type(module).__qualname__}\n".encode())
+        settings = sorted(item for item in vars(module).items() if item[0] != "training" and _is_simple(item[1]))
+        digest.update(f"{name} {type(module).__qualname__} {settings!r}\n".encode())
+    classes = dict.fromkeys(cls for module in network.modules() for cls in type(module).__mro__)
+    for function in (function for cls in classes for function in vars(cls).values() if inspect.isfunction(function)):
+        if function.__module__ and function.__module__.partition(".")[0] != "torch":
+            digest.update(_source_of(function).encode())
     for name, tensor in named_tensors(network):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _is_simple(value: object) -> bool:
+    return isinstance(value, int | float | str) or (isinstance(value, tuple) and all(map(_is_simple, value)))
+
+
+def _source_of(function: FunctionType) -> str:
+    """Return a function's source, or its bytecode where there is no source, as for code that was typed into a shell."""
+    try:
+        return inspect.getsource(function)
+    except OSError:
+        return function.__code__.co_code.hex()
 
 
 def _reject_fixed_mode(model: nn.Module) -> None:

@@ -151,7 +151,7 @@ def _identify_corruptions(config: SweepConfig, dataset: str, inputs: Inputs) -> 
     if section is None or not keys:
         return
     if section.source == "generated":
-        yield from _generation_recipes(section, keys, config.dataset_spec(dataset).image_size).items()
+        yield from generation_recipes(section, keys, config.dataset_spec(dataset).image_size).items()
         return
     selected = inputs.selected_corruption_keys(dataset)
     if selected:
@@ -159,7 +159,7 @@ def _identify_corruptions(config: SweepConfig, dataset: str, inputs: Inputs) -> 
         yield from ((key, store.identity(key)) for key in selected)
 
 
-def _generation_recipes(section: CorruptionsSection, keys: list[str], image_size: int) -> dict[str, dict[str, Any]]:
+def generation_recipes(section: CorruptionsSection, keys: list[str], image_size: int) -> dict[str, dict[str, Any]]:
     """Return what decides the pixels of generated corruptions besides the clean images, by key."""
     frost = frost_textures(section)
     recipes = corruption_recipes(keys, image_size, seed=section.seed, frost=frost)
