@@ -11,6 +11,7 @@ from PIL import Image, features
 from PIL import __version__ as pillow_version
 
 from robust201 import RobustnessDataset
+from robust201.sweep.facts import load_plan
 from robust201.sweep.loading import load_config
 from tests.conftest import RunCommand, WriteSweep
 
@@ -100,9 +101,8 @@ def test_protocol_records_resize_rule_and_plan_records_decoder(
     (protocol,) = record["sweep"]["protocols"]
     libjpeg_version = features.version("libjpeg_turbo")
     assert "decoder" not in protocol["images"]  # the hash of the pixels identifies the images
-    decoder = json.loads((tmp_path / "results" / "plan.json").read_text())["facts"]["datasets"]["mine"]["images"][0][
-        "decoder"
-    ]
+    (images,) = load_plan(tmp_path / "results")[1].datasets["mine"].images.values()
+    decoder = images.decoder
     assert decoder["resize"] == f"Pillow {pillow_version}"
     assert str(libjpeg_version) in decoder["jpeg"] or libjpeg_version is None
     assert protocol["dataset_fields"]["resize"] == {"shorter_side": 18, "resampling": "bicubic"}

@@ -16,6 +16,7 @@ from robust201.dataset.reader import RobustnessDataset
 from robust201.loading import load_model
 from robust201.spaces.zoo import resnet
 from robust201.spaces.zoo.space import NETWORKS, ZooNetwork
+from robust201.sweep.facts import load_plan
 from robust201.sweep.loading import parse_config
 from robust201.sweep.sweep_record import portable_fields
 from robust201.weights.store import CheckpointStore
@@ -174,9 +175,7 @@ def test_equal_architecture_names_in_two_files_are_two_networks(
             assert "got weights of build-" in result.error_line(2)
         else:
             assert result.code == 0, result.err
-            plan_facts = json.loads((tmp_path / f"results-{name}/plan.json").read_text())["facts"]
-            ((checkpoint,),) = plan_facts["checkpoints"]["digits"].values()
-            evaluated_sha256[name] = checkpoint["sha256"]
+            evaluated_sha256[name] = weights_of(tmp_path / f"results-{name}")["digits"]
     assert evaluated_sha256["a"] == imported["a"][0].sha256 != evaluated_sha256["b"]
 
 
@@ -238,9 +237,10 @@ def fields_with_two_datasets(tmp_path: Path) -> dict[str, Any]:
             "datasets": {"digits": {}, "mine": custom_dataset}, "keys": {"clean": {}}}  # fmt: skip
 
 
-def checkpoints_of(results: Path) -> dict[str, str]:
-    checkpoints: dict[str, dict[str, str]] = json.loads((results / "plan.json").read_text())["facts"]["checkpoints"]
-    return {dataset: networks["tiny"] for dataset, networks in checkpoints.items()}
+def weights_of(results: Path) -> dict[str, str]:
+    """Return the hash of the weights of the only network, by dataset."""
+    datasets = load_plan(results)[1].datasets
+    return {dataset: facts.networks[0].weights.sha256 for dataset, facts in datasets.items()}
 
 
 def test_each_dataset_may_have_separate_weight_files(
@@ -251,8 +251,8 @@ def test_each_dataset_may_have_separate_weight_files(
     sweep = write_sweep(**fields_with_two_datasets, weights={"files": files})
     result = robust201("run", sweep)
     assert result.code == 0, result.err
-    checkpoints = checkpoints_of(tmp_path / "results")
-    assert checkpoints["digits"] != checkpoints["mine"]
+    weights = weights_of(tmp_path / "results")
+    assert weights["digits"] != weights["mine"]
     config = parse_config(yaml.safe_load(sweep.read_text()), "sweep")
     assert portable_fields(config)["weights"]["files"] == {name: {"tiny": "tiny.safetensors"} for name in files}
 
@@ -262,7 +262,7 @@ def test_weight_files_by_network_are_used_for_every_dataset(
 ) -> None:
     files = {"tiny": str(write_tiny_weights(tmp_path / "tiny.safetensors"))}
     assert robust201("run", write_sweep(**fields_with_two_datasets, weights={"files": files})).code == 0
-    assert len(set(checkpoints_of(tmp_path / "results").values())) == 1
+    assert len(set(weights_of(tmp_path / "results").values())) == 1
 
 
 @pytest.mark.parametrize(
