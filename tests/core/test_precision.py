@@ -318,7 +318,7 @@ def test_tf32_is_rejected_by_networks_and_workers_without_a_gpu(
     with pytest.raises(ConfigError, match="got a CPU"):
         compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES, precision="tf32")
     with pytest.raises(ConfigError, match="got a CPU"):
-        Worker(make_sweep(precision="tf32"), None, None, None)
+        Worker(make_sweep(precision="tf32", execution={"device": "auto"}), None, None, None)
 
 
 @pytest.mark.parametrize(
