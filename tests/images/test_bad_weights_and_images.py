@@ -145,5 +145,3 @@ def test_commands_reject_missing_or_damaged_images(
         assert ("robust201 fetch cifar10" if is_searched else error_text) in result.error_line(2)
         assert len(result.err.splitlines()) == 1
     assert sorted(tmp_path.rglob("*")) == original_paths
-
-
