@@ -12,8 +12,8 @@ EPYC (family 25, model 17), where all other files were equal to the recorded fil
 files that differ on a CPU with AVX2 only. It was recorded on an AMD EPYC (family 25, model 1), where other kernels of
 MKL, OpenBLAS and NumPy gave the same files.
 
-On 2026-11-29, protocols in `sweep.json` changed: generated corruptions are identified by their recipe, and tasks have a
-`version`. All other files were equal.
+On 2026-11-29, protocols in `sweep.json` changed: generated corruptions are identified by their recipe, tasks have a
+`version`, and the normalisation of images is recorded. All other files were equal.
 
 The hashes were recorded by version 0.1.0. Four files contain the version, or the hash of a file that contains it.
 Before their hashes are computed here, the current version is replaced by the recorded version, and the versions of
