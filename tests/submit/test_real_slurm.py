@@ -60,7 +60,7 @@ def test_requeued_array_gives_the_bytes_of_one_run(
     keys = {
         "clean": {},
         "fgsm": {"epsilons": ["1/255"]},
-        "aa_square": {"epsilons": ["1/255", "8/255"], "queries": 1500},
+        "aa_square": {"epsilons": ["1/255", "8/255"], "queries": 10_000},
     }
     results = tmp_path / STRANGE_NAME
     execution = {"gmacs_per_second": 0.01, "device": "cpu"}
