@@ -127,11 +127,6 @@ class DatasetResults:
         names = DATASETS[self.name].class_names if self.name in DATASETS else ()
         return list(names) if len(names) == n_classes else [str(label) for label in range(n_classes)]
 
-    @property
-    def extent(self) -> str:
-        """Text with the numbers of evaluated and of all non-isomorphic architectures: ``16 of 20 architectures``."""
-        return f"{len(self.accuracies):,} of {len(self.reader.non_isomorph_ids):,} architectures"
-
     @cached_property
     def architectures(self) -> list[ArchitectureId]:
         """Evaluated architectures, ascending."""

@@ -1,8 +1,8 @@
-"""The listing `SHA256SUMS` of an export: reading, checking and updating it."""
+"""The listing `SHA256SUMS` of an export: reading and checking it."""
 
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from robust201.core.errors import ResultsError
@@ -12,7 +12,6 @@ from robust201.core.files import (
     describe_file_type,
     read_text,
     sha256_of,
-    write_text,
 )
 from robust201.dataset.listings import CHECKSUM_FILE, MAX_LISTING_BYTES, REEXPORT, Listing, parse_checksums
 
@@ -39,46 +38,6 @@ def read_listing(folder: Path) -> Listing:
 def listing_text(digests: Mapping[str, str]) -> str:
     """Return the content of a listing; names are relative to the folder."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
-
-
-def add_to_listing(folder: Path, names: Iterable[str]) -> None:
-    """Add files to a folder's listing, unless they are listed already or the folder has no listing."""
-    listed_digests = _read_valid_listing(folder)
-    new_digests = (
-        {name: sha256_of(folder / name) for name in names if name not in listed_digests} if listed_digests else {}
-    )
-    if new_digests:
-        _rewrite_listing(folder, {**listed_digests, **new_digests})
-
-
-def remove_from_listing(folder: Path, names: Collection[str]) -> None:
-    """Remove files from the listing.
-
-    Call this before the files are rewritten, so that no outdated digest remains if the process is killed.
-    """
-    listed_digests = _read_valid_listing(folder)
-    remaining_digests = {name: digest for name, digest in listed_digests.items() if name not in names}
-    if remaining_digests != listed_digests:
-        _rewrite_listing(folder, remaining_digests)
-
-
-def _read_valid_listing(folder: Path) -> Mapping[str, str]:
-    """Return the digests in a folder's listing, or an empty mapping if the listing is missing or invalid.
-
-    `robust201 verify` reports an invalid listing.
-    """
-    path = folder / CHECKSUM_FILE
-    if path.is_symlink() or not path.is_file() or (listing := read_listing(folder)).invalid_line_messages:
-        return {}
-    return listing.digests
-
-
-def _rewrite_listing(out: Path, digests: Mapping[str, str]) -> None:
-    path = out / CHECKSUM_FILE
-    state = path.stat()
-    write_text(path, listing_text(digests))
-    # The modification time is restored, because readers rehash all files that are newer than the listing.
-    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
 def check_listing(folder: Path, listing: Listing) -> Iterator[str]:

@@ -75,8 +75,8 @@ class Facts:
     Attributes:
         datasets: facts about each dataset.
         code: SHA-256 of each Python file, by the YAML field that names it.
-        recorded_accuracies: accuracy on all test images that was recorded with weights, by the weights' SHA-256. It
-            decides no number; measured accuracies are compared with it.
+        recorded_accuracies: accuracies on all test images that were recorded with weights, by the SHA-256 of the
+            weights. No result depends on them; `verify` compares them with measured accuracies.
     """
 
     datasets: dict[str, DatasetFacts]
