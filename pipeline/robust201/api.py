@@ -594,8 +594,6 @@ class _CommonArguments:
             shared["pixels"] = "floats, not multiples of 1/255"
         if classifier.dtype is not torch.float32:
             shared["precision"] = str(classifier.dtype).removeprefix("torch.")
-        if images.decoder:
-            shared["decoder"] = dict(images.decoder)
         return shared
 
     def _compile(self, classifier: Classifier, images: ImageSet) -> CompiledNetwork | None:

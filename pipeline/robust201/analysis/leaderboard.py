@@ -182,7 +182,6 @@ def make_leaderboard(
     results: DatasetResults,
     names: Sequence[str] | None = None,
     *,
-    epsilon: float = REFERENCE_EPSILON_255,
     max_networks: int | None = None,
 ) -> Leaderboard:
     """Rank networks under several evaluations.
@@ -190,15 +189,14 @@ def make_leaderboard(
     Args:
         results: results of the networks.
         names: scores, keys and keys at a strength, such as ``clean``, ``pgd:8``, ``corruption``. The default is clean
-            images, every attack at the strength nearest to `epsilon`, and the mean over corruptions.
-        epsilon: preferred strength of attacks, in units of 1/255 for Linf balls, and for pixels in [0, 1] otherwise.
+            images, every attack at the strength nearest to `REFERENCE_EPSILON_255`, and the mean over corruptions.
         max_networks: maximum number of networks to show, sorted by the first evaluation other than clean; None for all
             networks.
 
     Raises:
         ConfigError: a name does not match any evaluation.
     """
-    chosen_names = list(names) if names is not None else default_names(results, epsilon)
+    chosen_names = list(names) if names is not None else default_names(results)
     all_standings = (_rank_networks(results, name) for name in chosen_names)
     standings = [standing for standing in all_standings if len(standing.accuracies)]
     standings_except_clean = (standing for standing in standings if standing.name != CLEAN)
@@ -207,11 +205,11 @@ def make_leaderboard(
     return Leaderboard(results, networks if max_networks is None else networks[:max_networks], standings, sort_standing)
 
 
-def default_names(results: DatasetResults, epsilon: float = REFERENCE_EPSILON_255) -> list[str]:
+def default_names(results: DatasetResults) -> list[str]:
     """Return the names of a leaderboard's default evaluations (see `make_leaderboard`)."""
     names = [CLEAN] if results.keys(CLEAN) else []
     for key in (*results.keys("attack"), *results.keys("other")):
-        strength = nearest_strength(key, results.strengths(key), epsilon)
+        strength = nearest_strength(key, results.strengths(key))
         names.append(f"{key}:{strength:g}")
     return names + ([CORRUPTION] if CORRUPTION in results.scores else [])
 

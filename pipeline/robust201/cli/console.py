@@ -108,7 +108,7 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def show_training_plan(summary: Mapping[str, Any]) -> None:
-    """Print the counts and estimates of a training plan (see `planning.training_plan.estimate_trainings`)."""
+    """Print the counts and estimates of a training plan (see `sweep.training_plan.estimate_trainings`)."""
     by_recipe = summary["trainings_by_recipe"]
     show_table(
         f"Training plan {summary['name']}",

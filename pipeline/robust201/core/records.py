@@ -108,7 +108,6 @@ class ImageSet:
         normalisation: normalisation with which this dataset's networks were trained.
         sha256: 64 hex digits of `images`, `labels` and `indices` together (see `image_hash`).
         class_names: names of the class folders, in the order of labels; empty if there are none.
-        decoder: for each decoding step, the library and version that produced the pixels (see `images.decoding`).
         n_split: number of images in the full split; 0 if this is the full split.
     """
 
@@ -120,7 +119,6 @@ class ImageSet:
     normalisation: Normalisation
     sha256: str
     class_names: tuple[str, ...] = ()
-    decoder: Mapping[str, str] = field(default_factory=dict)
     n_split: int = 0
 
     def __len__(self) -> int:

@@ -41,8 +41,6 @@ _FIELDS = sorted({field for columns in MEASUREMENTS.values() for field in column
 _ID = re.compile(rf'"(?!(?:{"|".join(_FIELDS)})")([\w.@-]+)"\s*:'.encode())
 """An id; the names of a measurement's fields are not ids."""
 
-_NO_DEFAULT: Any = object()
-
 
 def _read_chunks(file: Path) -> Iterator[bytes]:
     try:

@@ -5,7 +5,7 @@ import itertools
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ from robust201.core.records import (
     EvaluationProtocol,
     canonical_json,
 )
+from robust201.dataset.arguments import as_name, as_names
 from robust201.dataset.folder import DatasetFolder, as_folder
 from robust201.dataset.layout import (
     CLEAN,
@@ -30,10 +31,6 @@ from robust201.dataset.rows_of_key import Rows
 from robust201.dataset.table import is_scalar, read_table
 from robust201.tasks import expand_keys
 from robust201.tasks.constraints import Constraint
-
-if TYPE_CHECKING:
-    pass
-from robust201.dataset.arguments import as_name, as_names
 
 NameOrNames = str | Sequence[str]
 

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,19 +12,16 @@ from robust201.core.errors import ConfigError
 from robust201.core.records import (
     ArchitectureId,
 )
+from robust201.dataset.arguments import as_name, as_names
 from robust201.dataset.layout import (
     CLEAN,
     paper_key,
     parse_architecture_id,
     sort_by_task_order,
 )
+from robust201.dataset.merged_folders import MergedFolders, NameOrNames
 from robust201.dataset.table import is_scalar
 from robust201.statistics.intervals import accuracy_intervals
-
-if TYPE_CHECKING:
-    pass
-from robust201.dataset.arguments import as_name, as_names
-from robust201.dataset.merged_folders import MergedFolders, NameOrNames
 
 
 class ResultTables(MergedFolders):

@@ -44,10 +44,6 @@ class RowBatch:
         columns = {name: _stack([np.asarray(values[name]) for values in evaluations]) for name in names}
         return cls(tuple(unit for unit, _ in rows), columns)
 
-    @property
-    def n_evaluations(self) -> int:
-        return sum(len(unit.strengths) for unit in self.units)
-
 
 def _stack(arrays: list[NDArray[Any]]) -> StoredColumn:
     if not arrays[0].ndim:

@@ -241,7 +241,7 @@ class _Export:
         return side_file_texts(self.facts, self.groups, self._protocols, self.file_format, weights=self.weight_hashes)
 
     def list_keys(self, out: Path, folder: Path) -> list[KeyFiles]:
-        """Return what is written to a folder, the largest first, so that no process writes a large key alone at last.
+        """Return what is written to a folder, the largest first, so that no large key is left for the end.
 
         Raises:
             ConfigError: two files would have the same name.

@@ -1,8 +1,6 @@
 """The return type of loaders that decode whole splits, and checks shared by all loaders."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,14 +12,10 @@ from robust201.images.specs import UNKNOWN_COUNT, DatasetSpec
 
 
 class LabelledImages(NamedTuple):
-    """Images (N, C, H, W) uint8 and labels (N,) int64 in file order.
-
-    `decoder` maps decoding steps to the libraries that affect the pixels (see `images.decoding`).
-    """
+    """Images (N, C, H, W) uint8 and labels (N,) int64 in file order."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
-    decoder: Mapping[str, str] = MappingProxyType({})
 
 
 def check_count(path: Path, count: int, spec: DatasetSpec, split: Split) -> None:

@@ -2,7 +2,6 @@
 
 The pixels of a JPEG depend on the JPEG library inside Pillow, and the pixels of a resized image on Pillow. The hash of
 an image set includes its pixels, so libraries that give different pixels give different hashes.
-`ImageDecoder.libraries` records the libraries.
 """
 
 import io
@@ -29,17 +28,15 @@ _BIT_DEPTH_OFFSET = 24
 
 @dataclass
 class ImageDecoder:
-    """Decoder of a dataset's images to arrays of one size, which records the libraries that affect the pixels.
+    """Decoder of a dataset's images to arrays of one size.
 
     Attributes:
         spec: the dataset, with its channels, image size and resize rule.
         image_size: height and width of every image; taken from the first image if the dataset does not define them.
-        libraries: name and version of the library that performed each step, by step (``"jpeg"`` or ``"resize"``).
     """
 
     spec: DatasetSpec
     image_size: int = field(init=False)
-    libraries: dict[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.image_size = self.spec.image_size
@@ -76,7 +73,6 @@ class ImageDecoder:
                         f"Decoding an image failed for {image_name}: expected 8 bits per channel, got a PNG of "
                         f"{encoded[_BIT_DEPTH_OFFSET]} bits. Convert the image."
                     )
-                is_jpeg = image.format == "JPEG"
                 pixels = np.asarray(self._apply_resize_rule(image.convert(_MODES[self.spec.channels])))
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             # Pillow's message for unknown bytes names only the object in memory.
@@ -85,8 +81,6 @@ class ImageDecoder:
             raise DatasetError(
                 f"Decoding an image failed for {image_name}: expected a JPEG or PNG, got {got}. Replace or remove it."
             ) from error
-        if is_jpeg and "jpeg" not in self.libraries:
-            self.libraries["jpeg"] = _jpeg_library()
         return np.ascontiguousarray(pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels[None])
 
     def _check_mode_and_size(self, image_name: str, image: "Image") -> None:
@@ -116,20 +110,12 @@ class ImageDecoder:
         rule = self.spec.resize
         if rule is None:
             return image
-        from PIL import Image, __version__
+        from PIL import Image
 
         width, height = image.size
         if min(width, height) != rule.shorter_side:
             longer_side = int(rule.shorter_side * max(width, height) / min(width, height))
             size = (rule.shorter_side, longer_side) if width <= height else (longer_side, rule.shorter_side)
             image = image.resize(size, Image.Resampling[rule.resampling.upper()])
-            self.libraries["resize"] = f"Pillow {__version__}"
         left, top = (round((length - self.image_size) / 2) for length in image.size)
         return image.crop((left, top, left + self.image_size, top + self.image_size))
-
-
-def _jpeg_library() -> str:
-    from PIL import features
-
-    turbo_version = features.version("libjpeg_turbo")
-    return f"libjpeg-turbo {turbo_version}" if turbo_version else f"libjpeg {features.version('jpg')}"

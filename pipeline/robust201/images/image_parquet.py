@@ -42,8 +42,7 @@ def load_parquet(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -
     decoder = ImageDecoder(spec)
     encoded = ((f"{path}, row {row}", cell.as_py) for row, cell in enumerate(images))
     pixels = decoder.decode_all(encoded, len(labels))
-    # Without a resize rule, the protocol omits the decoder libraries.
-    return LabelledImages(pixels, labels, {} if spec.resize is None else decoder.libraries)
+    return LabelledImages(pixels, labels)
 
 
 def _read_columns(path: Path) -> tuple[Any, NDArray[np.int64]]:

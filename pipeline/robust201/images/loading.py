@@ -181,6 +181,5 @@ def _make_image_set(spec: DatasetSpec, loaded: LabelledImages | ImageFiles, coun
         normalisation=spec.normalisation,
         sha256=image_hash(images, labels, indices),
         class_names=class_names,
-        decoder=loaded.decoder.libraries if isinstance(loaded, ImageFiles) else loaded.decoder,
         n_split=len(loaded.labels),
     )

@@ -10,7 +10,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,14 +182,9 @@ def npy_stream(shape: tuple[int, ...], blocks: Iterable[NDArray[np.uint8]]) -> I
         yield block.tobytes()
 
 
-Rounding: TypeAlias = Literal["half-up", "down"]
-"""Rounding of pixels to 8 bits: half up, or down like torchvision's `ToPILImage` before augmentation."""
-
-
-def to_8_bits(pixels: NDArray[Any], rounding: Rounding = "half-up") -> NDArray[np.uint8]:
-    """Round floats in [0, 1] of any shape to 8 bits."""
-    rounded: NDArray[np.uint8] = np.floor(pixels.astype(np.float64) * 255 + (0.5 if rounding == "half-up" else 0.0))
-    return rounded.astype(np.uint8)
+def to_8_bits(pixels: NDArray[Any]) -> NDArray[np.uint8]:
+    """Round floats in [0, 1] of any shape to 8 bits, half up."""
+    return np.floor(pixels.astype(np.float64) * 255 + 0.5).astype(np.uint8)
 
 
 def find_made_split(folder: Path, split: Split, recipe: Recipe) -> str | None:

@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 
 from robust201.run.events import Event, read_failures
 from robust201.run.processes import Process, RunningPart, read_processes
-from robust201.store.folder import ResultsFolder
 from robust201.sweep.costs import KeyCost, Speeds, key_costs
-from robust201.sweep.facts import load_plan
 from robust201.sweep.parts import SweepState, compare
-from robust201.sweep.plan import Plan, make_plan
+from robust201.sweep.plan import Plan, open_results
 
 
 class Failure(NamedTuple):
@@ -86,8 +84,7 @@ def read_status(results: Path) -> Status:
     Raises:
         InputError: the path is not a results folder, or has no plan.
     """
-    folder, (config, facts) = ResultsFolder.open(results), load_plan(results)
-    plan = make_plan(config, facts, folder.slices)
+    plan, folder = open_results(results)
     return describe_status(plan, compare(plan, folder.list(), folder.read_tuple), results)
 
 

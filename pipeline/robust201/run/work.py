@@ -74,7 +74,7 @@ StartWorker = Callable[..., PartWorker[Any]]
 
 
 class Work(ABC, Generic[PartT]):
-    """What a run computes; all of it was written down before the run, so that workers can start anywhere.
+    """What a run computes; all of it is stored before the run, so that workers can start anywhere.
 
     Attributes:
         execution: section of the YAML.

@@ -50,7 +50,6 @@ def estimate(plan: Plan, state: SweepState, speeds: Speeds) -> dict[str, Any]:
         "units": sum(len(key.networks) for key in plan.keys),
         "evaluations": plan.n_evaluations,
         "evaluations_done": state.n_done,
-        "missing_parts": state.n_missing_parts,
         "evaluated_images": sum(key.n_evaluations * key.n_images for key in plan.keys),
         "estimated_shard_bytes": shard_bytes,
         "estimated_json_bytes": json_bytes,
@@ -59,8 +58,4 @@ def estimate(plan: Plan, state: SweepState, speeds: Speeds) -> dict[str, Any]:
         "workers": execution.workers,
         "days": hours / 24 / (execution.workers or 1),
         "hours_by_key": [cost._asdict() for cost in costs],
-        "units_by_dataset_and_key": {
-            dataset: {key.key: len(key.networks) for key in plan.keys if key.dataset == dataset}
-            for dataset in dict.fromkeys(key.dataset for key in plan.keys)
-        },
     }

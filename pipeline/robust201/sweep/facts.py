@@ -38,14 +38,10 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """Number of selected images, and their `ImageSet.sha256`.
-
-    `decoder` names the libraries that decoded them (see `images.decoding`); it is not part of the protocol.
-    """
+    """Number of selected images, and their `ImageSet.sha256`."""
 
     n_images: int
     sha256: str
-    decoder: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -122,9 +118,7 @@ def _dataset_facts(
     config: SweepConfig, dataset: str, inputs: Inputs, weights: WeightsSource, earlier: DatasetFacts | None
 ) -> DatasetFacts:
     image_sets = {key: inputs.images(dataset, selection) for key, selection in _selections(config)}
-    images = {
-        key: ImageFacts(len(selected), selected.sha256, dict(selected.decoder)) for key, selected in image_sets.items()
-    }
+    images = {key: ImageFacts(len(selected), selected.sha256) for key, selected in image_sets.items()}
     corruptions = dict(_identify_corruptions(config, dataset, inputs))
     if earlier is not None and earlier.images_of() == images[""]:
         corruptions = {

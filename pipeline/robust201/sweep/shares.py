@@ -1,6 +1,6 @@
 """Shares of a sweep (`run --share I/N`): filters that select disjoint sets of its parts.
 
-A part belongs to the share that follows from its unit and its slice, so all machines agree without talking.
+A part belongs to the share that follows from its unit and its slice, so all machines agree without communicating.
 """
 
 import re
@@ -56,7 +56,7 @@ class Share:
     def _slices_of(self, key: PlannedKey) -> NDArray[np.bool_]:
         """Return which slices of a key belong to the share (see `PlannedKey.first_slices`).
 
-        The slices of a unit, whose id is a hash, are dealt out one by one, so that shares have similar sizes.
+        The slices of a unit, whose id is a hash, are assigned round-robin, so that shares have similar sizes.
         """
         first = np.array([int(unit[:_HASH_DIGITS], 16) for unit in key.units], np.int64) % self.count
         index = np.arange(int(key.n_slices.sum())) - np.repeat(key.first_slices[:-1], key.n_slices)
