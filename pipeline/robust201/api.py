@@ -44,7 +44,7 @@ from robust201.models.batch_sizes import halve_all
 from robust201.models.classifier import Classifier
 from robust201.models.device import free_cached_memory, is_out_of_memory
 from robust201.models.model import CompiledNetwork
-from robust201.models.network_check import CheckedImages, check_compiled
+from robust201.models.network_check import CheckedImages, check_again, check_compiled
 from robust201.models.user_module import as_classifier, hash_network
 from robust201.statistics.intervals import accuracy_intervals, is_at_chance
 from robust201.tasks import CORRUPTIONS, FEW_CLASSES, QUICK_IMAGES, TASKS, Task
@@ -306,6 +306,7 @@ def _evaluate_keys(
         _report_chance(run.context, _count_correct(run.context, run.images), run.images, notices)
     for task, parameters in parsed_keys:
         results[task.key] = _complete(run, task, parameters, saved.get(task.key))
+        check_again(run.context.classifier, name=_name_of(run.context.classifier.network))
         if task.key == "clean":
             _report_chance(run.context, int(results["clean"].outcomes[CLEAN_STRENGTH].sum()), run.images, notices)
         if save is not None:

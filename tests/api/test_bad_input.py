@@ -342,3 +342,15 @@ def test_attack_rejects_wrong_arguments() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             attack(TinyNetwork(), PIXELS, LABELS, key, **options)
+
+
+def test_networks_that_change_while_they_are_attacked_are_rejected() -> None:
+    class CountsPasses(TinyNetwork):
+        n_passes = 0
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            self.n_passes += 1
+            return super().forward(images).flip(1) if self.n_passes > 20 else super().forward(images)
+
+    keys = ["clean", {"pgd": {"steps": 40}}]
+    assert_evaluate_raises(EvaluationError, "results depend on earlier passes", model=CountsPasses(), keys=keys)

@@ -146,13 +146,17 @@ class Changed(nn.Module):
         self.change = change
         self.convolution = nn.Conv2d(3, 4, 5, stride=4)
         self.head = nn.Linear(4, n_classes)
+        self.was_attacked = False
 
     def forward(self, images):
+        self.was_attacked |= images.requires_grad
         features = self.convolution(images).relu().mean(dim=(2, 3))
         if self.change == "batch":
             features = features - features.mean(dim=0)
         if self.change == "gradients":
             features = features + images.var(dim=1).sqrt().mean(dim=(1, 2))[:, None]
+        if self.change == "passes" and self.was_attacked:
+            features = -features
         return (features, self.head(features)) if self.change == "tuple" else self.head(features)
 
 def build(architecture, n_classes):
@@ -163,6 +167,7 @@ FAILURES = {
     ("tuple", "fgsm"): r"expected a tensor of logits .* got an object of type tuple",
     ("batch", "clean"): "depends on how images are divided into batches",
     ("batch", "fgsm"): "depends on how images are divided into batches",
+    ("passes", "fgsm"): "results depend on earlier passes",
     ("gradients", "fgsm"): r"fgsm: the network's gradient is NaN or infinite for image",
 }
 
@@ -175,7 +180,7 @@ def test_networks_with_faults_fail_instead_of_giving_numbers(
     sweep = write_custom_sweep(
         {"clean": {}, "fgsm": {"epsilons": ["8/255"]}},
         models=SOUND_AND_FAULTY_MODELS,
-        architectures=["sound", "tuple", "batch", "gradients"],
+        architectures=["sound", "tuple", "batch", "passes", "gradients"],
         images={"count": 20, "seed": 0},
         engine=engine,
     )
@@ -189,7 +194,7 @@ def test_networks_with_faults_fail_instead_of_giving_numbers(
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--partial").code == 3
     results = RobustnessDataset(tmp_path / "out").query()["digits"]
     networks = {key: {frozenset(values) for values in measures.values()} for key, measures in results.items()}
-    assert networks == {"clean": {frozenset({"sound", "gradients"})}, "fgsm": {frozenset({"sound"})}}
+    assert networks == {"clean": {frozenset({"sound", "passes", "gradients"})}, "fgsm": {frozenset({"sound"})}}
 
 
 def test_network_that_ends_in_softmax_is_reported_and_logged(
@@ -329,9 +334,13 @@ def test_share_executes_the_prepared_copy(
 ) -> None:
     sweep = write_custom_sweep({"clean": {}})
     assert robust201("plan", "--save", sweep).code == 0
-    (tmp_path / "my_models.py").unlink()
-    result = robust201("run", sweep, "--share", "1/1", "--allow-code")
-    assert result.code == 0, result.err
+    file = tmp_path / "my_models.py"
+    file.write_text(f"{file.read_text()}\nraise AssertionError\n")
+    result = robust201("run", sweep, "--share", "1/2", "--allow-code")
+    assert (result.code, f"{file} has changed" in result.err) == (0, True), result.err
+    file.unlink()
+    result = robust201("run", sweep, "--share", "2/2", "--allow-code")
+    assert (result.code, "has changed" in result.err) == (0, False), result.err
 
 
 def test_read_only_commands_execute_no_code(

@@ -183,6 +183,17 @@ def test_damaged_index_is_moved_aside(folder):
     check(folder)  # the loose shards still exist
 
 
+def test_listing_may_go_on_without_a_damaged_index(folder):
+    write(folder, CONTENTS)
+    pack(folder)
+    folder.list()
+    (path,) = folder.packs("digits")
+    damage(folder, path, -3)
+    messages = []
+    assert len(ResultsFolder.open(folder.root).list(messages.append)["digits"]) == len(CONTENTS)
+    assert [path in message for message in messages] == [True]
+
+
 def test_listed_pack_that_cannot_be_opened_is_one_error(folder, monkeypatch):
     write(folder, CONTENTS)
     pack(folder)

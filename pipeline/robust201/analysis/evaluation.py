@@ -362,7 +362,7 @@ def read_saved(
     if different := list(_list_differences(saved, expected, protocols, strengths)):
         raise ConfigError(
             f"Continuing an evaluation failed for {folder / FILE_NAME}: expected results of the same network, images "
-            f"and parameters, got other {', '.join(different)}. Choose another folder."
+            f"and parameters, got other {', '.join(different)}. Evaluate the same, or choose another folder."
         )
     return saved
 
@@ -374,10 +374,11 @@ def _list_differences(
     strengths: Mapping[str, Collection[float]],
 ) -> Iterator[str]:
     has_network = (saved.network, saved.network_sha256) == (expected.network, expected.network_sha256)
-    if not (has_network and _are_close(saved.logits, expected.logits)):
+    has_images = saved.images_sha256 == expected.images_sha256 and np.array_equal(saved.positions, expected.positions)
+    # The logits are those of the first images, so they tell networks apart on equal images only.
+    if not has_network or (has_images and not _are_close(saved.logits, expected.logits)):
         yield "network"
-    has_images = saved.images_sha256 == expected.images_sha256
-    if not (has_images and np.array_equal(saved.positions, expected.positions)):
+    if not has_images:
         yield "images"
     for key in (key for key in protocols if key in saved.results):
         fields = different_fields(saved.results[key].protocol, protocols[key])

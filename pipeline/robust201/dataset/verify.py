@@ -56,24 +56,14 @@ def verify(results: Path, on_file: OnFile = _ignore) -> Iterator[Finding]:
         StorageError: a file cannot be read at the moment.
     """
     plan, folder = open_results(results)
-    yield from _check_packs(folder)
-    listing = folder.list()
+    damaged: list[str] = []
+    listing = folder.list(damaged.append)
+    yield from (Finding("damaged", "packs", message) for message in damaged)
     yield from check_files(plan, folder, listing, on_file)
     listing = folder.list()
     state = compare(plan, listing, folder.read_tuple)
     for cause in explain(plan, state, listing, folder.read_tuple, folder.read_protocols()):
         yield Finding("missing", ", ".join(cause.keys), str(cause))
-
-
-def _check_packs(folder: ResultsFolder) -> Iterator[Finding]:
-    """Yield packs with a damaged index, which are moved aside."""
-    while True:
-        try:
-            folder.list()
-        except ShardDamagedError as error:
-            yield Finding("damaged", "packs", str(error))
-        else:
-            return
 
 
 def find_contradictions(results: Path, sources: Sequence[Listing]) -> Iterator[Finding]:

@@ -92,6 +92,7 @@ class Classifier(nn.Module):
             None for networks without a compiled form.
         batch_sizes: numbers of images per pass.
         notices: warnings that accuracies of the network are doubtful, from `models.network_check`.
+        checked: images and logits of `models.network_check.check_network`, which are compared after evaluations.
 
     Raises:
         ConfigError: the precision is unknown, or the device does not support it.
@@ -132,6 +133,7 @@ class Classifier(nn.Module):
         self.batch_sizes = batch_sizes or BatchSizes.on(torch.device(device))
         self.compiler: Callable[[nn.Module, torch.device], CompiledNetwork | None] | None = None
         self.notices: tuple[str, ...] = ()
+        self.checked: tuple[torch.Tensor, torch.Tensor] | None = None
         self._watch: Watch | None = None
         self._is_differentiable: bool | None = None
         self._is_constant: bool | None = None

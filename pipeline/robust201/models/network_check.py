@@ -109,6 +109,7 @@ def check_network(
                 "other randomness in evaluation mode. Networks whose defence is randomness cannot be evaluated."
             )
         _check_independence(classifier, pixels, logits, logits_alone, message_start)
+        classifier.checked = pixels, logits
     for tensor_name, values in _copy_state(classifier.network).items():
         earlier_values = tensors.get(tensor_name, values)
         if values.shape == earlier_values.shape and not has_same_bits(values, earlier_values):
@@ -123,6 +124,27 @@ def check_network(
         return logits.shape[1], ()
     warnings.warn(f"{name} {notice}", RobustWarning, stacklevel=2)
     return logits.shape[1], (f"{name} {notice}",)
+
+
+def check_again(classifier: Classifier, *, name: str) -> None:
+    """Check that a network's logits are still those of `check_network`, after it was attacked.
+
+    A network may depend on earlier passes in ways that its tensors do not show, such as a counter.
+
+    Raises:
+        NetworkError: the logits have changed.
+    """
+    if classifier.checked is None:
+        return
+    pixels, logits = classifier.checked
+    message_start = f"Checking the network failed for {name}"
+    if not _differ_by_rounding(
+        _compute_logits(classifier, pixels, logits.shape[1], message_start), logits, _REPEAT_TOLERANCE
+    ):
+        raise NetworkError(
+            f"{message_start}: after the evaluation, the same images have different logits, so results depend on "
+            "earlier passes or on chance. Disable randomness, and remove state that changes in evaluation mode."
+        )
 
 
 def _copy_state(network: nn.Module) -> dict[str, torch.Tensor]:

@@ -11,7 +11,7 @@ from robust201.models.device import GraphCapture, device_memory, is_gpu
 from robust201.models.gpu_memory import fit_memory
 from robust201.models.graphed_model import GraphedModel
 from robust201.models.model import CompiledNetwork
-from robust201.models.network_check import CheckedImages, check_compiled, check_network
+from robust201.models.network_check import CheckedImages, check_again, check_compiled, check_network
 from robust201.spaces.base import Space
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.weights import WRONG_WEIGHTS_ADVICE, WeightsSource
@@ -54,6 +54,10 @@ class LoadedNetwork:
         else:
             check_compiled(self.classifier, self.model, checked_images.pixels, precision=precision, name=name)
         self._is_checked = True
+
+    def check_again(self, name: str) -> None:
+        """Check that the outputs of a network of a user have not changed since `check`."""
+        check_again(self.classifier, name=name)
 
     def release(self) -> None:
         """Free the memory of prepared passes."""

@@ -7,6 +7,7 @@ results once and hash no inputs.
 from collections.abc import Callable
 
 from robust201.core.errors import ConfigError, InputError
+from robust201.core.user_code import hash_file
 from robust201.run.driver import run_work
 from robust201.run.sweep import SweepWork, check_device, fix_device
 from robust201.run.work import OnMoment, Say, Tally
@@ -63,6 +64,9 @@ def run_share(
             "because filters excluded it from the saved plan. Plan without them (robust201 plan --save SWEEP.yaml), or "
             "use the same filters."
         )
-    work = SweepWork(folder, plan, compare(plan, folder.list(), folder.read_tuple), share)
+    for field, path in config.code_files().items():
+        if path.exists() and hash_file(path) != facts.code[field]:
+            say(f"warning: {path} has changed since the sweep was planned; this share executes the planned version.")
+    work = SweepWork(folder, plan, compare(plan, folder.list(say), folder.read_tuple), share)
     on_start(work)
     return run_work(work, say, on_moment)

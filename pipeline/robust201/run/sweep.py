@@ -143,7 +143,7 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
         inputs.save_code_copies()
         corrupted.remove_leftovers()
         plan = filters.narrow(full_plan)
-        listing = folder.list()
+        listing = folder.list(say)
         folder.remove_leftovers()
         remove_old(event_files(folder.root))
         work = SweepWork(folder, plan, compare(plan, listing, folder.read_tuple))

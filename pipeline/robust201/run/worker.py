@@ -196,6 +196,7 @@ class Worker:
                 resident_images=self._images_on_device(images),
             )
         )
+        network.check_again(unit.network_label)
         self._store(part, results, "" if corrupted is None else corrupted.digest(unit.key))
         return tuple(result.strength for result in results)
 

@@ -226,13 +226,24 @@ class ResultsFolder:
             if value is not None:
                 target.save_record(path.stem, value)
 
-    def list(self) -> Listing:
+    def list(self, on_damage: Callable[[str], None] | None = None) -> Listing:
         """Return the names of all shards by dataset, loose or in packs.
 
+        `on_damage` receives a message about each pack whose index is damaged, which was moved to ``damaged/``.
+
         Raises:
-            ShardDamagedError: the index of a pack is damaged; the pack was moved to ``damaged/``.
+            ShardDamagedError: the index of a pack is damaged, and there is no `on_damage`.
             StorageError: the storage cannot be read.
         """
+        while True:
+            try:
+                return self._list()
+            except ShardDamagedError as error:
+                if on_damage is None:
+                    raise
+                on_damage(str(error))
+
+    def _list(self) -> Listing:
         loose: dict[str, list[str]] = {}
         packs: dict[str, list[str]] = {}
         self._unfinished = []
