@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from robust201.analysis.dataset_results import DatasetResults, choose_results, read_results
 from robust201.analysis.evaluation import Evaluation, KeyResults
-from robust201.analysis.leaderboard import nearest_strength
+from robust201.analysis.ranking import nearest_strength
 from robust201.analysis.terms import require_evaluations
 from robust201.core.errors import ConfigError
 from robust201.core.records import ArchitectureId

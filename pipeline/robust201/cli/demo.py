@@ -31,7 +31,7 @@ def demo(
 ) -> None:
     """Run the whole pipeline at small scale, on digits and networks that ship with robust201 (one or two minutes)."""
     from robust201.analysis.dataset_results import read_results
-    from robust201.analysis.leaderboard import make_leaderboard
+    from robust201.analysis.ranking import rank_networks
     from robust201.cli.run import compute, needs_guard, run_guarded
     from robust201.dataset.reader import RobustnessDataset
     from robust201.export import export_dataset
@@ -58,7 +58,7 @@ def demo(
     save_plots(reader, out / "plots", figures=DEMO_FIGURES)
     report = write_report(reader, out / "report.html")
     for results in read_results(reader):
-        typer.echo(make_leaderboard(results).answer)
+        typer.echo(rank_networks(results).summary)
     paths = {"results": config.results, "JSON dataset": dataset, "report": report, "plots": out / "plots"}
     for label, path in paths.items():
         typer.echo(f"{label}: {path}")
