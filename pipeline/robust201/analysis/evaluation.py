@@ -21,7 +21,6 @@ from robust201.analysis.evaluation_file import (
     read_content,
     write_content,
 )
-from robust201.analysis.labels import key_label, strength_label
 from robust201.analysis.tables import Cell, format_percent, latex_table, text_table
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.files import check_output_file, sole_writer
@@ -261,6 +260,8 @@ class Evaluation:
 
     def latex(self) -> str:
         """Return a LaTeX table of the accuracies in percent, with their 95% intervals."""
+        from robust201.analysis.labels import key_label, strength_label
+
         rows: list[list[str | Cell]] = [
             [
                 key_label(row["key"]),
