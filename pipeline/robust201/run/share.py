@@ -34,11 +34,10 @@ def run_share(
     """Compute the missing parts of a share; the parameters are those of `run.sweep.run_sweep`.
 
     Raises:
-        InputError: there is no plan, or it lacks the images of a selected key.
+        InputError: there is no plan, or it lacks images or weights that the share needs.
         ConfigError: the sweep differs from the plan, apart from its section `execution`.
         StorageError: results cannot be written.
     """
-    filters.check(config)
     if not (config.results / PLAN_FILE).exists():
         raise InputError(
             f"Running with --share failed for {config.results}: expected a planned sweep, got a folder without "
@@ -58,9 +57,10 @@ def run_share(
     check_device(config, folder)
     plan = filters.narrow(make_plan(config, facts, folder.slices))
     unread = [f"{key.dataset} {key.key}" for key in plan.keys if key.payload.get("corruption") == UNKNOWN_IMAGES]
+    unread += [key.unit(row).network_label for key in plan.keys for row in key.networks_without_weights()]
     if unread:
         raise InputError(
-            f"Running with --share failed for {unread[0]}: expected the hashes of its images in {PLAN_FILE}, got none, "
+            f"Running with --share failed for {unread[0]}: expected the hashes of its inputs in {PLAN_FILE}, got none, "
             "because filters excluded it from the saved plan. Plan without them (robust201 plan --save SWEEP.yaml), or "
             "use the same filters."
         )

@@ -121,13 +121,11 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
     """Check all inputs, hold the lock, and write the plan and the inputs of workers.
 
     Raises:
-        ConfigError: a filter has an unknown name; nothing was written.
         InputError: an input is missing or wrong; nothing was written.
         LockHeldError: another driver is working in the folder.
     """
-    filters.check(config)
     config = fix_device(config)
-    inputs = Inputs(config, keys=filters.keys, datasets=filters.datasets)
+    inputs = Inputs(config, filters)
     inputs.check()
     earlier = find_facts(config.results)
     facts = gather_facts(config, inputs, earlier)

@@ -6,7 +6,7 @@ another one is planned when these weights exist.
 
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,14 +21,10 @@ from robust201.run.lock import hold_lock
 from robust201.run.snapshots import folder_of, move_records, recorded_steps, saved_steps, state_folders
 from robust201.run.training_status import PLAN_FILE, PLAN_RECORD, PlanRecord, count_epochs
 from robust201.run.work import OnMoment, Outcome, Say, Tally, Work
+from robust201.sweep.filters import EVERYTHING, Filters, select_trainings
 from robust201.sweep.training_config import Training, TrainingConfig
 from robust201.sweep.training_inputs import TrainingInputs
-from robust201.sweep.training_plan import (
-    PlannedTraining,
-    TrainingPlanner,
-    TrainingSetup,
-    select_trainings,
-)
+from robust201.sweep.training_plan import PlannedTraining, TrainingPlanner, TrainingSetup
 from robust201.weights.store import CheckpointStore
 
 if TYPE_CHECKING:
@@ -138,7 +134,9 @@ def start_training_worker(setup: TrainingSetup, run: str = "") -> "TrainingWorke
     return TrainingWorker(setup, Events(setup.config.results, "worker", run))
 
 
-def preview_trainings(config: TrainingConfig, say: Say = lambda _line: None) -> list[PlannedTraining]:
+def preview_trainings(
+    config: TrainingConfig, filters: Filters = EVERYTHING, say: Say = lambda _line: None
+) -> list[PlannedTraining]:
     """Plan training runs on the basis of their images and the content of the store, without writing anything."""
     store = CheckpointStore(config.store, verify_hashes=True)
     planner = TrainingPlanner(
@@ -148,19 +146,19 @@ def preview_trainings(config: TrainingConfig, say: Say = lambda _line: None) -> 
         device=choose_device_kind(config.execution, config.precision),
         code=hash_files(config.code_files()),
     )
-    trainings = select_trainings(config)
+    trainings = select_trainings(config, filters)
     return planner.plan(trainings, trainings)
 
 
 def run_trainings(
     config: TrainingConfig,
-    recipes: Collection[str] | None = None,
+    filters: Filters = EVERYTHING,
     *,
     say: Say = lambda _line: None,
     on_start: Callable[[TrainingWork], None] = lambda _work: None,
     on_moment: OnMoment = lambda _moment: None,
 ) -> Tally:
-    """Compute the snapshots that the store lacks, of the training runs with some recipes (None: all).
+    """Compute the snapshots of the selected training runs that the store lacks.
 
     `on_start` receives the work before anything is computed.
 
@@ -169,7 +167,7 @@ def run_trainings(
         EvaluationError: Ray was lost, or too many workers died.
         StorageError: another driver is working in the store, or the store cannot be written.
     """
-    with prepare_trainings(config, recipes, say) as work:
+    with prepare_trainings(config, filters, say) as work:
         on_start(work)
         tally = run_work(work, say, on_moment)
         work.refresh()
@@ -182,7 +180,7 @@ def run_trainings(
 
 
 @contextmanager
-def prepare_trainings(config: TrainingConfig, recipes: Collection[str] | None, say: Say) -> Iterator[TrainingWork]:
+def prepare_trainings(config: TrainingConfig, filters: Filters, say: Say) -> Iterator[TrainingWork]:
     """Check the inputs, hold the lock of the store, and write what workers read.
 
     Raises:
@@ -190,7 +188,7 @@ def prepare_trainings(config: TrainingConfig, recipes: Collection[str] | None, s
         LockHeldError: another driver is working in the store.
     """
     device, code = choose_device_kind(config.execution, config.precision), hash_files(config.code_files())
-    trainings, inputs = select_trainings(config, recipes), TrainingInputs(config, say)
+    trainings, inputs = select_trainings(config, filters), TrainingInputs(config, say)
     # Planning reveals bad input before anything is written.
     TrainingPlanner(config, inputs, CheckpointStore(config.store), device=device, code=code).plan(trainings, trainings)
     make_folder(config.results)

@@ -33,6 +33,7 @@ from robust201.store.names import ShardName, content_hash
 from robust201.store.shards import encode
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.facts import Facts
+from robust201.sweep.filters import Filters
 from robust201.sweep.inputs import Inputs, make_worker_space, make_worker_tasks
 from robust201.sweep.parts import SlicePart
 from robust201.sweep.protocol import make_protocol
@@ -92,7 +93,7 @@ class Worker:
     def __init__(self, config: SweepConfig, facts: Facts, folder: ResultsFolder, events: Events) -> None:
         self._config, self._facts, self._folder, self._events = config, facts, folder, events
         self._device = choose_device(config.execution.device, config.precision)
-        self._inputs = Inputs(config, keys=())
+        self._inputs = Inputs(config, Filters(keys=()))
         self._tasks = make_worker_tasks(config, facts.code)
         self._parameters = config.parameters
         space = make_worker_space(config, facts.code)
