@@ -15,7 +15,6 @@ from robust201.models.classifier import Classifier
 from robust201.models.device import GraphCapture, configure_torch, device_memory
 from robust201.models.gpu_memory import fit_memory
 from robust201.models.graphed_model import GraphedModel
-from robust201.run.sweep import run_sweep
 from robust201.spaces.nasbench201.cells import format_spec, specs
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
@@ -31,7 +30,7 @@ from robust201.tasks.perturbations.contract import perturb
 from tests.conftest import MakeSweep
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
 from tests.support.library_parity import compare
-from tests.support.runs import export_bytes
+from tests.support.runs import export_bytes, run_sweep
 from tests.support.tiny_networks import N_CLASSES as N_TINY_CLASSES
 from tests.support.tiny_networks import (
     PathlessNetwork,

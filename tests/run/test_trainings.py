@@ -16,12 +16,13 @@ from robust201.core.errors import CheckpointError, LockHeldError
 from robust201.run.lock import hold_lock
 from robust201.run.snapshots import folder_of, recorded_steps
 from robust201.run.training_status import read_training_status
-from robust201.run.trainings import TrainingWork, prepare_trainings, preview_trainings, run_trainings
+from robust201.run.trainings import TrainingWork, prepare_trainings, preview_trainings
 from robust201.sweep.filters import EVERYTHING, Filters
 from robust201.sweep.training_config import TrainingConfig
 from robust201.training import loop
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand
+from tests.support.runs import run_trainings
 from tests.support.tiny_trainings import (
     RECIPE,
     STEPS,

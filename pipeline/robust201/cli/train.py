@@ -12,7 +12,6 @@ from robust201.cli.monitoring import print_json
 from robust201.cli.options import make_filters
 
 if TYPE_CHECKING:
-    from robust201.run.trainings import TrainingWork
     from robust201.run.work import Tally
     from robust201.sweep.filters import Filters
     from robust201.sweep.training_config import Training, TrainingConfig
@@ -67,20 +66,16 @@ def _say_warnings(config: TrainingConfig) -> None:
 
 def _compute(config: TrainingConfig, filters: Filters) -> Tally:
     """Run the training runs, show their progress, and print the test accuracies of the complete ones."""
-    from robust201.run.trainings import run_trainings
+    from robust201.run.driver import run_work
+    from robust201.run.trainings import prepare_trainings
     from robust201.run.user_code import load_code
 
     load_code(config)
-    works: list[TrainingWork] = []
-
-    def show_start(work: TrainingWork) -> None:
-        works.append(work)
-        console_run.show_counts(work.n_planned, work.n_done, "epoch")
-
     display = console_run.RunDisplay("Training", "epochs")
-    with display.showing():
-        tally = run_trainings(config, filters, say=console.say, on_start=show_start, on_moment=display.update)
-    console.say_each([line for work in works for line in _describe_accuracies(config, work.trainings)])
+    with display.showing(), prepare_trainings(config, filters, console.say) as work:
+        console_run.show_start(work.n_planned, work.n_done, "epoch")
+        tally = run_work(work, console.say, display.update)
+    console.say_each(_describe_accuracies(config, work.trainings))
     return tally
 
 

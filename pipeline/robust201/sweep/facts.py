@@ -135,9 +135,7 @@ def _selections(config: SweepConfig) -> Iterator[tuple[str, ImageSelection | Non
     yield from ((key, own) for key, parameters in config.parameters.items() if (own := parameters.own_images))
 
 
-def _find_networks(
-    config: SweepConfig, dataset: str, source: WeightsSource, filters: Filters
-) -> Iterator[Network]:
+def _find_networks(config: SweepConfig, dataset: str, source: WeightsSource, filters: Filters) -> Iterator[Network]:
     for architecture in config.selected_architectures:
         try:
             found = source.find(dataset, architecture)
