@@ -39,7 +39,7 @@ def test_shares_divide_the_parts(config):
     parts = [list(work.parts) for work in works]
     ids = [part.id for own in parts for part in own]
     state = compare(plan, folder.list(), folder.read_tuple)
-    assert len(ids) == len(set(ids)) == state.n_missing_parts + 1  # and the images of brightness
+    assert len(ids) == len(set(ids)) == state.n_missing_parts + 2  # and the images of brightness
     assert min(map(len, parts)) > len(ids) / 5
     for own in parts:
         is_corruption = [isinstance(part, ImagePart) or part.unit.key == "brightness" for part in own]

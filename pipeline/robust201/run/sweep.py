@@ -58,7 +58,7 @@ class SweepWork(Work[SlicePart | ImagePart]):
             yield from image_parts
             yield from self.state.missing()
             return
-        yield from (part for part in image_parts if share.has_images(part.dataset, part.key))
+        yield from (part for part in image_parts if share.has_images(*part.id))
         yield from self.state.select(lambda key: key.task.kind != "corruption").missing()
         yield from self.state.select(lambda key: key.task.kind == "corruption").missing()
 

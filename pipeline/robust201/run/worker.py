@@ -5,7 +5,7 @@ import socket
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import version
@@ -198,10 +198,12 @@ class Worker:
             )
         )
         network.check_again(unit.network_label)
-        self._store(part, results, "" if corrupted is None else corrupted.digest(unit.key))
-        return tuple(result.strength for result in results)
+        strengths = tuple(result.strength for result in results)
+        pixels = () if corrupted is None else [corrupted.severity_digest(unit.key, int(one)) for one in strengths]
+        self._store(part, results, pixels)
+        return strengths
 
-    def _store(self, part: SlicePart, results: list[EvaluationResult], pixels: str) -> None:
+    def _store(self, part: SlicePart, results: list[EvaluationResult], pixels: Sequence[str]) -> None:
         content = encode(results, pixels=pixels)
         name = ShardName(
             part.unit.dataset,
