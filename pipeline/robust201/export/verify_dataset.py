@@ -17,6 +17,7 @@ from robust201.dataset.layout import SWEEP_FILE
 from robust201.dataset.listings import CHECKSUM_FILE
 from robust201.dataset.reader import RobustnessDataset
 from robust201.dataset.recorded_accuracies import check_recorded
+from robust201.evaluation.measurements import check_values
 from robust201.export.diff import read_numbers
 from robust201.export.key_rows import KeyRows, count_recorded_images
 from robust201.export.listing import check_listing, read_listing
@@ -24,7 +25,6 @@ from robust201.export.verify import find_attack_flags
 from robust201.images import DATASETS
 from robust201.statistics.weights_check import WeightsCheck
 from robust201.tasks.columns import Values
-from robust201.tasks.measurements import check_values
 
 
 @dataclass(frozen=True)
