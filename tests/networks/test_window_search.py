@@ -21,8 +21,8 @@ from robust201.networks.nb201.compiled.native_network import NativeNetwork
 from robust201.networks.nb201.compiled.native_search import NativeSearch
 from robust201.networks.nb201.compiled.regions import Region
 from robust201.tasks import TASKS
-from tests.networks.test_inference import N_CLASSES, NORMALISATION, network_of
 from tests.attacks.test_fused_attacks import IMAGES, ExactModel, assert_equals_rows_of, attack_images
+from tests.networks.test_inference import N_CLASSES, NORMALISATION, network_of
 
 CONSTANT_CELLS = ("no path, zero", "no path, constant")
 SQUARE = TASKS["aa_square"]
