@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from robust201.networks.nb201.cells import EDGES, OPERATIONS, format_spec, specs
 from robust201.networks.nb201.compiled import compile_network, kernels, native
-from robust201.networks.nb201.compiled import network as network_module
+from robust201.networks.nb201.compiled import compiled_network as network_module
 from tests.networks.test_inference import (
     N_CLASSES,
     NORMALISATION,
