@@ -3,12 +3,13 @@
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from importlib import import_module
+from typing import Any
 
-_SECTIONS = {"Args": "Arguments", "Attributes": "Attributes", "Returns": "Returns", "Raises": "Raises", "Warns": "Warns"}
-"""Headings of the sections of docstrings."""
+_SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Warns")
+"""Sections of docstrings."""
 
 
 def describe_api(*names: str) -> str:
@@ -29,7 +30,7 @@ def _describe(name: str) -> Iterator[str]:
             yield from _describe_members(attribute, value)
 
 
-def _describe_callable(name: str, value: object) -> str:
+def _describe_callable(name: str, value: Callable[..., Any]) -> str:
     return f"```text\n{_format_signature(name, value)}\n```\n\n{_format_docstring(value)}"
 
 
@@ -45,9 +46,8 @@ def _describe_members(class_name: str, value: type) -> Iterator[str]:
             yield f"#### {class_name}.{name}()\n\n{_describe_callable(name, function)}"
 
 
-def _format_signature(name: str, value: object) -> str:
+def _format_signature(name: str, value: Callable[..., Any]) -> str:
     """Return a call with the names and defaults of the parameters, on one line or one parameter per line."""
-    assert callable(value)
     signature = inspect.signature(value)
     parameters = [
         parameter.replace(annotation=inspect.Parameter.empty)
@@ -64,7 +64,7 @@ def _format_docstring(value: object) -> str:
     text = re.sub(r"``(.+?)``", r"`\1`", inspect.getdoc(value) or "", flags=re.S)
     parts = re.split(rf"^({'|'.join(_SECTIONS)}):\n", text, flags=re.M)
     sections = [
-        f"**{_SECTIONS[heading]}**\n\n{_format_entries(textwrap.dedent(body).strip())}"
+        f"**{heading.replace('Args', 'Arguments')}**\n\n{_format_entries(textwrap.dedent(body).strip())}"
         for heading, body in zip(parts[1::2], parts[2::2], strict=True)
     ]
     return "\n\n".join([parts[0].strip(), *sections])
