@@ -4,6 +4,7 @@ A generated part stands between the comments ``<!-- generated: KIND ARGUMENTS --
 """
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from docs._site.api import describe_api
@@ -14,7 +15,9 @@ REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 """Folder of the pages with generated parts."""
 
 _PART = re.compile(r"^(<!-- generated: (\w+) ?(.*?) -->)$.*?^<!-- end -->$", re.M | re.S)
-_GENERATORS = {"api": describe_api, "commands": describe_commands, "keys": describe_keys, "models": describe_models}
+_GENERATORS: dict[str, Callable[..., str]] = {
+    "api": describe_api, "commands": describe_commands, "keys": describe_keys, "models": describe_models,
+}
 
 
 def fill(text: str) -> str:
