@@ -16,7 +16,10 @@ REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 
 _PART = re.compile(r"^(<!-- generated: (\w+) ?(.*?) -->)$.*?^<!-- end -->$", re.M | re.S)
 _GENERATORS: dict[str, Callable[..., str]] = {
-    "api": describe_api, "commands": describe_commands, "keys": describe_keys, "models": describe_models,
+    "api": describe_api,
+    "commands": describe_commands,
+    "keys": describe_keys,
+    "models": describe_models,
 }
 
 
