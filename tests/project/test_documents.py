@@ -70,7 +70,7 @@ def test_page_python_examples_run(demo: Path, page: str) -> None:
         [sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr
-    assert page != "docs/reader.md" or "<RobustnessDataset runs/demo/dataset: digits; " in result.stdout
+    assert page != "docs/reader.md" or "<Dataset runs/demo/dataset: digits; " in result.stdout
 
 
 _FUNCTIONS_WITH_SIDE_EFFECTS = {

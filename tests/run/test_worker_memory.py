@@ -8,7 +8,8 @@ import torch
 from robust201.networks import gpu_memory
 from robust201.networks.classifier import Classifier
 from robust201.networks.device import is_out_of_memory
-from robust201.networks.nb201.compiled import InferenceNetwork, network
+from robust201.networks.nb201.compiled import InferenceNetwork
+from robust201.networks.nb201.compiled import compiled_network as network
 from robust201.run import networks
 from robust201.run.events import read_all_events
 from robust201.run.sweep import run_sweep

@@ -20,7 +20,7 @@ from robust201.cli.monitoring import AsJson, doctor, status
 from robust201.cli.options import (
     AllowCode,
     Architectures,
-    Dataset,
+    DatasetPath,
     Datasets,
     Executor,
     Keys,
@@ -175,19 +175,19 @@ def run(
 
 
 def report(
-    dataset: Dataset,
+    dataset: DatasetPath,
     out: Annotated[Path | None, typer.Option("--out", help="HTML file to write. Default: DATASET-report.html.")] = None,
     weights: WeightsName = None,
     keys: ShownKeys = None,
     architectures: ShownNetworks = None,
 ) -> None:
     """Write a report on a dataset as one HTML file that works offline: best networks, tables and figures."""
-    from robust201.dataset.reader import RobustnessDataset
+    from robust201.dataset.reader import Dataset
     from robust201.figures.report import write_report
 
     folder = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # `.` and `..` do not name the folder
     page = out or folder.parent / f"{folder.name}-report.html"
-    reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
+    reader = Dataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
     typer.echo(write_report(reader, page))
 
 

@@ -207,7 +207,7 @@ class DatasetFolder:
         return None if self.sweep is None else self.sweep["strengths"].get(dataset, {})
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
-        """Return the strengths of a key's values, in order (see `RobustnessDataset.strengths`)."""
+        """Return the strengths of a key's values, in order (see `Dataset.strengths`)."""
         epsilons: Mapping[str, Sequence[float]] = self.meta["epsilons"]
         for strengths_by_key in (self.planned_strengths(dataset) or {}, epsilons):
             for spelling in spellings(key):
@@ -228,7 +228,7 @@ class DatasetFolder:
         return default_strengths[kind]
 
     def measurements_of(self, dataset: str, key: str) -> list[str]:
-        """Return the names of a key's measurements (see `RobustnessDataset.measurements`)."""
+        """Return the names of a key's measurements (see `Dataset.measurements`)."""
         task = task_of(key)
         if task is not None:
             recorded = [
