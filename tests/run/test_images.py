@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from robust201.core.errors import DatasetError
+from robust201.corruptions import folder as corruption_folder
 from robust201.images.corrupted import open_generated
 from robust201.run import images as images_module
 from robust201.run.images import CorruptedImages, ImagePart
@@ -15,7 +16,6 @@ from robust201.store.folder import ResultsFolder
 from robust201.sweep.facts import load_plan
 from robust201.sweep.filters import EVERYTHING, Filters
 from robust201.sweep.inputs import Inputs
-from robust201.tasks.corruptions import folder as corruption_folder
 from tests.conftest import read_tree
 from tests.support.runs import export_bytes, read_state, run_inline, save_plan
 

@@ -18,14 +18,14 @@ from robust201.core.arrays import read_npy
 from robust201.core.errors import DatasetError
 from robust201.core.files import MAX_STATE_BYTES, atomic_write, make_folder, read_text, remove_leftovers, write_text
 from robust201.core.records import ImageSet, canonical_json, content_digest
+from robust201.corruptions.folder import corrupt_blocks, library_versions
+from robust201.corruptions.generator import FrostTextures
 from robust201.images.corrupted import CorruptedStore, begin_digest, open_generated
 from robust201.images.store import ArrayFolder, npy_stream
 from robust201.sweep.config import CorruptionsSection, SweepConfig
 from robust201.sweep.facts import Facts, pixel_libraries
 from robust201.sweep.inputs import Inputs, frost_textures
 from robust201.sweep.parts import SweepState
-from robust201.tasks.corruptions.folder import corrupt_blocks, library_versions
-from robust201.tasks.corruptions.generator import FrostTextures
 
 DEFAULT_FOLDER = "corruptions"
 
