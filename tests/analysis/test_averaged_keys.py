@@ -8,7 +8,7 @@ import pytest
 from robust201.analysis.dataset_results import DatasetResults, read_results
 from robust201.analysis.terms import mean_accuracy, require_evaluations
 from robust201.core.errors import ConfigError
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.figures.figure_data import clean_and_key_accuracies
 from tests.support.small_results import write_results
 
@@ -21,7 +21,7 @@ CUSTOM_PARAMETERS = {
 STRENGTHS = {"pgd": [1, 8], "pgd_l2": [0.5], "mine": [1, 8], "grid775": [0], "turned": [0]}
 
 
-def write_dataset(folder: Path, *keys: str) -> RobustnessDataset:
+def write_dataset(folder: Path, *keys: str) -> Dataset:
     """Write results of two networks, where the second is 0.05 less accurate everywhere."""
     accuracies_by_key = {
         key: {
@@ -40,10 +40,10 @@ def write_dataset(folder: Path, *keys: str) -> RobustnessDataset:
         "strengths": {"cifar10": {"clean": [0]} | {key: STRENGTHS[key] for key in keys}},
     }
     (folder / "sweep.json").write_text(json.dumps(sweep))
-    return RobustnessDataset(folder)
+    return Dataset(folder)
 
 
-def read_sole_results(dataset: RobustnessDataset) -> DatasetResults:
+def read_sole_results(dataset: Dataset) -> DatasetResults:
     (results,) = read_results(dataset)
     return results
 

@@ -16,17 +16,17 @@ from torch import nn
 
 import robust201
 from robust201.api import attack
+from robust201.attacks.context import Context
 from robust201.core.errors import ArchitectureError, CheckpointError, ConfigError, EvaluationError, RobustWarning
 from robust201.core.radii import parse_radius
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
+from robust201.evaluation.evaluate import evaluate_part
 from robust201.images import dataset as dataset_spec
 from robust201.images import load_images, select
 from robust201.loading import load_model
-from robust201.spaces.zoo.space import Zoo
+from robust201.networks.zoo.zoo_space import Zoo
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import find_task
-from robust201.tasks.attack_kit.context import Context
-from robust201.tasks.evaluate import evaluate_part
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
 from tests.support.precision_settings import FP32_SETTINGS, effective_settings, raw_settings, tf32_everywhere
@@ -340,7 +340,7 @@ def test_loaded_network_matches_sweep_bit_for_bit(
     }
     assert robust201("run", write_sweep(architectures=[309], keys=keys, images={"count": 200, "seed": 0})).code == 0
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "dataset").code == 0
-    dataset = RobustnessDataset(tmp_path / "dataset")
+    dataset = Dataset(tmp_path / "dataset")
     images = select(load_images("digits"), count=200, seed=0)
     model = load_model(309, "digits", tiny_weights)
     frame = evaluate(model, images.images, images.labels, keys, progress=False)
