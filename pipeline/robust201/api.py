@@ -17,14 +17,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from robust201.analysis.attack_flags import (
-    AT_CHANCE,
-    ZERO_GRADIENTS,
-    Accuracies,
-    AttackFlag,
-    KeyAndStrength,
-    find_flags,
-)
 from robust201.analysis.evaluation import Evaluation, KeyResults, extend_saved, read_saved
 from robust201.analysis.evaluation_progress import EvaluationProgress, ProgressOption, shown_progress
 from robust201.analysis.requested_keys import (
@@ -38,6 +30,14 @@ from robust201.analysis.requested_keys import (
 from robust201.analysis.robustbench import DATASET, LEADERBOARDS, N_CLASSES, check_images
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning
 from robust201.core.records import CLEAN_STRENGTH, EvaluationResult, ImageSet, Normalisation, Part, Unit
+from robust201.dataset.attack_flags import (
+    AT_CHANCE,
+    ZERO_GRADIENTS,
+    Accuracies,
+    AttackFlag,
+    KeyAndStrength,
+    find_flags,
+)
 from robust201.images import check_selection, select
 from robust201.images.user_arrays import as_image_set, check_label_range
 from robust201.models.batch_sizes import halve_all

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from robust201.dataset.reader import Dataset
-from robust201.dataset.rows import UnitRows
+from robust201.dataset.shard_rows import UnitRows
 from robust201.run.sweep import SweepWork, run_sweep
 from robust201.spaces.nasbench201 import cells
 from robust201.spaces.nasbench201.network import build_network

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.records import Unit
-from robust201.dataset.rows import KeyRows, UnitRows
-from robust201.export import export_dataset
+from robust201.dataset.export import export_dataset
+from robust201.dataset.shard_rows import KeyRows, UnitRows
 from robust201.run.sweep import run_sweep
 from robust201.run.work import Moment, Tally
 from robust201.sweep.config import SweepConfig

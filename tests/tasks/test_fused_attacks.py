@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from robust201.core.errors import ConfigError
-from robust201.export import export_dataset
+from robust201.dataset.export import export_dataset
 from robust201.models.batch_sizes import BatchSizes
 from robust201.models.model import differentiate_objective
 from robust201.sweep.plan import open_results

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, IncompleteError
 from robust201.core.records import ArchitectureId, format_architecture
-from robust201.dataset.rows import KeyRows
+from robust201.dataset.shard_rows import KeyRows
 from robust201.run.sweep import run_sweep
 from robust201.run.work import Say
 from robust201.statistics.significance import holm_adjust, mcnemar_p_values

@@ -14,8 +14,8 @@ from robust201.analysis.labels import column_label, dataset_label, key_label
 from robust201.analysis.latex_tables import leaderboard_latex
 from robust201.analysis.terms import require_evaluations
 from robust201.core.records import ArchitectureId
-from robust201.dataset.image_outcomes import Outcomes, checked_outcomes
 from robust201.dataset.layout import CLEAN, kind_of
+from robust201.dataset.outcomes import Outcomes, checked_outcomes
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import unpack_outcomes
 from robust201.statistics.significance import (
