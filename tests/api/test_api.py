@@ -17,17 +17,17 @@ from torch import nn
 
 import robust201
 from robust201.api import attack
+from robust201.attacks.context import Context
 from robust201.core.errors import ArchitectureError, CheckpointError, ConfigError, EvaluationError, RobustWarning
 from robust201.core.radii import parse_radius
 from robust201.dataset.reader import Dataset
+from robust201.evaluation.evaluate import evaluate_part
 from robust201.images import dataset as dataset_spec
 from robust201.images import load_images, select
 from robust201.loading import load_model
-from robust201.spaces.zoo.space import Zoo
+from robust201.networks.zoo.zoo_space import Zoo
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import find_task
-from robust201.tasks.attack_kit.context import Context
-from robust201.tasks.evaluate import evaluate_part
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
 from tests.support.evaluations import evaluation_of

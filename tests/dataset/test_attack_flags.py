@@ -9,7 +9,7 @@ import pytest
 
 from robust201.dataset.attack_flags import ZERO_GRADIENTS, AttackFlag, find_flags
 from robust201.dataset.reader import Dataset
-from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.networks.nb201 import cells as nasbench201
 from tests.conftest import RunCommand
 from tests.support.small_results import write_results
 

@@ -12,9 +12,9 @@ from robust201.core.errors import ResultsError
 from robust201.dataset.reader import Dataset
 from robust201.figures import figure_data
 from robust201.figures.table import FIGURES
-from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.spaces.nasbench201.cells import edit_distance, kernel_parameters, neighbours
-from robust201.spaces.nasbench201.space import NasBench201
+from robust201.networks.nb201 import cells as nasbench201
+from robust201.networks.nb201.cell_space import NasBench201
+from robust201.networks.nb201.cells import edit_distance, kernel_parameters, neighbours
 from robust201.statistics.intervals import accuracy_intervals
 from tests.support.fabricated import N_IMAGES, export, make_plan
 from tests.support.small_results import results_of, write_results

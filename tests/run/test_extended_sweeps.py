@@ -12,9 +12,9 @@ import torch
 
 from robust201.dataset.reader import Dataset
 from robust201.dataset.shard_rows import UnitRows
+from robust201.networks.nb201 import cells
+from robust201.networks.nb201.network import build_network
 from robust201.run.sweep import SweepWork, run_sweep
-from robust201.spaces.nasbench201 import cells
-from robust201.spaces.nasbench201.network import build_network
 from robust201.store.folder import ResultsFolder
 from robust201.store.packing import pack
 from robust201.sweep.config import SweepConfig

@@ -14,6 +14,7 @@ from robust201.dataset.reader import Dataset
 from robust201.dataset.row_batch import RowBatch
 from robust201.dataset.values import to_array
 from robust201.dataset.verify_dataset import verify_dataset
+from robust201.evaluation.measurements import Accumulator, check_values, merge_values
 from robust201.store.shards import decode, encode
 from robust201.tasks import TASKS
 from robust201.tasks.columns import (
@@ -29,7 +30,6 @@ from robust201.tasks.columns import (
     fields_of,
     to_fixed_point,
 )
-from robust201.tasks.measurements import Accumulator, check_values, merge_values
 from tests.support.fabricated import ChangedStore, FabricatedPlan, export
 from tests.support.shard_support import assert_equal_values, make_results, make_unit
 

@@ -17,7 +17,7 @@ from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.dataset.layout import CLEAN, paper_key, parse_architecture_id, sort_by_task_order
 from robust201.dataset.reader import MEAN_DECIMALS, Dataset
 from robust201.images import DATASETS
-from robust201.spaces import CellSpace
+from robust201.networks.spaces import CellSpace
 from robust201.tasks.columns import MEASUREMENTS
 
 ADVERSARIAL = "adversarial"

@@ -33,7 +33,7 @@ from robust201.dataset.listing import MissingFilesWarning, describe_missing_file
 from robust201.dataset.row_block import RowBlock
 from robust201.dataset.values import ADVICE, is_valid_meta, is_valid_sweep
 from robust201.images import DATASETS
-from robust201.spaces import DEFAULT_SPACE, CellSpace, cell_space
+from robust201.networks.spaces import DEFAULT_SPACE, CellSpace, cell_space
 from robust201.tasks import CORRUPTIONS, TASKS
 from robust201.tasks.columns import COLUMNS, CORRECT_BITS, MEASUREMENTS, PUBLISHED
 from robust201.tasks.constraints import CONSTRAINTS, Constraint

@@ -20,10 +20,10 @@ from robust201.dataset.reader import Dataset
 from robust201.dataset.recorded_accuracies import check_recorded
 from robust201.dataset.verified_rows import FileRows, count_recorded_images
 from robust201.dataset.verify_results import find_attack_flags
+from robust201.evaluation.measurements import check_values
 from robust201.images import DATASETS
 from robust201.statistics.weights_check import WeightsCheck
 from robust201.tasks.columns import Values
-from robust201.tasks.measurements import check_values
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from robust201.core.files import check_output_file, write_text
 from robust201.dataset.reader import Dataset
 from robust201.dataset.recorded_accuracies import check_recorded
 from robust201.figures.palette import GRID
-from robust201.spaces import CellSpace
-from robust201.spaces.colours import INK
+from robust201.networks.colours import INK
+from robust201.networks.spaces import CellSpace
 
 if TYPE_CHECKING:
     import pandas as pd

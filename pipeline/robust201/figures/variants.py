@@ -20,8 +20,8 @@ from robust201.core.records import CLEAN_STRENGTH
 from robust201.dataset.layout import CLEAN, kind_of
 from robust201.figures import drawings, figure_data, palette
 from robust201.figures.panels import MIN_NUMBER_SIZE, SMALL_SIZE, Chart, Figure, Layout, Panel
-from robust201.spaces import CellSpace
-from robust201.spaces.colours import INK
+from robust201.networks.colours import INK
+from robust201.networks.spaces import CellSpace
 
 AUTOATTACK_PREFIX = "aa_"
 """Prefix of the keys of AutoAttack's attacks."""

@@ -13,10 +13,10 @@ from robust201.analysis.terms import find_evaluations, mean_accuracy
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.dataset.layout import CLEAN, PUBLISHED_DATASETS
 from robust201.dataset.reader import Dataset
+from robust201.networks.spaces import CellSpace
 from robust201.search.cells import SearchCells
 from robust201.search.methods import METHODS, find_method
 from robust201.search.runs import Benchmark, Runs, run_methods
-from robust201.spaces import CellSpace
 from robust201.statistics.intervals import mean_intervals
 
 _Floats = NDArray[np.float64]
