@@ -50,9 +50,9 @@ def test_renamed_files_are_listed_again_and_other_corrupted_images_rejected(make
     plan, folder = open_results(config.results)
     rows, names = KeyRows(folder, plan.keys[0], folder.list()), folder.list()["digits"]
     for name in names:
-        rewrite(folder, shard_name("digits", name), "same")
+        rewrite(folder, shard_name("digits", name), ["same", "images"])
     assert len(list(rows)) == 2
-    rewrite(folder, shard_name("digits", folder.list()["digits"][0]), "other")
+    rewrite(folder, shard_name("digits", folder.list()["digits"][0]), ["same", "other"])
     with pytest.raises(IncompleteError, match="verify"):
         list(KeyRows(folder, plan.keys[0], folder.list()))
     for name in folder.list()["digits"]:

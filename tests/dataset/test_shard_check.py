@@ -33,7 +33,8 @@ def rewrite(folder, name, change, pixels=None):
     results = [
         EvaluationResult(part, strength, change(dict(values)), 1.0, {}) for strength, values in shard.rows.items()
     ]
-    content = encode(results, pixels=shard.pixels if pixels is None else pixels)
+    hashes = shard.pixels if pixels is None else shard.pixels | pixels
+    content = encode(results, pixels=[*hashes.values()])
     folder.write(name._replace(hash=content_hash(content)), content)
 
 
@@ -88,7 +89,7 @@ def test_differing_duplicates_and_pixels_are_found(config):
     run_inline(config)
     folder, names = find_shards(config)
     corrupted = next(name for name in names if read_shard(folder, name).pixels)
-    rewrite(folder, corrupted, lambda values: values, pixels="other")
+    rewrite(folder, corrupted, lambda values: values, pixels={1.0: "other"})
     assert {finding.kind for finding in verify(config.results)} == {"pixels"}
     clean, other = (
         next(name for name in names if _is_first_slice_of(read_shard(folder, name), architecture))
@@ -108,7 +109,7 @@ def test_merged_folders_with_different_corrupted_images_contradict_each_other(co
     for row in folder.list()["digits"]:
         name = shard_name("digits", row)
         if row not in first["digits"] and read_shard(folder, name).pixels:
-            rewrite(folder, name, lambda values: values, pixels="other")
+            rewrite(folder, name, lambda values: values, pixels={5.0: "other"})
             (folder.storage.root / name.path).unlink()
     names = folder.list()["digits"]
     second = {"digits": names[~contains(first["digits"], names)]}

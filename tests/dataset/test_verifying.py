@@ -74,7 +74,7 @@ def test_merged_folders_with_other_results_contradict_each_other(finished_result
         EvaluationResult(part, strength, {**values, "predictions": values["predictions"][::-1]}, 1.0, {})
         for strength, values in shard.rows.items()
     ]
-    content = encode(other, pixels=shard.pixels)
+    content = encode(other, pixels=[*shard.pixels.values()])
     folder.write(name._replace(hash=content_hash(content)), content)
     result = robust201("merge", finished_results, "--out", tmp_path / "all")
     assert (result.code, "duplicate" in result.err, name.unit in result.err) == (4, True, True)

@@ -45,7 +45,8 @@ def read_facts(plan: Plan) -> SweepFacts:
     """Return what an export says about a plan's sweep."""
     config = plan.config
     specs = {dataset: config.dataset_spec(dataset) for dataset in config.datasets}
-    weights = [network.weights for facts in plan.facts.datasets.values() for network in facts.networks]
+    networks = [network for facts in plan.facts.datasets.values() for network in facts.networks]
+    weights = [network.weights for network in networks if network.weights.sha256]
     return SweepFacts(
         record=describe_sweep(plan),
         fields=portable_fields(config),
@@ -83,7 +84,8 @@ def _make_group(plan: Plan, folder: ResultsFolder, names: Names, state: KeyState
         tuple(strength for strength, is_stored in zip(key.strengths, row, strict=True) if not is_stored)
         for row in state.complete.tolist()
     ]
-    networks = [index for index, network in enumerate(key.networks) if weights in (None, network.name)]
+    unknown = {*key.networks_without_weights()}  # their weights may have this name
+    networks = [index for index, one in enumerate(key.networks) if weights in (None, one.name) or index in unknown]
     networks.sort(key=lambda index: key.networks[index].architecture)
     measurements = key.task.columns or plan.config.measurements
     return Group(

@@ -24,8 +24,8 @@ class Finding(NamedTuple):
 
     Attributes:
         kind: ``damaged`` (moved aside), ``duplicate`` (two files of a part have different values), ``pixels`` (files of
-            a key were computed from different corrupted images), ``record`` (what names refer to is missing or damaged;
-            the next run writes it again) or ``missing``.
+            a key and severity were computed from different corrupted images), ``record`` (what names refer to is
+            missing or damaged; the next run writes it again) or ``missing``.
         subject: file, or dataset and key.
     """
 
@@ -67,7 +67,7 @@ def verify(results: Path, on_file: OnFile = _ignore) -> Iterator[Finding]:
 
 
 def find_contradictions(results: Path, sources: Sequence[Listing]) -> Iterator[Finding]:
-    """Compare only files of merged folders that have the same part, and one file of each folder and corruption."""
+    """Compare files of merged folders with the same part, and one file of each folder, corruption and severities."""
     plan, folder = open_results(results)
     listing = {
         dataset: merge_names([names[_shares_part(names)], *_corrupted_examples(plan, dataset, sources)])
@@ -79,12 +79,13 @@ def find_contradictions(results: Path, sources: Sequence[Listing]) -> Iterator[F
 
 
 def _corrupted_examples(plan: Plan, dataset: str, sources: Sequence[Listing]) -> Iterator[Names]:
-    """Yield the name of one file of each folder and each corruption."""
+    """Yield the name of one file of each folder, corruption and tuple of severities."""
     for key in plan.keys:
         if key.dataset == dataset and key.task.kind == "corruption":
             for source in sources:
                 names = names_of(source, dataset)
-                yield names[find_rows(key, names)[1][:1]]
+                rows = find_rows(key, names)[1]
+                yield names[rows[np.unique(names["strengths"][rows], return_index=True)[1]]]
 
 
 def _shares_part(names: Names) -> NDArray[np.bool_]:
@@ -113,7 +114,7 @@ class _Checker:
         self._records: set[str] = set()
         self._unit = ""
         self._values: dict[tuple[int, int, float, str], tuple[str, str]] = {}
-        self._pixels: dict[str, tuple[str, str]] = {}
+        self._pixels: dict[tuple[str, float], tuple[str, str]] = {}
 
     def check(self, name: ShardName, content: bytes | ShardDamagedError) -> Iterator[Finding]:
         """Yield the faults of a file, compared with the files before it."""
@@ -149,10 +150,10 @@ class _Checker:
                 raise self._folder.set_aside(name, f"a wrong row ({error})") from error
 
     def _compare_pixels(self, name: ShardName, shard: Shard) -> Iterator[Finding]:
-        if shard.pixels:
-            pixels, first = self._pixels.setdefault(shard.unit.protocol, (shard.pixels, name.path))
-            if pixels != shard.pixels:
-                message = f"computed from other corrupted images than {first}"
+        for severity, pixels in shard.pixels.items():
+            known, first = self._pixels.setdefault((shard.unit.protocol, severity), (pixels, name.path))
+            if known != pixels:
+                message = f"computed from other corrupted images of severity {severity:g} than {first}"
                 yield Finding("pixels", name.path, message)
 
     def _compare_duplicates(self, name: ShardName, shard: Shard) -> Iterator[Finding]:

@@ -62,7 +62,7 @@ class KeyRows:
         self.provenances: set[tuple[tuple[str, str], ...]] = set()
         self._folder = folder
         self._names: Names = names_of(listing, key.dataset)
-        self._pixels = ""
+        self._pixels: dict[float, str] = {}
         self._tuples: dict[str, tuple[Any, ...]] = {}
         self._rows_of_network: dict[int, list[int]] = {}
         positions, rows = find_rows(key, self._names)
@@ -96,15 +96,13 @@ class KeyRows:
         current = KeyRows(self._folder, self.key, listing)
         current._pixels, current.provenances = self._pixels, self.provenances
         try:
-            rows = current._read_listed(network, columns, strengths)
+            return current._read_listed(network, columns, strengths)
         except FileNotFoundError as error:
             vanished = error.filename or "a file"
             raise IncompleteError(
                 f"Reading results failed for {self.key.unit(network).label}: {vanished} has vanished. Run the sweep "
                 "again."
             ) from error
-        self._pixels = current._pixels
-        return rows
 
     def _read_listed(self, network: int, columns: Collection[str], strengths: Collection[float]) -> UnitRows:
         key, files = self.key, self._choose_files(network)
@@ -146,13 +144,14 @@ class KeyRows:
         shard = read_shard(self._folder, name, columns)
         self.provenances.add(tuple(sorted(shard.provenance.items())))
         check_images(self._folder, self.key, name, shard)
-        self._pixels = self._pixels or shard.pixels
-        if shard.pixels != self._pixels:
-            raise IncompleteError(
-                f"Reading results failed for {name.path}: its corrupted images have the hash {shard.pixels}, those of "
-                f"other files of {self.key.dataset} {self.key.key} {self._pixels}. List such files with: robust201 "
-                f"verify {self._folder.root}"
-            )
+        for severity, pixels in shard.pixels.items():
+            expected = self._pixels.setdefault(severity, pixels)
+            if pixels != expected:
+                raise IncompleteError(
+                    f"Reading results failed for {name.path}: its corrupted images of severity {severity:g} have the "
+                    f"hash {pixels}, those of other files of {self.key.dataset} {self.key.key} {expected}. List such "
+                    f"files with: robust201 verify {self._folder.root}"
+                )
         return shard
 
 
