@@ -16,8 +16,8 @@ from robust201.analysis.terms import evaluation_name, mean_accuracy, require_eva
 from robust201.core.errors import ConfigError
 from robust201.core.radii import parse_radius
 from robust201.core.records import ArchitectureId
-from robust201.dataset.image_outcomes import Outcomes, checked_outcomes
 from robust201.dataset.layout import CLEAN, kind_of
+from robust201.dataset.outcomes import Outcomes, checked_outcomes
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import unpack_outcomes
 from robust201.statistics.significance import Ties, image_mean_intervals, mean_ties_with_best, ties_with_best

@@ -14,8 +14,8 @@ from robust201.analysis.ranking import nearest_strength
 from robust201.analysis.terms import require_evaluations
 from robust201.core.errors import ConfigError
 from robust201.core.records import ArchitectureId
-from robust201.dataset.image_outcomes import has_outcomes_of, read_images
 from robust201.dataset.layout import is_dataset
+from robust201.dataset.outcomes import has_outcomes_of, read_images
 from robust201.dataset.reader import Dataset
 from robust201.statistics.intervals import accuracy_intervals
 

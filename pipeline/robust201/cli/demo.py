@@ -11,7 +11,7 @@ from robust201.core.errors import IncompleteError
 from robust201.core.files import bundled
 
 if TYPE_CHECKING:
-    from robust201.export.writing import Format
+    from robust201.dataset.export import Format
 
 DEMO_SWEEP = "jobs/demo.yaml"
 DEMO_FIGURES = ("attacks", "corruptions", "rank-correlation", "clean-vs-robust")
@@ -33,8 +33,8 @@ def demo(
     from robust201.analysis.dataset_results import read_results
     from robust201.analysis.ranking import rank_networks
     from robust201.cli.run import compute, needs_guard, run_guarded
+    from robust201.dataset.export import export_dataset
     from robust201.dataset.reader import Dataset
-    from robust201.export import export_dataset
     from robust201.figures.plots import save_plots
     from robust201.figures.report import write_report
     from robust201.sweep.loading import load_config

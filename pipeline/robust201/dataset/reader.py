@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import altair as alt
 
     from robust201.dataset.derived import DerivedMetrics
-    from robust201.dataset.image_outcomes import Outcomes
+    from robust201.dataset.outcomes import Outcomes
 from robust201.dataset.arguments import as_name, as_names, as_strength
 from robust201.dataset.merged_folders import NameOrNames
 from robust201.dataset.result_tables import ResultTables
@@ -262,7 +262,7 @@ class Dataset(ResultTables):
         Raises:
             ResultsError: the dataset has no outcomes, or several folders have outcomes for different images.
         """
-        from robust201.dataset.image_outcomes import read_image_outcomes
+        from robust201.dataset.outcomes import read_image_outcomes
 
         known_strengths = self.strengths(dataset, key)
         if strength is None and len(known_strengths) > 1:
@@ -284,7 +284,7 @@ class Dataset(ResultTables):
             One row per position in the outcomes: `row` (index of the image in the dataset's split), `label`, and
             `sha256` (hash of the pixels as uint8, channels first).
         """
-        from robust201.dataset.image_outcomes import read_images
+        from robust201.dataset.outcomes import read_images
 
         return pd.DataFrame(read_images(self, as_name(dataset, "dataset"))).rename_axis("position")
 
