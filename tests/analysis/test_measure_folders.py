@@ -12,7 +12,7 @@ from robust201.analysis.measure_folders import read_measure_folders
 from robust201.core.errors import ConfigError
 from robust201.dataset.reader import Dataset
 from robust201.figures.plots import save_plot
-from robust201.spaces.nasbench201 import cells
+from robust201.networks.nb201 import cells
 from tests.support.small_results import write_results
 
 ARCHITECTURES = [str(index) for index in cells.evaluated_indices()[:10]]

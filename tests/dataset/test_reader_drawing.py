@@ -4,7 +4,7 @@ import pytest
 
 from robust201.core.errors import ArchitectureError
 from robust201.dataset.reader import Dataset
-from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.networks.nb201 import cells as nasbench201
 from tests.support.fabricated import export, make_plan
 
 

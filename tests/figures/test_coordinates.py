@@ -15,7 +15,7 @@ from robust201.figures.palette import CHANCE_COLOUR, short_number
 from robust201.figures.plots import save_plot
 from robust201.figures.security_curves import SecurityCurves
 from robust201.figures.table import FIGURES
-from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.networks.nb201 import cells as nasbench201
 from robust201.tasks.constraints import CONSTRAINTS
 from tests.support.fabricated import FabricatedStore, export, make_plan
 from tests.support.small_results import results_of, write_results

@@ -19,7 +19,7 @@ from robust201.figures.panels import specify_file, specify_page
 from robust201.figures.plots import FIGURE_FORMATS, save_plot, save_plots
 from robust201.figures.table import FIGURES
 from robust201.figures.vega_files import draw_svg
-from robust201.spaces.colours import PAPER
+from robust201.networks.colours import PAPER
 from robust201.tasks import PAPER_KEYS, TASKS
 from tests.support.fabricated import FabricatedStore, export, make_plan
 from tests.support.small_results import results_of, write_results

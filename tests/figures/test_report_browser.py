@@ -8,7 +8,7 @@ import pytest
 
 from robust201.dataset.reader import Dataset
 from robust201.figures.report import write_report
-from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.networks.nb201 import cells as nasbench201
 from robust201.statistics.intervals import accuracy_intervals
 from tests.support.fabricated import N_IMAGES, export, make_plan
 from tests.support.headless import dump_page, find_chromium

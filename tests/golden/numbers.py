@@ -31,7 +31,7 @@ from robust201.core.files import bundled
 from robust201.dataset.reader import Dataset
 from robust201.figures.table import find_figure
 from robust201.images import load_images, select
-from robust201.spaces.nasbench201.space import NasBench201
+from robust201.networks.nb201.cell_space import NasBench201
 from robust201.training.data import OneSource
 from robust201.training.loop import train
 from robust201.training.recipes import Recipe

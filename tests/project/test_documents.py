@@ -13,7 +13,7 @@ import typer
 import yaml
 
 from robust201.cli.app import app
-from robust201.spaces.nasbench201.cells import evaluated_indices
+from robust201.networks.nb201.cells import evaluated_indices
 from robust201.sweep.facts import assumed_facts
 from robust201.sweep.loading import parse_config
 from robust201.sweep.plan import choose_slices, make_plan

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import yaml
 
-from robust201.run.sweep import run_sweep
 from robust201.sweep.loading import load_config
 from robust201.sweep.sweep_yaml import _StrictLoader
 from tests.conftest import MakeSweep, WriteSweep
+from tests.support.runs import run_sweep
 
 
 def test_sweep_yaml_loader_is_safe(write_sweep: WriteSweep) -> None:

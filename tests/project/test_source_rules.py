@@ -19,7 +19,7 @@ DEVICE_ATTRIBUTES = re.compile(
     r"|\.pin_memory\b|\bnon_blocking\b"
 )
 FILES_WITH_DEVICE_NAMES = {
-    "models/device.py": "the device",
+    "networks/device.py": "the device",
     "sweep/config.py": "the setting `execution.device`",
     "sweep/training_plan.py": "the devices of training runs, on which the weights depend",
 }
@@ -37,7 +37,7 @@ def device_names(path: Path) -> Iterator[str]:
 def test_only_the_module_of_the_device_names_cuda() -> None:
     found = {module_path(path): set(device_names(path)) for path in list_sources()}
     assert {file for file, names in found.items() if names} - FILES_WITH_DEVICE_NAMES.keys() == set()
-    assert found["models/device.py"] >= {"torch.cuda", "torch.backends", "torch.autocast", ".pin_memory", "'cuda'"}
+    assert found["networks/device.py"] >= {"torch.cuda", "torch.backends", "torch.autocast", ".pin_memory", "'cuda'"}
 
 
 # --- Only `core.files` opens files, so that the program never waits for a pipe or reads from an endless device -------
@@ -48,10 +48,10 @@ OPENING_FUNCTIONS = {"open", "read_bytes", "read_text", "FileIO"}
 ALLOWED_CALLS: dict[str, set[str]] = {
     "core/files.py": {"path.open", "os.open", "temporary_path.open"},
     # Files of the system and of the package.
-    "export/pool.py": {"Path('/proc/self/statm').read_text"},
+    "dataset/export_pool.py": {"Path('/proc/self/statm').read_text"},
     "figures/report.py": {"(resources.files('robust201.figures') / name).read_text"},
     "images/downloads/registry.py": {"bundled('benchmark_data/downloads.toml').read_text"},
-    "spaces/nasbench201/compiled/native.py": {"C_SOURCE.read_bytes", "library.read_bytes"},
+    "networks/nb201/compiled/native.py": {"C_SOURCE.read_bytes", "library.read_bytes"},
     # Files that the process created under a new name, or in a folder that only it can write to.
     "images/downloads/fetch.py": {"tarfile.open"},
     "run/driver.py": {"Path(os.devnull).open"},
@@ -99,13 +99,13 @@ def test_files_are_opened_only_through_core_files() -> None:
 # --- Code that generates images, random numbers and ids avoids functions whose results depend on the processor ------
 #
 # Matrix products use a BLAS library, and NumPy's elementary functions have separate kernels for AVX-512.
-# tests/tasks/test_processors.py runs this code with several such kernels.
+# tests/corruptions/test_processors.py runs this code with several such kernels.
 
 GUARDED_PATHS = (
     "core",
     "images",
-    "tasks/corruptions",
-    "tasks/attack_kit/random_numbers.py",
+    "corruptions",
+    "attacks/random_numbers.py",
     "training/draws.py",
     "training/augmentation.py",
 )

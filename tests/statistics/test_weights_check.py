@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from robust201.core.errors import ResultsError
 from robust201.dataset.reader import Dataset
 from robust201.dataset.recorded_accuracies import RECORDED_FILE, check_recorded
-from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.spaces.nasbench201.network import build_network
+from robust201.networks.nb201 import cells as nasbench201
+from robust201.networks.nb201.network import build_network
 from robust201.statistics.weights_check import ACCURACY_TOLERANCE, CleanAccuracy, check_accuracies, expected_range
 from robust201.weights.published.base import read_test_accuracy
 from robust201.weights.store import CheckpointStore

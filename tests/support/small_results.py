@@ -7,7 +7,7 @@ from typing import Any
 
 from robust201.analysis.dataset_results import DatasetResults, read_results
 from robust201.dataset.reader import Dataset
-from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.networks.nb201 import cells as nasbench201
 
 EPSILONS = {"pgd": (1.0, 8.0), "fgsm": (1.0, 8.0)}
 

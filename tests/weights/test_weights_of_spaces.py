@@ -14,8 +14,8 @@ from robust201.core.errors import CheckpointError
 from robust201.core.user_code import hash_file
 from robust201.dataset.reader import Dataset
 from robust201.loading import load_model
-from robust201.spaces.zoo import resnet
-from robust201.spaces.zoo.space import NETWORKS, ZooNetwork
+from robust201.networks.zoo import resnet
+from robust201.networks.zoo.zoo_space import NETWORKS, ZooNetwork
 from robust201.sweep.facts import load_plan
 from robust201.sweep.loading import parse_config
 from robust201.sweep.sweep_record import portable_fields

@@ -39,7 +39,7 @@ from robust201.cli.submit import submit_app
 from robust201.cli.train import plan_training_runs, run_training_runs
 from robust201.cli.user_file import parse_space
 from robust201.cli.verify import verify
-from robust201.spaces import DEFAULT_SPACE, SPACES
+from robust201.networks.spaces import DEFAULT_SPACE, SPACES
 
 app = typer.Typer(
     name="robust201",
@@ -95,13 +95,11 @@ def plan(
     if is_training_yaml(sweep):
         reject_options(
             "training YAML",
-            architectures=architectures,
-            datasets=datasets,
             keys=keys,
             save=save or None,
             explain=explain or None,
         )
-        plan_training_runs(sweep, check=check, as_json=as_json)
+        plan_training_runs(sweep, architectures=architectures, datasets=datasets, check=check, as_json=as_json)
         return
     from robust201.cli.plan import plan_sweep
 
@@ -145,13 +143,15 @@ def run(
     from robust201.sweep.loading import is_training_yaml
 
     if is_training_yaml(sweep):
-        reject_options("training YAML", architectures=architectures, datasets=datasets, keys=keys, share=share)
+        reject_options("training YAML", keys=keys, share=share)
         code = run_training_runs(
             sweep,
-            out=out,
+            architectures=architectures,
+            datasets=datasets,
+            recipes=recipes,
             executor=executor,
             workers=workers,
-            recipes=recipes,
+            out=out,
             slurm_requeue=slurm_requeue,
             allow_code=allow_code,
         )
@@ -274,8 +274,8 @@ def corrupt(
     Images smaller than 224 pixels get the corruption parameters of CIFAR-10-C; other images get the parameters of
     ImageNet-C.
     """
+    from robust201.corruptions.folder import corrupt_dataset
     from robust201.tasks import expand_keys
-    from robust201.tasks.corruptions.folder import corrupt_dataset
 
     key_names = split_names(keys)
     image_set = load_data(data, resize=resize, count=images, seed=seed)

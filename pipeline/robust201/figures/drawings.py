@@ -12,7 +12,7 @@ import pandas as pd
 
 from robust201.figures import palette
 from robust201.figures.panels import MIN_NUMBER_SIZE, NUMBER_SIZE, SMALL_SIZE, Chart, Layout, text_width
-from robust201.spaces.colours import INK
+from robust201.networks.colours import INK
 
 Limits = tuple[float, float]
 

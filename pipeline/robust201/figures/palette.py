@@ -1,6 +1,6 @@
 """Colours and short labels of figures, in files and on the page.
 
-All colours except `spaces.colours.INK` and `GRID` are visible on light and dark backgrounds.
+All colours except `networks.colours.INK` and `GRID` are visible on light and dark backgrounds.
 """
 
 import json

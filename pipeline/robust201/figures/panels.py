@@ -13,7 +13,7 @@ import altair as alt
 import pandas as pd
 
 from robust201.figures.palette import GRID
-from robust201.spaces.colours import INK
+from robust201.networks.colours import INK
 
 Chart = alt.Chart | alt.LayerChart
 Spec = dict[str, Any]

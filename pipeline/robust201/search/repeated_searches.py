@@ -13,10 +13,10 @@ from robust201.analysis.terms import find_evaluations, mean_accuracy
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.dataset.layout import CLEAN, PUBLISHED_DATASETS
 from robust201.dataset.reader import Dataset
+from robust201.networks.spaces import CellSpace
 from robust201.search.cells import SearchCells
 from robust201.search.methods import METHODS, find_method
 from robust201.search.runs import Benchmark, Runs, run_methods
-from robust201.spaces import CellSpace
 from robust201.statistics.intervals import mean_intervals
 
 _Floats = NDArray[np.float64]
@@ -24,14 +24,14 @@ _Floats = NDArray[np.float64]
 PAPER_QUERIES, PAPER_RUNS = 300, 100
 """Budget and number of runs in table 1 of Jung, Lukasik and Keuper (ICLR 2023)."""
 
-TABLE1_OBJECTIVES = ("clean", "fgsm:1")
+TABLE1_OBJECTIVES = ("clean", "fgsm:1/255")
 
 TABLE1_COLUMNS = {
     "clean": "clean",
-    "fgsm:1": "FGSM 1",
-    "pgd:1": "PGD 1",
-    "aa_apgd-ce:1": "APGD 1",
-    "aa_square:1": "Square 1",
+    "fgsm:1/255": "FGSM 1",
+    "pgd:1/255": "PGD 1",
+    "aa_apgd-ce:1/255": "APGD 1",
+    "aa_square:1/255": "Square 1",
     "corruption": "corruptions",
 }
 """Column headings of table 1 by objective. The columns are accuracies of the selected cells on clean images, under

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.records import ArchitectureId, Unit, content_digest, unit_id
-from robust201.spaces.user_file import DEFAULT_GMACS
+from robust201.evaluation.user_task import UserTask
+from robust201.networks.user_file import DEFAULT_GMACS
 from robust201.store.folder import ResultsFolder, SliceFormat
 from robust201.store.names import MAX_SLICES
 from robust201.sweep.config import SweepConfig
@@ -25,7 +26,6 @@ from robust201.sweep.user_tasks import make_task
 from robust201.tasks import Task
 from robust201.tasks.columns import PREDICTIONS, columns_of
 from robust201.tasks.parameters import Attack, Parameters
-from robust201.tasks.user_task import UserTask
 
 SLICE_SECONDS = 60.0
 """Time of a slice at one strength on the assumed worker, when a folder is made. A part attacks all its missing
@@ -112,6 +112,10 @@ class PlannedKey:
         n_steps = -(-self.n_images // self.step)
         start, stop = (self.step * (position * n_steps // n_slices) for position in (index, index + 1))
         return start, min(stop, self.n_images)
+
+    def networks_without_weights(self) -> list[int]:
+        """Return the positions of the networks whose weights are unknown (see `sweep.facts.Network`)."""
+        return [row for row, network in enumerate(self.networks) if not network.weights.sha256]
 
     def keep_architectures(self, architectures: Collection[ArchitectureId]) -> "PlannedKey":
         """Return the key with the networks of some architectures."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from robust201.core.errors import CheckpointError, ConfigError
-from robust201.spaces.base import Space
+from robust201.networks.space import Space
 from robust201.sweep.protocol import list_differences
 from robust201.sweep.training_config import Training, TrainingConfig
 from robust201.sweep.training_inputs import Hashes, TrainingInputs, count_epoch_images
@@ -94,11 +94,6 @@ class TrainingSetup:
     images: Hashes
     code: Mapping[str, str]
     device: DeviceKind
-
-
-def select_trainings(config: TrainingConfig, recipes: Collection[str] | None = None) -> list[Training]:
-    """Return a YAML's training runs with some recipes; None selects all."""
-    return [training for training in config.trainings() if recipes is None or training.recipe in recipes]
 
 
 def epoch_macs(config: TrainingConfig, space: Space, training: Training, n_batches: int) -> float:
