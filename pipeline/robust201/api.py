@@ -397,7 +397,7 @@ def _describe_chance(classifier: Classifier, n_correct: int, n_images: int) -> s
 def _count_passes(context: Context, task: Task, parameters: Parameters, image_set: ImageSet) -> float:
     """Return the passes per image and strength, which are counted for a user's attack that does not declare them."""
     if not isinstance(task, UserTask) or task.kind != "attack" or getattr(parameters, "passes", None) is not None:
-        return task.passes(parameters, image_set.n_classes)
+        return parameters.n_passes(image_set.n_classes)
     few = _head(image_set, _COUNTED_IMAGES)
     resident = copy_to_device(few, context.classifier.device)
     request = Request(parameters.strengths, resident.pixels, resident.labels, few.indices)

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from robust201.attacks.context import Request
 from robust201.tasks import find_task
-from robust201.tasks.measure_parameters import InputGradientParameters
+from robust201.tasks.measures import InputGradientParameters
 from tests.support.tiny_networks import (
     N_CLASSES,
     PathlessNetwork,

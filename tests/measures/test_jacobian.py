@@ -9,7 +9,7 @@ from torch import nn
 
 from robust201.attacks.context import Request
 from robust201.tasks import find_task
-from robust201.tasks.measure_parameters import JacobianParameters
+from robust201.tasks.measures import JacobianParameters
 from tests.support.tiny_networks import (
     N_CLASSES,
     PathlessNetwork,

@@ -28,7 +28,7 @@ from robust201.attacks.apgd_steps import (
 from robust201.attacks.batching import BatchedModel
 from robust201.attacks.l1_projection import correction_to_l1
 from robust201.attacks.samples import Samples
-from robust201.tasks.parameters import Apgd, ApgdTargeted
+from robust201.tasks.attacks import Apgd, ApgdTargeted
 
 _Differentiate = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 """Images (B, C, H, W) → logits (B, C), the loss to maximise (B,) and its gradient (B, C, H, W)."""

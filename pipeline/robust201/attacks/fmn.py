@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from robust201.attacks.batching import BatchedModel
 from robust201.attacks.samples import Samples
 from robust201.networks.device import cumulative_sum
+from robust201.tasks.attacks import Fmn
 from robust201.tasks.constraints import CONSTRAINTS, Constraint
-from robust201.tasks.parameters import Fmn
 
 _FINAL_GAMMA = 0.001
 _MIN_NORM = 1e-12

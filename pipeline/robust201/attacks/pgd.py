@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from robust201.attacks.batching import BatchedModel
 from robust201.attacks.samples import Samples
-from robust201.tasks.parameters import Pgd, PgdVariant
+from robust201.tasks.attacks import Pgd, PgdVariant
 
 _MIN_NORM = 1e-12
 

@@ -25,21 +25,20 @@ from pyautoattack.square import SquareAttack
 from robust201.attacks.apgd_steps import STEP_DECAY_THRESHOLD
 from robust201.attacks.context import Context, Perturbed, Request, positions_of, to_float
 from robust201.attacks.fmn import keep_in_balls, project_l2, select_nearest
-from robust201.tasks import TASKS
-from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import (
+from robust201.tasks.attacks import (
     Apgd,
     ApgdTargeted,
     Attack,
     FabTargeted,
     Fgsm,
     Fmn,
-    Parameters,
     Pgd,
     PgdVariant,
     Spatial,
     Square,
 )
+from robust201.tasks.constraints import CONSTRAINTS
+from robust201.tasks.parameters import Parameters
 
 
 @contextmanager
@@ -70,7 +69,7 @@ def attack(context: Context, options: Any, request: Request) -> Iterator[Perturb
     if isinstance(options, Fmn):
         yield from _minimum_norm_batches(context, options, request)
         return
-    stages = TASKS[context.key].stages(options)
+    stages = options.stages(context.key)
     for strength_index, strength in enumerate(request.strengths):
         radius = CONSTRAINTS[options.norm].radius(strength) if isinstance(options, Attack) else None
         for batch_number, batch in context.batches(len(request.images)):

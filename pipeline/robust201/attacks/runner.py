@@ -2,7 +2,7 @@
 
 An attack is a function ``attack(model, samples, options)`` → images (B, C, H, W) float32 in inference mode, in the
 attack's module of `attacks`. `options` are the parameters of its key. The row of the key says which images
-are attacked, how they are grouped, and how often the attack runs (see `tasks.Task`); this module does the rest.
+are attacked, how they are grouped, and how often the attack runs (`tasks.task.Procedure`); this module does the rest.
 
 Samples are (image, epsilon) pairs, which are numbered strength by strength: with n images, sample s is image s % n at
 strength s // n.
@@ -48,7 +48,7 @@ def run_attack(
             samples = _make_samples(request, radii, group, random_numbers)
             yield from _by_strength(group, n_images, samples.clean)
         remaining = remaining[is_correct]
-    stages = task.stages(options)
+    stages = options.stages(task.key)
     for number, (key, stage_options) in enumerate(stages, start=1):
         stage = task if key == task.key else TASKS[key]
         if len(stages) > 1 and request.on_stage is not None:

@@ -23,7 +23,7 @@ from robust201.attacks.batching import BatchedModel
 from robust201.attacks.random_numbers import ImageShape, Window
 from robust201.attacks.samples import Samples
 from robust201.attacks.square_moves import Moves
-from robust201.tasks.parameters import Square
+from robust201.tasks.attacks import Square
 
 _FRACTION_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """Queries after which the fraction of pixels in a square is halved (Andriushchenko et al., 2020, section 5.1). This is

@@ -25,7 +25,7 @@ from robust201.measures.trainable import (
     seeded_pass,
 )
 from robust201.networks.classifier import network_logits
-from robust201.tasks.measure_parameters import InputHessianParameters
+from robust201.tasks.measures import InputHessianParameters
 
 
 def measure(context: Context, parameters: InputHessianParameters, request: Request) -> Mapping[str, NDArray[Any]]:

@@ -26,7 +26,7 @@ from robust201.measures.trainable import (
     uniforms,
 )
 from robust201.networks.classifier import network_logits
-from robust201.tasks.measure_parameters import HessianWeightsParameters
+from robust201.tasks.measures import HessianWeightsParameters
 
 
 def measure(context: Context, parameters: HessianWeightsParameters, request: Request) -> Mapping[str, NDArray[Any]]:

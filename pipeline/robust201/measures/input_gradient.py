@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.attacks.context import Context, Request, to_float
-from robust201.tasks.measure_parameters import InputGradientParameters
+from robust201.tasks.measures import InputGradientParameters
 
 
 def measure(context: Context, _parameters: InputGradientParameters, request: Request) -> Mapping[str, NDArray[Any]]:

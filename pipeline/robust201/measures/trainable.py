@@ -15,7 +15,7 @@ from robust201.core.errors import EvaluationError
 from robust201.core.noise import generator
 from robust201.networks.classifier import Classifier
 from robust201.networks.device import is_gpu
-from robust201.tasks.measure_parameters import DerivativeParameters, Mode
+from robust201.tasks.measures import DerivativeParameters, Mode
 
 _CPU_IMAGES, _GPU_IMAGES = 64, 256
 """Number of images per pass on a CPU and on a GPU. A pass keeps its graph, and second derivatives take about 40 MB per
