@@ -13,14 +13,8 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, DatasetError
 from robust201.corruptions import generator as corruptions
-from robust201.corruptions.generator import (
-    CORRUPTION_FUNCTIONS,
-    DETERMINISTIC_CORRUPTIONS,
-    FROST_FILES,
-    corrupt,
-    load_frost,
-    synthetic_frost,
-)
+from robust201.corruptions.frost_textures import FROST_FILES, load_frost, synthetic_frost
+from robust201.corruptions.generator import CORRUPTION_FUNCTIONS, DETERMINISTIC_CORRUPTIONS, corrupt
 from robust201.tasks import CORRUPTIONS
 from tests.support.natural_images import natural_images, stripes
 

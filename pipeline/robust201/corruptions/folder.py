@@ -2,7 +2,7 @@
 
 import hashlib
 import platform
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -15,17 +15,15 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError, DatasetError, PerturbationError, did_you_mean
+from robust201.core.errors import DatasetError, PerturbationError
 from robust201.core.files import sole_writer
 from robust201.core.records import ImageSet
+from robust201.corruptions.frost_textures import FrostTextures, load_frost, synthetic_frost
 from robust201.corruptions.generator import (
-    CORRUPTION_FUNCTIONS,
     DETERMINISTIC_CORRUPTIONS,
-    FrostTextures,
+    check_keys,
     corrupt,
     corruption_recipes,
-    load_frost,
-    synthetic_frost,
 )
 from robust201.images import dataset as dataset_spec
 from robust201.images.corrupted import N_SEVERITIES, CorruptedStore, open_generated, write_clean_set
@@ -122,7 +120,7 @@ def generate_corruptions(
         DatasetError: the folder contains published files, or files generated from other images or with other settings.
         StorageError: another process is generating images in this folder, or the disk is full.
     """
-    _check_keys(keys, CORRUPTION_FUNCTIONS)
+    check_keys(keys)
     recipes = corruption_recipes(keys, images.images.shape[-1], seed=seed, frost=frost)
     if not find_unfinished_corruptions(folder, recipes):
         return open_generated(folder, images)
@@ -152,15 +150,6 @@ def library_versions() -> dict[str, str]:
         "pillow": PIL.__version__,
         "libjpeg": features.version("jpg") or "",
     }
-
-
-def _check_keys(keys: Sequence[str], known_keys: Collection[str]) -> None:
-    for key in keys:
-        if key not in known_keys:
-            raise ConfigError(
-                f"Generating corruptions failed for {key!r}: expected one of {len(known_keys)} corruptions."
-                f"{did_you_mean(key, known_keys)}"
-            )
 
 
 def _progress_reporter(progress: ImageProgress | None, total: int) -> Callable[[Blocks], Blocks]:
@@ -220,7 +209,7 @@ def check_deterministic(
             f"with published corruptions, got {len(images):,} images"
             f"{'' if spec.corruptions else ' of a dataset without them'}. Use cifar10 or cifar100 without a selection."
         )
-    _check_keys(keys, DETERMINISTIC_CORRUPTIONS)
+    check_keys(keys, DETERMINISTIC_CORRUPTIONS)
     members = download(spec.corruptions).members
     job = _Job.of(images, 0, FrostTextures.of("none", ()))
     shape = (N_SEVERITIES * len(images), *job.images.shape[1:])

@@ -13,7 +13,7 @@ To add a corruption, write a function (images, severity, random_numbers) -> imag
 module of its group, and add a row to `tasks.TASKS`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -21,26 +21,9 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, DatasetError, did_you_mean
 from robust201.corruptions import MIN_IMAGE_SIZE, additive_noise, blurs, digital, weather
-from robust201.corruptions.frost_textures import (
-    FROST_FILES,
-    FrostTextures,
-    load_frost,
-    synthetic_frost,
-)
+from robust201.corruptions.frost_textures import FrostTextures
 from robust201.corruptions.pixel_noise import IMAGENET_SIZE, CorruptionRandomNumbers, Images
 from robust201.tasks import TASKS
-
-__all__ = [
-    "CORRUPTION_FUNCTIONS",
-    "DETERMINISTIC_CORRUPTIONS",
-    "FROST_FILES",
-    "GENERATOR_VERSION",
-    "FrostTextures",
-    "corrupt",
-    "corruption_recipes",
-    "load_frost",
-    "synthetic_frost",
-]
 
 GENERATOR_VERSION = 1
 """Version of the generated images, increased when the random numbers or other common parts of all corruptions change.
@@ -108,10 +91,7 @@ def corrupt(
         DatasetError: the images are not square uint8 RGB images of 8 pixels or more, or the number of indices differs
             from the number of images.
     """
-    if key not in CORRUPTION_FUNCTIONS:
-        raise ConfigError(
-            f"Corrupting images failed for {key!r}: no such corruption.{did_you_mean(key, CORRUPTION_FUNCTIONS)}"
-        )
+    check_keys([key])
     if severity not in range(1, 6):
         raise ConfigError(
             f"Corrupting images failed for {key!r}: expected a severity from 1 to 5, got {severity}. Correct it."
@@ -124,6 +104,16 @@ def corrupt(
         random_numbers = CorruptionRandomNumbers(seed=seed, key=key, indices=indices[batch], frost=frost)
         corrupted[batch] = CORRUPTION_FUNCTIONS[key](images[batch], int(severity), random_numbers)
     return corrupted
+
+
+def check_keys(keys: Iterable[str], known_keys: Collection[str] = tuple(CORRUPTION_FUNCTIONS)) -> None:
+    """Raise ConfigError if a corruption is unknown."""
+    for key in keys:
+        if key not in known_keys:
+            raise ConfigError(
+                f"Corrupting images failed for {key!r}: expected one of {len(known_keys)} corruptions."
+                f"{did_you_mean(key, known_keys)}"
+            )
 
 
 def _check_images(images: NDArray[np.uint8], indices: NDArray[np.int64], key: str) -> None:

@@ -48,7 +48,7 @@ def measure(context: Context, parameters: InputHessianParameters, request: Reque
         if parameters.mode == "training":
             batch_eigenvalues = [_largest(context, parameters, request, batch, network) for batch in batches]
         else:
-            passes = pass_slices(context.classifier, n_images)
+            passes = pass_slices(context, parameters, slice(0, n_images))
             eigenvalues = np.concatenate([_largest(context, parameters, request, batch, network) for batch in passes])
             values = {"largest": eigenvalues.mean(), "largest_sd": eigenvalues.std()}
             batch_eigenvalues = [eigenvalues[batch].max(keepdims=True) for batch in batches]

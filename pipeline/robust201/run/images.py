@@ -16,7 +16,7 @@ from robust201.core.errors import DatasetError
 from robust201.core.files import make_folder, remove_old
 from robust201.core.records import ImageSet, canonical_json, content_digest
 from robust201.corruptions.folder import generate_corruptions, library_versions
-from robust201.corruptions.generator import FrostTextures
+from robust201.corruptions.frost_textures import FrostTextures
 from robust201.images.corrupted import CorruptedStore, open_generated
 from robust201.images.store import ArrayFolder
 from robust201.sweep.config import CorruptionsSection, SweepConfig
