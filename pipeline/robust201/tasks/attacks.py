@@ -262,12 +262,15 @@ class Standard(Attack):
         tasks = [next(task for task in ATTACKS if (task.attack, task.norm) == (name, self.norm)) for name in attacks]
         return tuple((task.key, task.parameters(**count)) for task, count in zip(tasks, counts, strict=True))
 
+    def stage_passes(self, n_classes: int) -> tuple[float, ...]:
+        """Return the passes of each of the attacks per image that reaches it, if no target or query fools it."""
+        targets, gradients = min(9, n_classes - 1), 3.0 * (self.steps + 1)
+        return gradients + 10, targets * (gradients + 1), targets * (4.0 * self.steps + 3), self.queries
+
     def n_passes(self, n_classes: int) -> float:
         # APGD-CE attacks all images. Most images that it does not fool resist all targets and all queries.
-        targets = min(9, n_classes - 1)
-        passes_per_target = 3.0 * (self.steps + 1) + 1 + 4 * self.steps + 3
-        apgd_ce_passes = 3.0 * (self.steps + 1) + 10
-        return apgd_ce_passes + _RESISTING_FRACTION * targets * passes_per_target + _QUERY_FRACTION * self.queries
+        apgd_ce, apgd_t, fab_t, square = self.stage_passes(n_classes)
+        return apgd_ce + _RESISTING_FRACTION * (apgd_t + fab_t) + _QUERY_FRACTION * square
 
     def unsupported_shape_reason(self, height: int, width: int) -> str | None:
         return _untileable_reason(self.norm, height, width)
