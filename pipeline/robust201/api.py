@@ -54,8 +54,9 @@ from robust201.networks.network_check import CheckedImages, check_again, check_c
 from robust201.networks.user_module import as_classifier, hash_network
 from robust201.statistics.intervals import accuracy_intervals, is_at_chance
 from robust201.tasks import CORRUPTIONS, FEW_CLASSES, QUICK_IMAGES, TASKS, Task
+from robust201.tasks.attacks import Standard
 from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
-from robust201.tasks.parameters import Parameters, Standard
+from robust201.tasks.parameters import Parameters
 
 if TYPE_CHECKING:
     from robust201.images.corrupted import CorruptedStore
