@@ -210,11 +210,6 @@ def round_trip_distances(distances):
     return distances_of(accumulator.finalise()["distances"])
 
 
-def test_l0_distances_are_stored_exactly():
-    distances = torch.arange(1, 3073)
-    assert round_trip_distances(distances.double()).tolist() == distances.tolist()
-
-
 def test_stored_distance_is_rounded_down_and_positive():
     radii = torch.arange(256, dtype=torch.float64) / 255
     distances = round_trip_distances(radii)
