@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from robust201.attacks.context import Request
+from robust201.attacks.contract import perturb
 from robust201.evaluation.evaluate import evaluate_part
 from robust201.networks.classifier import Classifier
 from robust201.networks.device import cumulative_sum
@@ -27,12 +29,14 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
-LOOPS = [
-    key
-    for key, task in TASKS.items()
-    # The number of batches of AutoAttack's stages depends on how many samples resist; each stage is also a key.
-    if task.kind == "attack" and "steps" in task.field_names and task.role != "ensemble"
-]
+WAITS = {"fgsm": 4, "pgd": 4, "pgd_linf7": 4, "pgd_l2": 4} | {
+    key + norm: n_waits
+    for key, n_waits in {"aa_apgd-ce": 7, "aa_apgd-t": 8, "aa_fab-t": 8, "fmn": 7}.items()
+    for norm in ("", "_l2", "_l1")
+}
+"""Waits for the device in an attack on one batch of samples at two strengths, whatever its number of steps: checks of
+the gradient (once per network) and of each returned batch, copies of which samples are correct, and which resist each
+run. AutoAttack's stages are also keys."""
 IMAGES = tiny_images(24)
 SPEC = specs()[991]
 
@@ -99,11 +103,23 @@ def test_results_have_the_bits_of_the_cpu(key):
     np.testing.assert_equal(actual, expected)
 
 
-@pytest.mark.parametrize("key", LOOPS)
-def test_steps_never_wait(key):
-    """A run of twice as many steps waits exactly as often."""
-    waits_by_steps = [evaluate_on(NAME, key, attack_samples=2048, steps=steps)[1] for steps in (3, 6)]
-    assert waits_by_steps[0] == waits_by_steps[1]
+def test_every_gradient_attack_has_a_number_of_waits():
+    attacks = {key for key, task in TASKS.items() if task.kind == "attack" and task.role != "ensemble"}
+    assert {key for key in attacks if TASKS[key].role != "black box"} == WAITS.keys()
+
+
+@pytest.mark.parametrize("key", WAITS)
+def test_attack_waits_as_often_as_listed(key):
+    task, classifier = TASKS[key], tiny_classifier(TinyNetwork(), attack_samples=2048).to(NAME)
+    context = dataclasses.replace(tiny_context(key, classifier), engine="fused")
+    images, labels = (torch.from_numpy(array).to(NAME) for array in (IMAGES.images, IMAGES.labels))
+    n_waits = []
+    for steps in (3, 6):
+        parameters = small_parameters(task, **{"steps": steps} if "steps" in task.field_names else {})
+        with count_waits() as waits:
+            list(perturb(task, context, parameters, Request(parameters.strengths, images, labels, IMAGES.indices)))
+        n_waits.append(len(waits))
+    assert n_waits == [WAITS[key], WAITS[key] - 1]  # the first gradient of a network is checked
 
 
 @pytest.mark.parametrize("key", ["aa_square", "aa_square_l2"])
