@@ -84,7 +84,7 @@ def test_check_values_rejects_damaged_value(name, damage):
     check_values(values, N_IMAGES)
     array = values[name].copy()
     if damage == "value":
-        array.flat[0] = 1.5 if array.dtype.kind == "f" else np.iinfo(array.dtype).max
+        array.flat[0] = 1.5 * COLUMNS[name].largest if array.dtype.kind == "f" else np.iinfo(array.dtype).max
     elif damage == "NaN":
         if COLUMNS[name].is_exact:
             pytest.skip("whole numbers are never NaN")
@@ -110,7 +110,7 @@ def test_reader_rejects_wrong_number(name, wrong_number):
     parent, key = (json_value, column.field) if column.field else (values_by_strength, 0)
     for _ in column.dimensions:
         parent, key = parent[key], 0
-    parent[key] = wrong_number
+    parent[key] = wrong_number * column.largest if wrong_number == 1.5 else wrong_number
     with pytest.raises(ValueError, match=r"\w"):
         to_array(name, [json_value[column.field] if column.field else values_by_strength[0]])
 
