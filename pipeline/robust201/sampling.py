@@ -14,7 +14,7 @@ import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
 from robust201.core.errors import ConfigError
-from robust201.core.files import MAX_JSON_BYTES, read_file, write_text
+from robust201.core.files import write_text
 from robust201.core.records import format_architecture
 from robust201.dataset.outcomes import KeyOutcomes, read_outcomes
 from robust201.statistics.image_samples import ImageSample, Pilot, choose_sample, estimate_accuracies
@@ -63,7 +63,7 @@ class ChosenImages:
     def load(cls, path: str | Path) -> "ChosenImages":
         """Read a file of `save`, or raise a ConfigError."""
         try:
-            return TypeAdapter(cls).validate_json(read_file(Path(path), MAX_JSON_BYTES))
+            return TypeAdapter(cls).validate_json(Path(path).read_bytes())
         except (OSError, ValidationError) as error:
             raise ConfigError(
                 f"Reading chosen images failed for {path}: expected a file of ChosenImages.save, got another content "

@@ -6,15 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import RunCommand
-from tests.support.irregular_files import OBSTACLES
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: path.write_bytes(b""),
     "a list": lambda path: path.write_bytes(b"[]"),
     "null": lambda path: path.write_bytes(b"null"),
     "not UTF-8": lambda path: path.write_bytes(b"\xff\xfe"),
-    "nested too deeply": lambda path: path.write_bytes(b"[" * 100_000),
-    **OBSTACLES,
+    "a folder": lambda path: path.mkdir(),
 }
 
 

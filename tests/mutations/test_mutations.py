@@ -85,7 +85,7 @@ def set_wrong_value(path: Path, _siblings: Sequence[Path], rng: Rng) -> None:
 
 DAMAGES: tuple[Damage, ...] = (
     *(flip_bit, truncate, overwrite_with_zeros, swap),
-    *map(replace_by, (lambda _path: None, Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero"))),
+    *map(replace_by, (lambda _path: None, Path.mkdir)),
 )
 
 

@@ -12,7 +12,7 @@ from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import DatasetPath, ImageDataset, TableFile, WeightsName, explicit_options, split_names
 from robust201.cli.plot import ShownNetworks
 from robust201.core.errors import ConfigError
-from robust201.core.files import check_output_file, write_text
+from robust201.core.files import check_output_file, write_csv, write_text
 
 if TYPE_CHECKING:
     from robust201.analysis.dataset_results import DatasetResults
@@ -86,7 +86,6 @@ def _show_metrics(
     *,
     as_json: bool,
 ) -> None:
-    from robust201.core.csv_files import write_csv
     from robust201.dataset.reader import Dataset
 
     for parameter, option in explicit_options(context).items():
@@ -119,8 +118,6 @@ def _read_results(
 
 
 def _write(board: "Leaderboard", out: Path) -> None:
-    from robust201.core.csv_files import write_csv
-
     if out.suffix == ".tex":
         write_text(out, board.latex)
     else:

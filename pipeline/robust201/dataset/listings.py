@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from robust201.core.errors import RobustWarning
-from robust201.core.files import read_text
 
 CHECKSUM_FILE = "SHA256SUMS"
 """Listing for ``sha256sum -c``.
@@ -85,7 +84,7 @@ def read_checksums(folder: Path) -> Mapping[str, str]:
     if not path.is_file():
         return {}
     try:
-        return parse_checksums(read_text(path, MAX_LISTING_BYTES), path).digests
+        return parse_checksums(path.read_text(encoding="utf-8"), path).digests
     except ValueError:
         return {}
 

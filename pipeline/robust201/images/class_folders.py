@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 
 from robust201.core.errors import DatasetError, RobustWarning, describe_read_error, one_line
-from robust201.core.files import MAX_JSON_BYTES, parse_unique_json, read_file
+from robust201.core.files import parse_unique_json
 from robust201.core.records import MAX_CLASSES, Split
 from robust201.images.checks import check_count, check_labels
 from robust201.images.decoding import ImageDecoder
@@ -31,7 +31,6 @@ CLASS_NUMBERS_FILE = "labels.json"
 
 _SUPPORTED_SUFFIXES = (".jpg", ".jpeg", ".png")
 _UNSUPPORTED_SUFFIXES = (".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp")
-_MAX_FILE_BYTES = 256 << 20
 _LABELS_BY_NAME = TypeAdapter(dict[str, Annotated[int, Field(strict=True, ge=0, lt=MAX_CLASSES)]])
 _SPLIT_FOLDERS: dict[Split, tuple[str, ...]] = {"test": ("test", "val"), "train": ("train",)}
 
@@ -189,7 +188,7 @@ def _read_labels(folder: Path, class_names: tuple[str, ...]) -> dict[str, int] |
     if not path.exists():
         return None
     try:
-        text = read_file(path, MAX_JSON_BYTES).decode("utf-8-sig")
+        text = path.read_text(encoding="utf-8-sig")
         labels_by_name = _LABELS_BY_NAME.validate_python(parse_unique_json(text))
         return {name: labels_by_name[name] for name in class_names}
     except (OSError, ValueError, KeyError) as error:
@@ -201,7 +200,7 @@ def _read_labels(folder: Path, class_names: tuple[str, ...]) -> dict[str, int] |
 
 def _read_image(file: Path) -> bytes:
     try:
-        return read_file(file, _MAX_FILE_BYTES)
+        return file.read_bytes()
     except (OSError, ValueError) as error:
         raise DatasetError(
             f"Reading images failed for {file}: {one_line(error)}. Correct the file or remove it."

@@ -6,13 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from robust201.core.errors import DatasetError
-from robust201.core.files import MAX_STATE_BYTES, read_file, read_text
 from robust201.core.records import Split
 from robust201.images.checks import LabelledImages, check_count
 from robust201.images.downloads.registry import SUMS_FILE, Checksum, download
 from robust201.images.specs import DatasetSpec
-
-_MAX_FILE_BYTES = 4 << 30
 
 
 def read_published(path: Path, download_name: str, *, verify: bool) -> bytes:
@@ -25,7 +22,7 @@ def read_published(path: Path, download_name: str, *, verify: bool) -> bytes:
         DatasetError: the file is missing, unreadable, or differs from the published file.
     """
     try:
-        content = read_file(path, _MAX_FILE_BYTES)
+        content = path.read_bytes()
     except OSError as error:
         raise DatasetError(
             f"Reading images failed for {path}: {error.strerror}. Check the path, or fetch the dataset again."
@@ -44,7 +41,7 @@ def _recorded_sha256(path: Path) -> str | None:
     sums_path = path.parent / SUMS_FILE
     if not sums_path.exists():
         return None
-    digests_and_names = (line.split(maxsplit=1) for line in read_text(sums_path, MAX_STATE_BYTES).splitlines())
+    digests_and_names = (line.split(maxsplit=1) for line in sums_path.read_text(encoding="utf-8").splitlines())
     return {fields[1]: fields[0] for fields in digests_and_names if len(fields) == 2}.get(path.name)
 
 

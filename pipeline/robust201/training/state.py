@@ -15,15 +15,13 @@ from pathlib import Path
 import torch
 
 from robust201.core.errors import StorageError
-from robust201.core.files import new_file, read_file
+from robust201.core.files import new_file
 from robust201.core.records import canonical_json
 
 _FILE_NAME = re.compile(r"step-(\d{9})-([0-9a-f]{16})\.safetensors")
 
 _DAMAGED = "damaged-"
 """Prefix of renamed damaged files."""
-
-_MAX_STATE_BYTES = 16 << 30  # weights and momentum
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ class StateFolder:
             if step > max_step:
                 continue
             try:
-                raw = read_file(path, _MAX_STATE_BYTES)
+                raw = path.read_bytes()
             except OSError as error:
                 raise StorageError(
                     f"Reading the state of a training run failed for {path}: {error.strerror}. Correct the permissions."
