@@ -25,13 +25,12 @@ def read_folder(folder: Path, n_classes: int, size: int, split: str = "test") ->
 
 def test_pair_uses_each_image_at_most_once() -> None:
     for n_first, n_second in ((40, 25), (25, 40), (30, 30)):
-        pairs = pair(n_first, n_second, seed=3)
-        count = min(n_first, n_second)
-        assert (np.diff(pairs.first) > 0).all()
-        assert len(pairs.first) == len(pairs.second) == len(set(pairs.second.tolist())) == count
-        assert pairs.first.max() < n_first
-        assert pairs.second.max() < n_second
-    assert not np.array_equal(pair(40, 25, 3).second, pair(40, 25, 4).second)
+        first, second = pair(n_first, n_second, seed=3)
+        assert (np.diff(first) > 0).all()
+        assert len(first) == len(second) == len(set(second.tolist())) == min(n_first, n_second)
+        assert first.max() < n_first
+        assert second.max() < n_second
+    assert not np.array_equal(pair(40, 25, 3)[1], pair(40, 25, 4)[1])
 
 
 def test_write_fusion_writes_the_same_images_for_both_labels(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The training loop: equal weights after any interruption, snapshots, initial weights, and one-line errors."""
 
-import itertools
 import random
 
 import numpy as np
@@ -113,8 +112,8 @@ def test_training_saves_a_state_at_the_end_of_each_epoch_and_when_stopped(tmp_pa
         return step < 8
 
     run_training(make_recipe(epochs=3), states=tmp_path, keep_going=record_states)
-    assert file_steps == [*[[]] * 3, *[[3]] * 3, *[[3, 6]] * 3]
-    assert {path.name[5:14] for path in tmp_path.glob("step-*")} == {"000000006", "000000008"}
+    assert file_steps == [*[[]] * 3, *[[3]] * 3, *[[6]] * 3]
+    assert [path.name[5:14] for path in tmp_path.glob("step-*")] == ["000000008"]
 
 
 CHANGED_FIELDS = {
@@ -363,15 +362,6 @@ def test_states_of_another_training_run_are_rejected(tmp_path):
     for changed_argument in ({"seed": 2}, {"threads": 2}, {"images": make_images(seed=2)}):
         with pytest.raises(StorageError, match=r"it belongs to training run \w{16}…, not to \w{16}…"):
             run_training(make_recipe(), states=tmp_path, **changed_argument)
-
-
-def test_too_few_batches_are_an_error():
-    class TooFewBatches(OneSource):
-        def batches(self, batch_size, seed, epoch):
-            yield from itertools.islice(super().batches(batch_size, seed, epoch), 2)
-
-    with pytest.raises(EvaluationError, match="epoch 1 has 2 batches instead of 3"):
-        list(train(SmallSpace(), "small", TooFewBatches(IMAGES), make_recipe(), seed=1))
 
 
 def test_channels_last_changes_only_the_rounding(monkeypatch):

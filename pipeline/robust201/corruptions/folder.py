@@ -80,15 +80,13 @@ def _corrupt_block(key: str, severity: int, start: int) -> NDArray[np.uint8]:
 
 
 def find_unfinished_corruptions(folder: Path, recipes: Mapping[str, Recipe]) -> list[str]:
-    """Return the corruptions that a folder lacks, or has in another version of the generator.
+    """Return the corruptions that a folder lacks.
 
     Raises:
-        DatasetError: a corruption was generated with other settings, or the folder's `made.json` is damaged.
+        DatasetError: a corruption was generated with another recipe, or the folder's `made.json` is damaged.
     """
     made = ArrayFolder(folder)
-    return [
-        key for key, recipe in recipes.items() if not made.is_complete(key, recipe, ignoring=("generator_version",))
-    ]
+    return [key for key, recipe in recipes.items() if not made.is_complete(key, recipe)]
 
 
 def generate_corruptions(
