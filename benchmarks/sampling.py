@@ -60,7 +60,7 @@ def replay(outcomes: _Bools, cheap: _Bools, n: int, arguments: argparse.Namespac
         for number in range(arguments.samples):
             sample = choose_sample(full, fitted, n, seed=pilot_number * arguments.samples + number)
             estimates = [
-                estimate_accuracies(sample, correct[:, sample.chosen], probabilities)
+                estimate_accuracies(sample, correct[:, sample.chosen], probabilities, pilot.variance_factors)
                 for correct, probabilities in zip(repeated, predicted, strict=True)
             ]
             columns = [np.stack(column) for column in zip(*estimates, strict=True)]
@@ -68,7 +68,7 @@ def replay(outcomes: _Bools, cheap: _Bools, n: int, arguments: argparse.Namespac
 
 
 def summarise(draws: Sequence[Draw]) -> dict[str, Any]:
-    """Return coverage by strength, and medians over strengths whose accuracies are not extreme."""
+    """Return coverage by strength, and means over strengths whose accuracies are not extreme."""
     truth, accuracy, low, high = (np.stack(arrays) for arrays in zip(*draws, strict=True))
     is_used = (truth > EXTREME_MARGIN) & (truth < 1 - EXTREME_MARGIN)
     strengths = is_used.mean(axis=(0, 1)) > 0.5
@@ -76,7 +76,7 @@ def summarise(draws: Sequence[Draw]) -> dict[str, Any]:
     coverage = (is_covered & is_used).sum(axis=(0, 1))[strengths] / is_used.sum(axis=(0, 1))[strengths]
     return {
         "coverage": (float(coverage.min()), float(coverage.max())),
-        "half_width": float(np.median(((high - low) / 2)[..., strengths])),
+        "half_width": float(((high - low) / 2)[..., strengths].mean()),
         "bias": float(np.abs((accuracy - truth).mean(axis=(0, 1))[strengths]).max()),
         "truths": truth[..., strengths],
     }
@@ -104,7 +104,7 @@ def main() -> None:
                 row["truths"], round(budget * arguments.repeats * outcomes.shape[2])
             )
             cells = (f"{budget:.1%}", f"`{key}`", f"{n:,}", "{:.1%} to {:.1%}".format(*row["coverage"]))
-            points = (row["half_width"], float(np.median(simple_high - simple_low)) / 2, row["bias"])
+            points = (row["half_width"], float((simple_high - simple_low).mean()) / 2, row["bias"])
             print("| " + " | ".join([*cells, *(f"{100 * value:.2f}" for value in points)]) + " |", flush=True)
 
 

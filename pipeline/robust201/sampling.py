@@ -141,7 +141,7 @@ def estimate(chosen: ChosenImages, pilot: str | Path, results: str | Path) -> pd
             accuracy = counted[network.weights.sha256].mean(axis=1)
             columns, kind, n_images = (accuracy, 0 * accuracy, accuracy, accuracy), "counted", len(full.images)
         else:
-            columns = estimate_accuracies(chosen.sample, correct, model.predict(own_cheap))
+            columns = estimate_accuracies(chosen.sample, correct, model.predict(own_cheap), model.variance_factors)
             kind, n_images = "estimated", len(chosen.images)
         name = format_architecture(network.architecture), network.name
         for (_, strength), *values in zip(sampled.strengths, *columns, strict=True):
