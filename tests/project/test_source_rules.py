@@ -23,7 +23,7 @@ FILES_WITH_EXPERIMENT_WORDS = {
     "networks/nb201": "the space itself",
     "networks/spaces.py": "the table of spaces, and the default for sweeps and datasets that do not name a space",
     "weights/published": "readers of the published weights",
-    "export/published_layout.py": "writes meta.json and Parquet as published",
+    "dataset/published_layout.py": "writes meta.json and Parquet as published",
     "images/specs.py": "credits the paper that chose the 120 classes, by its title",
 }
 """Folders and files that may contain these words, with reasons; all comments and docstrings may contain them."""
