@@ -11,7 +11,6 @@ from robust201.images import load_images
 from robust201.images.fusion import blend, pair, write_fusion
 from robust201.images.specs import custom_dataset
 from robust201.images.store import ArrayFolder
-from robust201.training.data import Fusion
 from tests.conftest import read_tree
 from tests.training.test_data import numbered_images
 
@@ -76,14 +75,3 @@ def test_write_fusion_rejects_invalid_arguments(tmp_path: Path) -> None:
             tmp_path, FIRST_IMAGES, numbered_images(5, "large", size=8), split="test", alpha=0.5, label="first", seed=0
         )
     assert not list(tmp_path.iterdir())
-
-
-def test_write_fusion_records_the_blended_rows(tmp_path: Path) -> None:
-    write_fusion(tmp_path, FIRST_IMAGES, FIRST_IMAGES, split="test", alpha=0.3, label="first", seed=0)
-    made = ArrayFolder(tmp_path / "test")
-    blends = {tuple(pixels.ravel()) for pixels in made.read("images")}
-    rows = list(zip(made.read("first_rows"), made.read("second_rows"), strict=True))
-    assert {tuple(blend(FIRST_IMAGES.images[a], FIRST_IMAGES.images[b], 0.3).ravel()) for a, b in rows} == blends
-    # Blends for training have the same shape.
-    (batch,) = Fusion(FIRST_IMAGES, FIRST_IMAGES, 0.3).batches(40, 0, 0)
-    assert batch.pixels.shape == (40, 3, 4, 4)

@@ -19,7 +19,7 @@ from robust201.core.errors import (
 )
 from robust201.core.records import ImageSet
 from robust201.networks.zoo.zoo_space import Zoo
-from robust201.training.data import Mixture, OneSource
+from robust201.training.data import OneSource
 from robust201.training.loop import train
 from robust201.training.recipes import Recipe
 from tests.support.precision_settings import FP32_SETTINGS, effective_settings, raw_settings, tf32_everywhere
@@ -196,16 +196,6 @@ def test_training_starts_from_given_weights():
         run_training(recipe, start=source.state_dict)
 
 
-def test_training_of_a_cell_on_a_mixture_resumes(tmp_path):
-    data = Mixture(IMAGES, make_images(seed=5), 0.3)
-    recipe = make_recipe(augmentation="std")
-    (uninterrupted,) = train(SPACE, ONE_CONVOLUTION, data, recipe, seed=1)
-    stop = {"states": tmp_path, "keep_going": lambda step: step < 4}
-    assert list(train(SPACE, ONE_CONVOLUTION, data, recipe, seed=1, **stop)) == []
-    (resumed,) = train(SPACE, ONE_CONVOLUTION, data, recipe, seed=1, states=tmp_path)
-    assert weights_hash(uninterrupted.state_dict) == weights_hash(resumed.state_dict)
-
-
 def test_training_restores_random_state_and_process_settings():
     for deterministic in (False, True):
         was_deterministic = torch.are_deterministic_algorithms_enabled()
@@ -287,15 +277,6 @@ def test_invalid_network_is_rejected_before_the_first_step(fault):
         run_training(make_recipe(), space=LinearSpace(build_network), keep_going=lambda step: not steps.append(step))
     assert "\n" not in str(error.value)
     assert steps == []
-
-
-def test_network_that_cannot_be_copied_can_be_trained():
-    def build_network(n_classes):
-        network = linear_network(n_classes)
-        network.last_norm = network[1].weight.norm()  # deepcopy rejects tensors that have a gradient function
-        return network
-
-    assert run_training(make_recipe(), space=LinearSpace(build_network))[-1].step == N_STEPS
 
 
 def test_initial_weights_from_numpy_and_python_generators_depend_on_the_seed():
