@@ -87,12 +87,8 @@ def set_wrong_value(path: Path, _siblings: Sequence[Path], rng: Rng) -> None:
 
 DAMAGES: tuple[Damage, ...] = (
     *(flip_bit, truncate, overwrite_with_zeros, swap),
-<<<<<<< HEAD
     *map(replace_by, (lambda _path: None, Path.mkdir)),
-=======
-    *map(replace_by, (lambda _path: None, Path.mkdir)),
-    *(replace_by(partial(Path.write_bytes, data=content)) for content in (b"", b"[]", b"\xff\xfe", b"[" * 100_000)),
->>>>>>> main
+    *(replace_by(partial(Path.write_bytes, data=content)) for content in (b"", b"[]", b"\xff\xfe")),
 )
 
 
