@@ -15,13 +15,12 @@ from robust201.core.errors import ConfigError, DatasetError, StorageError, Stora
 from robust201.core.files import sole_writer
 from robust201.core.records import ImageSet, image_hash
 from robust201.corruptions import folder as generation
-from robust201.corruptions.folder import check_deterministic, generate_corruptions
+from robust201.corruptions.folder import generate_corruptions
 from robust201.corruptions.generator import GENERATOR_VERSION, corrupt
 from robust201.images import corrupted as corrupted_module
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
 from robust201.images.downloads.registry import Checksum, Download
 from robust201.images.downloads.registry import download as published_download
-from robust201.images.specs import DATASETS
 from robust201.images.store import ArrayFolder
 from tests.conftest import read_tree
 from tests.support.natural_images import image_set, stripes
@@ -337,17 +336,3 @@ def test_generate_rejects_unknown_keys(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'zoom_blur'"):
         generate(tmp_path / "none", image_set(2), ("fog", "zoom_blurr"))
     assert not (tmp_path / "none").exists()
-
-
-def test_check_deterministic_compares_md5_of_all_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = image_set(6)
-    monkeypatch.setitem(DATASETS, "cifar10", replace(DATASETS["cifar10"], n_test=6))
-    checks = check_deterministic(images, keys=["pixelate", "brightness"])
-    assert list(checks) == ["pixelate", "brightness"]
-    generate(tmp_path, images, ("pixelate",))
-    generated_md5 = hashlib.md5((tmp_path / "pixelate.npy").read_bytes()).hexdigest()
-    assert checks["pixelate"] == ("0f14f7e2db14288304e1de10df16832f", generated_md5)
-    with pytest.raises(ConfigError, match="'snow'"):
-        check_deterministic(images, keys=["snow"])
-    with pytest.raises(DatasetError, match=r"expected all 6 test images .* got 5 images"):
-        check_deterministic(select_positions(images, [0, 1, 2, 3, 4]))
