@@ -13,7 +13,7 @@ To add a corruption, write a function (images, severity, random_numbers) -> imag
 module of its group, and add a row to `tasks.TASKS`.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -106,13 +106,13 @@ def corrupt(
     return corrupted
 
 
-def check_keys(keys: Iterable[str], known_keys: Collection[str] = tuple(CORRUPTION_FUNCTIONS)) -> None:
+def check_keys(keys: Iterable[str]) -> None:
     """Raise ConfigError if a corruption is unknown."""
     for key in keys:
-        if key not in known_keys:
+        if key not in CORRUPTION_FUNCTIONS:
             raise ConfigError(
-                f"Corrupting images failed for {key!r}: expected one of {len(known_keys)} corruptions."
-                f"{did_you_mean(key, known_keys)}"
+                f"Corrupting images failed for {key!r}: expected one of {len(CORRUPTION_FUNCTIONS)} corruptions."
+                f"{did_you_mean(key, CORRUPTION_FUNCTIONS)}"
             )
 
 
