@@ -210,24 +210,6 @@ def test_result_does_not_depend_on_other_images(task, positions):
     assert_equals_rows_of(all_attacked_images(task.key), perturbed, rows=positions)
 
 
-@each_fully_tested_attack
-def test_evaluate_part_uses_fused_engine(task):
-    images = tiny_images()
-    parameters = small_parameters(task)
-    context = dataclasses.replace(tiny_context(task.key), engine="fused")
-    part = part_of(task, parameters, images)
-    results = list(
-        evaluate_part(context, task, parameters, part, images, ("predictions",), provenance={"host": "here"})
-    )
-    assert sorted(result.strength for result in results) == list(parameters.strengths)
-    expected = {strength: np.full(len(images), -1) for strength in parameters.strengths}
-    for batch in perturb(task, context, parameters, request_of(images, parameters.strengths)):
-        predicted = context.classifier(batch.images).argmax(dim=1)
-        expected[parameters.strengths[batch.strength_index]][batch.positions.numpy()] = predicted.numpy()
-    for result in results:
-        assert result.values["predictions"].tolist() == expected[result.strength].tolist()
-
-
 def test_evaluate_part_takes_predictions_from_attacked_model():
     task = TASKS["fgsm"]
     model = ExactModel()

@@ -37,9 +37,6 @@ CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, CorruptionRandomNumbers],
 }
 """Key → function that corrupts a batch: ((N, H, H, 3) uint8, severity 1 to 5, random numbers) → (N, H, H, 3) uint8."""
 
-DETERMINISTIC_CORRUPTIONS = ("brightness", "contrast", "defocus_blur", "jpeg_compression", "pixelate", "zoom_blur")
-"""The paper's corruptions without a random part, whose published files can be reproduced byte for byte."""
-
 _BATCH_VALUES = 64 * 32 * 32 * 3
 """Number of values per batch, whose float64 copies fit into a processor's cache."""
 
