@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.corruptions.folder import generate_corruptions
-from robust201.corruptions.generator import CORRUPTION_FUNCTIONS, corrupt, synthetic_frost
+from robust201.corruptions.frost_textures import synthetic_frost
+from robust201.corruptions.generator import CORRUPTION_FUNCTIONS, corrupt
 from robust201.images import load_images, select
 from robust201.images.fusion import blend, pair
 from robust201.images.upscaling import upscale
@@ -105,7 +106,7 @@ def hashes(sizes: Iterable[int]) -> dict[str, str]:
     hash_by_name["digits"] = digits.sha256[:16]
     with tempfile.TemporaryDirectory() as folder:
         store = generate_corruptions(Path(folder), digits, keys=("snow", "frost"), seed=0, frost=synthetic_frost(0))
-        hash_by_name |= {f"identity of {key}": str(store.identity(key)["sha256"])[:16] for key in ("snow", "frost")}
+        hash_by_name |= {f"identity of {key}": str(store.digest(key))[:16] for key in ("snow", "frost")}
     return hash_by_name | _controls()
 
 

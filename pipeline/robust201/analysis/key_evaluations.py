@@ -21,9 +21,10 @@ from robust201.networks.batch_sizes import halve_all
 from robust201.networks.device import free_cached_memory, is_out_of_memory
 from robust201.networks.network_check import check_again
 from robust201.statistics.intervals import accuracy_intervals
-from robust201.tasks import Task, stage_passes
+from robust201.tasks import Task
+from robust201.tasks.attacks import Standard
 from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
-from robust201.tasks.parameters import Parameters, Standard
+from robust201.tasks.parameters import Parameters
 
 _MEASUREMENTS = ("accuracy", "confidence_prediction", PREDICTIONS)
 """Measurements of every key that has predictions."""
@@ -65,7 +66,7 @@ class Run:
             if (missing := _missing_strengths(parameters, saved.get(task.key)))
         }
         self.shown.stage_costs = {
-            task.key: stage_passes(parameters, self.images.n_classes)
+            task.key: parameters.stage_passes(self.images.n_classes)
             for task, parameters in keys
             if isinstance(parameters, Standard)
         }
@@ -164,7 +165,7 @@ def head(images: ImageSet, count: int | None) -> ImageSet:
 def _count_passes(context: Context, task: Task, parameters: Parameters, image_set: ImageSet) -> float:
     """Return the passes per image and strength, which are counted for a user's attack that does not declare them."""
     if not isinstance(task, UserTask) or task.kind != "attack" or getattr(parameters, "passes", None) is not None:
-        return task.passes(parameters, image_set.n_classes)
+        return parameters.n_passes(image_set.n_classes)
     few = head(image_set, _COUNTED_IMAGES)
     resident = copy_to_device(few, context.classifier.device)
     request = Request(parameters.strengths, resident.pixels, resident.labels, few.indices)

@@ -132,7 +132,8 @@ def _generate_corruptions(images: ImageSet, seed: int) -> CorruptedImageSource:
     """Return a source of generated corrupted images."""
 
     def corrupted(key: str, severity: int, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        from robust201.corruptions.generator import corrupt, synthetic_frost
+        from robust201.corruptions.frost_textures import synthetic_frost
+        from robust201.corruptions.generator import corrupt
 
         positions = np.searchsorted(images.indices, rows)
         clean = np.ascontiguousarray(images.images[positions].transpose(0, 2, 3, 1))

@@ -162,8 +162,7 @@ def _read_inputs(
 
 
 def _write_tables(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> None:
-    from robust201.core.csv_files import write_csv
-    from robust201.core.files import make_folder
+    from robust201.core.files import make_folder, write_csv
 
     if out is None:
         return

@@ -11,7 +11,7 @@ from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import DatasetPath, ImageDataset, TableFile, WeightsName, explicit_options, split_names
 from robust201.cli.plot import ShownNetworks
 from robust201.core.errors import ConfigError
-from robust201.core.files import check_output_file
+from robust201.core.files import check_output_file, write_csv
 
 if TYPE_CHECKING:
     from robust201.analysis.dataset_results import DatasetResults
@@ -67,7 +67,6 @@ def _show_metrics(
     *,
     as_json: bool,
 ) -> None:
-    from robust201.core.csv_files import write_csv
     from robust201.dataset.reader import Dataset
 
     for parameter, option in explicit_options(context).items():

@@ -11,9 +11,8 @@ from robust201.cli import console
 from robust201.cli.analyse import Folders
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import ImageDataset, WeightsName, split_names
-from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, ResultsError
-from robust201.core.files import check_output_file
+from robust201.core.files import check_output_file, write_csv
 
 if TYPE_CHECKING:
     from robust201.dataset.reader import Dataset
