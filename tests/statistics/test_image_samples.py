@@ -31,6 +31,7 @@ def test_intervals_cover_the_accuracy_and_estimates_have_no_bias(pilot):
     for seed in range(400):
         sample = choose_sample(pilot.outcomes, pilot.fitted, 60, seed)
         result = estimate_accuracies(sample, outcomes[:, sample.chosen], predicted, pilot.variance_factors)
+        assert len(sample.chosen) == 60
         errors.append(result.accuracy - truth)
         covered.append((result.low <= truth) & (truth <= result.high))
         widths.append(result.standard_error)
