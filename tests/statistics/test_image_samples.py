@@ -66,6 +66,13 @@ def test_variance_factors_compare_residuals_with_the_expected_variance(pilot):
     np.testing.assert_allclose(pilot.variance_factors, np.minimum(ratio, 1), rtol=1e-2)
 
 
+def test_two_images_per_stratum_suffice(pilot):
+    outcomes, cheap = (array[0] for array in make_outcomes(1, seed=5))
+    sample = ImageSample(np.arange(N) % 2, np.arange(4))
+    result = estimate_accuracies(sample, outcomes[:, :4], pilot.predict(cheap), pilot.variance_factors)
+    assert (result.standard_error > 0).all()
+
+
 def test_wrong_arguments_are_rejected(pilot):
     outcomes, cheap = make_outcomes(2)
     for arguments in ((outcomes[:1], cheap[:1]), (outcomes, cheap[..., :9]), (outcomes[0], cheap[0])):
