@@ -16,8 +16,8 @@ if [ "${1:-}" != --shipped ]; then
     robust201 run $jobs/$sweep.yaml $cells
   done
   # A partial export ends with exit code 3, because the other cells are missing.
-  robust201 export $runs/results --parquet --outcomes bits --out $runs/dataset $partial || [ -n "$partial" ]
-  robust201 export $runs/measures --parquet --out $runs/measures-dataset $partial || [ -n "$partial" ]
+  robust201 export $runs/results --parquet --outcomes bits --out $runs/dataset $partial || [ "$?$partial" = 3--partial ]
+  robust201 export $runs/measures --parquet --out $runs/measures-dataset $partial || [ "$?$partial" = 3--partial ]
   exports="$runs/dataset $runs/measures-dataset"
 fi
 python -m jobs.papers.dataset.analyse $exports --merged $runs/merged

@@ -84,6 +84,12 @@ def event_files(results: Path) -> list[Path]:
     return sorted((results / EVENTS_FOLDER).glob("*.jsonl"))
 
 
+def host_and_pid(path: Path) -> tuple[str, int]:
+    """Return the host and the id of the process that writes a file of events."""
+    host, pid = path.stem.partition("-")[2].rsplit("-", 3)[:2]
+    return host, int(pid)
+
+
 def read_events(path: Path, max_bytes: int | None = TAIL_BYTES) -> list[Event]:
     """Return the complete events at the end of a file; damaged lines are left out. None means the whole file."""
     events = []
