@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import yaml
 from robust201.dataset.reader import Dataset
 from robust201.run.events import read_all_events
 from robust201.sweep.loading import load_config
-from tests.conftest import REPOSITORY, FinishedCommand, RunCommand, WriteSweep
+from tests.conftest import REPOSITORY, THREE_KEYS, FinishedCommand, RunCommand, WriteSweep
 from tests.run.test_extended_sweeps import read_columns
 from tests.support.runs import read_rows, run_sweep
 from tests.support.tiny_trainings import training_fields
@@ -194,6 +195,32 @@ def test_networks_with_faults_fail_instead_of_giving_numbers(
     results = Dataset(tmp_path / "out").query()["digits"]
     networks = {key: {frozenset(values) for values in measures.values()} for key, measures in results.items()}
     assert networks == {"clean": {frozenset({"sound", "passes", "gradients"})}, "fgsm": {frozenset({"sound"})}}
+
+
+def test_unstable_network_blocks_its_parts_and_its_export(
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    switch = tmp_path / "unstable"
+    models = MODELS.replace(
+        "        return self.head(",
+        f"        if __import__('pathlib').Path({str(switch)!r}).exists():\n"
+        "            images = images + __import__('torch').rand(1)\n        return self.head(",
+    )
+    sweep = write_custom_sweep(THREE_KEYS, models, architectures=["narrow", "wide"])
+    run, export = ("run", "--allow-code", sweep), ("export", tmp_path / "results", "--out", tmp_path / "dataset")
+    assert robust201(*run, "--keys", "clean").code == 0
+    switch.touch()
+    result = robust201(*run, "--architectures", "narrow")
+    assert result.code == 3
+    assert "1 failure;" in result.err  # the other keys are not attempted
+    switch.unlink()
+    assert robust201(*run).code == 0
+    assert "narrow" in robust201(*export, "--partial").error_line(3)
+    assert not (tmp_path / "dataset").exists()
+    assert robust201("verify", tmp_path / "results").code == 4
+    shutil.rmtree(tmp_path / "results/events")
+    assert robust201(*export).code == 0
+    assert robust201("verify", tmp_path / "results").code == 0
 
 
 def test_network_that_ends_in_softmax_is_reported_and_logged(

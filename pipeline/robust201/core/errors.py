@@ -8,6 +8,7 @@ The tree::
     │   ├── ArchitectureError     an invalid index or cell string
     │   ├── CheckpointError       weights that are missing, damaged, in an unknown format or for another network
     │   ├── NetworkError          a network that cannot be evaluated as it is (also an EvaluationError)
+    │   │   └── UnstableNetworkError  its outputs depend on chance, earlier passes or other images
     │   ├── DatasetError          images that are missing, damaged or have the wrong format
     │   ├── ResultsError          an exported dataset, or a file of it, is missing or damaged
     │   └── FormatVersionError    a results folder in the format of another version
@@ -120,6 +121,10 @@ class NetworkError(InputError, EvaluationError):
 
     It is also an EvaluationError, since a worker of a sweep may detect the problem.
     """
+
+
+class UnstableNetworkError(NetworkError):
+    """The outputs of a network depend on chance, earlier passes or other images, so no result of it can be trusted."""
 
 
 class PerturbationError(EvaluationError):

@@ -1,15 +1,19 @@
 """What an export reads from a results folder: facts about the sweep, and the results of its units."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from robust201.core.errors import ConfigError, did_you_mean
+import numpy as np
+
+from robust201.core.errors import ConfigError, IncompleteError, did_you_mean
 from robust201.core.records import Unit
 from robust201.dataset.rows import KeyRows
 from robust201.export.groups import Group, SweepFacts
 from robust201.export.row_batch import UnitRows
 from robust201.images.specs import UNKNOWN_COUNT
+from robust201.run.events import EVENTS_FOLDER, UNSTABLE, read_failures
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import Names, names_of
 from robust201.sweep.parts import KeyState, compare
@@ -61,6 +65,32 @@ def read_facts(plan: Plan) -> SweepFacts:
     )
 
 
+def find_unstable_networks(plan: Plan, states: Iterable[KeyState], results: Path) -> dict[str, str]:
+    """Return the networks with stored results whose outputs a worker has found unstable, with its message."""
+    failures = {event["unit"]: str(event["failure"]) for event in read_failures(results) if event.get(UNSTABLE)}
+    if not failures:
+        return {}
+    unstable = {
+        (key.dataset, key.networks[row]): failures[key.units[row].decode()]
+        for key in plan.keys
+        for row in np.flatnonzero(np.isin(key.units, [unit.encode() for unit in failures])).tolist()
+    }
+    return {
+        state.key.unit(row).network_label: unstable[state.key.dataset, network]
+        for state in states
+        for row, network in enumerate(state.key.networks)
+        if (state.key.dataset, network) in unstable and state.complete[row].any()
+    }
+
+
+def _check_stability(plan: Plan, states: Iterable[KeyState], results: Path) -> None:
+    for label, failure in find_unstable_networks(plan, states, results).items():
+        raise IncompleteError(
+            f"Exporting failed for {label}: its results cannot be trusted, because a worker reported {failure} Correct "
+            f"the network, or remove it from the sweep. If the cause is gone, delete {results / EVENTS_FOLDER}."
+        )
+
+
 def read_groups(plan: Plan, folder: ResultsFolder, weights: str | None = None) -> list[Group]:
     """Return the units of each dataset and key, and the strengths that each unit lacks.
 
@@ -71,10 +101,12 @@ def read_groups(plan: Plan, folder: ResultsFolder, weights: str | None = None) -
 
     Raises:
         ConfigError: no weights have this name.
+        IncompleteError: a network with results is unstable (see `find_unstable_networks`).
     """
     _check_weights(plan, weights)
     listing = folder.list()
     states = compare(plan, listing, folder.read_tuple).keys
+    _check_stability(plan, states, folder.root)
     groups = [_make_group(plan, folder, names_of(listing, state.key.dataset), state, weights) for state in states]
     return [group for group in groups if group.units]
 

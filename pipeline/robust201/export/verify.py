@@ -21,7 +21,7 @@ from robust201.export.diff import read_numbers
 from robust201.export.listing import check_listing, read_listing
 from robust201.export.outcome_files import evaluated_images
 from robust201.export.side_files import VERSIONS_FILE
-from robust201.export.source import read_facts, read_groups
+from robust201.export.source import find_unstable_networks, read_facts, read_groups
 from robust201.export.writing import write_dataset
 from robust201.statistics.weights_check import WeightsCheck
 from robust201.store.folder import ResultsFolder
@@ -105,15 +105,18 @@ def verify_results(
         StorageError: a file cannot be read at the moment.
     """
     n_exported = None if export is None else len(read_listing(export).digests)
-    findings = tuple(verify(results, on_progress))
+    damages = list(verify(results, on_progress))
     plan, folder = open_results(results)
     listing = folder.list()
+    state = compare(plan, listing, folder.read_tuple)
+    unstable = find_unstable_networks(plan, state.keys, results)
+    findings = (*damages, *(Finding("unstable", label, failure) for label, failure in unstable.items()))
     is_sound = all(finding.kind == "missing" for finding in findings)
     return Verdict(
         findings=findings,
         export_problems=() if export is None else tuple(check_export(plan, folder, export)),
         n_files=sum(map(len, listing.values())),
-        n_evaluations=compare(plan, listing, folder.read_tuple).n_done,
+        n_evaluations=state.n_done,
         n_planned=plan.n_evaluations,
         n_exported=n_exported,
         weights=check_clean_accuracy(plan, folder) if is_sound else None,

@@ -29,6 +29,8 @@ TAIL_BYTES = 1 << 18
 EVENTS_FOLDER = "events"
 FAILURES_FOLDER = "failures"
 ALIVE = "alive"
+UNSTABLE = "unstable"
+"""Field of failures of networks whose outputs depend on chance, earlier passes or other images."""
 
 Event = dict[str, Any]
 
