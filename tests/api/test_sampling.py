@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from robust201.core.errors import ConfigError, RobustWarning
-from robust201.dataset.outcomes import read_outcomes
+from robust201.dataset.diff import read_numbers
+from robust201.dataset.export import export_dataset
 from robust201.dataset.reader import Dataset
-from robust201.dataset.rows import KeyRows
-from robust201.dataset.weights_check import check_clean_accuracy
-from robust201.export import export_dataset
-from robust201.export.diff import read_numbers
+from robust201.dataset.recorded_accuracies import check_clean_accuracy
+from robust201.dataset.shard_rows import KeyRows
+from robust201.dataset.stored_outcomes import read_outcomes
 from robust201.sampling import ChosenImages, choose_images, estimate
 from robust201.sweep.filters import EVERYTHING
 from robust201.sweep.loading import parse_config

@@ -7,8 +7,8 @@ import pytest
 
 from robust201.core.errors import IncompleteError
 from robust201.core.records import EvaluationResult, Part
-from robust201.dataset.rows import KeyRows, read_shard
-from robust201.export import export_dataset
+from robust201.dataset.export import export_dataset
+from robust201.dataset.shard_rows import KeyRows, read_shard
 from robust201.store.names import content_hash, shard_name
 from robust201.store.shards import encode
 from robust201.sweep.plan import open_results

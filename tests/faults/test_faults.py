@@ -20,8 +20,8 @@ import pytest
 import yaml
 
 from robust201.core.files import WRITE_STEPS
-from robust201.run.events import read_all_events
 from robust201.run.guard import session_processes
+from robust201.store.events import read_all_events
 from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY
 from tests.support.runs import export_bytes, run_inline

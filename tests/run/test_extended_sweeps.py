@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from robust201.dataset.reader import Dataset
-from robust201.dataset.rows import UnitRows
+from robust201.dataset.shard_rows import UnitRows
 from robust201.networks.nb201 import cells
 from robust201.networks.nb201.network import build_network
 from robust201.run.sweep import SweepWork

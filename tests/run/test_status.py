@@ -9,9 +9,9 @@ import time
 import pytest
 
 from robust201.run import worker
-from robust201.run.events import Events
 from robust201.run.processes import SILENT_SECONDS
 from robust201.run.status import read_status
+from robust201.store.events import Events
 from robust201.sweep.filters import Filters
 from tests.support.runs import read_state, run_inline
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from robust201.dataset.reader import Dataset
-from robust201.run.events import read_all_events
+from robust201.store.events import read_all_events
 from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY, THREE_KEYS, FinishedCommand, RunCommand, WriteSweep
 from tests.run.test_extended_sweeps import read_columns

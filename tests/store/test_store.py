@@ -9,7 +9,7 @@ import pytest
 
 from robust201.core.errors import FormatVersionError, InputError, ShardDamagedError, StorageError
 from robust201.core.records import EvaluationResult, Part, Unit
-from robust201.dataset.rows import read_shard
+from robust201.dataset.shard_rows import read_shard
 from robust201.store.folder import WRITE_STEPS, ResultsFolder, SliceFormat
 from robust201.store.names import ShardName, content_hash, names_of, parse_names, shard_name
 from robust201.store.shards import decode, encode

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.records import Unit
-from robust201.dataset.rows import KeyRows, UnitRows
-from robust201.export import export_dataset
+from robust201.dataset.export import export_dataset
+from robust201.dataset.shard_rows import KeyRows, UnitRows
 from robust201.run.driver import run_work
 from robust201.run.share import prepare_share
 from robust201.run.sweep import SweepWork, prepare_run

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, IncompleteError
 from robust201.core.records import ArchitectureId, format_architecture
-from robust201.dataset.rows import KeyRows
+from robust201.dataset.shard_rows import KeyRows
 from robust201.run.driver import run_work
 from robust201.run.sweep import prepare_run
 from robust201.run.work import Say

@@ -85,7 +85,7 @@ def _find_facts(config: "SweepConfig", filters: "Filters", *, reads_inputs: bool
 
 
 def _summarise(config: "SweepConfig", filters: "Filters", facts: "Facts", *, explain: bool) -> dict[str, Any]:
-    from robust201.run.events import read_all_events
+    from robust201.store.events import read_all_events
     from robust201.store.folder import FORMAT_FILE, ResultsFolder
     from robust201.sweep.costs import Speeds
     from robust201.sweep.estimates import estimate

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Generic
 
 from robust201.core.interrupts import SignalInterrupt
 from robust201.run.environment import ray_variables
-from robust201.run.events import Events
 from robust201.run.guard import SIGNALS, Attachment, attach
 from robust201.run.queue import PartQueue
 from robust201.run.work import OnProgress, Outcome, PartT, Say, Tally, Work
+from robust201.store.events import Events
 
 if TYPE_CHECKING:
     from robust201.run.cluster import Cluster, Lost

@@ -79,7 +79,7 @@ def was_killed(host: object, pid: object) -> bool:
     if host != socket.gethostname() or not isinstance(pid, int):
         return False
     try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from robust201.core.files import server_time
-from robust201.run.events import ALIVE, ALIVE_SECONDS, Event, event_files, host_and_pid, read_events
 from robust201.run.lock import was_killed
+from robust201.store.events import ALIVE, ALIVE_SECONDS, Event, event_files, host_and_pid, read_events
 
 SILENT_SECONDS = 4 * ALIVE_SECONDS
 """Time after which a process that has written no event counts as silent: dead, stopped, or cut off."""

@@ -72,7 +72,7 @@ class PartWorker(Protocol[PartT_contra]):
 
 
 StartWorker = Callable[..., PartWorker[Any]]
-"""Function that starts a worker in its process; its argument is the token of the run (`run.events.Events.run`)."""
+"""Function that starts a worker in its process; its argument is the token of the run (`store.events.Events.run`)."""
 
 
 class Work(ABC, Generic[PartT]):

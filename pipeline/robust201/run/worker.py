@@ -33,10 +33,10 @@ from robust201.networks.device import (
     free_cached_memory,
     is_out_of_memory,
 )
-from robust201.run.events import UNSTABLE, Events
 from robust201.run.images import CorruptedImages, ImagePart
 from robust201.run.networks import LoadedNetwork, NetworkLoader
 from robust201.run.work import Outcome, ShouldStop, WorkPart
+from robust201.store.events import UNSTABLE, Events
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import ShardName, content_hash
 from robust201.store.shards import encode
