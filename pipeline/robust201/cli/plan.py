@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 _MAX_SHOWN_KEYS = 12
 
 
-
 def plan_sweep(
     path: Path,
     *,
