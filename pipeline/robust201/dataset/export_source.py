@@ -1,13 +1,14 @@
 """What an export reads from a results folder: facts about the sweep, and the results of its units."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from robust201.core.errors import ConfigError, IncompleteError, did_you_mean
+from robust201.core.errors import ConfigError, RobustWarning, did_you_mean
 from robust201.core.records import Unit
 from robust201.dataset.groups import Group, SweepFacts
 from robust201.dataset.shard_rows import KeyRows, UnitRows
@@ -15,6 +16,7 @@ from robust201.images.specs import UNKNOWN_COUNT
 from robust201.store.events import EVENTS_FOLDER, UNSTABLE, read_failures
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import Names, names_of
+from robust201.sweep.facts import Network
 from robust201.sweep.parts import KeyState, compare
 from robust201.sweep.plan import Plan, PlannedKey
 from robust201.sweep.sweep_record import describe_sweep, portable_fields
@@ -64,30 +66,33 @@ def read_facts(plan: Plan) -> SweepFacts:
     )
 
 
-def find_unstable_networks(plan: Plan, states: Iterable[KeyState], results: Path) -> dict[str, str]:
-    """Return the networks with stored results whose outputs a worker has found unstable, with its message."""
+class UnstableNetwork(NamedTuple):
+    """A network whose outputs a worker has found unstable, so that no result of it can be trusted."""
+
+    label: str
+    failure: str
+
+
+def find_unstable_networks(
+    plan: Plan, states: Sequence[KeyState], results: Path
+) -> dict[tuple[str, Network], UnstableNetwork]:
+    """Return the unstable networks that have stored results, by dataset and network."""
     failures = {event["unit"]: str(event["failure"]) for event in read_failures(results) if event.get(UNSTABLE)}
-    if not failures:
-        return {}
-    unstable = {
-        (key.dataset, key.networks[row]): failures[key.units[row].decode()]
+    has_results = {
+        (state.key.dataset, state.key.networks[row])
+        for state in (states if failures else ())
+        for row in np.flatnonzero(state.complete.any(axis=1)).tolist()
+    }
+    units = [
+        (key.unit(row), (key.dataset, key.networks[row]))
         for key in plan.keys
         for row in np.flatnonzero(np.isin(key.units, [unit.encode() for unit in failures])).tolist()
-    }
+    ]
     return {
-        state.key.unit(row).network_label: unstable[state.key.dataset, network]
-        for state in states
-        for row, network in enumerate(state.key.networks)
-        if (state.key.dataset, network) in unstable and state.complete[row].any()
+        network: UnstableNetwork(unit.network_label, failures[unit.id])
+        for unit, network in units
+        if network in has_results
     }
-
-
-def _check_stability(plan: Plan, states: Iterable[KeyState], results: Path) -> None:
-    for label, failure in find_unstable_networks(plan, states, results).items():
-        raise IncompleteError(
-            f"Exporting failed for {label}: its results cannot be trusted, because a worker reported {failure} Correct "
-            f"the network, or remove it from the sweep. If the cause is gone, delete {results / EVENTS_FOLDER}."
-        )
 
 
 def read_groups(plan: Plan, folder: ResultsFolder, weights: str | None = None) -> list[Group]:
@@ -100,14 +105,29 @@ def read_groups(plan: Plan, folder: ResultsFolder, weights: str | None = None) -
 
     Raises:
         ConfigError: no weights have this name.
-        IncompleteError: a network with results is unstable (see `find_unstable_networks`).
+
+    Warns:
+        RobustWarning: an unstable network has results; they count as missing.
     """
     _check_weights(plan, weights)
     listing = folder.list()
     states = compare(plan, listing, folder.read_tuple).keys
-    _check_stability(plan, states, folder.root)
+    unstable = find_unstable_networks(plan, states, folder.root)
+    for network in unstable.values():
+        message = (
+            f"{network.label}: its results are left out, because a worker reported {network.failure} If the cause is "
+            f"gone, delete {folder.root / EVENTS_FOLDER}."
+        )
+        warnings.warn(message, RobustWarning, stacklevel=2)
+    states = tuple(_without(state, unstable) for state in states)
     groups = [_make_group(plan, folder, names_of(listing, state.key.dataset), state, weights) for state in states]
     return [group for group in groups if group.units]
+
+
+def _without(state: KeyState, networks: Collection[tuple[str, Network]]) -> KeyState:
+    """Return a state in which nothing of some networks is stored."""
+    is_left_out = np.array([(state.key.dataset, network) in networks for network in state.key.networks], bool)
+    return KeyState(state.key, state.done & ~np.repeat(is_left_out, state.key.n_slices)[:, None])
 
 
 def _make_group(plan: Plan, folder: ResultsFolder, names: Names, state: KeyState, weights: str | None) -> Group:

@@ -109,7 +109,7 @@ def verify_results(
     listing = folder.list()
     state = compare(plan, listing, folder.read_tuple)
     unstable = find_unstable_networks(plan, state.keys, results)
-    findings = (*damages, *(Finding("unstable", label, failure) for label, failure in unstable.items()))
+    findings = (*damages, *(Finding("unstable", *network) for network in unstable.values()))
     is_sound = all(finding.kind == "missing" for finding in findings)
     return Verdict(
         findings=findings,
