@@ -12,7 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from robust201.core.errors import EvaluationError, NetworkError, RobustWarning, UnstableNetworkError, one_line
+from robust201.core.errors import (
+    EvaluationError,
+    NetworkError,
+    RobustWarning,
+    UnstableInputError,
+    UnstableNetworkError,
+    one_line,
+)
 from robust201.core.records import ImageSet
 from robust201.networks.classifier import Classifier
 from robust201.networks.guarded_network import has_same_bits, named_tensors
@@ -104,7 +111,7 @@ def check_network(
         repeated_logits = _compute_logits(classifier, pixels, logits.shape[1], message_start)
         if not _differ_by_rounding(repeated_logits, logits, _REPEAT_TOLERANCE):
             # Failures are grouped by message, so the message does not contain the difference.
-            raise UnstableNetworkError(
+            raise UnstableInputError(
                 f"{message_start}: a second pass with the same images returned different logits. Disable dropout and "
                 "other randomness in evaluation mode. Networks whose defence is randomness cannot be evaluated."
             )
@@ -113,7 +120,7 @@ def check_network(
     for tensor_name, values in _copy_state(classifier.network).items():
         earlier_values = tensors.get(tensor_name, values)
         if values.shape == earlier_values.shape and not has_same_bits(values, earlier_values):
-            raise UnstableNetworkError(
+            raise UnstableInputError(
                 f"{message_start}: its tensor {tensor_name} changes when it classifies images in evaluation mode, so "
                 "results depend on earlier images. Use running statistics only in training mode, for example "
                 "`functional.batch_norm(…, training=self.training)`."
@@ -161,7 +168,7 @@ def _compute_logits(
         raise
     except NetworkError:
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, GeneratorExit) as error:
         raise NetworkError(
             f"{message_start}: for float32 images of shape {tuple(pixels.shape)}, it raised {type(error).__name__}: "
             f"{one_line(error)}. Correct the network (replace squeeze() by flatten(1), so that it accepts single "
@@ -237,7 +244,7 @@ def _check_independence(
         is_compared = torch.from_numpy(rows < len(pixels)).to(logits.device)
         compared_rows = torch.from_numpy(rows).to(logits.device)[is_compared]
         if not _differ_by_rounding(batch_logits[is_compared], logits[compared_rows], tolerance):
-            raise UnstableNetworkError(
+            raise UnstableInputError(
                 f"{message_start}: the logits of an image are different if it is evaluated "
                 f"{'alone' if len(rows) == 1 else 'among other images'}, so the accuracy depends on how images are "
                 f"divided into batches. {_INDEPENDENCE_ADVICE}"
