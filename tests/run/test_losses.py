@@ -6,7 +6,7 @@ from collections import Counter, deque
 
 import pytest
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError
+from ray.exceptions import ActorUnavailableError, RayActorError
 
 from robust201.core.errors import LockHeldError
 from robust201.run import cluster, driver
@@ -84,8 +84,8 @@ def test_vanishing_machines_and_cut_networks_cost_only_the_parts_in_flight(confi
     [
         (ActorUnavailableError("the network is cut", None), "auto", True),
         (ActorUnavailableError("the network is cut", None), None, False),
-        (ActorDiedError("The actor died because its node has died."), "auto", True),
-        (ActorDiedError("The actor died."), "auto", False),
+        (RayActorError(error_msg="The actor died because its node has died."), "auto", True),
+        (RayActorError(error_msg="The actor died."), "auto", False),
     ],
 )
 def test_lost_workers_are_replaced_and_their_parts_returned(monkeypatch, error, address, preempted):

@@ -79,7 +79,7 @@ def test_run_that_was_killed_on_this_machine_is_not_running(config):
     with subprocess.Popen(["true"]) as killed:
         pass
     for host, n_runs in ((socket.gethostname(), 0), ("elsewhere-2", 1)):
-        path = config.results / "events" / f"driver-{host}-{killed.pid}-0123abcd-01234f.jsonl"
+        path = config.results / "events" / f"driver-{host}-{killed.pid}-{n_runs}123abcd-01234f.jsonl"
         path.write_text(json.dumps({"time": 0, "event": "started"}) + "\n")
         status = read_status(config.results)
         assert (status.running, status.n_runs, status.silent) == (n_runs > 0, n_runs, [])
