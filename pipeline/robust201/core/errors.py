@@ -28,6 +28,8 @@ Every message reads `<what failed> for <unit or file>: <the fault>. <what to do>
 """
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable
 
 MAX_MESSAGE_LENGTH = 1500
@@ -179,6 +181,14 @@ class StorageLibraryError(StorageError):
 
 class RobustWarning(UserWarning):
     """Base of every warning that robust201 issues on purpose; the command line prints each as one line."""
+
+
+def warn_caller(message: str) -> None:
+    """Issue a RobustWarning at the line of the caller of the package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] in {"robust201", "contextlib"}:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, RobustWarning, stacklevel=level)
 
 
 _MAX_COMPARED_CHARACTERS = 100

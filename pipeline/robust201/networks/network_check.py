@@ -4,7 +4,6 @@ Its logits must have the right shape, be finite and repeatable, and depend on on
 agree.
 """
 
-import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +14,10 @@ from torch import nn
 from robust201.core.errors import (
     EvaluationError,
     NetworkError,
-    RobustWarning,
     UnstableInputError,
     UnstableNetworkError,
     one_line,
+    warn_caller,
 )
 from robust201.core.records import ImageSet
 from robust201.networks.classifier import Classifier
@@ -129,7 +128,7 @@ def check_network(
     notice = None if randomised else _describe_bounds(logits)
     if notice is None:
         return logits.shape[1], ()
-    warnings.warn(f"{name} {notice}", RobustWarning, stacklevel=2)
+    warn_caller(f"{name} {notice}")
     return logits.shape[1], (f"{name} {notice}",)
 
 
