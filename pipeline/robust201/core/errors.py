@@ -8,11 +8,13 @@ The tree::
     │   ├── ArchitectureError     an invalid index or cell string
     │   ├── CheckpointError       weights that are missing, damaged, in an unknown format or for another network
     │   ├── NetworkError          a network that fails the checks before the first key (also an EvaluationError)
+    │   │   └── UnstableInputError    it is unstable (also an UnstableNetworkError)
     │   ├── DatasetError          images that are missing, damaged or have the wrong format
     │   ├── ResultsError          an exported dataset, or a file of it, is missing or damaged
     │   └── FormatVersionError    a results folder in the format of another version
     ├── EvaluationError       exit 3: a unit failed, or the sweep is incomplete
     │   ├── PerturbationError     an attack or corruption broke its contract
+    │   ├── UnstableNetworkError  a network whose outputs depend on chance, earlier passes or other images
     │   ├── WorkerBrokenError     a worker's device failed; only a new process can continue
     │   ├── RayLostError          Ray, or the process connected to it, ended or stopped responding
     │   └── IncompleteError       evaluations of the plan are missing
@@ -122,6 +124,14 @@ class NetworkError(InputError, EvaluationError):
 
     It is also an EvaluationError, since a worker of a sweep may detect the problem.
     """
+
+
+class UnstableNetworkError(EvaluationError):
+    """The outputs of a network depend on chance, earlier passes or other images, so no result of it can be trusted."""
+
+
+class UnstableInputError(NetworkError, UnstableNetworkError):
+    """The checks before the first key found a network unstable."""
 
 
 class PerturbationError(EvaluationError):
