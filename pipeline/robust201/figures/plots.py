@@ -160,7 +160,7 @@ def _write_figure(results: DatasetResults, figure: FigureDefinition, path: Path,
         write_csv(path, frame, index=not isinstance(frame.index, pd.RangeIndex))
         return True
     notes = (MEAN_NOTE,) if figure.shows_means else ()
-    content = draw_file(figure.specify(frame, results), width, format_name, notes=notes)
+    content = draw_file(figure.draw(frame, results), width, format_name, notes=notes)
     with atomic_write(path) as stream:
         stream.write(content)
     return True

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from robust201 import __version__
 from robust201.core.citation import PAPER_BIBTEX, software_bibtex
+from robust201.core.colours import GRID, INK
 from robust201.core.errors import ResultsError
 from robust201.core.files import check_output_file, write_text
 from robust201.dataset.reader import RobustnessDataset
 from robust201.dataset.recorded_accuracies import check_recorded
-from robust201.figures.palette import GRID
 from robust201.spaces import CellSpace
-from robust201.spaces.colours import INK
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -231,7 +230,7 @@ def _across_section(all_results: "Sequence[DatasetResults]") -> str:
 def _figure_block(figure: "FigureDefinition", frame: "pd.DataFrame", results: "DatasetResults", identifier: str) -> str:
     from robust201.figures.panels import specify_page
 
-    spec = specify_page(figure.specify(frame, results))
+    spec = specify_page(figure.draw(frame, results))
     # The page replaces the colours of text and lines.
     content = _embedded_json(spec).replace(INK, "currentColor").replace(GRID, f"var(--grid, {GRID})")
     title = html.escape(figure.title)

@@ -4,7 +4,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from robust201.spaces.colours import INK, PAPER
+from robust201.core.colours import INK, PAPER
 from robust201.spaces.nasbench201.cells import EDGES, NODE_NAMES, OPERATIONS, parse
 
 if TYPE_CHECKING:
