@@ -7,7 +7,8 @@ check:  ## check lint, format and types without changing files
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 
-docs:  ## build the documentation in site/, with warnings as errors
+docs:  ## write the reference again, and build the documentation in site/ (needs `pip install -e '.[docs]'`)
+	$(PYTHON) -m docs._site.generated
 	$(PYTHON) -m sphinx -W --keep-going -q -E docs site
 
 format:  ## fix lint and format automatically

@@ -30,7 +30,7 @@ from benchmarks.engine_case import (
     stratified_sample,
     suite_seconds,
 )
-from robust201.models.device import configure_torch
+from robust201.networks.device import configure_torch
 
 LAYOUTS = {"reference": "default", "channels_last": "channels_last"}
 """Memory layouts of the published network, as they are called in tables, by engine name."""

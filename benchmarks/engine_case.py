@@ -11,17 +11,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from robust201.attacks.context import Context, Perturbed, Request, to_float
+from robust201.attacks.contract import perturb
 from robust201.core.precision import Precision
 from robust201.core.records import Normalisation
-from robust201.models.classifier import Classifier
-from robust201.models.model import SizedModel
-from robust201.spaces.nasbench201.cells import architecture, evaluated_indices, multiply_accumulates
-from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
-from robust201.spaces.nasbench201.network import build_network
+from robust201.networks.classifier import Classifier
+from robust201.networks.model import SizedModel
+from robust201.networks.nb201.cells import architecture, evaluated_indices, multiply_accumulates
+from robust201.networks.nb201.compiled import InferenceNetwork, compile_network
+from robust201.networks.nb201.network import build_network
 from robust201.tasks import TASKS
-from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
 from robust201.tasks.parameters import Parameters
-from robust201.tasks.perturbations.contract import perturb
 from robust201.weights.published.base import Selection
 from robust201.weights.published.formats import open_networks
 

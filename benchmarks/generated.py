@@ -9,10 +9,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from benchmarks.comparison import Subject
+from robust201.attacks.context import to_float
 from robust201.core.records import ImageSet
-from robust201.models.classifier import Classifier
-from robust201.spaces import find_architecture
-from robust201.tasks.attack_kit.context import to_float
+from robust201.networks.classifier import Classifier
+from robust201.networks.spaces import find_architecture
 
 
 def write_subject(name: str, network: nn.Module, images: ImageSet, folder: Path, **size: int) -> Subject:

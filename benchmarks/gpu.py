@@ -27,10 +27,12 @@ import yaml
 from torch.nn import functional
 
 from benchmarks.engine_case import HARMLESS_EPSILON_255, NORMALISATION, Case, exhaust, make_clock
+from robust201.attacks.batching import MAX_IMAGES_PER_SAMPLE
+from robust201.attacks.context import to_float
 from robust201.core.precision import Precision
-from robust201.models.batch_sizes import BatchSizes, Maxima
-from robust201.models.classifier import Classifier
-from robust201.models.device import (
+from robust201.networks.batch_sizes import BatchSizes, Maxima
+from robust201.networks.classifier import Classifier
+from robust201.networks.device import (
     GraphCapture,
     configure_torch,
     copy_to_device,
@@ -39,13 +41,11 @@ from robust201.models.device import (
     is_gpu,
     peak_bytes,
 )
-from robust201.models.gpu_memory import fit_memory
-from robust201.models.graphed_model import GraphedModel
-from robust201.models.model import SizedModel
-from robust201.spaces.zoo.space import NETWORKS
+from robust201.networks.gpu_memory import fit_memory
+from robust201.networks.graphed_model import GraphedModel
+from robust201.networks.model import SizedModel
+from robust201.networks.zoo.zoo_space import NETWORKS
 from robust201.tasks import TASKS
-from robust201.tasks.attack_kit.batching import MAX_IMAGES_PER_SAMPLE
-from robust201.tasks.attack_kit.context import to_float
 
 GPU_TESTS = ("tests/run/test_gpu.py", "tests/api/test_api.py")
 """Files with tests that need a GPU, except for fault injection."""
@@ -209,7 +209,7 @@ def measure_square(size: Size) -> Rows:
         case = make_case(index, size)
         options = TASKS["aa_square"].parameters(queries=size.queries)
         for name, copy in copies.items():
-            with patch("robust201.tasks.attack_kit.samples.copy_to_device", copy):
+            with patch("robust201.attacks.samples.copy_to_device", copy):
                 row = measured(
                     size,
                     lambda: exhaust(case.attack("fused", "aa_square", (HARMLESS_EPSILON_255,), options)),  # noqa: B023

@@ -20,7 +20,7 @@ from pyautoattack.autopgd_base import APGDAttack
 from safetensors.torch import load_file
 from torch import nn
 
-from robust201.spaces import find_architecture
+from robust201.networks.spaces import find_architecture
 
 ATTACKS = ("fgsm", "pgd", "apgd", "square")
 

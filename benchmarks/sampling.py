@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201 import RobustnessDataset
+from robust201 import Dataset
 from robust201.statistics.image_samples import Pilot, choose_sample, estimate_accuracies
 from robust201.statistics.intervals import accuracy_intervals
 
@@ -39,7 +39,7 @@ class Draw(NamedTuple):
     high: _Floats
 
 
-def read_outcomes(data: RobustnessDataset, dataset: str, keys: Sequence[str]) -> _Bools:
+def read_outcomes(data: Dataset, dataset: str, keys: Sequence[str]) -> _Bools:
     """Return the outcomes (A, S, N) of all networks at the strengths of all keys together."""
     tables = [data.outcomes(dataset, key, strength) for key in keys for strength in data.strengths(dataset, key)]
     names = sorted(set.intersection(*({str(name) for name in table.architectures} for table in tables)))
@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20, help="number of times that each image counts")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    data = RobustnessDataset(*arguments.folders)
+    data = Dataset(*arguments.folders)
     cheap = read_outcomes(data, arguments.dataset, CHEAP_KEYS)
     print("| budget | key | images | coverage, by strength | half-width | random | largest bias |\n" + "|---" * 7 + "|")
     for index, budget in enumerate((0.025, 0.05, 0.1)):

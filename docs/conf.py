@@ -13,18 +13,12 @@ project = "robust201"
 author = "The robust201 developers"
 release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser"]
 root_doc = "index"
 exclude_patterns = ["_site", "images"]
 language = "en"
 
 myst_heading_anchors = 4  # the anchors that GitHub gives to headings
-
-default_role = "code"  # single backticks in docstrings
-autodoc_typehints = "none"  # the description of each argument says which values it takes
-autodoc_member_order = "bysource"
-add_module_names = False
-python_maximum_signature_line_length = 88
 
 html_theme = "pydata_sphinx_theme"
 html_title = "robust201"

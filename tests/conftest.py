@@ -85,7 +85,7 @@ def shared_data() -> Path:
 
 def add_network(store: "CheckpointStore", index: int, state_dict: "Mapping[str, torch.Tensor]", **changes: Any) -> None:
     """Add the weights of a tiny network (C=4, N=1, ten classes) to a store, as weights trained on the digits."""
-    from robust201.spaces.nasbench201 import cells as nasbench201
+    from robust201.networks.nb201 import cells as nasbench201
 
     fields: dict[str, Any] = {
         "space": "nasbench201",
@@ -107,8 +107,8 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a checkpoint store with random networks (C=4, N=1) for the digits."""
     import torch
 
-    from robust201.spaces.nasbench201 import cells as nasbench201
-    from robust201.spaces.nasbench201.network import build_network
+    from robust201.networks.nb201 import cells as nasbench201
+    from robust201.networks.nb201.network import build_network
     from robust201.weights.store import CheckpointStore
 
     folder = tmp_path_factory.mktemp("weights")
@@ -124,8 +124,8 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def failing_fgsm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every evaluation of FGSM in this process fail."""
+    from robust201.evaluation.evaluate import evaluate_part
     from robust201.run import worker
-    from robust201.tasks.evaluate import evaluate_part
 
     def fail_on_fgsm(context: Any, task: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
         if task.key == "fgsm":

@@ -1,4 +1,4 @@
-"""Changes to a page before Sphinx parses it: tables of contents, links out of `docs/`, text generated from the code.
+"""Changes to a page before Sphinx parses it: tables of contents, and links out of `docs/`.
 
 The files themselves stay plain Markdown, so that GitHub shows them too.
 """
@@ -6,9 +6,6 @@ The files themselves stay plain Markdown, so that GitHub shows them too.
 import re
 from pathlib import Path
 from typing import Any
-
-from docs._site.commands import describe_commands
-from docs._site.fields import describe_keys, describe_models
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -29,10 +26,6 @@ CONTENTS = {
         ),
         *("reference/commands", "reference/api", "dataset", "reader", "statistics", "zoo", "glossary"),
     ],
-    "reference/commands": [
-        *("reference/commands-set-up", "reference/commands-run", "reference/commands-check"),
-        *("reference/commands-look", "reference/commands-evaluate"),
-    ],
     "protocol": [
         *("protocol/attacks", "protocol/corruptions", "protocol/measures", "protocol/training"),
         *("protocol/images-and-processors", "protocol/statistics"),
@@ -45,7 +38,7 @@ CONTENTS = {
         *("reproduction", "papers/dataset", "papers/robust-features", "papers/image-distribution", "papers/controls"),
     ],
 }
-"""Pages below each page, in the order of the menu. An entry that ends with * is left out if no page matches it."""
+"""Pages below each page, in the order of the menu."""
 
 SHORT_TITLES = {
     "tutorial": "Tutorial",
@@ -85,10 +78,9 @@ def table_of_contents(docname: str) -> str:
     pages = CONTENTS.get(docname)
     if pages is None:
         return ""
-    unmatched = {page for page in pages if page.endswith("*") and not any((REPOSITORY / "docs").glob(f"{page}.md"))}
     entries = [f"{SHORT_TITLES[page]} </{page}>" if page in SHORT_TITLES else f"/{page}" for page in pages]
-    lines = "\n".join(entry for entry, page in zip(entries, pages, strict=True) if page not in unmatched)
-    return f"\n```{{toctree}}\n:hidden:\n:glob:\n\n{lines}\n```\n"
+    lines = "\n".join(entries)
+    return f"\n```{{toctree}}\n:hidden:\n\n{lines}\n```\n"
 
 
 def rewrite_links(text: str, file: Path, page: Path) -> str:
@@ -117,31 +109,13 @@ def rewrite_links(text: str, file: Path, page: Path) -> str:
     return re.sub(r"(!?\[[^\]]*\])\(([^)\s]+)\)", rewrite, text)
 
 
-def generate_text(match: re.Match[str]) -> str:
-    """Return the text that replaces a comment such as `<!-- generated: commands Set up -->`."""
-    kind, _, argument = match.group(1).partition(" ")
-    if kind == "commands":
-        return describe_commands(argument)
-    if kind == "models":
-        return describe_models(argument)
-    if kind == "keys":
-        return describe_keys()
-    raise ValueError(f"{match.group()}: expected commands, models or keys.")
-
-
 def prepare_page(docname: str, text: str) -> str:
     """Return the Markdown that Sphinx parses for a page."""
     page = Path("docs", f"{docname}.md")
     file = Path(FILE_BY_PAGE.get(str(page), page))
     if file != page:
         text = (REPOSITORY / file).read_text()
-    text = re.sub(r"^<!-- generated: (.+?) -->$", generate_text, text, flags=re.M)
     return rewrite_links(text, file, page) + table_of_contents(docname)
-
-
-def link_pages(lines: list[str]) -> list[str]:
-    """Return the lines of a docstring in which names such as docs/trust.md are links."""
-    return [re.sub(r"docs/([\w/-]+)\.md", r":doc:`\g<0> </\1>`", line) for line in lines]
 
 
 def setup(app: Any) -> dict[str, bool]:
@@ -150,10 +124,5 @@ def setup(app: Any) -> dict[str, bool]:
     def rewrite_source(_: Any, docname: str, content: list[str]) -> None:
         content[0] = prepare_page(docname, content[0])
 
-    def link_docstring(*arguments: Any) -> None:
-        lines = arguments[-1]
-        lines[:] = link_pages(lines)
-
     app.connect("source-read", rewrite_source)
-    app.connect("autodoc-process-docstring", link_docstring)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from robust201 import RobustnessDataset
+from robust201 import Dataset
 
 
 class Trained(NamedTuple):
@@ -23,7 +23,7 @@ class Trained(NamedTuple):
         seed: seed of the training run.
     """
 
-    reader: RobustnessDataset
+    reader: Dataset
     weights: str
     recipe: str
     epochs: int | None
@@ -39,7 +39,7 @@ def read_trained(exports: Sequence[Path]) -> list[Trained]:
     """
     networks = []
     for path in exports:
-        reader = RobustnessDataset(path)
+        reader = Dataset(path)
         weights = (reader.sweep or {}).get("weights") or {}
         if not weights:
             raise ValueError(

@@ -1,7 +1,7 @@
 """robust201 evaluates the robustness of networks, and of the whole NAS-Bench-201 architecture space.
 
 `evaluate` and `attack` are documented in `robust201.api`, `compare` and `curves` in `robust201.comparing`, and `show`
-in `robust201.gallery`. `Evaluation` is the result of `evaluate`, and `RobustnessDataset` reads results of sweeps.
+in `robust201.gallery`. `Evaluation` is the result of `evaluate`, and `Dataset` reads results of sweeps.
 """
 
 from importlib import import_module
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from robust201.analysis.placement import place
     from robust201.api import attack, evaluate
     from robust201.comparing import compare, curves
-    from robust201.dataset.reader import RobustnessDataset
+    from robust201.dataset.reader import Dataset
     from robust201.gallery import show
     from robust201.images import load_images
     from robust201.loading import load_model
 
 _MODULES = {
+    "Dataset": "dataset.reader",
     "Evaluation": "analysis.evaluation",
-    "RobustnessDataset": "dataset.reader",
     "attack": "api",
     "compare": "comparing",
     "curves": "comparing",
@@ -32,8 +32,8 @@ _MODULES = {
 """Module of each public name."""
 
 __all__ = [
+    "Dataset",
     "Evaluation",
-    "RobustnessDataset",
     "__version__",
     "attack",
     "compare",

@@ -36,26 +36,26 @@ from robust201.analysis.requested_keys import (
     warn_of_parameters,
 )
 from robust201.analysis.robustbench import DATASET, LEADERBOARDS, N_CLASSES, check_images
+from robust201.attacks.context import Context, CorruptedImageSource, Request, to_float
+from robust201.attacks.contract import perturb
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning
 from robust201.core.records import CLEAN_STRENGTH, EvaluationResult, ImageSet, Normalisation, Part, Unit
+from robust201.corruptions import MIN_IMAGE_SIZE
+from robust201.evaluation.evaluate import copy_to_device, evaluate_part
+from robust201.evaluation.measurements import has_predictions, summarise
+from robust201.evaluation.user_task import UserTask
 from robust201.images import check_selection, select
 from robust201.images.user_arrays import as_image_set, check_label_range
-from robust201.models.batch_sizes import halve_all
-from robust201.models.classifier import Classifier
-from robust201.models.device import free_cached_memory, is_out_of_memory
-from robust201.models.model import CompiledNetwork
-from robust201.models.network_check import CheckedImages, check_again, check_compiled
-from robust201.models.user_module import as_classifier, hash_network
+from robust201.networks.batch_sizes import halve_all
+from robust201.networks.classifier import Classifier
+from robust201.networks.device import free_cached_memory, is_out_of_memory
+from robust201.networks.model import CompiledNetwork
+from robust201.networks.network_check import CheckedImages, check_again, check_compiled
+from robust201.networks.user_module import as_classifier, hash_network
 from robust201.statistics.intervals import accuracy_intervals, is_at_chance
 from robust201.tasks import CORRUPTIONS, FEW_CLASSES, QUICK_IMAGES, TASKS, Task
-from robust201.tasks.attack_kit.context import Context, CorruptedImageSource, Request, to_float
 from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
-from robust201.tasks.corruptions import MIN_IMAGE_SIZE
-from robust201.tasks.evaluate import copy_to_device, evaluate_part
-from robust201.tasks.measurements import has_predictions, summarise
 from robust201.tasks.parameters import Parameters
-from robust201.tasks.perturbations.contract import perturb
-from robust201.tasks.user_task import UserTask
 
 if TYPE_CHECKING:
     from robust201.images.corrupted import CorruptedStore
@@ -621,7 +621,7 @@ def _generate_corruptions(images: ImageSet, seed: int) -> CorruptedImageSource:
     """Return a source of generated corrupted images."""
 
     def corrupted(key: str, severity: int, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        from robust201.tasks.corruptions.generator import corrupt, synthetic_frost
+        from robust201.corruptions.generator import corrupt, synthetic_frost
 
         positions = np.searchsorted(images.indices, rows)
         clean = np.ascontiguousarray(images.images[positions].transpose(0, 2, 3, 1))

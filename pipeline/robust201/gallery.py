@@ -12,13 +12,13 @@ from torch import nn
 from robust201.analysis.labels import column_label, key_label
 from robust201.analysis.requested_keys import parse_key
 from robust201.api import as_normalisation, attack
+from robust201.attacks.context import to_float
 from robust201.core.errors import ConfigError, RobustWarning
 from robust201.core.radii import parse_radius
 from robust201.core.records import Normalisation
 from robust201.images.user_arrays import as_image_set
-from robust201.models.classifier import Classifier
-from robust201.models.user_module import as_classifier
-from robust201.tasks.attack_kit.context import to_float
+from robust201.networks.classifier import Classifier
+from robust201.networks.user_module import as_classifier
 
 if TYPE_CHECKING:
     import altair as alt

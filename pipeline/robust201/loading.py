@@ -10,10 +10,10 @@ from robust201.core.errors import ConfigError
 from robust201.core.files import bundled
 from robust201.core.records import ArchitectureId
 from robust201.images import dataset as dataset_spec
-from robust201.models.classifier import Classifier
-from robust201.models.device import available_device
-from robust201.models.model import CompiledNetwork
-from robust201.spaces import find_architecture
+from robust201.networks.classifier import Classifier
+from robust201.networks.device import available_device
+from robust201.networks.model import CompiledNetwork
+from robust201.networks.spaces import find_architecture
 from robust201.weights.loading import fill_network, read_weights
 from robust201.weights.published.base import infer_size
 from robust201.weights.store import CheckpointStore

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from robust201.analysis.attack_flags import ZERO_GRADIENTS, AttackFlag, find_flags
-from robust201.dataset.reader import RobustnessDataset
-from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.dataset.reader import Dataset
+from robust201.networks.nb201 import cells as nasbench201
 from tests.conftest import RunCommand
 from tests.support.small_results import write_results
 
@@ -138,7 +138,7 @@ def test_report_of_a_sweep_shows_flags(finished_results: Path, robust201: RunCom
     assert robust201("export", finished_results, "--out", export_folder).code == 0
     file = export_folder / "digits" / "fgsm_accuracy.json"
     content = json.loads(file.read_text())
-    assert RobustnessDataset(export_folder).strengths("digits", "fgsm") == (1.0, 8.0)
+    assert Dataset(export_folder).strengths("digits", "fgsm") == (1.0, 8.0)
     sweep = export_folder / "sweep.json"
     sweep_json = sweep.read_text()
     assert '"fgsm": [\n' in sweep_json

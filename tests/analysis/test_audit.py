@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from robust201.tasks.perturbations import pgd
+from robust201.attacks import pgd
 from tests.conftest import RunCommand, WriteSweep
 
 FIELDS: dict[str, Any] = {

@@ -8,7 +8,7 @@ import pytest
 from robust201.analysis.dataset_results import DatasetResults, read_results
 from robust201.analysis.terms import mean_accuracy, require_evaluations
 from robust201.core.errors import ConfigError
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from tests.support.small_results import write_results
 
 BALL_ATTACKS = {"pgd": [0.5, 0.1], "pgd_l2": [0.3], "mine": [0.4, 0.2]}
@@ -20,7 +20,7 @@ CUSTOM_PARAMETERS = {
 STRENGTHS = {"pgd": [1, 8], "pgd_l2": [0.5], "mine": [1, 8], "grid775": [0], "turned": [0]}
 
 
-def write_dataset(folder: Path, *keys: str) -> RobustnessDataset:
+def write_dataset(folder: Path, *keys: str) -> Dataset:
     """Write results of two networks, where the second is 0.05 less accurate everywhere."""
     accuracies_by_key = {
         key: {
@@ -39,10 +39,10 @@ def write_dataset(folder: Path, *keys: str) -> RobustnessDataset:
         "strengths": {"cifar10": {"clean": [0]} | {key: STRENGTHS[key] for key in keys}},
     }
     (folder / "sweep.json").write_text(json.dumps(sweep))
-    return RobustnessDataset(folder)
+    return Dataset(folder)
 
 
-def read_sole_results(dataset: RobustnessDataset) -> DatasetResults:
+def read_sole_results(dataset: Dataset) -> DatasetResults:
     (results,) = read_results(dataset)
     return results
 

@@ -17,7 +17,7 @@ from robust201.analysis.class_summaries import summarise_classes
 from robust201.core.errors import ResultsError
 from robust201.core.processes import delaying_interrupts
 from robust201.dataset.parquet_rows import iter_parquet_rows
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from tests.support.fabricated import export, make_plan
 
 KEYS = ("clean", "pgd", "fog")
@@ -32,7 +32,7 @@ def dataset_folder(tmp_path_factory) -> Path:
 
 
 def read_summaries(path: Path, measure: str) -> dict[tuple[str, float], np.ndarray]:
-    return summarise_classes(RobustnessDataset(path), "cifar10", KEYS, measure)
+    return summarise_classes(Dataset(path), "cifar10", KEYS, measure)
 
 
 def assert_equal_summaries(first: dict, second: dict) -> None:
@@ -53,7 +53,7 @@ def test_summaries_agree_between_json_and_parquet(dataset_folder, tmp_path, meas
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_summaries_agree_with_reader(dataset_folder, measure):
-    data = RobustnessDataset(dataset_folder)
+    data = Dataset(dataset_folder)
     summaries_by_column = read_summaries(dataset_folder, measure)
     for key in KEYS:
         values = data.query("cifar10", key, measure)["cifar10"][key][measure].values()

@@ -11,7 +11,7 @@ from robust201.analysis.design import (
     operation_effects,
 )
 from robust201.core.errors import ResultsError
-from robust201.spaces.nasbench201 import cells
+from robust201.networks.nb201 import cells
 from tests.support.small_results import results_of, write_results
 
 

@@ -7,7 +7,7 @@ from scipy import stats
 from robust201.analysis.dataset_results import read_results
 from robust201.analysis.leaderboard import default_names, make_leaderboard, nearest_strength
 from robust201.core.errors import ConfigError
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.significance import holm_adjust, mcnemar_p_values
 from tests.support.small_results import results_of, write_results
@@ -16,8 +16,8 @@ NETWORKS = [21, 41, 3456, 13714]
 
 
 @pytest.fixture(scope="module")
-def dataset() -> RobustnessDataset:
-    return RobustnessDataset("benchmark_data/cells-cifar10").select(NETWORKS)
+def dataset() -> Dataset:
+    return Dataset("benchmark_data/cells-cifar10").select(NETWORKS)
 
 
 @pytest.fixture(scope="module")

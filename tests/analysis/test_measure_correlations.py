@@ -10,8 +10,8 @@ from scipy.stats import kendalltau
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.measure_correlations import CORRELATION_COLUMNS, MIN_ARCHITECTURES, correlate_measures
 from robust201.analysis.terms import collect_measures
-from robust201.spaces.nasbench201 import cells
-from robust201.spaces.nasbench201.space import NasBench201
+from robust201.networks.nb201 import cells
+from robust201.networks.nb201.cell_space import NasBench201
 from tests.support.small_results import results_of, write_results
 
 N_ARCHITECTURES = 150

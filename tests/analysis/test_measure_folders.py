@@ -10,9 +10,9 @@ from scipy.stats import kendalltau
 
 from robust201.analysis.measure_folders import read_measure_folders
 from robust201.core.errors import ConfigError
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.figures.plots import save_plot
-from robust201.spaces.nasbench201 import cells
+from robust201.networks.nb201 import cells
 from tests.support.small_results import write_results
 
 ARCHITECTURES = [str(index) for index in cells.evaluated_indices()[:10]]
@@ -24,7 +24,7 @@ TRAIN_PROTOCOL = {
 }
 
 
-def write_folder(folder: Path, protocol: dict, weights: list[str], columns: dict[str, np.ndarray]) -> RobustnessDataset:
+def write_folder(folder: Path, protocol: dict, weights: list[str], columns: dict[str, np.ndarray]) -> Dataset:
     """Write an export with clean accuracies and a measure, whose sweep.json records protocol and weights."""
     write_results(folder, {"clean": dict(zip(ARCHITECTURES, ACCURACIES.tolist(), strict=True))})
     for column, values in columns.items():
@@ -36,11 +36,11 @@ def write_folder(folder: Path, protocol: dict, weights: list[str], columns: dict
         "strengths": {"cifar10": {"clean": [0], "jacobian": [0]}},
     }
     (folder / "sweep.json").write_text(json.dumps(sweep_record | ({"weights": weights} if weights else {})))
-    return RobustnessDataset(folder)
+    return Dataset(folder)
 
 
 @pytest.fixture
-def folders(tmp_path: Path) -> list[RobustnessDataset]:
+def folders(tmp_path: Path) -> list[Dataset]:
     rng = np.random.default_rng(0)
     first = write_folder(tmp_path / "first", TEST_PROTOCOL, [], {"squared_norm": -ACCURACIES})
     columns = {"squared_norm": ACCURACIES**2, "norm": rng.uniform(size=len(ARCHITECTURES))}
@@ -48,7 +48,7 @@ def folders(tmp_path: Path) -> list[RobustnessDataset]:
     return [first, second]
 
 
-def test_measure_rows_are_named_by_split_mode_and_weights(folders: list[RobustnessDataset], tmp_path: Path) -> None:
+def test_measure_rows_are_named_by_split_mode_and_weights(folders: list[Dataset], tmp_path: Path) -> None:
     path = save_plot(folders[0], "measure-correlations", tmp_path / "fig6.csv", measures=folders[1:])
     table = read_measure_folders(folders, "cifar10").set_index("architecture")
     expected = [
@@ -64,7 +64,7 @@ def test_measure_rows_are_named_by_split_mode_and_weights(folders: list[Robustne
     assert rows["kendall"][expected[2]] == pytest.approx(kendalltau(table[expected[2]], ACCURACIES).statistic)
 
 
-def test_equal_measure_names_end_with_their_folder(folders: list[RobustnessDataset]) -> None:
+def test_equal_measure_names_end_with_their_folder(folders: list[Dataset]) -> None:
     first = folders[0]
     table = read_measure_folders([first, first], "cifar10")
     assert list(table)[1:] == ["Jacobian squared norm (test, trained)", "Jacobian squared norm (test, trained, first)"]
@@ -72,6 +72,6 @@ def test_equal_measure_names_end_with_their_folder(folders: list[RobustnessDatas
         read_measure_folders([first, first, first], "cifar10")
 
 
-def test_measurements_are_the_columns_in_the_protocol(folders: list[RobustnessDataset]) -> None:
+def test_measurements_are_the_columns_in_the_protocol(folders: list[Dataset]) -> None:
     assert folders[0].measurements("cifar10", "jacobian") == ["squared_norm", "squared_norm_sd"]
     assert folders[1].measurements("cifar10", "jacobian") == ["squared_norm", "norm"]

@@ -9,7 +9,7 @@ import pytest
 import robust201
 from robust201.analysis.stored_evaluations import read_evaluations
 from robust201.core.errors import ConfigError
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.statistics.significance import mcnemar_p_values
 from tests.conftest import RunCommand
 
@@ -22,7 +22,7 @@ def test_compare_uses_stored_per_image_outcomes() -> None:
         ("clean", 0.0),
         ("pgd", 1.0),
     ]
-    outcomes = RobustnessDataset(CELLS).outcomes("cifar10", "pgd", 1.0).of([13714, 21]).correct
+    outcomes = Dataset(CELLS).outcomes("cifar10", "pgd", 1.0).of([13714, 21]).correct
     pgd_row = comparison.table.iloc[1]
     discordant = (int((outcomes[0] & ~outcomes[1]).sum()), int((~outcomes[0] & outcomes[1]).sum()))
     assert (pgd_row["only_first"], pgd_row["only_second"]) == discordant

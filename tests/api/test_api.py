@@ -17,17 +17,17 @@ from torch import nn
 
 import robust201
 from robust201.api import attack
+from robust201.attacks.context import Context
 from robust201.core.errors import ArchitectureError, CheckpointError, ConfigError, EvaluationError, RobustWarning
 from robust201.core.radii import parse_radius
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
+from robust201.evaluation.evaluate import evaluate_part
 from robust201.images import dataset as dataset_spec
 from robust201.images import load_images, select
 from robust201.loading import load_model
-from robust201.spaces.zoo.space import Zoo
+from robust201.networks.zoo.zoo_space import Zoo
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import find_task
-from robust201.tasks.attack_kit.context import Context
-from robust201.tasks.evaluate import evaluate_part
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
 from tests.support.evaluations import evaluation_of
@@ -344,7 +344,7 @@ def test_loaded_network_matches_sweep_bit_for_bit(
     }
     assert robust201("run", write_sweep(architectures=[309], keys=keys, images={"count": 200, "seed": 0})).code == 0
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "dataset").code == 0
-    dataset = RobustnessDataset(tmp_path / "dataset")
+    dataset = Dataset(tmp_path / "dataset")
     images = select(load_images("digits"), count=200, seed=0)
     model = load_model(309, "digits", tiny_weights)
     frame = evaluate(model, images.images, images.labels, keys, progress=False)
@@ -400,7 +400,7 @@ def test_load_model_rejects_wrong_arguments_in_one_line(tmp_path: Path, tiny_wei
 
 def test_place_ranks_among_evaluated_architectures(tmp_path: Path) -> None:
     accuracies = {"clean": {"0": 0.9, "1": 0.8, "2": 0.8, "3": 0.7}, "pgd": {str(i): [i / 10, 0.0] for i in range(4)}}
-    dataset = robust201.RobustnessDataset(write_results(tmp_path, accuracies))
+    dataset = robust201.Dataset(write_results(tmp_path, accuracies))
     result = evaluation_of(
         [("clean", 0.0, 0.8), ("pgd", 1.0, 0.25), ("pgd", 8.0, 0.1), ("pgd", 2.0, 0.5), ("fog", 1.0, 0.5)]
     )
@@ -416,10 +416,8 @@ def test_place_ranks_among_evaluated_architectures(tmp_path: Path) -> None:
 
 def test_place_ranks_among_networks_with_names(tmp_path: Path) -> None:
     export(tmp_path, replace(make_plan(("resnet18", "wide-28"), ("clean",)), space_name="zoo"))
-    accuracies = robust201.RobustnessDataset(tmp_path).to_frame("cifar10", "clean").set_index("architecture")["value"]
-    row = robust201.place(
-        evaluation_of([("clean", 0.0, accuracies.mean())]), robust201.RobustnessDataset(tmp_path)
-    ).iloc[0]
+    accuracies = robust201.Dataset(tmp_path).to_frame("cifar10", "clean").set_index("architecture")["value"]
+    row = robust201.place(evaluation_of([("clean", 0.0, accuracies.mean())]), robust201.Dataset(tmp_path)).iloc[0]
     assert (row["rank"], row["percentile"], row["best_architecture"]) == (2, 50, accuracies.idxmax())
 
 

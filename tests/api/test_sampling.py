@@ -9,7 +9,7 @@ import pytest
 
 from robust201.core.errors import ConfigError, RobustWarning
 from robust201.dataset.outcomes import read_outcomes
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.dataset.rows import KeyRows
 from robust201.dataset.weights_check import check_clean_accuracy
 from robust201.export import export_dataset
@@ -125,7 +125,7 @@ def test_chosen_images_are_not_exported(folders, tmp_path):
     with pytest.warns(RobustWarning, match="pgd: not exported"):
         report = export_dataset(*open_results(folders[2]), tmp_path / "out", formats=("json", "parquet"))
     assert report.is_complete
-    data = RobustnessDataset(tmp_path / "out")
+    data = Dataset(tmp_path / "out")
     assert data.keys_all == ["clean", "fgsm", "jacobian"]
     assert "pgd" not in {*read_numbers(folders[2])["key"]}
     assert "Not evaluated" not in (tmp_path / "out/README.md").read_text()

@@ -16,7 +16,7 @@ from robust201.analysis.evaluation import KeyResults
 from robust201.comparing import find_names
 from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, RobustError, RobustWarning
 from robust201.core.files import sole_writer
-from robust201.models.user_module import hash_network
+from robust201.networks.user_module import hash_network
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 
 # Networks with random weights classify images by chance.
@@ -211,7 +211,7 @@ def test_protocols_identify_versions_corruptions_device_and_neighbours(
     helper.write_text("def noise(images):\n    return 1 - images\n")
     with pytest.raises(ConfigError, match=r"got other parameters of mine \(neighbours\)"):
         evaluate(TinyNetwork(), keys, save=tmp_path / "saved")
-    monkeypatch.setattr("robust201.tasks.corruptions.generator.GENERATOR_VERSION", 99)
+    monkeypatch.setattr("robust201.corruptions.generator.GENERATOR_VERSION", 99)
     with pytest.raises(ConfigError, match=r"got other parameters of fog \(corruption\)"):
         evaluate(TinyNetwork(), "fog:3", save=tmp_path / "saved")
     with pytest.raises(ConfigError, match=r"fog has different parameters \(corruption\)"):

@@ -9,8 +9,8 @@ import pytest
 from scipy.stats import kendalltau
 
 from robust201.core.records import Weights
-from robust201.spaces import SPACES
-from robust201.spaces.nasbench201 import cells
+from robust201.networks.nb201 import cells
+from robust201.networks.spaces import SPACES
 from tests.conftest import RunCommand
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_unit, make_values
 from tests.support.small_results import write_results

@@ -9,7 +9,7 @@ def test_configure_torch_restores_default_gc_thresholds() -> None:
         "import gc; default = gc.get_threshold()",
         "from robust201.core.memory import reduce_gc_frequency",
         "reduce_gc_frequency(); assert gc.get_threshold() > default",
-        "from robust201.models.device import configure_torch",
+        "from robust201.networks.device import configure_torch",
         "configure_torch(1); assert gc.get_threshold() == default and gc.get_freeze_count()",
     )
     subprocess.run([sys.executable, "-c", "\n".join(script_lines)], check=True)

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from robust201.core.errors import ConfigError
-from robust201.models.batch_sizes import BatchSizes
-from robust201.models.classifier import Classifier
-from robust201.models.device import check_device, choose_device, has_avx512
+from robust201.networks.batch_sizes import BatchSizes
+from robust201.networks.classifier import Classifier
+from robust201.networks.device import check_device, choose_device, has_avx512
+from robust201.networks.nb201.cells import constant_nodes, format_spec, specs
+from robust201.networks.nb201.compiled import compile_network, kernels
+from robust201.networks.nb201.compiled.folding import round_once
+from robust201.networks.nb201.network import build_network
 from robust201.run.worker import Worker
-from robust201.spaces.nasbench201.cells import constant_nodes, format_spec, specs
-from robust201.spaces.nasbench201.compiled import compile_network, kernels
-from robust201.spaces.nasbench201.compiled.folding import round_once
-from robust201.spaces.nasbench201.network import build_network
 from tests.conftest import MakeSweep, RunCommand, WriteSweep
-from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
+from tests.networks.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
 from tests.support.tiny_networks import PathlessNetwork
 
 CPU = torch.device("cpu")
@@ -167,11 +167,11 @@ def test_bf16_sums_relus_and_gradients_have_bfloat16_accuracy():
 
 
 def test_bf16_is_rejected_on_cpus_without_avx512(monkeypatch):
-    monkeypatch.setattr("robust201.models.device.has_avx512", lambda: False)
+    monkeypatch.setattr("robust201.networks.device.has_avx512", lambda: False)
     with pytest.raises(ConfigError, match=r"no AVX-512, .* wrong gradients .* Set `precision` to fp32"):
         choose_device("cpu", "bf16")
     assert choose_device("cpu", "fp32").type == "cpu"
-    monkeypatch.setattr("robust201.models.device.has_avx512", lambda: True)
+    monkeypatch.setattr("robust201.networks.device.has_avx512", lambda: True)
     assert choose_device("cpu", "bf16").type == "cpu"
 
 

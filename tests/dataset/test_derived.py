@@ -10,7 +10,7 @@ import pytest
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.records import Weights
 from robust201.dataset.derived import DerivedMetrics
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.robustness import robustness_r
 from robust201.tasks import TASKS
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def derived_metrics(folder: Path) -> DerivedMetrics:
-    return RobustnessDataset(folder).metrics(reference=2)
+    return Dataset(folder).metrics(reference=2)
 
 
 def get_metric_values(
@@ -79,7 +79,7 @@ def test_success_rate_and_worst_case_use_per_image_outcomes(derived_metrics: Der
         )
         assert success[cell] == (clean & ~pgd).sum() / clean.sum()
         assert worst_case[cell] == (fgsm & pgd).mean()
-    dataset = RobustnessDataset(folder)
+    dataset = Dataset(folder)
     accuracies = dataset.worst_case("cifar10", [("clean", 0), ("fog", 5.0), ("pgd", 0.5)])["accuracy"]
     for cell in ARCHITECTURES:
         assert (
@@ -121,7 +121,7 @@ def test_corruption_errors_are_undefined_for_reference_without_errors(tmp_path: 
         "fog": {"0": [0.8] * 5, "1": [0.7] * 5},
         "snow": {"0": [1.0] * 5, "1": [0.6] * 5},
     }
-    derived_metrics = RobustnessDataset(write_results(tmp_path, accuracies)).metrics(reference=0)
+    derived_metrics = Dataset(write_results(tmp_path, accuracies)).metrics(reference=0)
     undefined = {(row.metric, row.key): row.note for row in derived_metrics.metrics if row.values.isna().all()}
     assert {*undefined} == {
         ("corruption_error", "snow"),
@@ -134,21 +134,21 @@ def test_corruption_errors_are_undefined_for_reference_without_errors(tmp_path: 
 
 def test_metrics_list_requirements_of_missing_metrics(tmp_path: Path) -> None:
     export(tmp_path, make_plan(ARCHITECTURES[:2], ("clean", "fgsm", "pgd", "fog"), measurements=("accuracy", "cm")))
-    derived_metrics = RobustnessDataset(tmp_path).metrics()
+    derived_metrics = Dataset(tmp_path).metrics()
     assert {metric_row.metric for metric_row in derived_metrics.metrics} == {"robustness_r", "relative_change"}
     for name in ("attack_success_rate", "worst_case_accuracy"):
         assert "--outcomes bits" in derived_metrics.needs[name]
     assert "reference" in derived_metrics.needs["corruption_error, mean_corruption_error"]
     assert "training seeds" in derived_metrics.needs["training_seed_deviation"]
     with pytest.raises(ConfigError, match="the reference #10 has no results"):
-        RobustnessDataset(tmp_path).metrics(reference=10)
+        Dataset(tmp_path).metrics(reference=10)
 
 
 def test_metrics_compare_training_seeds(tmp_path: Path) -> None:
     weights_by_name = {f"e200-s{seed}": Weights("w" * 64, epochs=200, seed=seed) for seed in (777, 888, 999)}
     units = [make_unit(cell, "cifar10", "pgd", (1.0, 8.0), weights=name) for cell in (0, 2) for name in weights_by_name]
     export(tmp_path, FabricatedPlan(tuple(units), weights=weights_by_name), formats=("parquet",))
-    derived_metrics = RobustnessDataset(tmp_path, weights="e200-s777").metrics()
+    derived_metrics = Dataset(tmp_path, weights="e200-s777").metrics()
     series = get_metric_values(derived_metrics, "training_seed_deviation", "pgd", 8.0)
     for cell in (0, 2):
         accuracies = [make_values(unit, 8.0)["accuracy"] for unit in units if unit.architecture == cell]
@@ -159,7 +159,7 @@ def test_metrics_compare_training_seeds(tmp_path: Path) -> None:
 def test_metrics_reject_outcomes_of_other_evaluations(folder: Path, tmp_path: Path) -> None:
     plan = make_plan(ARCHITECTURES, ("clean", "pgd"), measurements=("accuracy",))
     export(tmp_path, plan, ChangedStore(change=lambda *_: {"accuracy": np.array(0.25)}), formats=("parquet",))
-    overlay = RobustnessDataset(folder, tmp_path)
+    overlay = Dataset(folder, tmp_path)
     with pytest.raises(ResultsError, match="the per-image outcomes of"):
         overlay.metrics()
 
@@ -168,7 +168,7 @@ def test_rank_command_prints_metrics(robust201: RunCommand, folder: Path, tmp_pa
     result = robust201("rank", folder, "--metrics", "--keys", "clean,pgd", "--out", tmp_path / "metrics.csv")
     assert result.code == 0, result.err
     assert "robustness_r" in result.out
-    metrics = RobustnessDataset(folder).metrics(keys=["clean", "pgd"])
+    metrics = Dataset(folder).metrics(keys=["clean", "pgd"])
     assert len(pd.read_csv(tmp_path / "metrics.csv")) == len(metrics.to_frame())
     payload = json.loads(robust201("rank", folder, "--metrics", "--json").out)
     assert {metric_row["metric"] for metric_row in payload["metrics"]} == {

@@ -8,7 +8,7 @@ import pytest
 from robust201.analysis.dataset_results import read_results
 from robust201.analysis.leaderboard import make_leaderboard
 from robust201.core.errors import ConfigError
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.statistics.intervals import accuracy_intervals
 from tests.support.fabricated import N_IMAGES, export, make_plan
 from tests.support.small_results import write_results, write_sweep_json
@@ -17,7 +17,7 @@ from tests.support.small_results import write_results, write_sweep_json
 @pytest.mark.parametrize("formats", [("json",), ("parquet",)])
 def test_to_frame_adds_intervals_on_request(tmp_path: Path, formats: tuple[str, ...]) -> None:
     export(tmp_path, make_plan((0, 2)), formats=formats)
-    dataset = RobustnessDataset(tmp_path)
+    dataset = Dataset(tmp_path)
     frame_without_intervals, frame = dataset.to_frame(), dataset.to_frame(intervals=True)
     assert [*frame.columns] == [*frame_without_intervals.columns, "low", "high"]
     assert frame[[*frame_without_intervals.columns]].equals(frame_without_intervals)
@@ -32,7 +32,7 @@ def test_to_frame_adds_intervals_on_request(tmp_path: Path, formats: tuple[str, 
 
 
 def count_images(folder: Path) -> list[float]:
-    counts: list[float] = RobustnessDataset(folder).table("cifar10", "pgd")["n_images"].dropna().unique().tolist()
+    counts: list[float] = Dataset(folder).table("cifar10", "pgd")["n_images"].dropna().unique().tolist()
     return counts
 
 
@@ -46,7 +46,7 @@ def test_number_of_images_uses_first_known_source(tmp_path: Path) -> None:
     custom_folder = write_results(tmp_path / "custom", {"pgd": {"0": [0.5, 0.25]}})
     write_sweep_json(custom_folder, {"cifar10": {"pgd": [1, 8]}})
     assert count_images(custom_folder) == []
-    assert RobustnessDataset(custom_folder).to_frame(intervals=True)[["low", "high"]].isna().all(axis=None)
+    assert Dataset(custom_folder).to_frame(intervals=True)[["low", "high"]].isna().all(axis=None)
     write_sweep_json(custom_folder, {"cifar10": {"pgd": [1, 8]}}, {"images": {"count": 100, "seed": 0}})
     assert count_images(custom_folder) == [100]
 
@@ -56,11 +56,11 @@ def test_merged_folders_keep_each_number_of_images(tmp_path: Path) -> None:
     for name, cell, count in (("small", "0", 100), ("large", "2", 50_000)):
         folder = write_results(tmp_path / name, {"clean": {cell: 0.8}})
         folders.append(write_sweep_json(folder, {"cifar10": {"clean": [0]}}, {"images": {"count": count, "seed": 0}}))
-    frame = RobustnessDataset(*folders).to_frame(intervals=True)
+    frame = Dataset(*folders).to_frame(intervals=True)
     assert frame["n_images"].tolist() == [100, 50_000]
     widths = (frame["high"] - frame["low"]).tolist()
     assert widths[0] > 10 * widths[1]
-    (results,) = read_results(RobustnessDataset(*folders))
+    (results,) = read_results(Dataset(*folders))
     standing = make_leaderboard(results, ["clean"]).standings[0]
     assert standing.images_text == "100 to 50,000"
     assert (standing.low.loc[[0, 2]].to_numpy() == frame["low"].to_numpy()).all()

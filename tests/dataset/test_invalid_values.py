@@ -11,7 +11,7 @@ import pytest
 
 from robust201.core.errors import ResultsError
 from robust201.dataset.listings import MissingFilesWarning
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from tests.conftest import RunCommand
 from tests.support.fabricated import export, export_copy, make_plan
 from tests.support.small_results import write_results
@@ -45,7 +45,7 @@ INVALID_VALUES: dict[str, tuple[str, str, Any]] = {
 def test_reader_rejects_invalid_id_or_value(tmp_path: Path, case: str) -> None:
     measurement, identifier, invalid_value = INVALID_VALUES[case]
     values_by_id = {str(index): VALID_VALUES[measurement] for index in (0, 2, 3)} | {identifier: invalid_value}
-    dataset = RobustnessDataset(write_results(tmp_path, {"pgd": values_by_id}, measure=measurement))
+    dataset = Dataset(write_results(tmp_path, {"pgd": values_by_id}, measure=measurement))
     readers: list[Callable[[], Any]] = [dataset.to_frame]
     if measurement != "accuracy":
         readers = [
@@ -78,7 +78,7 @@ def test_rows_equal_the_values(tmp_path: Path, measurement: str, key: str) -> No
     values = [VALID_VALUES[measurement][0], second_value] * 3
     expected = [value for value in values for value in ([value] if key == "clean" else [value, values[0]])]
     by_id = {str(index): value if key == "clean" else [value, values[0]] for index, value in enumerate(values)}
-    dataset = RobustnessDataset(write_results(tmp_path, {key: by_id}, measure=measurement))
+    dataset = Dataset(write_results(tmp_path, {key: by_id}, measure=measurement))
     blocks = dataset.iter_rows("cifar10", key, measurement)
     assert [value for rows in blocks for value in rows.nested_values(measurement)] == expected
 
@@ -125,10 +125,10 @@ def rewrite(path: Path, change: Change, row_group_size: int = 1000) -> None:
 @pytest.mark.slow_combinations
 def test_query_does_not_depend_on_order_of_rows(folder: Path, row_group_size: int, column: str, order: str) -> None:
     query_arguments = ("cifar10", "pgd", ["accuracy", "confidence", "cm"])
-    expected = RobustnessDataset(folder).query(*query_arguments)
+    expected = Dataset(folder).query(*query_arguments)
     rewrite(folder / FILES["pgd"], lambda table: table.sort_by([(column, order)]), row_group_size)
     for path in (folder, folder / "parquet"):  # without sweep.json, the strengths are those of the rows
-        dataset = RobustnessDataset(path)
+        dataset = Dataset(path)
         assert dataset.query(*query_arguments) == expected
         assert dataset.strengths("cifar10", "pgd") == (0.5, 1.0, 8.0)
 
@@ -156,7 +156,7 @@ def test_reader_rejects_invalid_rows(folder: Path, robust201: RunCommand, case: 
     key, change = INVALID_ROWS[case]
     rewrite(folder / FILES[key], change)
     with pytest.raises(ResultsError, match=r"part-0\.parquet|#0 "):
-        RobustnessDataset(folder).to_frame("cifar10", key)
+        Dataset(folder).to_frame("cifar10", key)
     robust201("verify", folder, "--against", folder).error_line(2)
 
 
@@ -166,7 +166,7 @@ def test_reader_warns_of_missing_file(tmp_path: Path, robust201: RunCommand, for
     export(tmp_path, plan, formats=formats)
     (tmp_path / (FILES["pgd"] if "parquet" in formats else "cifar10/pgd_accuracy.json")).unlink()
     with pytest.warns(MissingFilesWarning, match="pgd"):
-        dataset = RobustnessDataset(tmp_path)
+        dataset = Dataset(tmp_path)
     with pytest.raises((ResultsError, FileNotFoundError)):
         dataset.query("cifar10", "pgd", "accuracy")
     assert dataset.accuracy(2, "cifar10", "clean")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from robust201.analysis.dataset_results import read_results
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.figures.report import write_report
 from tests.support.fabricated import export, make_plan
 from tests.support.small_results import write_results, write_sweep_json
@@ -22,7 +22,7 @@ def folder(request, tmp_path_factory) -> Path:
 
 
 def test_measure_is_listed_separately_with_its_columns(folder):
-    dataset = RobustnessDataset(folder)
+    dataset = Dataset(folder)
     assert (dataset.keys_measure, dataset.keys_adv, dataset.keys_other) == (["jacobian"], ["pgd", "pgd_l2"], [])
     assert dataset.keys_all == ["clean", "pgd", "pgd_l2", "jacobian"]
     assert dataset.measurements("cifar10", "jacobian") == COLUMNS
@@ -31,7 +31,7 @@ def test_measure_is_listed_separately_with_its_columns(folder):
 
 
 def test_measure_has_one_value_per_architecture(folder):
-    dataset = RobustnessDataset(folder)
+    dataset = Dataset(folder)
     results = dataset.query()["cifar10"]
     assert list(results["jacobian"]) == COLUMNS
     values_by_id = results["jacobian"]["squared_norm"]
@@ -45,7 +45,7 @@ def test_measure_has_one_value_per_architecture(folder):
 
 @pytest.mark.parametrize("lowest_first", [False, True])
 def test_rank_orders_measure_in_either_direction(folder, lowest_first):
-    dataset = RobustnessDataset(folder)
+    dataset = Dataset(folder)
     values = dataset.query("cifar10", "jacobian", "squared_norm")["cifar10"]["jacobian"]["squared_norm"]
     ordered_ids = sorted(values, key=values.__getitem__, reverse=not lowest_first)
     ranks = dataset.rank("cifar10", "jacobian", measure="squared_norm", lowest_first=lowest_first)
@@ -53,9 +53,9 @@ def test_rank_orders_measure_in_either_direction(folder, lowest_first):
 
 
 def test_report_contains_a_table_of_measures(folder, tmp_path):
-    page = write_report(RobustnessDataset(folder), tmp_path / "page.html").read_text()
+    page = write_report(Dataset(folder), tmp_path / "page.html").read_text()
     assert "<th>Jacobian squared norm</th>" in page
-    (results,) = read_results(RobustnessDataset(folder))
+    (results,) = read_results(Dataset(folder))
     assert [column[:2] for column in results.measures] == [("jacobian", name) for name in COLUMNS]
 
 
@@ -67,7 +67,7 @@ def test_custom_tasks_have_kind_declared_in_sweep_json(tmp_path):
         {"key": "gravity", "parameters": {"kind": "attack", "norm": "L2", "columns": []}},
     ]
     write_sweep_json(tmp_path, {"cifar10": {"clean": [0], "mine": [0], "gravity": [1, 9.81]}}, {"protocols": protocols})
-    dataset = RobustnessDataset(tmp_path)
+    dataset = Dataset(tmp_path)
     assert (dataset.keys_measure, dataset.keys_adv, dataset.keys_other) == (["mine"], ["gravity"], [])
     assert dataset.value(2, "cifar10", "mine", "depth") == 1.5
     assert dataset.to_frame("cifar10", "gravity")["strength"].tolist() == [0.0, 1.0, 9.81]
@@ -77,19 +77,19 @@ def test_measure_with_several_strengths_has_value_per_strength(tmp_path):
     write_results(tmp_path, {"mine": {"0": [3.0, 4.0], "2": [1.5, 2.5]}}, measure="depth")
     protocols = [{"key": "mine", "parameters": {"kind": "measure", "norm": None, "columns": ["depth"]}}]
     write_sweep_json(tmp_path, {"cifar10": {"mine": [1, 2]}}, {"protocols": protocols})
-    dataset = RobustnessDataset(tmp_path)
+    dataset = Dataset(tmp_path)
     assert dataset.value(2, "cifar10", "mine", "depth") == [1.5, 2.5]
     frame = dataset.to_frame("cifar10", "mine", "depth")
     assert frame[["strength", "value"]].to_numpy().tolist() == [[1, 3], [2, 4], [1, 1.5], [2, 2.5]]
     assert dataset.rank("cifar10", "mine", 2, measure="depth").to_dict() == {0: 1, 2: 2}
-    assert RobustnessDataset(tmp_path, tmp_path).query("cifar10", "mine") == dataset.query("cifar10", "mine")
+    assert Dataset(tmp_path, tmp_path).query("cifar10", "mine") == dataset.query("cifar10", "mine")
 
 
 def test_unknown_key_has_the_measurements_of_its_files(tmp_path):
     write_results(tmp_path, {"mystery": {"0": [3.0], "2": [1.5]}}, measure="depth")
     write_results(tmp_path, {"mystery": {"0": [0.5], "2": [0.6]}, "mystery_2": {"0": [0.1]}})
     write_sweep_json(tmp_path, {"cifar10": {"mystery": [0], "mystery_2": [4]}})
-    dataset = RobustnessDataset(tmp_path)
+    dataset = Dataset(tmp_path)
     assert dataset.keys_other == ["mystery", "mystery_2"]
     assert dataset.measurements("cifar10", "mystery") == ["accuracy", "depth"]
     assert dataset.query()["cifar10"]["mystery"]["depth"] == {"0": [3.0], "2": [1.5]}

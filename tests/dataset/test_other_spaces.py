@@ -8,7 +8,7 @@ import pytest
 
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.figures.plots import save_plot
 from robust201.figures.report import write_report
 from robust201.figures.table import FIGURES
@@ -31,8 +31,8 @@ def folder(request, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def dataset(folder) -> RobustnessDataset:
-    return RobustnessDataset(folder)
+def dataset(folder) -> Dataset:
+    return Dataset(folder)
 
 
 @pytest.mark.parametrize("file_format", ["json", "parquet", "parquet alone"])
@@ -47,7 +47,7 @@ def test_numeric_names_are_not_read_as_indices_in_other_spaces(tmp_path, file_fo
                 table.schema.get_field_index("architecture"), "architecture", table["architecture"].cast("int32")
             )
             pq.write_table(table, path)
-    dataset = RobustnessDataset(out)
+    dataset = Dataset(out)
     assert dataset.non_isomorph_ids == ["7", "20000", "123456"]
     assert dataset.get_uid(20_000) == dataset.id_to_string(20_000) == "20000"
     assert 0 <= dataset.accuracy(123_456, "cifar10", "pgd", 1.0) <= 1
@@ -108,10 +108,10 @@ def test_report_contains_all_figures_that_do_not_need_cells(folder, dataset, tmp
 
 def test_overlay_requires_folders_of_the_same_space(tmp_path):
     first_folder, second_folder = export_zoo(tmp_path / "one", NAMES[:2]), export_zoo(tmp_path / "other", NAMES[1:])
-    overlay = RobustnessDataset(first_folder, second_folder)
+    overlay = Dataset(first_folder, second_folder)
     assert overlay.non_isomorph_ids == list(NAMES)
     assert overlay.to_frame("cifar10", "pgd")["architecture"].unique().tolist() == list(NAMES)
     assert len(overlay.rank("cifar10", "jacobian", measure="squared_norm")) == 3
     export(tmp_path / "cells", make_plan([0]))
     with pytest.raises(ConfigError, match="got architectures of another space"):
-        RobustnessDataset(first_folder, tmp_path / "cells")
+        Dataset(first_folder, tmp_path / "cells")

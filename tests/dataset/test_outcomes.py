@@ -14,7 +14,7 @@ import pytest
 from robust201.analysis.dataset_results import read_results
 from robust201.analysis.leaderboard import make_leaderboard
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.statistics.significance import holm_adjust, mcnemar_p_values
 from tests.support.fabricated import (
     LABELS,
@@ -53,7 +53,7 @@ def make_expected_outcomes(architecture: int, key: str, strength: float) -> np.n
 
 
 def test_outcomes_match_measured_predictions(folder: Path) -> None:
-    for dataset in (RobustnessDataset(folder), RobustnessDataset(folder / "parquet")):
+    for dataset in (Dataset(folder), Dataset(folder / "parquet")):
         for key, strength in (("pgd", 8.0), ("pgd@Linf", 0.5), ("fog", 3.0), ("clean", 0.0)):
             outcomes = dataset.outcomes("cifar10", key, strength)
             assert (outcomes.architectures, outcomes.n_images) == (ARCHITECTURES, N_IMAGES)
@@ -73,7 +73,7 @@ def test_outcomes_match_measured_predictions(folder: Path) -> None:
 
 
 def test_images_returns_rows_labels_and_hashes(folder: Path) -> None:
-    frame = RobustnessDataset(folder).images("cifar10")
+    frame = Dataset(folder).images("cifar10")
     images = make_images("cifar10")
     assert frame["row"].tolist() == images.indices.tolist()
     assert frame["label"].tolist() == LABELS.tolist()
@@ -104,7 +104,7 @@ def test_outcomes_can_be_unpacked_with_other_libraries(folder: Path) -> None:
 
 def test_export_writes_bits_instead_of_or_with_classes(folder: Path, tmp_path: Path) -> None:
     folder_with_classes = write_export(tmp_path / "both", outcomes="classes")
-    measurements = [RobustnessDataset(root).sweep["measurements"] for root in (folder, folder_with_classes)]
+    measurements = [Dataset(root).sweep["measurements"] for root in (folder, folder_with_classes)]
     assert measurements == [["accuracy", "cm"], [*MEASUREMENTS]]
     file_names = [{path.name for path in (root / "cifar10").iterdir()} for root in (folder, folder_with_classes)]
     assert file_names[1] - file_names[0] == {f"{key}_predictions.json" for key in ("clean", "fgsm", "pgd", "fog")}
@@ -141,12 +141,12 @@ def test_outcomes_rejects_damaged_bits_and_image_positions(folder: Path, tmp_pat
         path = tmp_path / "copy/images/dataset=cifar10/part-0.parquet"
         rewrite_column(path, "position", list(range(N_IMAGES))[::-1])
     with pytest.raises(ResultsError, match=r"part-0\.parquet: "):
-        RobustnessDataset(tmp_path / "copy").outcomes("cifar10", "pgd", 8.0)
+        Dataset(tmp_path / "copy").outcomes("cifar10", "pgd", 8.0)
 
 
 def test_outcomes_of_overlay_require_equal_images(folder: Path, tmp_path: Path) -> None:
     second_folder = write_export(tmp_path / "more", make_plan((0, 9), keys=("clean", "pgd"), measurements=MEASUREMENTS))
-    outcomes = RobustnessDataset(folder, second_folder).outcomes("cifar10", "pgd", 8.0)
+    outcomes = Dataset(folder, second_folder).outcomes("cifar10", "pgd", 8.0)
     assert outcomes.architectures == (0, 2, 9, 10, 309, 991)
     np.testing.assert_array_equal(outcomes.correct[2], make_expected_outcomes(9, "pgd", 8.0))
     folder_with_other_images = write_export(
@@ -155,13 +155,13 @@ def test_outcomes_of_overlay_require_equal_images(folder: Path, tmp_path: Path) 
     # Outcomes of several keys may be combined, so all folders must have the same images.
     for key, strength in (("pgd", 8.0), ("clean", 0.0)):
         with pytest.raises(ResultsError, match="the images differ from those of"):
-            RobustnessDataset(folder, folder_with_other_images).outcomes("cifar10", key, strength)
+            Dataset(folder, folder_with_other_images).outcomes("cifar10", key, strength)
     with pytest.raises(ResultsError, match="the images differ from those of"):
-        RobustnessDataset(folder, folder_with_other_images).images("cifar10")
+        Dataset(folder, folder_with_other_images).images("cifar10")
 
 
 def test_leaderboard_finds_architectures_tied_with_best(folder: Path) -> None:
-    dataset = RobustnessDataset(folder)
+    dataset = Dataset(folder)
     (results,) = read_results(dataset)
     ranked = make_leaderboard(results, ["clean"]).to_frame().set_index("network")
     assert ranked["rank"].to_dict() == dataset.rank("cifar10", "clean").to_dict()

@@ -10,7 +10,7 @@ from robust201.analysis.class_summaries import summarise_classes
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
 from robust201.core.records import EvaluationProtocol
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.figures.report import write_report
 from tests.support.fabricated import FabricatedStore, export, make_plan
 from tests.support.small_results import write_results, write_sweep_json
@@ -38,7 +38,7 @@ def custom_folder(tmp_path: Path) -> Path:
 
 
 def test_overlay_reads_evaluation_from_last_folder(published_folder, custom_folder):
-    dataset = RobustnessDataset(custom_folder, published_folder)
+    dataset = Dataset(custom_folder, published_folder)
     assert dataset.strengths("cifar10", "pgd") == (1.0, 8.0, 16.0)
     assert dataset.accuracy(0, "cifar10", "pgd") == [0.5, 0.4, 0.2]
     assert dataset.accuracy(2, "cifar10", "pgd@Linf") == [0.6, 0.5, None]
@@ -50,7 +50,7 @@ def test_overlay_reads_evaluation_from_last_folder(published_folder, custom_fold
         "9": [None, 0.3, 0.4],
     }
     assert dataset.query("cifar10", "pgd", "cm")["cifar10"]["pgd"]["cm"]["2"] == [MATRIX, MATRIX, None]
-    assert RobustnessDataset(published_folder, custom_folder).accuracy(0, "cifar10", "pgd") == [0.5, 0.1, 0.2]
+    assert Dataset(published_folder, custom_folder).accuracy(0, "cifar10", "pgd") == [0.5, 0.1, 0.2]
     with pytest.raises(ArchitectureError):
         dataset.value(21, "cifar10", "pgd")
     with pytest.raises(ResultsError):
@@ -58,7 +58,7 @@ def test_overlay_reads_evaluation_from_last_folder(published_folder, custom_fold
 
 
 def test_overlay_reads_each_value_from_last_folder(published_folder, custom_folder):
-    dataset = RobustnessDataset(custom_folder, published_folder)
+    dataset = Dataset(custom_folder, published_folder)
     frame = dataset.to_frame("cifar10", ["pgd", "mine"])
     rows = {(row.key, row.architecture, row.strength): row.value for row in frame.itertuples()}
     assert rows["pgd", 0, 0.0] == 0.9
@@ -86,7 +86,7 @@ SECOND_PROTOCOL = {"images": {"sha256": "1", "count": 10}, "parameters": {"proje
 def test_overlay_rejects_measure_with_two_protocols(tmp_path):
     first_folder = write_measure(tmp_path / "first", {"0": 3.0}, FIRST_PROTOCOL)
     second_folder = write_measure(tmp_path / "second", {"2": 5.0}, SECOND_PROTOCOL)
-    dataset = RobustnessDataset(first_folder, second_folder)
+    dataset = Dataset(first_folder, second_folder)
     digests = [
         EvaluationProtocol.of({"dataset": "cifar10", "key": "jacobian", **protocol}).digest[:8]
         for protocol in (FIRST_PROTOCOL, SECOND_PROTOCOL)
@@ -116,14 +116,14 @@ def test_overlay_rejects_different_spaces_or_numbers_of_classes(tmp_path, publis
     del meta["ids"]["15624"]
     (folder_of_other_space / "meta.json").write_text(json.dumps(meta))
     with pytest.raises(ConfigError, match=r"failed for .*other: .*another space"):
-        RobustnessDataset(published_folder, folder_of_other_space)
+        Dataset(published_folder, folder_of_other_space)
     export(tmp_path / "three", make_plan([0]), FabricatedStore(n_classes=3))
     with pytest.raises(ConfigError, match=r"failed for .*three: expected 2 classes .*got 3"):
-        RobustnessDataset(published_folder, tmp_path / "three")
+        Dataset(published_folder, tmp_path / "three")
 
 
 def test_rank_of_overlay_requires_all_strengths(published_folder, custom_folder):
-    dataset = RobustnessDataset(custom_folder, published_folder)
+    dataset = Dataset(custom_folder, published_folder)
     assert dataset.rank("cifar10", "pgd").to_dict() == {0: 1}
     assert dataset.rank("cifar10", "pgd", 8.0).to_dict() == {2: 1, 0: 2, 9: 3}
 
@@ -136,7 +136,7 @@ def test_overlay_equals_single_folder_for_all_formats(tmp_path):
     export(folders[0], make_plan([0, 10], keys[:3]), formats=("parquet",))
     export(folders[1], make_plan([2, 309], keys[:3]))
     export(folders[2], make_plan([0, 2, 10, 309], keys[3:]), key_style="published")
-    expected, dataset = RobustnessDataset(complete_folder), RobustnessDataset(*folders)
+    expected, dataset = Dataset(complete_folder), Dataset(*folders)
     assert dataset.query() == expected.query()
     assert (dataset.data, dataset.keys_all, dataset.measures) == (expected.data, expected.keys_all, expected.measures)
     assert dataset.to_frame().equals(expected.to_frame())

@@ -9,7 +9,7 @@ import pytest
 
 import robust201
 from robust201.core.errors import ArchitectureError, ConfigError, FormatVersionError, ResultsError
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.export import meta_file_text
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan
@@ -26,8 +26,8 @@ def folder(request, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def dataset(folder) -> RobustnessDataset:
-    return RobustnessDataset(folder)
+def dataset(folder) -> Dataset:
+    return Dataset(folder)
 
 
 @pytest.fixture(scope="module")
@@ -71,25 +71,22 @@ def read_values(path: Path, dataset_name: str, key: str, measure: str) -> dict:
 
 
 def test_reader_has_attributes_of_published_helper_class():
-    assert robust201.RobustnessDataset is RobustnessDataset
-    assert RobustnessDataset.keys_clean == ["clean"]
-    assert RobustnessDataset.keys_adv == ["aa_apgd-ce@Linf", "aa_square@Linf", "fgsm@Linf", "pgd@Linf"]
-    assert RobustnessDataset.keys_cc == list(CORRUPTIONS)
-    assert (
-        RobustnessDataset.keys_all
-        == RobustnessDataset.keys_clean + RobustnessDataset.keys_adv + RobustnessDataset.keys_cc
-    )
-    assert RobustnessDataset.data == ["cifar10", "cifar100", "ImageNet16-120"]
-    assert RobustnessDataset.data == [
-        RobustnessDataset.data_cifar10,
-        RobustnessDataset.data_cifar100,
-        RobustnessDataset.data_imagenet16,
+    assert robust201.Dataset is Dataset
+    assert Dataset.keys_clean == ["clean"]
+    assert Dataset.keys_adv == ["aa_apgd-ce@Linf", "aa_square@Linf", "fgsm@Linf", "pgd@Linf"]
+    assert Dataset.keys_cc == list(CORRUPTIONS)
+    assert Dataset.keys_all == Dataset.keys_clean + Dataset.keys_adv + Dataset.keys_cc
+    assert Dataset.data == ["cifar10", "cifar100", "ImageNet16-120"]
+    assert Dataset.data == [
+        Dataset.data_cifar10,
+        Dataset.data_cifar100,
+        Dataset.data_imagenet16,
     ]
 
 
 def test_query_equals_result_of_published_helper(published_folder):
-    dataset = RobustnessDataset(str(published_folder))
-    keys, measures = RobustnessDataset.keys_all, ["accuracy", "confidence", "cm"]
+    dataset = Dataset(str(published_folder))
+    keys, measures = Dataset.keys_all, ["accuracy", "confidence", "cm"]
     expected = {
         dataset_name: {
             # The published helper returns an empty entry for a corruption of ImageNet16-120.
@@ -98,20 +95,20 @@ def test_query_equals_result_of_published_helper(published_folder):
             else {measure: read_values(published_folder, dataset_name, key, measure) for measure in measures}
             for key in keys
         }
-        for dataset_name in RobustnessDataset.data
+        for dataset_name in Dataset.data
     }
     assert dataset.query() == expected
-    assert dataset.query(RobustnessDataset.data, keys, measures) == expected
+    assert dataset.query(Dataset.data, keys, measures) == expected
     assert dataset.query(data="cifar10", key="pgd@Linf", measure="cm") == {
         "cifar10": {"pgd@Linf": {"cm": expected["cifar10"]["pgd@Linf"]["cm"]}}
     }
-    assert dataset.data == RobustnessDataset.data
-    assert dataset.keys_all == RobustnessDataset.keys_all
+    assert dataset.data == Dataset.data
+    assert dataset.keys_all == Dataset.keys_all
 
 
 def test_example_of_published_readme_works(published_folder):
-    dataset = RobustnessDataset(path=published_folder)
-    result = dataset.query(data=["cifar10", "cifar100"], measure="accuracy", key=RobustnessDataset.keys_all)
+    dataset = Dataset(path=published_folder)
+    result = dataset.query(data=["cifar10", "cifar100"], measure="accuracy", key=Dataset.keys_all)
     position = dataset.meta["epsilons"]["pgd@Linf"].index(1.0)
     assert result["cifar10"]["pgd@Linf"]["accuracy"][dataset.get_uid(1832)][position] == 0.5 / 3
     assert result["cifar10"]["clean"]["accuracy"][dataset.get_uid(1832)] == 0.5
@@ -119,7 +116,7 @@ def test_example_of_published_readme_works(published_folder):
 
 def test_query_reads_corruptions_of_imagenet16_if_present(tmp_path):
     export(tmp_path, make_plan([0], ["clean", "fog"], ["ImageNet16-120"]))
-    result = RobustnessDataset(tmp_path).query(key=["fog", "snow"], measure="accuracy")
+    result = Dataset(tmp_path).query(key=["fog", "snow"], measure="accuracy")
     assert result == {
         "ImageNet16-120": {"fog": {"accuracy": read_values(tmp_path, "ImageNet16-120", "fog", "accuracy")}, "snow": {}}
     }
@@ -157,7 +154,7 @@ def test_modified_result_does_not_affect_later_queries(dataset):
 def test_query_rejects_or_skips_missing_files(tmp_path):
     export(tmp_path, make_plan([0], ["clean", "pgd"]))
     (tmp_path / "cifar10/pgd_cm.json").unlink()
-    dataset = RobustnessDataset(tmp_path)
+    dataset = Dataset(tmp_path)
     with pytest.raises(FileNotFoundError, match="not computed, or their file was not downloaded"):
         dataset.query("cifar10", "pgd")
     with pytest.raises(FileNotFoundError):
@@ -173,7 +170,7 @@ def test_query_rejects_or_skips_missing_files(tmp_path):
 def test_query_of_all_keys_skips_keys_that_are_not_in_sweep(tmp_path):
     units = make_plan([0], ["clean", "fog"], ["cifar10"]).units + make_plan([0], ["clean"], ["digits"]).units
     export(tmp_path, FabricatedPlan(units))
-    dataset = RobustnessDataset(tmp_path)
+    dataset = Dataset(tmp_path)
     assert {key: bool(measures) for key, measures in dataset.query()["digits"].items()} == {"clean": True, "fog": False}
     with pytest.raises(ResultsError):
         dataset.query(key="fog")
@@ -186,7 +183,7 @@ def test_query_error_explains_gaps_of_partial_export(tmp_path):
         FabricatedStore(missing={(0, "pgd", 1.0), (2, "pgd", 1.0)}),
         partial=True,
     )
-    dataset = RobustnessDataset(tmp_path)
+    dataset = Dataset(tmp_path)
     assert dataset.missing["cifar10"]["pgd"] == {"0": [1.0], "2": [1.0]}
     with pytest.raises(ResultsError, match=r"partial export, see missing\.json"):
         dataset.query("cifar10", "pgd")
@@ -287,7 +284,7 @@ def test_to_frame_keeps_nested_measurements(folder, dataset):
 
 def test_to_frame_without_clean_results_starts_at_first_epsilon(tmp_path):
     export(tmp_path, make_plan([0], ["pgd"]))
-    assert RobustnessDataset(tmp_path).to_frame()["strength"].tolist() == [0.5, 1.0, 8.0]
+    assert Dataset(tmp_path).to_frame()["strength"].tolist() == [0.5, 1.0, 8.0]
 
 
 def test_error_names_architecture_that_was_not_evaluated(dataset):
@@ -300,10 +297,10 @@ def test_reader_rejects_later_format(tmp_path):
     sweep = json.loads((tmp_path / "sweep.json").read_text())
     (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"format": 2}))
     with pytest.raises(FormatVersionError, match="expected format 1, got 2"):
-        RobustnessDataset(tmp_path)
+        Dataset(tmp_path)
 
 
-def test_join_adds_columns_of_a_table(dataset: RobustnessDataset) -> None:
+def test_join_adds_columns_of_a_table(dataset: Dataset) -> None:
     rows = dataset.to_frame("cifar10", "pgd")
     table = pd.DataFrame({"architecture": [0, 309], "latency": [1.5, 2.5]})
     joined = dataset.join(table, "cifar10", "pgd")
@@ -318,6 +315,6 @@ def test_join_adds_columns_of_a_table(dataset: RobustnessDataset) -> None:
 
 
 @pytest.mark.parametrize("table", [{"index": [0], "x": [1.0]}, {"architecture": [0, 0], "x": [1.0, 2.0]}])
-def test_join_rejects_tables_without_one_row_per_architecture(dataset: RobustnessDataset, table: dict) -> None:
+def test_join_rejects_tables_without_one_row_per_architecture(dataset: Dataset, table: dict) -> None:
     with pytest.raises(ConfigError, match="the table must have one row per"):
         dataset.join(pd.DataFrame(table))

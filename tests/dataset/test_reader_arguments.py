@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from robust201.core.errors import ArchitectureError, ConfigError, InputError
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from tests.support.small_results import write_results
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> RobustnessDataset:
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     values = {"clean": {"0": 0.9, "2": 0.8}, "pgd": {"0": [0.5, 0.4], "2": [0.6, 0.5]}}
-    return RobustnessDataset(write_results(tmp_path_factory.mktemp("dataset"), values))
+    return Dataset(write_results(tmp_path_factory.mktemp("dataset"), values))
 
 
 @pytest.mark.parametrize("strength", ["1", True, [1.0], float("nan"), 2.0])
-def test_accuracy_and_rank_reject_invalid_strengths(dataset: RobustnessDataset, strength: Any) -> None:
+def test_accuracy_and_rank_reject_invalid_strengths(dataset: Dataset, strength: Any) -> None:
     for look_up in (
         lambda: dataset.accuracy(0, "cifar10", "pgd", strength),
         lambda: dataset.rank("cifar10", "pgd", strength),
@@ -29,13 +29,13 @@ def test_accuracy_and_rank_reject_invalid_strengths(dataset: RobustnessDataset, 
 
 
 @pytest.mark.parametrize("strength", [8, 8.0, np.int64(8), np.float32(8), np.uint8(8)])
-def test_accuracy_and_rank_accept_numpy_strengths(dataset: RobustnessDataset, strength: Any) -> None:
+def test_accuracy_and_rank_accept_numpy_strengths(dataset: Dataset, strength: Any) -> None:
     assert dataset.accuracy(0, "cifar10", "pgd", strength) == 0.4
     assert dataset.rank("cifar10", "pgd", strength).to_dict() == {2: 1, 0: 2}
 
 
 @pytest.mark.parametrize("architecture", [0.0, None, True, [0], "00", -1, 15625])
-def test_accuracy_rejects_unknown_architectures(dataset: RobustnessDataset, architecture: Any) -> None:
+def test_accuracy_rejects_unknown_architectures(dataset: Dataset, architecture: Any) -> None:
     look_ups: tuple[Callable[[], Any], ...] = (
         lambda: dataset.accuracy(architecture, "cifar10", "pgd", 1.0),
         lambda: dataset.value(architecture, "cifar10", "pgd"),
@@ -49,13 +49,13 @@ def test_accuracy_rejects_unknown_architectures(dataset: RobustnessDataset, arch
 
 
 @pytest.mark.parametrize("architecture", [np.int64(2), np.uint8(2), np.array(2), "2", np.str_("2")])
-def test_accuracy_accepts_numpy_architectures(dataset: RobustnessDataset, architecture: Any) -> None:
+def test_accuracy_accepts_numpy_architectures(dataset: Dataset, architecture: Any) -> None:
     assert dataset.accuracy(architecture, "cifar10", "pgd", 1.0) == 0.6
     assert dataset.get_uid(architecture) == "2"
 
 
 @pytest.mark.parametrize("name", [5, b"pgd", [5], [["pgd"]]])
-def test_methods_reject_names_that_are_not_text(dataset: RobustnessDataset, name: Any) -> None:
+def test_methods_reject_names_that_are_not_text(dataset: Dataset, name: Any) -> None:
     calls: tuple[Callable[[], Any], ...] = (
         *(
             lambda argument_name=argument_name: dataset.query(**{argument_name: name})
@@ -88,14 +88,14 @@ def test_methods_reject_names_that_are_not_text(dataset: RobustnessDataset, name
         lambda name: np.array([name]),
     ],
 )
-def test_query_accepts_name_or_iterable_of_names(dataset: RobustnessDataset, wrap: Callable[[str], Any]) -> None:
+def test_query_accepts_name_or_iterable_of_names(dataset: Dataset, wrap: Callable[[str], Any]) -> None:
     expected = {"cifar10": {"pgd": {"accuracy": {"0": [0.5, 0.4], "2": [0.6, 0.5]}}}}
     assert dataset.query(wrap("cifar10"), wrap("pgd"), wrap("accuracy")) == expected
     assert set(dataset.to_frame(wrap("cifar10"), wrap("pgd"))["key"]) == {"pgd"}
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b", "../cifar10", ""])
-def test_methods_reject_unknown_and_unsafe_names(dataset: RobustnessDataset, name: str) -> None:
+def test_methods_reject_unknown_and_unsafe_names(dataset: Dataset, name: str) -> None:
     for call in (
         lambda: dataset.query(name, "pgd", "accuracy"),
         lambda: dataset.query("cifar10", name, "accuracy"),
@@ -111,4 +111,4 @@ def test_methods_reject_unknown_and_unsafe_names(dataset: RobustnessDataset, nam
 def test_reader_rejects_invalid_folders(path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="failed for"):
-        RobustnessDataset(path)
+        Dataset(path)

@@ -3,16 +3,16 @@
 import pytest
 
 from robust201.core.errors import ArchitectureError
-from robust201.dataset.reader import RobustnessDataset
-from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.dataset.reader import Dataset
+from robust201.networks.nb201 import cells as nasbench201
 from tests.support.fabricated import export, make_plan
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory) -> RobustnessDataset:
+def dataset(tmp_path_factory) -> Dataset:
     out = tmp_path_factory.mktemp("drawn")
     export(out, make_plan([309], ["clean"]))
-    return RobustnessDataset(out)
+    return Dataset(out)
 
 
 def test_draw_arch_draws_six_labelled_edges(dataset):

@@ -11,7 +11,7 @@ import pytest
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
 from robust201.dataset import json_rows
 from robust201.dataset.json_rows import iter_json_rows
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.dataset.table import CacheWarning
 from tests.support.fabricated import export, export_copy, make_plan
 from tests.support.small_results import write_results
@@ -48,7 +48,7 @@ def swap_ids_in_new_file(path: Path) -> None:
 
 
 def test_reader_notices_replaced_file(folder):
-    dataset, path = RobustnessDataset(folder), folder / "cifar10/pgd_cm.json"
+    dataset, path = Dataset(folder), folder / "cifar10/pgd_cm.json"
     original = {architecture: dataset.value(architecture, "cifar10", "pgd", "cm") for architecture in (0, 2)}
     assert original[0] != original[2]
     swap_ids_in_new_file(path)
@@ -57,7 +57,7 @@ def test_reader_notices_replaced_file(folder):
 
 
 def test_to_frame_and_rank_notice_replaced_file(folder):
-    dataset, path = RobustnessDataset(folder), folder / "cifar10/pgd_accuracy.json"
+    dataset, path = Dataset(folder), folder / "cifar10/pgd_accuracy.json"
     original_frame = dataset.to_frame("cifar10", "pgd", wide=True)
     content = json.loads(path.read_text())
     content["cifar10"]["pgd"]["accuracy"]["0"] = [0.0, 0.0, 0.0]
@@ -66,16 +66,16 @@ def test_to_frame_and_rank_notice_replaced_file(folder):
     new_path.replace(path)
     new_frame = dataset.to_frame("cifar10", "pgd", wide=True)
     assert not new_frame.equals(original_frame)
-    assert new_frame.equals(RobustnessDataset(folder).to_frame("cifar10", "pgd", wide=True))
+    assert new_frame.equals(Dataset(folder).to_frame("cifar10", "pgd", wide=True))
     assert dataset.rank("cifar10", "pgd", 8.0)[0] == len(new_frame)
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "bare parquet"])
 def test_all_formats_give_same_results(folder, tmp_path, file_format):
-    expected = RobustnessDataset(folder)
+    expected = Dataset(folder)
     out = tmp_path / "other"
     export(out, make_plan(ARCHITECTURES), formats=("parquet",))
-    dataset = RobustnessDataset(out / "parquet" if file_format == "bare parquet" else out)
+    dataset = Dataset(out / "parquet" if file_format == "bare parquet" else out)
     assert dataset.data == ["cifar10"]
     assert dataset.keys_all == expected.keys_all
     assert dataset.measures == expected.measures
@@ -120,11 +120,11 @@ def test_json_rows_contain_all_values_of_file(folder, monkeypatch, indent):
         for measure in MEASUREMENTS:
             path = folder / f"cifar10/{key}_{measure}.json"
             path.write_text(json.dumps(json.loads(path.read_text()), indent=indent))
-            values = RobustnessDataset(folder).query("cifar10", key, measure)["cifar10"][key][measure]
+            values = Dataset(folder).query("cifar10", key, measure)["cifar10"][key][measure]
             assert values == read_values_by_id(folder, key, measure)
 
 
-def read_all_values(dataset: RobustnessDataset, reader_number: int) -> list:
+def read_all_values(dataset: Dataset, reader_number: int) -> list:
     # Odd readers read keys in the order of the dataset, and even readers in reverse order.
     keys = dataset.keys_all[:: 1 if reader_number % 2 else -1]
     return sorted(
@@ -136,7 +136,7 @@ def read_all_values(dataset: RobustnessDataset, reader_number: int) -> list:
 
 @pytest.mark.parametrize("file_format", ["json", "parquet"])
 def test_reader_is_thread_safe(folder, parquet_folder, file_format):
-    dataset = RobustnessDataset(parquet_folder if file_format == "parquet" else folder)
+    dataset = Dataset(parquet_folder if file_format == "parquet" else folder)
     barrier = threading.Barrier(4)
 
     def read_in_thread(reader_number: int) -> list:
@@ -146,14 +146,14 @@ def test_reader_is_thread_safe(folder, parquet_folder, file_format):
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(read_in_thread, range(4)))
     assert results.count(results[0]) == 4
-    assert results[0] == read_all_values(RobustnessDataset(folder), 0)
+    assert results[0] == read_all_values(Dataset(folder), 0)
 
 
 @pytest.mark.parametrize("extra_content", ['"21": null', '"21": 0.5, "9": [[1]]', '"21"', "}"])
 def test_reader_rejects_invalid_content_after_last_value(folder, extra_content):
     path = folder / "cifar10/pgd_cm.json"
     path.write_text(path.read_text().removesuffix("}}}}") + f", {extra_content}" + "}}}}")
-    dataset = RobustnessDataset(folder)
+    dataset = Dataset(folder)
     with pytest.raises(ResultsError, match="expected"):
         dataset.query("cifar10", "pgd", "cm")
     with pytest.raises(ResultsError, match="expected"):
@@ -161,7 +161,7 @@ def test_reader_rejects_invalid_content_after_last_value(folder, extra_content):
 
 
 def test_rank_orders_architectures(folder):
-    dataset = RobustnessDataset(folder)
+    dataset = Dataset(folder)
     accuracies = {architecture: dataset.accuracy(architecture, "cifar10", "pgd", 8.0) for architecture in ARCHITECTURES}
     ranks = dataset.rank("cifar10", "pgd", 8.0)
     assert {
@@ -183,7 +183,7 @@ def test_rank_orders_architectures(folder):
 
 
 def test_rank_leaves_out_architecture_without_clean_value(tmp_path):
-    dataset = RobustnessDataset(
+    dataset = Dataset(
         write_results(
             tmp_path, {"clean": {"0": 0.5, "9": 0.75}, "pgd": {"0": [0.5, 0.25], "2": [0.4, 0.2], "9": [0, 0]}}
         )
@@ -196,15 +196,15 @@ def test_rank_leaves_out_architecture_without_clean_value(tmp_path):
 def test_tables_of_json_files_are_cached_until_the_file_changes(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("robust201.dataset.table.MIN_CACHED_BYTES", 1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    expected = RobustnessDataset(folder).to_frame()
+    expected = Dataset(folder).to_frame()
     monkeypatch.setattr(json_rows, "_iter_values", lambda *_: pytest.fail("read again"))
-    assert RobustnessDataset(folder).to_frame().equals(expected)
+    assert Dataset(folder).to_frame().equals(expected)
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     swap_ids_in_new_file(folder / "cifar10/pgd_accuracy.json")
-    assert not RobustnessDataset(folder).to_frame().equals(expected)
+    assert not Dataset(folder).to_frame().equals(expected)
     monkeypatch.setattr("robust201.dataset.table.MIN_CACHED_BYTES", 1)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.warns(CacheWarning, match="Set XDG_CACHE_HOME"):
-        RobustnessDataset(folder).to_frame()
+        Dataset(folder).to_frame()

@@ -8,7 +8,7 @@ import pytest
 
 from robust201.analysis.class_summaries import summarise_classes
 from robust201.core.errors import ArchitectureError, ConfigError
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.figures.report import write_report
 from tests.support.fabricated import export, make_plan
 
@@ -47,7 +47,7 @@ def folder(folders_by_weights, tmp_path_factory) -> Path:
 
 
 def test_all_methods_accept_name_of_weights(folder, folders_by_weights):
-    dataset, single_dataset = RobustnessDataset(folder), RobustnessDataset(folders_by_weights["e12-s0"])
+    dataset, single_dataset = Dataset(folder), Dataset(folders_by_weights["e12-s0"])
     assert dataset.weights == ["e12-s0", "e200-s0"]
     selection = {"weights": "e12-s0"}
     assert dataset.query(measure="cm", **selection) == single_dataset.query(measure="cm")
@@ -62,7 +62,7 @@ def test_all_methods_accept_name_of_weights(folder, folders_by_weights):
 
 
 def test_query_without_name_of_weights_lists_names_in_one_line(folder):
-    dataset = RobustnessDataset(folder)
+    dataset = Dataset(folder)
     for query in (
         dataset.query,
         dataset.to_frame,
@@ -80,7 +80,7 @@ NETWORKS = ("0@e12-s0", "10@e200-s0", "2@e12-s0", "2@e200-s0")
 
 
 def test_select_returns_one_network_per_set_of_weights(folder, folders_by_weights):
-    dataset, single_dataset = RobustnessDataset(folder), RobustnessDataset(folders_by_weights["e12-s0"])
+    dataset, single_dataset = Dataset(folder), Dataset(folders_by_weights["e12-s0"])
     networks = dataset.select()
     assert sorted(networks.non_isomorph_ids) == list(NETWORKS)
     assert networks.space is None
@@ -100,7 +100,7 @@ def test_select_returns_one_network_per_set_of_weights(folder, folders_by_weight
 
 
 def test_select_restricts_networks_and_keys(folder, folders_by_weights):
-    dataset, single_dataset = RobustnessDataset(folder), RobustnessDataset(folders_by_weights["e12-s0"])
+    dataset, single_dataset = Dataset(folder), Dataset(folders_by_weights["e12-s0"])
     assert list(dataset.select([2]).rank("cifar10", "pgd").sort_index().index) == ["2@e12-s0", "2@e200-s0"]
     assert list(dataset.select("10@e200-s0").rank("cifar10", "pgd").index) == ["10@e200-s0"]
     assert dataset.select(keys="pgd").keys_all == ["clean", "pgd"]
@@ -110,7 +110,7 @@ def test_select_restricts_networks_and_keys(folder, folders_by_weights):
     selected_dataset = single_dataset.select([2], keys=["clean"])
     assert (selected_dataset.to_frame()["architecture"].tolist(), selected_dataset.keys_all) == ([2], ["clean"])
     assert selected_dataset.space is single_dataset.space
-    selected_overlay = RobustnessDataset(folders_by_weights["e12-s0"], folders_by_weights["e200-s0"]).select([2, 10])
+    selected_overlay = Dataset(folders_by_weights["e12-s0"], folders_by_weights["e200-s0"]).select([2, 10])
     assert selected_overlay.to_frame("cifar10", "clean")["architecture"].tolist() == [2, 10]
     with pytest.raises(ConfigError, match=r"'10': expected a network that was evaluated, such as 0, 2"):
         single_dataset.select([10])
@@ -119,7 +119,7 @@ def test_select_restricts_networks_and_keys(folder, folders_by_weights):
 
 
 def test_report_shows_one_network_per_set_of_weights(folder, tmp_path):
-    page = write_report(RobustnessDataset(folder), tmp_path / "page.html").read_text()
+    page = write_report(Dataset(folder), tmp_path / "page.html").read_text()
     assert 'data-figure="attack-curves"' in page
     assert 'data-figure="attacks"' not in page
     assert all(name in page for name in NETWORKS)
@@ -127,8 +127,8 @@ def test_report_shows_one_network_per_set_of_weights(folder, tmp_path):
 
 def test_reader_opened_with_name_of_weights_needs_no_weights_argument(folder, folders_by_weights, tmp_path):
     dataset, single_dataset = (
-        RobustnessDataset(folder, weights="e12-s0"),
-        RobustnessDataset(folders_by_weights["e12-s0"]),
+        Dataset(folder, weights="e12-s0"),
+        Dataset(folders_by_weights["e12-s0"]),
     )
     assert dataset.to_frame().equals(single_dataset.to_frame())
     for measure in ("cm", "confidence"):
@@ -143,5 +143,5 @@ def test_reader_opened_with_name_of_weights_needs_no_weights_argument(folder, fo
 
 def test_overlay_includes_folders_whose_weights_have_no_names(folder, tmp_path):
     export(tmp_path / "more", make_plan([309], ["clean", "pgd"]))
-    overlay = RobustnessDataset(folder, tmp_path / "more", weights="e12-s0")
+    overlay = Dataset(folder, tmp_path / "more", weights="e12-s0")
     assert overlay.to_frame("cifar10", "pgd")["architecture"].unique().tolist() == [0, 2, 309]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from robust201.analysis.placement import place
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.figures.boxes import accuracy_boxes
 from robust201.figures.plots import save_plot
 from robust201.figures.report import write_report
@@ -37,12 +37,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def dataset(folder: Path) -> RobustnessDataset:
-    return RobustnessDataset(folder)
+def dataset(folder: Path) -> Dataset:
+    return Dataset(folder)
 
 
 @pytest.mark.parametrize("key", KEYS_WITHOUT_BALL)
-def test_frame_rank_and_place_use_only_values_of_key_without_ball(dataset: RobustnessDataset, key: str) -> None:
+def test_frame_rank_and_place_use_only_values_of_key_without_ball(dataset: Dataset, key: str) -> None:
     values_at_zero = {int(identifier): accuracies[0] for identifier, accuracies in ACCURACIES[key].items()}
     frame = dataset.to_frame("cifar10", key)
     assert dict(zip(frame["architecture"], frame["value"], strict=True)) == values_at_zero
@@ -72,7 +72,7 @@ def test_documented_filter_removes_only_repeated_clean_values(folder: Path) -> N
     }
 
 
-def test_attacks_with_norm_ball_begin_with_clean_value(dataset: RobustnessDataset) -> None:
+def test_attacks_with_norm_ball_begin_with_clean_value(dataset: Dataset) -> None:
     frame = dataset.to_frame("cifar10", "pgd")
     assert frame["strength"].tolist() == [0.0, 1.0, 8.0] * 3
     assert frame[frame["strength"] == 0]["value"].tolist() == [*CLEAN_ACCURACIES.values()]
@@ -80,7 +80,7 @@ def test_attacks_with_norm_ball_begin_with_clean_value(dataset: RobustnessDatase
     assert placements["architectures"].tolist() == [0]
 
 
-def test_curve_metrics_need_a_key_with_a_ball(dataset: RobustnessDataset) -> None:
+def test_curve_metrics_need_a_key_with_a_ball(dataset: Dataset) -> None:
     metrics = dataset.metrics()
     # A curve must begin with the clean value. PGD has a curve, so nothing is missing for these metrics.
     assert [metric_row.key for metric_row in metrics.metrics if metric_row.metric == "robustness_r"] == ["pgd"]
@@ -94,7 +94,7 @@ def test_scores_include_key_without_ball(folder: Path) -> None:
 
 
 def test_figures_and_report_do_not_label_key_without_ball_as_clean(
-    dataset: RobustnessDataset, folder: Path, tmp_path: Path
+    dataset: Dataset, folder: Path, tmp_path: Path
 ) -> None:
     results = results_of(folder)
     boxes = accuracy_boxes(results, "attack").set_index(["key", "strength"])["median"]

@@ -6,7 +6,7 @@ import pytest
 
 from robust201.analysis.labels import strength_label
 from robust201.dataset.layout import kind_of
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.figures.report import write_report
 from tests.support.small_results import results_of, write_results, write_sweep_json
 
@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_unknown_key_is_listed_separately_from_attacks(folder):
-    dataset = RobustnessDataset(folder)
+    dataset = Dataset(folder)
     assert kind_of("gravity") == "other"
     assert (dataset.keys_adv, dataset.keys_other, dataset.keys_all) == (
         ["pgd"],
@@ -46,6 +46,6 @@ def test_figures_show_unknown_key_without_unit(folder, tmp_path):
     assert ("gravity", 0.0) in results.columns
     assert results.scores["adversarial"].to_dict() == {0: 0.5, 2: 0.4}
     assert strength_label("gravity", 0.0, (0.0,)) == ""  # a task that has no strengths
-    page = write_report(RobustnessDataset(folder), tmp_path / "page.html").read_text()
+    page = write_report(Dataset(folder), tmp_path / "page.html").read_text()
     assert "gravity" in page
     assert "9.81/255" not in page

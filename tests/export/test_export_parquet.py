@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from robust201.export.side_files import sweep_yaml_text
-from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.networks.nb201 import cells as nasbench201
 from robust201.sweep.config import CheckpointsSection, CorruptionsSection, SweepConfig
 from robust201.sweep.loading import parse_config
 from robust201.sweep.sweep_record import portable_fields

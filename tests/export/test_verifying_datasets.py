@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from robust201.evaluation.measurements import Accumulator
 from robust201.export.verify_dataset import verify_dataset
-from robust201.tasks.measurements import Accumulator
 from tests.support import fabricated
 from tests.support.fabricated import ChangedStore, export, export_copy, make_plan
 from tests.support.shard_support import make_unit as make_valid_unit

@@ -9,13 +9,13 @@ import pytest
 from robust201.analysis.dataset_results import SCORES, DatasetResults, read_results
 from robust201.analysis.labels import column_label, key_label
 from robust201.core.colours import CHANCE
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.figures.confidences import rows_of_key
 from robust201.figures.correlations import measure_matrix, view_of
 from robust201.figures.plots import save_plot
 from robust201.figures.security_curves import SecurityCurves
 from robust201.figures.table import FIGURES
-from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.networks.nb201 import cells as nasbench201
 from robust201.tasks.constraints import CONSTRAINTS
 from tests.support.fabricated import FabricatedStore, export, make_plan
 from tests.support.small_results import results_of, write_results
@@ -47,14 +47,14 @@ def results(tmp_path_factory) -> DatasetResults:
     folder = tmp_path_factory.mktemp("dataset")
     keys = ("clean", "pgd", "fgsm", "aa_square", "fog", "snow", "jacobian")
     export(folder, make_plan(CELLS, keys, ("digits",), severities=(1, 3, 5)), FabricatedStore(n_classes=10))
-    return read_results(RobustnessDataset(folder))[0]
+    return read_results(Dataset(folder))[0]
 
 
 @pytest.fixture(scope="module")
 def few_results(tmp_path_factory) -> DatasetResults:
     folder = tmp_path_factory.mktemp("few")
     export(folder, make_plan(CELLS[:3], ("clean", "pgd", "fog"), ("digits",), severities=(1, 3, 5)))
-    return read_results(RobustnessDataset(folder))[0]
+    return read_results(Dataset(folder))[0]
 
 
 @pytest.mark.parametrize("dataset", N_CLASSES)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from robust201.analysis.class_summaries import CLASS_CONFIDENCES, CONFIDENCES
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ResultsError
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.figures.boxes import MAX_SHOWN_OUTLIERS
 from robust201.figures.cells import ALL_CELLS, best_cells, count_omitted_ties, neighbour_changes, top_cells
 from robust201.figures.confidences import class_confidences, confidence_curves, one_class_confidence
@@ -17,8 +17,8 @@ from robust201.figures.confusion import confusion_fractions
 from robust201.figures.correlations import attack_correlations, corruption_correlations, view_of
 from robust201.figures.scatter import near_limits
 from robust201.figures.table import FIGURES
-from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.spaces.nasbench201.cells import edit_distance, kernel_parameters
+from robust201.networks.nb201 import cells as nasbench201
+from robust201.networks.nb201.cells import edit_distance, kernel_parameters
 from robust201.statistics.intervals import accuracy_intervals
 from tests.support.fabricated import N_IMAGES, export, make_plan
 from tests.support.small_results import results_of, write_results
@@ -113,7 +113,7 @@ def test_scores_weigh_evaluations_equally(tmp_path):
     }
     write_results(tmp_path, accuracies_by_key)
     (tmp_path / "meta.json").write_text(nasbench201.meta_text({"fgsm": (1.0, 8.0), "pgd": (1.0,)}))
-    reader = RobustnessDataset(tmp_path)
+    reader = Dataset(tmp_path)
     scores = read_results(reader)[0].scores
     assert scores.loc[0].to_dict() == pytest.approx({"clean": 0.9, "adversarial": 0.3, "corruption": 0.3})
     assert np.isnan(scores.loc[1, "adversarial"])
@@ -140,7 +140,7 @@ def test_dataset_correlations_compare_ranks_between_datasets(tmp_path):
     assert FIGURES["rank-correlation-datasets"].compute(results_of(tmp_path)).empty
     pgd_accuracies = {"0": [0.3, 0.1], "1": [0.2, 0.2], "2": [0.1, 0.3], "3": [0.9, 0.0]}
     write_results(tmp_path, {"pgd": pgd_accuracies}, dataset="cifar100")
-    for results in read_results(RobustnessDataset(tmp_path)):
+    for results in read_results(Dataset(tmp_path)):
         tau = FIGURES["rank-correlation-datasets"].compute(results)
         assert list(tau.columns) == [("cifar10", "clean", 0.0), ("cifar100", "pgd", 1.0), ("cifar100", "pgd", 8.0)]
         # Between datasets, tau is over the three common architectures; within cifar100, it is over all four.

@@ -11,7 +11,7 @@ import pytest
 from robust201.analysis.dataset_results import MEAN_NOTE, DatasetResults, read_results
 from robust201.core.colours import PAPER
 from robust201.core.errors import ResultsError
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.figures.panels import specify_file, specify_page
 from robust201.figures.plots import FIGURE_FORMATS, save_plot, save_plots
 from robust201.figures.table import FIGURES
@@ -59,11 +59,11 @@ def check_schema(spec) -> None:
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory) -> RobustnessDataset:
+def dataset(tmp_path_factory) -> Dataset:
     folder = tmp_path_factory.mktemp("dataset")
     keys = [key for key in TASKS if key in (*PAPER_KEYS, "pgd_l2", "jacobian")]
     export(folder, make_plan(ARCHITECTURES, keys, ("digits",), severities=(1, 3, 5)), FabricatedStore(n_classes=10))
-    return RobustnessDataset(folder)
+    return Dataset(folder)
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +72,12 @@ def results(dataset) -> DatasetResults:
 
 
 @pytest.fixture(scope="module")
-def two_datasets(tmp_path_factory) -> RobustnessDataset:
+def two_datasets(tmp_path_factory) -> Dataset:
     folder = tmp_path_factory.mktemp("several")
     export(
         folder, make_plan(ARCHITECTURES, ("clean", "fgsm", "pgd"), ("cifar10", "cifar100"), measurements=("accuracy",))
     )
-    return RobustnessDataset(folder)
+    return Dataset(folder)
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -136,7 +136,7 @@ def test_neighbour_changes_show_their_intervals_in_tooltips(tied_results):
 )
 def test_save_plots_draws_figures_with_enough_results(tmp_path, keys, names):
     export(tmp_path / "dataset", make_plan([0, 2], keys, ["digits"], measurements=("accuracy",)))
-    paths = save_plots(RobustnessDataset(tmp_path / "dataset"), tmp_path / "plots")
+    paths = save_plots(Dataset(tmp_path / "dataset"), tmp_path / "plots")
     assert sorted(path.name for path in paths) == [f"digits-{name}.png" for name in names]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
@@ -146,7 +146,7 @@ def test_save_plot_states_missing_and_available_results(tmp_path):
     with pytest.raises(
         ResultsError, match="and at least 12 networks, but the dataset has results of 1 architecture under clean, pgd"
     ):
-        save_plot(RobustnessDataset(tmp_path / "dataset"), "rank-correlation-attacks", tmp_path / "figure.png")
+        save_plot(Dataset(tmp_path / "dataset"), "rank-correlation-attacks", tmp_path / "figure.png")
 
 
 # These figures contain generated ids, dates and bitmaps, which could differ between runs.
@@ -170,7 +170,7 @@ def test_save_plots_writes_equal_files_for_equal_results(tied_results, tmp_path,
 
 def test_svg_draws_many_points_as_one_bitmap(tmp_path):
     export(tmp_path / "dataset", make_plan(range(500), ("clean", "pgd"), measurements=("accuracy",)))
-    reader = RobustnessDataset(tmp_path / "dataset")
+    reader = Dataset(tmp_path / "dataset")
     (path,) = save_plots(reader, tmp_path, figures=["clean-vs-robust"], file_format="svg")
     svg = path.read_text()
     assert svg.count("data:image/png;base64") == 1

@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from robust201.analysis.dataset_results import read_results
 from robust201.analysis.leaderboard import make_leaderboard
 from robust201.core.errors import ResultsError
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.figures.page_data import (
     MISSING,
     RESOLUTION,
@@ -25,8 +25,8 @@ from robust201.figures.page_data import (
 )
 from robust201.figures.report import write_report
 from robust201.figures.table import FIGURES
-from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.spaces.nasbench201.space import NasBench201
+from robust201.networks.nb201 import cells as nasbench201
+from robust201.networks.nb201.cell_space import NasBench201
 from robust201.statistics.intervals import accuracy_intervals, clopper_pearson_intervals
 from robust201.tasks import PAPER_KEYS, TASKS
 from tests.support.fabricated import N_IMAGES, FabricatedStore, export, make_plan
@@ -37,11 +37,11 @@ KEYS = [key for key in TASKS if key in (*PAPER_KEYS, "pgd_l2", "jacobian")]
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory) -> RobustnessDataset:
+def dataset(tmp_path_factory) -> Dataset:
     folder = tmp_path_factory.mktemp("dataset")
     plan = make_plan(ARCHITECTURES, KEYS, ("cifar10", "digits"), severities=(1, 3, 5), measurements=("accuracy",))
     export(folder, plan)
-    return RobustnessDataset(folder)
+    return Dataset(folder)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_intervals_are_exact_if_few_images_are_wrong():
 
 def test_scores_state_ranks_and_missing_numbers(tmp_path):
     write_results(tmp_path, {"clean": {"0": 0.9, "2": 0.9, "4": 0.95}, "pgd": {"0": [0.1, None], "2": [0.2, 0.2]}})
-    _, packed = pack(RobustnessDataset(tmp_path))
+    _, packed = pack(Dataset(tmp_path))
     texts = {score["label"]: score["texts"] for score in packed["scores"]}
     by_network = dict(zip([network["id"] for network in packed["networks"]], texts["clean accuracy"], strict=True))
     assert by_network == {0: "90.00%, rank =2 of 3", 2: "90.00%, rank =2 of 3", 4: "95.00%, rank 1 of 3"}
@@ -134,7 +134,7 @@ def test_report_shows_partial_results(tmp_path):
     # The attack was evaluated on one architecture and the clean images on another.
     store = FabricatedStore(missing={(0, "clean", 0.0), (2, "pgd", 1.0)})
     export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"]), store, partial=True)
-    dataset = RobustnessDataset(tmp_path / "dataset")
+    dataset = Dataset(tmp_path / "dataset")
     assert (
         "This export is incomplete: 2 evaluations are missing"
         in write_report(dataset, tmp_path / "report.html").read_text()
@@ -144,7 +144,7 @@ def test_report_shows_partial_results(tmp_path):
 def test_report_rejects_folder_without_accuracies(tmp_path):
     (tmp_path / "meta.json").write_text(nasbench201.meta_text({}))
     with pytest.raises(ResultsError, match="it has no accuracies"):
-        write_report(RobustnessDataset(tmp_path), tmp_path / "report.html")
+        write_report(Dataset(tmp_path), tmp_path / "report.html")
 
 
 class PageParser(HTMLParser):
@@ -193,7 +193,7 @@ def test_report_is_equal_for_equal_results(dataset, page, tmp_path):
 @pytest.mark.parametrize("name", ["<!--<script>{script}", "'\"> onload=x"])
 def test_report_escapes_names(tmp_path, name):
     export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"], [name]))
-    page = write_report(RobustnessDataset(tmp_path / "dataset"), tmp_path / "report.html").read_text()
+    page = write_report(Dataset(tmp_path / "dataset"), tmp_path / "report.html").read_text()
     parser = PageParser()
     parser.feed(page)
     assert parser.tags.count("b") == 0

@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.figures.report import write_report
-from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.networks.nb201 import cells as nasbench201
 from robust201.statistics.intervals import accuracy_intervals
 from tests.support.fabricated import N_IMAGES, export, make_plan
 from tests.support.headless import FIGURES_ARE_DRAWN, Browser, find_chromium
@@ -41,10 +41,10 @@ def browser() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory) -> RobustnessDataset:
+def dataset(tmp_path_factory) -> Dataset:
     folder = tmp_path_factory.mktemp("dataset")
     export(folder, make_plan(ARCHITECTURES, KEYS, DATASETS))
-    return RobustnessDataset(folder)
+    return Dataset(folder)
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def test_table_sorts_filters_and_turns_pages(tmp_path):
     pgd = {name: [0.9 - value, 0.1] for name, value in clean.items()} | {str(cells[0]): [None, 0.1]}
     folder = write_results(tmp_path / "dataset", {"clean": clean, "pgd": pgd})
     reported = open_page_with_script(
-        write_report(RobustnessDataset(folder), tmp_path / "report.html"),
+        write_report(Dataset(folder), tmp_path / "report.html"),
         tmp_path,
         """
         const names = () => texts("#network-table tbody th");

@@ -28,10 +28,10 @@ from robust201.analysis.dataset_results import read_results
 from robust201.cli.app import app
 from robust201.core.errors import RobustWarning
 from robust201.core.files import bundled
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.figures.table import find_figure
 from robust201.images import load_images, select
-from robust201.spaces.nasbench201.space import NasBench201
+from robust201.networks.nb201.cell_space import NasBench201
 from robust201.training.data import OneSource
 from robust201.training.loop import train
 from robust201.training.recipes import Recipe
@@ -295,7 +295,7 @@ def shipped_cells() -> Iterator[Row]:
     for row in _records(table.table.drop(columns="unit")):
         pair = "/".join(str(row.pop(side)).rpartition(":")[2] for side in ("first", "second"))
         yield Row(f"compare/{pair}/{row.pop('key')}:{row.pop('strength'):g}", row)
-    (results,) = read_results(RobustnessDataset(folder))
+    (results,) = read_results(Dataset(folder))
     for figure in FIGURES:
         for number, row in enumerate(_records(find_figure(figure).compute_numbers(results))):
             yield Row(f"plot/{figure}/{number:03}", row)

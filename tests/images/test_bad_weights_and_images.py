@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.spaces.nasbench201.network import build_network
+from robust201.networks.nb201 import cells as nasbench201
+from robust201.networks.nb201.network import build_network
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep, add_network, read_tree
 

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from robust201.core.errors import ConfigError, DatasetError, StorageError, StorageFullError
 from robust201.core.files import sole_writer
 from robust201.core.records import ImageSet, image_hash
+from robust201.corruptions import folder as generation
+from robust201.corruptions.folder import check_deterministic, generate_corruptions
+from robust201.corruptions.generator import GENERATOR_VERSION, corrupt
 from robust201.images import corrupted as corrupted_module
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
 from robust201.images.downloads.registry import Checksum, Download
 from robust201.images.downloads.registry import download as published_download
 from robust201.images.specs import DATASETS
 from robust201.images.store import ArrayFolder
-from robust201.tasks.corruptions import folder as generation
-from robust201.tasks.corruptions.folder import check_deterministic, generate_corruptions
-from robust201.tasks.corruptions.generator import GENERATOR_VERSION, corrupt
 from tests.conftest import read_tree
 from tests.support.natural_images import image_set, stripes
 

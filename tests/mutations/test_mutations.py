@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from robust201.core.errors import RobustError
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.store.folder import ResultsFolder
 from robust201.store.packing import pack
 from tests.conftest import THREE_KEYS, FinishedCommand, RunCommand, WriteSweep, read_tree
@@ -144,7 +144,7 @@ def run_reader(robust201: RunCommand, root: Path, command: str) -> tuple[Finishe
     arguments = [root / word if word in FILES else word for word in words]
     if verb == "read":
         try:
-            return FinishedCommand(0, "", ""), RobustnessDataset(arguments[0]).query(missing_ok=True)
+            return FinishedCommand(0, "", ""), Dataset(arguments[0]).query(missing_ok=True)
         except (RobustError, OSError) as error:
             return FinishedCommand(2, "", f"error: {error}"), None
     result = robust201(verb, *arguments)

@@ -12,7 +12,7 @@ import pytest
 from jobs.papers.dataset import analyse
 from jobs.papers.dataset.analyse import Results, operations
 from jobs.papers.verdicts import FAILS, HOLDS, UNDECIDED
-from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.networks.nb201 import cells as nasbench201
 from tests.conftest import REPOSITORY
 
 SPECS = nasbench201.specs()

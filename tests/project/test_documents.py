@@ -13,7 +13,7 @@ import typer
 import yaml
 
 from robust201.cli.app import app
-from robust201.spaces.nasbench201.cells import evaluated_indices
+from robust201.networks.nb201.cells import evaluated_indices
 from robust201.sweep.facts import assumed_facts
 from robust201.sweep.loading import parse_config
 from robust201.sweep.plan import choose_slices, make_plan
@@ -70,7 +70,7 @@ def test_page_python_examples_run(demo: Path, page: str) -> None:
         [sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr
-    assert page != "docs/reader.md" or "<RobustnessDataset runs/demo/dataset: digits; " in result.stdout
+    assert page != "docs/reader.md" or "<Dataset runs/demo/dataset: digits; " in result.stdout
 
 
 _FUNCTIONS_WITH_SIDE_EFFECTS = {

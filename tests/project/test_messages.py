@@ -14,9 +14,9 @@ from robust201.core.errors import RobustError, did_you_mean
 from robust201.figures.table import FIGURES
 from robust201.images import DATASETS
 from robust201.images.loading import FORMS
+from robust201.networks.spaces import SPACES
+from robust201.networks.zoo.zoo_space import NETWORKS
 from robust201.search.methods import METHODS
-from robust201.spaces import SPACES
-from robust201.spaces.zoo.space import NETWORKS
 from robust201.sweep.config import SweepConfig
 from robust201.tasks import TASKS
 from robust201.tasks.columns import MEASUREMENTS

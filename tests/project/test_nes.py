@@ -9,7 +9,7 @@ import yaml
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY, RunCommand, WriteSweep
 
@@ -68,8 +68,8 @@ def test_nes_runs_in_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp_p
     )
     assert robust201("run", "--allow-code", str(path)).code == 0
     assert robust201("export", str(path), "--out", str(tmp_path / "dataset")).code == 0
-    frame = RobustnessDataset(tmp_path / "dataset").to_frame("digits", "nes", "accuracy").set_index("strength")
-    clean = RobustnessDataset(tmp_path / "dataset").to_frame("digits", "clean", "accuracy")["value"].item()
+    frame = Dataset(tmp_path / "dataset").to_frame("digits", "nes", "accuracy").set_index("strength")
+    clean = Dataset(tmp_path / "dataset").to_frame("digits", "clean", "accuracy")["value"].item()
     assert 0 <= frame.loc[16.0, "value"] <= frame.loc[1.0, "value"] <= clean
 
 

@@ -20,8 +20,8 @@ def module_path(path: Path) -> str:
 EXPERIMENT_WORDS = re.compile(r"nas-?bench-?201|15[,_]?625|6[,_]?466|@Linf", re.IGNORECASE)
 
 FILES_WITH_EXPERIMENT_WORDS = {
-    "spaces/nasbench201": "the space itself",
-    "spaces/__init__.py": "the table of spaces, and the default for sweeps and datasets that do not name a space",
+    "networks/nb201": "the space itself",
+    "networks/spaces.py": "the table of spaces, and the default for sweeps and datasets that do not name a space",
     "weights/published": "readers of the published weights",
     "export/published_layout.py": "writes meta.json and Parquet as published",
     "images/specs.py": "credits the paper that chose the 120 classes, by its title",
@@ -57,14 +57,14 @@ def test_experiment_specific_words_appear_only_in_listed_files() -> None:
     assert unlisted == {}
 
 
-# --- Only `models.device` names CUDA and changes PyTorch's settings ---------------------------------------------------
+# --- Only `networks.device` names CUDA and changes PyTorch's settings ------------------------------------------------
 
 DEVICE_ATTRIBUTES = re.compile(
     r"torch\.(cuda|backends|version|autocast|set_(deterministic|float32)\w*|use_deterministic\w*)"
     r"|\.pin_memory\b|\bnon_blocking\b"
 )
 FILES_WITH_DEVICE_NAMES = {
-    "models/device.py": "the device",
+    "networks/device.py": "the device",
     "sweep/config.py": "the setting `execution.device`",
     "sweep/training_plan.py": "the devices of training runs, on which the weights depend",
 }
@@ -82,7 +82,7 @@ def device_names(path: Path) -> Iterator[str]:
 def test_only_the_module_of_the_device_names_cuda() -> None:
     found = {module_path(path): set(device_names(path)) for path in list_sources()}
     assert {file for file, names in found.items() if names} - FILES_WITH_DEVICE_NAMES.keys() == set()
-    assert found["models/device.py"] >= {"torch.cuda", "torch.backends", "torch.autocast", ".pin_memory", "'cuda'"}
+    assert found["networks/device.py"] >= {"torch.cuda", "torch.backends", "torch.autocast", ".pin_memory", "'cuda'"}
 
 
 # --- Public names are unique within a folder --------------------------------------------------------------------------
@@ -135,7 +135,7 @@ ALLOWED_CALLS: dict[str, set[str]] = {
     "export/pool.py": {"Path('/proc/self/statm').read_text"},
     "figures/report.py": {"(resources.files('robust201.figures') / name).read_text"},
     "images/downloads/registry.py": {"bundled('benchmark_data/downloads.toml').read_text"},
-    "spaces/nasbench201/compiled/native.py": {"C_SOURCE.read_bytes", "library.read_bytes"},
+    "networks/nb201/compiled/native.py": {"C_SOURCE.read_bytes", "library.read_bytes"},
     # Files that the process created under a new name, or in a folder that only it can write to.
     "images/downloads/fetch.py": {"tarfile.open"},
     "run/driver.py": {"Path(os.devnull).open"},
@@ -183,13 +183,13 @@ def test_files_are_opened_only_through_core_files() -> None:
 # --- Code that generates images, random numbers and ids avoids functions whose results depend on the processor ------
 #
 # Matrix products use a BLAS library, and NumPy's elementary functions have separate kernels for AVX-512.
-# tests/tasks/test_processors.py runs this code with several such kernels.
+# tests/corruptions/test_processors.py runs this code with several such kernels.
 
 GUARDED_PATHS = (
     "core",
     "images",
-    "tasks/corruptions",
-    "tasks/attack_kit/random_numbers.py",
+    "corruptions",
+    "attacks/random_numbers.py",
     "training/draws.py",
     "training/augmentation.py",
 )

@@ -76,7 +76,7 @@ def test_loop_and_reference_engine_give_equal_accuracies(
     tmp_path: Path,
 ) -> None:
     """Accuracies of attacks without random numbers are compared exactly."""
-    from robust201.tasks.perturbations.reference import foolbox  # This import suppresses Foolbox's warning.
+    from robust201.attacks.reference import foolbox  # This import suppresses Foolbox's warning.
 
     plain_loop = import_module("benchmarks.plain_loop")
     assert plain_loop.foolbox is foolbox

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from robust201 import RobustnessDataset
+from robust201 import Dataset
 from robust201.sweep.loading import load_config
 from tests.conftest import RunCommand, WriteSweep
 
@@ -74,7 +74,7 @@ def test_sweep_on_class_folders_with_many_classes_can_be_exported_and_resumed(
     assert result.code == 0, result.err
     result = robust201("export", tmp_path / "results", "--out", tmp_path / "both", "--parquet")
     assert result.code == 0, result.err
-    data = RobustnessDataset(tmp_path / "both")
+    data = Dataset(tmp_path / "both")
     assert 0 <= data.accuracy("colour", "mine", "fgsm", 8.0) <= 1
     (file,) = (tmp_path / "both" / "parquet").rglob("key=clean/*.parquet")
     table = pq.read_table(file)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from robust201.models.device import has_avx512
+from robust201.networks.device import has_avx512
+from robust201.networks.nb201.compiled import native
 from robust201.run.doctor import _examine_device, _examine_gpus, examine
-from robust201.spaces.nasbench201.compiled import native
 from tests.conftest import REPOSITORY, MakeSweep, RunCommand, WriteSweep
 
 
@@ -44,7 +44,7 @@ def test_doctor_reports_missing_inputs_of_a_sweep(
 def test_doctor_and_run_reject_bf16_on_a_cpu_without_avx512(
     monkeypatch: pytest.MonkeyPatch, make_sweep: MakeSweep, robust201: RunCommand, write_sweep: WriteSweep
 ) -> None:
-    monkeypatch.setattr("robust201.models.device.has_avx512", lambda: False)
+    monkeypatch.setattr("robust201.networks.device.has_avx512", lambda: False)
     check = _examine_device(make_sweep(precision="bf16", execution={"executor": "inline", "device": "cpu"}))
     assert not check.ok
     assert "wrong gradients" in check.fix
@@ -59,7 +59,7 @@ def test_doctor_reports_whether_results_change_without_native_library(
     monkeypatch: pytest.MonkeyPatch, has_avx512: bool, detail: str
 ) -> None:
     monkeypatch.setattr(native, "unavailable_reason", lambda: "no library")
-    monkeypatch.setattr("robust201.models.device.has_avx512", lambda: has_avx512)
+    monkeypatch.setattr("robust201.networks.device.has_avx512", lambda: has_avx512)
     kernels = next(check for check in examine(None) if check.what == "cpu kernels")
     assert kernels.detail.endswith(detail)
 

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.dataset.rows import UnitRows
+from robust201.networks.nb201 import cells
+from robust201.networks.nb201.network import build_network
 from robust201.run.sweep import SweepWork, run_sweep
-from robust201.spaces.nasbench201 import cells
-from robust201.spaces.nasbench201.network import build_network
 from robust201.store.folder import ResultsFolder
 from robust201.store.packing import pack
 from robust201.sweep.config import SweepConfig
@@ -198,7 +198,7 @@ def test_snapshots_within_epoch_are_evaluated_and_exported(
         ("ours-i6-s777", None, 6),
         ("ours-e2-s777", 2, 8),
     ]
-    data = RobustnessDataset(exported)
+    data = Dataset(exported)
     assert data.sweep is not None
     assert [(weights["epochs"], weights["steps"]) for weights in data.sweep["weights"].values()] == [
         (1, 4),

@@ -10,26 +10,26 @@ import pytest
 import torch
 from torch.nn import functional
 
-from robust201.models.batch_sizes import BatchSizes, Maxima
-from robust201.models.classifier import Classifier
-from robust201.models.device import GraphCapture, configure_torch, device_memory
-from robust201.models.gpu_memory import fit_memory
-from robust201.models.graphed_model import GraphedModel
+from robust201.attacks import square
+from robust201.attacks.batching import BatchedModel, Batching
+from robust201.attacks.context import Request
+from robust201.attacks.contract import perturb
+from robust201.attacks.random_numbers import RandomNumbers
+from robust201.attacks.runner import run_attack
+from robust201.evaluation.evaluate import copy_to_device
+from robust201.networks.batch_sizes import BatchSizes, Maxima
+from robust201.networks.classifier import Classifier
+from robust201.networks.device import GraphCapture, configure_torch, device_memory
+from robust201.networks.gpu_memory import fit_memory
+from robust201.networks.graphed_model import GraphedModel
+from robust201.networks.nb201.cells import format_spec, specs
+from robust201.networks.nb201.compiled import InferenceNetwork, compile_network
+from robust201.networks.nb201.compiled.kernels import Convolution
 from robust201.run.sweep import run_sweep
-from robust201.spaces.nasbench201.cells import format_spec, specs
-from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
-from robust201.spaces.nasbench201.compiled.kernels import Convolution
 from robust201.sweep.config import SweepConfig
 from robust201.tasks import TASKS
-from robust201.tasks.attack_kit.batching import BatchedModel, Batching
-from robust201.tasks.attack_kit.context import Request
-from robust201.tasks.attack_kit.random_numbers import RandomNumbers
-from robust201.tasks.attack_kit.runner import run_attack
-from robust201.tasks.evaluate import copy_to_device
-from robust201.tasks.perturbations import square
-from robust201.tasks.perturbations.contract import perturb
 from tests.conftest import MakeSweep
-from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
+from tests.networks.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
 from tests.support.library_parity import compare
 from tests.support.runs import export_bytes
 from tests.support.tiny_networks import N_CLASSES as N_TINY_CLASSES

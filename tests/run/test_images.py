@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from robust201.core.errors import DatasetError
+from robust201.corruptions import folder as corruption_folder
 from robust201.run import images as images_module
 from robust201.run.images import CorruptedImages, ImagePart
 from robust201.run.sweep import prepare_run
@@ -13,7 +14,6 @@ from robust201.store.folder import ResultsFolder
 from robust201.sweep.facts import load_plan
 from robust201.sweep.filters import EVERYTHING, Filters
 from robust201.sweep.inputs import Inputs
-from robust201.tasks.corruptions import folder as corruption_folder
 from tests.conftest import read_tree
 from tests.support.runs import export_bytes, read_state, run_inline
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from robust201.core.errors import ConfigError, InputError, LockHeldError, ShardDamagedError
-from robust201.models import device
+from robust201.networks import device
 from robust201.run import lock, worker
 from robust201.run.events import read_events
 from robust201.run.lock import LOCK_FILE, STALE_SECONDS, hold_lock

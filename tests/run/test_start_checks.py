@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 
 from robust201.core.errors import CheckpointError, ConfigError
+from robust201.networks.nb201.cell_space import NasBench201
 from robust201.run.environment import check_machine
-from robust201.spaces.nasbench201.space import NasBench201
 from robust201.sweep.config import ExecutionSection
 from robust201.weights.loading import check_shapes
 from tests.conftest import RunCommand, WriteSweep

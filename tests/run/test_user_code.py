@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.run.events import read_all_events
 from robust201.run.sweep import run_sweep
 from robust201.sweep.loading import load_config
@@ -192,7 +192,7 @@ def test_networks_with_faults_fail_instead_of_giving_numbers(
     for subject, cause in FAILURES.items():
         assert re.search(cause, failures[subject]), subject
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--partial").code == 3
-    results = RobustnessDataset(tmp_path / "out").query()["digits"]
+    results = Dataset(tmp_path / "out").query()["digits"]
     networks = {key: {frozenset(values) for values in measures.values()} for key, measures in results.items()}
     assert networks == {"clean": {frozenset({"sound", "passes", "gradients"})}, "fgsm": {frozenset({"sound"})}}
 

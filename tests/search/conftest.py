@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from robust201.networks.spaces import SPACES, CellSpace
 from robust201.search.cells import SearchCells
 from robust201.search.runs import Benchmark
-from robust201.spaces import SPACES, CellSpace
 from tests.support.planted import planted_accuracy, write_planted
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from robust201.spaces.nasbench201.cells import isomorphs
+from robust201.networks.nb201.cells import isomorphs
 from tests.conftest import RunCommand
 from tests.support.fabricated import export, make_plan
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from robust201.networks.nb201.cells import OPERATIONS, format_spec, neighbours, parse, resolve, specs
+from robust201.networks.spaces import CellSpace
 from robust201.search import bananas
 from robust201.search.cells import SearchCells
 from robust201.search.ensemble import fit_and_predict
 from robust201.search.evolution import mutation_probability
 from robust201.search.methods import METHODS
 from robust201.search.runs import Benchmark, Runs, run_methods, run_together
-from robust201.spaces import CellSpace
-from robust201.spaces.nasbench201.cells import OPERATIONS, format_spec, neighbours, parse, resolve, specs
 from tests.support.planted import planted_accuracy
 
 BUDGETS = {"bananas": 30}

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robust201 import RobustnessDataset
+from robust201 import Dataset
 from robust201.core.errors import ConfigError
 from robust201.search.repeated_searches import (
     RepeatedSearch,
@@ -17,17 +17,17 @@ from tests.support.planted import best_cell, planted_accuracy, write_planted
 
 
 @pytest.fixture(scope="module")
-def reader(planted_optimum_folder: Path) -> RobustnessDataset:
-    return RobustnessDataset(planted_optimum_folder)
+def reader(planted_optimum_folder: Path) -> Dataset:
+    return Dataset(planted_optimum_folder)
 
 
-def search(reader: RobustnessDataset, objective: str = "clean", **options: object) -> RepeatedSearch:
+def search(reader: Dataset, objective: str = "clean", **options: object) -> RepeatedSearch:
     settings = {"methods": ["local"], "n_queries": 300, "n_runs": 4} | options
     (search_result,) = repeat_searches(reader, "cifar10", [objective], **settings)  # type: ignore[arg-type]
     return search_result
 
 
-def test_local_search_finds_the_planted_cell(reader: RobustnessDataset) -> None:
+def test_local_search_finds_the_planted_cell(reader: Dataset) -> None:
     search_result = search(reader)
     (result,) = search_result.results
     assert reader.get_uid(int(result.selected[0])) == str(best_cell())
@@ -41,7 +41,7 @@ def test_local_search_finds_the_planted_cell(reader: RobustnessDataset) -> None:
     assert result.reported["pgd:1"].mean == pytest.approx(planted_accuracy("pgd", 1)[best_cell()], abs=1e-6)
 
 
-def test_reported_means_are_over_runs(reader: RobustnessDataset) -> None:
+def test_reported_means_are_over_runs(reader: Dataset) -> None:
     search_result = search(reader, methods=["random"], n_queries=20, n_runs=8)
     (result,) = search_result.results
     accuracies = planted_accuracy("clean", 0)[result.selected]
@@ -52,7 +52,7 @@ def test_reported_means_are_over_runs(reader: RobustnessDataset) -> None:
     assert search_result.to_payload()["methods"][0]["found"] == result.selected.tolist()
 
 
-def test_search_of_a_key_uses_its_mean_over_strengths(reader: RobustnessDataset) -> None:
+def test_search_of_a_key_uses_its_mean_over_strengths(reader: Dataset) -> None:
     search_result = search(reader, "pgd", n_queries=12, n_runs=1)
     means = np.mean([planted_accuracy("pgd", strength) for strength in (0.5, 1, 4)], axis=0)
     assert search_result.optimum["pgd"] == pytest.approx(means.max(), abs=1e-5)
@@ -62,7 +62,7 @@ def test_search_of_a_key_uses_its_mean_over_strengths(reader: RobustnessDataset)
 
 
 def test_search_rejects_more_queries_than_architectures(tmp_path: Path) -> None:
-    reader = RobustnessDataset(write_planted(tmp_path / "few", cells=range(3)))
+    reader = Dataset(write_planted(tmp_path / "few", cells=range(3)))
     with pytest.raises(
         ConfigError,
         match=r"300 queries need at least that many architectures with all results, but there are \d+\. Lower",
@@ -73,7 +73,7 @@ def test_search_rejects_more_queries_than_architectures(tmp_path: Path) -> None:
 def test_compare_with_paper_recognises_published_accuracies(
     planted_optimum_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader = RobustnessDataset(planted_optimum_folder)
+    reader = Dataset(planted_optimum_folder)
     search_result = search(reader, n_queries=20, n_runs=1)
     # The planted dataset has the layout and all cells of the published dataset, but other accuracies.
     comparison = compare_with_paper(reader, [search_result])

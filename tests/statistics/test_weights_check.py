@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust201.core.errors import ResultsError
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.dataset.recorded_accuracies import RECORDED_FILE, check_recorded
-from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.spaces.nasbench201.network import build_network
+from robust201.networks.nb201 import cells as nasbench201
+from robust201.networks.nb201.network import build_network
 from robust201.statistics.weights_check import ACCURACY_TOLERANCE, CleanAccuracy, check_accuracies, expected_range
 from robust201.weights.published.base import read_test_accuracy
 from robust201.weights.store import CheckpointStore
@@ -106,7 +106,7 @@ def recorded_sweep(tmp_path: Path, write_sweep: WriteSweep, robust201: RunComman
 def export_clean_accuracies(robust201: RunCommand, folder: Path) -> dict[int, float]:
     exported = folder / "measured"
     assert robust201("export", folder / "results", "--out", exported).code == 0
-    dataset = RobustnessDataset(exported)
+    dataset = Dataset(exported)
     return {index: dataset.accuracy(index, "digits", "clean") for index in TINY_ARCHITECTURES}
 
 
@@ -158,7 +158,7 @@ def test_recorded_file_with_invalid_content_is_rejected(
     ):
         (exported / RECORDED_FILE).write_text(json.dumps(content))
         with pytest.raises(ResultsError) as error:
-            check_recorded(RobustnessDataset(exported))
+            check_recorded(Dataset(exported))
         assert RECORDED_FILE in str(error.value), content
         assert RECORDED_FILE in robust201("report", exported, "--out", tmp_path / "page.html").error_line(2), content
 
@@ -170,6 +170,6 @@ def test_rounded_and_overlaid_exports_raise_no_warning(
     recorded_sweep(export_clean_accuracies(robust201, tmp_path))
     exported = tmp_path / "exported"
     assert robust201("export", tmp_path / "results", "--out", exported, "--round", 2).code == 0
-    check = check_recorded(RobustnessDataset(exported))
+    check = check_recorded(Dataset(exported))
     assert (check.n_checked, check.unexpected) == (2, ())
-    assert check_recorded(RobustnessDataset(exported, tmp_path / "measured")).n_checked == 0
+    assert check_recorded(Dataset(exported, tmp_path / "measured")).n_checked == 0

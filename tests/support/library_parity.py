@@ -9,15 +9,15 @@ from pyautoattack import AutoAttack
 from pyautoattack.autopgd_base import APGDAttack, APGDAttack_targeted
 from pyautoattack.fab_pt import FABAttack_PT
 
-from robust201.models.classifier import Classifier
+from robust201.attacks import square
+from robust201.attacks.batching import BatchedModel, Batching
+from robust201.attacks.context import Request, to_float
+from robust201.attacks.reference import foolbox
+from robust201.attacks.runner import run_attack
+from robust201.networks.classifier import Classifier
 from robust201.tasks import TASKS
-from robust201.tasks.attack_kit.batching import BatchedModel, Batching
-from robust201.tasks.attack_kit.context import Request, to_float
-from robust201.tasks.attack_kit.runner import run_attack
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Parameters
-from robust201.tasks.perturbations import square
-from robust201.tasks.perturbations.reference import foolbox
 from tests.support.replayed_random_numbers import LargerBallRandomNumbers, ReplayedRandomNumbers
 
 FOOLBOX = ("fgsm", "pgd", "pgd_linf7", "pgd_l2")

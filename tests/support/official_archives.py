@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.spaces.nasbench201.network import build_network
+from robust201.networks.nb201 import cells as nasbench201
+from robust201.networks.nb201.network import build_network
 from robust201.weights.published.base import DEFAULT_HP, DEFAULT_SEED, Selection, SourceWeights
 from robust201.weights.published.formats import open_networks
 

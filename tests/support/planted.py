@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, evaluated_indices, isomorphs, meta_text, parse, specs
+from robust201.networks.nb201.cells import EDGES, OPERATIONS, evaluated_indices, isomorphs, meta_text, parse, specs
 from robust201.tasks import TASKS
 
 QUALITY = np.array([0.0, 0.020, 0.030, 0.045, 0.010])

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from robust201.models.device import set_precision
+from robust201.networks.device import set_precision
 
 _GET: Any = getattr(torch._C, "_get_fp32_precision_getter", None)
 _SET: Any = getattr(torch._C, "_set_fp32_precision_setter", None)

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from robust201.corruptions.folder import generate_corruptions
+from robust201.corruptions.generator import CORRUPTION_FUNCTIONS, corrupt, synthetic_frost
 from robust201.images import load_images, select
 from robust201.images.fusion import blend, pair
 from robust201.images.upscaling import upscale
-from robust201.tasks.corruptions.folder import generate_corruptions
-from robust201.tasks.corruptions.generator import CORRUPTION_FUNCTIONS, corrupt, synthetic_frost
 from tests.support.natural_images import natural_images, raw_integers, stripes
 
 N_IMAGES = 4
@@ -63,7 +63,7 @@ def snow_of_noise() -> Iterator[NDArray[np.uint8]]:
 def _random_numbers() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
     import torch
 
-    from robust201.tasks.attack_kit.random_numbers import RandomNumbers
+    from robust201.attacks.random_numbers import RandomNumbers
     from robust201.training.augmentation import Augmenter
     from robust201.training.draws import epoch_random_words, image_random_words, uniform
     from robust201.training.recipes import AUGMENTATIONS

@@ -8,7 +8,7 @@ global generator after seeding it; a separate generator with the same seed gives
 
 import torch
 
-from robust201.tasks.attack_kit.random_numbers import RandomNumbers, Window, WindowMove
+from robust201.attacks.random_numbers import RandomNumbers, Window, WindowMove
 
 
 class ReplayedRandomNumbers(RandomNumbers):

@@ -5,7 +5,7 @@ import torch
 
 from robust201.core import noise
 from robust201.core.records import EvaluationResult, Part, Unit, unit_id
-from robust201.tasks.measurements import Accumulator
+from robust201.evaluation.measurements import Accumulator
 
 ALL_MEASUREMENTS = ("accuracy", "confidence", "cm", "predictions")
 DEFAULT_MEASUREMENTS = ("accuracy", "confidence", "cm")

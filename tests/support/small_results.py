@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from robust201.analysis.dataset_results import DatasetResults, read_results
-from robust201.dataset.reader import RobustnessDataset
-from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.dataset.reader import Dataset
+from robust201.networks.nb201 import cells as nasbench201
 
 EPSILONS = {"pgd": (1.0, 8.0), "fgsm": (1.0, 8.0)}
 
@@ -39,5 +39,5 @@ def write_sweep_json(
 
 def results_of(folder: Path) -> DatasetResults:
     """Return the results of the only dataset in a folder."""
-    (results,) = read_results(RobustnessDataset(folder))
+    (results,) = read_results(Dataset(folder))
     return results

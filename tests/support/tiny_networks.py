@@ -4,13 +4,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from robust201.attacks.context import Context, Request
+from robust201.attacks.contract import perturb
 from robust201.core.records import ImageSet, Normalisation, Part, Unit, image_hash
-from robust201.models.batch_sizes import BatchSizes, Maxima
-from robust201.models.classifier import Classifier
+from robust201.networks.batch_sizes import BatchSizes, Maxima
+from robust201.networks.classifier import Classifier
 from robust201.tasks import Task
-from robust201.tasks.attack_kit.context import Context, Request
 from robust201.tasks.constraints import LINF
-from robust201.tasks.perturbations.contract import perturb
 
 N_CLASSES = 5
 SIZE = 8

@@ -1,6 +1,6 @@
 """Small networks of the zoo."""
 
-from robust201.spaces.zoo.space import NETWORKS
+from robust201.networks.zoo.zoo_space import NETWORKS
 
 SMALL_WIDTHS = {
     "resnet50": 2,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from robust201.spaces.nasbench201.space import NasBench201
+from robust201.networks.nb201.cell_space import NasBench201
 from robust201.sweep.facts import assumed_facts
 from robust201.sweep.loading import load_config, parse_config
 from robust201.sweep.plan import choose_slices, make_plan

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from robust201.core.errors import ResultsError
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.dataset.values import parse_json
 from tests.conftest import RunCommand
 from tests.support.small_results import write_results
@@ -45,7 +45,7 @@ def test_duplicate_id_is_rejected_by_all_readers(
         lambda dataset: dataset.query("cifar10", "pgd", measure),
     ):
         with pytest.raises(ResultsError, match=f"pgd_{measure}.json.*{message}"):
-            read_values(RobustnessDataset(folder))
+            read_values(Dataset(folder))
 
 
 def test_key_with_files_in_both_spellings_is_rejected(tmp_path: Path, robust201: RunCommand) -> None:
@@ -55,7 +55,7 @@ def test_key_with_files_in_both_spellings_is_rejected(tmp_path: Path, robust201:
     other_file.write_bytes(content)
     for key in ("pgd", "pgd@Linf"):
         with pytest.raises(ResultsError, match="with the other spelling of the key"):
-            RobustnessDataset(folder).accuracy(0, "cifar10", key)
+            Dataset(folder).accuracy(0, "cifar10", key)
     for command_line in (
         ("verify", folder, "--against", folder),
         ("report", folder),
@@ -82,4 +82,4 @@ def test_duplicate_id_in_meta_json_is_rejected(tmp_path: Path) -> None:
     first_id_json = json.dumps(json.loads(file.read_text())["ids"]["0"])
     file.write_text(file.read_text().replace('"ids": {', f'"ids": {{"0": {first_id_json}, ', 1))
     with pytest.raises(ResultsError, match=r"meta\.json.*'0' occurs twice"):
-        RobustnessDataset(folder)
+        Dataset(folder)

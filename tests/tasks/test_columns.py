@@ -8,8 +8,9 @@ import torch
 
 from robust201.core.errors import EvaluationError
 from robust201.core.records import Unit, Weights
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.dataset.values import to_array
+from robust201.evaluation.measurements import Accumulator, check_values, merge_values
 from robust201.export.json_files import iter_unit_texts
 from robust201.export.published_layout import describe_strength, layout_of, parquet_columns
 from robust201.export.row_batch import RowBatch
@@ -29,7 +30,6 @@ from robust201.tasks.columns import (
     fields_of,
     to_fixed_point,
 )
-from robust201.tasks.measurements import Accumulator, check_values, merge_values
 from tests.support.fabricated import ChangedStore, FabricatedPlan, export
 from tests.support.shard_support import assert_equal_values, make_results, make_unit
 
@@ -134,7 +134,7 @@ def test_readers_return_stored_values_of_exports(measurement, tmp_path):
     export(tmp_path / "parquet", plan, store, formats=("parquet",))
     columns = fields_of(measurement).values()
     for folder in ("json", "parquet", "parquet/parquet"):
-        dataset = RobustnessDataset(tmp_path / folder)
+        dataset = Dataset(tmp_path / folder)
         values = dataset.query("digits", "pgd", measurement)["digits"]["pgd"][measurement]
         assert dataset.to_frame("digits", "pgd", measurement)["value"].tolist() == [*values["0"], *values["10"]]
         for unit, stored_by_strength in stored.items():

@@ -9,13 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from robust201.attacks.context import Perturbed, to_float
+from robust201.attacks.contract import check_batches
+from robust201.attacks.l1_projection import correction_to_l1
+from robust201.attacks.pgd import project_to_l2_ball
 from robust201.core.errors import PerturbationError
 from robust201.tasks import TASKS, find_task
-from robust201.tasks.attack_kit.context import Perturbed, to_float
 from robust201.tasks.constraints import CONSTRAINTS, L1, L2, LINF
-from robust201.tasks.perturbations.contract import check_batches
-from robust201.tasks.perturbations.l1_projection import correction_to_l1
-from robust201.tasks.perturbations.pgd import project_to_l2_ball
 from tests.support.tiny_networks import perturb_all, request_of, tiny_context, tiny_images
 
 IMAGES = tiny_images()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from robust201.api import evaluate
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.sweep.loading import load_config
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS, expand_keys, suggest_key
 from tests.conftest import RunCommand, WriteSweep
@@ -65,7 +65,7 @@ def test_evaluate_accepts_parameters_of_group() -> None:
 
 def test_metrics_expand_group_to_corruptions_of_dataset(tmp_path: Path) -> None:
     export(tmp_path, make_plan([0, 1, 2], ("clean", "fog", "snow", "pgd")), formats=("json",))
-    dataset = RobustnessDataset(tmp_path)
+    dataset = Dataset(tmp_path)
     by_group, by_name = (
         dataset.metrics(keys=keys, reference=1).to_payload() for keys in (["corruptions"], ["fog", "snow"])
     )

@@ -9,8 +9,8 @@ from safetensors.torch import save
 from torch import nn
 
 from robust201.core.records import ImageSet, Normalisation, image_hash
-from robust201.spaces.base import Space
-from robust201.spaces.nasbench201.space import NasBench201
+from robust201.networks.nb201.cell_space import NasBench201
+from robust201.networks.space import Space
 
 ONE_CONVOLUTION = 309
 """Index of an architecture whose cell has a single convolution."""

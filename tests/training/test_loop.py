@@ -19,7 +19,7 @@ from robust201.core.errors import (
     StorageError,
 )
 from robust201.core.records import ImageSet
-from robust201.spaces.zoo.space import Zoo
+from robust201.networks.zoo.zoo_space import Zoo
 from robust201.training.data import Mixture, OneSource
 from robust201.training.loop import train
 from robust201.training.recipes import Recipe

@@ -9,8 +9,8 @@ from torch import nn
 
 from robust201.core.files import bundled
 from robust201.core.noise import derived_seed, generator
-from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.spaces.nasbench201.network import build_network
+from robust201.networks.nb201 import cells as nasbench201
+from robust201.networks.nb201.network import build_network
 from robust201.sweep.loading import load_training
 from robust201.training.data import OneSource
 from robust201.training.loop import measure_accuracy, train

@@ -11,7 +11,7 @@ from robust201.core.errors import ConfigError, DatasetError, EvaluationError
 from robust201.images import load_images, select
 from robust201.images.specs import custom_dataset
 from robust201.images.store import ArrayFolder
-from robust201.spaces import DEFAULT_SPACE, SPACES
+from robust201.networks.spaces import DEFAULT_SPACE, SPACES
 from robust201.training import robust_features
 from robust201.training.robust_features import FeatureSettings, Method, write_feature_images
 from tests.conftest import read_tree

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robust201.core.errors import CheckpointError
-from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.networks.nb201 import cells as nasbench201
 from robust201.weights.manifest import CheckpointRecord
 from robust201.weights.store import CheckpointStore
 from tests.support.official_archives import (

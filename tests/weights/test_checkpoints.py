@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robust201.core.errors import CheckpointError
-from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.networks.nb201 import cells as nasbench201
 from robust201.weights.published.base import SourceWeights, choose_seeds
 from robust201.weights.published.formats import detect_format
 from robust201.weights.published.nats_split import JoinedParts, find_parts

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from robust201.core.errors import CheckpointError
-from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.spaces.nasbench201.network import build_network
+from robust201.networks.nb201 import cells as nasbench201
+from robust201.networks.nb201.network import build_network
 from robust201.weights.importing import ImportReport, import_weights
 from robust201.weights.store import CheckpointStore
 from tests.support.official_archives import (

@@ -16,7 +16,7 @@ from torch import nn
 
 from robust201.core.errors import CheckpointError, RobustWarning
 from robust201.core.unpickling import is_torch_file
-from robust201.spaces import SPACES
+from robust201.networks.spaces import SPACES
 from robust201.weights.loading import fill_network, read_weights
 from tests.conftest import RunCommand, WriteSweep
 from tests.support.tiny_networks import TinyNetwork

@@ -12,10 +12,10 @@ from torch import nn
 
 from robust201.core.errors import CheckpointError
 from robust201.core.user_code import hash_file
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.loading import load_model
-from robust201.spaces.zoo import resnet
-from robust201.spaces.zoo.space import NETWORKS, ZooNetwork
+from robust201.networks.zoo import resnet
+from robust201.networks.zoo.zoo_space import NETWORKS, ZooNetwork
 from robust201.sweep.facts import load_plan
 from robust201.sweep.loading import parse_config
 from robust201.sweep.sweep_record import portable_fields
@@ -137,7 +137,7 @@ def test_sweep_evaluates_several_recipes_of_another_space(
     result = robust201("run", "--allow-code", sweep)
     assert result.code == 0, result.err
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--parquet", "--no-json").code == 0
-    dataset = RobustnessDataset(tmp_path / "out")
+    dataset = Dataset(tmp_path / "out")
     assert dataset.weights == ["pgd7-e90-s3", "plain-e90-s3"]
     for weights in dataset.weights:
         assert 0 <= dataset.accuracy("tiny", "digits", "fgsm", 8.0, weights=weights) <= 1

@@ -40,7 +40,7 @@ from jobs.papers.verdicts import (
     mean_estimate,
     normal_estimate,
 )
-from robust201 import RobustnessDataset
+from robust201 import Dataset
 
 FOLDER = Path(__file__).parent
 PUBLISHED = json.loads((FOLDER / "published.json").read_text())
@@ -83,7 +83,7 @@ class Results:
         jacobian: mean norm of the Jacobian by architecture; empty if it was not measured.
     """
 
-    reader: RobustnessDataset
+    reader: Dataset
     sweep: dict[str, Any]
     accuracies: pd.DataFrame
     classes: dict[str, int]
@@ -151,9 +151,9 @@ class Results:
 
 def read_results(exports: Sequence[Path]) -> Results:
     """Read exports as one dataset."""
-    readers = [RobustnessDataset(path) for path in exports]
+    readers = [Dataset(path) for path in exports]
     with_accuracies = [path for path, reader in zip(exports, readers, strict=True) if reader.keys_clean]
-    reader = RobustnessDataset(*with_accuracies)
+    reader = Dataset(*with_accuracies)
     frame = reader.to_frame("cifar10")
     frame = frame[(frame["key"] == "clean") | (frame["strength"] > 0)]  # attacks begin with the clean accuracy
     frame = frame.assign(key=frame["key"].astype(str).str.removesuffix("@Linf"))
@@ -525,7 +525,7 @@ def main() -> None:
     arguments = parser.parse_args()
     results = read_results(arguments.exports)
     if arguments.merged:
-        merge_exports([path for path in arguments.exports if RobustnessDataset(path).keys_clean], arguments.merged)
+        merge_exports([path for path in arguments.exports if Dataset(path).keys_clean], arguments.merged)
     claims = test_claims(results)
     write_table(arguments.folder / "tables/claims.csv", pd.DataFrame(claims))
     medians = compare_medians(results)

@@ -24,7 +24,7 @@ from robust201.core.records import ImageSet, Normalisation
 from robust201.images import load_images, select
 from robust201.images.checks import LabelledImages, check_labels
 from robust201.images.store import ArrayFolder, find_made_split, to_8_bits, write_made_split
-from robust201.models.classifier import Classifier
+from robust201.networks.classifier import Classifier
 from robust201.training.robust_features import FeatureSettings, write_feature_images
 
 N_IMAGES = 10_000

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.core.errors import ResultsError
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 
 Array = NDArray[np.float64]
 
@@ -29,14 +29,14 @@ The published files contain them as ``label`` and ``argmax``.
 
 
 def summarise_classes(
-    reader: RobustnessDataset, dataset: str, keys: Sequence[str], measure: str
+    reader: Dataset, dataset: str, keys: Sequence[str], measure: str
 ) -> dict[tuple[str, float], Array]:
     """Return the summaries of `iter_class_summaries` by key and strength."""
     return {(key, strength): values for key, strength, values in iter_class_summaries(reader, dataset, keys, measure)}
 
 
 def iter_class_summaries(
-    reader: RobustnessDataset, dataset: str, keys: Sequence[str], measure: str
+    reader: Dataset, dataset: str, keys: Sequence[str], measure: str
 ) -> Iterator[tuple[str, float, Array]]:
     """Iterate over the summaries that figures show.
 
@@ -79,7 +79,7 @@ def iter_class_summaries(
             yield key, strength, np.concatenate(summaries[strength]) if measure != "cm" else summaries[strength][0]
 
 
-def confidence_quartiles(reader: RobustnessDataset, dataset: str, keys: Sequence[str]) -> pd.DataFrame:
+def confidence_quartiles(reader: Dataset, dataset: str, keys: Sequence[str]) -> pd.DataFrame:
     """Summarise confidences over the architectures.
 
     Returns:

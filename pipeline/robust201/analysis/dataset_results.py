@@ -15,9 +15,9 @@ from robust201.analysis.labels import dataset_label
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.dataset.layout import CLEAN, paper_key, parse_architecture_id, sort_by_task_order
-from robust201.dataset.reader import MEAN_DECIMALS, RobustnessDataset
+from robust201.dataset.reader import MEAN_DECIMALS, Dataset
 from robust201.images import DATASETS
-from robust201.spaces import CellSpace
+from robust201.networks.spaces import CellSpace
 from robust201.tasks.columns import MEASUREMENTS
 
 ADVERSARIAL = "adversarial"
@@ -73,11 +73,11 @@ class DatasetResults:
     """
 
     name: str
-    reader: RobustnessDataset
+    reader: Dataset
     accuracies: pd.DataFrame
     folder: "Sequence[DatasetResults]" = field(default=(), repr=False)
     measure_weights: str | None = None
-    measure_folders: Sequence[RobustnessDataset] = ()
+    measure_folders: Sequence[Dataset] = ()
 
     @property
     def label(self) -> str:
@@ -226,7 +226,7 @@ class DatasetResults:
         return quartiles_by_key.assign(key=quartiles_by_key["key"].map(paper_key))
 
 
-def read_measures(reader: RobustnessDataset, name: str, weights: str | None) -> pd.DataFrame:
+def read_measures(reader: Dataset, name: str, weights: str | None) -> pd.DataFrame:
     """Read a dataset's measures for the weights with this name (see `DatasetResults.measures`)."""
     columns: dict[tuple[str, str, float], pd.Series] = {}
     chosen = reader.with_weights(weights)
@@ -241,7 +241,7 @@ def read_measures(reader: RobustnessDataset, name: str, weights: str | None) -> 
     return pd.DataFrame(columns).sort_index()
 
 
-def read_results(reader: RobustnessDataset, *, measure_weights: str | None = None) -> list[DatasetResults]:
+def read_results(reader: Dataset, *, measure_weights: str | None = None) -> list[DatasetResults]:
     """Read the results of each dataset in a folder; datasets without accuracies are left out."""
     folder: list[DatasetResults] = []
     for name in reader.data:

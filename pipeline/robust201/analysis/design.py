@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.core.errors import ResultsError
-from robust201.spaces import CellSpace
+from robust201.networks.spaces import CellSpace
 
 _Floats = NDArray[np.float64]
 

@@ -7,13 +7,13 @@ import pandas as pd
 from robust201.analysis.dataset_results import read_measures
 from robust201.analysis.labels import measure_label
 from robust201.core.errors import ConfigError
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 
 UNNAMED_WEIGHTS = "trained"
 """Name that is shown for weights without a name, which come from files; random weights are named by their seed."""
 
 
-def read_measure_folders(folders: Sequence[RobustnessDataset], dataset: str) -> pd.DataFrame:
+def read_measure_folders(folders: Sequence[Dataset], dataset: str) -> pd.DataFrame:
     """Read a dataset's measures from every folder, for all weights in the folder.
 
     Returns:
@@ -40,7 +40,7 @@ def read_measure_folders(folders: Sequence[RobustnessDataset], dataset: str) -> 
     return frame.rename_axis("architecture").reset_index()
 
 
-def _describe_protocol(folder: RobustnessDataset, dataset: str, key: str) -> list[str]:
+def _describe_protocol(folder: Dataset, dataset: str, key: str) -> list[str]:
     """Return a measure's split, and its mode if that is not evaluation mode; empty if sweep.json lacks them."""
     protocols = folder.protocols_of(dataset, key)
     if len(protocols) != 1:

@@ -6,7 +6,7 @@ import pandas as pd
 
 from robust201.core.records import ArchitectureId
 from robust201.dataset.layout import architecture_of_network
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.images import DATASETS
 
 PARAMETERS, MACS = "parameters", "flops"
@@ -17,7 +17,7 @@ _IMAGE_SIZE = 32
 
 
 def network_costs(
-    reader: RobustnessDataset, dataset: str, architectures: Iterable[ArchitectureId], *, n_classes: int | None = None
+    reader: Dataset, dataset: str, architectures: Iterable[ArchitectureId], *, n_classes: int | None = None
 ) -> pd.DataFrame:
     """Count the parameters and multiply-accumulates of networks, at the network size in the dataset's sweep.
 

@@ -8,10 +8,10 @@ from robust201.core.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from robust201.analysis.evaluation import Evaluation
-    from robust201.dataset.reader import RobustnessDataset
+    from robust201.dataset.reader import Dataset
 
 
-def place(result: "Evaluation", dataset: "RobustnessDataset", *, data: str = "cifar10") -> pd.DataFrame:
+def place(result: "Evaluation", dataset: "Dataset", *, data: str = "cifar10") -> pd.DataFrame:
     """Rank a network among the evaluated architectures of a dataset.
 
     The ranks are meaningful only if the network was evaluated on the dataset's images and with its attack parameters
@@ -48,9 +48,7 @@ def place(result: "Evaluation", dataset: "RobustnessDataset", *, data: str = "ci
     return frame.astype({"rank": "Int64", "best_architecture": "string" if has_text_ids else "Int64"})
 
 
-def _rank_accuracy(
-    key: str, strength: float, accuracy: float, dataset: "RobustnessDataset", data: str
-) -> dict[str, Any]:
+def _rank_accuracy(key: str, strength: float, accuracy: float, dataset: "Dataset", data: str) -> dict[str, Any]:
     """Return one row of the result of `place`."""
     row: dict[str, Any] = {"key": key, "strength": strength, "accuracy": accuracy, "architectures": 0}
     if not dataset.has(data, key):

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from robust201.core.errors import ConfigError, RobustWarning, did_you_mean
 from robust201.core.user_code import hash_file, importing_neighbours
+from robust201.evaluation.user_task import UserTask
 from robust201.tasks import KEY_GROUPS, PRESETS, TASKS, Task, expand_keys, find_task
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.strengths import parse_term
-from robust201.tasks.user_task import UserTask
 
 Keys = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
 

@@ -16,7 +16,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.records import ArchitectureId
 from robust201.dataset.image_outcomes import has_outcomes_of, read_images
 from robust201.dataset.layout import is_dataset
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.statistics.intervals import accuracy_intervals
 
 _COLUMNS = ("key", "strength", "accuracy", "low", "high", "n_images")
@@ -54,7 +54,7 @@ def read_evaluations(text: str, *, keys: Sequence[str] | None = None, data: str 
             "a dataset and one of its networks."
         )
     folder, name = folder_and_name
-    reader = RobustnessDataset(folder).select([name])
+    reader = Dataset(folder).select([name])
     results = choose_results(read_results(reader), data, folder, "Comparing networks")
     if keys is None:
         columns = _default_columns(results)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from robust201.analysis.dataset_results import DatasetResults
-    from robust201.dataset.reader import RobustnessDataset
+    from robust201.dataset.reader import Dataset
 
 Folders = Annotated[
     list[Path],
@@ -143,7 +143,7 @@ def _read_inputs(
     measure_weights: str | None = None,
     *,
     all_weights: bool = False,
-) -> "tuple[RobustnessDataset, list[DatasetResults]]":
+) -> "tuple[Dataset, list[DatasetResults]]":
     """Return the reader and the results on one dataset, or on every dataset.
 
     With `all_weights`, all sets of weights of each architecture are used, unless `weights` or `measure_weights` selects
@@ -152,11 +152,11 @@ def _read_inputs(
     from robust201.analysis.dataset_results import choose_results, read_results
     from robust201.core.errors import ResultsError
     from robust201.core.files import check_output_file
-    from robust201.dataset.reader import RobustnessDataset
+    from robust201.dataset.reader import Dataset
 
     if out is not None:
         check_output_file(out / "correlations.csv")  # with any file name, this checks that the folder is writable
-    reader = RobustnessDataset(*folders, weights=weights)
+    reader = Dataset(*folders, weights=weights)
     selected_reader = reader.select() if all_weights and weights is None and measure_weights is None else reader
     all_results = read_results(selected_reader, measure_weights=measure_weights)
     available_names = [results.name for results in all_results]

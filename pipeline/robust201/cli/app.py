@@ -20,7 +20,7 @@ from robust201.cli.monitoring import AsJson, doctor, status
 from robust201.cli.options import (
     AllowCode,
     Architectures,
-    Dataset,
+    DatasetPath,
     Datasets,
     Executor,
     Keys,
@@ -39,7 +39,7 @@ from robust201.cli.submit import submit_app
 from robust201.cli.train import plan_training_runs, run_training_runs
 from robust201.cli.user_file import parse_space
 from robust201.cli.verify import verify
-from robust201.spaces import DEFAULT_SPACE, SPACES
+from robust201.networks.spaces import DEFAULT_SPACE, SPACES
 
 app = typer.Typer(
     name="robust201",
@@ -175,19 +175,19 @@ def run(
 
 
 def report(
-    dataset: Dataset,
+    dataset: DatasetPath,
     out: Annotated[Path | None, typer.Option("--out", help="HTML file to write. Default: DATASET-report.html.")] = None,
     weights: WeightsName = None,
     keys: ShownKeys = None,
     architectures: ShownNetworks = None,
 ) -> None:
     """Write a report on a dataset as one HTML file that works offline: best networks, tables and figures."""
-    from robust201.dataset.reader import RobustnessDataset
+    from robust201.dataset.reader import Dataset
     from robust201.figures.report import write_report
 
     folder = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # `.` and `..` do not name the folder
     page = out or folder.parent / f"{folder.name}-report.html"
-    reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
+    reader = Dataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
     typer.echo(write_report(reader, page))
 
 
@@ -274,8 +274,8 @@ def corrupt(
     Images smaller than 224 pixels get the corruption parameters of CIFAR-10-C; other images get the parameters of
     ImageNet-C.
     """
+    from robust201.corruptions.folder import corrupt_dataset
     from robust201.tasks import expand_keys
-    from robust201.tasks.corruptions.folder import corrupt_dataset
 
     key_names = split_names(keys)
     image_set = load_data(data, resize=resize, count=images, seed=seed)

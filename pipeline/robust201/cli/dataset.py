@@ -107,13 +107,13 @@ def export(
 
 def _push(dataset: Path, target: str) -> None:
     """Upload an export and its report."""
-    from robust201.dataset.reader import RobustnessDataset
+    from robust201.dataset.reader import Dataset
     from robust201.export.hub import PAGE_FILE, push
     from robust201.figures.report import write_report
 
     with tempfile.TemporaryDirectory(prefix="robust201-push-") as folder:
         page = Path(folder) / PAGE_FILE
-        write_report(RobustnessDataset(dataset), page)
+        write_report(Dataset(dataset), page)
         typer.echo(f"Uploaded {dataset}, to {push(dataset, target, page)}")
 
 

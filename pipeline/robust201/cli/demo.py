@@ -33,7 +33,7 @@ def demo(
     from robust201.analysis.dataset_results import read_results
     from robust201.analysis.leaderboard import make_leaderboard
     from robust201.cli.run import compute, needs_guard, run_guarded
-    from robust201.dataset.reader import RobustnessDataset
+    from robust201.dataset.reader import Dataset
     from robust201.export import export_dataset
     from robust201.figures.plots import save_plots
     from robust201.figures.report import write_report
@@ -54,7 +54,7 @@ def demo(
     dataset = out / "dataset"
     export_dataset(*open_results(config.results), dataset, formats=choose_formats(dataset))
     console.say("Drawing figures and the report")
-    reader = RobustnessDataset(dataset)
+    reader = Dataset(dataset)
     save_plots(reader, out / "plots", figures=DEMO_FIGURES)
     report = write_report(reader, out / "report.html")
     for results in read_results(reader):

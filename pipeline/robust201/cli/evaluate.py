@@ -316,7 +316,7 @@ def load_data(
 
 def choose_device(name: str) -> "torch.device":
     """Return the device of --device, and announce a GPU."""
-    from robust201.models.device import available_device, describe_device, is_gpu
+    from robust201.networks.device import available_device, describe_device, is_gpu
 
     device = available_device(name)
     if is_gpu(device):

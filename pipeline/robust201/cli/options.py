@@ -43,7 +43,7 @@ SlurmRequeue = Annotated[
 DATASET_ARGUMENT = typer.Argument(
     metavar="DATASET", help="A folder written by export, its parquet subfolder, or the published dataset."
 )
-Dataset = Annotated[Path, DATASET_ARGUMENT]
+DatasetPath = Annotated[Path, DATASET_ARGUMENT]
 ImageDataset = Annotated[
     str | None, typer.Option("--data", help="Image dataset to use, such as cifar10, if DATASET has several.")
 ]

@@ -73,11 +73,11 @@ def plot(
         )
     if name != ALL:
         find_figure(name)
-    from robust201.dataset.reader import RobustnessDataset
+    from robust201.dataset.reader import Dataset
     from robust201.figures.plots import save_plot, save_plots
 
-    reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
-    measure_datasets = [RobustnessDataset(folder) for folder in measures or ()]
+    reader = Dataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
+    measure_datasets = [Dataset(folder) for folder in measures or ()]
     paths = (
         save_plots(reader, out, file_format=file_format, data=image_dataset, width=width)
         if name == ALL and not measures

@@ -9,7 +9,7 @@ import typer
 from robust201.cli import console
 from robust201.cli.evaluate import check_table_file
 from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.options import Dataset, ImageDataset, TableFile, WeightsName, explicit_options, split_names
+from robust201.cli.options import DatasetPath, ImageDataset, TableFile, WeightsName, explicit_options, split_names
 from robust201.cli.plot import ShownNetworks
 from robust201.core.errors import ConfigError
 from robust201.core.files import check_output_file, write_text
@@ -30,7 +30,7 @@ Epsilon = Annotated[
 
 def rank(
     context: typer.Context,
-    dataset: Dataset,
+    dataset: DatasetPath,
     data: ImageDataset = None,
     keys: Annotated[
         str | None,
@@ -87,7 +87,7 @@ def _show_metrics(
     as_json: bool,
 ) -> None:
     from robust201.core.csv_files import write_csv
-    from robust201.dataset.reader import RobustnessDataset
+    from robust201.dataset.reader import Dataset
 
     for parameter, option in explicit_options(context).items():
         if parameter in ("epsilon", "architectures", "n_rows"):
@@ -99,7 +99,7 @@ def _show_metrics(
         check_output_file(out)
         if out.suffix != ".csv":
             raise ConfigError(f"Writing metrics failed for --out {out}: the file name must end in .csv. Change it.")
-    derived_metrics = RobustnessDataset(dataset, weights=weights).metrics(data, keys)
+    derived_metrics = Dataset(dataset, weights=weights).metrics(data, keys)
     if out is not None:
         write_csv(out, derived_metrics.to_frame())
     if as_json:
@@ -112,9 +112,9 @@ def _read_results(
     dataset: Path, data: str | None, weights: str | None, networks: tuple[str, ...] | None
 ) -> "DatasetResults":
     from robust201.analysis.dataset_results import choose_results, read_results
-    from robust201.dataset.reader import RobustnessDataset
+    from robust201.dataset.reader import Dataset
 
-    reader = RobustnessDataset(dataset, weights=weights).select(networks)
+    reader = Dataset(dataset, weights=weights).select(networks)
     return choose_results(read_results(reader), data, dataset, "Ranking")
 
 

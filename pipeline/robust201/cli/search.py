@@ -16,7 +16,7 @@ from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.files import check_output_file
 
 if TYPE_CHECKING:
-    from robust201.dataset.reader import RobustnessDataset
+    from robust201.dataset.reader import Dataset
     from robust201.search.repeated_searches import MeanOverRuns, RepeatedSearch
 
 
@@ -45,7 +45,7 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Compare architecture search methods on a dataset; prints means over runs with 95% intervals."""
-    from robust201.dataset.reader import RobustnessDataset
+    from robust201.dataset.reader import Dataset
     from robust201.search.repeated_searches import TABLE1_OBJECTIVES, compare_with_paper, repeat_searches
 
     if table1 and objective:
@@ -55,7 +55,7 @@ def search(
         )
     if out is not None:
         check_output_file(out)
-    reader = RobustnessDataset(*folders, weights=weights)
+    reader = Dataset(*folders, weights=weights)
     dataset = _choose_dataset(reader, data)
     with console.showing_progress("Searching") as progress:
         searches = repeat_searches(
@@ -87,7 +87,7 @@ def search(
         console.say(f"Wrote {out}.")
 
 
-def _choose_dataset(reader: "RobustnessDataset", data: str | None) -> str:
+def _choose_dataset(reader: "Dataset", data: str | None) -> str:
     from robust201.search.repeated_searches import cell_space_of, datasets_with_accuracies
 
     cell_space_of(reader)  # raises an error if the dataset has no cells

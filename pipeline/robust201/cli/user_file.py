@@ -6,11 +6,11 @@ from robust201.cli import console
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.user_code import UserFunction
 from robust201.core.user_code import parse_function as core_parse_function
-from robust201.spaces import SPACES
-from robust201.spaces.user_file import UserFileSpace
+from robust201.networks.spaces import SPACES
+from robust201.networks.user_file import UserFileSpace
 
 if TYPE_CHECKING:
-    from robust201.spaces.base import Space
+    from robust201.networks.space import Space
 
 
 def parse_function(text: str) -> UserFunction:

@@ -31,7 +31,7 @@ MAX_THREADS = 1024
 
 
 def check_precision(name: str) -> None:
-    """Check that a precision exists; `models.device.check_device` checks that a device supports it.
+    """Check that a precision exists; `networks.device.check_device` checks that a device supports it.
 
     Raises:
         ConfigError: there is no such precision; the message suggests the closest name.

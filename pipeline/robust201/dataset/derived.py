@@ -130,7 +130,7 @@ def derive_metrics(
     *,
     reference: ArchitectureId | None = None,
 ) -> DerivedMetrics:
-    """Compute derived metrics (see `RobustnessDataset.metrics`)."""
+    """Compute derived metrics (see `Dataset.metrics`)."""
     keys = None if keys is None else expand_keys(keys, reader.keys_all)
     metrics: list[MetricRow] = []
     requirements: dict[str, str] = {}

@@ -33,7 +33,7 @@ from robust201.dataset.listings import MissingFilesWarning, describe_missing_fil
 from robust201.dataset.rows_of_key import Rows
 from robust201.dataset.values import ADVICE, is_valid_meta, is_valid_sweep
 from robust201.images import DATASETS
-from robust201.spaces import DEFAULT_SPACE, CellSpace, cell_space
+from robust201.networks.spaces import DEFAULT_SPACE, CellSpace, cell_space
 from robust201.tasks import CORRUPTIONS, TASKS
 from robust201.tasks.columns import COLUMNS, CORRECT_BITS, MEASUREMENTS, PUBLISHED
 from robust201.tasks.constraints import CONSTRAINTS, Constraint
@@ -207,7 +207,7 @@ class DatasetFolder:
         return None if self.sweep is None else self.sweep["strengths"].get(dataset, {})
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
-        """Return the strengths of a key's values, in order (see `RobustnessDataset.strengths`)."""
+        """Return the strengths of a key's values, in order (see `Dataset.strengths`)."""
         epsilons: Mapping[str, Sequence[float]] = self.meta["epsilons"]
         for strengths_by_key in (self.planned_strengths(dataset) or {}, epsilons):
             for spelling in spellings(key):
@@ -228,7 +228,7 @@ class DatasetFolder:
         return default_strengths[kind]
 
     def measurements_of(self, dataset: str, key: str) -> list[str]:
-        """Return the names of a key's measurements (see `RobustnessDataset.measurements`)."""
+        """Return the names of a key's measurements (see `Dataset.measurements`)."""
         task = task_of(key)
         if task is not None:
             recorded = [

@@ -66,7 +66,7 @@ def has_outcomes_of(reader: "ResultTables", dataset: str, key: str) -> bool:
 
 
 def read_image_outcomes(reader: "ResultTables", dataset: str, key: str, strength: float) -> Outcomes:
-    """Read the outcomes of all networks (see `RobustnessDataset.outcomes`)."""
+    """Read the outcomes of all networks (see `Dataset.outcomes`)."""
     packed_by_network: dict[Any, NDArray[np.uint8]] = {}
     for folder in reader.folders:
         if not folder.find_outcomes(dataset, key) or strength not in folder.strengths(dataset, key):

@@ -38,7 +38,7 @@ NameOrNames = str | Sequence[str]
 class MergedFolders:
     """Several folders of datasets as one, restricted to some networks, keys and weights.
 
-    Each row is read from the last folder that has it. `RobustnessDataset` describes the attributes.
+    Each row is read from the last folder that has it. `Dataset` describes the attributes.
     """
 
     def __init__(self, path: str | Path = "robustness-data", *others: str | Path, weights: str | None = None) -> None:

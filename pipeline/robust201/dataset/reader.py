@@ -1,4 +1,4 @@
-"""`RobustnessDataset`, the reader of exported and published datasets.
+"""`Dataset`, the reader of exported and published datasets.
 
 Scripts for the helper class that the authors published with the dataset (github.com/steffen-jung/robustness-dataset,
 robustness_dataset.py) also work with this class: it has the same interface and the same nesting of results. In
@@ -48,7 +48,7 @@ Without rounding, means of equal numbers in a different order could differ at th
 """
 
 
-class RobustnessDataset(ResultTables):
+class Dataset(ResultTables):
     """Results of an exported or published dataset.
 
     Class attributes describe the published dataset. Attributes of an instance describe its folder, and spell keys as

@@ -17,7 +17,7 @@ from robust201.dataset.layout import CLEAN, parse_architecture_id
 from robust201.statistics.weights_check import ACCURACY_TOLERANCE, CleanAccuracy, WeightsCheck, check_accuracies
 
 if TYPE_CHECKING:
-    from robust201.dataset.reader import RobustnessDataset
+    from robust201.dataset.reader import Dataset
 
 RECORDED_FILE = "recorded_accuracy.json"
 
@@ -74,7 +74,7 @@ def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
         ) from error
 
 
-def check_recorded(dataset: "RobustnessDataset") -> WeightsCheck:
+def check_recorded(dataset: "Dataset") -> WeightsCheck:
     """Compare clean accuracies with accuracies recorded with the weights, for networks that have both.
 
     Several folders are not compared, because their images may differ.

@@ -25,7 +25,7 @@ from robust201.statistics.intervals import accuracy_intervals
 
 
 class ResultTables(MergedFolders):
-    """Values of several keys as one DataFrame (see `RobustnessDataset`)."""
+    """Values of several keys as one DataFrame (see `Dataset`)."""
 
     def _iter_cells(
         self, dataset: str, key: str, measurement: str, network: ArchitectureId | None = None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ResultsError
 from robust201.core.files import parse_unique_json
-from robust201.spaces import CellSpace
+from robust201.networks.spaces import CellSpace
 from robust201.tasks.columns import COLUMNS, MEASUREMENTS, Column, match_shapes
 
 ADVICE = "Export or download it again."

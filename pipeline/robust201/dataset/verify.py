@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError, ShardDamagedError
 from robust201.dataset.rows import check_images, decode_shard
+from robust201.evaluation.measurements import check_values
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import Listing, Names, ShardName, merge_names, names_of, tuple_digest
 from robust201.store.shards import Shard
 from robust201.sweep.explain import explain
 from robust201.sweep.parts import compare, find_rows
 from robust201.sweep.plan import Plan, open_results
-from robust201.tasks.measurements import check_values
 
 
 class Finding(NamedTuple):

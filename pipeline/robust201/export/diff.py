@@ -13,7 +13,7 @@ import pandas as pd
 from robust201.core.errors import ConfigError, InputError
 from robust201.core.records import ArchitectureId
 from robust201.dataset.layout import RESULTS_FOLDER_FILE, paper_key, sort_by_task_order
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.dataset.rows import KeyRows
 from robust201.sweep.parts import compare
 from robust201.sweep.plan import open_results
@@ -184,7 +184,7 @@ def read_numbers(folder: Path) -> pd.DataFrame:
         InputError: the folder is none of these.
     """
     is_results_folder = (folder / RESULTS_FOLDER_FILE).is_file()
-    rows = _iter_shards(folder) if is_results_folder else _iter_dataset(RobustnessDataset(folder))
+    rows = _iter_shards(folder) if is_results_folder else _iter_dataset(Dataset(folder))
     return pd.DataFrame(rows, columns=[*_IDENTITY, "value"])
 
 
@@ -204,7 +204,7 @@ def _iter_shards(results: Path) -> Iterator[_Number]:
                         yield unit.weights, unit.dataset, label, strength, unit.architecture, number
 
 
-def _iter_dataset(dataset: RobustnessDataset) -> Iterator[_Number]:
+def _iter_dataset(dataset: Dataset) -> Iterator[_Number]:
     recorded_weights = [*(dataset.sweep or {}).get("weights", {})]
     names = dataset.weights if len(dataset.weights) > 1 else recorded_weights if len(recorded_weights) == 1 else [""]
     for weights in names:

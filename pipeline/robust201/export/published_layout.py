@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from robust201.core.records import ArchitectureId, Weights
-from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.networks.nb201 import cells as nasbench201
 from robust201.tasks import TASKS, Task
 from robust201.tasks.columns import COLUMNS, CORRECT_BITS, MEASUREMENTS, ColumnSource, Values, column_sources
 from robust201.tasks.constraints import LINF

@@ -13,7 +13,7 @@ from robust201.dataset.layout import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWE
 from robust201.dataset.recorded_accuracies import RECORDED_FILE, format_recorded_accuracies
 from robust201.export.groups import FileFormat, Group, KeyStyle, ProtocolCount, SweepFacts, spell_key, weights_names
 from robust201.export.published_layout import layout_of
-from robust201.spaces import DEFAULT_SPACE
+from robust201.networks.spaces import DEFAULT_SPACE
 from robust201.sweep.sweep_yaml import dump_fields
 from robust201.tasks import TASKS, Task
 

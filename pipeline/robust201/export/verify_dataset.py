@@ -15,8 +15,9 @@ from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.records import Unit
 from robust201.dataset.layout import SWEEP_FILE
 from robust201.dataset.listings import CHECKSUM_FILE
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.dataset.recorded_accuracies import check_recorded
+from robust201.evaluation.measurements import check_values
 from robust201.export.diff import read_numbers
 from robust201.export.key_rows import KeyRows, count_recorded_images
 from robust201.export.listing import check_listing, read_listing
@@ -24,7 +25,6 @@ from robust201.export.verify import find_attack_flags
 from robust201.images import DATASETS
 from robust201.statistics.weights_check import WeightsCheck
 from robust201.tasks.columns import Values
-from robust201.tasks.measurements import check_values
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def verify_dataset(
     if problems:  # a damaged file is not opened, because decoding it could end the process
         return DatasetVerdict(tuple(problems), tuple(remarks), 0, n_listed, None, None)
     try:
-        dataset = RobustnessDataset(folder)
+        dataset = Dataset(folder)
         all_key_rows = list(_iter_key_rows(dataset, has_listing=n_listed is not None))
     except ResultsError as error:
         return DatasetVerdict((*problems, str(error)), tuple(remarks), 0, n_listed, None, None)
@@ -132,7 +132,7 @@ def verify_dataset(
     )
 
 
-def _iter_key_rows(dataset: RobustnessDataset, *, has_listing: bool) -> Iterator[KeyRows]:
+def _iter_key_rows(dataset: Dataset, *, has_listing: bool) -> Iterator[KeyRows]:
     """Yield each key's JSON files, and also its Parquet files if it has no JSON files or the folder has no listing."""
     (folder,) = dataset.folders
     weights_names = dataset.weights if len(dataset.weights) > 1 else [None]
@@ -172,7 +172,7 @@ def _check_unit(rows: KeyRows, unit: Unit, columns_by_strength: Mapping[float, V
             yield str(error)
 
 
-def _describe_absent_keys(dataset: RobustnessDataset, present_keys: Collection[tuple[str, str]]) -> Iterator[str]:
+def _describe_absent_keys(dataset: Dataset, present_keys: Collection[tuple[str, str]]) -> Iterator[str]:
     planned_strengths = {} if dataset.sweep is None else dataset.sweep["strengths"]
     absent_keys = [
         f"{name} {key}"
@@ -184,7 +184,7 @@ def _describe_absent_keys(dataset: RobustnessDataset, present_keys: Collection[t
         yield f"{dataset.path / SWEEP_FILE} lists {', '.join(absent_keys)}, but these keys have no files"
 
 
-def _find_attack_flags_of_dataset(dataset: RobustnessDataset) -> tuple[AttackFlag, ...]:
+def _find_attack_flags_of_dataset(dataset: Dataset) -> tuple[AttackFlag, ...]:
     return find_attack_flags(
         read_numbers(dataset.path),
         n_images={name: count_recorded_images(dataset.sweep, name) for name in dataset.data},

@@ -13,7 +13,7 @@ from robust201.core import colours
 from robust201.figures import drawings
 from robust201.figures.definition import FigureDefinition
 from robust201.figures.panels import Chart, Figure, Layout, Panel
-from robust201.spaces import CellSpace
+from robust201.networks.spaces import CellSpace
 from robust201.statistics.intervals import NORMAL_QUANTILE, accuracy_intervals
 
 MAX_TOP_CELLS = 20

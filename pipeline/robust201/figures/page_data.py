@@ -11,7 +11,7 @@ from robust201.analysis.dataset_results import SCORES, DatasetResults
 from robust201.analysis.labels import key_label, strength_label
 from robust201.analysis.leaderboard import Leaderboard
 from robust201.core.records import ArchitectureId
-from robust201.spaces import CellSpace
+from robust201.networks.spaces import CellSpace
 from robust201.statistics.intervals import accuracy_intervals
 
 RESOLUTION = 10_000

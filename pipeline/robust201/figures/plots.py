@@ -10,7 +10,7 @@ from robust201.analysis.dataset_results import MEAN_NOTE, DatasetResults, choose
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, ResultsError, did_you_mean
 from robust201.core.files import atomic_write, check_output_file
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.figures.formats import DRAWN_FORMATS, parse_width
 from robust201.figures.table import FIGURES, FigureDefinition, find_figure
 
@@ -22,7 +22,7 @@ FIGURE_FORMATS = (*DRAWN_FORMATS, CSV)
 
 
 def save_plots(
-    dataset: RobustnessDataset,
+    dataset: Dataset,
     out: Path,
     *,
     figures: Sequence[str] | None = None,
@@ -33,7 +33,7 @@ def save_plots(
     """Save all figures for which there are enough results.
 
     If the folder has several weights per architecture and none was selected, figures show all of them as separate
-    networks (see `RobustnessDataset.select`, which also selects networks and keys).
+    networks (see `Dataset.select`, which also selects networks and keys).
 
     Args:
         dataset: the results.
@@ -72,13 +72,13 @@ def save_plots(
 
 
 def save_plot(
-    dataset: RobustnessDataset,
+    dataset: Dataset,
     name: str,
     out: Path,
     *,
     data: str | None = None,
     width: str | float = "page",
-    measures: Sequence[RobustnessDataset] = (),
+    measures: Sequence[Dataset] = (),
 ) -> Path:
     """Save one figure; see `save_plots`.
 

@@ -14,9 +14,9 @@ from robust201.core.citation import PAPER_BIBTEX, software_bibtex
 from robust201.core.colours import GRID, INK
 from robust201.core.errors import ResultsError
 from robust201.core.files import check_output_file, write_text
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
 from robust201.dataset.recorded_accuracies import check_recorded
-from robust201.spaces import CellSpace
+from robust201.networks.spaces import CellSpace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +33,7 @@ _MAX_WARNING_ITEMS = 20
 """Maximum number of networks, or of signs of weak attacks, that a warning on the page lists."""
 
 
-def write_report(dataset: RobustnessDataset, out: Path) -> Path:
+def write_report(dataset: Dataset, out: Path) -> Path:
     """Write one HTML file with the networks, the figures and the numbers of every dataset. The page works offline.
 
     Args:
@@ -103,7 +103,7 @@ def _embedded_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
 
 
-def _overview_section(dataset: RobustnessDataset, all_results: "Sequence[DatasetResults]") -> str:
+def _overview_section(dataset: Dataset, all_results: "Sequence[DatasetResults]") -> str:
     """Return what was evaluated: networks, training, images and keys; and what is missing."""
     space, sweep = dataset.space, dataset.sweep or {}
     record = sweep.get("sweep") or {}
@@ -136,7 +136,7 @@ def _overview_section(dataset: RobustnessDataset, all_results: "Sequence[Dataset
     return overview
 
 
-def _weights_check_text(dataset: RobustnessDataset) -> str:
+def _weights_check_text(dataset: Dataset) -> str:
     """Return the comparison of clean accuracies with those recorded with the weights; empty if none were recorded."""
     check = check_recorded(dataset)
     n_agreeing = check.n_checked - len(check.unexpected)

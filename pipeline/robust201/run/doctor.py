@@ -94,8 +94,8 @@ def _examine_package(package: str, module: str) -> HealthCheck:
 
 
 def _examine_cpu_kernels() -> HealthCheck:
-    from robust201.models.device import has_avx512
-    from robust201.spaces import native_library_problem
+    from robust201.networks.device import has_avx512
+    from robust201.networks.spaces import native_library_problem
 
     reason = native_library_problem()
     if reason is None:
@@ -112,7 +112,7 @@ def _examine_gpus() -> HealthCheck:
     """Check that PyTorch can use the GPUs that the driver lists; nvidia-smi may be installed without a GPU."""
     import torch
 
-    from robust201.models.device import cuda_version, gpu_names
+    from robust201.networks.device import cuda_version, gpu_names
 
     build, names = f"torch {torch.__version__}, CUDA {cuda_version() or 'none'}", gpu_names()
     if not names and _DRIVER_GPUS.is_dir() and any(_DRIVER_GPUS.iterdir()):

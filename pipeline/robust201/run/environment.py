@@ -30,7 +30,7 @@ def check_machine(execution: ExecutionSection, precision: Precision) -> None:
             f"CPU cores (execution.cpus_per_worker), but this machine has {n_cores} in total. Lower one of them."
         )
     if execution.requires_gpu or precision != "fp32":
-        from robust201.models.device import choose_device
+        from robust201.networks.device import choose_device
 
         choose_device(execution.device, precision)
 
@@ -45,7 +45,7 @@ def choose_device_kind(execution: ExecutionSection, precision: Precision) -> Dev
         return execution.device
     if execution.executor == "ray" and execution.ray_address:
         require_explicit_device(execution)
-    from robust201.models.device import choose_device
+    from robust201.networks.device import choose_device
 
     return cast("DeviceKind", choose_device("auto", precision).type)
 

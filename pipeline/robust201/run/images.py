@@ -15,14 +15,14 @@ from typing import Any
 from robust201.core.errors import DatasetError
 from robust201.core.files import make_folder, remove_old
 from robust201.core.records import ImageSet, canonical_json, content_digest
+from robust201.corruptions.folder import generate_corruptions, library_versions
+from robust201.corruptions.generator import FrostTextures
 from robust201.images.corrupted import CorruptedStore, open_generated
 from robust201.images.store import ArrayFolder
 from robust201.sweep.config import CorruptionsSection, SweepConfig
 from robust201.sweep.facts import Facts, pixel_libraries
 from robust201.sweep.inputs import Inputs, frost_textures
 from robust201.sweep.parts import SweepState
-from robust201.tasks.corruptions.folder import generate_corruptions, library_versions
-from robust201.tasks.corruptions.generator import FrostTextures
 
 DEFAULT_FOLDER = "corruptions"
 

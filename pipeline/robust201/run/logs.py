@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from robust201.core.errors import InputError, did_you_mean
+from robust201.networks.spaces import SPACES
 from robust201.run.events import Event, event_files, read_events
-from robust201.spaces import SPACES
 from robust201.sweep.plan import Plan, PlannedKey
 
 _MAX_CANDIDATES = 5

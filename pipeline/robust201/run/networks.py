@@ -4,18 +4,18 @@ import math
 
 import torch
 
+from robust201.attacks.batching import MAX_IMAGES_PER_SAMPLE
 from robust201.core.records import ImageSet, Unit
-from robust201.models.batch_sizes import BatchSizes, halve_all
-from robust201.models.classifier import Classifier
-from robust201.models.device import GraphCapture, device_memory, is_gpu
-from robust201.models.gpu_memory import fit_memory
-from robust201.models.graphed_model import GraphedModel
-from robust201.models.model import CompiledNetwork
-from robust201.models.network_check import CheckedImages, check_again, check_compiled, check_network
-from robust201.spaces.base import Space
+from robust201.networks.batch_sizes import BatchSizes, halve_all
+from robust201.networks.classifier import Classifier
+from robust201.networks.device import GraphCapture, device_memory, is_gpu
+from robust201.networks.gpu_memory import fit_memory
+from robust201.networks.graphed_model import GraphedModel
+from robust201.networks.model import CompiledNetwork
+from robust201.networks.network_check import CheckedImages, check_again, check_compiled, check_network
+from robust201.networks.space import Space
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.weights import WRONG_WEIGHTS_ADVICE, WeightsSource
-from robust201.tasks.attack_kit.batching import MAX_IMAGES_PER_SAMPLE
 from robust201.weights.loading import fill_network
 
 

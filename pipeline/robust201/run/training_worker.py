@@ -7,7 +7,7 @@ import torch
 
 from robust201.core.errors import ConfigError, StorageError
 from robust201.core.interrupts import SignalInterrupt
-from robust201.models.device import choose_device
+from robust201.networks.device import choose_device
 from robust201.run.events import Events
 from robust201.run.snapshots import folder_of, recorded_steps, save_record
 from robust201.run.work import Outcome, ShouldStop

@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 
+from robust201.attacks.context import Context
 from robust201.core.errors import ConfigError, RobustWarning, StorageError, WorkerBrokenError, one_line
 from robust201.core.interrupts import SignalInterrupt
 from robust201.core.records import EvaluationResult, ImageSet, Unit, content_digest
+from robust201.evaluation.evaluate import ResidentImages, copy_to_device, evaluate_part
 from robust201.images.corrupted import CorruptedStore
-from robust201.models.device import (
+from robust201.networks.device import (
     choose_device,
     configure_torch,
     describe_device,
@@ -37,8 +39,6 @@ from robust201.sweep.inputs import Inputs, make_worker_space, make_worker_tasks
 from robust201.sweep.parts import SlicePart
 from robust201.sweep.protocol import make_protocol
 from robust201.sweep.weights import WeightsSource
-from robust201.tasks.attack_kit.context import Context
-from robust201.tasks.evaluate import ResidentImages, copy_to_device, evaluate_part
 
 _PACKAGES = ("robust201", "torch", "numpy", "foolbox", "pyautoattack")
 

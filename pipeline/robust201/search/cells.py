@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.spaces import CellSpace
+from robust201.networks.spaces import CellSpace
 
 _MAX_MUTATION_ATTEMPTS = 100
 """Maximum number of attempts to mutate a cell into a member, after which a random member is returned."""

@@ -12,11 +12,11 @@ from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.terms import find_evaluations, mean_accuracy
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.dataset.layout import CLEAN, PUBLISHED_DATASETS
-from robust201.dataset.reader import RobustnessDataset
+from robust201.dataset.reader import Dataset
+from robust201.networks.spaces import CellSpace
 from robust201.search.cells import SearchCells
 from robust201.search.methods import METHODS, find_method
 from robust201.search.runs import Benchmark, Runs, run_methods
-from robust201.spaces import CellSpace
 from robust201.statistics.intervals import mean_intervals
 
 _Floats = NDArray[np.float64]
@@ -124,7 +124,7 @@ class RepeatedSearch:
 
 
 def repeat_searches(
-    reader: RobustnessDataset,
+    reader: Dataset,
     dataset: str,
     objectives: Sequence[str],
     *,
@@ -191,12 +191,12 @@ def repeat_searches(
     ]
 
 
-def datasets_with_accuracies(reader: RobustnessDataset) -> list[str]:
+def datasets_with_accuracies(reader: Dataset) -> list[str]:
     """Return the datasets with accuracies in a folder; `reader.data` may list more if the folder has no sweep.json."""
     return [name for name in reader.data if any(reader.has(name, key) for key in reader.keys_all)]
 
 
-def cell_space_of(reader: RobustnessDataset) -> CellSpace:
+def cell_space_of(reader: Dataset) -> CellSpace:
     """Return the cell space of a folder's architectures; raise ConfigError if they are not cells."""
     if reader.space is None:
         raise ConfigError(
@@ -206,7 +206,7 @@ def cell_space_of(reader: RobustnessDataset) -> CellSpace:
     return reader.space
 
 
-def _read_searchable_results(reader: RobustnessDataset, dataset: str) -> DatasetResults:
+def _read_searchable_results(reader: Dataset, dataset: str) -> DatasetResults:
     available_datasets = datasets_with_accuracies(reader)
     if dataset not in available_datasets:
         raise ConfigError(
@@ -262,7 +262,7 @@ class PaperComparison(NamedTuple):
     agrees: bool
 
 
-def compare_with_paper(reader: RobustnessDataset, searches: Sequence[RepeatedSearch]) -> PaperComparison | None:
+def compare_with_paper(reader: Dataset, searches: Sequence[RepeatedSearch]) -> PaperComparison | None:
     """Compare the optimal clean accuracy with the paper's.
 
     Returns:

@@ -35,9 +35,9 @@ from robust201.core.strict_model import MAX_COUNT, Cells, Channels, PositiveFloa
 from robust201.core.user_code import UserFunction
 from robust201.images import DATASETS
 from robust201.images.specs import ClassOrder, DatasetSpec, Resize, custom_dataset
-from robust201.spaces import DEFAULT_SPACE, SPACES
-from robust201.spaces.base import Space
-from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
+from robust201.networks.space import Space
+from robust201.networks.spaces import DEFAULT_SPACE, SPACES
+from robust201.networks.user_file import DEFAULT_GMACS, UserFileSpace
 from robust201.sweep.field_errors import describe_problem
 from robust201.sweep.sweep_yaml import ConfigPath, substitute_variables
 from robust201.sweep.user_tasks import MAX_NAME_BYTES, UserTaskParameters, is_custom_name, make_task

@@ -11,13 +11,13 @@ from robust201.core.errors import ConfigError, DatasetError, InputError
 from robust201.core.files import MAX_JSON_BYTES, read_file, read_text, write_text
 from robust201.core.records import ArchitectureId, ImageSelection, Weights
 from robust201.core.user_code import hash_files
+from robust201.corruptions.folder import library_versions
+from robust201.corruptions.generator import corruption_recipes
 from robust201.images.specs import UNKNOWN_COUNT
 from robust201.sweep.config import CorruptionsSection, SweepConfig
 from robust201.sweep.inputs import Inputs, frost_textures
 from robust201.sweep.loading import load_config, override_config, parse_config
 from robust201.sweep.weights import WeightsSource
-from robust201.tasks.corruptions.folder import library_versions
-from robust201.tasks.corruptions.generator import corruption_recipes
 
 PLAN_FILE = "plan.json"
 

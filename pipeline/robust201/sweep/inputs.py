@@ -9,18 +9,18 @@ from robust201.core.errors import DatasetError
 from robust201.core.files import atomic_write
 from robust201.core.records import ImageSelection, ImageSet
 from robust201.core.user_code import hash_file, read_code
+from robust201.corruptions.generator import FrostTextures, load_frost, synthetic_frost
+from robust201.evaluation.user_task import UserTask
 from robust201.images import load_images
 from robust201.images.corrupted import CorruptedStore, open_published
 from robust201.images.positions import select_file
 from robust201.images.store import read_image_set, write_image_set
-from robust201.spaces.base import Space
-from robust201.spaces.user_file import UserFileSpace
+from robust201.networks.space import Space
+from robust201.networks.user_file import UserFileSpace
 from robust201.sweep.config import CorruptionsSection, SweepConfig
 from robust201.sweep.training_config import TrainingConfig
 from robust201.sweep.weights import WeightsSource
 from robust201.tasks import Task
-from robust201.tasks.corruptions.generator import FrostTextures, load_frost, synthetic_frost
-from robust201.tasks.user_task import UserTask
 
 
 class Inputs:

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.records import ArchitectureId, Unit, content_digest, unit_id
-from robust201.spaces.user_file import DEFAULT_GMACS
+from robust201.evaluation.user_task import UserTask
+from robust201.networks.user_file import DEFAULT_GMACS
 from robust201.store.folder import ResultsFolder, SliceFormat
 from robust201.store.names import MAX_SLICES
 from robust201.sweep.config import SweepConfig
@@ -25,7 +26,6 @@ from robust201.sweep.user_tasks import make_task
 from robust201.tasks import Task
 from robust201.tasks.columns import PREDICTIONS, columns_of
 from robust201.tasks.parameters import Attack, Parameters
-from robust201.tasks.user_task import UserTask
 
 SLICE_SECONDS = 60.0
 """Time of a slice at one strength on the assumed worker, when a folder is made. A part attacks all its missing

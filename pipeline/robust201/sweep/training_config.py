@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from robust201.core.errors import did_you_mean
 from robust201.core.records import ArchitectureId, content_digest, format_architecture
-from robust201.spaces import DEFAULT_SPACE
+from robust201.networks.spaces import DEFAULT_SPACE
 from robust201.sweep.config import (
     MAX_NAME_LENGTH,
     ArchitectureNames,

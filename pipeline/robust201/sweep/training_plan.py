@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from robust201.core.errors import CheckpointError, ConfigError
-from robust201.spaces.base import Space
+from robust201.networks.space import Space
 from robust201.sweep.protocol import list_differences
 from robust201.sweep.training_config import Training, TrainingConfig
 from robust201.sweep.training_inputs import Hashes, TrainingInputs, count_epoch_images

@@ -10,12 +10,12 @@ from robust201.core.errors import did_you_mean
 from robust201.core.records import CLEAN_STRENGTH, ImageSelection, Split
 from robust201.core.strict_model import PositiveInt
 from robust201.core.user_code import UserFunction
+from robust201.evaluation.user_task import UserTask
 from robust201.sweep.sweep_yaml import ConfigPath
 from robust201.tasks import TASKS, Task
 from robust201.tasks.columns import RESERVED
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import MAX_STRENGTHS, Caution, Parameters, sort_strengths
-from robust201.tasks.user_task import UserTask
 
 MAX_NAME_BYTES = 100
 """Maximum length of a key, which becomes part of file names."""

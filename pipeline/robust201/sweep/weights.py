@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from robust201.core.errors import CheckpointError
 from robust201.core.files import read_file, sha256_of
 from robust201.core.records import ArchitectureId, Unit, Weights, canonical_json, format_architecture
-from robust201.spaces.base import Space
+from robust201.networks.space import Space
 from robust201.sweep.config import SweepConfig
 from robust201.weights.loading import check_shapes
 from robust201.weights.published.base import MAX_WEIGHTS_BYTES

@@ -4,9 +4,9 @@ A task's name, such as `pgd`, is called its key. A task holds the data that plan
 and the name of the module that does the work. Only workers import these modules (`Task.load`), so planning, status and
 export never import torch. "The paper" is Jung et al. (ICLR 2023), who published the original dataset.
 
-To add an attack, write a module in `tasks/perturbations` with a function `attack` (see `tasks.attack_kit.runner`) and
+To add an attack, write a module in `attacks` with a function `attack` (see `attacks.runner`) and
 an `_attack` row with its parameters (a class in `tasks/parameters.py`) and defaults. An attack without an entry in
-`tasks/perturbations/reference.py` has `engines=("fused",)`. Tests that run for every task then cover it.
+`attacks/reference.py` has `engines=("fused",)`. Tests that run for every task then cover it.
 """
 
 import importlib
@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.tasks.constraints import CONSTRAINTS, NORMS, Constraint, Norm
-from robust201.tasks.measures.parameters import (
+from robust201.tasks.measure_parameters import (
     HessianWeightsParameters,
     InputGradientParameters,
     InputHessianParameters,
@@ -56,7 +56,7 @@ Passes = Callable[[Any, int], float]
 
 @dataclass(frozen=True)
 class Procedure:
-    """How an attack of this package is run on images at several strengths (see `tasks.attack_kit.runner`).
+    """How an attack of this package is run on images at several strengths (see `attacks.runner`).
 
     Attributes:
         per: what a group of images that are attacked together consists of. `sample`: one batch of images at any
@@ -84,7 +84,7 @@ class Task:
         key: name in the paper's style, such as ``aa_square``.
         kind: kind of task; a `measure` evaluates a property of the network itself, without perturbing images.
         model: class of the key's parameters.
-        module: module of `tasks.perturbations` or, for a measure, of `tasks.measures`; that of the first attack of an
+        module: module of `attacks` or, for a measure, of `measures`; that of the first attack of an
             ensemble.
         passes: function that estimates the cost for planning (see `Passes`); a gradient counts as three forward passes.
         defaults: default parameters of the key where they differ from those of the class.
@@ -180,7 +180,7 @@ class Task:
         return ((self.key, parameters),) if self.procedure.stages is None else self.procedure.stages(parameters)
 
     def uses_runner(self, engine: str) -> bool:
-        """Whether the engine's function is an attack that `tasks.attack_kit.runner` runs."""
+        """Whether the engine's function is an attack that `attacks.runner` runs."""
         return engine == "fused" and self.kind == "attack"
 
     def shares_random_numbers_in_batch(self, engine: str) -> bool:
@@ -208,10 +208,10 @@ class Task:
                 f"Loading {self.key} failed for engine {engine!r}: expected one of {', '.join(self.engines)}, got "
                 f"{engine!r}.{did_you_mean(engine, self.engines)}"
             )
-        folder = "measures" if self.kind == "measure" else "perturbations"
+        folder = {"attack": "attacks", "measure": "measures"}.get(self.kind, "evaluation")
         name = {"clean": "yield_clean", "corruption": "yield_corrupted"}.get(self.kind, self.kind)
         module_name = "reference" if (self.kind, engine) == ("attack", "reference") else self.module
-        module = importlib.import_module(f"robust201.tasks.{folder}.{module_name}")
+        module = importlib.import_module(f"robust201.{folder}.{module_name}")
         function: Callable[..., Any] = getattr(module, name)
         return function
 

@@ -11,7 +11,7 @@ from scipy.special import ndtri
 from torch import nn
 from torch.nn import functional
 
-from robust201.models.device import restored_random_state
+from robust201.networks.device import restored_random_state
 from robust201.training.augmentation import to_device
 from robust201.training.draws import image_random_words, uniform
 from robust201.training.recipes import AdversarialTraining, PgdTraining, TradesTraining, read_length

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robust201.models.device import copy_to_device
+from robust201.networks.device import copy_to_device
 from robust201.training.draws import epoch_random_words, uniform
 from robust201.training.recipes import Augmentation
 

@@ -22,10 +22,10 @@ from robust201.core.memory import restore_gc_thresholds
 from robust201.core.noise import derived_seed
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, ImageSet, Normalisation, format_architecture
-from robust201.models.classifier import Classifier, network_logits
-from robust201.models.device import available_device, check_device, has_avx512, isolated, restored_random_state
-from robust201.models.network_check import CheckedImages, check_network
-from robust201.spaces.base import Space
+from robust201.networks.classifier import Classifier, network_logits
+from robust201.networks.device import available_device, check_device, has_avx512, isolated, restored_random_state
+from robust201.networks.network_check import CheckedImages, check_network
+from robust201.networks.space import Space
 from robust201.training.adversarial import RandomStarts, step_loss
 from robust201.training.augmentation import Augmenter, to_device
 from robust201.training.data import Batch, TrainingData

@@ -34,7 +34,7 @@ from robust201.core.noise import generator
 from robust201.core.records import ImageSet
 from robust201.images.checks import LabelledImages
 from robust201.images.store import ArrayFolder, find_made_split, to_8_bits, write_made_split
-from robust201.models.classifier import Classifier
+from robust201.networks.classifier import Classifier
 from robust201.weights.store import hash_weights
 
 Method: TypeAlias = Literal["representation", "random-target", "next-target"]

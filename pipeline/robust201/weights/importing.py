@@ -13,8 +13,8 @@ from pathlib import Path
 from robust201.core.errors import ArchitectureError, CheckpointError, ConfigError, InputError
 from robust201.core.records import ArchitectureId
 from robust201.images import DATASETS
-from robust201.spaces import DEFAULT_SPACE, SPACES
-from robust201.spaces.base import Space
+from robust201.networks.space import Space
+from robust201.networks.spaces import DEFAULT_SPACE, SPACES
 from robust201.weights.loading import fill_network
 from robust201.weights.published.base import (
     DEFAULT_SEED,

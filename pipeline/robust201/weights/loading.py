@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from robust201.core.errors import CheckpointError, one_line
 from robust201.core.records import ArchitectureId, format_architecture
-from robust201.spaces.base import Space
+from robust201.networks.space import Space
 from robust201.weights.published.base import read_network_file
 from robust201.weights.published.state_dicts import parse_weights
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from robust201.core.errors import CheckpointError
 from robust201.core.files import IrregularFileError, atomic_write, read_file, sha256_of
 from robust201.core.records import ArchitectureId, canonical_json, format_architecture
-from robust201.spaces import DEFAULT_SPACE
+from robust201.networks.spaces import DEFAULT_SPACE
 from robust201.weights.manifest import (
     MANIFEST_NAME,
     CheckpointRecord,

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sized
 from pathlib import Path
 
 from robust201.core.errors import CheckpointError
-from robust201.spaces.nasbench201.cells import N_ARCHITECTURES
+from robust201.networks.nb201.cells import N_ARCHITECTURES
 from robust201.weights.published.base import NetworkReader, WeightsFormat
 from robust201.weights.published.nats_split import NATS_SPLIT
 from robust201.weights.published.records import NASBENCH201_ARCHIVE, NATS_FULL

@@ -1,0 +1,184 @@
+"""Perturbation of images by any task, and checks that each batch keeps the contract of perturbations.
+
+A perturbation yields batches in any order and of any size, as long as each position appears once per strength. When it
+yields, torch's global state (random generators, gradient mode) must be unchanged, since the caller's code runs between
+two batches.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import NoReturn
+
+import torch
+
+from robust201.attacks.batching import BatchedModel, Batching
+from robust201.attacks.context import Context, Perturbed, Request, to_float
+from robust201.attacks.random_numbers import RandomNumbers
+from robust201.attacks.runner import run_attack
+from robust201.core.errors import ConfigError, NetworkError, PerturbationError
+from robust201.networks.watch import Watch, WatchedModel
+from robust201.tasks import Task
+from robust201.tasks.constraints import Constraint
+from robust201.tasks.parameters import Parameters
+
+
+def perturb(
+    task: Task, context: Context, parameters: Parameters, request: Request, *, name: str = ""
+) -> Iterator[Perturbed]:
+    """Perturb images with the context's engine, and check each batch.
+
+    Args:
+        task: the task.
+        context: the network, and the sources of random numbers and of images.
+        parameters: the task's parameters.
+        request: images and strengths.
+        name: name of the evaluation, for messages; empty for the key.
+
+    Raises:
+        ConfigError: the task has no function for the engine, the engine does not support the parameters, the network
+            has too few classes, the images have an unsupported shape, or a ball is larger than the range of pixels.
+        NetworkError: the network returned NaN or infinity to an attack (raised by the iterator).
+        PerturbationError: a batch breaks the contract, or an image is missing at the end (raised by the iterator).
+    """
+    _check_support(task, context, parameters, request)
+    watch = Watch(context.classifier.device) if task.kind == "attack" else None
+    if task.uses_runner(context.engine):
+        assert watch is not None  # noqa: S101 - it is an attack
+        batching = Batching.of(context, request.images[0].numel() if len(request.images) else 1)
+        model = BatchedModel(WatchedModel(context.attacked_model, watch), batching, context.classifier.n_classes)
+        perturbed = run_attack(task, parameters, model, request, RandomNumbers(context.seed, context.key))
+    else:
+        if watch is not None:
+            context = dataclasses.replace(context, classifier=context.classifier.watched(watch))
+        perturbed = task.load(context.engine)(context, parameters, request)
+    return check_batches(perturbed, context, request, task.constraint, watch, name=name or task.key)
+
+
+def _check_support(task: Task, context: Context, parameters: Parameters, request: Request) -> None:
+    shape = request.images.shape[1:]
+    reasons = (
+        parameters.unsupported_engine_reason(context.engine),
+        parameters.unsupported_classes_reason(context.classifier.n_classes),
+        parameters.unsupported_shape_reason(*shape[1:]),
+        None if task.constraint is None else task.constraint.excessive_strength_reason(request.strengths, shape),
+    )
+    reason = next(filter(None, reasons), None)
+    if reason is not None:
+        raise ConfigError(f"Perturbing failed for {task.key}: {reason}")
+
+
+def check_batches(
+    perturbed: Iterator[Perturbed],
+    context: Context,
+    request: Request,
+    constraint: Constraint | None,
+    watch: Watch | None,
+    *,
+    name: str,
+) -> Iterator[Perturbed]:
+    """Check each perturbed batch against the contract, and yield it; the host waits once per batch.
+
+    Args:
+        perturbed: the batches of a perturbation.
+        context: context of the perturbation.
+        request: original images and strengths.
+        constraint: ball around each original image that must contain the perturbed image; None for an unbounded attack.
+        watch: watch of the network's results; None if they do not matter.
+        name: name of the evaluation, for messages.
+
+    Yields:
+        The same batches. A repeated position raises an error immediately, a missing one at the end.
+
+    Raises:
+        NetworkError: the network returned NaN or infinity.
+        PerturbationError: a batch has the wrong shape or type, an unknown strength or position, pixels outside of [0,
+            1] or outside of the ball, or NaN; a position is repeated, or missing at the end.
+    """
+    n_yields = torch.zeros(
+        (len(request.strengths), len(request.images)), dtype=torch.int32, device=request.images.device
+    )
+
+    def count_faults(violations: torch.Tensor) -> int:
+        """Return the number of violations, after checking the watch."""
+        n_recorded = torch.zeros_like(violations) if watch is None else watch.n_faults
+        n_violations, n_faults = torch.stack((violations, n_recorded)).cpu().tolist()
+        if n_faults and watch is not None:
+            faults = watch.describe_faults(
+                context.attacked_model, to_float(request.images), request.labels, request.indices
+            )
+            raise NetworkError(
+                f"Attacking images failed for {name}: {faults} An attack cannot move such images, so the network would "
+                "look robust."
+            )
+        return int(n_violations)
+
+    for batch in perturbed:
+        _check_form(batch, name, request)
+        if count_faults(_count_violations(batch, n_yields[batch.strength_index], request, constraint)):
+            _explain_violation(batch, name, n_yields, request, constraint)
+        yield batch
+    if count_faults((n_yields != 1).sum()):
+        raise _coverage_error(name, n_yields, request.strengths)
+
+
+def _count_violations(
+    batch: Perturbed, n_yields: torch.Tensor, request: Request, constraint: Constraint | None
+) -> torch.Tensor:
+    """Count a batch's positions in `n_yields`, and return how many of its values break the contract: () int64.
+
+    All checks are computed on the device, so the host does not wait.
+    """
+    n_images = len(request.images)
+    positions = batch.positions.clamp(0, n_images - 1)  # an index outside would end the process on a GPU
+    n_yields.index_add_(0, positions, torch.ones_like(positions, dtype=torch.int32))
+    # A comparison with NaN is false.
+    is_pixel_valid = (batch.images >= 0) & (batch.images <= 1)
+    violations = [(positions != batch.positions).sum(), (n_yields > 1).sum(), (~is_pixel_valid).sum()]
+    if constraint is not None:
+        distances = constraint.distances(batch.images - to_float(request.images[positions]))
+        violations.append((~(distances <= constraint.reach(request.strengths[batch.strength_index]))).sum())
+    return torch.stack(violations).sum()
+
+
+def _explain_violation(
+    batch: Perturbed, name: str, n_yields: torch.Tensor, request: Request, constraint: Constraint | None
+) -> NoReturn:
+    """Raise the error of a batch that breaks the contract; the host may wait."""
+    min_position, max_position = int(batch.positions.min()), int(batch.positions.max())
+    if min_position < 0 or max_position >= len(request.images):
+        raise _bug(name, f"positions in [0, {len(request.images)})", f"{min_position} to {max_position}")
+    if bool((n_yields > 1).any()):
+        raise _coverage_error(name, n_yields, request.strengths)
+    lowest, highest = float(batch.images.min()), float(batch.images.max())
+    if constraint is None or not (lowest >= 0 and highest <= 1):
+        advice = ", which must clamp pixels to [0, 1] and must not divide by zero"
+        raise _bug(name, "pixels in [0, 1]", f"[{lowest}, {highest}]", advice)
+    strength = request.strengths[batch.strength_index]
+    distance = float(constraint.distances(batch.images - to_float(request.images[batch.positions])).max())
+    ball = f"{constraint.name} distances up to epsilon {constraint.radius(strength):.6g} (strength {strength:g})"
+    raise _bug(name, ball, f"{distance:.6g}")
+
+
+def _coverage_error(name: str, n_yields: torch.Tensor, strengths: tuple[float, ...]) -> PerturbationError:
+    repeated = (n_yields > 1).nonzero()
+    strength_index, position = (repeated if len(repeated) else (n_yields != 1).nonzero())[0].tolist()
+    copies = f"{int(n_yields[strength_index, position])} copies of image {position}"
+    return _bug(name, "each image once per strength", f"{copies} at strength {strengths[strength_index]:g}")
+
+
+def _check_form(batch: Perturbed, name: str, request: Request) -> None:
+    """Check what the host knows about a batch: strength, types and shapes."""
+    positions, images = batch.positions, batch.images
+    if not 0 <= batch.strength_index < len(request.strengths):
+        raise _bug(name, f"a strength index below {len(request.strengths)}", str(batch.strength_index))
+    if positions.ndim != 1 or positions.dtype != torch.int64 or len(positions) == 0:
+        raise _bug(name, "one or more positions (B,) int64", f"{positions.dtype} {tuple(positions.shape)}")
+    shape = (len(positions), *request.images.shape[1:])
+    if tuple(images.shape) != shape or images.dtype != torch.float32:
+        raise _bug(name, f"float32 images of shape {shape}", f"{images.dtype} {tuple(images.shape)}")
+
+
+def _bug(name: str, expected: str, got: str, advice: str = "") -> PerturbationError:
+    return PerturbationError(
+        f"Perturbing failed for {name}: expected {expected}, got {got}. This is a bug in the attack{advice}."
+    )

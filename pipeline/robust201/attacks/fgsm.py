@@ -1,0 +1,24 @@
+"""Fast gradient sign method.
+
+Source: Goodfellow, Shlens and Szegedy, "Explaining and Harnessing Adversarial Examples", ICLR 2015;
+`foolbox.attacks.LinfFastGradientAttack`. The attack takes one step of size epsilon from the clean image along the sign
+of the cross-entropy's gradient, and clips to [0, 1]. It uses no random numbers, and attacks every image. Its first and
+only gradient is the same at all epsilons.
+"""
+
+import torch
+
+from robust201.attacks.batching import BatchedModel
+from robust201.attacks.pgd import project_to_cube
+from robust201.attacks.samples import Samples
+from robust201.tasks.parameters import Fgsm
+
+
+def attack(model: BatchedModel, samples: Samples, _options: Fgsm) -> torch.Tensor:
+    """Return each image after one step."""
+    images, rows = samples.by_image()
+    direction = model.loss_and_gradient(images.clean, images.labels)[2].sign()[rows]
+    stepped = direction.mul_(samples.epsilons).add_(samples.clean)
+    # Foolbox projects to the ball, clips to [0, 1], and projects again. Each operation rounds.
+    clipped = project_to_cube(stepped, samples.clean, samples.epsilons).clamp_(0, 1)
+    return project_to_cube(clipped, samples.clean, samples.epsilons)

@@ -1,0 +1,319 @@
+"""The reference implementation of attacks (engine `reference`), which calls Foolbox or AutoAttack for each batch.
+
+Sources: Rauber et al., "Foolbox Native", JOSS 5(53), 2020; Croce and Hein, "Reliable evaluation of adversarial
+robustness with an ensemble of diverse parameter-free attacks", ICML 2020 (`pyautoattack`). Foolbox attacks every image,
+including those that are misclassified without an attack. AutoAttack attacks only images that are classified correctly,
+and returns the clean image if the attack does not succeed.
+"""
+
+import functools
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import eagerpy
+import numpy as np
+import torch
+from pyautoattack import AutoAttack
+from pyautoattack.autopgd_base import APGDAttack, APGDAttack_targeted
+from pyautoattack.fab_pt import FABAttack_PT
+from pyautoattack.square import SquareAttack
+
+from robust201.attacks.apgd_steps import STEP_DECAY_THRESHOLD
+from robust201.attacks.context import Context, Perturbed, Request, positions_of, to_float
+from robust201.attacks.fmn import keep_in_balls, project_l2, select_nearest
+from robust201.tasks import TASKS
+from robust201.tasks.constraints import CONSTRAINTS
+from robust201.tasks.parameters import (
+    Apgd,
+    ApgdTargeted,
+    Attack,
+    FabTargeted,
+    Fgsm,
+    Fmn,
+    Parameters,
+    Pgd,
+    PgdVariant,
+    Spatial,
+    Square,
+)
+
+
+@contextmanager
+def _quiet_import() -> Iterator[None]:
+    previous_setting = os.environ.get("GIT_PYTHON_REFRESH")
+    # Foolbox's model zoo, which is not used here, imports GitPython. By default GitPython fails if git is missing.
+    os.environ["GIT_PYTHON_REFRESH"] = "quiet"
+    try:
+        with warnings.catch_warnings():
+            # One of Foolbox's blur attacks imports SciPy's filters under their old name.
+            warnings.filterwarnings("ignore", message=r"Please import `gaussian_filter`", category=DeprecationWarning)
+            yield
+    finally:
+        if previous_setting is None:
+            del os.environ["GIT_PYTHON_REFRESH"]
+        else:
+            os.environ["GIT_PYTHON_REFRESH"] = previous_setting
+
+
+with _quiet_import():
+    import foolbox
+
+__all__ = ["attack", "foolbox"]
+
+
+def attack(context: Context, options: Any, request: Request) -> Iterator[Perturbed]:
+    """Attack a request's images with the library of the options' class, one batch of `context.batch_size` at a time."""
+    if isinstance(options, Fmn):
+        yield from _minimum_norm_batches(context, options, request)
+        return
+    stages = TASKS[context.key].stages(options)
+    for strength_index, strength in enumerate(request.strengths):
+        radius = CONSTRAINTS[options.norm].radius(strength) if isinstance(options, Attack) else None
+        for batch_number, batch in context.batches(len(request.images)):
+            positions = positions_of(batch, request.images.device)
+            pixels, labels = to_float(request.images[batch]), request.labels[batch]
+            run = functools.partial(_run, context, batch_number, radius)
+            if len(stages) == 1:
+                yield Perturbed(strength_index, positions, run(options, pixels, labels))
+            else:
+                for rows, images in _run_stages(context, request, stages, run, pixels, labels):
+                    yield Perturbed(strength_index, positions[rows], images)
+
+
+_Run = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(options, pixels (B, C, H, W), labels (B,)) → perturbed pixels."""
+
+
+def _run(
+    context: Context, batch_number: int, radius: float | None, options: Any, pixels: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
+    run_library = _run_foolbox if type(options) in _FOOLBOX else _run_autoattack
+    with context.seeded(batch_number) as seed, torch.enable_grad():
+        perturbed = run_library(context, options, radius, seed, pixels, labels)
+    # Rounding in interpolations and projections may move values slightly outside [0, 1].
+    return perturbed.detach().clamp(0, 1)
+
+
+def _run_stages(
+    context: Context,
+    request: Request,
+    stages: Sequence[tuple[str, Parameters]],
+    run: _Run,
+    pixels: torch.Tensor,
+    labels: torch.Tensor,
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Run the attacks of an ensemble on a batch, each on the images that still resist, and yield rows and images."""
+    remaining, images = torch.arange(len(pixels), device=pixels.device), pixels
+    for number, (key, options) in enumerate([("", None), *stages]):
+        if number:
+            if request.on_stage is not None:
+                request.on_stage(number, key)
+            images = run(options, pixels[remaining], labels[remaining])
+        correct = context.classifier.logits(images).argmax(dim=1) == labels[remaining]
+        if not correct.all():
+            yield remaining[~correct], images[~correct]
+        remaining = remaining[correct]
+        if len(remaining) == 0:
+            return
+    yield remaining, pixels[remaining]
+
+
+# --- Foolbox -------------------------------------------------------------------------------------------------------
+
+
+def _linf_pgd(options: Pgd | PgdVariant) -> Any:
+    return foolbox.attacks.LinfPGD(
+        rel_stepsize=options.rel_stepsize, steps=options.steps, random_start=options.random_start
+    )
+
+
+def _pgd_variant(options: PgdVariant) -> Any:
+    if options.norm == "Linf":
+        return _linf_pgd(options)
+    return foolbox.attacks.L2PGD(abs_stepsize=options.step_size, steps=options.steps, random_start=options.random_start)
+
+
+def _spatial(options: Spatial) -> Any:
+    return foolbox.attacks.SpatialAttack(
+        max_translation=options.max_translation,
+        max_rotation=options.max_rotation,
+        num_translations=options.translations,
+        num_rotations=options.rotations,
+        grid_search=True,
+    )
+
+
+_FOOLBOX: Mapping[type[Parameters], Callable[[Any], Any]] = {
+    Fgsm: lambda _options: foolbox.attacks.LinfFastGradientAttack(),
+    Pgd: _linf_pgd,
+    PgdVariant: _pgd_variant,
+    Spatial: _spatial,
+}
+"""Class of the options → function that makes Foolbox's attack."""
+
+
+def _run_foolbox(
+    context: Context, options: Any, radius: float | None, _seed: int, pixels: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
+    criterion = _criterion(context, options, pixels, labels)
+    with warnings.catch_warnings():
+        # torch warns because Foolbox's spatial attack does not pass torch.meshgrid the order of its axes.
+        warnings.filterwarnings("ignore", message="torch.meshgrid: in an upcoming release")
+        perturbed: torch.Tensor = _FOOLBOX[type(options)](options)(
+            _foolbox_model(context), pixels, criterion, epsilons=radius
+        )[1]
+    return perturbed
+
+
+def _foolbox_model(context: Context) -> Any:
+    return foolbox.PyTorchModel(context.classifier, bounds=(0, 1), device=context.classifier.device)
+
+
+def _criterion(context: Context, options: Any, pixels: torch.Tensor, labels: torch.Tensor) -> Any:
+    if isinstance(options, Pgd) and options.target == "least_likely":
+        return foolbox.criteria.TargetedMisclassification(context.classifier.logits(pixels).argmin(dim=1))
+    if isinstance(options, PgdVariant) and options.label == "predicted":
+        labels = context.classifier.logits(pixels).argmax(dim=1)
+    return foolbox.criteria.Misclassification(labels)
+
+
+class _ProjectedL2FMN(foolbox.attacks.L2FMNAttack):  # type: ignore[misc]  # the library has no types
+    """Foolbox's attack with the published projection to the ball of epsilon, which Foolbox 3.3.4 omits."""
+
+    def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
+        return x0 + eagerpy.astensor(project_l2((x - x0).raw, epsilon.raw))
+
+
+def _minimum_norm_classes(options: Fmn) -> list[Any]:
+    """Return Foolbox's class for each run of the attack."""
+    if options.norm != "L2":
+        return [{"Linf": foolbox.attacks.LInfFMNAttack, "L1": foolbox.attacks.L1FMNAttack}[options.norm]]
+    projected, unprojected = _ProjectedL2FMN, foolbox.attacks.L2FMNAttack
+    return {"ball": [projected], "none": [unprojected], "both": [projected, unprojected]}[options.projection]
+
+
+def _minimum_norm_batches(context: Context, options: Fmn, request: Request) -> Iterator[Perturbed]:
+    """Run the attack once on every batch, for all strengths."""
+    attacks = [
+        library_class(steps=options.steps, max_stepsize=options.max_stepsize, gamma=options.gamma)
+        for library_class in _minimum_norm_classes(options)
+    ]
+    constraint = CONSTRAINTS[options.norm]
+    for batch_number, batch in context.batches(len(request.images)):
+        clean = to_float(request.images[batch])
+        with context.seeded(batch_number), torch.enable_grad():
+            criterion = foolbox.criteria.Misclassification(request.labels[batch])
+            results = [attack.run(_foolbox_model(context), clean, criterion).detach() for attack in attacks]
+        nearest = select_nearest(clean, results, options.norm)
+        for strength_index, strength in enumerate(request.strengths):
+            radii = np.full(len(clean), constraint.radius(strength))
+            perturbed = keep_in_balls(constraint, clean, nearest, radii)
+            yield Perturbed(strength_index, positions_of(batch, clean.device), perturbed)
+
+
+# --- AutoAttack ----------------------------------------------------------------------------------------------------
+
+
+def _set_apgd(adversary: AutoAttack, context: Context, options: Apgd) -> None:
+    # Setting the attributes of AutoAttack's own object is not enough: the constructor derives the checkpoints of the
+    # step size from the number of iterations.
+    arguments = {
+        "n_iter": options.steps,
+        "n_restarts": options.restarts,
+        "norm": adversary.norm,
+        "eps": adversary.epsilon,
+        "seed": adversary.seed,
+        "eot_iter": 1,
+        "rho": STEP_DECAY_THRESHOLD,
+        "device": adversary.device,
+        "logger": adversary.logger,
+        "use_largereps": options.norm == "L1" and options.larger_epsilons,
+    }
+    if isinstance(options, ApgdTargeted):
+        n_targets = min(options.targets, context.classifier.n_classes - 1)
+        adversary.apgd_targeted = APGDAttack_targeted(context.classifier, n_target_classes=n_targets, **arguments)
+    else:
+        adversary.apgd = APGDAttack(context.classifier, loss="ce", **arguments)
+
+
+def _set_fab(adversary: AutoAttack, context: Context, options: FabTargeted) -> None:
+    adversary.fab = FABAttack_PT(
+        context.classifier,
+        n_restarts=1,
+        n_iter=options.steps,
+        eps=adversary.epsilon,
+        seed=adversary.seed,
+        norm=adversary.norm,
+        device=adversary.device,
+        n_target_classes=min(options.targets, context.classifier.n_classes - 1),
+    )
+
+
+class _SquareWithTiesMisclassified(SquareAttack):  # type: ignore[misc]  # the library has no types
+    """Treats a margin of 0 or NaN as misclassified, since the library can otherwise fail in L2 and L1."""
+
+    def margin_and_loss(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        margins, losses = super().margin_and_loss(x, y)
+        return torch.where(margins > 0, margins, -1.0), losses
+
+
+def _set_square(adversary: AutoAttack, context: Context, options: Square) -> None:
+    attack_class = SquareAttack if options.norm == "Linf" else _SquareWithTiesMisclassified
+    adversary.square = attack_class(
+        context.classifier,
+        norm=adversary.norm,
+        n_queries=options.queries,
+        eps=adversary.epsilon,
+        p_init=options.p_init,
+        n_restarts=options.restarts,
+        seed=adversary.seed,
+        loss="margin",
+        resc_schedule=False,
+        device=adversary.device,
+    )
+
+
+_AUTOATTACK: Mapping[type[Parameters], tuple[str, Callable[[AutoAttack, Context, Any], None]]] = {
+    Apgd: ("apgd-ce", _set_apgd),
+    ApgdTargeted: ("apgd-t", _set_apgd),
+    FabTargeted: ("fab-t", _set_fab),
+    Square: ("square", _set_square),
+}
+"""Class of the options → AutoAttack's name of the attack, and function that sets its parameters on an `AutoAttack`."""
+
+
+def _run_autoattack(
+    context: Context, options: Any, radius: float | None, seed: int, pixels: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
+    name, set_parameters = _AUTOATTACK[type(options)]
+    with _preserve_trace_function():
+        adversary = AutoAttack(
+            context.classifier,
+            attacks=[name],
+            device=context.classifier.device,
+            eps=radius,
+            norm=options.norm,
+            seed=seed,
+            version="custom",
+        )
+        set_parameters(adversary, context, options)
+        # AutoAttack uses its version only to decide whether to spend 5 forward passes on detecting a randomised
+        # defence. A frozen network in evaluation mode is not randomised, so skip the detection.
+        adversary.version = "rand"
+        adversary.verbose = False
+        perturbed: torch.Tensor = adversary.run_standard_evaluation(pixels, labels, batch_size=len(pixels))[0]
+    return perturbed
+
+
+@contextmanager
+def _preserve_trace_function() -> Iterator[None]:
+    # AutoAttack's check for dynamic defences resets the interpreter's trace function, which coverage tools need.
+    trace = sys.gettrace()
+    try:
+        yield
+    finally:
+        sys.settrace(trace)

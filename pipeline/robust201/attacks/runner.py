@@ -1,0 +1,156 @@
+"""Runs this package's own attacks (engine `fused`) on images at all epsilons together.
+
+An attack is a function ``attack(model, samples, options)`` → images (B, C, H, W) float32 in inference mode, in the
+attack's module of `attacks`. `options` are the parameters of its key. The row of the key says which images
+are attacked, how they are grouped, and how often the attack runs (see `tasks.Task`); this module does the rest.
+
+Samples are (image, epsilon) pairs, which are numbered strength by strength: with n images, sample s is image s % n at
+strength s // n.
+"""
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robust201.attacks.batching import BatchedModel
+from robust201.attacks.context import Perturbed, Request, to_float
+from robust201.attacks.random_numbers import RandomNumbers
+from robust201.attacks.samples import Samples
+from robust201.tasks import TASKS, Task
+from robust201.tasks.parameters import Parameters
+
+
+def run_attack(
+    task: Task, options: Parameters, model: BatchedModel, request: Request, random_numbers: RandomNumbers
+) -> Iterator[Perturbed]:
+    """Attack a request's images with a task, or with its stages one after the other.
+
+    Args:
+        task: the attack.
+        options: the attack's parameters.
+        model: the network under test.
+        request: images and strengths.
+        random_numbers: source of random numbers for the task's key.
+
+    Yields:
+        Batches of images at one strength. If the task has stages, a later stage attacks only images that resist.
+    """
+    radius_of = float if task.constraint is None else task.constraint.radius
+    radii = np.array([radius_of(strength) for strength in request.strengths], np.float64)
+    n_images = len(request.images)
+    remaining = np.arange(len(radii) * n_images)
+    if task.procedure.attacks == "correct":
+        is_correct = np.tile(_are_correct(model, request), len(radii))
+        for group in _split(remaining[~is_correct], model.batching.batch_size):
+            samples = _make_samples(request, radii, group, random_numbers)
+            yield from _by_strength(group, n_images, samples.clean)
+        remaining = remaining[is_correct]
+    stages = task.stages(options)
+    for number, (key, stage_options) in enumerate(stages, start=1):
+        stage = task if key == task.key else TASKS[key]
+        if len(stages) > 1 and request.on_stage is not None:
+            request.on_stage(number, key)
+        stage_numbers = random_numbers.for_key(key)
+        resisting = [np.zeros(0, np.int64)]
+        for group in _groups(stage, remaining, n_images, len(radii), model):
+            samples = _make_samples(request, radii, group, stage_numbers)
+            images, is_fooled = _run_stage(stage, stage_options, model, samples)
+            if is_fooled is not None and number < len(stages):
+                fooled = is_fooled.cpu().numpy()
+                resisting.append(group[~fooled])
+                fooled_rows = torch.from_numpy(np.flatnonzero(fooled)).to(images.device)
+                yield from _by_strength(group[fooled], n_images, images[fooled_rows])
+            else:
+                yield from _by_strength(group, n_images, images)
+        remaining = np.sort(np.concatenate(resisting))
+
+
+@torch.inference_mode()
+def _are_correct(model: BatchedModel, request: Request) -> NDArray[np.bool_]:
+    """Return whether the model classifies each clean image correctly: (N,) on the host."""
+    if len(request.images) == 0:
+        return np.zeros(0, np.bool_)
+    predicted = [
+        model.logits(to_float(request.images[batch])).argmax(dim=1)
+        for batch in model.batching.slices(len(request.images))
+    ]
+    correct: NDArray[np.bool_] = (torch.cat(predicted) == request.labels).cpu().numpy()
+    return correct
+
+
+@torch.inference_mode()
+def _run_stage(
+    task: Task, options: Parameters, model: BatchedModel, samples: Samples
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Run an attack as often as its row says, each time on the samples that resist.
+
+    Returns:
+        Images (B, C, H, W), and whether each is misclassified (B,). Samples that resist all runs are returned
+        unchanged. If the row declares no runs: the results of a single run, and None.
+    """
+    attack = task.load("fused")
+    runs = task.procedure.runs
+    if runs is None:
+        return attack(model, samples, options), None
+    images, is_fooled = samples.clean.clone(), torch.zeros_like(samples.labels, dtype=torch.bool)
+    remaining = np.arange(len(samples))
+    for run in range(runs(options, model.n_classes)):
+        if run:
+            remaining = remaining[~is_fooled.cpu().numpy()[remaining]]
+        if len(remaining) == 0:
+            break
+        selected, rows = samples.take(remaining, run), torch.from_numpy(remaining).to(images.device)
+        # Rounding in the projection to an L1 ball may move values slightly outside [0, 1].
+        candidates = attack(model, selected, options).clamp(0, 1)
+        misclassified = model.logits(candidates).argmax(dim=1) != selected.labels
+        images[rows] = torch.where(misclassified.view(-1, 1, 1, 1), candidates, selected.clean)
+        is_fooled[rows] = misclassified
+    return images, is_fooled
+
+
+def _groups(
+    task: Task, remaining: NDArray[np.int64], n_images: int, n_strengths: int, model: BatchedModel
+) -> Iterator[NDArray[np.int64]]:
+    """Split samples into groups that are attacked together."""
+    batching = model.batching
+    if task.procedure.per == "sample":
+        yield from _split(remaining, batching.batch_size)
+        return
+    group_images = max(1, batching.pool_size // n_strengths)
+    if task.procedure.per == "image":
+        group_images = min(group_images, batching.batch_size)
+    by_image = remaining[np.argsort(remaining % max(1, n_images), kind="stable")]
+    yield from map(np.sort, _split(by_image, group_images * n_strengths))
+
+
+def _split(rows: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
+    yield from (rows[start : start + size] for start in range(0, len(rows), size))
+
+
+def _make_samples(
+    request: Request, radii: NDArray[np.float64], rows: NDArray[np.int64], random_numbers: RandomNumbers
+) -> Samples:
+    images = rows % len(request.images)
+    device_images = torch.from_numpy(images).to(request.images.device)
+    return Samples(
+        clean=to_float(request.images[device_images]),
+        labels=request.labels[device_images],
+        radii=radii[rows // len(request.images)],
+        images=images,
+        indices=np.asarray(request.indices, np.int64)[images],
+        random_numbers=random_numbers,
+    )
+
+
+def _by_strength(rows: NDArray[np.int64], n_images: int, images: torch.Tensor) -> Iterator[Perturbed]:
+    """Yield the images (B, C, H, W) of samples with ascending numbers (B,), with one batch per strength."""
+    strengths, positions = np.divmod(rows, n_images)
+    device_positions = torch.from_numpy(positions).to(images.device)
+    edges = np.searchsorted(strengths, np.arange(strengths[-1] + 2)) if len(rows) else ()
+    for strength, (start, stop) in enumerate(itertools.pairwise(edges)):
+        if start < stop:
+            # Copy the images outside of inference mode, since callers cannot differentiate through inference tensors.
+            yield Perturbed(strength, device_positions[start:stop], images[start:stop].clone())

@@ -1,0 +1,273 @@
+"""Generation of corrupted images into a folder, and comparison of the generator's files with published ones by MD5."""
+
+import hashlib
+import platform
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import ConfigError, DatasetError, PerturbationError, did_you_mean
+from robust201.core.files import sole_writer
+from robust201.core.records import ImageSet
+from robust201.corruptions.generator import (
+    CORRUPTION_FUNCTIONS,
+    DETERMINISTIC_CORRUPTIONS,
+    FrostTextures,
+    corrupt,
+    corruption_recipes,
+    load_frost,
+    synthetic_frost,
+)
+from robust201.images import dataset as dataset_spec
+from robust201.images.corrupted import N_SEVERITIES, CorruptedStore, open_generated, write_clean_set
+from robust201.images.downloads.registry import download
+from robust201.images.store import ArrayFolder, Recipe, npy_stream
+from robust201.tasks import CORRUPTIONS
+
+ImageProgress = Callable[[int, int], None]
+"""Function that is called with (number of finished images, total number). An image counts once per corruption and
+severity."""
+
+Blocks: TypeAlias = Iterator[NDArray[np.uint8]]
+"""Consecutive images of a file, in blocks of (n, H, W, 3)."""
+
+_BLOCK_IMAGES = 500
+"""Number of images that a process corrupts at a time."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The data from which a process corrupts blocks of images."""
+
+    images: NDArray[np.uint8]  # (N, H, W, 3)
+    indices: NDArray[np.int64]
+    seed: int
+    frost: FrostTextures
+
+    @classmethod
+    def of(cls, images: ImageSet, seed: int, frost: FrostTextures) -> "_Job":
+        return cls(np.ascontiguousarray(images.images.transpose(0, 2, 3, 1)), images.indices, seed, frost)
+
+    def blocks(self) -> list[tuple[int, int]]:
+        """Return the severity and first position of each block, in the order of a file."""
+        return list(product(range(1, N_SEVERITIES + 1), range(0, len(self.indices), _BLOCK_IMAGES)))
+
+    def corrupt_block(self, key: str, severity: int, start: int) -> NDArray[np.uint8]:
+        block = slice(start, start + _BLOCK_IMAGES)
+        indices = self.indices[block]
+        return corrupt(self.images[block], key, severity, seed=self.seed, indices=indices, frost=self.frost)
+
+
+_process_jobs: list[_Job] = []
+"""The job of this process, if it is a worker process."""
+
+
+def _start_process(job: _Job) -> None:
+    _process_jobs.append(job)
+
+
+def _corrupt_block(key: str, severity: int, start: int) -> NDArray[np.uint8]:
+    return _process_jobs[0].corrupt_block(key, severity, start)
+
+
+def find_unfinished_corruptions(folder: Path, recipes: Mapping[str, Recipe]) -> list[str]:
+    """Return the corruptions that a folder lacks, or has in another version of the generator.
+
+    Raises:
+        DatasetError: a corruption was generated with other settings, or the folder's `made.json` is damaged.
+    """
+    made = ArrayFolder(folder)
+    return [
+        key for key, recipe in recipes.items() if not made.is_complete(key, recipe, ignoring=("generator_version",))
+    ]
+
+
+def generate_corruptions(
+    folder: Path,
+    images: ImageSet,
+    *,
+    keys: Sequence[str],
+    seed: int,
+    frost: FrostTextures,
+    workers: int = 1,
+    progress: ImageProgress | None = None,
+) -> CorruptedStore:
+    """Write corrupted images in the published layout, skipping finished files.
+
+    A killed run can be resumed (see `images.store`). The pixels do not depend on `workers`.
+
+    Args:
+        folder: output folder, created if absent.
+        images: the clean images, whose order is also the order in the files.
+        keys: corruptions to generate.
+        seed: seed of the random numbers.
+        frost: textures for the key ``"frost"``.
+        workers: number of processes.
+        progress: called after each block of images.
+
+    Returns:
+        The opened store.
+
+    Raises:
+        ConfigError: a corruption does not exist.
+        DatasetError: the folder contains published files, or files generated from other images or with other settings.
+        StorageError: another process is generating images in this folder, or the disk is full.
+    """
+    _check_keys(keys, CORRUPTION_FUNCTIONS)
+    recipes = corruption_recipes(keys, images.images.shape[-1], seed=seed, frost=frost)
+    if not find_unfinished_corruptions(folder, recipes):
+        return open_generated(folder, images)
+    job, made = _Job.of(images, seed, frost), ArrayFolder(folder)
+    shape = (N_SEVERITIES * len(images), *job.images.shape[1:])
+    with sole_writer(folder, "Generating corruptions"):
+        write_clean_set(made, images)
+        unfinished = find_unfinished_corruptions(folder, recipes)
+        report_progress = _progress_reporter(progress, len(unfinished) * shape[0])
+        with _block_corrupter(job, workers) as corrupt_blocks:
+            for key in unfinished:
+                blocks = report_progress(corrupt_blocks(key))
+                made.write(key, blocks, shape=shape, recipe=recipes[key], info={"libraries": library_versions()})
+    return open_generated(folder, images)
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of the libraries that may affect generated pixels."""
+    import PIL
+    import scipy
+    from PIL import features
+
+    return {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "pillow": PIL.__version__,
+        "libjpeg": features.version("jpg") or "",
+    }
+
+
+def _check_keys(keys: Sequence[str], known_keys: Collection[str]) -> None:
+    for key in keys:
+        if key not in known_keys:
+            raise ConfigError(
+                f"Generating corruptions failed for {key!r}: expected one of {len(known_keys)} corruptions."
+                f"{did_you_mean(key, known_keys)}"
+            )
+
+
+def _progress_reporter(progress: ImageProgress | None, total: int) -> Callable[[Blocks], Blocks]:
+    n_done = 0
+
+    def report_progress(blocks: Blocks) -> Blocks:
+        nonlocal n_done
+        for block in blocks:
+            yield block
+            n_done += len(block)
+            if progress is not None:
+                progress(n_done, total)
+
+    return report_progress
+
+
+@contextmanager
+def _block_corrupter(job: _Job, workers: int) -> Iterator[Callable[[str], Blocks]]:
+    """Yield a function that corrupts all blocks of a key in the order of the file, in this process or in several."""
+    if workers <= 1:
+        yield lambda key: (job.corrupt_block(key, *block) for block in job.blocks())
+        return
+    # Spawn processes, since a fork would copy locks that other threads of the caller hold.
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_start_process, initargs=(job,)) as pool:
+        try:
+            yield lambda key: pool.map(_corrupt_block, *zip(*((key, *block) for block in job.blocks()), strict=True))
+        except BrokenProcessPool as error:
+            raise PerturbationError(
+                f"Generating corruptions failed for {workers} workers: one was killed, perhaps because memory ran out. "
+                "Run the same command again with fewer workers; it skips finished files."
+            ) from error
+
+
+def check_deterministic(
+    images: ImageSet, *, keys: Sequence[str] = DETERMINISTIC_CORRUPTIONS, progress: ImageProgress | None = None
+) -> dict[str, tuple[str, str]]:
+    """Regenerate published files of corruptions without a random part, and compare their MD5s. No file is written.
+
+    `jpeg_compression` matches only if Pillow's libjpeg rounds like the libjpeg of the authors.
+
+    Args:
+        images: the full official test split of CIFAR-10 or CIFAR-100, in its original order.
+        keys: some of `DETERMINISTIC_CORRUPTIONS`.
+        progress: called after each block of images.
+
+    Returns:
+        The MD5 of the published file and that of the generated file, by key.
+
+    Raises:
+        ConfigError: a key has a random part, or is unknown.
+        DatasetError: the dataset has no published corruptions, or `images` is not the full split.
+    """
+    spec = dataset_spec(images.dataset)
+    if spec.corruptions is None or len(images) != spec.n_test:
+        raise DatasetError(
+            f"Checking corruptions failed for {images.dataset}: expected all {spec.n_test:,} test images of a dataset "
+            f"with published corruptions, got {len(images):,} images"
+            f"{'' if spec.corruptions else ' of a dataset without them'}. Use cifar10 or cifar100 without a selection."
+        )
+    _check_keys(keys, DETERMINISTIC_CORRUPTIONS)
+    members = download(spec.corruptions).members
+    job = _Job.of(images, 0, FrostTextures.of("none", ()))
+    shape = (N_SEVERITIES * len(images), *job.images.shape[1:])
+    report_progress = _progress_reporter(progress, len(keys) * shape[0])
+    md5s = {}
+    with _block_corrupter(job, 1) as corrupt_blocks:
+        for key in keys:
+            digest = hashlib.md5(usedforsecurity=False)
+            for chunk in npy_stream(shape, report_progress(corrupt_blocks(key))):
+                digest.update(chunk)
+            md5s[key] = members[f"{key}.npy"].digest or "", digest.hexdigest()
+    return md5s
+
+
+def corrupt_dataset(
+    folder: Path,
+    images: ImageSet,
+    *,
+    keys: Sequence[str] | None = None,
+    seed: int = 0,
+    frost_folder: Path | None = None,
+    workers: int = 1,
+    check_published: bool = False,
+    progress: ImageProgress | None = None,
+) -> tuple[list[str], bool]:
+    """Generate or check corruptions for `robust201 corrupt`; return its lines, and whether all MD5s match.
+
+    The arguments are those of `generate_corruptions`. None as `keys` means all corruptions or, for a check, all without
+    a random part; None as `frost_folder`, synthetic textures. With `check_published`, the published MD5s are compared,
+    and nothing is written.
+
+    Raises:
+        InputError: a key, the images, the frost textures or the folder is wrong.
+        StorageError: another process is generating images in this folder, or the disk is full.
+    """
+    if check_published:
+        md5s = check_deterministic(images, keys=keys or DETERMINISTIC_CORRUPTIONS, progress=progress)
+        lines = [
+            f"{key}: {'as published' if generated == published else 'differs'} (md5 {generated}, published {published})"
+            for key, (published, generated) in md5s.items()
+        ]
+        return lines, all(generated == published for published, generated in md5s.values())
+    frost = load_frost(frost_folder) if frost_folder is not None else synthetic_frost(seed)
+    keys = tuple(keys or CORRUPTIONS)
+    generate_corruptions(folder, images, keys=keys, seed=seed, frost=frost, workers=workers, progress=progress)
+    line = (
+        f"{len(keys)} corruptions of {len(images):,} images of {images.dataset} at {N_SEVERITIES} severities are in "
+        f"{folder} (generated, seed {seed}, frost {frost.name})."
+    )
+    return [line], True

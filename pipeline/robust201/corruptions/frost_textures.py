@@ -1,0 +1,180 @@
+"""Frost textures: the published script's photographs, or synthetic ones that need no download."""
+
+import hashlib
+import io
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import DatasetError
+from robust201.core.files import read_file
+from robust201.core.noise import generator
+from robust201.core.portable_floats import exp
+from robust201.core.records import canonical_json
+from robust201.corruptions.sampling import resize_bilinear, truncate
+
+_MAX_TEXTURE_BYTES = 64 << 20
+
+FROST_FILES = {
+    "frost1.png": "ff9f907860bd7a835d459e32f9d588062b7f61ee267343cc7222b56753a14755",
+    "frost2.png": "fe211a89b336999c207a852ce05818d4545d0b57c5beadd824b4cc9d9a9b6137",
+    "frost3.png": "2d0d50b4a9bb213f38b024ef7768731bb83cc08d2f26b5766bbc167cdfa0e504",
+    "frost4.jpg": "3f8b91ca1a9fa7167b09e773da53f5ae60d0a1fd88f02a783f6e328a72887f6e",
+    "frost5.jpg": "5fc6a19df4a429ba68abdcc8f8a4278d4c9f81c9ccafd2c92ab0c8cf8992ebd2",
+}
+"""File name → SHA-256 of the photographs in the wheel of imagecorruptions 1.1.2, which are the same as in
+hendrycks/robustness. The wheel has a sixth photograph, which the published script never uses, since its index is
+`randint(5)`."""
+
+SYNTHETIC_TONES = (
+    ((78, 149, 166), 18),
+    ((201, 205, 214), 22),
+    ((201, 205, 214), 22),
+    ((138, 153, 166), 29),
+    ((112, 123, 135), 43),
+)
+"""Mean colour and standard deviation of the grey level (0 to 255) of each of the five photographs after downsampling.
+The synthetic textures have the same values. The second and third photograph look alike."""
+
+_SYNTHETIC_SIZE = 400
+_NEEDLE_SIGMAS = (22.0, 2.5)  # pixels along and across a crystal; the corruption downsamples textures fivefold
+_NEEDLE_DIRECTIONS = 7
+_CLOUD_SIGMA = 40.0
+
+
+@dataclass(frozen=True, eq=False)
+class FrostTextures:
+    """Textures for the corruption `frost`.
+
+    Attributes:
+        name: ``"imagecorruptions"`` or ``"synthetic"``.
+        images: textures, each (h, w, 3) uint8 in RGB order.
+        sha256: 64 hex digits, over shapes and pixels.
+    """
+
+    name: str
+    images: tuple[NDArray[np.uint8], ...]
+    sha256: str
+    _resampled: dict[float, tuple[NDArray[np.uint8], ...]] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of(cls, name: str, images: tuple[NDArray[np.uint8], ...]) -> "FrostTextures":
+        digest = hashlib.sha256(canonical_json([list(image.shape) for image in images]).encode())
+        for image in images:
+            digest.update(image.tobytes())
+        return cls(name, images, digest.hexdigest())
+
+    def identity(self) -> dict[str, str]:
+        """Return the name and the hash of the textures, as part of a recipe of corruptions."""
+        return {"name": self.name, "sha256": self.sha256}
+
+    def resample(self, factor: float, size: int) -> tuple[NDArray[np.uint8], ...]:
+        """Resample the textures bilinearly without smoothing, as OpenCV's `resize` does by default.
+
+        Args:
+            factor: number of new pixels per old pixel, along each axis.
+            size: height and width of the patches to crop.
+
+        Returns:
+            The resampled textures, uint8, rounded to the nearest level.
+
+        Raises:
+            DatasetError: a texture becomes too small for patches of this size.
+        """
+        if factor not in self._resampled:
+            self._resampled[factor] = tuple(_resample(image, factor) for image in self.images)
+        for image in self._resampled[factor]:
+            if min(image.shape[:2]) <= size:
+                raise DatasetError(
+                    f"Making frost failed for the textures {self.name!r}: height and width must be more than {size} "
+                    f"pixels, got {image.shape[0]}x{image.shape[1]} at scale {factor:g}. Use larger textures."
+                )
+        return self._resampled[factor]
+
+
+def _resample(image: NDArray[np.uint8], factor: float) -> NDArray[np.uint8]:
+    height, width = (round(length * factor) for length in image.shape[:2])
+    return truncate(resize_bilinear(image[None], height, width, step=1 / factor)[0] + 0.5)
+
+
+def load_frost(folder: Path) -> FrostTextures:
+    """Load the photographs of frost that the published script uses.
+
+    Args:
+        folder: folder of `FROST_FILES` (`robust201 fetch imagecorruptions-frost`).
+
+    Returns:
+        The five textures, in the script's order.
+
+    Raises:
+        DatasetError: a file is missing, or its SHA-256 differs.
+    """
+    return FrostTextures.of("imagecorruptions", tuple(_load(folder / name) for name in FROST_FILES))
+
+
+def _load(path: Path) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    try:
+        content = read_file(path, _MAX_TEXTURE_BYTES)
+    except OSError as error:
+        raise DatasetError(
+            f"Loading frost failed for {path}: the file cannot be read ({error.strerror}). Run `robust201 fetch "
+            "imagecorruptions-frost`, or choose synthetic frost."
+        ) from error
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 != FROST_FILES[path.name]:
+        raise DatasetError(
+            f"Loading frost failed for {path}: expected sha256 {FROST_FILES[path.name]}, got {sha256}. "
+            "The file is damaged or not the published photograph; fetch it again."
+        )
+    with Image.open(io.BytesIO(content)) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+@cache
+def synthetic_frost(seed: int) -> FrostTextures:
+    """Return textures of needle-like crystals under uneven light, with the photographs' tones.
+
+    Returns:
+        Five textures of 400 x 400 pixels, cached per process.
+    """
+    return FrostTextures.of(
+        "synthetic",
+        tuple(
+            _crystals(generator(seed, "frost texture", texture_index), *tone)
+            for texture_index, tone in enumerate(SYNTHETIC_TONES)
+        ),
+    )
+
+
+def _crystals(rng: np.random.Generator, colour: tuple[int, int, int], contrast: float) -> NDArray[np.uint8]:
+    first_angle = rng.uniform(0, np.pi)
+    angles = first_angle + np.arange(_NEEDLE_DIRECTIONS) * np.pi / _NEEDLE_DIRECTIONS
+    needles = np.max([_smooth_noise(rng, *_NEEDLE_SIGMAS, float(angle)) for angle in angles], axis=0)
+    grain = _smooth_noise(rng, 1.5, 1.5, 0.0)
+    clouds = _smooth_noise(rng, _CLOUD_SIGMA, _CLOUD_SIGMA, 0.0)
+    relief = _standardise(needles) + 0.6 * grain + 0.8 * clouds
+    grey = _standardise(relief) * contrast
+    return truncate(np.clip(grey[..., None] + np.array(colour), 0, 255) + 0.5)
+
+
+def _smooth_noise(
+    rng: np.random.Generator, sigma_along: float, sigma_across: float, angle: float
+) -> NDArray[np.float64]:
+    """Return normal noise on a torus, smoothed with a rotated Gaussian (sigmas in pixels, angle in radians)."""
+    rows = np.fft.fftfreq(_SYNTHETIC_SIZE)[:, None]
+    columns = np.fft.rfftfreq(_SYNTHETIC_SIZE)
+    frequency_along = columns * np.cos(angle) + rows * np.sin(angle)
+    frequency_across = rows * np.cos(angle) - columns * np.sin(angle)
+    response = exp(-2 * np.pi**2 * ((sigma_along * frequency_along) ** 2 + (sigma_across * frequency_across) ** 2))
+    noise = rng.standard_normal((_SYNTHETIC_SIZE, _SYNTHETIC_SIZE))
+    return _standardise(np.fft.irfft2(np.fft.rfft2(noise) * response, s=noise.shape))
+
+
+def _standardise(field: NDArray[np.float64]) -> NDArray[np.float64]:
+    standard: NDArray[np.float64] = (field - field.mean()) / field.std()
+    return standard

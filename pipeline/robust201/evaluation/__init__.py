@@ -1,0 +1,1 @@
+"""Evaluation of one network on one part of the images: measurements and their sums, user-defined tasks."""

@@ -1,0 +1,190 @@
+"""Evaluation of a part (some images at some strengths, for one network and key), without access to the disk or Ray."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robust201.attacks.context import Context, Perturbed, Request, to_float
+from robust201.attacks.contract import perturb
+from robust201.core.errors import EvaluationError, NetworkError
+from robust201.core.records import EvaluationResult, ImageSet, Part
+from robust201.evaluation.measurements import Accumulator, check_measure_values, check_values
+from robust201.networks.watch import Watch, WatchedModel
+from robust201.tasks import Task
+from robust201.tasks.constraints import Constraint
+from robust201.tasks.parameters import Parameters
+
+
+@dataclasses.dataclass(frozen=True)
+class ResidentImages:
+    """A selection of images on a device, reused between parts; created by `copy_to_device`.
+
+    Attributes:
+        pixels: (N, C, H, W) uint8, or float32 in [0, 1] if the user passed such images.
+        labels: (N,) int64.
+    """
+
+    pixels: torch.Tensor
+    labels: torch.Tensor
+
+
+def copy_to_device(images: ImageSet, device: torch.device) -> ResidentImages:
+    """Copy a selection's images and labels to a device."""
+    # Copy, since torch rejects read-only memory, such as memory maps and arrays from Ray's object store.
+    pixels, labels = (torch.from_numpy(np.array(array)) for array in (images.images, images.labels))
+    return ResidentImages(pixels.to(device), labels.to(device))
+
+
+def evaluate_part(
+    context: Context,
+    task: Task,
+    parameters: Parameters,
+    part: Part,
+    images: ImageSet,
+    measurements: Sequence[str],
+    *,
+    provenance: Mapping[str, str],
+    resident_images: ResidentImages | None = None,
+    on_images: Callable[[int], None] | None = None,
+    on_stage: Callable[[int, str], None] | None = None,
+) -> Iterator[EvaluationResult]:
+    """Yield a part's result at each strength, as soon as it is complete.
+
+    Args:
+        context: classifier, seed, source of corrupted images and number of images that share random numbers
+            (`batch_size`); this function sets its `key` and `first_batch`.
+        task: the task to evaluate.
+        parameters: the task's parameters; the strengths come from the part.
+        part: strengths and image positions [start, stop). If images share random numbers, start and stop must be
+            multiples of `context.batch_size`, unless the part stops at the last image.
+        images: all selected images; the part is a slice of them.
+        measurements: names from `tasks.columns.MEASUREMENTS`.
+        provenance: versions, host and device, copied to the results.
+        resident_images: copy of `images` on the classifier's device; None to make one.
+        on_images: called after each batch has been measured at a strength, with the number of its images.
+        on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
+
+    Yields:
+        One result per strength. Every measured image is classified again; the attacks' own predictions are not used.
+
+    Raises:
+        EvaluationError: the part does not fit the images or the batches, the logits are not finite, or a result breaks
+            an invariant.
+        PerturbationError: the perturbation breaks its contract.
+    """
+    context, request = _prepare(context, task, part, images, resident_images)
+    if task.kind == "measure":
+        yield from _measure_network(context, task, parameters, part, request, provenance)
+        return
+    request = dataclasses.replace(request, on_stage=on_stage)
+    batches = perturb(task, context, parameters, request, name=part.label)
+    measured_strengths = _measure_batches(
+        batches, context, request, task.constraint, measurements, on_images, name=part.label
+    )
+    label_counts = np.bincount(images.labels[part.start : part.stop], minlength=images.n_classes)
+    for strength_index, values, seconds in measured_strengths:
+        check_values(values, len(request.labels), label_counts, name=part.label)
+        yield EvaluationResult(part, part.strengths[strength_index], values, seconds, provenance)
+
+
+def _prepare(
+    context: Context, task: Task, part: Part, images: ImageSet, resident_images: ResidentImages | None
+) -> tuple[Context, Request]:
+    """Return the context with the part's key and first batch, and the request for the part's images."""
+    _check_part(context, task, part, images)
+    context = dataclasses.replace(context, key=task.key, first_batch=part.start // context.batch_size)
+    span = slice(part.start, part.stop)
+    resident_images = resident_images or copy_to_device(images, context.classifier.device)
+    pixels, labels = resident_images.pixels[span], resident_images.labels[span]
+    return context, Request(part.strengths, pixels, labels, images.indices[span])
+
+
+def _measure_network(
+    context: Context,
+    task: Task,
+    parameters: Parameters,
+    part: Part,
+    request: Request,
+    provenance: Mapping[str, str],
+) -> Iterator[EvaluationResult]:
+    """Yield a measure's result at each strength."""
+    function = task.load(context.engine)
+    watch = Watch(context.classifier.device)
+    watched_model = None if context.model is None else WatchedModel(context.model, watch)
+    watched_context = dataclasses.replace(context, classifier=context.classifier.watched(watch), model=watched_model)
+    for strength in part.strengths:
+        start = time.perf_counter()
+        values = dict(function(watched_context, parameters, dataclasses.replace(request, strengths=(strength,))))
+        if int(watch.n_faults):
+            faults = watch.describe_faults(
+                context.attacked_model, to_float(request.images), request.labels, request.indices
+            )
+            raise NetworkError(f"Measuring failed for {part.label}: {faults}")
+        check_measure_values(values, task.columns, name=part.label)
+        yield EvaluationResult(part, strength, values, time.perf_counter() - start, provenance)
+
+
+def _measure_batches(
+    batches: Iterator[Perturbed],
+    context: Context,
+    request: Request,
+    constraint: Constraint | None,
+    measurements: Sequence[str],
+    on_images: Callable[[int], None] | None,
+    *,
+    name: str,
+) -> Iterator[tuple[int, dict[str, NDArray[Any]], float]]:
+    """Yield each strength's index, columns and seconds as soon as all of its images have been measured."""
+    classifier, labels, strengths = context.classifier, request.labels, request.strengths
+    accumulators = [
+        Accumulator(
+            measurements, classifier.n_classes, classifier.device, len(labels), name=name, indices=request.indices
+        )
+        for _ in strengths
+    ]
+    n_measured = [0] * len(strengths)
+    seconds = [0.0] * len(strengths)
+    start = time.perf_counter()
+    for strength_index, positions, pixels in batches:
+        with torch.inference_mode():
+            distances = (
+                None if constraint is None else partial(_measure_distances, constraint, request, positions, pixels)
+            )
+            accumulators[strength_index].update(positions, context.logits(pixels), labels[positions], distances)
+        if on_images is not None:
+            on_images(len(positions))
+        n_measured[strength_index] += len(positions)
+        is_complete = n_measured[strength_index] == len(labels)
+        values = accumulators[strength_index].finalise() if is_complete else {}
+        seconds[strength_index] += time.perf_counter() - start
+        if is_complete:
+            yield strength_index, values, seconds[strength_index]
+        start = time.perf_counter()
+
+
+def _measure_distances(
+    constraint: Constraint, request: Request, positions: torch.Tensor, pixels: torch.Tensor
+) -> torch.Tensor:
+    return constraint.distances(pixels - to_float(request.images[positions]))
+
+
+def _check_part(context: Context, task: Task, part: Part, images: ImageSet) -> None:
+    n_images = len(images)
+    if part.unit.n_images != n_images or not 0 <= part.start < part.stop <= n_images:
+        raise EvaluationError(
+            f"Evaluating failed for {part.label}: expected a slice of {n_images} images, got {part.start}:{part.stop} "
+            f"of {part.unit.n_images}. Plan again with the images that this sweep selects."
+        )
+    splits_batch = part.start % context.batch_size or (part.stop % context.batch_size and part.stop != n_images)
+    if task.shares_random_numbers_in_batch(context.engine) and splits_batch:
+        raise EvaluationError(
+            f"Evaluating failed for {part.label}: expected a slice that starts and stops at multiples of "
+            f"{context.batch_size} images, which share random numbers, got {part.start}:{part.stop}. Plan again with "
+            "this batch size."
+        )

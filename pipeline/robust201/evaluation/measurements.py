@@ -1,0 +1,396 @@
+"""Measurements of a network's outputs, as sums of integers, which are exact in any order.
+
+Confidences and other numbers of images are added as integers of `FRACTION_BITS` bits, so the sum depends neither on the
+order of images nor on whether they are evaluated in several parts. The sum can be recovered from a stored mean and the
+counts in `cm`, the confusion matrix: with at most 2**18 images, it is at most 2**50. A float64 represents integers up
+to 2**53 exactly, which leaves a margin for two roundings.
+
+Torch is imported only where values are computed on a device. Shards and exports use checks and merging without torch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import EvaluationError
+from robust201.core.records import MAX_CLASSES
+from robust201.tasks.columns import (
+    COLUMNS,
+    COUNTS,
+    MAX_MATRIX_CLASSES,
+    MEASUREMENTS,
+    PREDICTIONS,
+    STANDARD_COLUMNS,
+    Column,
+    ModelOutputs,
+    Values,
+    columns_of,
+    count_classes,
+    count_matrix,
+    has_counts,
+    stored_order,
+    units_per_one,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_IMAGES = 2**18
+"""Maximum number of images per strength. A mean then determines its sum, since 2**(18 + FRACTION_BITS) < 2**52."""
+
+_ARITHMETIC_TOLERANCE = 1e-12
+"""Tolerance for rounding errors of arithmetic with numbers from a file."""
+
+
+def row_sum_tolerance(n_classes: int) -> float:
+    """Return the maximum deviation from 1 of the sum of a mean softmax vector over its classes.
+
+    Per class, it is the spacing of float32 numbers just below 1.
+    """
+    return max(1e-5, 2.0**-24 * n_classes)
+
+
+class Accumulator:
+    """Accumulates the measurements of one strength on a device. Images may be added in any order.
+
+    Args:
+        measurements: names from `MEASUREMENTS`.
+        n_classes: number of classes C, up to `MAX_CLASSES`.
+        device: device of the logits.
+        n_images: number of images N, up to `MAX_IMAGES`.
+        name: name of the evaluation, for messages.
+        indices: (N,) numbers of the images in messages; None for their positions.
+    """
+
+    def __init__(
+        self,
+        measurements: Sequence[str],
+        n_classes: int,
+        device: "torch.device | str",
+        n_images: int,
+        *,
+        name: str = "a result",
+        indices: NDArray[np.int64] | None = None,
+    ) -> None:
+        import torch
+
+        self.name = name
+        self.n_images = n_images
+        self._indices = indices
+        self._columns = columns_of(measurements, n_classes)
+        _check_sizes(name, n_classes, n_images, self._columns)
+        self._n_classes = n_classes
+        self._totals = {
+            name: torch.zeros(COLUMNS[name].shape(n_classes, n_images), dtype=torch.int64, device=device)
+            for name in self._columns
+            if COLUMNS[name].add is not None
+        }
+        self._is_not_finite = torch.zeros(n_images, dtype=torch.bool, device=device)
+
+    def update(
+        self,
+        positions: "torch.Tensor",
+        logits: "torch.Tensor",
+        labels: "torch.Tensor",
+        measure_distances: "Callable[[], torch.Tensor] | None" = None,
+    ) -> None:
+        """Add a batch of images.
+
+        Args:
+            positions: (B,) int64, positions of the images in [0, N).
+            logits: (B, C) float32.
+            labels: (B,) int64 true classes.
+            measure_distances: see `ModelOutputs`.
+        """
+        import torch
+
+        logits = logits.float()
+        self._is_not_finite[positions] = (~torch.isfinite(logits)).any(dim=1)
+        outputs = ModelOutputs(positions, labels, logits.argmax(dim=1), logits, measure_distances)
+        for name, total in self._totals.items():
+            add = COLUMNS[name].add
+            assert add is not None  # noqa: S101 - the column has a total
+            indices, terms = add(outputs)
+            total.view(-1, *terms.shape[1:]).index_add_(0, indices, terms)
+
+    def finalise(self) -> dict[str, NDArray[Any]]:
+        """Return the measurements on the CPU.
+
+        Returns:
+            Column name → array (see `COLUMNS`).
+
+        Raises:
+            EvaluationError: logits were not finite, or an image was not added exactly once.
+        """
+        from robust201.networks.watch import NOT_FINITE_ADVICE, name_images
+
+        is_not_finite = self._is_not_finite.cpu().numpy()
+        if is_not_finite.any():
+            positions = np.flatnonzero(is_not_finite)
+            numbers = positions if self._indices is None else self._indices[positions]
+            raise EvaluationError(
+                f"Measuring failed for {self.name}: expected finite logits, got NaN or infinity for {len(positions)} "
+                f"of {self.n_images} images ({name_images(numbers.tolist())}). {NOT_FINITE_ADVICE}"
+            )
+        totals = {name: total.cpu().numpy() for name, total in self._totals.items()}
+        n_added = int(count_matrix(totals).sum())
+        if n_added != self.n_images:
+            raise EvaluationError(
+                f"Measuring failed for {self.name}: expected {self.n_images} images, got {n_added}. "
+                "This is a bug in the evaluation."
+            )
+        return _finalise(totals, {name: COLUMNS[name].dtype_for(self._n_classes) for name in self._columns})
+
+
+def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str, NDArray[Any]]:
+    """Merge the measurements of the parts of a unit, which is one network under one key.
+
+    The result is byte-identical to an evaluation of the whole unit.
+
+    Args:
+        parts: columns of each part, in the order of their image positions; all parts have the same columns.
+        name: name of the unit, for messages.
+
+    Returns:
+        Column name → array for all images of the parts. Merging is associative; a single part is returned unchanged.
+
+    Raises:
+        EvaluationError: there are no parts, they have different columns or classes, or too many images.
+    """
+    if len(parts) == 1 and not has_predictions(parts[0]):
+        return dict(parts[0])
+    layouts = {f"{', '.join(sorted(part))} of {count_classes(part)} classes" for part in parts}
+    if len(layouts) != 1:
+        raise EvaluationError(
+            f"Merging failed for {name}: expected parts with equal columns, "
+            f"got {' and '.join(sorted(layouts)) or 'no parts'}. Evaluate the unit again."
+        )
+    totals = [_totals_of(part) for part in parts]
+    merged: dict[str, NDArray[np.int64]] = {}
+    for column in totals[0]:
+        part_totals = [total[column] for total in totals]
+        merged[column] = np.concatenate(part_totals) if COLUMNS[column].is_per_image else np.sum(part_totals, axis=0)
+    _check_sizes(name, count_classes(parts[0]), int(count_matrix(merged).sum()))
+    return _finalise(merged, {name: np.result_type(*(part[name] for part in parts)) for name in stored_order(parts[0])})
+
+
+def _check_sizes(name: str, n_classes: int, n_images: int, columns: Sequence[str] = ()) -> None:
+    """Raise EvaluationError if sums could overflow, or a matrix is too large."""
+    matrix = next((column for column in columns if COLUMNS[column].is_matrix), None)
+    problem = ""
+    if not 0 < n_images <= MAX_IMAGES:
+        problem = f"expected 1 to {MAX_IMAGES} images, got {n_images}. Change the selection."
+    elif n_classes > MAX_CLASSES:
+        problem = f"expected up to {MAX_CLASSES:,} classes, got {n_classes:,}. Evaluate a network with fewer classes."
+    elif matrix is not None and n_classes > MAX_MATRIX_CLASSES:
+        problem = (
+            f"{matrix} of {n_classes:,} classes is too large (maximum {MAX_MATRIX_CLASSES:,} classes). Leave the "
+            f"measurement {COLUMNS[matrix].measurement} out."
+        )
+    if problem:
+        raise EvaluationError(f"Measuring failed for {name}: {problem}")
+
+
+def _totals_of(values: Values) -> dict[str, NDArray[np.int64]]:
+    """Recover the integer totals from which the columns were computed."""
+    cm = count_matrix(values)
+    return {name: _total_of(COLUMNS[name], array, cm) for name, array in values.items() if COLUMNS[name].add}
+
+
+def _total_of(column: Column, array: NDArray[Any], cm: NDArray[np.int64]) -> NDArray[np.int64]:
+    if column.count_images_per_mean is None:
+        return array.astype(np.int64)
+    counts = np.broadcast_to(column.count_images_per_mean(cm), array.shape)
+    means = np.where(counts > 0, array, 0.0)
+    total: NDArray[np.int64] = np.rint(means * (counts * units_per_one(column.largest))).astype(np.int64)
+    return total
+
+
+def _finalise(totals: Mapping[str, NDArray[np.int64]], dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the columns with these types, computed from the totals."""
+    cm = count_matrix(totals)
+    values: dict[str, NDArray[Any]] = {}
+    for name, dtype in dtypes.items():
+        column = COLUMNS[name]
+        if column.value_from_counts is not None:
+            values[name] = np.array(column.value_from_counts(cm), dtype=dtype)
+        elif column.count_images_per_mean is None:
+            values[name] = totals[name].astype(dtype)
+        else:
+            counts = np.broadcast_to(column.count_images_per_mean(cm), totals[name].shape)
+            values[name] = np.full(totals[name].shape, np.nan)
+            np.divide(totals[name], counts * units_per_one(column.largest), out=values[name], where=counts > 0)
+    return values
+
+
+def check_values(
+    values: Values,
+    n_images: int,
+    label_counts: NDArray[np.integer[Any]] | None = None,
+    *,
+    decimals: Mapping[str, int | None] | None = None,
+    name: str = "a result",
+) -> None:
+    """Check the invariants of a result.
+
+    Args:
+        values: columns of one evaluation, or of a part of it.
+        n_images: number of images N in the result.
+        label_counts: (C,) number of images of each true class, if known.
+        decimals: for a result read from a dataset's files, the decimals that each measurement was rounded to (None: not
+            rounded). Such a result may lack columns, and is checked with the accuracy that its decimals allow.
+        name: name of the evaluation, for messages.
+
+    Raises:
+        EvaluationError: columns are missing or have the wrong type or shape, `cm` does not count N images (or each
+            class's images), `accuracy` does not follow from `cm`, a mean confidence is NaN although it covers images,
+            or is a number although it covers none, a mean is outside of its range, a row of confidences does not sum
+            to 1, means by label and by prediction come from different sums, or `predictions` do not match the counts
+            in `cm`.
+    """
+    if not has_predictions(values):
+        check_measure_values(values, name=name)
+        return
+    required = STANDARD_COLUMNS if decimals is None else ()
+    failure = _layout_failure(values, n_images, required)
+    failure = failure or _count_failure(values, n_images, label_counts) or _fraction_failure(values, decimals)
+    if failure is not None:
+        remedy = (
+            "The result is damaged; evaluate it again." if decimals is None else "Export or download the file again."
+        )
+        raise EvaluationError(f"Checking measurements failed for {name}: expected {failure}. {remedy}")
+
+
+def has_predictions(values: Values) -> bool:
+    """Return whether a result comes from predictions instead of a measure."""
+    return not COLUMNS.keys().isdisjoint(values)
+
+
+def summarise(values: Values) -> tuple[int, float]:
+    """Return the number of correctly classified images, and the mean confidence in the predicted class."""
+    column = MEASUREMENTS["confidence"]["prediction"]
+    assert column.count_images_per_mean is not None  # noqa: S101 - the column holds means
+    counts = column.count_images_per_mean(count_matrix(values))
+    # A mean over zero images is NaN, and its weight is 0.
+    return int(counts[0]), float(np.average(np.nan_to_num(values[column.name]), weights=counts))
+
+
+def check_measure_values(
+    values: Values, declared_columns: Sequence[str] | None = None, *, name: str = "a result"
+) -> None:
+    """Check the invariants of a measure's result.
+
+    Args:
+        values: columns of one evaluation.
+        declared_columns: names of the columns that the task declares; None if unknown.
+        name: name of the evaluation, for messages.
+
+    Raises:
+        EvaluationError: the columns differ from the declared ones, or a column is not a finite float64 number or a list
+            of such numbers.
+    """
+    failure = None if values else "one column or more, got none"
+    for column, array in values.items():
+        if array.dtype != np.float64 or array.ndim > 1:
+            failure = failure or f"{column} as float64 numbers, got {array.dtype} of shape {array.shape}"
+        elif not np.isfinite(array).all():
+            failure = failure or f"{column} to be finite, got {array.tolist()}"
+    if declared_columns is not None and set(declared_columns) != set(values):
+        failure = f"the columns {', '.join(declared_columns)}, got {', '.join(values) or 'none'}"
+    if failure is not None:
+        raise EvaluationError(
+            f"Checking a measure failed for {name}: expected {failure}. Check the network's weights and the task's "
+            "function."
+        )
+
+
+def _layout_failure(values: Values, n_images: int, required: Sequence[str]) -> str | None:
+    replaced_columns = {COUNTS} if has_counts(values) else set()
+    if not set(required) - replaced_columns <= set(values) <= set(COLUMNS):
+        known_columns = ", ".join(stored_order(COLUMNS))
+        return f"columns {', '.join(STANDARD_COLUMNS)} and any of {known_columns}, got {', '.join(values)}"
+    if n_images < 1:
+        return f"one image or more, got {n_images}"
+    n_classes = count_classes(values)
+    for name, array in values.items():
+        shape, dtypes = COLUMNS[name].shape(n_classes, n_images), COLUMNS[name].dtypes
+        if n_classes:
+            dtypes = (COLUMNS[name].dtype_for(n_classes),)
+        if array.shape != shape or array.dtype not in dtypes:
+            return f"{name} {' or '.join(map(str, dtypes))} {shape}, got {array.dtype} {array.shape}"
+    return None
+
+
+def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integer[Any]] | None) -> str | None:
+    for name, array in values.items():
+        column = COLUMNS[name]
+        n_counted = column.count_images(array) if column.is_exact else n_images
+        lowest, highest = (array.min(), array.max()) if column.is_exact and array.size else (0, 0)
+        if n_counted != n_images or lowest < 0 or (highest > n_images and not column.is_per_image):
+            return f"{name} to count {n_images} images, got counts from {lowest} to {highest}, {n_counted} in total"
+    if not has_counts(values):
+        return None
+    cm = count_matrix(values)
+    if COUNTS in values and label_counts is not None and not np.array_equal(cm.sum(axis=1), label_counts):
+        return f"rows of cm to count {label_counts.tolist()} images, got {cm.sum(axis=1).tolist()}"
+    for name, array in values.items():
+        # Without a confusion matrix, the counts of single classes are unknown.
+        is_counted = None if COUNTS not in values and name == PREDICTIONS else COLUMNS[name].is_counted
+        if is_counted is not None and not is_counted(array, cm):
+            return f"{name} as in cm, got others"
+    return None
+
+
+def _fraction_failure(values: Values, decimals: Mapping[str, int | None] | None) -> str | None:
+    """Check columns of means exactly, or with `decimals` within half a unit of the last decimal."""
+    cm = count_matrix(values) if has_counts(values) else None
+    failures = (
+        _mean_failure(COLUMNS[name], array, cm, _slack_of(COLUMNS[name], decimals), is_exact=decimals is None)
+        for name, array in values.items()
+        if not COLUMNS[name].is_exact
+    )
+    failure = next(filter(None, failures), None)
+    if failure is not None or decimals is not None or cm is None:
+        return failure
+    sums_by_column = {
+        name: _total_of(COLUMNS[name], array, cm).sum(axis=0).tobytes()
+        for name, array in values.items()
+        if COLUMNS[name].is_distribution
+    }
+    if len(set(sums_by_column.values())) > 1:
+        return f"{' and '.join(sums_by_column)} to be means of the same confidences, got different sums"
+    return None
+
+
+def _slack_of(column: Column, decimals: Mapping[str, int | None] | None) -> float:
+    """Return the error that a column's values may have."""
+    if decimals is None:
+        return 0.0
+    n_decimals = decimals.get(column.measurement)
+    return _ARITHMETIC_TOLERANCE + (0.0 if n_decimals is None else 0.5 * 10.0**-n_decimals)
+
+
+def _mean_failure(
+    column: Column, array: NDArray[Any], cm: NDArray[np.int64] | None, slack: float, *, is_exact: bool
+) -> str | None:
+    name = column.name
+    if is_exact and cm is not None and column.count_images_per_mean is not None:
+        has_images = np.broadcast_to(column.count_images_per_mean(cm) > 0, array.shape)
+        if not np.array_equal(np.isnan(array), ~has_images):
+            return f"{name} to be NaN exactly where it covers no images"
+    means = array if column.count_images_per_mean is None else array[~np.isnan(array)]
+    tolerance = slack if column.value_from_counts is None else min(slack, _ARITHMETIC_TOLERANCE)
+    if means.size and not (means.min() >= -tolerance and means.max() <= column.largest + tolerance):
+        return f"{name} in [0, {column.largest:g}], got [{means.min()}, {means.max()}]"
+    if column.value_from_counts is not None and cm is not None:
+        expected = float(column.value_from_counts(cm))
+        if abs(float(array) - expected) > slack:
+            return f"{name} {expected}, which follows from cm, got {float(array)}"
+    if column.is_distribution:
+        row_sums = array[~np.isnan(array).any(axis=-1)].sum(axis=-1)
+        error = float(np.abs(row_sums - 1).max(initial=0.0))
+        if error > row_sum_tolerance(array.shape[-1]) + array.shape[-1] * slack:
+            return f"rows of {name} to sum to 1, got one that is {error:.3g} off"
+    return None

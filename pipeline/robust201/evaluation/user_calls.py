@@ -1,0 +1,153 @@
+"""Calls to user-defined functions, and checks of their results."""
+
+import reprlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robust201.attacks.context import Context, Perturbed, Request, positions_of, to_float
+from robust201.core.errors import EvaluationError, PerturbationError
+from robust201.core.user_code import describe_failure
+from robust201.networks.classifier import Classifier
+from robust201.networks.guarded_network import NetworkGuard
+
+
+def call_attack(
+    attack: Callable[..., object],
+    function_name: str,
+    function_parameters: Mapping[str, Any],
+    context: Context,
+    request: Request,
+) -> Iterator[Perturbed]:
+    """Perturb images batch by batch at every strength.
+
+    Args:
+        attack: ``(model, images, labels, strength, **parameters)`` → images; `model` maps (B, channels, H, W) float32
+            in [0, 1] to logits (B, C) and is differentiable; `images` are such pixels, and `labels` are (B,) int64.
+        function_name: the function's name, for messages.
+        function_parameters: the function's parameters from the sweep.
+        context: the network, and the seed of the function's random numbers.
+        request: images and strengths.
+
+    Raises:
+        PerturbationError: the function failed, or did not return a tensor.
+        EvaluationError: the function changed the network.
+    """
+    network = NetworkGuard(context.classifier)
+    action = f"Perturbing failed for {function_name}: expected a tensor of images, got "
+    for strength_index, strength in enumerate(request.strengths):
+        for batch_number, batch in context.batches(len(request.images)):
+            pixels, labels = to_float(request.images[batch]), request.labels[batch].clone()
+            with (
+                context.seeded(batch_number),
+                network.check_unchanged(function_name),
+                _report_failures(PerturbationError, action),
+            ):
+                perturbed = attack(context.classifier, pixels, labels, strength, **function_parameters)
+            if not isinstance(perturbed, torch.Tensor):
+                raise PerturbationError(f"{action}{type(perturbed).__name__}. Return the images from the function.")
+            adversarial = perturbed.detach().to(request.images.device)
+            yield Perturbed(strength_index, positions_of(batch, request.images.device), adversarial)
+
+
+def count_passes(
+    attack: Callable[..., object], function_parameters: Mapping[str, Any], context: Context, request: Request
+) -> float:
+    """Count the passes of an attack (see `call_attack`) on a request's images at its first strength, at most one batch.
+
+    Returns:
+        Forward-pass equivalents per image, at least 1; a gradient counts as three forward passes. 1 if the function
+        fails, which its evaluation reports.
+    """
+    n_passes = 0
+
+    def count(_classifier: Classifier, _inputs: object, logits: torch.Tensor) -> None:
+        nonlocal n_passes
+        n_passes += len(logits)
+        if logits.requires_grad:
+            logits.register_hook(count_gradient)  # type: ignore[no-untyped-call]
+
+    def count_gradient(gradient: torch.Tensor) -> None:
+        nonlocal n_passes
+        n_passes += 2 * len(gradient)
+
+    handle = context.classifier.register_forward_hook(count)
+    try:
+        next(call_attack(attack, "", function_parameters, context, request))
+    except (PerturbationError, EvaluationError):
+        return 1.0
+    finally:
+        handle.remove()
+    return max(1.0, n_passes / min(len(request.images), context.batch_size))
+
+
+def call_measure(
+    measure: Callable[..., object],
+    function_name: str,
+    function_parameters: Mapping[str, Any],
+    context: Context,
+    request: Request,
+) -> Mapping[str, NDArray[Any]]:
+    """Measure a network on all images of a request at once.
+
+    Args:
+        measure: ``(model, images, labels, **parameters)`` → mapping from columns to numbers or lists of numbers;
+            the first three arguments are the same as for an attack.
+        function_name: the function's name, for messages.
+        function_parameters: the function's parameters from the sweep.
+        context: the network, and the seed of the function's random numbers.
+        request: the images.
+
+    Raises:
+        EvaluationError: the function failed, did not return numbers by column, or changed the network.
+    """
+    network = NetworkGuard(context.classifier)
+    action = f"Measuring failed for {function_name}: expected numbers by column, got "
+    with context.seeded(0), network.check_unchanged(function_name), _report_failures(EvaluationError, action):
+        columns = measure(context.classifier, to_float(request.images), request.labels.clone(), **function_parameters)
+    if not isinstance(columns, Mapping):
+        raise EvaluationError(f"{action}{type(columns).__name__}. {_ADVICE}")
+    return {str(name): _to_array(value, f"{name} of {function_name}") for name, value in columns.items()}
+
+
+@contextmanager
+def _report_failures(error_class: type[Exception], action: str) -> Iterator[None]:
+    """Report failures of a user's function as errors of a class; gradients are enabled for it."""
+    try:
+        with torch.enable_grad():
+            yield
+    except torch.AcceleratorError:
+        raise  # the device failed, not the function
+    except (Exception, SystemExit) as error:
+        raise error_class(f"{action}{describe_failure(error)}. Correct the function.") from error
+
+
+_ADVICE = "Return a dict of the declared columns from the function."
+
+
+def _to_array(value: object, name: str) -> NDArray[np.float64]:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise _not_numeric_error(name, value) from error
+    # NumPy would also convert booleans and text to numbers, and round integers that float64 cannot represent.
+    dtype_kind = array.dtype.kind
+    if (
+        not array.size
+        or dtype_kind not in "iuf"
+        or (dtype_kind != "f" and np.abs(array.astype(np.float64)).max() >= 2**53)
+    ):
+        raise _not_numeric_error(name, value)
+    return array.astype(np.float64)
+
+
+def _not_numeric_error(name: str, value: object) -> EvaluationError:
+    return EvaluationError(
+        f"Measuring failed for {name}: expected a number or a list of numbers, got {reprlib.repr(value)}. {_ADVICE}"
+    )

@@ -1,0 +1,125 @@
+"""Copies of networks that measures can differentiate, and functions for their inputs, batches and gradients."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from robust201.attacks.context import Context
+from robust201.core.errors import EvaluationError
+from robust201.core.noise import generator
+from robust201.networks.classifier import Classifier
+from robust201.networks.device import is_gpu
+from robust201.tasks.measure_parameters import DerivativeParameters, Mode
+
+_CPU_IMAGES, _GPU_IMAGES = 64, 256
+"""Number of images per pass on a CPU and on a GPU. A pass keeps its graph, and second derivatives take about 40 MB per
+image for the published networks."""
+
+
+def copy_in_mode(classifier: Classifier, mode: Mode) -> nn.Module:
+    """Return a trainable copy of a network in float32, without the classifier's normalisation, in a mode of BatchNorm.
+
+    Passes do not change the copy's state. In training mode the copy behaves as after ``train()``, except that BatchNorm
+    does not update its running statistics, which do not affect results in this mode.
+    """
+    network = copy.deepcopy(classifier.network).float()
+    for module in network.modules():
+        if getattr(module, "inplace", False):
+            vars(module)["inplace"] = False  # autograd rejects changes in place of an input that it differentiates
+    network = network.requires_grad_().train(mode == "training")
+    for module in network.modules() if mode == "training" else ():
+        if isinstance(module, _BatchNorm):
+            module.track_running_stats = False
+    return network
+
+
+def equal_batches(parameters: DerivativeParameters, n_images: int, name: str) -> list[slice]:
+    """Split images into batches of equal size. If there are fewer images than in a batch, they form one batch.
+
+    Raises:
+        EvaluationError: the last batch would be smaller.
+    """
+    size = min(parameters.batch, n_images)
+    if n_images % size:
+        raise EvaluationError(
+            f"Splitting images into batches failed for {name}: {n_images} images are not a multiple of batch ({size}). "
+            f"Set images to {n_images // size * size}, or change batch."
+        )
+    return [slice(first_image, first_image + size) for first_image in range(0, n_images, size)]
+
+
+@contextmanager
+def seeded_pass(context: Context, parameters: DerivativeParameters, first_image: int) -> Iterator[None]:
+    """In training mode, seed layers such as dropout, so that every pass over a batch uses the same random numbers.
+
+    Args:
+        context: context of the measure.
+        parameters: parameters of the measure.
+        first_image: position of the batch's first image.
+    """
+    if parameters.mode == "evaluation":
+        yield
+        return
+    with context.seeded(first_image // parameters.batch):
+        yield
+
+
+def normalised(classifier: Classifier, pixels: torch.Tensor) -> torch.Tensor:
+    """Normalise (B, C, H, W) float32 pixels in [0, 1] to inputs of the network."""
+    return (pixels - classifier.mean) / classifier.std
+
+
+def gradients(
+    value: torch.Tensor,
+    inputs: Sequence[torch.Tensor],
+    vector: torch.Tensor | None = None,
+    *,
+    keep_graph: bool = False,
+    differentiable: bool = False,
+) -> list[torch.Tensor]:
+    """Return the gradients of a value, with zeros for inputs that it does not depend on.
+
+    Args:
+        value: a scalar, or a tensor of any shape if there is a `vector`.
+        inputs: tensors to differentiate with respect to.
+        vector: vector of the vector-Jacobian product, in the value's shape.
+        keep_graph: whether to keep the graph, to differentiate it again.
+        differentiable: whether the gradients themselves can be differentiated; this also keeps the graph.
+    """
+    if not value.requires_grad or not inputs:
+        return [torch.zeros_like(tensor) for tensor in inputs]
+    return list(
+        torch.autograd.grad(
+            value,
+            list(inputs),
+            vector,
+            retain_graph=keep_graph or differentiable,
+            create_graph=differentiable,
+            materialize_grads=True,
+        )
+    )
+
+
+def pass_slices(classifier: Classifier, n_images: int, start: int = 0) -> Iterator[slice]:
+    """Split the `n_images` images that begin at position `start` into slices whose second derivatives fit into memory.
+
+    In evaluation mode, the size affects only rounding. In training mode, do not use this function: batches must not be
+    split.
+    """
+    n_pass_images = _GPU_IMAGES if is_gpu(classifier.device) else _CPU_IMAGES
+    n_pass_images = min(n_pass_images, classifier.batch_sizes.limit or n_pass_images)
+    for first_image in range(start, start + n_images, n_pass_images):
+        yield slice(first_image, min(first_image + n_pass_images, start + n_images))
+
+
+def uniforms(context: Context, purpose: str, n_values: int) -> NDArray[Any]:
+    """Draw (n_values,) float64 in (0, 1), seeded by the sweep's seed, the key and the numbers' purpose."""
+    words = generator(context.seed, context.key, purpose).bit_generator.random_raw(n_values)
+    uniform_numbers: NDArray[Any] = ((words >> 11) + 0.5) * 2.0**-53
+    return uniform_numbers

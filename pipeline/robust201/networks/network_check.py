@@ -1,0 +1,322 @@
+"""Checks of a network before attacks.
+
+Its logits must have the right shape, be finite and repeatable, and depend on one image each; its compiled form must
+agree.
+"""
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from robust201.core.errors import EvaluationError, NetworkError, RobustWarning, one_line
+from robust201.core.records import ImageSet
+from robust201.networks.classifier import Classifier
+from robust201.networks.guarded_network import has_same_bits, named_tensors
+from robust201.networks.model import Model
+from robust201.networks.watch import NOT_FINITE_ADVICE, name_images
+
+_REPEAT_TOLERANCE = 1e-4
+"""Maximum difference between two passes, relative to the largest logit. It allows rounding, but no randomness."""
+
+_SUM_ROUNDING = 1e-3
+"""Maximum deviation of a sum of probabilities from 1. It allows rounding in half precision."""
+
+COMPARISON_BATCH = 8
+"""Batch size of the comparison with the compiled network, the smallest batch size in use."""
+
+_N_CHECKED_IMAGES = 64
+"""Maximum number of images on which a network is checked."""
+
+_TANH_LIMIT = 0.999
+"""Output from which a tanh counts as saturated: its derivative is below 0.002."""
+
+_MIN_SHARE_AT_LIMIT = 0.2
+"""Minimum share of images whose largest output is at its limit, from which the limit is reported."""
+
+_TOLERANCES = {"fp32": 1e-3, "tf32": 0.05, "bf16": 0.1}
+"""Maximum difference of an image's logits between its batches, or between a compiled and the original network.
+
+It is given by precision, relative to the largest logit (for a compiled network, at least 1). The maximum is far above
+rounding errors, and far below the effect of a bug."""
+
+
+class CheckedImages(NamedTuple):
+    """Images on which a network is checked.
+
+    Attributes:
+        pixels: (B, C, H, W) float32 in [0, 1], on the network's device.
+        indices: (B,) numbers of the images in messages; None for their positions.
+    """
+
+    pixels: torch.Tensor
+    indices: NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(cls, images: ImageSet, device: torch.device) -> "CheckedImages":
+        """Select up to `_N_CHECKED_IMAGES` evenly spaced images."""
+        rows = np.linspace(0, len(images) - 1, min(len(images), _N_CHECKED_IMAGES)).astype(np.int64)
+        pixels = torch.from_numpy(images.images[rows]).to(device)
+        return cls(pixels if pixels.is_floating_point() else pixels.float().div(255.0), images.indices[rows])
+
+
+def check_network(
+    classifier: Classifier,
+    images: CheckedImages,
+    *,
+    name: str,
+    n_classes: int | None = None,
+    randomised: bool = False,
+) -> tuple[int, tuple[str, ...]]:
+    """Check the outputs of a network on a few images, before they are attacked.
+
+    An image's logits must be repeatable and depend on this image alone: they must not change if the image is evaluated
+    alone, or among other images.
+
+    Args:
+        classifier: the network.
+        images: the images.
+        name: name of the network in messages.
+        n_classes: number of classes C; None for the network's number of outputs.
+        randomised: whether outputs may differ between passes; they are then not compared or judged.
+
+    Returns:
+        The number of classes, and notices that the network's accuracies are doubtful.
+
+    Raises:
+        NetworkError: the network fails on these images, or its outputs are not (B, C), not finite, not repeatable or
+            dependent on other images; or it changes its parameters or buffers.
+
+    Warns:
+        RobustWarning: the outputs are probabilities, or have other bounds that many images reach.
+    """
+    pixels = images.pixels
+    message_start = f"Checking the network failed for {name}"
+    # A network that fails for a single image is rejected first, whatever its batch size.
+    logits_alone = _compute_logits(classifier, pixels[:1], n_classes, message_start)
+    logits = _compute_logits(classifier, pixels, logits_alone.shape[1], message_start)
+    tensors = _copy_state(classifier.network)
+    _check_finite(logits, images, message_start)
+    if not randomised:
+        repeated_logits = _compute_logits(classifier, pixels, logits.shape[1], message_start)
+        if not _differ_by_rounding(repeated_logits, logits, _REPEAT_TOLERANCE):
+            # Failures are grouped by message, so the message does not contain the difference.
+            raise NetworkError(
+                f"{message_start}: a second pass with the same images returned different logits. Disable dropout and "
+                "other randomness in evaluation mode. Networks whose defence is randomness cannot be evaluated."
+            )
+        _check_independence(classifier, pixels, logits, logits_alone, message_start)
+        classifier.checked = pixels, logits
+    for tensor_name, values in _copy_state(classifier.network).items():
+        earlier_values = tensors.get(tensor_name, values)
+        if values.shape == earlier_values.shape and not has_same_bits(values, earlier_values):
+            raise NetworkError(
+                f"{message_start}: its tensor {tensor_name} changes when it classifies images in evaluation mode, so "
+                "results depend on earlier images. Use running statistics only in training mode, for example "
+                "`functional.batch_norm(…, training=self.training)`."
+            )
+    # The outputs of an untrained network, which may be random, are not judged.
+    notice = None if randomised else _describe_bounds(logits)
+    if notice is None:
+        return logits.shape[1], ()
+    warnings.warn(f"{name} {notice}", RobustWarning, stacklevel=2)
+    return logits.shape[1], (f"{name} {notice}",)
+
+
+def check_again(classifier: Classifier, *, name: str) -> None:
+    """Check that a network's logits are still those of `check_network`, after it was attacked.
+
+    A network may depend on earlier passes in ways that its tensors do not show, such as a counter.
+
+    Raises:
+        NetworkError: the logits have changed.
+    """
+    if classifier.checked is None:
+        return
+    pixels, logits = classifier.checked
+    message_start = f"Checking the network failed for {name}"
+    if not _differ_by_rounding(
+        _compute_logits(classifier, pixels, logits.shape[1], message_start), logits, _REPEAT_TOLERANCE
+    ):
+        raise NetworkError(
+            f"{message_start}: after the evaluation, the same images have different logits, so results depend on "
+            "earlier passes or on chance. Disable randomness, and remove state that changes in evaluation mode."
+        )
+
+
+def _copy_state(network: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in named_tensors(network)}
+
+
+def _compute_logits(
+    classifier: Classifier, pixels: torch.Tensor, n_classes: int | None, message_start: str
+) -> torch.Tensor:
+    """Return the logits (B, C), after checking their shape."""
+    try:
+        logits = classifier.logits(pixels)
+    except (torch.OutOfMemoryError, torch.AcceleratorError):  # the device failed, not the network
+        raise
+    except NetworkError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise NetworkError(
+            f"{message_start}: for float32 images of shape {tuple(pixels.shape)}, it raised {type(error).__name__}: "
+            f"{one_line(error)}. Correct the network (replace squeeze() by flatten(1), so that it accepts single "
+            "images), or use images of the shape that it supports."
+        ) from error
+    n_images, shape = len(pixels), tuple(logits.shape)
+    if logits.is_floating_point() and shape in {(n_images,), (n_images, 1)} and n_classes in {None, 1, 2}:
+        raise NetworkError(
+            f"{message_start}: expected one logit per class, got a single logit per image ({logits.dtype} of shape "
+            f"{shape}). Wrap the network in a torch.nn.Module that returns two logits: with "
+            "z = self.network(images).reshape(-1, 1), `return torch.cat([torch.zeros_like(z), z], dim=1)`. If z is a "
+            "probability, remove the sigmoid first."
+        )
+    expected_shape = (n_images, n_classes or (logits.shape[-1] if logits.ndim else 0))
+    if not logits.is_floating_point() or shape != expected_shape or not logits.numel():
+        raise NetworkError(
+            f"{message_start}: expected logits of shape ({n_images}, {n_classes or 'classes'}), got {logits.dtype} of "
+            f"shape {shape}. Return one row of logits per image (replace squeeze() by flatten(1)), or correct the "
+            "number of classes."
+        )
+    return logits
+
+
+def _check_finite(logits: torch.Tensor, images: CheckedImages, message_start: str) -> None:
+    is_finite = logits.isfinite()
+    rows = (~is_finite.all(dim=1)).nonzero().flatten().cpu().numpy()
+    if not len(rows):
+        return
+    numbers = rows if images.indices is None else images.indices[rows]
+    fault, advice = "NaN or infinity", NOT_FINITE_ADVICE
+    if ((logits == -torch.inf).all(dim=0) | is_finite.all(dim=0)).all():
+        fault, advice = "-infinity for the same classes", "Mask classes with a large negative logit, such as -1e4."
+    raise NetworkError(
+        f"{message_start}: the logits of {len(rows)} of {len(logits)} images contain {fault} "
+        f"({name_images(numbers.tolist())}). {advice}"
+    )
+
+
+def _differ_by_rounding(logits: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
+    """Return whether logits (B, C) equal others, up to a tolerance relative to each logit and to typical logits."""
+    # Neither masked classes, with logits such as -1e9, nor a few large logits may hide differences of other logits.
+    # Most masked classes are constant, and none is among an image's two most probable classes.
+    magnitudes = expected.abs()
+    is_varying = expected.amax(dim=0) > expected.amin(dim=0)
+    by_class = magnitudes.amax(dim=0)[is_varying if is_varying.any() else slice(None)].median()
+    likely_classes = expected.topk(min(2, expected.shape[1]), dim=1).indices
+    by_image = magnitudes.gather(1, likely_classes).amax(dim=1).median()
+    return bool(((logits - expected).abs() <= tolerance * (torch.minimum(by_class, by_image) + magnitudes)).all())
+
+
+_INDEPENDENCE_ADVICE = (
+    "Give BatchNorm running statistics (track_running_stats=True), and remove operations over the first axis. If each "
+    "image shall be evaluated alone, set batch_size=1 (in a sweep: execution.micro_batch: 1)."
+)
+
+
+def _check_independence(
+    classifier: Classifier,
+    pixels: torch.Tensor,
+    logits: torch.Tensor,
+    logits_alone: torch.Tensor,
+    message_start: str,
+) -> None:
+    """Check that an image's logits do not depend on the other images, their order or their number."""
+    tolerance = _TOLERANCES[_arithmetic_of(classifier)]
+    batches = [(np.zeros(1, np.int64), logits_alone)]
+    for rows in _mixed_batches(len(pixels)):
+        # A single image gets its negative as company.
+        pool = pixels if len(pixels) > 1 else torch.cat([pixels, 1 - pixels])
+        batch = pool[torch.from_numpy(rows).to(pool.device)]
+        batches.append((rows, _compute_logits(classifier, batch, logits.shape[1], message_start)))
+    for rows, batch_logits in batches:
+        is_compared = torch.from_numpy(rows < len(pixels)).to(logits.device)
+        compared_rows = torch.from_numpy(rows).to(logits.device)[is_compared]
+        if not _differ_by_rounding(batch_logits[is_compared], logits[compared_rows], tolerance):
+            raise NetworkError(
+                f"{message_start}: the logits of an image are different if it is evaluated "
+                f"{'alone' if len(rows) == 1 else 'among other images'}, so the accuracy depends on how images are "
+                f"divided into batches. {_INDEPENDENCE_ADVICE}"
+            )
+
+
+def _mixed_batches(n_images: int) -> list[NDArray[np.int64]]:
+    """Return the rows of one or two batches of at least `_N_CHECKED_IMAGES` images in all, in another order.
+
+    A single image is row 0, and row 1 is another image.
+    """
+    n_rows = max(n_images, 2)
+    order = np.random.default_rng(0).permutation(n_rows)
+    if (order == np.arange(n_rows)).all():
+        order = order[::-1]
+    if n_rows < _N_CHECKED_IMAGES:
+        return [np.resize(np.concatenate([order, order[::-1]]), _N_CHECKED_IMAGES)]
+    # With many images, two batches of different sizes cost no more than one.
+    return np.split(order, [n_rows // 3])
+
+
+def _arithmetic_of(classifier: Classifier) -> str:
+    """Return the name of the tolerance that suits the coarsest arithmetic of a network."""
+    # Dynamic quantisation rounds activations to 8 bits, in steps that depend on the whole batch.
+    if any("quantized" in type(module).__module__ for module in classifier.network.modules()):
+        return "bf16"
+    # float16 has as many significant bits as TF32.
+    return {torch.float16: "tf32", torch.bfloat16: "bf16"}.get(classifier.dtype, classifier.precision)
+
+
+def _describe_bounds(outputs: torch.Tensor) -> str | None:
+    """Return that outputs (B, C) seem to have bounds, which weakens attacks; None if they seem to be logits."""
+    low, high = (float(bound) for bound in outputs.aminmax())
+    if 0 <= low < high <= 1:
+        sums_to_one = outputs.shape[1] > 1 and bool(((outputs.sum(dim=1) - 1).abs() <= _SUM_ROUNDING).all())
+        activation, sign = ("softmax", "are in [0, 1] and sum to 1") if sums_to_one else ("sigmoid", "are in [0, 1]")
+    else:
+        limit = _TANH_LIMIT if low >= -1 and _TANH_LIMIT < high <= 1 else high
+        is_at_limit = outputs.amax(dim=1) >= limit
+        # Logits of different classes do not have the same maximum. Log-probabilities may, but they are never above 0.
+        classes_at_limit = set(outputs[is_at_limit].argmax(dim=1).tolist())
+        if high <= 0 or is_at_limit.sum() < _MIN_SHARE_AT_LIMIT * len(outputs) or len(classes_at_limit) < 2:
+            return None
+        activation, sign = "tanh or clamp", f"are at most {high:g}, and {int(is_at_limit.sum())} reach this limit"
+    return (
+        f"seems to end in a {activation}: the outputs for {len(outputs)} checked "
+        f"{'image' if len(outputs) == 1 else 'images'} {sign}. Attacks need logits. At bounds, gradients vanish, "
+        f"and accuracies under attack are too high. Remove the {activation} (log-probabilities are fine)."
+    )
+
+
+def check_compiled(classifier: Classifier, model: Model, pixels: torch.Tensor, *, precision: str, name: str) -> None:
+    """Check that a compiled network has the same logits as the original network on a few images.
+
+    For example, oneDNN's fused ReLU turns NaN into zero, so a compiled network that overflows would return finite but
+    wrong logits.
+
+    Args:
+        classifier: the original network.
+        model: the compiled network.
+        pixels: (B, C, H, W) float32 in [0, 1], on the device of both networks.
+        precision: precision of both networks.
+        name: name of the network in messages.
+
+    Raises:
+        EvaluationError: the original network's logits are not finite, or the compiled network's logits differ.
+    """
+    with torch.inference_mode():
+        logit_pairs = [(classifier(batch), model.logits(batch)) for batch in torch.split(pixels, COMPARISON_BATCH)]
+    reference_logits, compiled_logits = (torch.cat(column) for column in zip(*logit_pairs, strict=True))
+    n_not_finite = int((~reference_logits.isfinite().all(dim=1)).sum())
+    if n_not_finite:
+        raise EvaluationError(
+            f"Compiling failed for {name}: the original network's logits of {n_not_finite} of {len(pixels)} images "
+            "contain NaN or infinity. Check the weights of this network."
+        )
+    difference = float((compiled_logits - reference_logits).abs().max())
+    if not difference <= _TOLERANCES[precision] * max(1.0, float(reference_logits.abs().max())):
+        raise EvaluationError(
+            f"Compiling failed for {name}: its logits differ by {difference:.3g} from the original network's, "
+            "which is more than rounding. Set engine: reference for this network, and report the problem."
+        )

@@ -1,0 +1,136 @@
+"""Base class of architecture spaces: names, costs and networks. Spaces import torch only to build a network."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from robust201.core.errors import ConfigError
+from robust201.core.precision import Precision
+from robust201.core.records import ArchitectureId, Normalisation
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from robust201.networks.model import CompiledNetwork
+
+
+class Space(ABC):
+    """A set of architectures that can be built.
+
+    Either all ids are integers, or all are text. A text id consists of a letter, followed by letters, digits, ``_``,
+    ``.`` and ``-``.
+
+    Attributes:
+        name: name in the sweep YAML; part of the identity of every result.
+        has_text_ids: whether ids are text.
+        is_sized: whether the number of channels and cells of its networks can be set (see `with_size`).
+        has_published_weights: whether its weights are published in the formats of `weights.published.formats`. Weights
+            of other spaces are state_dicts, in files that are named after the networks.
+        channels_last: whether networks that are not compiled use the channels_last memory format (see `Classifier`).
+        is_batch_invariant: whether a compiled network's outputs for an image are bit-identical in all batches, in
+            float32 on a CPU.
+        executes_code: whether building a network executes the user's code.
+    """
+
+    name: str
+    has_text_ids = True
+    is_sized = False
+    has_published_weights = False
+    channels_last = False
+    is_batch_invariant = False
+    executes_code = False
+
+    @property
+    def weights_name(self) -> str:
+        """Name of the space in weight stores. Spaces with different networks must have different names."""
+        return self.name
+
+    def with_size(self, *, channels: int, cells: int) -> "Space":
+        """Return the same space with networks of this size (the field `network` of a sweep).
+
+        Raises:
+            ConfigError: the space's networks have a fixed size.
+        """
+        raise ConfigError(
+            f"Sizing networks failed for the space {self.name}: its networks have a fixed size, so channels "
+            f"{channels} and cells {cells} cannot be set. Remove `network`."
+        )
+
+    def spec(self, architecture: ArchitectureId) -> str | None:
+        """Return the text that defines an architecture, such as a cell string; None if the id defines it.
+
+        Raises:
+            ArchitectureError: there is no such architecture.
+        """
+        return None
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return JSON-compatible properties of the space, besides its name, that affect its networks' outputs.
+
+        They are part of every protocol (everything that determines a result).
+        """
+        return {}
+
+    @abstractmethod
+    def select(self, selection: str | Sequence[int | str]) -> tuple[ArchitectureId, ...]:
+        """Return the ids of a selection: ``"evaluated"`` for all evaluated ids, a list of names, or "name,name".
+
+        The ids are unique, in the order of the space.
+
+        Raises:
+            ArchitectureError: a name is not an architecture of this space; the message suggests the closest name.
+            ConfigError: nothing is selected.
+        """
+
+    def resolve(self, name: int | str) -> ArchitectureId:
+        """Return the id of one architecture by its name (see `select`)."""
+        return self.select([name])[0]
+
+    def parameter_count(self, architecture: ArchitectureId, *, n_classes: int) -> int | None:
+        """Return the number of trainable parameters; None if the network must be built to count them."""
+        return None
+
+    def tensor_shapes(self, architecture: ArchitectureId, *, n_classes: int) -> Mapping[str, tuple[int, ...]] | None:
+        """Return the shapes of the network's tensors by name in the state_dict; None if the network must be built."""
+        return None
+
+    @abstractmethod
+    def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> float:
+        """Return the estimated multiply-accumulates of a forward pass of one image, for planning."""
+
+    def check_training_without_avx512(self, architecture: ArchitectureId) -> None:
+        """Check that a CPU without AVX-512 can train a network. By default, it can train all networks.
+
+        Raises:
+            ArchitectureError: training would corrupt memory, because of a bug in PyTorch.
+        """
+        return
+
+    @abstractmethod
+    def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":
+        """Build a network with initial weights.
+
+        It maps normalised images (B, channels, H, W) float32 to logits (B, C).
+
+        Raises:
+            ArchitectureError: there is no such architecture, or its network cannot be built.
+        """
+
+    def compile(
+        self,
+        architecture: ArchitectureId,
+        network: "nn.Module",
+        normalisation: Normalisation,
+        *,
+        n_classes: int,
+        device: "torch.device",
+        precision: Precision,
+    ) -> "CompiledNetwork | None":
+        """Return a faster form of a loaded network; None if the space has no such form. Attacks then use autograd."""
+        return None
+
+    def _split_names(self, selection: str | Sequence[int | str]) -> Sequence[int | str]:
+        if isinstance(selection, str):
+            return [name.strip() for name in selection.split(",") if name.strip()]
+        return selection

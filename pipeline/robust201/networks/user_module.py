@@ -1,0 +1,208 @@
+"""Use a user's module as a classifier: check the module first, and restore its state afterwards."""
+
+import copy
+import hashlib
+import inspect
+import os
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import FunctionType
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from robust201.core.errors import ConfigError, NetworkError, RobustWarning
+from robust201.core.records import NO_NORMALISATION, ImageSet, Normalisation
+from robust201.networks.batch_sizes import BatchSizes
+from robust201.networks.classifier import Classifier
+from robust201.networks.device import available_device, isolated
+from robust201.networks.guarded_network import NetworkGuard, named_tensors
+from robust201.networks.network_check import CheckedImages, check_network
+
+_HALF_DTYPES = (torch.float16, torch.bfloat16)
+
+_ONE_EVALUATION = threading.RLock()
+"""Lock that the thread that evaluates a module holds."""
+
+# Otherwise a process that is forked during an evaluation in another thread would wait forever.
+os.register_at_fork(after_in_child=_ONE_EVALUATION._at_fork_reinit)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def as_classifier(
+    model: nn.Module,
+    images: ImageSet,
+    *,
+    normalisation: Normalisation | None = None,
+    n_classes: int | None = None,
+    device: torch.device | str | None = None,
+    batch_size: int | None = None,
+    name: str | None = None,
+) -> Iterator[Classifier]:
+    """Freeze a module in evaluation mode, check its outputs for some images, and yield it as a classifier.
+
+    Evaluations in several threads of a process run one after the other, because torch's settings and random state
+    belong to the process, and threads may share a module.
+
+    In the `with` block, the arithmetic is float32, algorithms are deterministic and gradients are available, even if
+    the caller uses `torch.autocast`, TF32, `torch.no_grad` or `torch.inference_mode`. Only a module whose parameters
+    all have another floating-point dtype computes in that dtype (see `Classifier`). The module's modes, `requires_grad`
+    flags and device are always restored.
+
+    Args:
+        model: module that maps images (B, channels, H, W) float32 to logits (B, C). A `Classifier` uses its own
+            normalisation.
+        images: images for the check, of which some are selected.
+        normalisation: per-channel mean and standard deviation; None if the module takes images in [0, 1].
+        n_classes: number of classes C; None uses the number of outputs.
+        device: device to compute on, to which the module is copied if necessary; None uses the module's device. A
+            module with tensors created in inference mode is also copied, because such tensors have no gradients.
+        batch_size: maximum number of images per pass.
+        name: the network's name in warnings; None means its class.
+
+    Yields:
+        The classifier.
+
+    Raises:
+        ConfigError: `model` is not a module, the device is not available, or `normalisation` is set for a
+            `Classifier`.
+        NetworkError: the module has parameters without values, or see `check_network`.
+
+    Warns:
+        RobustWarning: the module computes in half precision, or see `check_network`.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"Reading the model failed: expected a torch.nn.Module, got {type(model).__name__}. Pass the network "
+            "itself, not a function or class that creates it, or wrap it in a module."
+        )
+    _reject_fixed_mode(model)
+    _reject_tensors_without_values(model)
+    module_device = _device_of(model)
+    device = module_device if device is None else available_device(device)
+    with ExitStack() as stack:
+        stack.enter_context(_ONE_EVALUATION)
+        stack.enter_context(isolated(device))
+        if device != module_device or any(tensor.is_inference() for _, tensor in named_tensors(model)):
+            model = copy.deepcopy(model).to(device)
+        stack.enter_context(_restore_state_afterwards(model))
+        name = name or type(model).__name__
+        classifier = _wrap_as_classifier(model, normalisation, device, images.images.shape[1], name)
+        classifier.eval().requires_grad_(requires_grad=False)
+        classifier.batch_sizes = BatchSizes.on(device, limit=batch_size)
+        checked_images = CheckedImages.of(images, device)
+        classifier.n_classes, classifier.notices = check_network(
+            classifier, checked_images, name=name, n_classes=n_classes
+        )
+        yield classifier
+
+
+def hash_network(network: nn.Module, normalisation: Normalisation) -> str:
+    """Return the SHA-256 of a network's code, settings, parameters, buffers and normalisation.
+
+    Code are the methods of its classes outside PyTorch, settings the attributes that are numbers, text or tuples of
+    them. Functions that the methods call are not included.
+    """
+    digest = hashlib.sha256(repr(normalisation).encode())
+    for name, module in network.named_modules():
+        settings = sorted(item for item in vars(module).items() if item[0] != "training" and _is_simple(item[1]))
+        digest.update(f"{name} {type(module).__qualname__} {settings!r}\n".encode())
+    classes = dict.fromkeys(cls for module in network.modules() for cls in type(module).__mro__)
+    for function in (function for cls in classes for function in vars(cls).values() if inspect.isfunction(function)):
+        if function.__module__ and function.__module__.partition(".")[0] != "torch":
+            digest.update(_source_of(function).encode())
+    for name, tensor in named_tensors(network):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _is_simple(value: object) -> bool:
+    return isinstance(value, int | float | str) or (isinstance(value, tuple) and all(map(_is_simple, value)))
+
+
+def _source_of(function: FunctionType) -> str:
+    """Return a function's source, or its bytecode where there is no source, as for code that was typed into a shell."""
+    try:
+        return inspect.getsource(function)
+    except OSError:
+        return function.__code__.co_code.hex()
+
+
+def _reject_fixed_mode(model: nn.Module) -> None:
+    """Reject a module without evaluation mode: `torch.jit.freeze` removes modes, `torch.export` replaces `train`."""
+    for module in model.modules():
+        if not hasattr(module, "training") or "train" in vars(module):
+            origin = "torch.export" if hasattr(module, "training") else "torch.jit.freeze"
+            raise NetworkError(
+                f"Reading the model failed for {type(model).__name__}: {origin} fixed its mode, so it cannot be set to "
+                f"evaluation mode. Pass the module that you gave to {origin}."
+            )
+
+
+def _reject_tensors_without_values(model: nn.Module) -> None:
+    """Reject a module in which a tensor has no values, because it is in an unused lazy layer or on the meta device."""
+    for name, tensor in named_tensors(model):
+        reason = "it belongs to a lazy layer" if is_lazy(tensor) else "it is on the meta device"
+        if is_lazy(tensor) or tensor.is_meta:
+            raise NetworkError(
+                f"Reading the model failed for {type(model).__name__}: {name} has no values, because {reason}. Call a "
+                "lazy module once, or load weights into the module, before you pass it."
+            )
+
+
+def _dtype_of(model: nn.Module) -> torch.dtype:
+    """Return the floating-point dtype of all parameters; float32 if there is more than one dtype or none."""
+    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    return dtypes.pop() if len(dtypes) == 1 else torch.float32
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    return next((tensor.device for _, tensor in named_tensors(model)), torch.device("cpu"))
+
+
+def _wrap_as_classifier(
+    model: nn.Module, normalisation: Normalisation | None, device: torch.device, channels: int, name: str
+) -> Classifier:
+    """Return a classifier of the module; if the module is a `Classifier`, a copy that shares its tensors."""
+    n_normalised_channels = len(normalisation.mean) if normalisation is not None else channels
+    if isinstance(model, Classifier):
+        n_normalised_channels = model.mean.shape[1]
+    if n_normalised_channels != channels:
+        # Broadcasting would silently turn grey images into three channels.
+        raise ConfigError(
+            f"Reading the model failed for {type(model).__name__}: the normalisation has {n_normalised_channels} "
+            f"channels, but the images have {channels}. Both need as many channels as the network's input."
+        )
+    if not isinstance(model, Classifier):
+        dtype = _dtype_of(model)
+        if dtype in _HALF_DTYPES:
+            warnings.warn(
+                f"{name} computes in {str(dtype).removeprefix('torch.')}, and so do its gradients. "
+                "Small gradients vanish, so attacks may look weak and accuracies too high. Evaluate "
+                "model.float(), too.",
+                RobustWarning,
+                stacklevel=2,
+            )
+        return Classifier(model, normalisation or NO_NORMALISATION.of_channels(channels), 0, device=device, dtype=dtype)
+    if normalisation is not None:
+        raise ConfigError(
+            "Reading arguments failed for normalisation: a model of load_model already has its own normalisation. "
+            "Remove the argument."
+        )
+    return copy.copy(model)  # the copy shares all tensors, but not the batch size and number of classes
+
+
+@contextmanager
+def _restore_state_afterwards(model: nn.Module) -> Iterator[None]:
+    guard = NetworkGuard(model)
+    gradient_flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        yield
+    finally:
+        guard.restore()
+        for parameter, requires_grad in gradient_flags:
+            parameter.requires_grad_(requires_grad)

@@ -1,1 +1,0 @@
-"""Building blocks of attacks: samples, restarts, batches, random numbers, and the attacked network."""

@@ -1,0 +1,340 @@
+"""The contract and properties of every task, and comparison of four attacks with their libraries."""
+
+import functools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from pyautoattack import AutoAttack
+
+from robust201.attacks.context import Perturbed, to_float
+from robust201.attacks.contract import check_batches, perturb
+from robust201.attacks.reference import foolbox
+from robust201.core.errors import PerturbationError
+from robust201.core.noise import derived_seed
+from robust201.tasks import TASKS
+from robust201.tasks.constraints import LINF
+from tests.support.attack_rows import (
+    COVERED_TASKS,
+    FULLY_TESTED_ATTACKS,
+    FULLY_TESTED_TASKS,
+    mark_ensembles_slow,
+)
+from tests.support.library_parity import library_images
+from tests.support.tiny_networks import (
+    BATCH_SIZE,
+    N_CLASSES,
+    SEED,
+    Float64Network,
+    PathlessNetwork,
+    attack_parameters,
+    corrupted_images,
+    perturb_all,
+    request_of,
+    small_parameter_values,
+    small_parameters,
+    tiny_classifier,
+    tiny_context,
+    tiny_images,
+)
+
+AUTOATTACKS = [task for task in FULLY_TESTED_ATTACKS if task.key.startswith("aa_")]
+DETERMINISTIC_ATTACKS = ("fgsm", "aa_fab-t", "fmn", "grid775", "rot30")
+"""Attacks without random numbers."""
+every_task = pytest.mark.parametrize("task", mark_ensembles_slow(FULLY_TESTED_TASKS))
+every_attack = pytest.mark.parametrize("task", mark_ensembles_slow(FULLY_TESTED_ATTACKS))
+every_autoattack = pytest.mark.parametrize("task", mark_ensembles_slow(AUTOATTACKS))
+
+IMAGES = tiny_images()
+
+
+def predict(pixels, network=None):
+    with torch.no_grad():
+        return tiny_classifier(network)(pixels).argmax(dim=1)
+
+
+@functools.cache
+def all_perturbed_images(key, network_class=None):
+    """Return all images perturbed by a task with small parameters: {strength: (N, 3, H, W)}."""
+    classifier = tiny_classifier(None if network_class is None else network_class())
+    return perturb_all(TASKS[key], small_parameters(TASKS[key]), IMAGES, tiny_context(key, classifier))
+
+
+def library_batches(key):
+    """Yield seed, pixels and labels of each batch of the protocol."""
+    for batch_number in range(-(-len(IMAGES) // BATCH_SIZE)):
+        batch = slice(batch_number * BATCH_SIZE, (batch_number + 1) * BATCH_SIZE)
+        pixels = torch.from_numpy(IMAGES.images[batch]) / 255
+        yield derived_seed(SEED, key, batch_number), pixels, torch.from_numpy(IMAGES.labels[batch])
+
+
+# --- every task ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", COVERED_TASKS, ids=lambda task: task.key)
+def test_task_fulfils_contract(task):
+    parameters = small_parameters(task)
+    images = IMAGES if task in FULLY_TESTED_TASKS else tiny_images(BATCH_SIZE + 1)
+    request = request_of(images, parameters.strengths)
+    batches = list(perturb(task, tiny_context(task.key), parameters, request))
+    assert sum(len(batch.positions) for batch in batches) == len(parameters.strengths) * len(images)
+
+
+@every_task
+def test_task_yields_nothing_for_no_images(task):
+    parameters = small_parameters(task)
+    no_images = tiny_images(0)
+    assert perturb_all(task, parameters, no_images, tiny_context(task.key))[parameters.strengths[0]].shape[0] == 0
+
+
+@every_task
+def test_task_result_does_not_depend_on_other_strengths(task):
+    parameters = small_parameters(task)
+    for strength in parameters.strengths:
+        perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key), strengths=(strength,))
+        assert torch.equal(perturbed[strength], all_perturbed_images(task.key)[strength])
+
+
+@every_task
+def test_task_preserves_random_state_and_trace_function(task):
+    def trace(_frame, _event, _argument):
+        return None
+
+    parameters = small_parameters(task)
+    context = tiny_context(task.key)
+    initial_state = torch.get_rng_state(), sys.gettrace()
+    sys.settrace(trace)
+    try:
+        for _ in perturb(task, context, parameters, request_of(IMAGES, parameters.strengths)):
+            assert torch.equal(torch.get_rng_state(), initial_state[0])
+            assert torch.is_grad_enabled()
+            assert sys.gettrace() is trace
+    finally:
+        sys.settrace(initial_state[1])
+    assert all(parameter.grad is None for parameter in context.classifier.parameters())
+
+
+@every_task
+def test_task_result_does_not_depend_on_random_state(task):
+    parameters = small_parameters(task)
+    expected = all_perturbed_images(task.key)
+    with torch.random.fork_rng():
+        torch.rand(1)
+        perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
+    assert all(torch.equal(perturbed[strength], expected[strength]) for strength in parameters.strengths)
+
+
+@every_task
+@pytest.mark.parametrize("micro_batch", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_task_result_does_not_depend_on_micro_batch(task, micro_batch):
+    # FAB ends on a boundary, where rounding decides the class. In float32, rounding depends on the batch.
+    parameters = small_parameters(task)
+    context = tiny_context(task.key, tiny_classifier(Float64Network(), micro_batch=micro_batch))
+    perturbed = perturb_all(task, parameters, IMAGES, context)
+    for strength in parameters.strengths:
+        assert torch.equal(perturbed[strength], all_perturbed_images(task.key, Float64Network)[strength])
+
+
+@every_task
+@pytest.mark.parametrize("has_gradients", [True, False], ids=["zero gradients", "no gradients"])
+@pytest.mark.parametrize("logits", [[0.0, 3.0, 1.0, -2.0, 0.5], [0.0] * N_CLASSES], ids=["constant", "ties"])
+@pytest.mark.slow_combinations
+def test_task_supports_constant_networks(task, has_gradients, logits):
+    parameters = small_parameters(task)
+    labels = np.arange(len(IMAGES)) % N_CLASSES
+    images = tiny_images(labels=labels)
+    context = tiny_context(task.key, tiny_classifier(PathlessNetwork(logits, has_gradients=has_gradients)))
+    perturbed = perturb_all(task, parameters, images, context)
+    for pixels in perturbed.values():
+        assert torch.equal(context.classifier(pixels).argmax(dim=1), torch.full((len(images),), int(np.argmax(logits))))
+
+
+@every_attack
+def test_part_uses_random_numbers_of_whole_unit(task):
+    parameters = small_parameters(task)
+    expected = all_perturbed_images(task.key)
+    last_images = tiny_images()
+    last_images = type(last_images)(
+        **{
+            **vars(last_images),
+            "images": last_images.images[BATCH_SIZE:],
+            "labels": last_images.labels[BATCH_SIZE:],
+            "indices": last_images.indices[BATCH_SIZE:],
+        }
+    )
+    part_images = perturb_all(task, parameters, last_images, tiny_context(task.key, first_batch=1))
+    wrong_batch_images = perturb_all(task, parameters, last_images, tiny_context(task.key, first_batch=0))
+    assert all(torch.equal(part_images[strength], expected[strength][BATCH_SIZE:]) for strength in parameters.strengths)
+    is_equal = all(
+        torch.equal(part_images[strength], wrong_batch_images[strength]) for strength in parameters.strengths
+    )
+    assert is_equal == (task.key in DETERMINISTIC_ATTACKS)
+
+
+# --- the libraries -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        ("fgsm", {}),
+        ("pgd", {"random_start": False}),
+        ("pgd", {"target": "least_likely"}),
+        ("pgd_linf7", {"label": "predicted", "random_start": False}),
+        ("pgd_l2", {}),
+        ("aa_apgd-ce", {"restarts": 2}),
+        ("aa_apgd-ce_l1", {}),
+        ("aa_apgd-t_l2", {}),
+        ("aa_fab-t_l1", {}),
+        ("aa_square", {"queries": 60}),
+    ],
+)
+def test_reference_engine_gives_the_bits_of_the_library(key, changes):
+    task = TASKS[key]
+    parameters = small_parameters(task, **changes)
+    perturbed = perturb_all(task, parameters, IMAGES, tiny_context(key))
+    for strength in parameters.strengths:
+        radius = task.constraint.radius(strength)
+        expected = [
+            library_images(key, tiny_classifier(), pixels, labels, radius, seed, parameters)
+            for seed, pixels, labels in library_batches(key)
+        ]
+        assert torch.equal(perturbed[strength], torch.cat(expected))
+
+
+def test_defaults_match_the_libraries():
+    parameters, attack = TASKS["pgd"].parameters(), foolbox.attacks.LinfPGD()
+    settings = [(each.steps, each.rel_stepsize, each.random_start) for each in (parameters, attack)]
+    assert settings[0] == settings[1]
+    adversary = AutoAttack(tiny_classifier(), version="standard", eps=1 / 255)
+    apgd = TASKS["aa_apgd-ce"].parameters()
+    assert (apgd.steps, apgd.restarts) == (adversary.apgd.n_iter, adversary.apgd.n_restarts)
+    parameters, square = TASKS["aa_square"].parameters(), adversary.square
+    assert (parameters.queries, parameters.restarts) == (square.n_queries, square.n_restarts)
+    assert (parameters.p_init, square.rescale_schedule, square.loss) == (square.p_init, False, "margin")
+
+
+def test_pgd_reaches_least_likely_class_if_targeted():
+    task = TASKS["pgd"]
+    parameters = task.parameters(epsilons=("64/255",), target="least_likely")
+    perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))[64.0]
+    target = tiny_classifier()(to_float(torch.from_numpy(IMAGES.images))).argmin(dim=1)
+    assert (predict(perturbed) == target).float().mean() > 0.5
+
+
+def test_foolbox_import_does_not_need_git():
+    command = "import os, robust201.attacks.reference; assert 'GIT_PYTHON_REFRESH' not in os.environ"
+    subprocess.run([sys.executable, "-W", "error", "-c", command], env={"PATH": "/nonexistent"}, check=True)
+
+
+@every_autoattack
+@pytest.mark.parametrize("epsilon", [1.0, 8.0, 64.0])
+@pytest.mark.slow_combinations
+def test_autoattack_returns_clean_image_if_it_fails(task, epsilon):
+    parameters = attack_parameters(task, (epsilon,), **small_parameter_values(task))
+    (perturbed,) = perturb_all(task, parameters, IMAGES, tiny_context(task.key)).values()
+    clean = to_float(torch.from_numpy(IMAGES.images))
+    labels = torch.from_numpy(IMAGES.labels)
+    unchanged = (perturbed == clean).flatten(1).all(dim=1)
+    misclassified_before, misclassified_after = predict(clean) != labels, predict(perturbed) != labels
+    assert misclassified_before.any()
+    assert not misclassified_before.all()
+    assert unchanged[misclassified_before].all()
+    assert torch.equal(~unchanged, misclassified_after & ~misclassified_before)
+
+
+@every_attack
+@pytest.mark.parametrize("n_correct", [0, 1, 2])
+@pytest.mark.slow_combinations
+def test_attack_supports_few_correct_images(task, n_correct):
+    labels = IMAGES.labels.copy()
+    predicted = predict(to_float(torch.from_numpy(IMAGES.images))).numpy()
+    labels[:] = (predicted + 1) % N_CLASSES
+    labels[:n_correct] = predicted[:n_correct]
+    perturbed = perturb_all(task, small_parameters(task), tiny_images(labels=labels), tiny_context(task.key))
+    if task in AUTOATTACKS:
+        clean = to_float(torch.from_numpy(IMAGES.images))
+        assert all(torch.equal(pixels[n_correct:], clean[n_correct:]) for pixels in perturbed.values())
+
+
+# --- clean and corrupted -------------------------------------------------------------------------------------------
+
+
+def test_clean_returns_images_unchanged():
+    perturbed = perturb_all(TASKS["clean"], small_parameters(TASKS["clean"]), IMAGES, tiny_context("clean"))
+    assert torch.equal(perturbed[0.0], torch.from_numpy(IMAGES.images) / 255)
+
+
+@pytest.mark.parametrize(
+    "task", [task for task in COVERED_TASKS if task.kind == "corruption"], ids=lambda task: task.key
+)
+def test_corruption_requests_images_by_key_severity_and_index(task):
+    perturbed = perturb_all(task, small_parameters(task), IMAGES, tiny_context(task.key))
+    for severity, pixels in perturbed.items():
+        expected = corrupted_images(task.key, int(severity), IMAGES.indices)
+        assert torch.equal(pixels, torch.from_numpy(expected) / 255)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        None,
+        lambda key, severity, indices: corrupted_images(key, severity, indices)[:, :, 1:],
+        lambda key, severity, indices: corrupted_images(key, severity, indices[1:]),
+        lambda key, severity, indices: corrupted_images(key, severity, indices) / 255,
+    ],
+    ids=["no source", "images too small", "too few images", "not uint8"],
+)
+def test_corruption_rejects_bad_source(source):
+    task = TASKS["fog"]
+    context = tiny_context("fog")
+    context = type(context)(**{**vars(context), "corrupted_images": source})
+    with pytest.raises(PerturbationError, match="fog"):
+        perturb_all(task, small_parameters(task), IMAGES, context)
+
+
+# --- the contract --------------------------------------------------------------------------------------------------
+
+
+def test_check_batches_yields_valid_batches():
+    pixels = torch.from_numpy(IMAGES.images)
+    order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))
+    batches = [Perturbed(0, positions, to_float(pixels[positions])) for positions in order.split(4)]
+    request = request_of(IMAGES, (1.0,))
+    checked_batches = list(check_batches(iter(batches), tiny_context(""), request, LINF, None, name="x"))
+    assert [batch.positions.tolist() for batch in checked_batches] == [batch.positions.tolist() for batch in batches]
+
+
+def _broken_batches(change):
+    pixels = torch.from_numpy(IMAGES.images)
+    positions = torch.arange(len(pixels))
+    images = to_float(pixels)
+    return [Perturbed(*batch) for batch in change(positions, images)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda p, x: [(0, p, x.masked_fill(x == x.max(), torch.nan))], "nan"),
+        (lambda p, x: [(0, p, x + (x == x.max()) * 0.5)], r"pixels in \[0, 1\]"),
+        (lambda p, x: [(0, p, x - (x == x.min()) * 0.5)], r"pixels in \[0, 1\]"),
+        (lambda p, x: [(0, p, (x + 1.1 / 255).clamp(0, 1))], "Linf"),
+        (lambda p, x: [(0, p, x.double())], "float64"),
+        (lambda p, x: [(0, p, x[:, :1])], "shape"),
+        (lambda p, x: [(0, p[:-1], x[:-1])], "got 0 copies of image 20 at"),
+        (lambda p, x: [(0, p, x), (0, p[:1], x[:1])], "got 2 copies of image 0 at"),
+        (lambda p, x: [(0, torch.cat([p, p[:1]]), torch.cat([x, x[:1]]))], "got 2 copies of image 0 at"),
+        (lambda p, x: [(1, p, x)], "strength index"),
+        (lambda p, x: [(0, p + 1, x)], "positions in"),
+        (lambda p, x: [(0, p - 1, x)], "positions in"),
+        (lambda p, x: [(0, p.int(), x)], "int32"),
+        (lambda p, x: [(0, p[:0], x[:0])], "one or more positions"),
+        (lambda _p, _x: [], "got 0 copies of image 0 at"),
+    ],
+)
+def test_check_batches_rejects_invalid_batches(change, message):
+    request = request_of(IMAGES, (1.0,))
+    with pytest.raises(PerturbationError, match=message):
+        list(check_batches(iter(_broken_batches(change)), tiny_context(""), request, LINF, None, name="#0 tiny pgd"))

@@ -1,0 +1,206 @@
+"""Bit-for-bit parity of the fused attacks with the libraries on tiny networks, with many and with few iterations."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from robust201.attacks.context import to_float
+from robust201.networks.classifier import Classifier
+from robust201.networks.nb201.cells import specs
+from robust201.networks.nb201.compiled import compile_network
+from robust201.tasks import TASKS
+from tests.networks.test_inference import N_CLASSES as COMPILED_CLASSES
+from tests.networks.test_inference import NORMALISATION as COMPILED_NORMALISATION
+from tests.networks.test_inference import images_of, network_of
+from tests.support.library_parity import compare, fused_images, library_images
+from tests.support.tiny_networks import NORMALISATION, PathlessNetwork, TinyNetwork, tiny_classifier, tiny_images
+
+SEED = 5
+FULL_PARAMETERS = {
+    "fgsm": {"epsilons": ("0.5/255", "8/255", "255/255")},
+    "pgd": {"epsilons": ("0.5/255", "3/255", "8/255")},
+    "pgd_linf7": {"epsilons": ("0.5/255", "3/255", "8/255")},
+    "pgd_l2": {"epsilons": (0.02, 0.15, 0.5), "step_size": 0.02},
+    "aa_apgd-ce": {"epsilons": ("0.5/255", "3/255", "8/255")},
+    "aa_apgd-ce_l2": {"epsilons": (0.02, 0.15, 0.5)},
+    "aa_apgd-ce_l1": {"epsilons": (0.2, 1.0, 4.0), "restarts": 1, "larger_epsilons": False},
+    "aa_square": {"epsilons": ("0.5/255", "3/255", "8/255"), "queries": 240},
+}
+every_attack = pytest.mark.parametrize("key", list(FULL_PARAMETERS))
+
+FEW_STEPS = {"steps": 12, "queries": 40}
+"""Few steps and queries, but enough to test the start and end of attacks. APGD first halves its step size at step 3."""
+
+
+def parameters_of(key, **changes):
+    return TASKS[key].parameters(**FULL_PARAMETERS[key] | changes)
+
+
+def short_parameters(key):
+    """Return the parameters of an attack with few steps or queries."""
+    return parameters_of(key, **{name: value for name, value in FEW_STEPS.items() if name in TASKS[key].field_names})
+
+
+def assert_parity(key, classifier, image_set, parameters):
+    images, labels = torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels)
+    differences = compare(key, classifier, images, labels, parameters, seed=SEED)
+    bits = {strength: (difference.image_bits, difference.logit_bits) for strength, difference in differences.items()}
+    assert bits == dict.fromkeys(parameters.strengths, (0, 0))
+    return differences
+
+
+@every_attack
+def test_parity_on_tiny_network(key):
+    differences = assert_parity(key, tiny_classifier(), tiny_images(), parameters_of(key))
+    weakest, strongest = next(iter(differences.values())), list(differences.values())[-1]
+    # Some images are fooled at the first step, some later and some never, so all branches are tested.
+    assert strongest.n_changed > weakest.n_changed or not key.startswith("aa_")
+    assert 0 < strongest.n_correct < weakest.n_correct or key == "fgsm"
+
+
+@every_attack
+def test_parity_with_a_hundred_classes(key):
+    network = TinyNetwork()
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        network.classifier = nn.Linear(24, 100)
+    classifier = Classifier(network, NORMALISATION, 100)
+    assert_parity(key, classifier, tiny_images(classifier=classifier), short_parameters(key))
+
+
+@every_attack
+@pytest.mark.parametrize(
+    ("logits", "has_gradients"),
+    [([0.0, 3.0, 1.0, -2.0, 0.5], False), ([0.0] * 5, True)],
+    ids=["constant logits without gradients", "tied logits with zero gradients"],
+)
+def test_parity_on_constant_networks(key, logits, has_gradients):
+    images = tiny_images(labels=np.arange(21) % 5)
+    parameters = short_parameters(key)
+    assert_parity(key, tiny_classifier(PathlessNetwork(logits, has_gradients=has_gradients)), images, parameters)
+
+
+@every_attack
+@pytest.mark.parametrize("n_correct", [0, 1, 2])
+@pytest.mark.slow_combinations
+def test_parity_with_few_correct_images(key, n_correct):
+    predicted = tiny_classifier()(torch.from_numpy(tiny_images().images) / 255).argmax(dim=1).numpy()
+    labels = (predicted + 1) % 5
+    labels[:n_correct] = predicted[:n_correct]
+    assert_parity(key, tiny_classifier(), tiny_images(labels=labels), short_parameters(key))
+
+
+@every_attack
+def test_parity_with_one_image(key):
+    assert_parity(key, tiny_classifier(), tiny_images(1), short_parameters(key))
+
+
+@pytest.mark.parametrize("key", ["aa_apgd-ce", "aa_square"])
+@pytest.mark.parametrize("restarts", [pytest.param(2, marks=pytest.mark.slow), 3])
+def test_parity_with_restarts(key, restarts):
+    parameters = parameters_of(key, restarts=restarts, **({"queries": 40} if key == "aa_square" else {"steps": 12}))
+    assert_parity(key, tiny_classifier(), tiny_images(), parameters)
+
+
+# After 3 steps, a fooled image is classified correctly again; the attack returns its last misclassified iterate.
+@pytest.mark.parametrize("steps", [1, 2, 3, 33])
+def test_parity_of_apgd_with_few_iterations(steps):
+    assert_parity("aa_apgd-ce", tiny_classifier(), tiny_images(), parameters_of("aa_apgd-ce", steps=steps))
+
+
+# A test with 2 restarts also tests the first one, so the cases with a single restart run only among the slow tests.
+one_or_two_restarts = pytest.mark.parametrize("restarts", [pytest.param(1, marks=pytest.mark.slow), 2])
+
+APGD_VARIANTS = {
+    "aa_apgd-ce_l1": {"epsilons": (0.2, 4.0)},
+    "aa_apgd-t": {"epsilons": ("0.5/255", "8/255")},
+    "aa_apgd-t_l2": {"epsilons": (0.05, 0.5)},
+    "aa_apgd-t_l1": {"epsilons": (0.2, 4.0)},
+}
+
+
+@pytest.mark.parametrize("key", list(APGD_VARIANTS))
+@one_or_two_restarts
+def test_parity_of_apgd_variants(key, restarts):
+    parameters = TASKS[key].parameters(**APGD_VARIANTS[key], steps=12, restarts=restarts)
+    differences = list(assert_parity(key, tiny_classifier(), tiny_images(), parameters).values())
+    assert differences[0].n_changed < differences[-1].n_changed
+
+
+@pytest.mark.parametrize(("key", "epsilons"), [("aa_square_l2", (0.05, 0.5, 1.5)), ("aa_square_l1", (0.5, 4.0, 12.0))])
+@one_or_two_restarts
+def test_parity_of_square_in_other_norms(key, epsilons, restarts):
+    parameters = TASKS[key].parameters(epsilons=epsilons, queries=30, restarts=restarts)
+    differences = list(assert_parity(key, tiny_classifier(), tiny_images(), parameters).values())
+    assert differences[0].n_changed < differences[-1].n_changed
+
+
+FAB_VARIANTS = {
+    "": {"epsilons": ("1/255", "8/255")},
+    "_l2": {"epsilons": (0.05, 0.5)},
+    "_l1": {"epsilons": (0.2, 4.0)},
+}
+
+
+@pytest.mark.parametrize("norm_suffix", list(FAB_VARIANTS))
+@pytest.mark.slow_combinations
+def test_parity_of_fab_variants(norm_suffix):
+    key = f"aa_fab-t{norm_suffix}"
+    parameters = TASKS[key].parameters(**FAB_VARIANTS[norm_suffix], steps=6, targets=9)
+    differences = list(assert_parity(key, tiny_classifier(), tiny_images(), parameters).values())
+    assert differences[0].n_changed < differences[-1].n_changed
+
+
+@pytest.mark.parametrize("random_start", [True, False])
+@pytest.mark.parametrize("target", ["none", "least_likely"])
+@pytest.mark.slow_combinations
+def test_parity_of_pgd_variants(random_start, target):
+    parameters = parameters_of("pgd", random_start=random_start, target=target, steps=10)
+    assert_parity("pgd", tiny_classifier(), tiny_images(), parameters)
+
+
+@pytest.mark.parametrize(
+    ("steps", "step_size", "random_start"), [(1, 0.1, True), (2, 3.0, False), (40, 0.005, False), (40, 0.1, True)]
+)
+def test_parity_of_pgd_l2_variants(random_start, steps, step_size):
+    parameters = parameters_of("pgd_l2", random_start=random_start, steps=steps, step_size=step_size)
+    differences = assert_parity("pgd_l2", tiny_classifier(), tiny_images(), parameters)
+    assert all(difference.n_changed == len(tiny_images()) for difference in differences.values())
+
+
+@pytest.mark.parametrize("key", ["pgd_linf7", "pgd_l2"])
+def test_parity_of_pgd_away_from_predicted_labels(key):
+    parameters = parameters_of(key, label="predicted", steps=7)
+    assert_parity(key, tiny_classifier(), tiny_images(), parameters)
+    default_parameters = parameters_of(key, steps=7)
+    images, labels = torch.from_numpy(tiny_images().images), torch.from_numpy(tiny_images().labels)
+    epsilons = [TASKS[key].constraint.radius(strength) for strength in default_parameters.strengths]
+    from_label, from_prediction = (
+        fused_images(key, tiny_classifier(), images, labels, epsilons, SEED, variant)
+        for variant in (default_parameters, parameters)
+    )
+    # The label of one image in four differs from its prediction, so its attack differs.
+    assert (from_label != from_prediction).flatten(2).any(dim=2).sum(dim=1).tolist() == [5, 5, 5]
+
+
+@pytest.mark.parametrize("random_start", [True, False])
+def test_pgd_l2_on_compiled_network_matches_library_within_rounding(random_start):
+    spec = specs()[21]
+    network = network_of(spec, channels=8)
+    classifier = Classifier(network, COMPILED_NORMALISATION, COMPILED_CLASSES)
+    compiled = compile_network(network, spec, COMPILED_NORMALISATION, n_classes=COMPILED_CLASSES)
+    pixels, labels = images_of(16, n_images=9)
+    images, labels = (pixels * 255).to(torch.uint8), labels % COMPILED_CLASSES
+    epsilons = (0.25, 0.5)
+    parameters = TASKS["pgd_l2"].parameters(epsilons=epsilons, steps=5, random_start=random_start)
+    perturbed = fused_images("pgd_l2", classifier, images, labels, epsilons, SEED, parameters, model=compiled)
+    for epsilon, result in zip(epsilons, perturbed, strict=True):
+        expected = library_images("pgd_l2", classifier, to_float(images), labels, epsilon, SEED, parameters)
+        assert (result - expected).flatten(1).norm(dim=1).max() < 1e-3 * epsilon
+        torch.testing.assert_close(compiled.logits(result), classifier.logits(expected), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("p_init", [0.05, 1.0])
+def test_parity_of_square_with_other_initial_window_sizes(p_init):
+    assert_parity("aa_square", tiny_classifier(), tiny_images(), parameters_of("aa_square", p_init=p_init, queries=60))

@@ -1,0 +1,146 @@
+"""AutoAttack's standard version: parity with the library, and comparison of its stages with separate attacks."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from robust201.attacks.context import to_float
+from robust201.core.errors import ConfigError
+from robust201.evaluation.evaluate import evaluate_part
+from robust201.networks.classifier import Classifier
+from robust201.tasks import TASKS
+from tests.support.library_parity import compare
+from tests.support.tiny_networks import (
+    NORMALISATION,
+    TinyNetwork,
+    attack_parameters,
+    part_of,
+    perturb_all,
+    tiny_classifier,
+    tiny_context,
+    tiny_images,
+)
+
+SEED = 5
+
+
+def ten_class_classifier():
+    """Return the tiny network with ten classes, which AutoAttack's nine targets need."""
+    network = TinyNetwork()
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        network.classifier = nn.Linear(24, 10)
+        nn.init.normal_(network.classifier.weight, std=3.0)
+    return Classifier(network, NORMALISATION, 10)
+
+
+@pytest.mark.parametrize(
+    ("key", "strength_fields"),
+    [
+        ("aa_standard", {"epsilons": ("2/255", "6/255")}),
+        pytest.param("aa_standard_l2", {"epsilons": (0.15, 0.4)}, marks=pytest.mark.slow),
+        ("aa_standard_l1", {"epsilons": (0.8, 2.5)}),
+    ],
+)
+def test_standard_matches_library_bitwise(key, strength_fields):
+    classifier = ten_class_classifier()
+    images = tiny_images(10, classifier=classifier)
+    parameters = TASKS[key].parameters(**strength_fields, steps=6, queries=20)
+    pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
+    differences = compare(key, classifier, pixels, labels, parameters, seed=SEED)
+    bits = {(difference.image_bits, difference.logit_bits) for difference in differences.values()}
+    assert bits == {(0, 0)}
+    assert min(difference.n_changed for difference in differences.values()) > 0
+
+
+def is_correct_by_strength(key, *, images=None, **changes):
+    """Return one array (N,) per strength: whether each image is classified correctly after the fused attack."""
+    images = images or tiny_images()
+    context = dataclasses.replace(tiny_context(key), engine="fused")
+    perturbed = perturb_all(TASKS[key], attack_parameters(TASKS[key], (1.0, 3.0), **changes), images, context)
+    labels = torch.from_numpy(images.labels)
+    return [(context.classifier.logits(pixels).argmax(dim=1) == labels).numpy() for pixels in perturbed.values()]
+
+
+def test_standard_is_at_least_as_strong_as_first_stage():
+    for is_correct, is_correct_after_first_stage in zip(
+        is_correct_by_strength("aa_standard", steps=5, queries=10),
+        is_correct_by_strength("aa_apgd-ce", steps=5),
+        strict=True,
+    ):
+        assert not (is_correct & ~is_correct_after_first_stage).any()
+        assert is_correct.sum() <= is_correct_after_first_stage.sum()
+
+
+STAGES = [(1, "aa_apgd-ce"), (2, "aa_apgd-t"), (3, "aa_fab-t"), (4, "aa_square")]
+
+
+@pytest.mark.parametrize("engine", ["reference", "fused"])
+def test_stages_begin_in_order(engine):
+    classifier = ten_class_classifier()
+    images = dataclasses.replace(tiny_images(12, classifier=classifier), n_classes=classifier.n_classes)
+    task = TASKS["aa_standard"]
+    parameters = task.parameters(epsilons=("2/255", "4/255"), steps=3, queries=10)
+    context = dataclasses.replace(tiny_context("", classifier, batch_size=len(images)), engine=engine)
+    started_stages = []
+    list(
+        evaluate_part(
+            context,
+            task,
+            parameters,
+            part_of(task, parameters, images),
+            images,
+            ("accuracy",),
+            provenance={},
+            on_stage=lambda *stage: started_stages.append(stage),
+        )
+    )
+    n_strengths = 2 if engine == "reference" else 1
+    assert started_stages == STAGES * n_strengths
+
+
+def test_standard_keeps_first_stage_image_if_network_is_fooled():
+    images = tiny_images()
+    clean = to_float(torch.from_numpy(images.images))
+    perturbed = {}
+    for key, changes in (("aa_standard", {"steps": 5, "queries": 10}), ("aa_apgd-ce", {"steps": 5})):
+        context = dataclasses.replace(tiny_context(key), engine="fused")
+        perturbed[key] = perturb_all(TASKS[key], attack_parameters(TASKS[key], (3.0,), **changes), images, context)[3.0]
+    is_changed = (perturbed["aa_apgd-ce"] != clean).flatten(1).any(dim=1)
+    assert is_changed.any()
+    torch.testing.assert_close(
+        perturbed["aa_standard"][is_changed], perturbed["aa_apgd-ce"][is_changed], rtol=0, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("key", "n_classes"), [("aa_apgd-t", 3), ("aa_standard_l1", 3)])
+def test_too_few_classes_are_rejected_with_reason(key, n_classes):
+    network = TinyNetwork()
+    network.classifier = nn.Linear(24, n_classes)
+    classifier = Classifier(network, NORMALISATION, n_classes)
+    images = tiny_images(2, labels=np.zeros(2), classifier=classifier)
+    parameters = TASKS[key].parameters()
+    for engine in ("reference", "fused"):
+        context = dataclasses.replace(tiny_context(key, classifier), engine=engine)
+        with pytest.raises(
+            ConfigError, match=rf"{key}: expected {n_classes + 1} classes or more, since the .*DLR loss"
+        ):
+            perturb_all(TASKS[key], parameters, images, context)
+    assert parameters.unsupported_classes_reason(n_classes + 1) is None
+
+
+def test_targets_are_limited_to_other_classes():
+    # Five classes allow four targets; AutoAttack would fail at the fifth.
+    classifier = tiny_classifier()
+    for key in ("aa_apgd-t", "aa_fab-t"):
+        task = TASKS[key]
+        images = []
+        for engine in ("reference", "fused"):
+            context = dataclasses.replace(tiny_context(key, classifier), engine=engine)
+            images.append(
+                perturb_all(task, task.parameters(epsilons=("1/255",), steps=2), tiny_images(4), context)[1.0]
+            )
+        assert all(torch.isfinite(pixels).all() for pixels in images)

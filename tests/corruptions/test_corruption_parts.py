@@ -1,0 +1,237 @@
+"""Components of the corruption generator, compared with simple loops that follow the published script."""
+
+import colorsys
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from robust201.core.noise import generator
+from robust201.corruptions import blurs, digital, sampling, weather
+from robust201.corruptions.generator import corrupt
+from tests.support.natural_images import natural_images, stripes
+
+TRUNCATION_TOLERANCE = 1.001
+"""Maximum difference between an exact pixel and the truncated one, which is up to one level darker."""
+
+
+def corrupt_images(images: NDArray[np.uint8], key: str, severity: int) -> NDArray[np.uint8]:
+    return corrupt(images, key, severity, seed=0, indices=np.arange(len(images)), frost=stripes())
+
+
+@pytest.mark.parametrize(("size", "reach"), [(16, 1), (32, 1), (64, 2)])
+def test_glass_blur_copies_pixels_as_published_script_does(size: int, reach: int) -> None:
+    images = natural_images(2, size)
+    for severity in (1, 4):
+        sigma, _, rounds = blurs.GLASS_CONSTANTS.cifar[severity - 1]
+        sigma *= size / 32
+        for index, result in enumerate(corrupt_images(images, "glass_blur", severity)):
+            smoothed = np.stack(
+                [ndimage.gaussian_filter(images[index, ..., c] / 255.0, sigma, mode="nearest") for c in range(3)], -1
+            )
+            x = (smoothed * 255).astype(np.uint8)
+            targets = range(size - reach, reach, -1)
+            shape = (2, len(targets), len(targets), 2)
+            displacements = generator(0, "glass_blur", index).integers(-reach, reach, size=shape)
+            for displacement_round in range(rounds):
+                for i, h in enumerate(targets):
+                    for j, w in enumerate(targets):
+                        dx, dy = displacements[displacement_round, i, j]
+                        x[h, w], x[h + dy, w + dx] = x[h + dy, w + dx], x[h, w]
+            smoothed_again = np.stack(
+                [ndimage.gaussian_filter(x[..., c] / 255.0, sigma, mode="nearest") for c in range(3)], -1
+            )
+            assert (result == (np.clip(smoothed_again, 0, 1) * 255).astype(np.uint8)).all()
+
+
+@pytest.mark.parametrize("severity", [1, 3, 4, 5])
+def test_defocus_blur_correlates_with_smoothed_disk(severity: int) -> None:
+    radius, sigma = blurs.DEFOCUS_CONSTANTS.cifar[severity - 1]
+    grid = np.mgrid[-4:5, -4:5]
+    disk = ((grid**2).sum(0) <= radius**2).astype(float)
+    kernel = ndimage.gaussian_filter(disk / disk.sum(), sigma, radius=1, mode="constant")
+    images = natural_images(2)
+    expected = np.stack(
+        [
+            np.stack([ndimage.correlate(image[..., c] / 255.0, kernel, mode="mirror") for c in range(3)], -1)
+            for image in images
+        ]
+    )
+    assert np.abs(corrupt_images(images, "defocus_blur", severity) - (expected * 255)).max() < TRUNCATION_TOLERANCE
+
+
+@given(radius=st.integers(0, 2), scale=st.sampled_from([0.5, 0.75, 1.0, 1.5, 2.0, 3.5]), seed=st.integers(0, 99))
+def test_stretch_kernel_preserves_sum_and_symmetry(radius: int, scale: float, seed: int) -> None:
+    kernel = np.random.default_rng(seed).random((2 * radius + 1,) * 2)
+    kernel = (kernel + kernel[::-1]) / (2 * kernel.sum())
+    stretched = sampling.stretch_kernel(kernel, scale)
+    assert stretched.sum() == pytest.approx(1)
+    assert np.allclose(stretched, stretched[::-1])
+    assert (stretched >= 0).all()
+    if scale == 1:
+        assert np.allclose(stretched, kernel)
+
+
+def test_stretch_kernel_weights_by_area() -> None:
+    point_kernel, plus_kernel = np.ones((1, 1)), np.array([[0, 1, 0], [1, 1, 1], [0, 1, 0]]) / 5
+    assert np.allclose(sampling.stretch_kernel(point_kernel, 3), np.full((3, 3), 1 / 9))
+    assert np.allclose(sampling.stretch_kernel(point_kernel, 2), np.outer([1, 2, 1], [1, 2, 1]) / 16)
+    assert np.allclose(sampling.stretch_kernel(plus_kernel, 0.5), np.array([[0, 1, 0], [1, 6, 1], [0, 1, 0]]) / 10)
+
+
+@pytest.mark.parametrize("size", [16, 32, 64])
+@pytest.mark.parametrize("factor", [1.0, 1.01, 1.06, 1.13, 1.25, 1.75, 2.25])
+def test_zoom_middle_matches_scipy(size: int, factor: float) -> None:
+    image = natural_images(1, size)[0] / 255.0
+    middle = math.ceil(size / factor)
+    top = (size - middle) // 2
+    zoomed = ndimage.zoom(image[top : top + middle, top : top + middle], (factor, factor, 1), order=1)
+    trim = (len(zoomed) - size) // 2
+    assert np.allclose(sampling.zoom_middle(image, factor), zoomed[trim : trim + size, trim : trim + size], atol=1e-12)
+
+
+@pytest.mark.parametrize("severity", [1, 2, 5])
+@pytest.mark.parametrize("size", [16, 32])
+def test_elastic_transform_matches_scipy(severity: int, size: int) -> None:
+    images, scale = natural_images(2, size), size / 32
+    strength, smoothing, shift = (32 * fraction for fraction in digital.ELASTIC_FRACTIONS.cifar[severity - 1])
+    grid = np.mgrid[:size, :size].astype(float)
+    for index, result in enumerate(corrupt_images(images, "elastic_transform", severity)):
+        uniforms = generator(0, "elastic_transform", index).uniform(-1, 1, 6 + 2 * 32 * 32)
+        c, r = size // 2, size // 3
+        corners = np.array([[c + r, c + r], [c + r, c - r], [c - r, c - r]], float)
+        moved_corners = corners + uniforms[:6].reshape(3, 2) * shift * scale
+        forward = np.linalg.solve(np.c_[corners, np.ones(3)], moved_corners).T
+        inverse = np.linalg.inv(np.vstack([forward, [0, 0, 1]]))
+        columns, rows, _ = np.tensordot(inverse, np.stack([grid[1], grid[0], np.ones_like(grid[0])]), 1)
+        fields = [
+            ndimage.gaussian_filter(field, smoothing, mode="reflect", truncate=3) * strength * scale
+            for field in uniforms[6:].reshape(2, 32, 32)
+        ]
+        if size == 16:
+            fields = [field.reshape(16, 2, 16, 2).mean((1, 3)) for field in fields]
+        for channel in range(3):
+            sheared = ndimage.map_coordinates(
+                images[index, ..., channel] / 255.0, (rows, columns), order=1, mode="mirror"
+            )
+            positions = (grid[0] + fields[1], grid[1] + fields[0])
+            expected = ndimage.map_coordinates(sheared, positions, order=1, mode="reflect") * 255
+            assert np.abs(result[..., channel] - expected).max() < TRUNCATION_TOLERANCE
+
+
+def test_plasma_matches_loop_over_points() -> None:
+    size, fading = 8, 2.5
+    noise = np.random.default_rng(0).uniform(-1, 1, (1, size * size - 1))
+    random_numbers, heights = iter(noise[0]), np.zeros((size, size))
+    step, noise_range = size, 100.0
+    while step >= 2:
+        half, starts = step // 2, range(0, size, step)
+
+        def set_point(row: int, column: int, *neighbours: tuple[int, int], noise_range: float = noise_range) -> None:
+            mean = sum(heights[r % size, c % size] for r, c in neighbours) / 4
+            heights[row, column] = mean + noise_range * (noise_range * next(random_numbers))
+
+        for r in starts:
+            for c in starts:
+                set_point(r + half, c + half, (r, c), (r + step, c), (r, c + step), (r + step, c + step))
+        for r in starts:
+            for c in starts:
+                set_point(r, c + half, (r, c), (r, c + step), (r + half, c + half), (r - half, c + half))
+        for r in starts:
+            for c in starts:
+                set_point(r + half, c, (r, c), (r + step, c), (r + half, c + half), (r + half, c - half))
+        step, noise_range = half, noise_range / fading
+    expected = (heights - heights.min()) / np.ptp(heights)
+    assert np.allclose(weather.plasma(noise, fading)[0], expected)
+
+
+@pytest.mark.parametrize("severity", [1, 5])
+def test_brightness_matches_colorsys(severity: int) -> None:
+    images = natural_images(1, 16)
+    images[0, 0, :4] = [[0, 0, 0], [255, 255, 255], [7, 7, 7], [255, 0, 0]]
+    result = corrupt_images(images, "brightness", severity)
+    for pixel, result_pixel in zip(images.reshape(-1, 3), result.reshape(-1, 3), strict=True):
+        hue, saturation, value = colorsys.rgb_to_hsv(*(pixel / 255.0))
+        expected = colorsys.hsv_to_rgb(
+            hue, saturation, min(1, value + weather.BRIGHTNESS_INCREASES.cifar[severity - 1])
+        )
+        assert np.abs(np.array(expected) * 255 - result_pixel).max() < TRUNCATION_TOLERANCE
+
+
+@settings(max_examples=20)
+@given(angle=st.floats(-180, 180), radius=st.sampled_from([3.0, 4.5, 6.0]), sigma=st.floats(0.5, 12))
+def test_motion_blur_is_weighted_sum_along_ray(angle: float, radius: float, sigma: float) -> None:
+    image = natural_images(1, 16)[0, ..., :1]
+    weights, offsets = blurs.motion_taps(radius, sigma, angle)
+    assert weights.sum() == pytest.approx(1)
+    assert (np.diff(weights) <= 0).all()
+    ray = np.arange(len(offsets))[:, None] * [math.sin(math.radians(angle)), math.cos(math.radians(angle))]
+    assert np.abs(offsets - ray).max() <= 0.5 + 1e-9
+    expected = np.zeros((16, 16))
+    for row in range(16):
+        for column in range(16):
+            for weight, (row_shift, column_shift) in zip(weights, offsets, strict=True):
+                expected[row, column] += (
+                    weight * image[np.clip(row + row_shift, 0, 15), np.clip(column + column_shift, 0, 15), 0]
+                )
+    result = blurs.blur_along(image[None], radius, sigma, np.array([angle]))
+    assert (expected - result[0, ..., 0]).max() < 1
+    assert (result[0, ..., 0] - expected).max() <= 0.5 / 257 + 1e-9
+
+
+def test_motion_blur_rounds_to_16_bits_and_truncates_to_8() -> None:
+    """ImageMagick 6.9 (Q16) does the same. Rounding to the nearest level would make half of the values too bright."""
+    image = natural_images(1, 32)[0, ..., :1].astype(np.uint8)
+    weights, offsets = blurs.motion_taps(6, 1.5, 30.0)
+    exact_weights = [Fraction(float(weight)) for weight in weights]
+    n_rounded_down = 0
+    result = blurs.blur_along(image[None], 6, 1.5, np.array([30.0]))[0, ..., 0]
+    for row in range(16):
+        for column in range(16):
+            neighbours = (int(image[row + row_shift, column + column_shift, 0]) for row_shift, column_shift in offsets)
+            weighted_sum = sum(weight * level for weight, level in zip(exact_weights, neighbours, strict=True))
+            blurred = weighted_sum / sum(exact_weights)
+            assert result[row, column] == math.floor(257 * blurred + Fraction(1, 2)) // 257
+            n_rounded_down += math.floor(blurred + Fraction(1, 2)) > result[row, column]
+    assert 0.35 < n_rounded_down / 256 < 0.65
+
+
+@pytest.mark.parametrize("grey", [0, 1, 127, 254, 255])
+def test_motion_blur_preserves_flat_images(grey: int) -> None:
+    flat = np.full((1, 12, 12, 3), grey, np.uint8)
+    assert (blurs.blur_along(flat, 8, 3, np.array([17.0])) == grey).all()
+
+
+def test_snow_trail_is_below_flake() -> None:
+    """The trail of a flake is below it, so pixels of the layer are blended with pixels above them."""
+    layer = np.zeros((1, 32, 32, 1), np.uint8)
+    layer[0, 16, 16] = 255
+    trail = np.argwhere(blurs.blur_along(layer, 8, 3, np.array([-90.0]))[0, ..., 0])
+    assert (trail[:, 1] == 16).all()
+    assert trail[:, 0].min() == 16
+    assert trail[:, 0].max() > 20
+
+
+@given(length=st.integers(1, 9), position=st.integers(-40, 40))
+def test_fold_positions_matches_numpy_pad(length: int, position: int) -> None:
+    modes = {"edge": "edge", "half_sample": "symmetric", "whole_sample": "reflect"}
+    for border in ("edge", "half_sample", "whole_sample"):
+        padded = np.pad(np.arange(length), 40, mode=modes[border])
+        folded = sampling.fold_positions(np.array([position]), length, border)
+        if 0 <= position + 40 < len(padded):
+            assert folded[0] == padded[position + 40]
+
+
+@pytest.mark.parametrize("size", [8, 16, 24, 32, 48, 64])
+def test_resample_layers_preserves_mean(size: int) -> None:
+    flat = np.full((2, 32, 32), 0.25)
+    assert np.allclose(sampling.resample_layers(flat, size), 0.25)
+    ramp = np.broadcast_to(np.arange(32.0), (1, 32, 32))
+    resampled = sampling.resample_layers(ramp, size)
+    assert resampled.shape == (1, size, size)
+    assert resampled.mean() == pytest.approx(15.5)

@@ -1,0 +1,254 @@
+"""Evaluation of a part: results, their timing, and independence from batches, order and parts."""
+
+import dataclasses
+import functools
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from robust201.core.errors import ConfigError, EvaluationError, PerturbationError
+from robust201.evaluation.evaluate import evaluate_part
+from robust201.evaluation.measurements import check_values, merge_values
+from robust201.evaluation.user_calls import count_passes
+from robust201.networks.device import configure_torch
+from robust201.tasks import TASKS
+from robust201.tasks.columns import MEASUREMENTS
+from tests.support.attack_rows import FULLY_TESTED_ATTACKS, FULLY_TESTED_TASKS, mark_ensembles_slow
+from tests.support.tiny_networks import (
+    BATCH_SIZE,
+    CountingNetwork,
+    TinyNetwork,
+    attack_parameters,
+    checked_classifier,
+    part_of,
+    perturb_all,
+    request_of,
+    small_parameter_values,
+    small_parameters,
+    tiny_classifier,
+    tiny_context,
+    tiny_images,
+)
+
+every_task = pytest.mark.parametrize("task", mark_ensembles_slow(FULLY_TESTED_TASKS))
+IMAGES = tiny_images()
+PROVENANCE = {"host": "here"}
+
+
+def evaluate_images(task, *, context=None, images=IMAGES, measurements=tuple(MEASUREMENTS), parameters=None, **bounds):
+    parameters = parameters or small_parameters(task)
+    # `evaluate_part` sets the key, as in a worker.
+    context = context or tiny_context("")
+    part = part_of(task, parameters, images, **bounds)
+    return list(evaluate_part(context, task, parameters, part, images, measurements, provenance=PROVENANCE))
+
+
+def assert_same_values(results, expected):
+    assert [result.strength for result in results] == [result.strength for result in expected]
+    for result, expected_result in zip(results, expected, strict=True):
+        assert {name: array.tobytes() for name, array in result.values.items()} == {
+            name: array.tobytes() for name, array in expected_result.values.items()
+        }
+
+
+@functools.cache
+def results_of_all_images(key):
+    """Return the results of a task for all images, with small parameters."""
+    return evaluate_images(TASKS[key])
+
+
+@every_task
+def test_evaluate_part_measures_perturbed_images(task):
+    parameters = small_parameters(task)
+    results = results_of_all_images(task.key)
+    perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
+    assert [result.strength for result in results] == list(parameters.strengths)
+    for result in results:
+        predicted = tiny_classifier()(perturbed[result.strength]).argmax(dim=1).numpy()
+        assert result.values["predictions"].tolist() == predicted.tolist()
+        assert float(result.values["accuracy"]) == np.mean(predicted == IMAGES.labels)
+        check_values(result.values, len(IMAGES), np.bincount(IMAGES.labels, minlength=IMAGES.n_classes))
+        assert result.provenance == PROVENANCE
+        assert result.seconds > 0
+
+
+@every_task
+def test_merged_parts_are_byte_identical_to_whole_unit(task):
+    parts = [evaluate_images(task, start=start, stop=stop) for start, stop in ((0, 8), (8, 16), (16, 21))]
+    for i, result in enumerate(results_of_all_images(task.key)):
+        merged = merge_values([part[i].values for part in parts])
+        assert {name: array.tobytes() for name, array in merged.items()} == {
+            name: array.tobytes() for name, array in result.values.items()
+        }
+
+
+@every_task
+def test_result_does_not_depend_on_order_of_batches(task, monkeypatch):
+    expected = results_of_all_images(task.key)
+    perturb = task.load()
+
+    def yield_shuffled(*arguments, **options):
+        batches = list(perturb(*arguments, **options))
+        order = np.random.default_rng(0).permutation(len(batches))
+        for i in order:
+            reverse = torch.arange(len(batches[i].positions)).flip(0)
+            yield batches[i]._replace(positions=batches[i].positions[reverse], images=batches[i].images[reverse])
+
+    monkeypatch.setattr(type(task), "load", lambda *_: yield_shuffled)
+    assert_same_values(sorted(evaluate_images(task), key=lambda result: result.strength), expected)
+
+
+@every_task
+@pytest.mark.parametrize("n_images", [1, BATCH_SIZE + 1])
+@pytest.mark.slow_combinations
+def test_evaluate_part_supports_few_images(task, n_images):
+    for result in evaluate_images(task, images=tiny_images(n_images)):
+        assert result.values["cm"].sum() == n_images
+
+
+@pytest.mark.parametrize("task", [task for task in FULLY_TESTED_ATTACKS if task.constraint], ids=lambda task: task.key)
+def test_attack_lowers_accuracy(task):
+    clean_accuracy = float(evaluate_images(TASKS["clean"])[0].values["accuracy"])
+    extra_parameters = {"queries": 60} if task.key.startswith("aa_square") else {}
+    parameters = attack_parameters(task, (0.1, 32.0), **small_parameter_values(task) | extra_parameters)
+    weak_accuracy, strong_accuracy = (
+        float(result.values["accuracy"]) for result in evaluate_images(task, parameters=parameters)
+    )
+    assert clean_accuracy >= weak_accuracy > strong_accuracy
+
+
+def test_evaluate_part_yields_each_strength_as_soon_as_it_is_complete():
+    network = CountingNetwork(TinyNetwork())
+    task = TASKS["fgsm"]
+    parameters = small_parameters(task)
+    classifier = checked_classifier(network)
+    results = evaluate_part(
+        tiny_context("", classifier),
+        task,
+        parameters,
+        part_of(task, parameters, IMAGES),
+        IMAGES,
+        ("accuracy",),
+        provenance={},
+    )
+    assert next(results).strength == 1.0
+    n_images_at_first_strength = network.n_images
+    assert next(results).strength == 8.0
+    assert network.n_images == 2 * n_images_at_first_strength
+
+
+def test_result_has_only_requested_and_standard_columns():
+    (result,) = evaluate_images(TASKS["clean"], measurements=("accuracy",))
+    assert set(result.values) == {"accuracy", "cm"}
+
+
+def test_evaluate_part_accepts_read_only_images():
+    images = tiny_images()
+    for array in (images.images, images.labels, images.indices):
+        array.flags.writeable = False
+    assert_same_values(evaluate_images(TASKS["fgsm"], images=images), evaluate_images(TASKS["fgsm"]))
+
+
+@pytest.mark.parametrize(("start", "stop"), [(4, 21), (0, 12), (8, 8), (16, 24), (-8, 8)])
+def test_evaluate_part_rejects_invalid_slice(start, stop):
+    with pytest.raises(EvaluationError, match=f"Evaluating failed for .*{start}:{stop}"):
+        evaluate_images(TASKS["pgd"], start=start, stop=stop)
+
+
+def test_evaluate_part_rejects_part_of_another_image_set():
+    task = TASKS["clean"]
+    parameters = small_parameters(task)
+    part = part_of(task, parameters, tiny_images(16))
+    with pytest.raises(EvaluationError, match="expected a slice of 21 images"):
+        list(evaluate_part(tiny_context(""), task, parameters, part, IMAGES, ("cm",), provenance={}))
+
+
+@every_task
+def test_nan_weights_raise_error_naming_unit(task):
+    network = TinyNetwork()
+    with torch.no_grad():
+        network.classifier.weight[0, 0] = torch.nan
+    with pytest.raises(EvaluationError, match=f"#0 tiny {task.key}"):
+        evaluate_images(task, context=tiny_context("", tiny_classifier(network)))
+
+
+def test_broken_attack_raises_error_naming_unit(monkeypatch):
+    task = TASKS["fgsm"]
+    perturb = task.load()
+
+    def yield_images_outside_ball(*arguments, **options):
+        for batch in perturb(*arguments, **options):
+            yield batch._replace(images=(batch.images + 0.1).clamp(0, 1))
+
+    monkeypatch.setattr(type(task), "load", lambda *_: yield_images_outside_ball)
+    with pytest.raises(PerturbationError, match="#0 tiny fgsm"):
+        evaluate_images(task)
+
+
+def test_passes_of_a_users_attack_are_counted_on_one_batch():
+    def perturb(model, images, labels, _strength, steps):
+        for _ in range(steps):
+            pixels = images.clone().requires_grad_()
+            torch.nn.functional.cross_entropy(model(pixels), labels).backward()
+        model.logits(images)
+        return images
+
+    context, request = tiny_context("mine"), request_of(IMAGES, (1.0, 8.0))
+    assert count_passes(perturb, {"steps": 20}, context, request) == 20 * 3 + 1
+    assert count_passes(perturb, {"unknown": 20}, context, request) == 1
+    assert not context.classifier._forward_hooks
+
+
+def test_seed_changes_random_numbers():
+    task = TASKS["pgd"]
+    parameters = small_parameters(task, steps=1)
+    perturbed = perturb_all(task, parameters, IMAGES, tiny_context("pgd"))
+    perturbed_with_other_seed = perturb_all(task, parameters, IMAGES, dataclasses.replace(tiny_context("pgd"), seed=12))
+    assert not torch.equal(perturbed[8.0], perturbed_with_other_seed[8.0])
+
+
+@pytest.mark.parametrize(
+    ("variable", "allowed_value", "rejected_value"),
+    [
+        ("NVIDIA_TF32_OVERRIDE", "0", "1"),
+        ("ONEDNN_DEFAULT_FPMATH_MODE", "strict", "BF16"),
+        ("DNNL_DEFAULT_FPMATH_MODE", "STRICT", "ANY"),
+    ],
+)
+def test_configure_torch_rejects_variables_that_change_arithmetic(monkeypatch, variable, allowed_value, rejected_value):
+    monkeypatch.setenv(variable, allowed_value)
+    configure_torch(1)
+    if variable.startswith("NVIDIA"):
+        with pytest.raises(ConfigError, match=variable):
+            configure_torch(1, "tf32")
+    monkeypatch.setenv(variable, rejected_value)
+    with pytest.raises(ConfigError, match=f"{variable}: its value '{rejected_value}' overrides"):
+        configure_torch(1)
+
+
+def test_configure_torch_enables_determinism():
+    # In a separate process, because the settings affect the whole process.
+    command = """
+import os, torch
+from robust201.networks.device import configure_torch
+configure_torch(2)
+assert torch.get_num_threads() == 2
+assert torch.are_deterministic_algorithms_enabled()
+assert torch.get_float32_matmul_precision() == "highest"
+assert not torch.backends.cuda.matmul.allow_tf32
+assert not torch.backends.cudnn.allow_tf32
+assert torch.backends.cudnn.deterministic and not torch.backends.cudnn.benchmark
+assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "CUBLAS_WORKSPACE_CONFIG"}
+    subprocess.run([sys.executable, "-W", "error", "-c", command], env=environment, check=True)
+
+
+@pytest.mark.parametrize(("threads", "precision", "message"), [(1, "fp23", "fp32"), (0, "fp32", "1 to 1024")])
+def test_configure_torch_rejects_bad_settings(threads, precision, message):
+    with pytest.raises(ConfigError, match=message):
+        configure_torch(threads, precision)

@@ -1,0 +1,127 @@
+"""Largest eigenvalues of Hessians: comparison with dense matrices, independence from batches and starting vectors."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from robust201.core.errors import EvaluationError
+from robust201.measures.lanczos import largest_eigenvalues
+from robust201.tasks import find_task
+from tests.support.tiny_networks import (
+    N_CLASSES,
+    PathlessNetwork,
+    request_of,
+    tiny_classifier,
+    tiny_context,
+    tiny_images,
+)
+
+
+class SmoothNetwork(nn.Module):
+    """A network with non-zero second derivatives, unlike a piecewise linear one."""
+
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(4)
+            self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, stride=3), nn.BatchNorm2d(4), nn.Tanh())
+            self.classifier = nn.Linear(16, N_CLASSES)
+            self.stem[1].running_mean.uniform_(-0.2, 0.2)
+            self.stem[1].running_var.uniform_(0.5, 2.0)
+        for weight in self.parameters():
+            weight.data *= 2
+
+    def forward(self, pixels):
+        return self.classifier(self.stem(pixels).flatten(1))
+
+
+def measure(key, image_set, classifier=None, *, seed=0, **parameters):
+    task = find_task(key)
+    parameters = {"tolerance": 1e-4} | parameters
+    context = dataclasses.replace(tiny_context(key, classifier), seed=seed)
+    values = task.load("fused")(context, task.parameters(**parameters), request_of(image_set, (0.0,)))
+    return {name: float(value) for name, value in values.items()}
+
+
+@pytest.mark.parametrize("input_space", ["normalised", "pixels"])
+def test_hessian_input_matches_dense_matrices(input_space):
+    images, network = tiny_images(3), SmoothNetwork()
+    classifier = tiny_classifier(network)
+    pixels, labels = torch.from_numpy(images.images) / 255, torch.from_numpy(images.labels)
+    inputs = pixels if input_space == "pixels" else (pixels - classifier.mean) / classifier.std
+    model = classifier if input_space == "pixels" else network
+
+    matrices = [
+        torch.autograd.functional.hessian(lambda x, n=n: functional.cross_entropy(model(x[None]), labels[n : n + 1]), x)
+        for n, x in enumerate(inputs)
+    ]
+    expected = torch.linalg.eigvalsh(torch.stack(matrices).reshape(-1, 192, 192).double())[:, -1]
+    result = measure("hessian_input", images, classifier, input=input_space)
+    assert result["largest"] == pytest.approx(float(expected.mean()), rel=1e-4)
+    assert result["largest_sd"] == pytest.approx(float(expected.std(correction=0)), rel=1e-4)
+
+
+@pytest.mark.parametrize("key", ["hessian_weights", "hessian_input"])
+def test_result_does_not_depend_on_batches_and_starts(key):
+    images, classifier = tiny_images(4), tiny_classifier(SmoothNetwork())
+    expected = measure(key, images, classifier)
+    assert measure(key, images, tiny_classifier(SmoothNetwork(), micro_batch=3)) == pytest.approx(expected, rel=1e-4)
+    with_other_start = measure(key, images, classifier, seed=1)
+    assert with_other_start == pytest.approx(expected, rel=1e-4)
+    assert with_other_start != expected
+    assert measure(key, images, classifier) == expected
+
+
+@pytest.mark.parametrize("has_gradients", [True, False])
+def test_hessian_eigenvalues_match_formula_for_constant_networks(has_gradients):
+    """The Hessian of the loss with respect to constant logits is diag(p) - pp'."""
+    classifier = tiny_classifier(PathlessNetwork([1.0, 0.0, 0.5, 0.0, -1.0], has_gradients=has_gradients))
+    images = tiny_images(5, classifier=classifier)
+    assert measure("hessian_input", images, classifier) == {"largest": 0.0, "largest_sd": 0.0}
+    probabilities = classifier.network.logits.double().softmax(dim=0)
+    expected = torch.linalg.eigvalsh(probabilities.diag() - torch.outer(probabilities, probabilities))[-1]
+    result = measure("hessian_weights", images, classifier)
+    assert result["largest"] == result["largest_summed"] == pytest.approx(float(expected), rel=1e-5)
+
+
+def operator_of(*matrices):
+    stacked = torch.stack([torch.as_tensor(matrix) for matrix in matrices])
+    return lambda vectors: torch.einsum("bij,bj->bi", stacked.float(), vectors)
+
+
+def eigenvalues_of(*matrices, steps=50, tolerance=1e-6, seed=0):
+    start = torch.from_numpy(np.random.default_rng(seed).normal(size=(len(matrices), len(matrices[0]))))
+    return largest_eigenvalues(operator_of(*matrices), start, steps=steps, tolerance=tolerance, name="matrices")
+
+
+def test_lanczos_supports_operators_of_different_rank():
+    """Operators that are zero, negative or of low rank do not affect the results of other operators."""
+    matrix = np.random.default_rng(1).normal(size=(30, 30))
+    symmetric = matrix + matrix.T
+    rank_one = np.zeros((30, 30))
+    rank_one[2, 2] = 5.0
+    result = eigenvalues_of(symmetric, rank_one, -np.eye(30) - rank_one, np.zeros((30, 30)), -np.eye(30))
+    expected = [np.linalg.eigvalsh(symmetric)[-1], 5.0, -1.0, 0.0, -1.0]
+    assert result == pytest.approx(expected, rel=1e-5, abs=1e-12)
+
+
+def test_lanczos_raises_error_if_it_does_not_converge():
+    with pytest.raises(EvaluationError, match=r"1e-06 or less within 4 steps, got .* Raise `tolerance` or `steps`"):
+        eigenvalues_of(np.diag(np.linspace(-1, 1, 60)), steps=4)
+
+
+def test_lanczos_rejects_nan():
+    with pytest.raises(EvaluationError, match="expected finite Hessian-vector products, got NaN"):
+        eigenvalues_of(np.full((6, 6), np.nan))
+
+
+def test_hessians_reject_nan_weights():
+    network = SmoothNetwork()
+    network.classifier.weight.data[0, 0] = torch.nan
+    for key in ("hessian_weights", "hessian_input"):
+        with pytest.raises(EvaluationError, match=f"failed for {key}: expected finite"):
+            measure(key, tiny_images(4, labels=[0] * 4), tiny_classifier(network))

@@ -1,0 +1,106 @@
+"""The norm of the Jacobian: comparison with autograd, unbiased projections, and zero for constant networks."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from robust201.attacks.context import Request
+from robust201.tasks import find_task
+from robust201.tasks.measure_parameters import JacobianParameters
+from tests.support.tiny_networks import (
+    N_CLASSES,
+    PathlessNetwork,
+    TinyNetwork,
+    tiny_classifier,
+    tiny_context,
+    tiny_images,
+)
+
+MEASURE = find_task("jacobian").load("fused")
+
+
+def measure(images, classifier, *, seed=0, batch_size=8, **parameters):
+    context = dataclasses.replace(tiny_context("jacobian", classifier, batch_size=batch_size), seed=seed)
+    request = Request((0.0,), torch.from_numpy(images.images), torch.from_numpy(images.labels), images.indices)
+    result = MEASURE(context, JacobianParameters(**parameters), request)
+    return {name: float(value) for name, value in result.items()}
+
+
+@pytest.mark.parametrize("input_space", ["pixels", "normalised"])
+def test_exact_norm_matches_autograd(input_space):
+    network = TinyNetwork().eval()
+    images = tiny_images(6)
+    classifier = tiny_classifier(network)
+    pixels = torch.from_numpy(images.images) / 255
+    classifier.loss_and_gradient(pixels, torch.zeros(6, dtype=torch.int64))  # looks once whether there are gradients
+    if input_space == "pixels":
+        jacobian = torch.func.vmap(torch.func.jacrev(lambda x: classifier(x[None])[0]))(pixels)
+    else:
+        normalised = (pixels - classifier.mean) / classifier.std
+        jacobian = torch.func.vmap(torch.func.jacrev(lambda x: network(x[None])[0]))(normalised)
+    expected = jacobian.double().flatten(1).square().sum(dim=1)
+    result = measure(images, classifier, projections="exact", input=input_space)
+    assert result["squared_norm"] == pytest.approx(float(expected.mean()), rel=1e-5)
+    assert result["squared_norm_sd"] == pytest.approx(float(expected.std(correction=0)), rel=1e-5)
+
+
+def test_projections_are_unbiased():
+    images, classifier = tiny_images(4), tiny_classifier()
+    exact = measure(images, classifier, projections="exact")["squared_norm"]
+    estimates = np.array([measure(images, classifier, seed=seed)["squared_norm"] for seed in range(300)])
+    standard_error = estimates.std() / np.sqrt(len(estimates))
+    assert 0 < standard_error < 0.2 * exact
+    assert abs(estimates.mean() - exact) < 4 * standard_error
+    # An estimate from more projections with the same seed is closer to the exact norm.
+    precise_estimate = measure(images, classifier, projections=400)["squared_norm"]
+    assert precise_estimate == pytest.approx(exact, rel=0.2)
+
+
+def test_projection_is_exact_for_one_class():
+    """With C = 1, each direction is 1 or -1, so one projection is exact."""
+
+    class OneLogit(nn.Module):
+        def forward(self, pixels):
+            return pixels.flatten(1).square().sum(dim=1, keepdim=True)
+
+    classifier = tiny_classifier(OneLogit())
+    classifier.n_classes = 1
+    images = tiny_images(5, labels=[0] * 5)
+    exact = measure(images, classifier, projections="exact")
+    assert measure(images, classifier, projections=1) == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.parametrize("has_gradients", [True, False])
+@pytest.mark.parametrize("projections", ["exact", 2])
+def test_jacobian_of_constant_networks_is_zero(projections, has_gradients):
+    classifier = tiny_classifier(PathlessNetwork([1.0] * N_CLASSES, has_gradients=has_gradients))
+    result = measure(tiny_images(5, classifier=classifier), classifier, projections=projections)
+    assert result == {"squared_norm": 0.0, "squared_norm_sd": 0.0}
+
+
+@pytest.mark.parametrize("projections", ["exact", 2])
+def test_result_does_not_depend_on_batches(projections):
+    images, classifier = tiny_images(21), tiny_classifier()
+    expected = measure(images, classifier, batch_size=21, projections=projections)
+    for batch_size in (1, 4, 20):
+        assert measure(images, classifier, batch_size=batch_size, projections=projections) == pytest.approx(
+            expected, rel=1e-5
+        )
+
+
+def test_directions_do_not_depend_on_other_images():
+    """The mean over two halves of the images equals the result for all images."""
+    images, classifier = tiny_images(8), tiny_classifier()
+    all_images_squared_norm = measure(images, classifier)["squared_norm"]
+    halves = [
+        dataclasses.replace(
+            images, images=images.images[rows], labels=images.labels[rows], indices=images.indices[rows]
+        )
+        for rows in (slice(0, 4), slice(4, 8))
+    ]
+    assert all_images_squared_norm == pytest.approx(
+        np.mean([measure(half_of_images, classifier)["squared_norm"] for half_of_images in halves]), rel=1e-5
+    )

@@ -1,0 +1,154 @@
+"""Every attack, measure and network on the pretended accelerator: the CPU's bits, one device, no waits inside loops."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from robust201.evaluation.evaluate import evaluate_part
+from robust201.networks.classifier import Classifier
+from robust201.networks.device import cumulative_sum
+from robust201.networks.nb201.cells import specs
+from robust201.networks.nb201.compiled import compile_network
+from robust201.networks.zoo.zoo_space import NETWORKS
+from robust201.tasks import TASKS
+from tests.networks.test_inference import N_CLASSES as N_CELL_CLASSES
+from tests.networks.test_inference import NORMALISATION as CELL_NORMALISATION
+from tests.networks.test_inference import network_of
+from tests.support.pretended_device import NAME, count_waits, enable_device
+from tests.support.tiny_networks import (
+    NORMALISATION,
+    TinyNetwork,
+    part_of,
+    small_parameters,
+    tiny_classifier,
+    tiny_context,
+    tiny_images,
+)
+
+LOOPS = [
+    key
+    for key, task in TASKS.items()
+    # The number of batches of AutoAttack's stages depends on how many samples resist; each stage is also a key.
+    if task.kind == "attack" and "steps" in task.field_names and task.role != "ensemble"
+]
+IMAGES = tiny_images(24)
+SPEC = specs()[991]
+
+
+@pytest.fixture(autouse=True)
+def _enable_device():
+    """Enable the device, and deterministic mode as in the workers of a sweep."""
+    mode = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")
+    with enable_device():
+        yield
+    torch.set_deterministic_debug_mode(mode)
+
+
+def test_device_computes_values_rejects_mixed_devices_and_counts_waits():
+    host = torch.arange(4.0)
+    with count_waits() as waits:
+        x = host.to(NAME)
+        assert x.device.type == (x + x).device.type == NAME
+        with pytest.raises(RuntimeError, match="expected all tensors on one device"):
+            x + host
+    assert waits == []
+    for wait in (
+        lambda: bool((x > 0).any()),
+        lambda: float(x.sum()),
+        lambda: x[x > 1],
+        (x > 1).nonzero,
+        lambda: x.clone().__setitem__(x > 1, torch.zeros(2, device=NAME)),
+        lambda: torch.equal(x, x),
+        x.cpu,
+        lambda: torch.empty(4).copy_(x),
+    ):
+        with count_waits() as waits:
+            wait()
+        assert len(waits) == 1
+    assert torch.equal((x * 2).cpu(), host * 2)
+    with pytest.raises(RuntimeError, match="deterministic"):
+        x.cumsum(dim=0)
+
+
+def test_cumulative_sum_has_the_bits_of_the_cpu():
+    values = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 3072, 2)).astype(np.float32))
+    assert torch.equal(cumulative_sum(values.to(NAME), dim=1).cpu(), values.cumsum(dim=1))
+
+
+def evaluate_on(device, key, *, attack_samples=20, **changes):
+    """Return a key's values by strength, and the operations that waited for the device."""
+    task = TASKS[key]
+    classifier = tiny_classifier(TinyNetwork(), attack_samples=attack_samples).to(device)
+    context = dataclasses.replace(tiny_context(key, classifier), engine="fused")
+    parameters = small_parameters(task, **changes)
+    measurements = [] if task.kind == "measure" else ["confusion", "predictions"]
+    part = part_of(task, parameters, IMAGES)
+    with count_waits() as waits:
+        results = list(evaluate_part(context, task, parameters, part, IMAGES, measurements, provenance={}))
+    return {result.strength: result.values for result in results}, waits
+
+
+@pytest.mark.parametrize("key", list(TASKS))
+def test_results_have_the_bits_of_the_cpu(key):
+    changes = {"steps": 16} if key == "hessian_weights" else {}
+    expected, _ = evaluate_on("cpu", key, **changes)
+    actual, _ = evaluate_on(NAME, key, **changes)
+    np.testing.assert_equal(actual, expected)
+
+
+@pytest.mark.parametrize("key", LOOPS)
+def test_steps_never_wait(key):
+    """A run of twice as many steps waits exactly as often."""
+    waits_by_steps = [evaluate_on(NAME, key, attack_samples=2048, steps=steps)[1] for steps in (3, 6)]
+    assert waits_by_steps[0] == waits_by_steps[1]
+
+
+@pytest.mark.parametrize("key", ["aa_square", "aa_square_l2"])
+def test_square_waits_once_per_check_for_fooled_images(key):
+    n_waits = [len(evaluate_on(NAME, key, attack_samples=2048, queries=queries)[1]) for queries in (20, 40, 130)]
+    # Square checks after each of the first 64 queries, then after every second, third and fourth query.
+    assert np.diff(n_waits).tolist() == [20, 52]
+
+
+def passes_on(device, classifier):
+    pixels = torch.from_numpy(np.random.default_rng(0).random((5, 3, 32, 32), np.float32)).to(device)
+    labels = torch.arange(5).to(device)
+    return [classifier.logits(pixels), *classifier.loss_and_gradient(pixels, labels)]
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_zoo_networks_have_the_bits_of_the_cpu(name):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = NETWORKS[name].build(NETWORKS[name].width_divisor, 10)
+    assert_same_passes(lambda device: Classifier(network, NORMALISATION, 10, device=device))
+
+
+def test_cells_have_the_bits_of_the_cpu():
+    network = network_of(SPEC)
+    assert_same_passes(lambda device: Classifier(network, CELL_NORMALISATION, N_CELL_CLASSES, device=device))
+
+
+def test_compiled_cells_have_nearly_the_values_of_the_cpu():
+    """On a CPU, oneDNN computes fused convolutions, whose rounding differs."""
+
+    def make(device):
+        return compile_network(network_of(SPEC), SPEC, CELL_NORMALISATION, n_classes=N_CELL_CLASSES, device=device)
+
+    for expected, actual in zip(passes_on("cpu", make("cpu")), passes_on(NAME, make(NAME)), strict=True):
+        torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-4)
+
+
+def assert_same_passes(make_classifier):
+    expected = passes_on("cpu", make_classifier("cpu"))
+    on_device = make_classifier(NAME)
+    passes_on(NAME, on_device)  # the first gradient of a network is checked, once
+    with count_waits() as waits:
+        actual = passes_on(NAME, on_device)
+    assert waits == []
+    for expected_tensor, tensor in zip(expected, actual, strict=True):
+        assert tensor.device.type == NAME
+        assert torch.equal(tensor.cpu(), expected_tensor)

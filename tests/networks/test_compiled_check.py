@@ -1,0 +1,73 @@
+"""A worker's checks before evaluations: wrongly compiled networks, overflows and unavailable devices."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from robust201.networks.nb201.cells import architecture
+from robust201.networks.nb201.compiled import InferenceNetwork
+from robust201.networks.nb201.network import build_network
+from robust201.run.sweep import run_sweep
+from robust201.weights.store import CheckpointStore
+from tests.conftest import MakeSweep, RunCommand, WriteSweep, add_network, read_tree
+
+KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255"]}}
+
+
+@pytest.fixture
+def overflowing_weights(tmp_path: Path) -> Path:
+    """Return the path of a weight store with a network whose weights are finite, but whose feature maps overflow."""
+    with CheckpointStore(tmp_path / "overflowing") as store:
+        torch.manual_seed(0)
+        spec = architecture(21).spec
+        state_dict = build_network(spec, channels=4, cells=1, n_classes=10).state_dict()
+        scaled_state_dict = {
+            name: value * 1e25 if value.is_floating_point() else value for name, value in state_dict.items()
+        }
+        add_network(store, 21, scaled_state_dict)
+    return tmp_path / "overflowing"
+
+
+@pytest.mark.parametrize("engine", ["fused", "reference"])
+def test_units_of_an_overflowing_network_fail(make_sweep: MakeSweep, overflowing_weights: Path, engine: str) -> None:
+    checkpoints = {"path": str(overflowing_weights)}
+    config = make_sweep(architectures=[21], keys=KEYS, engine=engine, checkpoints=checkpoints)
+    tally = run_sweep(config)
+    assert {failure.label.split()[2] for failure in tally.failures} == set(KEYS)
+    assert all("contain NaN or infinity" in failure.failure for failure in tally.failures)
+
+
+def test_units_of_a_wrongly_compiled_network_fail(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute = InferenceNetwork.logits
+    monkeypatch.setattr(InferenceNetwork, "logits", lambda self, pixels: compute(self, pixels) + 0.01)
+    tally = run_sweep(make_sweep(architectures=[21], keys=KEYS))
+    assert len(tally.failures) == len(KEYS)
+    assert all("which is more than rounding" in failure.failure for failure in tally.failures)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("changed_fields", [{"execution": {"device": "cuda"}}, {"precision": "tf32"}])
+def test_run_with_unavailable_device_does_not_replace_the_plan(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, changed_fields: dict[str, object]
+) -> None:
+    assert robust201("run", write_sweep(keys={"clean": {}})).code == 0
+    previous_files = read_tree(tmp_path / "results")
+    robust201("run", write_sweep(keys={"clean": {}}, seed=1, **changed_fields)).error_line(2)
+    assert read_tree(tmp_path / "results") == previous_files
+
+
+def test_check_that_runs_out_of_memory_is_repeated(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    raised_errors = []
+    compute = InferenceNetwork._forward
+
+    def fail_once(self: InferenceNetwork, *arguments: object) -> torch.Tensor:
+        if not raised_errors:
+            raised_errors.append(torch.OutOfMemoryError("out of memory"))
+            raise raised_errors[0]
+        return compute(self, *arguments)
+
+    monkeypatch.setattr(InferenceNetwork, "_forward", fail_once)
+    tally = run_sweep(make_sweep(architectures=[21], keys=KEYS))
+    assert raised_errors
+    assert not tally.failures

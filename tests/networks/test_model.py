@@ -1,0 +1,207 @@
+"""Gradients of objectives are correct for every `Model`: reference and compiled networks, with and without padding."""
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from robust201.networks.batch_sizes import BatchSizes, Maxima
+from robust201.networks.classifier import Classifier
+from robust201.networks.model import differentiate_objective
+from robust201.networks.nb201.cells import format_spec, specs
+from robust201.networks.nb201.compiled import MIN_BATCH, compile_network
+from tests.networks.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
+
+SIZE = 8
+SPECS = {
+    "#21": specs()[21],
+    "constant": format_spec(SPECIAL_CELLS["no path, constant"]),
+}
+NETWORKS = {name: network_of(spec, channels=8) for name, spec in SPECS.items()}
+REFERENCE_CLASSIFIERS = {name: Classifier(network, NORMALISATION, N_CLASSES) for name, network in NETWORKS.items()}
+COMPILED_NETWORKS = {
+    name: compile_network(network, SPECS[name], NORMALISATION, n_classes=N_CLASSES)
+    for name, network in NETWORKS.items()
+}
+IMAGE_COUNTS = (1, 7, 8, 65, 200)
+LABELS = torch.from_numpy(np.random.default_rng(0).integers(0, N_CLASSES, max(IMAGE_COUNTS)))
+DIRECTIONS = torch.randn((max(IMAGE_COUNTS), N_CLASSES), generator=torch.Generator().manual_seed(1))
+
+
+def cross_entropy(logits, rows):
+    return functional.cross_entropy(logits, LABELS[rows], reduction="none")
+
+
+def margin(logits, rows):
+    """Return the difference between the label's logit and the largest other logit."""
+    is_label = functional.one_hot(LABELS[rows], N_CLASSES).bool()
+    return logits[is_label] - logits.masked_fill(is_label, -torch.inf).amax(dim=1)
+
+
+def dlr_loss(logits, rows):
+    """Return the DLR loss of Croce and Hein (2020), a ratio of two differences of logits."""
+    ordered = logits.sort(dim=1, descending=True).values
+    return -margin(logits, rows) / (ordered[:, 0] - ordered[:, 2] + 1e-12)
+
+
+def random_projection(logits, rows):
+    """Return a random projection of each image's logits, as in an estimate of the Jacobian's norm."""
+    return (logits * DIRECTIONS[rows]).sum(dim=1)
+
+
+OBJECTIVES = (cross_entropy, margin, dlr_loss, random_projection)
+every_objective = pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: objective.__name__)
+every_network = pytest.mark.parametrize("network", list(NETWORKS))
+every_n_images = pytest.mark.parametrize("n_images", IMAGE_COUNTS)
+either_mode = pytest.mark.parametrize("is_inference", [True, False], ids=["inference", "autograd"])
+
+
+def pixels_of(n_images):
+    return images_of(SIZE, n_images=n_images)[0]
+
+
+def differentiate_by_autograd(classifier, pixels, objective):
+    x = pixels.clone().requires_grad_()
+    logits = classifier(x)
+    values = objective(logits, slice(0, len(pixels)))
+    (gradient,) = torch.autograd.grad(values.sum(), x)
+    return logits.detach(), values.detach(), gradient
+
+
+def evaluate(model, pixels, objective, *, is_inference):
+    """Return the outputs of `value_and_gradient`, after checking that it leaves torch's modes unchanged."""
+    had_grad_enabled = torch.is_grad_enabled()
+    with torch.inference_mode(is_inference):
+        outputs = model.value_and_gradient(pixels, objective)
+        assert torch.is_inference_mode_enabled() == is_inference
+    assert torch.is_grad_enabled() == had_grad_enabled
+    assert not any(tensor.requires_grad for tensor in outputs)
+    return outputs
+
+
+def assert_close(outputs, expected, tolerance=1e-5):
+    """Check that tensors are equal within a tolerance relative to the largest number of each tensor."""
+    for output, reference in zip(outputs, expected, strict=True):
+        assert (output.shape, output.dtype) == (reference.shape, reference.dtype)
+        scale = max(1.0, float(reference.abs().max()))
+        torch.testing.assert_close(output, reference, rtol=0, atol=tolerance * scale)
+
+
+def assert_equal(outputs, expected):
+    for output, reference in zip(outputs, expected, strict=True):
+        assert torch.equal(output, reference)
+
+
+@every_network
+@every_objective
+@every_n_images
+@either_mode
+@pytest.mark.slow_combinations
+def test_classifier_is_bit_identical_to_autograd(network, objective, n_images, is_inference):
+    pixels = pixels_of(n_images)
+    outputs = evaluate(REFERENCE_CLASSIFIERS[network], pixels, objective, is_inference=is_inference)
+    assert_equal(outputs, differentiate_by_autograd(REFERENCE_CLASSIFIERS[network], pixels, objective))
+    assert bool(outputs[2].any()) == (network != "constant")
+
+
+@every_network
+@every_objective
+@every_n_images
+@either_mode
+@pytest.mark.slow_combinations
+def test_compiled_network_equals_autograd_within_rounding(network, objective, n_images, is_inference):
+    pixels = pixels_of(n_images)
+    outputs = evaluate(COMPILED_NETWORKS[network], pixels, objective, is_inference=is_inference)
+    assert_close(outputs, differentiate_by_autograd(REFERENCE_CLASSIFIERS[network], pixels, objective))
+    assert bool(outputs[2].any()) == (network != "constant")
+
+
+@contextmanager
+def batch_sizes_set(network, max_logits, max_gradients):
+    """Yield a compiled network that pads its batches as on a GPU."""
+    model = COMPILED_NETWORKS[network]
+    original = model.batch_sizes
+    model.batch_sizes = BatchSizes(Maxima(max_logits, max_gradients), minimum=MIN_BATCH, is_padded=True)
+    try:
+        yield model
+    finally:
+        model.batch_sizes = original
+
+
+@every_network
+@every_objective
+@every_n_images
+@either_mode
+@pytest.mark.parametrize("max_gradients", [24, 1000])
+@pytest.mark.slow_combinations
+def test_padded_network_calls_the_objective_with_the_rows_of_each_batch(
+    network, objective, n_images, is_inference, max_gradients
+):
+    pixels = pixels_of(n_images)
+    requested_rows = []
+
+    def recording_objective(logits, rows):
+        requested_rows.append(rows)
+        return objective(logits, rows)
+
+    with batch_sizes_set(network, 256, max_gradients) as model:
+        outputs = evaluate(model, pixels, recording_objective, is_inference=is_inference)
+        assert model.batch_sizes.largest <= max_gradients
+    # Images do not affect each other, so the outputs do not depend on the batches.
+    assert_equal(outputs, evaluate(COMPILED_NETWORKS[network], pixels, objective, is_inference=is_inference))
+    assert {row for rows in requested_rows for row in range(rows.start, rows.stop)} == set(range(n_images))
+    assert max(rows.stop - rows.start for rows in requested_rows) <= min(max_gradients, n_images)
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_padded_network_works_with_the_smallest_sizes(limit):
+    pixels = pixels_of(8)
+    with batch_sizes_set("#21", limit, limit) as model:
+        outputs = evaluate(model, pixels, margin, is_inference=True)
+    assert_equal(outputs, evaluate(COMPILED_NETWORKS["#21"], pixels, margin, is_inference=True))
+
+
+@every_objective
+def test_reference_network_can_be_padded(objective):
+    pixels = pixels_of(65)
+    batch_sizes = BatchSizes(Maxima(16, 16), is_padded=True)
+    classifier = Classifier(NETWORKS["#21"], NORMALISATION, N_CLASSES, batch_sizes=batch_sizes)
+    outputs = evaluate(classifier, pixels, objective, is_inference=True)
+    assert_close(outputs, differentiate_by_autograd(REFERENCE_CLASSIFIERS["#21"], pixels, objective))
+
+
+@every_network
+@every_n_images
+@either_mode
+@pytest.mark.slow_combinations
+def test_cross_entropy_objective_equals_loss_and_gradient(network, n_images, is_inference):
+    pixels, labels = pixels_of(n_images), LABELS[:n_images]
+    for model, compare in (
+        (REFERENCE_CLASSIFIERS[network], assert_equal),
+        (COMPILED_NETWORKS[network], assert_close),
+    ):
+        outputs = evaluate(model, pixels, cross_entropy, is_inference=is_inference)
+        with torch.inference_mode(is_inference):
+            compare(outputs, model.loss_and_gradient(pixels, labels))
+
+
+@pytest.mark.parametrize("micro_batch", [7, 64])
+def test_value_and_gradient_does_not_depend_on_the_micro_batch(micro_batch):
+    pixels = pixels_of(65)
+    classifier = Classifier(NETWORKS["#21"], NORMALISATION, N_CLASSES, batch_sizes=BatchSizes(limit=micro_batch))
+    outputs = evaluate(classifier, pixels, margin, is_inference=True)
+    assert_close(outputs, differentiate_by_autograd(REFERENCE_CLASSIFIERS["#21"], pixels, margin))
+
+
+@every_objective
+def test_differentiate_objective_equals_autograd(objective):
+    logits = torch.randn((5, N_CLASSES), generator=torch.Generator().manual_seed(2))
+    leaf = logits.clone().requires_grad_()
+    expected_values = objective(leaf, slice(3, 8))
+    (expected_gradient,) = torch.autograd.grad(expected_values.sum(), leaf)
+    with torch.inference_mode():
+        outputs = differentiate_objective(objective, logits.clone(), slice(3, 8))
+    assert_equal(outputs, (expected_values.detach(), expected_gradient))
+    assert not any(tensor.requires_grad or tensor.is_inference() for tensor in outputs)

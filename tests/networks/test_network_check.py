@@ -1,0 +1,281 @@
+"""A network's logits for an image depend on this image alone, and doubtful networks are reported before an attack."""
+
+import re
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import robust201
+from robust201.core.errors import NetworkError, RobustWarning
+from robust201.core.records import NO_NORMALISATION
+from robust201.networks.classifier import Classifier
+from robust201.networks.network_check import CheckedImages, check_network
+from robust201.networks.watch import Watch
+from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_classifier, tiny_images
+
+IMAGES = tiny_images(70)
+
+
+class Changed(nn.Module):
+    """The tiny network with a changed forward pass."""
+
+    def __init__(self, forward: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.network = TinyNetwork()
+        self.changed_forward = forward
+        self.register_buffer("total", torch.zeros(()))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.changed_forward(self.network, images)
+
+
+def mix_pairs(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    mixed = images.clone()
+    n_pairs = len(images) // 2
+    mixed[0 : 2 * n_pairs : 2] += 0.5 * images[1 : 2 * n_pairs : 2]
+    return network(mixed)
+
+
+def normalise_batch(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    return network(functional.batch_norm(images, None, None, training=True))
+
+
+def squeeze(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    return network(images)[:, :, None].squeeze()
+
+
+def index_squeezed(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    logits = network(images)[:, :, None].squeeze()
+    return logits[:, list(range(logits.shape[1]))]
+
+
+def mask_classes(logits: torch.Tensor, n_masked: int) -> torch.Tensor:
+    """Return the logits with further classes, which are never predicted."""
+    return torch.cat([logits, torch.full((len(logits), n_masked), -1e9)], dim=1)
+
+
+def vary(logits: torch.Tensor) -> torch.Tensor:
+    """Return logits that differ from others by at most 1e-6 of themselves."""
+    return logits * (1 + 1e-6 * torch.sin(logits[:, :1]))
+
+
+DEPENDENT_PASSES: dict[str, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {
+    "BatchNorm without running statistics": normalise_batch,
+    "minus the mean image": lambda network, images: network(images - images.mean(dim=0)),
+    "weak": lambda network, images: network(images - 0.05 * images.mean(dim=0)),
+    "pairs": mix_pairs,
+    "masked classes": lambda network, images: mask_classes(network(images - images.mean(dim=0)), 2),
+    "most classes masked": lambda network, images: mask_classes(network(images - images.mean(dim=0)), 20),
+    "logits of masked classes vary": lambda network, images: vary(mask_classes(network(images - images.mean(0)), 20)),
+    "cumulative": lambda network, images: network(images.cumsum(dim=0)),
+    "large batches only": lambda network, images: network(images - (len(images) >= 32) * images.mean(dim=0)),
+    "order": lambda network, images: network(images + torch.linspace(0, 1, len(images))[:, None, None, None]),
+}
+
+
+@pytest.mark.parametrize("n_images", [1, 2, 5, 20, 70])
+@pytest.mark.parametrize("case", DEPENDENT_PASSES)
+def test_dependence_on_other_images_is_rejected(case: str, n_images: int) -> None:
+    if case in {"order", "cumulative"} and n_images == 1:
+        n_images = 2
+    classifier = tiny_classifier(Changed(DEPENDENT_PASSES[case]))
+    images = CheckedImages.of(tiny_images(n_images), torch.device("cpu"))
+    with pytest.raises(
+        NetworkError, match=r"^Checking the network failed for it: .* divided into batches.*batch_size=1"
+    ):
+        check_network(classifier, images, name="it")
+    classifier.batch_sizes.limit = 1  # every image is evaluated alone
+    if case not in {"order"}:
+        check_network(classifier, images, name="it")
+
+
+@pytest.mark.parametrize("forward", [squeeze, index_squeezed])
+def test_networks_that_fail_for_a_single_image_are_rejected_before_attacks(forward: Any) -> None:
+    for batch_size in (1, 250):
+        for n_images in (1, 70):
+            with pytest.raises(NetworkError, match=r"Changed: .*replace squeeze\(\) by flatten\(1\)"):
+                robust201.evaluate(
+                    Changed(forward),
+                    IMAGES.images[:n_images],
+                    IMAGES.labels[:n_images],
+                    ["clean"],
+                    batch_size=batch_size,
+                    progress=False,
+                )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_rounding_is_not_dependence(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, padding=1)]
+    for _ in range(12):
+        layers += [nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()]
+    network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5)).to(dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RobustWarning)
+        robust201.evaluate(network, IMAGES.images, IMAGES.labels, ["clean"], progress=False)
+
+
+def test_parameters_that_change_are_rejected_and_restored() -> None:
+    class Drifting(Changed):
+        def __init__(self) -> None:
+            super().__init__(lambda _network, images: images)
+            self.mean_image = nn.Parameter(torch.zeros(3, 8, 8))
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                self.mean_image.add_(1e-6 * images.detach().mean(dim=0))
+            return self.network(images - self.mean_image)
+
+    network = Drifting()
+    with pytest.raises(NetworkError, match="mean_image changes"):
+        robust201.evaluate(network, IMAGES.images, IMAGES.labels, ["clean"], progress=False)
+    assert not network.mean_image.any()
+
+
+def test_buffers_that_change_are_rejected_and_restored() -> None:
+    class Counting(Changed):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            self.total += len(images)
+            return self.network(images)
+
+    network = Counting(lambda _network, images: images)
+    with pytest.raises(NetworkError, match="total changes"):
+        robust201.evaluate(network, IMAGES.images, IMAGES.labels, ["clean"], progress=False)
+    assert network.total == 0
+
+    class Caching(Changed):
+        """A network that fills a buffer in its first pass only, and resizes another with the batch."""
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            self.total = self.total + (self.total == 0)
+            self.register_buffer("indices", torch.arange(len(images)))
+            return self.network(images)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RobustWarning)
+        robust201.evaluate(Caching(network.changed_forward), IMAGES.images, IMAGES.labels, ["clean"], progress=False)
+
+
+def evaluate_messages(network: nn.Module, images: np.ndarray, labels: np.ndarray, **options: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        robust201.evaluate(network, images, labels, ["clean"], progress=False, normalisation=NORMALISATION, **options)
+    return [str(warning.message) for warning in caught]
+
+
+GOOD = {"images": IMAGES.images, "labels": IMAGES.labels}
+
+
+def test_good_networks_have_no_notice() -> None:
+    """Three in four labels are the network's predictions."""
+    assert evaluate_messages(TinyNetwork(), **GOOD) == []
+    for n_images in (20, 25, 30):
+        assert evaluate_messages(TinyNetwork(), IMAGES.images[:n_images], IMAGES.labels[:n_images]) == []
+
+
+def test_accuracies_at_chance_are_reported() -> None:
+    labels = (IMAGES.labels + 1) % 5
+    (message,) = evaluate_messages(TinyNetwork(), IMAGES.images, labels)
+    assert re.match(r"TinyNetwork classifies \d+ of 70 images correctly, which is not significantly", message)
+    assert evaluate_messages(TinyNetwork(), IMAGES.images[:9], labels[:9]) == []
+
+
+def test_accuracies_above_chance_on_all_images_are_not_reported() -> None:
+    """The network classifies 30% of 350 images correctly, but none of the first 245."""
+    predictions = tiny_classifier().logits(torch.from_numpy(IMAGES.images) / 255).argmax(dim=1).numpy()
+    is_correct = np.arange(350) >= 245
+    labels = (np.tile(predictions, 5) + ~is_correct) % 5
+    assert evaluate_messages(TinyNetwork(), np.tile(IMAGES.images, (5, 1, 1, 1)), labels) == []
+
+
+def test_sigmoid_heads_are_reported_before_attacks_and_in_comparisons() -> None:
+    sigmoid = nn.Sequential(TinyNetwork(), nn.Sigmoid())
+    (message,) = evaluate_messages(sigmoid, **GOOD)
+    assert message.startswith("Sequential seems to end in a sigmoid: ")
+    keys = ["clean", {"fgsm": {"epsilons": ["8/255"]}}]
+    with pytest.warns(RobustWarning, match="^sigmoid seems to end in a sigmoid"):
+        comparison = robust201.compare(
+            {"plain": TinyNetwork(), "sigmoid": sigmoid},
+            **GOOD,
+            keys=keys,
+            progress=False,
+            normalisation=NORMALISATION,
+        )
+    assert comparison.summary.startswith(f"sigmoid{message.removeprefix('Sequential')}\n")
+    header, *rows = comparison.latex().splitlines()[2:]
+    assert "plain & sigmoid (doubtful)" in header
+    assert all(not row.split(" & ")[-1].startswith(r"\textbf") for row in rows)
+    with pytest.warns(RobustWarning, match="seems to end in a sigmoid"):
+        robust201.curves(sigmoid, **GOOD, keys={"fmn": {"steps": 50}}, normalisation=NORMALISATION, progress=False)
+
+
+def test_single_logits_are_rejected_with_the_remedy() -> None:
+    for change in (lambda logits: logits[:, :1], lambda logits: logits[:, 0]):
+        network = Changed(lambda network, images, change=change: change(network(images)))
+        with pytest.raises(
+            NetworkError, match=r"got a single logit per image .*torch\.cat\(\[torch\.zeros_like\(z\), z\]"
+        ):
+            robust201.evaluate(network, IMAGES.images, IMAGES.labels, ["clean"], progress=False)
+
+
+def test_images_with_nan_logits_are_named() -> None:
+    images = IMAGES.images.copy()
+    images[[3, 50]] = 0
+
+    def divide_by_norm(network: nn.Module, pixels: torch.Tensor) -> torch.Tensor:
+        return network(pixels / pixels.flatten(1).norm(dim=1)[:, None, None, None])
+
+    with pytest.raises(NetworkError, match=r"2 of 64 images .*\(images 3, 50\)\. Add a small"):
+        robust201.evaluate(Changed(divide_by_norm), images, IMAGES.labels, ["clean"], progress=False)
+
+
+def test_concurrent_evaluations_restore_the_module() -> None:
+    network = TinyNetwork().train()
+    expected = robust201.evaluate(network, **GOOD, keys=["clean", "fgsm"], progress=False, normalisation=NORMALISATION)
+    tables: list[Any] = []
+
+    def run() -> None:
+        tables.append(
+            robust201.evaluate(network, **GOOD, keys=["clean", "fgsm"], progress=False, normalisation=NORMALISATION)
+        )
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(tables) == 3
+    assert all(table.table["accuracy"].tolist() == expected.table["accuracy"].tolist() for table in tables)
+    assert all(module.training for module in network.modules())
+    assert all(parameter.requires_grad for parameter in network.parameters())
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0])
+def test_nan_is_noticed_inside_transforms(power: float) -> None:
+    """The derivative of a root is infinite at 0, where the derivative of the pixels themselves is finite."""
+    network = Changed(lambda network, images: network((images * images).pow(power)))
+    classifier = Classifier(network, NO_NORMALISATION, 5)
+    pixels = (torch.from_numpy(IMAGES.images[:3]) / 255).clamp(min=0.1)
+    pixels[1, 0, 0, 0] = 0
+    watch = Watch(torch.device("cpu"))
+    watched = classifier.watched(watch)
+    jacobian = torch.func.jacrev(lambda x: watched(x[None])[0])(pixels[0])
+    batched = torch.autograd.functional.jacobian(watched, pixels[:1], vectorize=True)
+    torch.testing.assert_close(batched[0, :, 0], jacobian)
+    assert not watch.n_faults
+    gradients = torch.func.vmap(torch.func.grad(lambda x: watched(x[None])[0, 0]))(pixels)
+    torch.testing.assert_close(jacobian[0], gradients[0])
+    assert bool(watch.n_faults) == (power == 0.5) == bool(gradients.isnan().any())
+    if power == 0.5:
+        labels = torch.zeros(3, dtype=torch.int64)
+        assert "gradient is NaN or infinite for image 8." in watch.describe_faults(
+            classifier, pixels, labels, np.arange(7, 10)
+        )

@@ -1,0 +1,338 @@
+"""The zoo: names, costs, and behaviour of its networks."""
+
+import copy
+import hashlib
+
+import pytest
+import torch
+from safetensors.torch import load, save
+from torch import nn
+from torch.nn import functional
+
+from robust201.core.errors import ArchitectureError, ConfigError, NetworkError
+from robust201.core.records import Normalisation
+from robust201.networks.classifier import Classifier
+from robust201.networks.zoo.narrow_resnet import standardise
+from robust201.networks.zoo.transformers import SpatialTransformer
+from robust201.networks.zoo.zoo_space import NETWORKS, Zoo
+from tests.support.zoo_networks import SMALL_NETWORKS
+
+ZOO = Zoo()
+NORMALISATION = Normalisation((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))
+
+
+def build_network(name="resnet18", n_classes=10):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return ZOO.build(name, n_classes=n_classes).eval()
+
+
+def count_parameters(network):
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "n_classes", "size", "macs"),
+    [
+        ("resnet18", 10, 32, 555_422_720),
+        ("resnet50", 10, 32, 1_297_829_888),
+        ("resnet50-imagenet-stem", 10, 32, 83_431_424),
+        ("resnet32-narrow", 10, 32, 68_862_592),
+        ("vgg16", 10, 32, 313_201_664),
+        ("gresnet18", 10, 32, 4_476_521_616),
+        ("stn-resnet18", 10, 32, 569_224_192),
+        ("ptn-resnet18", 10, 32, 562_186_240),
+        ("lenet5", 10, 32, 651_720),
+        ("fc7500", 10, 32, 23_115_000),
+        ("ptn-resnet18-w2", 120, 33, 807_248),
+        ("resnet50-imagenet-stem-w2", 120, 33, 266_070),
+        ("resnet18-w5", 120, 16, 884_160),
+    ],
+)
+def test_macs_equal_the_formulas_of_convolutions_and_linear_layers(name, n_classes, size, macs):
+    assert ZOO.macs(name, n_classes=n_classes, image_size=size) == macs
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"), [("stn-resnet18-w4", "stn-resnet18-w8"), ("ptn-resnet34-w65", "ptn-resnet34-w72")]
+)
+def test_check_training_rejects_widths_that_corrupt_memory(name: str, advice: str) -> None:
+    with pytest.raises(ArchitectureError, match=rf"^Training failed for {name}: .* multiple of 8.* Train {advice}, or"):
+        ZOO.check_training_without_avx512(name)
+    for valid_name in ("stn-resnet18", "ptn-resnet18", advice, "resnet18-w4", "lenet5"):
+        ZOO.check_training_without_avx512(valid_name)
+
+
+def test_macs_rejects_other_image_sizes_for_fixed_size_networks():
+    fixed_size = [name for name, network in NETWORKS.items() if network.requires_32x32]
+    assert {"vgg16", "stn-resnet18", "stn-resnet34", "lenet5", "fc7500"} <= {*fixed_size}
+    for name in fixed_size:
+        with pytest.raises(
+            ArchitectureError, match=f"Planning failed for {name}: .* need images of 32x32 pixels, not 16x16"
+        ):
+            ZOO.macs(name, n_classes=10, image_size=16)
+
+
+SPATIAL_TRANSFORMER_PARAMETERS = 3 * 32 * 9 + 3 * 32 * 32 * 9 + (512 + 1) * 1024 + (1024 + 1) * 6
+POSE_PREDICTOR_PARAMETERS = 3 * 32 * 25 + 32 * 32 * 25 + 4 * 32
+POLAR_TRANSFORMER_PARAMETERS = 2 * POSE_PREDICTOR_PARAMETERS + 3 * 32 * 5
+LIFTING_PARAMETERS = 23 * 3 * 9
+
+
+def count_group_parameters(blocks):
+    """Return the number of parameters of a group network.
+
+    Kernels are (O, 8 I, 3, 3); a BatchNorm has two parameters per channel.
+    """
+    widths = (23, 45, 91, 181)
+    total = LIFTING_PARAMETERS + 2 * widths[0]
+    width_before = widths[0]
+    for width, n_blocks in zip(widths, blocks, strict=True):
+        total += 8 * 9 * width * (width_before + (2 * n_blocks - 1) * width) + 2 * width * 2 * n_blocks
+        total += (8 * width_before * width + 2 * width) if width != width_before else 0
+        width_before = width
+    return total + (8 * 181 + 1) * 10
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # The literal numbers are those of widely used implementations.
+        ("resnet18", 11_173_962),
+        ("resnet34", 21_282_122),
+        ("resnet50", 23_520_842),
+        ("resnet50-imagenet-stem", 23_528_522),
+        ("vgg16", 14_728_266),
+        ("resnet32-narrow", 464_154),
+        ("lenet5", 62_006),
+        ("fc7500", 23_122_510),
+        ("gresnet18", count_group_parameters((2, 2, 2, 2))),
+        ("gresnet34", count_group_parameters((3, 4, 6, 3))),
+        ("stn-resnet18", 11_173_962 + SPATIAL_TRANSFORMER_PARAMETERS),
+        ("stn-resnet34", 21_282_122 + SPATIAL_TRANSFORMER_PARAMETERS),
+        ("ptn-resnet18", 11_173_962 + POLAR_TRANSFORMER_PARAMETERS),
+        ("ptn-resnet34", 21_282_122 + POLAR_TRANSFORMER_PARAMETERS),
+    ],
+)
+def test_networks_have_the_expected_number_of_parameters(name, expected):
+    # Use `meta`, which has only shapes, except for a network whose initialisation on `meta` would take seconds.
+    with torch.device("cpu" if name == "resnet32-narrow" else "meta"):
+        network = ZOO.build(name, n_classes=10)
+    assert count_parameters(network) == expected
+    # The last linear layer is the classifier.
+    last_linear = [module for module in network.modules() if isinstance(module, nn.Linear)][-1]
+    assert last_linear.out_features == 10
+
+
+def test_initial_weights_of_resnet18_do_not_change():
+    digest = hashlib.sha256()
+    for name, tensor in build_network().state_dict().items():
+        digest.update(name.encode() + tensor.numpy().tobytes())
+    assert digest.hexdigest() == "a0ed38121d22c5cb16fc8fae526ad7709e2e0d94fe3d6f7f8fc22c4b05fefaef"
+
+
+def test_select_sorts_names_and_suggests_the_closest():
+    assert ZOO.select("evaluated") == ("resnet18",)  # so that existing sweeps over evaluated networks do not grow
+    assert ZOO.select(list(NETWORKS)) == tuple(NETWORKS)
+    assert ZOO.select(" resnet18 , resnet18") == ZOO.select(["resnet18"]) == ("resnet18",)
+    with pytest.raises(ArchitectureError, match=r"'resnet81'.*Did you mean 'resnet18'|'resnet81'.*resnet18"):
+        ZOO.select(["resnet81"])
+    for misspelled in (
+        "resnet81-w8",
+        "gresnet-18",
+        "resnet18-w0",
+        "resnet18-w08",
+        "resnet18-w8-w8",
+        "resnet18-w100000",
+    ):
+        with pytest.raises(ArchitectureError, match=rf"{misspelled}.*Did you mean "):
+            ZOO.select([misspelled])
+    names = "vgg16-w16, resnet18-w128, vgg16-w4, resnet18, vgg16-w64"
+    assert ZOO.select(names) == ("resnet18", "resnet18-w128", "vgg16", "vgg16-w4", "vgg16-w16")
+    for empty_selection in ("", []):
+        with pytest.raises(ConfigError, match="empty list"):
+            ZOO.select(empty_selection)
+
+
+every_network = pytest.mark.parametrize("name", SMALL_NETWORKS)
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+def images(count=4, size=32):
+    return torch.rand((count, 3, size, size), generator=torch.Generator().manual_seed(1))
+
+
+@every_network
+def test_classifier_is_repeatable_in_both_memory_formats_and_depends_on_inner_pixels(name):
+    # Logits agree in both memory formats and in bfloat16.
+    network = ZOO.build(name, n_classes=10)
+    network(images(16))  # change the initial running statistics
+    labels = torch.tensor([0, 3, 5, 9])
+    outputs_by_layout = {}
+    for is_channels_last in (False, True):
+        classifier = Classifier(
+            copy.deepcopy(network), Normalisation((0.5,) * 3, (0.25,) * 3), 10, channels_last=is_channels_last
+        )
+        logits, _, gradient = outputs_by_layout[is_channels_last] = classifier.loss_and_gradient(images(), labels)
+        assert logits.shape == (4, 10)
+        assert (logits[0] != logits[1]).any()
+        assert (gradient.abs().amax(dim=(1, 2, 3)) > 0).all()
+        # LeNet-5 and the transformers may ignore pixels near the border.
+        assert (gradient.abs().amax(dim=(0, 1))[4:-4, 4:-4] > 0).all()
+        for repeated, expected in zip(
+            classifier.loss_and_gradient(images(), labels), outputs_by_layout[is_channels_last], strict=True
+        ):
+            assert torch.equal(repeated, expected)
+    torch.testing.assert_close(outputs_by_layout[True][0], outputs_by_layout[False][0], rtol=1e-4, atol=1e-4)
+    bf16_classifier = Classifier(
+        network, Normalisation((0.5,) * 3, (0.25,) * 3), 10, precision="bf16", channels_last=True
+    )
+    logits, _, gradient = bf16_classifier.loss_and_gradient(images(), labels)
+    assert logits.dtype == gradient.dtype == torch.float32
+    torch.testing.assert_close(logits, outputs_by_layout[False][0], rtol=0.1, atol=0.1)
+
+
+@every_network
+def test_network_computes_in_float64(name):
+    network = ZOO.build(name, n_classes=7).double().eval()
+    assert network(images(2).double()).dtype == torch.float64
+    assert network(images(2).double()).shape == (2, 7)
+
+
+@every_network
+def test_training_is_deterministic_and_weights_round_trip(name):
+    # Two runs of two training steps give equal weights, and a safetensors file restores them.
+    previous_mode = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")
+    try:
+        initial_network = ZOO.build(name, n_classes=10)
+        saved_weights = []
+        for _ in range(2):
+            network = copy.deepcopy(initial_network).train()
+            for _step in range(2):
+                loss = functional.cross_entropy(network(images()), torch.arange(4))
+                gradients = torch.autograd.grad(loss, list(network.parameters()))
+                with torch.no_grad():
+                    for (parameter_name, parameter), gradient in zip(
+                        network.named_parameters(), gradients, strict=True
+                    ):
+                        assert gradient.isfinite().all(), parameter_name
+                        parameter.sub_(0.01 * gradient)  # importing an optimiser takes seconds
+            saved_weights.append(save(network.state_dict()))
+    finally:
+        torch.set_deterministic_debug_mode(previous_mode)
+    assert saved_weights[0] == saved_weights[1]
+    loaded = ZOO.build(name, n_classes=10)
+    loaded.load_state_dict(load(saved_weights[0]))
+    assert torch.equal(loaded.eval()(images()), network.eval()(images()))
+
+
+@pytest.mark.parametrize("name", [name for name in SMALL_NETWORKS if NETWORKS[name.partition("-w")[0]].requires_32x32])
+def test_network_rejects_other_image_sizes(name):
+    network = ZOO.build(name, n_classes=10).eval()
+    with pytest.raises(NetworkError, match="need images of 32x32 pixels, not 16x16"):
+        network(images(size=16))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in SMALL_NETWORKS if not NETWORKS[name.partition("-w")[0]].requires_32x32]
+)
+def test_network_accepts_other_image_sizes(name):
+    assert ZOO.build(name, n_classes=5).eval()(images(size=16)).shape == (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "shape"),
+    [
+        ("resnet50-w8", "layer4.2.conv3", (256, 64, 1, 1)),
+        ("resnet50-imagenet-stem-w8", "conv1", (8, 3, 7, 7)),
+        ("resnet32-narrow-w8", "stage3.4.conv2", (32, 32, 3, 3)),
+        ("vgg16-w8", "features.40", (64, 64, 3, 3)),
+        ("gresnet18-w8", "layer4.1.conv2", (63, 8 * 63, 3, 3)),  # 181 / 23 * 8 is 62.96
+        ("stn-resnet18-w8", "transformer.hidden", (128, 64)),
+        ("ptn-resnet18-w8", "transformer.rotation.conv2", (4, 4, 5, 5)),
+        ("lenet5-w3", "hidden1", (60, 200)),
+        ("fc7500-w8", "hidden", (8, 3072)),
+    ],
+)
+def test_width_scales_inner_layers(name, layer, shape):
+    assert ZOO.build(name, n_classes=10).get_parameter(f"{layer}.weight").shape == shape
+
+
+# --- the narrow network -----------------------------------------------------------------------------------------------
+
+
+def test_narrow_network_standardises_images():
+    network = ZOO.build("resnet32-narrow-w4", n_classes=10).double().eval()
+    inputs = images().double()
+    expected = network(inputs)
+    scale = torch.tensor([0.5, 2.0, 1.0, 3.0], dtype=torch.float64).view(4, 1, 1, 1)
+    torch.testing.assert_close(network(inputs * scale - 0.3), expected, rtol=1e-9, atol=1e-9)
+    standardised = standardise(inputs).flatten(1)
+    torch.testing.assert_close(standardised.mean(dim=1), torch.zeros(4, dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(standardised.std(dim=1, correction=0), torch.ones(4, dtype=torch.float64))
+
+
+def test_gradient_is_finite_for_images_of_one_colour():
+    for name in ("resnet32-narrow-w4", "ptn-resnet18-w4", "stn-resnet18-w4"):
+        inputs = torch.full((1, 3, 32, 32), 0.5, requires_grad=True)
+        logits = ZOO.build(name, n_classes=10).eval()(inputs)
+        (gradient,) = torch.autograd.grad(logits[0, 0], inputs)
+        assert gradient.isfinite().all()
+
+
+def test_narrow_network_has_the_published_initial_weights():
+    network = ZOO.build("resnet32-narrow", n_classes=10)
+    weights = network.stage3[0].conv1.weight  # 32 to 64 channels: 18,432 random numbers
+    assert weights.std().item() == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.03)
+    assert network.linear.weight.abs().max() <= (3 / 64) ** 0.5
+    assert (network.linear.bias == 0).all()
+
+
+def test_narrow_network_shortcuts_average_and_pad_channels():
+    unit = ZOO.build("resnet32-narrow-w4", n_classes=10).stage2[0].eval()
+    nn.init.zeros_(unit.conv2.weight)
+    inputs = torch.randn(2, 4, 8, 8)
+    output = unit(inputs)
+    assert output.shape == (2, 8, 4, 4)
+    assert (output[:, [0, 1, 6, 7]] == 0).all()
+    torch.testing.assert_close(output[:, 2:6], functional.avg_pool2d(inputs, 2))
+
+
+def test_narrow_network_pads_after_the_last_pixel():
+    # As in TensorFlow, output column i depends on input columns 2i to 2i + 2.
+    unit = ZOO.build("resnet32-narrow-w4", n_classes=10).stage2[0].eval()
+    inputs = torch.randn(1, 4, 8, 8)
+    changed_inputs = inputs.clone()
+    changed_inputs[..., 3] += 1.0
+    outputs = []
+    unit.conv1.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
+    unit(inputs)
+    unit(changed_inputs)
+    is_column_changed = (outputs[0] != outputs[1]).any(dim=1).any(dim=1)[0]
+    assert is_column_changed.tolist() == [False, True, False, False]
+
+
+# --- initial weights --------------------------------------------------------------------------------------------------
+
+
+def test_other_networks_have_the_default_initial_weights_of_pytorch():
+    for name in ("resnet50-w4", "gresnet18-w4", "ptn-resnet18-w4", "lenet5", "fc7500-w16"):
+        for module in ZOO.build(name, n_classes=10).modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                bound = module.weight[0].numel() ** -0.5
+                assert 0.5 * bound < module.weight.abs().max() <= bound
+
+
+def test_spatial_transformer_starts_as_the_identity():
+    transformer = SpatialTransformer()
+    assert torch.equal(transformer(images()), images())
+    # The last layer has a gradient in the first step.
+    transformer(images()).square().mean().backward()
+    assert (transformer.affine.weight.grad != 0).any()
