@@ -17,14 +17,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from robust201.analysis.attack_flags import (
-    AT_CHANCE,
-    ZERO_GRADIENTS,
-    Accuracies,
-    AttackFlag,
-    KeyAndStrength,
-    find_flags,
-)
 from robust201.analysis.evaluation import Evaluation, KeyResults, extend_saved, read_saved
 from robust201.analysis.evaluation_progress import EvaluationProgress, ProgressOption, shown_progress
 from robust201.analysis.requested_keys import (
@@ -41,6 +33,14 @@ from robust201.attacks.contract import perturb
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning
 from robust201.core.records import CLEAN_STRENGTH, EvaluationResult, ImageSet, Normalisation, Part, Unit
 from robust201.corruptions import MIN_IMAGE_SIZE
+from robust201.dataset.attack_flags import (
+    AT_CHANCE,
+    ZERO_GRADIENTS,
+    Accuracies,
+    AttackFlag,
+    KeyAndStrength,
+    find_flags,
+)
 from robust201.evaluation.evaluate import copy_to_device, evaluate_part
 from robust201.evaluation.measurements import has_predictions, summarise
 from robust201.evaluation.user_task import UserTask

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from robust201.core.errors import ConfigError
 from robust201.core.files import MAX_JSON_BYTES, read_file, write_text
 from robust201.core.records import format_architecture
-from robust201.dataset.outcomes import KeyOutcomes, read_outcomes
+from robust201.dataset.stored_outcomes import KeyOutcomes, read_outcomes
 from robust201.statistics.image_samples import ImageSample, Pilot, choose_sample, estimate_accuracies
 
 CHEAP_KEYS = ("clean", "fgsm")

@@ -37,7 +37,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_design_recovers_planted_effects(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
-    json_result = robust201("analyse", "design", dataset, "--score", "pgd:1", "--out", tmp_path, "--json")
+    json_result = robust201("analyse", "design", dataset, "--score", "pgd:1/255", "--out", tmp_path, "--json")
     assert json_result.code == 0, json_result.err
     tables = json.loads(json_result.out)["cifar10"]
     largest_effect = max(tables["effects"], key=lambda row: row["effect"])
@@ -53,9 +53,9 @@ def test_design_recovers_planted_effects(dataset: Path, robust201: RunCommand, t
     )
     assert sum(row["share"] for row in tables["variance"]) == pytest.approx(1)
     assert len(pd.read_csv(tmp_path / "cifar10-effects.csv")) == 6 * 5  # six edges, five operations
-    text_result = robust201("analyse", "design", dataset, "--score", "pgd:1")
+    text_result = robust201("analyse", "design", dataset, "--score", "pgd:1/255")
     assert text_result.code == 0, text_result.err
-    assert "effects of operations on pgd:1" in text_result.out
+    assert "effects of operations on pgd:1/255" in text_result.out
 
 
 def test_measures_compares_measures_with_parameter_count(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
@@ -76,7 +76,10 @@ def test_measures_compares_measures_with_parameter_count(dataset: Path, robust20
     ("arguments", "message"),
     [
         (("design", "--score", "pdg"), "expected a score, a key, or a key at a strength"),
-        (("measures", "--keys", "pgd:2"), "it has no results under pgd at strength 2. Choose one of 1, 8."),
+        (
+            ("measures", "--keys", "pgd:2/255"),
+            "it has no results under pgd at this strength. Choose one of pgd:1/255, pgd:8/255.",
+        ),
         (("measures", "--out", "/dev/null"), "which is not a folder"),
     ],
 )
@@ -88,7 +91,7 @@ def test_analyses_reject_invalid_options(dataset: Path, robust201: RunCommand, a
 
 
 def test_plot_writes_numbers_as_csv(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
-    for name in ("attacks", "rank-correlation", "best-cells"):
+    for name in ("attacks", "rank-correlation-attacks", "best-cells"):
         result = robust201("plot", name, dataset, "--out", tmp_path / f"{name}.csv")
         assert result.code == 0, result.err
     assert list(pd.read_csv(tmp_path / "attacks.csv"))[:3] == ["key", "strength", "low"]
@@ -97,7 +100,7 @@ def test_plot_writes_numbers_as_csv(dataset: Path, robust201: RunCommand, tmp_pa
         "mean adversarial",
         "mean PGD",
     ]
-    assert "PGD, ε = 1/255" in (tmp_path / "rank-correlation.csv").read_text()
+    assert "PGD, ε = 1/255" in (tmp_path / "rank-correlation-attacks.csv").read_text()
 
 
 ARCHITECTURES = (0, 2, 9, 10, 21, 55, 309, 991, 1462, 9930)
@@ -136,7 +139,9 @@ def correlate_jacobian_norms(robust201: RunCommand, *arguments: object) -> pd.Da
 def test_measures_combines_measures_and_accuracies_of_two_folders(robust201: RunCommand, tmp_path: Path) -> None:
     export(tmp_path / "accuracies", make_plan(["clean", "pgd"]))
     export(tmp_path / "measures", make_plan(["jacobian"]), formats=("parquet",))
-    rows = correlate_jacobian_norms(robust201, tmp_path / "accuracies", tmp_path / "measures", "--keys", "clean,pgd:1")
+    rows = correlate_jacobian_norms(
+        robust201, tmp_path / "accuracies", tmp_path / "measures", "--keys", "clean,pgd:1/255"
+    )
     assert list(rows.index) == [("clean", 0.0), ("pgd", 1.0)]
     assert rows.loc[("pgd", 1.0), "kendall"] == pytest.approx(
         kendalltau(compute_jacobian_norms(), compute_pgd_accuracies()).statistic
@@ -163,7 +168,7 @@ def test_measures_pairs_accuracies_with_measures_of_other_weights(robust201: Run
 def test_measures_uses_all_weights_of_an_architecture(robust201: RunCommand, tmp_path: Path) -> None:
     weights_names = ("e200-s0", "e200-s1")
     export(tmp_path / "both", make_plan(list(STRENGTHS), weights_names), formats=("parquet",))
-    arguments = ("analyse", "measures", tmp_path / "both", "--keys", "pgd:1", "--json")
+    arguments = ("analyse", "measures", tmp_path / "both", "--keys", "pgd:1/255", "--json")
     rows = pd.DataFrame(json.loads(robust201(*arguments).out)["correlations"]).set_index("measure")
     assert (rows["n"] == len(ARCHITECTURES) * len(weights_names)).all()
     norms_by_weights = {name: compute_jacobian_norms(name) for name in weights_names}

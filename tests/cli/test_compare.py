@@ -111,5 +111,5 @@ def test_evaluate_and_compare_write_latex(robust201, tmp_path):
     for arguments in (("evaluate", f"{network_file}:a"), ("compare", f"{network_file}:a", f"{network_file}:b")):
         table_path = tmp_path / f"{arguments[0]}.tex"
         assert robust201(*arguments, *options, "--out", table_path).code == 0
-        assert table_path.read_text().startswith("\\begin{tabular}")
+        assert table_path.read_text().startswith("\\begin{table}")
         assert table_path.read_text().count("FGSM") == 11  # one row per default epsilon

@@ -20,22 +20,22 @@ def run_command(*arguments: str) -> str:
 
 
 def test_rank_prints_and_writes_table(tmp_path: Path) -> None:
-    output = run_command("rank", FOLDER, *SELECTION, "--keys", "clean,pgd:1", "--out", str(tmp_path / "table.tex"))
+    output = run_command("rank", FOLDER, *SELECTION, "--keys", "clean,pgd:1/255", "--out", str(tmp_path / "table.tex"))
     assert "the most accurate network is #3456 (PGD" in output
-    assert (tmp_path / "table.tex").read_text().startswith("\\begin{tabular}{lrr}")
+    assert (tmp_path / "table.tex").read_text().count("\\begin{tabular}{lrr}") == 1
     rows = json.loads(run_command("rank", FOLDER, *SELECTION, "--out", str(tmp_path / "table.csv"), "--json"))["rows"]
     csv_table = pd.read_csv(tmp_path / "table.csv")
     assert csv_table["network"].tolist() == [row["network"] for row in rows]
     assert set(csv_table["network"]) == {21, 13714, 3456}
-    assert set(csv_table["evaluation"]) >= {"clean", "pgd:1", "corruption"}
+    assert set(csv_table["evaluation"]) >= {"clean", "pgd:1/255", "corruption"}
 
 
 @pytest.mark.parametrize("epsilon", ["8/255", "0.0314"])
 def test_rank_parses_epsilon_as_fraction_of_pixel_range(epsilon: str) -> None:
     rows = json.loads(run_command("rank", FOLDER, *SELECTION, "--epsilon", epsilon, "--rows", "1", "--json"))["rows"]
     evaluations = {row["evaluation"] for row in rows}
-    assert {"clean", "pgd:8", "fgsm:8"} <= evaluations
-    assert not any(evaluation.endswith((":0.1", ":1")) for evaluation in evaluations)
+    assert {"clean", "pgd:8/255", "fgsm:8/255"} <= evaluations
+    assert not any(evaluation.endswith((":0.1/255", ":1/255")) for evaluation in evaluations)
 
 
 @pytest.mark.parametrize(

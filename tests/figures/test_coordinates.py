@@ -206,7 +206,7 @@ def test_confusion_matrices_have_true_classes_in_rows(results, tmp_path):
     panels = draw("confusion", results, tmp_path)
     panel = panels["Clean"]
     columns = next(other.x for other in panels.values() if other.x.pixels and other.left == panel.left)
-    fractions = frame.loc[("clean", 0.0)]
+    fractions = frame.xs("clean", level="key")
     for text in panel.find("text"):
         ((x, y),) = text.points
         row, column = int(panel.y.nearest_label(y)), int(columns.nearest_label(x))

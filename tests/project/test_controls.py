@@ -16,10 +16,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from jobs.papers.controls import analyse as controls
 from jobs.papers.controls import networks, prepare
-from robust201.run.sweep import run_sweep
 from robust201.sweep.filters import Filters
 from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY, RunCommand
+from tests.support.runs import run_sweep
 
 
 def keras_arrays() -> dict[str, np.ndarray]:

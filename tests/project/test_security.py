@@ -9,10 +9,10 @@ from pathlib import Path
 import yaml
 
 import robust201
-from robust201.run.sweep import run_sweep
 from robust201.sweep.loading import load_config
 from robust201.sweep.sweep_yaml import _StrictLoader
 from tests.conftest import MakeSweep, WriteSweep
+from tests.support.runs import run_sweep
 
 PACKAGE = Path(robust201.__file__).parent
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "_bundled" not in path.parts)

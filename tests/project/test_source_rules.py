@@ -23,7 +23,7 @@ FILES_WITH_EXPERIMENT_WORDS = {
     "networks/nb201": "the space itself",
     "networks/spaces.py": "the table of spaces, and the default for sweeps and datasets that do not name a space",
     "weights/published": "readers of the published weights",
-    "export/published_layout.py": "writes meta.json and Parquet as published",
+    "dataset/published_layout.py": "writes meta.json and Parquet as published",
     "images/specs.py": "credits the paper that chose the 120 classes, by its title",
 }
 """Folders and files that may contain these words, with reasons; all comments and docstrings may contain them."""
@@ -132,7 +132,7 @@ OPENING_FUNCTIONS = {"open", "read_bytes", "read_text", "FileIO"}
 ALLOWED_CALLS: dict[str, set[str]] = {
     "core/files.py": {"path.open", "os.open", "temporary_path.open"},
     # Files of the system and of the package.
-    "export/pool.py": {"Path('/proc/self/statm').read_text"},
+    "dataset/export_pool.py": {"Path('/proc/self/statm').read_text"},
     "figures/report.py": {"(resources.files('robust201.figures') / name).read_text"},
     "images/downloads/registry.py": {"bundled('benchmark_data/downloads.toml').read_text"},
     "networks/nb201/compiled/native.py": {"C_SOURCE.read_bytes", "library.read_bytes"},

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -38,22 +38,6 @@ MEAN_NOTE = (
 
 MAX_ROUNDING_ERROR = 5e-5
 """Maximum difference between an accuracy rounded to four decimals and the exact fraction."""
-
-
-class RankedArchitecture(NamedTuple):
-    """An architecture's rank by an accuracy.
-
-    Attributes:
-        architecture: the architecture's id.
-        accuracy: the accuracy, a fraction.
-        rank: one more than the number of architectures with a higher accuracy.
-        n_tied: number of architectures with this accuracy, including this one.
-    """
-
-    architecture: ArchitectureId
-    accuracy: float
-    rank: int
-    n_tied: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,22 +166,6 @@ class DatasetResults:
                 averaged_accuracies = self.accuracies[[column for column in self.columns if column[0] in keys]]
                 columns[score] = averaged_accuracies.mean(axis=1, skipna=False).round(MEAN_DECIMALS)
         return pd.DataFrame(columns, index=self.accuracies.index)
-
-    def rank_architectures(self, accuracies: pd.Series) -> list[RankedArchitecture]:
-        """Rank architectures by an accuracy, the best first; architectures that lack the accuracy are left out.
-
-        Ties are ordered by the results' scores, in the order of `SCORES`, and then by ascending id.
-        """
-        frame = self.scores.assign(accuracy=accuracies).dropna(subset="accuracy").sort_index()
-        order = ["accuracy", *self.scores.columns]
-        frame = frame.sort_values(order, ascending=False, kind="stable", na_position="last")
-        sorted_accuracies = frame["accuracy"]
-        ranks, n_tied = (
-            sorted_accuracies.rank(method="min", ascending=False),
-            sorted_accuracies.groupby(sorted_accuracies).transform("size"),
-        )
-        columns = (frame.index.tolist(), sorted_accuracies.tolist(), ranks.astype(int).tolist(), n_tied.tolist())
-        return [RankedArchitecture(*fields) for fields in zip(*columns, strict=True)]
 
     @cached_property
     def measures(self) -> pd.DataFrame:

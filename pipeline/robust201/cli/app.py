@@ -95,13 +95,11 @@ def plan(
     if is_training_yaml(sweep):
         reject_options(
             "training YAML",
-            architectures=architectures,
-            datasets=datasets,
             keys=keys,
             save=save or None,
             explain=explain or None,
         )
-        plan_training_runs(sweep, check=check, as_json=as_json)
+        plan_training_runs(sweep, architectures=architectures, datasets=datasets, check=check, as_json=as_json)
         return
     from robust201.cli.plan import plan_sweep
 
@@ -145,13 +143,15 @@ def run(
     from robust201.sweep.loading import is_training_yaml
 
     if is_training_yaml(sweep):
-        reject_options("training YAML", architectures=architectures, datasets=datasets, keys=keys, share=share)
+        reject_options("training YAML", keys=keys, share=share)
         code = run_training_runs(
             sweep,
-            out=out,
+            architectures=architectures,
+            datasets=datasets,
+            recipes=recipes,
             executor=executor,
             workers=workers,
-            recipes=recipes,
+            out=out,
             slurm_requeue=slurm_requeue,
             allow_code=allow_code,
         )

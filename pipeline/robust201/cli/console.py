@@ -29,10 +29,10 @@ from robust201.core.records import format_architecture
 
 if TYPE_CHECKING:  # a command imports these modules only if it needs them, so that the others start quickly
     from robust201.dataset.derived import DerivedMetrics
-    from robust201.export import ExportReport
-    from robust201.export.diff import ComparisonReport
-    from robust201.export.verify import Verdict
-    from robust201.export.verify_dataset import DatasetVerdict
+    from robust201.dataset.diff import ComparisonReport
+    from robust201.dataset.export import ExportReport
+    from robust201.dataset.verify_dataset import DatasetVerdict
+    from robust201.dataset.verify_results import Verdict
     from robust201.run.doctor import HealthCheck
     from robust201.weights.importing import ImportReport
 

@@ -11,8 +11,8 @@ from robust201.cli.options import Results, results_of
 from robust201.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from robust201.export.groups import KeyStyle
-    from robust201.export.writing import Format
+    from robust201.dataset.export import Format
+    from robust201.dataset.groups import KeyStyle
 
 KeyStyleText = Annotated[
     str,
@@ -26,7 +26,7 @@ _KEY_STYLES: dict[str, "KeyStyle"] = {"plain": "paper", "with-norm": "published"
 
 def read_key_style(text: str) -> "KeyStyle":
     """Parse --key-style."""
-    from robust201.export.written_file import parse_choice
+    from robust201.dataset.written_file import parse_choice
 
     return _KEY_STYLES[parse_choice("key style", text, tuple(_KEY_STYLES))]
 
@@ -71,11 +71,11 @@ def export(
     ] = None,
 ) -> None:
     """Write the dataset of a complete sweep: JSON in the published layout, optional Parquet, a card and checksums."""
-    from robust201.export import export_dataset
-    from robust201.export.groups import OutcomeEncoding
-    from robust201.export.hub import parse_target
-    from robust201.export.pool import default_processes
-    from robust201.export.written_file import parse_choice
+    from robust201.dataset.export import export_dataset
+    from robust201.dataset.export_pool import default_processes
+    from robust201.dataset.groups import OutcomeEncoding
+    from robust201.dataset.hub import parse_target
+    from robust201.dataset.written_file import parse_choice
     from robust201.sweep.plan import open_results
 
     if push is not None:
@@ -107,8 +107,8 @@ def export(
 
 def _push(dataset: Path, target: str) -> None:
     """Upload an export and its report."""
+    from robust201.dataset.hub import PAGE_FILE, push
     from robust201.dataset.reader import Dataset
-    from robust201.export.hub import PAGE_FILE, push
     from robust201.figures.report import write_report
 
     with tempfile.TemporaryDirectory(prefix="robust201-push-") as folder:

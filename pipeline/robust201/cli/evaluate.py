@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from robust201.analysis.comparison import Comparison
     from robust201.analysis.evaluation import Evaluation
     from robust201.analysis.named_networks import UserNetwork
+    from robust201.analysis.ranking import Ranking
     from robust201.core.records import ImageSet
     from robust201.images import Resize
 
@@ -175,7 +176,7 @@ def check_table_file(out: Path) -> None:
         )
 
 
-def write_table(out: Path, table: "Evaluation | Comparison") -> None:
+def write_table(out: Path, table: "Evaluation | Comparison | Ranking") -> None:
     """Write a table as CSV, or as LaTeX if the file's name ends in .tex."""
     if out.suffix == ".tex":
         write_text(out, table.latex())

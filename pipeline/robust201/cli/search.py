@@ -31,7 +31,7 @@ def search(
         ),
     ] = None,
     table1: Annotated[
-        bool, typer.Option("--table1", help="Reproduce the paper's table 1: search on clean, then on fgsm:1.")
+        bool, typer.Option("--table1", help="Reproduce the paper's table 1: search on clean, then on fgsm:1/255.")
     ] = False,
     methods: Annotated[
         str | None,

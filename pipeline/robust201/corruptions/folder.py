@@ -139,6 +139,14 @@ def generate_corruptions(
     return open_generated(folder, images)
 
 
+def corrupt_blocks(
+    images: ImageSet, key: str, severity: int, *, seed: int, frost: FrostTextures
+) -> Iterator[NDArray[np.uint8]]:
+    """Yield the images under a corruption at a severity, in blocks of (n, H, W, 3)."""
+    job = _Job.of(images, seed, frost)
+    return (job.corrupt_block(key, *block) for block in job.blocks() if block[0] == severity)
+
+
 def library_versions() -> dict[str, str]:
     """Return the versions of the libraries that may affect generated pixels."""
     import PIL

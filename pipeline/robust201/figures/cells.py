@@ -6,8 +6,9 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from robust201.analysis.dataset_results import SCORES, DatasetResults, RankedArchitecture
+from robust201.analysis.dataset_results import SCORES, DatasetResults
 from robust201.analysis.labels import key_label
+from robust201.analysis.ranking import RankedNetwork, order_networks
 from robust201.analysis.terms import find_evaluations
 from robust201.core import colours
 from robust201.figures import drawings
@@ -30,7 +31,7 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
     Returns:
         One row per architecture and edge: `score` (a key of `SCORES`), `among` (`ALL_CELLS`, or the cells with
         `CellSpace.reference_kernel_parameters`), `rank` among these cells (ties have equal ranks), `tied` (number of
-        cells with this rank, see `DatasetResults.rank_architectures`), `architecture`, `accuracy` with `low` and `high`
+        cells with this rank, see `order_networks`), `architecture`, `accuracy` with `low` and `high`
         (see `_interval`), `edge` and `operation`.
     """
     names = ["score", "among", "rank", "tied", "architecture", "accuracy", "low", "high", "edge", "operation"]
@@ -42,10 +43,10 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
     rows: list[tuple[object, ...]] = []
     for score, values in results.scores.items():
         for among, group in ((ALL_CELLS, values), (f"cells with {size} kernel parameters", values[is_reference])):
-            for top in results.rank_architectures(group)[:MAX_TOP_CELLS]:
+            for top in order_networks(results, group)[:MAX_TOP_CELLS]:
                 interval = _interval(results, str(score), top)
-                columns = (score, among, top.rank, top.n_tied, top.architecture, top.accuracy, *interval)
-                rows += [(*columns, *edge) for edge in enumerate(space.parse(results.spec(top.architecture)))]
+                columns = (score, among, top.rank, top.n_equal, top.network, top.accuracy, *interval)
+                rows += [(*columns, *edge) for edge in enumerate(space.parse(results.spec(top.network)))]
     return pd.DataFrame(rows, columns=names)
 
 
@@ -53,7 +54,7 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
     """Return the best architecture by clean accuracy, each attack's mean, and the means over attacks and corruptions.
 
     Returns:
-        One row per criterion (the index): `architecture` (the first by `DatasetResults.rank_architectures`), `spec`,
+        One row per criterion (the index): `architecture` (the first by `order_networks`), `spec`,
         `accuracy` with `low` and `high` (see `_interval`), `tied` (number of equally accurate architectures), and one
         column per criterion with the edit distance to the best architecture by that criterion.
     """
@@ -63,9 +64,9 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
     criteria |= {f"mean {key_label(key)}": (key, results.key_mean(key)) for key in results.keys("attack")}
     rows = {}
     for label, (name, values) in criteria.items():
-        for top in results.rank_architectures(values)[:1]:
-            cell = top.architecture, results.spec(top.architecture), top.accuracy
-            rows[label] = (*cell, *_interval(results, name, top), top.n_tied)
+        for top in order_networks(results, values)[:1]:
+            cell = top.network, results.spec(top.network), top.accuracy
+            rows[label] = (*cell, *_interval(results, name, top), top.n_equal)
     columns = ["architecture", "spec", "accuracy", "low", "high", "tied"]
     frame = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
     for label, (_, spec, *_) in rows.items():
@@ -78,7 +79,7 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
 
     Returns:
         One row per evaluated neighbour and score: `best` (the score by which the architecture is the best), `tied`
-        (number of architectures that are equally accurate by this score, see `DatasetResults.rank_architectures`),
+        (number of architectures that are equally accurate by this score, see `order_networks`),
         `architecture`, `edge`, `operation`, `neighbour` (the representative of its isomorphism class), `score` and
         `change` (the neighbour's accuracy minus the architecture's). `low` and `high` are the ends of the change's 95%
         interval, which assumes that the two cells were evaluated on independent images. It is therefore wider than
@@ -88,13 +89,13 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
     space = results.space
     rows: list[tuple[object, ...]] = []
     for criterion, ranked_by in results.scores.items() if space is not None else ():
-        for top in results.rank_architectures(ranked_by)[:1]:
-            for edge, operation, spec in results.cell_space.neighbours(results.spec(top.architecture)):
+        for top in order_networks(results, ranked_by)[:1]:
+            for edge, operation, spec in results.cell_space.neighbours(results.spec(top.network)):
                 neighbour = int(results.reader.get_uid(spec))
                 if neighbour in ranked_by.index:
-                    columns = (criterion, top.n_tied, top.architecture, edge, operation, neighbour)
+                    columns = (criterion, top.n_equal, top.network, edge, operation, neighbour)
                     for score in results.scores:
-                        change = _change(results, str(score), top.architecture, neighbour)
+                        change = _change(results, str(score), top.network, neighbour)
                         rows.append((*columns, score, *change))
     return pd.DataFrame(rows, columns=names).dropna(subset="change").reset_index(drop=True)
 
@@ -106,13 +107,13 @@ def _change(results: DatasetResults, score: str, first: int, second: int) -> tup
     return change, change - half_width, change + half_width
 
 
-def _interval(results: DatasetResults, name: str, top: RankedArchitecture) -> tuple[float, float]:
+def _interval(results: DatasetResults, name: str, top: RankedNetwork) -> tuple[float, float]:
     """Return the ends of an accuracy's 95% interval over samples of images; NaN if the number of images is unknown.
 
     For a mean over evaluations of the same images, the interval is wider than necessary: the fraction of evaluations
     in which an image is classified correctly varies less between images than a single outcome.
     """
-    low, high = accuracy_intervals(top.accuracy, _image_counts(results, name)[top.architecture])
+    low, high = accuracy_intervals(top.accuracy, _image_counts(results, name)[top.network])
     return float(low), float(high)
 
 

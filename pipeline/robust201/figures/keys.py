@@ -8,7 +8,7 @@ import pandas as pd
 
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.labels import key_label
-from robust201.analysis.leaderboard import nearest_strength
+from robust201.analysis.ranking import nearest_strength
 from robust201.core.colours import GROUPS
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.dataset.layout import CLEAN, kind_of, task_of

@@ -60,7 +60,7 @@ __all__ = ["WRITE_STEPS", "ResultsFolder", "SliceFormat"]
 
 FORMAT_FILE = "format.json"
 FORMAT_NAME = "robust201-results"
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)

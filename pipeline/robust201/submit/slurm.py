@@ -227,7 +227,7 @@ def max_tasks(config: _Config, options: ArrayOptions) -> int:
 def _prepare(config: _Config, say: Callable[[str], None]) -> tuple[int, int]:
     """Write what tasks read; return the number of missing evaluations or epochs, and that of missing parts."""
     if isinstance(config, TrainingConfig):
-        with prepare_trainings(config, None, say) as trainings:
+        with prepare_trainings(config, EVERYTHING, say) as trainings:
             return trainings.n_planned - trainings.n_done, 1
     with prepare_run(config, EVERYTHING, say) as sweep:
         return sweep.n_planned - sweep.n_done, sweep.state.n_missing_parts

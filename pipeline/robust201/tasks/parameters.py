@@ -63,7 +63,7 @@ class Parameters(StrictModel):
     """Parameters that exist in one norm only, with this norm."""
 
     role: ClassVar[Role] = "white box"
-    """What an attack is compared with in searches for weak attacks (`analysis.attack_flags`)."""
+    """What an attack is compared with in searches for weak attacks (`dataset.attack_flags`)."""
 
     @classmethod
     def field_names(cls, norm: Norm | None) -> tuple[str, ...]:
