@@ -178,8 +178,10 @@ def heat_map(
     number_size = min(NUMBER_SIZE, 0.95 * size[0] / text_width(letters, 1))
     is_turned = max(text_width(len(name), SMALL_SIZE) for name in columns) > size[0]
     is_steep = is_turned and size[0] < 2 * SMALL_SIZE
-    angle = {"labelAngle": (-90 if is_steep else -45) if is_turned else 0, "labelAlign": "right"} if is_turned else {}
-    angle |= {"labelBaseline": "middle" if is_steep else "top"}
+    angle: dict[str, Any] = {"labelAngle": 0}
+    if is_turned:
+        angle = {"labelAngle": -90 if is_steep else -45, "labelAlign": "right"}
+        angle |= {"labelBaseline": "middle" if is_steep else "top"}
     # A scale of names has no room for the outermost panels' labels, so they are hidden instead of blank.
     x_axis = alt.Axis(title=axes[0], labels=layout.is_at_bottom or not shares_labels, **_tile_axis(size[0]), **angle)
     y_axis = alt.Axis(title=axes[1], labels=layout.is_leftmost or not shares_labels, **_tile_axis(size[1]))
@@ -202,8 +204,7 @@ def heat_map(
 
 def matrix_tiles(matrix: pd.DataFrame) -> pd.DataFrame:
     """Return the tiles of a matrix, for `heat_map`."""
-    tiles = matrix.rename_axis(index="row", columns="column").stack()
-    return tiles.rename("value").reset_index()
+    return matrix.rename_axis(index="row").reset_index().melt("row", var_name="column", value_name="value")
 
 
 def _tile_axis(length: float) -> dict[str, Any]:

@@ -142,7 +142,8 @@ def _arrange(figure: Figure, panel_width: float, columns: int, background: str, 
 
     The panels are combined as dictionaries, because Altair copies a chart many times when it combines charts.
     """
-    specs, datasets = [], {}
+    specs: list[Spec] = []
+    datasets: Spec = {}
     for index, panel in enumerate(figure.panels):
         is_at_bottom = columns == 1 or index + columns >= len(figure.panels)
         chart = panel.draw(Layout(panel_width, index % columns == 0, is_at_bottom))
