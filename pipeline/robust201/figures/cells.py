@@ -11,6 +11,7 @@ from robust201.analysis.labels import key_label
 from robust201.analysis.ranking import RankedNetwork, order_networks
 from robust201.analysis.terms import find_evaluations
 from robust201.core import colours
+from robust201.core.records import ArchitectureId
 from robust201.figures import drawings
 from robust201.figures.definition import FigureDefinition
 from robust201.figures.panels import Chart, Figure, Layout, Panel
@@ -95,14 +96,14 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
                 if neighbour in ranked_by.index:
                     columns = (criterion, top.n_equal, top.network, edge, operation, neighbour)
                     for score in results.scores:
-                        change = _change(results, str(score), top.network, neighbour)
+                        change = _change(results, str(score), (top.network, neighbour))
                         rows.append((*columns, score, *change))
     return pd.DataFrame(rows, columns=names).dropna(subset="change").reset_index(drop=True)
 
 
-def _change(results: DatasetResults, score: str, first: int, second: int) -> tuple[float, float, float]:
-    accuracies = results.scores.loc[[first, second], score].to_numpy(np.float64)
-    variances = accuracies * (1 - accuracies) / _image_counts(results, score).loc[[first, second]].to_numpy()
+def _change(results: DatasetResults, score: str, pair: Sequence[ArchitectureId]) -> tuple[float, float, float]:
+    accuracies = results.scores.loc[[*pair], score].to_numpy(np.float64)
+    variances = accuracies * (1 - accuracies) / _image_counts(results, score).loc[[*pair]].to_numpy()
     change, half_width = float(accuracies[1] - accuracies[0]), NORMAL_QUANTILE * float(np.sqrt(variances.sum()))
     return change, change - half_width, change + half_width
 
@@ -192,8 +193,9 @@ def draw_neighbours(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
     def draw(layout: Layout, tiles: pd.DataFrame) -> Chart:
         size, names = (layout.width / len(operations), 16.0), (space.edge_labels, operations)
-        form = {"size": size, "number": _CHANGE, "letters": 5, "shares_labels": True}
-        return drawings.heat_map(tiles, names, layout, colour, texts, **form)
+        return drawings.heat_map(
+            tiles, names, layout, colour, texts, size=size, number=_CHANGE, letters=5, shares_labels=True
+        )
 
     panels = []
     for (criterion, score), rows in frame.groupby(["best", "score"], sort=False):

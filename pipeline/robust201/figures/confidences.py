@@ -130,7 +130,7 @@ FIGURES = (
         "more confident at larger ε, whereas fgsm and pgd perturb all images. If few images are misclassified, “where "
         "wrong” is based on these few.",
         "Figs. 13 (bottom) and 15",
-        "the measurement `confidence`",
+        "the measurement confidence",
         confidence_curves,
         draw_confidence,
     ),
@@ -141,7 +141,7 @@ FIGURES = (
         f"predicted as this class: {_RANGE}. Attacks are at the epsilon nearest to 1/255 (for norms other than Linf, "
         "nearest to 1), and corruptions at the severity nearest to 3.",
         "Fig. 13 (top and middle)",
-        "the measurement `confidence`",
+        "the measurement confidence",
         class_confidences,
         draw_class_confidences,
     ),
@@ -152,7 +152,7 @@ FIGURES = (
         f"of this class and over the images that are predicted as this class: {_RANGE}. If few images under an attack "
         "are predicted as this class, the confidence over them is based on these few.",
         "Fig. 14",
-        "the measurement `confidence`",
+        "the measurement confidence",
         one_class_confidence,
         draw_one_class_confidence,
     ),

@@ -1,6 +1,7 @@
 """Confusion matrices, summed over networks."""
 
 from functools import partial
+from typing import Any
 
 import pandas as pd
 
@@ -48,7 +49,8 @@ def draw_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         )
 
     panels = []
-    for (key, strength), rows in frame.groupby(["key", "strength"], sort=False):
+    groups: Any = frame.groupby(["key", "strength"], sort=False)
+    for (key, strength), rows in groups:
         title = column_label(key, strength, results.strengths(key))
         panels.append(Panel((title,), partial(draw, matrix=rows.droplevel(["key", "strength"]))))
     return Figure(panels, 112)
@@ -62,7 +64,7 @@ FIGURES = (
         "sums to 100%. Entries below half a percent have no number. Attacks are at the epsilon nearest to 1/255 (for "
         "norms other than Linf, nearest to 1), and corruptions at the severity nearest to 3.",
         "Fig. 16",
-        "the measurement `cm`",
+        "the measurement cm",
         confusion_fractions,
         draw_confusion,
     ),

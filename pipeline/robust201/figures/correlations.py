@@ -198,7 +198,7 @@ FIGURES = (
         "Kendall's tau-b of every measure, and of the numbers of parameters and multiply-accumulates, with the "
         "accuracies under every key and strength, over the architectures that have the measure.",
         "Fig. 6",
-        "a measure, such as `jacobian`, and an accuracy of at least eight architectures",
+        "a measure, such as jacobian, and an accuracy of at least eight architectures",
         measure_correlations,
         draw_measure_correlations,
     ),

@@ -1,8 +1,9 @@
 """Keys and strengths in figures: their order, their labels on axes, and the panels of each key."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pandas as pd
 
@@ -12,7 +13,7 @@ from robust201.analysis.ranking import nearest_strength
 from robust201.core.colours import GROUPS
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.dataset.layout import CLEAN, kind_of, task_of
-from robust201.figures.panels import Chart, Layout, Panel
+from robust201.figures.panels import Panel
 from robust201.tasks import TASKS
 
 KeyStrength = tuple[str, float]
@@ -50,7 +51,7 @@ def group_of(key: str) -> str | None:
     return None if task is None else task.group or None
 
 
-def key_panels(keys: Sequence[str], draw: Callable[[Layout, str], Chart]) -> list[Panel]:
+def key_panels(keys: Sequence[str], draw: Any) -> list[Panel]:
     """Return one panel per key, titled with the key's label."""
     return [Panel((key_label(key),), partial(draw, key=key)) for key in keys]
 

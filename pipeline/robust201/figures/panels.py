@@ -162,7 +162,6 @@ def _arrange(figure: Figure, panel_width: float, columns: int, background: str, 
         "concat": specs,
         "columns": columns,
         "spacing": {"row": 6, "column": _GAP},
-        "center": True,
     }
 
 

@@ -11,8 +11,9 @@ from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, ResultsError, did_you_mean
 from robust201.core.files import atomic_write, check_output_file
 from robust201.dataset.reader import Dataset
+from robust201.figures.definition import FigureDefinition
 from robust201.figures.formats import DRAWN_FORMATS, parse_width
-from robust201.figures.table import FIGURES, FigureDefinition, find_figure
+from robust201.figures.table import FIGURES, find_figure
 
 CSV = "csv"
 

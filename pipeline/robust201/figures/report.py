@@ -1,17 +1,16 @@
 """The report: a self-contained HTML page with the numbers, figures and networks of a dataset folder."""
 
-import functools
 import html
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robust201 import __version__
 from robust201.core.citation import PAPER_BIBTEX, software_bibtex
-from robust201.core.colours import GRID, INK
+from robust201.core.colours import GRID, INK, PAPER
 from robust201.core.errors import ResultsError
 from robust201.core.files import check_output_file, write_text
 from robust201.dataset.reader import Dataset
@@ -23,11 +22,14 @@ if TYPE_CHECKING:
 
     from robust201.analysis.dataset_results import DatasetResults
     from robust201.analysis.ranking import Ranking
-    from robust201.figures.table import FigureDefinition
+    from robust201.figures.definition import FigureDefinition
 
 
 VEGA_SCRIPT = "window.vegaEmbed = vegaEmbed;"
 """Script that is bundled with Vega-Embed, Vega and Vega-Lite, and makes `vegaEmbed` available to the page."""
+
+CELL_WIDTH = 215.0
+"""Width of the drawing of a cell, in points."""
 
 _MAX_WARNING_ITEMS = 20
 """Maximum number of networks, or of signs of weak attacks, that a warning on the page lists."""
@@ -45,7 +47,7 @@ def write_report(dataset: Dataset, out: Path) -> Path:
 
     from robust201.analysis.dataset_results import MEAN_NOTE, read_results
     from robust201.analysis.ranking import rank_networks
-    from robust201.figures.page_data import MISSING, RESOLUTION, pack_results, pack_space
+    from robust201.figures.page_data import MISSING, UNITS_PER_PERCENT, pack_results, pack_space
 
     dataset = dataset.select()
     all_results = read_results(dataset)
@@ -55,37 +57,33 @@ def write_report(dataset: Dataset, out: Path) -> Path:
             "or download the published dataset."
         )
     space = dataset.space
-    networks_noun = "networks" if space is None else space.title
-    title = f"Robustness of {networks_noun}: {', '.join(results.name for results in all_results)}"
     rankings = [rank_networks(results) for results in all_results]
     page_data = {
         "space": None if space is None else pack_space(space),
         "datasets": [pack_results(*pair) for pair in zip(all_results, rankings, strict=True)],
         "missing": MISSING,
-        "resolution": RESOLUTION,
+        "unitsPerPercent": UNITS_PER_PERCENT,
     }
     template = _read_resource("report_page.html")
     if space is None:
         template = re.sub("<!--cells-->\n.*?<!--/cells-->\n", "", template, flags=re.DOTALL)
-    write_text(
-        out,
-        _fill_template(
-            template,
-            title=html.escape(title),
-            style=_read_resource("report.css"),
-            dataset_options="".join(f"<option>{html.escape(results.name)}</option>" for results in all_results),
-            answer=_best_networks_section(rankings),
-            overview=_overview_section(dataset, all_results),
-            means=html.escape(MEAN_NOTE),
-            sections="\n".join(_dataset_section(results) for results in all_results),
-            across=_across_section(all_results),
-            citation=html.escape(f"{PAPER_BIBTEX}\n\n{software_bibtex(__version__)}"),
-            page_data=_embedded_json(page_data),
-            vega=vl_convert.javascript_bundle(VEGA_SCRIPT),
-            script=_read_resource("report.js"),
-            **({} if space is None else {"about": html.escape(space.about), "cell_drawing": _cell_drawing(space)}),
-        ),
-    )
+    parts = {
+        "title": html.escape(f"Robustness of {_describe_networks(dataset, all_results)}"),
+        "style": _read_resource("report.css"),
+        "dataset_options": "".join(f"<option>{html.escape(results.name)}</option>" for results in all_results),
+        "answer": _answer_section(rankings),
+        "overview": _overview_section(dataset, all_results),
+        "means": html.escape(MEAN_NOTE),
+        "sections": "\n".join(_dataset_section(results) for results in all_results),
+        "across": _across_section(all_results),
+        "citation": html.escape(f"{PAPER_BIBTEX}\n\n{software_bibtex(__version__)}"),
+        "page_data": _embedded_json(page_data),
+        "vega": vl_convert.javascript_bundle(VEGA_SCRIPT),
+        "script": _read_resource("report.js"),
+    }
+    if space is not None:
+        parts |= {"about": html.escape(space.about), "cell": _cell_specification(space)}
+    write_text(out, _fill_template(template, **parts))
     return out
 
 
@@ -103,21 +101,39 @@ def _embedded_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
 
 
+def _describe_networks(dataset: Dataset, all_results: "Sequence[DatasetResults]") -> str:
+    """Return what was evaluated: networks, their size if it is not the space's own, and datasets."""
+    n_networks = len({network for results in all_results for network in results.architectures})
+    names = ", ".join(results.label for results in all_results)
+    if dataset.space is None:
+        return f"{n_networks:,} networks on {names}"
+    size = _network_size(dataset)
+    kind = f" as small networks ({_join_items(size)})" if size else ""
+    return f"{n_networks:,} cells of {dataset.space.title}{kind} on {names}"
+
+
+def _network_size(dataset: Dataset) -> dict[str, Any]:
+    """Return the size of the evaluated networks if it is known and is not that of the space's own networks."""
+    size: dict[str, Any] = ((dataset.sweep or {}).get("sweep") or {}).get("network") or {}
+    return {} if dataset.space is None or size == dataset.space.identity() else size
+
+
+def _join_items(items: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in items.items())
+
+
 def _overview_section(dataset: Dataset, all_results: "Sequence[DatasetResults]") -> str:
     """Return what was evaluated: networks, training, images and keys; and what is missing."""
     space, sweep = dataset.space, dataset.sweep or {}
-    record = sweep.get("sweep") or {}
     architectures = {architecture for results in all_results for architecture in results.architectures}
     keys = {key for results in all_results for key, _ in results.columns}
-    networks = f"{len(architectures):,} of {len(dataset.non_isomorph_ids):,} "
-    networks += "networks" if space is None else f"non-isomorphic architectures of {space.title}"
-    if network := record.get("network"):
-        networks += f" ({', '.join(f'{name} {value}' for name, value in network.items())})"
-    items = [networks]
-    if training := sweep.get("weights"):
-        items.append(f"trained as {', '.join(map(str, training))}")
+    text = f"{len(architectures):,} of {len(dataset.non_isomorph_ids):,} "
+    text += "networks" if space is None else f"non-isomorphic architectures of {space.title}"
+    if space is not None and (size := _network_size(dataset)):
+        text += f", as networks with {_join_items(size)} (the benchmark's own have {_join_items(space.identity())})"
+    items = [text, *(_describe_weights(name, facts) for name, facts in (sweep.get("weights") or {}).items())]
     # Imported results have no record of the image selection.
-    if (images := record.get("images")) is not None:
+    if (images := (sweep.get("sweep") or {}).get("images")) is not None:
         count = images.get("count")
         items.append("all test images" if count is None else f"{count:,} test images (seed {images.get('seed')})")
     items.append(f"{len(keys)} keys on {', '.join(results.label for results in all_results)}")
@@ -127,13 +143,20 @@ def _overview_section(dataset: Dataset, all_results: "Sequence[DatasetResults]")
     overview += _weights_check_text(dataset)
     if dataset.missing:
         n_missing = sum(
-            len(strengths) for keys in dataset.missing.values() for ids in keys.values() for strengths in ids.values()
+            len(each) for keys in dataset.missing.values() for ids in keys.values() for each in ids.values()
         )
         overview += (
             f'<p class="warning">This export is incomplete: {n_missing:,} evaluations are missing (see '
             "missing.json).</p>"
         )
     return overview
+
+
+def _describe_weights(name: str, facts: Mapping[str, Any]) -> str:
+    if facts.get("is_random"):
+        return f"random weights {name}"
+    recipe, epochs, seed = (facts.get(field) for field in ("recipe", "epochs", "seed"))
+    return f"trained as {name}" if recipe is None else f"trained with recipe {recipe}, {epochs} epochs, seed {seed}"
 
 
 def _weights_check_text(dataset: Dataset) -> str:
@@ -179,7 +202,7 @@ def _attack_flags_warning(results: "DatasetResults") -> str:
     return f'<div class="warning">Signs of weak attacks: <ul>{list_items}</ul></div>'
 
 
-def _best_networks_section(rankings: "Sequence[Ranking]") -> str:
+def _answer_section(rankings: "Sequence[Ranking]") -> str:
     """Return the section that names the best networks; empty if there are no accuracies."""
     answers = [f"<p>{html.escape(ranking.summary)}</p>" for ranking in rankings if ranking.summary]
     basis = f'<p class="muted">{html.escape(rankings[0].basis)}</p>'
@@ -199,7 +222,7 @@ def _dataset_section(results: "DatasetResults") -> str:
             blocks.append(_figure_block(figure, frame, results, identifier))
             links.append(f'<a href="#{identifier}">{html.escape(figure.title)}</a>')
         elif figure.max_networks is None:  # otherwise there are many networks, which other figures summarise
-            omitted_figures.append(f"{figure.title} (needs {figure.requirement.replace('`', '')})")
+            omitted_figures.append(f"{figure.title} (needs {figure.requirement})")
     name = html.escape(results.name)
     omitted = f"Figures left out because the results they need are missing: {'; '.join(omitted_figures)}."
     return (
@@ -231,42 +254,26 @@ def _figure_block(figure: "FigureDefinition", frame: "pd.DataFrame", results: "D
     from robust201.figures.panels import specify_page
 
     spec = specify_page(figure.draw(frame, results))
-    # The page replaces the colours of text and lines.
-    content = _embedded_json(spec).replace(INK, "currentColor").replace(GRID, f"var(--grid, {GRID})")
+    content = _in_page_colours(_embedded_json(spec))
     title = html.escape(figure.title)
     return (
         f'<figure id="{identifier}" data-figure="{html.escape(figure.name)}"><h3>{title}</h3>'
-        f'<figcaption id="{identifier}-caption">{html.escape(figure.description.replace("`", ""))}</figcaption>'
+        f'<figcaption id="{identifier}-caption">{html.escape(figure.description)}</figcaption>'
         f'<div class="chart" role="img" aria-label="{title}" aria-describedby="{identifier}-caption"></div>'
         f'<script type="application/json">{content}</script></figure>'
     )
 
 
-@functools.cache  # drawing a cell takes longer than the rest of a small page
-def _cell_drawing(space: CellSpace) -> str:
-    """Return an SVG of a cell with every operation on every edge, in the colours of the surrounding page."""
-    drawing = space.all_edge_parts()
-    left, right, bottom, top = drawing.bounds
-    groups = []
-    for edge in drawing.edges:
-        path = " ".join(f"{x:.3f},{-y:.3f}" for x, y in edge.curve)
-        dashes = ' stroke-dasharray=".04 .05"' if edge.operation == "none" else ""
-        (x, y), (label_x, label_y) = edge.curve[-1], edge.label_centre
-        groups.append(
-            f'<g data-edge="{edge.edge}" data-operation="{edge.operation}">'
-            f'<polyline points="{path}" fill="none" stroke="{edge.colour}" stroke-width=".03"{dashes}/>'
-            f'<path d="M0 0L-.16 .07V-.07Z" fill="{edge.colour}" transform="translate({x:.3f},{-y:.3f}) '
-            f'rotate({-edge.angle:.1f})"/><text x="{label_x:.3f}" y="{-label_y:.3f}" fill="{edge.colour}" '
-            f'stroke="var(--card)" stroke-width=".08" paint-order="stroke">{html.escape(edge.text)}</text></g>'
-        )
-    for name, (x, y) in drawing.nodes.items():
-        groups.append(
-            f'<circle cx="{x}" cy="{-y}" r="{drawing.radius}" fill="var(--card)" stroke="currentColor" '
-            f'stroke-width=".03"/><text x="{x}" y="{-y}" fill="currentColor">{name}</text>'
-        )
-    style = "font-size: .17px; text-anchor: middle; dominant-baseline: central"
-    box = f"{left} {-top} {right - left} {top - bottom}"
-    return f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{box}" style="{style}">{"".join(groups)}</svg>'
+def _cell_specification(space: CellSpace) -> str:
+    """Return the specification of the drawing of a cell, whose operations the page sets."""
+    chart = space.draw_cell(None, width=CELL_WIDTH).configure(background="transparent").configure_view(stroke=None)
+    return _in_page_colours(_embedded_json(chart.to_dict(validate=False)))
+
+
+def _in_page_colours(specification: str) -> str:
+    """Replace the colours of text, lines and background with those of the page."""
+    text = specification.replace(INK, "currentColor").replace(GRID, f"var(--grid, {GRID})")
+    return text.replace(PAPER, "var(--card)")
 
 
 def _measure_table(results: "DatasetResults") -> str:
@@ -276,25 +283,13 @@ def _measure_table(results: "DatasetResults") -> str:
     """
     from robust201.analysis.labels import measure_label
 
-    table_rows = []
+    rows = []
     for measure, values in results.measures.items():
-        finite_values = values.dropna()
-        cells = "".join(
-            f"<td>{number:.4g}</td>" for number in (finite_values.min(), finite_values.median(), finite_values.max())
-        )
+        finite = values.dropna()
+        numbers = "".join(f"<td>{number:.4g}</td>" for number in (finite.min(), finite.median(), finite.max()))
         label = html.escape(measure_label(*measure))  # type: ignore[misc]
-        table_rows.append(f"<tr><th>{label}</th>{cells}<td>{len(finite_values):,}</td></tr>")
-    return _collapsible_table("Measures", ("measure",), table_rows) if table_rows else ""
-
-
-_STATISTICS_HEADINGS = ("lowest", "median", "highest", "architectures")
-
-
-def _collapsible_table(
-    title: str, row_headings: Sequence[str], rows: Sequence[str], columns: Sequence[str] = _STATISTICS_HEADINGS
-) -> str:
-    head = "".join(f"<th>{name}</th>" for name in (*row_headings, *columns))
-    return (
-        f'<details><summary>{title}</summary><div class="scroll" tabindex="0" role="region" aria-label="{title}">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></details>"
-    )
+        rows.append(f"<tr><th>{label}</th>{numbers}<td>{len(finite):,}</td></tr>")
+    head = "".join(f"<th>{name}</th>" for name in ("measure", "lowest", "median", "highest", "architectures"))
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    scrolled = f'<div class="scroll" tabindex="0" role="region" aria-label="Measures">{table}</div>'
+    return f"<details><summary>Measures</summary>{scrolled}</details>" if rows else ""

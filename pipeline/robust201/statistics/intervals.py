@@ -82,8 +82,8 @@ def _wilson_intervals(fractions: Any, n_images: Any, quantile: float) -> tuple[A
     weight = quantile**2 / n_images
     centre = fractions + weight / 2
     half_width = quantile * np.sqrt(fractions * (1 - fractions) / n_images + weight / (4 * n_images))
-    low = np.where(fractions == 0, 0.0, (centre - half_width) / (1 + weight))
-    return low, np.where(fractions == 1, 1.0, (centre + half_width) / (1 + weight))
+    low = np.where(fractions == 0, 0.0 * weight, (centre - half_width) / (1 + weight))
+    return low, np.where(fractions == 1, 1.0 + 0.0 * weight, (centre + half_width) / (1 + weight))
 
 
 def mean_intervals(samples: ArrayLike, level: float = 0.95) -> tuple[_Floats, _Floats, _Floats]:
