@@ -38,6 +38,6 @@ def _describe_group(names: Iterable[str]) -> str:
         for name in names
     ]
     text = _format_examples("\n".join(sections))
-    text = re.sub(r"^\* `--help`: Show this message and exit\.\n", "", text, flags=re.M)
+    text = re.sub(r"^\* `(?:-h, )?--help`: Show this message and exit\.\n", "", text, flags=re.M)
     text = re.sub(r"^(#+) `robust201 (.+)`$", r"\1 \2", text, flags=re.M)
     return re.sub(r"^\$ robust201", "robust201", text, flags=re.M)

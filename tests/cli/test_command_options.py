@@ -9,7 +9,6 @@ import typer
 
 from robust201.cli.app import app
 from tests.conftest import RunCommand, WriteSweep
-from tests.support.plan_edits import edit_plan
 
 
 def list_commands() -> dict[str, Any]:
@@ -77,7 +76,9 @@ def test_run_of_results_folder_with_code_needs_consent(
     received = tmp_path / "received"
     shutil.copytree(finished_results, received)
     custom_task = {"file": str(code), "strengths": [1.0], "norm": "Linf"}
-    edit_plan(received, lambda plan: plan["config"]["keys"].update(mine=custom_task))
+    plan = json.loads((received / "plan.json").read_text())
+    plan["config"]["keys"]["mine"] = custom_task
+    (received / "plan.json").write_text(json.dumps(plan))
     error_line = robust201("run", received).error_line(2)
     assert str(code) in error_line
     assert "--allow-code" in error_line

@@ -7,9 +7,10 @@ import pytest
 
 from robust201.core.files import sha256_of
 from tests.conftest import REPOSITORY
-from tests.golden.compare_demo import RECORDED_VERSION, read_hashes
+from tests.golden.compare_demo import read_hashes
 from tests.support.fabricated import export, make_plan
 
+RECORDED_VERSION = "0.1.0"
 LISTING = REPOSITORY / "tests" / "golden" / "export.sha256"
 VERSION_DEPENDENT_FILES = {"README.md", "SHA256SUMS", "versions.json"}
 """Files that contain installed versions, or hashes of such files; they are not listed."""

@@ -20,7 +20,7 @@ from robust201.figures.report import write_report
 from robust201.figures.table import FIGURES
 from robust201.networks.nb201 import cells as nasbench201
 from robust201.networks.nb201.cell_space import NasBench201
-from robust201.statistics.intervals import accuracy_intervals, clopper_pearson_intervals
+from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import PAPER_KEYS, TASKS
 from tests.support.fabricated import N_IMAGES, FabricatedStore, export, make_plan
 from tests.support.small_results import write_results, write_sweep_json

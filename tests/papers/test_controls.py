@@ -1,25 +1,16 @@
-"""Controls with published networks (jobs/papers/controls): conversion of their weights, and a small comparison."""
+"""Controls with published networks (jobs/papers/controls): conversion of their weights."""
 
 import io
-import json
-import os
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
 import h5py
 import numpy as np
-import pytest
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
-from jobs.papers.controls import analyse as controls
 from jobs.papers.controls import networks, prepare
-from robust201.sweep.filters import Filters
-from robust201.sweep.loading import load_config
-from tests.conftest import REPOSITORY, RunCommand
-from tests.support.runs import run_sweep
 
 
 def keras_arrays() -> dict[str, np.ndarray]:
@@ -111,71 +102,3 @@ def test_lenet_uses_only_first_channel() -> None:
     (gradient,) = torch.autograd.grad(logits.logsumexp(1).sum(), images)
     assert gradient[:, 0].abs().amax((1, 2)).min() > 0
     assert not gradient[:, 1:].any()
-
-
-@pytest.fixture
-def controls_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Prepare weights and images in a working folder, and return its folder runs/controls.
-
-    The test is skipped if the packages or images are not available.
-    """
-    packages = Path(os.environ.get("ROBUST201_CONTROLS", "."))
-    data_folder = Path(os.environ.get("ROBUST201_DATA", "."))
-    if (
-        not list(packages.glob("advertorch-0.2.3.tar.gz"))
-        or not (data_folder / "mnist" / "t10k-images-idx3-ubyte").exists()
-    ):
-        pytest.skip(
-            "no advertorch-0.2.3.tar.gz in ROBUST201_CONTROLS, or no mnist/t10k-images-idx3-ubyte in ROBUST201_DATA"
-        )
-    monkeypatch.setattr(
-        sys, "argv", ["prepare.py", "--packages", str(packages.resolve()), "--data", str(data_folder.resolve())]
-    )
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "jobs").symlink_to(REPOSITORY / "jobs")
-    prepare.main()
-    return tmp_path / "runs" / "controls"
-
-
-@pytest.mark.shared
-def test_engines_and_libraries_agree_on_lenets(
-    controls_folder: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from jobs.papers.controls import by_hand  # imports Foolbox, whose warnings only tests of attacks ignore
-
-    keys = ("clean", "pgd", "aa_apgd-ce")
-    for engine in controls.ENGINES:
-        config = load_config(
-            Path("jobs/papers/controls/mnist.yaml"),
-            engine=engine,
-            results=str(controls_folder / f"mnist-{engine}"),
-            images={"count": 40, "seed": 0},
-        )
-        assert run_sweep(config, filters=Filters(keys=keys)).is_complete
-        export_folder = controls_folder / f"mnist-{engine}-dataset"
-        result = robust201(
-            "export", config.results, "--partial", "--parquet", "--outcomes", "bits", "--out", export_folder
-        )
-        assert result.code == 3, result.err  # the export is incomplete, because other keys are missing
-    sweep = controls_folder / "three-keys.yaml"
-    sweep.write_text(json.dumps({"keys": {key: config.keys[key] for key in keys}}))
-    images = [
-        "--images",
-        str(controls_folder / "mnist/test.npz"),
-        "--rows",
-        str(controls_folder / "mnist-fused-dataset/images"),
-    ]
-    for network in controls.SWEEPS["mnist"]:
-        monkeypatch.setattr(sys, "argv", ["by_hand.py", str(sweep), network, *images])
-        by_hand.main()
-
-    comparisons = list(controls.read_comparisons(controls_folder, "mnist"))
-    assert [(comparison.network, comparison.key) for comparison in comparisons] == [
-        (network, key) for network in controls.SWEEPS["mnist"] for key in keys
-    ]
-    for comparison in comparisons:
-        accuracies = {method: correct.mean() for method, correct in comparison.correct.items()}
-        assert list(accuracies) == ["fused", "reference", "by hand"]
-        expects_high_accuracy = comparison.key == "clean" or comparison.network == "lenet-robust"
-        assert all(accuracy >= 0.8 if expects_high_accuracy else accuracy <= 0.1 for accuracy in accuracies.values())
-        assert min(comparison.p_value("reference"), comparison.p_value("by hand")) > 0.01
