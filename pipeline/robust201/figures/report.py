@@ -13,6 +13,7 @@ from robust201.core.citation import PAPER_BIBTEX, software_bibtex
 from robust201.core.colours import GRID, INK, PAPER
 from robust201.core.errors import ResultsError
 from robust201.core.files import check_output_file, write_text
+from robust201.dataset.folder import DatasetFolder
 from robust201.dataset.reader import Dataset
 from robust201.dataset.recorded_accuracies import check_recorded
 from robust201.networks.spaces import CellSpace
@@ -107,15 +108,16 @@ def _describe_networks(dataset: Dataset, all_results: "Sequence[DatasetResults]"
     names = ", ".join(results.label for results in all_results)
     if dataset.space is None:
         return f"{n_networks:,} networks on {names}"
-    size = _network_size(dataset)
-    kind = f" as small networks ({_join_items(size)})" if size else ""
-    return f"{n_networks:,} cells of {dataset.space.title}{kind} on {names}"
+    sizes = _foreign_sizes(dataset)
+    size = f", as networks with {' or '.join(sizes)}," if sizes else ""
+    return f"{n_networks:,} cells of {dataset.space.title}{size} on {names}"
 
 
-def _network_size(dataset: Dataset) -> dict[str, Any]:
-    """Return the size of the evaluated networks if it is known and is not that of the space's own networks."""
-    size: dict[str, Any] = ((dataset.sweep or {}).get("sweep") or {}).get("network") or {}
-    return {} if dataset.space is None or size == dataset.space.identity() else size
+def _foreign_sizes(dataset: Dataset) -> list[str]:
+    """Return the sizes of the evaluated networks that are not the size of the space's own networks."""
+    own = {} if dataset.space is None else dataset.space.identity()
+    sizes = [folder.sweep_record.get("network") or own for folder in dataset.folders]
+    return list(dict.fromkeys(_join_items(size) for size in sizes if size != own))
 
 
 def _join_items(items: Mapping[str, Any]) -> str:
@@ -124,32 +126,41 @@ def _join_items(items: Mapping[str, Any]) -> str:
 
 def _overview_section(dataset: Dataset, all_results: "Sequence[DatasetResults]") -> str:
     """Return what was evaluated: networks, training, images and keys; and what is missing."""
-    space, sweep = dataset.space, dataset.sweep or {}
+    space, folders = dataset.space, dataset.folders
     architectures = {architecture for results in all_results for architecture in results.architectures}
     keys = {key for results in all_results for key, _ in results.columns}
-    text = f"{len(architectures):,} of {len(dataset.non_isomorph_ids):,} "
-    text += "networks" if space is None else f"non-isomorphic architectures of {space.title}"
-    if space is not None and (size := _network_size(dataset)):
-        text += f", as networks with {_join_items(size)} (the benchmark's own have {_join_items(space.identity())})"
-    items = [text, *(_describe_weights(name, facts) for name, facts in (sweep.get("weights") or {}).items())]
-    # Imported results have no record of the image selection.
-    if (images := (sweep.get("sweep") or {}).get("images")) is not None:
-        count = images.get("count")
-        items.append("all test images" if count is None else f"{count:,} test images (seed {images.get('seed')})")
+    networks = f"{len(architectures):,} of {len(dataset.non_isomorph_ids):,} "
+    networks += "networks" if space is None else f"non-isomorphic architectures of {space.title}"
+    if space is not None and (sizes := _foreign_sizes(dataset)):
+        own = _join_items(space.identity())
+        networks += f", as networks with {' or '.join(sizes)} (the benchmark's own have {own})"
+    weights = {name: facts for each in folders for name, facts in ((each.sweep or {}).get("weights") or {}).items()}
+    items = [networks, *(_describe_weights(name, facts) for name, facts in weights.items())]
+    # Imported results have no record of the image selection, and measures have images of their own.
+    selections = [each.sweep_record.get("images") for each in folders if _has_accuracies(each)]
+    items += [_describe_images(images) for images in selections if images is not None]
     items.append(f"{len(keys)} keys on {', '.join(results.label for results in all_results)}")
-    if sweep:
-        items.append(f"robust201 {sweep.get('robust201', 'of an unknown version')}")
-    overview = f"<p>{html.escape('; '.join(items))}. Accuracy is the fraction of images classified correctly.</p>"
+    items += [f"robust201 {each.sweep.get('robust201', 'of an unknown version')}" for each in folders if each.sweep]
+    text = "; ".join(dict.fromkeys(items))
+    overview = f"<p>{html.escape(text)}. Accuracy is the fraction of images classified correctly.</p>"
     overview += _weights_check_text(dataset)
     if dataset.missing:
-        n_missing = sum(
-            len(each) for keys in dataset.missing.values() for ids in keys.values() for each in ids.values()
-        )
+        n_missing = sum(len(s) for keys in dataset.missing.values() for ids in keys.values() for s in ids.values())
         overview += (
             f'<p class="warning">This export is incomplete: {n_missing:,} evaluations are missing (see '
             "missing.json).</p>"
         )
     return overview
+
+
+def _has_accuracies(folder: DatasetFolder) -> bool:
+    keys_by_dataset = {} if folder.sweep is None else folder.sweep["strengths"]
+    return any(folder.kind_of(key) != "measure" for keys in keys_by_dataset.values() for key in keys)
+
+
+def _describe_images(images: Mapping[str, Any]) -> str:
+    count = images.get("count")
+    return "all test images" if count is None else f"{count:,} test images (seed {images.get('seed')})"
 
 
 def _describe_weights(name: str, facts: Mapping[str, Any]) -> str:
