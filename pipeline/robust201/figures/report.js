@@ -47,7 +47,7 @@ async function drawFigure(figure) {
   const columns = Math.max(1, Math.floor(width / (PIXELS_PER_POINT * spec.usermeta.columnWidth)));
   if (figure.dataset.columns === String(columns)) return;
   figure.dataset.columns = columns;
-  for (const part of spec.vconcat) part.columns = Math.min(columns, part.concat.length);
+  spec.columns = Math.min(columns, spec.concat.length);
   const actions = { export: true, source: false, compiled: false, editor: false };
   const { view } = await vegaEmbed(chart, spec, { renderer: "svg", mode: "vega-lite", actions });
   const svg = chart.querySelector("svg.marks");
