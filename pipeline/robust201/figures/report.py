@@ -180,15 +180,19 @@ def _weights_check_text(dataset: Dataset) -> str:
             if n_agreeing
             else ""
         )
-    list_items = "".join(
-        f"<li>{html.escape(network.message)}</li>" for network in check.unexpected[:_MAX_WARNING_ITEMS]
+    text = (
+        "Clean accuracy differs from the accuracy recorded with the weights for "
+        f"{len(check.unexpected):,} of {check.n_checked:,} networks:"
     )
-    n_more = len(check.unexpected) - _MAX_WARNING_ITEMS
-    list_items += f"<li>and {n_more:,} more</li>" if n_more > 0 else ""
-    return (
-        f'<div class="warning">Clean accuracy differs from the accuracy recorded with the weights for '
-        f"{len(check.unexpected):,} of {check.n_checked:,} networks: <ul>{list_items}</ul></div>"
-    )
+    return _warning(text, [network.message for network in check.unexpected])
+
+
+def _warning(text: str, messages: Sequence[str]) -> str:
+    """Return a warning with a list of messages, of which at most `_MAX_WARNING_ITEMS` are shown."""
+    n_more = len(messages) - _MAX_WARNING_ITEMS
+    shown = [*messages[:_MAX_WARNING_ITEMS], *([f"and {n_more:,} more"] if n_more > 0 else [])]
+    items = "".join(f"<li>{html.escape(message)}</li>" for message in shown)
+    return f'<div class="warning">{text} <ul>{items}</ul></div>'
 
 
 def _attack_flags_warning(results: "DatasetResults") -> str:
@@ -207,10 +211,7 @@ def _attack_flags_warning(results: "DatasetResults") -> str:
     if (column := (*key.split(), strength)) in results.measures:
         accuracies[ZERO_GRADIENTS] = results.measures[column].dropna().to_dict()
     flags = find_flags(results.name, accuracies, n_images=results.n_images, n_classes=n_classes)
-    if not flags:
-        return ""
-    list_items = "".join(f"<li>{html.escape(flag.message)}</li>" for flag in flags[:_MAX_WARNING_ITEMS])
-    return f'<div class="warning">Signs of weak attacks: <ul>{list_items}</ul></div>'
+    return _warning("Signs of weak attacks:", [flag.message for flag in flags]) if flags else ""
 
 
 def _answer_section(rankings: "Sequence[Ranking]") -> str:
