@@ -13,9 +13,8 @@ from robust201.cli import console
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import TableFile
 from robust201.cli.user_file import parse_function
-from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, EvaluationError, InputError, RobustError, did_you_mean
-from robust201.core.files import check_output_file, write_text
+from robust201.core.files import check_output_file, write_csv, write_text
 from robust201.core.memory import restore_gc_thresholds
 from robust201.core.user_code import describe_failure
 

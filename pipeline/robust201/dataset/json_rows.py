@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from robust201.core.errors import ResultsError
-from robust201.core.files import MAX_EXPORTED_FILE_BYTES, IrregularFileError, format_bytes, open_file
+from robust201.core.files import format_bytes
 from robust201.dataset.layout import format_id
 from robust201.dataset.row_block import RowBlock, make_ids
-from robust201.dataset.values import ADVICE, damaged_file_error, describe_measurement, parse_json, to_array
+from robust201.dataset.values import ADVICE, describe_measurement, parse_json, to_array
 from robust201.tasks.columns import MEASUREMENTS, fields_of
 
 CHUNK_BYTES = 1 << 22
@@ -43,12 +43,9 @@ _ID = re.compile(rf'"(?!(?:{"|".join(_FIELDS)})")([\w.@-]+)"\s*:'.encode())
 
 
 def _read_chunks(file: Path) -> Iterator[bytes]:
-    try:
-        with open_file(file, MAX_EXPORTED_FILE_BYTES) as stream:
-            while chunk := stream.read(CHUNK_BYTES):
-                yield chunk
-    except IrregularFileError as error:
-        raise damaged_file_error(file, error) from error
+    with file.open("rb") as stream:
+        while chunk := stream.read(CHUNK_BYTES):
+            yield chunk
 
 
 def read_json(file: Path) -> Any:
