@@ -19,6 +19,7 @@ from robust201.dataset.outcomes import Outcomes, checked_outcomes
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import unpack_outcomes
 from robust201.statistics.significance import Ties, image_mean_intervals, mean_ties_with_best, ties_with_best
+from robust201.tasks.constraints import LINF
 
 REFERENCE_EPSILON_255 = 1.0
 REFERENCE_SEVERITY = 3.0
