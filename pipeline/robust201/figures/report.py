@@ -279,7 +279,8 @@ def _figure_block(figure: "FigureDefinition", frame: "pd.DataFrame", results: "D
 def _cell_specification(space: CellSpace) -> str:
     """Return the specification of the drawing of a cell, whose operations the page sets."""
     chart = space.draw_cell(None, width=CELL_WIDTH).configure(background="transparent").configure_view(stroke=None)
-    return _in_page_colours(_embedded_json(chart.to_dict(validate=False)))
+    parameters = {"params": [{"name": "operations", "value": []}]}
+    return _in_page_colours(_embedded_json(chart.to_dict(validate=False) | parameters))
 
 
 def _in_page_colours(specification: str) -> str:

@@ -88,7 +88,8 @@ def draw_cell(spec: str | None, title: str = "", width: float = 200.0) -> "alt.L
     """Draw a cell: its nodes, and its edges with their operations, with a title above.
 
     Args:
-        spec: the cell string; None draws the cell whose operations are the value of the chart's parameter `operations`.
+        spec: the cell string; None draws the cell whose operations are the value of Vega-Lite's parameter `operations`,
+            which the caller adds to the specification.
         title: text above the cell; empty for none.
         width: width in points.
     """
@@ -140,5 +141,4 @@ def draw_cell(spec: str | None, title: str = "", width: float = 200.0) -> "alt.L
         nodes.mark_text(fontSize=1.2 * font_size, color=INK).encode(text="text:N"),
     ]
     heading: dict[str, Any] = {"title": title} if title else {}
-    drawing = alt.LayerChart(layer=layers, width=width, height=width * (top - bottom) / (right - left), **heading)
-    return drawing.add_params(alt.param("operations", value=[])) if spec is None else drawing
+    return alt.LayerChart(layer=layers, width=width, height=width * (top - bottom) / (right - left), **heading)
