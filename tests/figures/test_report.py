@@ -167,7 +167,7 @@ def test_page_shows_every_figure(page):
         assert f'<section data-dataset="{name}">' in page
         figures = re.findall(rf'<figure id="{name}-([^"]*)"', page)
         assert figures == [figure for figure in figures_of_accuracies if figure in figures]
-        assert {"attacks", "rank-correlation-corruptions", "clean-vs-corrupted", "best-cells"} <= set(figures)
+        assert {"attacks", "rank-correlation-corruptions", "clean-vs-robust", "best-cells"} <= set(figures)
     assert "12 of 6,466 non-isomorphic architectures of NAS-Bench-201" in page
     assert "40 test images (seed 3); 21 keys on CIFAR-10, digits" in page
 
