@@ -108,7 +108,8 @@ def rank_networks(
     not_clean = [standing for standing in standings if standing["evaluation"].iloc[0] != CLEAN]
     # The strongest attack has the lowest mean accuracy.
     first = min(attacks, key=lambda each: float(each["accuracy"].mean()), default=[*not_clean, *standings][0])
-    shown = first["network"].head(len(first) if max_networks is None else max_networks).tolist()
+    # Networks that lack the accuracy that orders them come last.
+    shown = list(dict.fromkeys(each for standing in (first, *standings) for each in standing["network"]))[:max_networks]
     tables = [
         standing.set_index("network").loc[[each for each in shown if each in standing["network"].array]].reset_index()
         for standing in standings
