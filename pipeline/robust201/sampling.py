@@ -15,13 +15,24 @@ from pydantic import TypeAdapter, ValidationError
 
 from robust201.core.errors import ConfigError
 from robust201.core.files import MAX_JSON_BYTES, read_file, write_text
-from robust201.core.records import format_architecture
 from robust201.dataset.stored_outcomes import KeyOutcomes, read_outcomes
 from robust201.statistics.image_samples import ImageSample, Pilot, choose_sample, estimate_accuracies
 
 CHEAP_KEYS = ("clean", "fgsm")
 
-_COLUMNS = ("network", "weights", "strength", "kind", "accuracy", "standard_error", "low", "high", "n_images")
+_COLUMNS = (
+    "dataset",
+    "key",
+    "strength",
+    "network",
+    "weights",
+    "accuracy",
+    "standard_error",
+    "low",
+    "high",
+    "n_images",
+    "kind",
+)
 
 
 @dataclass(frozen=True)
@@ -110,10 +121,10 @@ def estimate(chosen: ChosenImages, pilot: str | Path, results: str | Path) -> pd
         results: results folder of a sweep with the key on the chosen images, and the cheap keys on the pilot's images.
 
     Returns:
-        One row per network and strength: `network`, `weights` (name, if there are several), `strength`, `kind`,
-        `accuracy`, `standard_error`, `low` and `high` (95% interval) and `n_images`. Networks of the pilot have the
-        kind ``counted`` and an error of 0; the others have the kind ``estimated``. Intervals account for the choice of
-        images, not for the sampling of the test set.
+        One row per network and strength, with the columns of `Dataset.table`, `weights` (name, if there are several),
+        and `low` and `high` (95% interval). Networks of the pilot have the kind ``counted`` and an error of 0; the
+        others have the kind ``estimated``. Intervals account for the choice of images, not for the sampling of the test
+        set.
 
     Raises:
         ConfigError: the two sweeps differ in a protocol or in strengths, or have other images than `chosen`.
@@ -143,9 +154,9 @@ def estimate(chosen: ChosenImages, pilot: str | Path, results: str | Path) -> pd
         else:
             columns = estimate_accuracies(chosen.sample, correct, model.predict(own_cheap))
             kind, n_images = "estimated", len(chosen.images)
-        name = format_architecture(network.architecture), network.name
-        for (_, strength), *values in zip(sampled.strengths, *columns, strict=True):
-            rows.append((*name, strength, kind, *values, n_images))
+        name = network.architecture, network.name
+        for (key, strength), *values in zip(sampled.strengths, *columns, strict=True):
+            rows.append((chosen.dataset, key, strength, *name, *values, n_images, kind))
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 

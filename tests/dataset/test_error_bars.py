@@ -32,7 +32,7 @@ def test_to_frame_adds_intervals_on_request(tmp_path: Path, formats: tuple[str, 
 
 
 def count_images(folder: Path) -> list[float]:
-    counts: list[float] = Dataset(folder).table("cifar10", "pgd")["n_images"].dropna().unique().tolist()
+    counts: list[float] = Dataset(folder).read_table("cifar10", "pgd")["n_images"].dropna().unique().tolist()
     return counts
 
 

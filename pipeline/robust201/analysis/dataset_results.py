@@ -202,7 +202,7 @@ def read_measures(reader: Dataset, name: str, weights: str | None) -> pd.DataFra
         for measure in chosen.measurements(name, key):
             if measure in MEASUREMENTS or not chosen.has(name, key, measure):
                 continue
-            frame = chosen.table(name, key, measure)
+            frame = chosen.read_table(name, key, measure)
             if frame["value"].dtype.kind == "f":
                 for strength, values_at_strength in frame.groupby("strength"):
                     columns[key, measure, float(str(strength))] = values_at_strength.set_index("architecture")["value"]
