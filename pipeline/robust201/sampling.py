@@ -14,25 +14,13 @@ import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
 from robust201.core.errors import ConfigError
-from robust201.core.files import MAX_JSON_BYTES, read_file, write_text
+from robust201.core.files import write_text
 from robust201.dataset.stored_outcomes import KeyOutcomes, read_outcomes
 from robust201.statistics.image_samples import ImageSample, Pilot, choose_sample, estimate_accuracies
 
 CHEAP_KEYS = ("clean", "fgsm")
 
-_COLUMNS = (
-    "dataset",
-    "key",
-    "strength",
-    "network",
-    "weights",
-    "accuracy",
-    "standard_error",
-    "low",
-    "high",
-    "n_images",
-    "kind",
-)
+_COLUMNS = ("network", "weights", "strength", "accuracy", "standard_error", "low", "high", "n_images", "kind")
 
 
 @dataclass(frozen=True)
@@ -74,7 +62,7 @@ class ChosenImages:
     def load(cls, path: str | Path) -> "ChosenImages":
         """Read a file of `save`, or raise a ConfigError."""
         try:
-            return TypeAdapter(cls).validate_json(read_file(Path(path), MAX_JSON_BYTES))
+            return TypeAdapter(cls).validate_json(Path(path).read_bytes())
         except (OSError, ValidationError) as error:
             raise ConfigError(
                 f"Reading chosen images failed for {path}: expected a file of ChosenImages.save, got another content "
@@ -152,12 +140,11 @@ def estimate(chosen: ChosenImages, pilot: str | Path, results: str | Path) -> pd
             accuracy = counted[network.weights.sha256].mean(axis=1)
             columns, kind, n_images = (accuracy, 0 * accuracy, accuracy, accuracy), "counted", len(full.images)
         else:
-            columns = estimate_accuracies(chosen.sample, correct, model.predict(own_cheap))
+            columns = estimate_accuracies(chosen.sample, correct, model.predict(own_cheap), model.variance_factors)
             kind, n_images = "estimated", len(chosen.images)
-        name = network.architecture, network.name
-        for (key, strength), *values in zip(sampled.strengths, *columns, strict=True):
-            rows.append((chosen.dataset, key, strength, *name, *values, n_images, kind))
-    return pd.DataFrame(rows, columns=_COLUMNS)
+        for (_, strength), *values in zip(sampled.strengths, *columns, strict=True):
+            rows.append((network.architecture, network.name, strength, *values, n_images, kind))
+    return pd.DataFrame(rows, columns=_COLUMNS).assign(dataset=chosen.dataset, key=chosen.key)
 
 
 def _make_pilot(outcomes: KeyOutcomes, key: str) -> Pilot:

@@ -151,20 +151,6 @@ def test_measures_combines_measures_and_accuracies_of_two_folders(robust201: Run
     assert "it has no accuracies. Add a folder" in result_without_accuracies.err
 
 
-def test_measures_pairs_accuracies_with_measures_of_other_weights(robust201: RunCommand, tmp_path: Path) -> None:
-    export(tmp_path / "both", make_plan(list(STRENGTHS), ("e200-s0", "e200-s1")), formats=("parquet",))
-    result_without_weights_name = robust201(
-        "analyse", "measures", tmp_path / "both", "--measure-weights-name", "e200-s0"
-    )
-    assert result_without_weights_name.code == 2
-    assert "expected weights 'e200-s0' or 'e200-s1', got no name" in result_without_weights_name.err
-    for measure_weights in ("e200-s0", "e200-s1"):
-        weights_options = ("--weights-name", "e200-s0", "--measure-weights-name", measure_weights)
-        rows = correlate_jacobian_norms(robust201, tmp_path / "both", *weights_options)
-        expected = kendalltau(compute_jacobian_norms(measure_weights), compute_pgd_accuracies("e200-s0")).statistic
-        assert rows.loc[("pgd", 1.0), "kendall"] == pytest.approx(expected)
-
-
 def test_measures_uses_all_weights_of_an_architecture(robust201: RunCommand, tmp_path: Path) -> None:
     weights_names = ("e200-s0", "e200-s1")
     export(tmp_path / "both", make_plan(list(STRENGTHS), weights_names), formats=("parquet",))
@@ -184,15 +170,6 @@ def test_measures_uses_all_weights_of_an_architecture(robust201: RunCommand, tmp
         result = robust201(*command, tmp_path / "both")
         assert "expected weights 'e200-s0' or 'e200-s1', got no name" in result.error_line(2)
         assert "--weights-name" in result.err
-
-
-def test_measures_combines_folders_with_different_weights(robust201: RunCommand, tmp_path: Path) -> None:
-    export(tmp_path / "trained", make_plan(["clean", "pgd"], ("e200-s0",)), formats=("parquet",))
-    export(tmp_path / "new", make_plan(["jacobian"], ("random-s0", "random-s1")), formats=("parquet",))
-    weights_options = ("--weights-name", "e200-s0", "--measure-weights-name", "random-s1")
-    rows = correlate_jacobian_norms(robust201, tmp_path / "trained", tmp_path / "new", *weights_options)
-    expected = kendalltau(compute_jacobian_norms("random-s1"), compute_pgd_accuracies("e200-s0")).statistic
-    assert rows.loc[("pgd", 1.0), "kendall"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("file_format", ["json", "parquet"])

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from robust201.cli.app import app
+from robust201.cli.help_texts import EXAMPLES
 from tests.conftest import RunCommand, WriteSweep
 
 
@@ -27,6 +28,13 @@ def list_commands() -> dict[str, Any]:
 
 def options_of(command: Any) -> set[str]:
     return {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
+
+
+def test_commands_and_parameters_stay_few() -> None:
+    commands = list_commands()
+    assert len({name.split()[0] for name in commands}) <= 20
+    assert sum(parameter.name != "help" for command in commands.values() for parameter in command.params) <= 160
+    assert commands.keys() == EXAMPLES.keys()
 
 
 def test_output_and_format_options_have_consistent_names() -> None:

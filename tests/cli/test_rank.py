@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pandas as pd
-import pytest
 from typer.testing import CliRunner
 
 from robust201.cli.app import app
@@ -28,24 +27,6 @@ def test_rank_prints_and_writes_table(tmp_path: Path) -> None:
     assert csv_table["network"].tolist() == [row["network"] for row in rows]
     assert set(csv_table["network"]) == {21, 13714, 3456}
     assert set(csv_table["evaluation"]) >= {"clean", "pgd:1/255", "corruption"}
-
-
-@pytest.mark.parametrize("epsilon", ["8/255", "0.0314"])
-def test_rank_parses_epsilon_as_fraction_of_pixel_range(epsilon: str) -> None:
-    rows = json.loads(run_command("rank", FOLDER, *SELECTION, "--epsilon", epsilon, "--rows", "1", "--json"))["rows"]
-    evaluations = {row["evaluation"] for row in rows}
-    assert {"clean", "pgd:8/255", "fgsm:8/255"} <= evaluations
-    assert not any(evaluation.endswith((":0.1/255", ":1/255")) for evaluation in evaluations)
-
-
-@pytest.mark.parametrize(
-    "options", [("--epsilon", "8"), ("--epsilon", "large"), ("--epsilon", "8/255", "--keys", "clean")]
-)
-def test_rank_rejects_invalid_epsilons(options: tuple[str, ...], tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["rank", FOLDER, *SELECTION, *options, "--out", str(tmp_path / "table.csv")])
-    assert result.exit_code != 0
-    assert "--epsilon" in str(result.exception)
-    assert not (tmp_path / "table.csv").exists()
 
 
 def test_plot_and_report_show_selected_networks_and_keys(tmp_path: Path) -> None:

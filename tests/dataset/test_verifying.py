@@ -224,7 +224,6 @@ def replace_file_by_link(out: Path) -> None:
 
 
 UNEXPECTED_ENTRIES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a pipe": (lambda out: os.mkfifo(out / "pipe"), "this is a named pipe"),
     "a link to a file": (lambda out: (out / "link").symlink_to(out / "meta.json"), "this is a symbolic link to"),
     "a link deep inside": (lambda out: (out / "cifar10/link").symlink_to(".."), "this is a symbolic link to '..'"),
     "a link in place of a listed file": (replace_file_by_link, "this is a symbolic link to"),

@@ -23,7 +23,6 @@ from robust201.dataset.reader import Dataset
 from robust201.store.folder import ResultsFolder
 from robust201.store.packing import pack
 from tests.conftest import THREE_KEYS, FinishedCommand, RunCommand, WriteSweep, read_tree
-from tests.support.irregular_files import OBSTACLES
 
 N_MUTATIONS = int(os.environ.get("MUTATIONS", "2"))
 SEED = int(os.environ.get("MUTATIONS_SEED", "2"))
@@ -88,8 +87,8 @@ def set_wrong_value(path: Path, _siblings: Sequence[Path], rng: Rng) -> None:
 
 DAMAGES: tuple[Damage, ...] = (
     *(flip_bit, truncate, overwrite_with_zeros, swap),
-    *map(replace_by, (lambda _path: None, *OBSTACLES.values())),
-    *(replace_by(partial(Path.write_bytes, data=content)) for content in (b"", b"[]", b"\xff\xfe", b"[" * 100_000)),
+    *map(replace_by, (lambda _path: None, Path.mkdir)),
+    *(replace_by(partial(Path.write_bytes, data=content)) for content in (b"", b"[]", b"\xff\xfe")),
 )
 
 

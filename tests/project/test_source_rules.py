@@ -40,62 +40,6 @@ def test_only_the_module_of_the_device_names_cuda() -> None:
     assert found["networks/device.py"] >= {"torch.cuda", "torch.backends", "torch.autocast", ".pin_memory", "'cuda'"}
 
 
-# --- Only `core.files` opens files, so that the program never waits for a pipe or reads from an endless device -------
-
-OPENING_FUNCTIONS = {"open", "read_bytes", "read_text", "FileIO"}
-"""Names of functions that may open a path."""
-
-ALLOWED_CALLS: dict[str, set[str]] = {
-    "core/files.py": {"path.open", "os.open", "temporary_path.open"},
-    # Files of the system and of the package.
-    "dataset/export_pool.py": {"Path('/proc/self/statm').read_text"},
-    "figures/report.py": {"(resources.files('robust201.figures') / name).read_text"},
-    "images/downloads/registry.py": {"bundled('benchmark_data/downloads.toml').read_text"},
-    "networks/nb201/compiled/native.py": {"C_SOURCE.read_bytes", "library.read_bytes"},
-    # Files that the process created under a new name, or in a folder that only it can write to.
-    "images/downloads/fetch.py": {"tarfile.open"},
-    "run/driver.py": {"Path(os.devnull).open"},
-    "run/events.py": {"path.open"},
-    "run/guard.py": {"(Path(folder) / 'ray.log').open"},
-    "run/lock.py": {"path.open"},
-    # A sweep YAML may be a pipe, such as <(…) in a shell; it is only read up to a limit.
-    "sweep/sweep_yaml.py": {"path.open"},
-}
-"""Exceptions: calls that open a file, by module."""
-
-NOT_OPENING_PATHS = {
-    "ResultsFolder.open",
-    "ShardStore.open",
-    "Image.open(io.BytesIO(encoded)",
-    "Image.open(io.BytesIO(content)",
-    "Image.open(stream",
-    "archive.open",
-    "cls.open",
-    "bz2.open(packed",
-    "filesystem.open",
-    "gzip.open(compressed",
-    "tarfile.open(fileobj=",
-}
-"""Prefixes of calls that do not open a path, although the function has the name of an opening function."""
-
-
-def opening_calls(path: Path) -> Iterator[str]:
-    """Yield the functions, as source text, of calls that open a path."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            is_method = isinstance(node.func, ast.Attribute)
-            call_text = ast.unparse(node)
-            is_candidate = name in OPENING_FUNCTIONS and (is_method or name in {"open", "FileIO"})
-            if is_candidate and not any(call_text.startswith(prefix) for prefix in NOT_OPENING_PATHS):
-                yield ast.unparse(node.func)
-
-
-def test_files_are_opened_only_through_core_files() -> None:
-    calls_by_module = {module_path(path): {*opening_calls(path)} for path in list_sources()}
-    assert {module: calls for module, calls in calls_by_module.items() if calls} == ALLOWED_CALLS
-
-
 # --- Code that generates images, random numbers and ids avoids functions whose results depend on the processor ------
 #
 # Matrix products use a BLAS library, and NumPy's elementary functions have separate kernels for AVX-512.

@@ -25,7 +25,7 @@ def test_search_writes_table_and_csv(robust201: RunCommand, planted_optimum_fold
         planted_optimum_folder,
         "--data",
         "cifar10",
-        "--table1",
+        *("--objective", "clean", "--objective", "fgsm:1/255"),
         *FEW_QUERIES,
         "--out",
         out,
@@ -69,10 +69,6 @@ def test_search_json_is_reproducible(robust201: RunCommand, planted_optimum_fold
     [
         ((), "it has several image datasets: cifar10, cifar100. Choose one with --data."),
         (("--data", "cifar10", "--methods", "evolutoin"), "'evolutoin'"),
-        (
-            ("--data", "cifar10", "--table1", "--objective", "clean"),
-            "--table1 already sets the objectives",
-        ),
         (("--data", "cifar10", "--objective", "0.5*clean"), "no such name; expected a score, a key"),
     ],
 )

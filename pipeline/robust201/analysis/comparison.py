@@ -33,16 +33,18 @@ class Comparison:
     Attributes:
         table: one row per pair of networks, key and strength.
         notices: warnings that a network's accuracies are doubtful, by network.
+        missing: evaluations that only other networks have, and that are therefore not compared, by network.
     """
 
     table: pd.DataFrame
     notices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    missing: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def summary(self) -> str:
         """One sentence per pair of networks: which is significantly more accurate, how often, and by how much.
 
-        Doubts about a network come first.
+        Doubts about a network and evaluations that it lacks come first.
         """
         pairs = self.table.groupby(["first", "second"], sort=False)
         return "\n".join(
@@ -51,6 +53,7 @@ class Comparison:
                 for name, notices in self.notices.items()
                 for notice in notices
             ]
+            + [f"{name} was not evaluated under {', '.join(terms)}." for name, terms in self.missing.items()]
             + [_describe_pair(str(first), str(second), rows) for (first, second), rows in pairs]
         )
 
@@ -118,16 +121,31 @@ def compare_evaluations(evaluations: Mapping[str, Evaluation], keys: Sequence[st
     rows = pd.concat(tables, ignore_index=True)
     rows["adjusted_p_value"] = holm_adjust(rows["p_value"])
     notices = {name: evaluation.notices for name, evaluation in evaluations.items() if evaluation.notices}
-    return Comparison(rows[[*_COLUMNS, *_TEST_COLUMNS]], notices)
+    return Comparison(rows[[*_COLUMNS, *_TEST_COLUMNS]], notices, _find_missing(evaluations) if keys is None else {})
+
+
+def _find_missing(evaluations: Mapping[str, Evaluation]) -> dict[str, list[str]]:
+    """Return the evaluations that each network lacks and another one has, such as ``pgd:8/255``."""
+    terms = {
+        column: format_term(*column, evaluation.unit_of(column[0]))
+        for evaluation in evaluations.values()
+        for column in evaluation.evaluations
+    }
+    missing = {
+        name: [term for column, term in terms.items() if column not in evaluation.evaluations]
+        for name, evaluation in evaluations.items()
+    }
+    return {name: names for name, names in missing.items() if names}
 
 
 def check_same_images(evaluations: Mapping[str, Evaluation]) -> None:
     """Check that all evaluations have the same images and labels."""
     digests = {evaluation.images_sha256 for evaluation in evaluations.values()}
     if len(digests) > 1:
+        counts = ", ".join(f"{name} on {len(evaluation.positions):,}" for name, evaluation in evaluations.items())
         raise ConfigError(
             f"Comparing networks failed for {', '.join(evaluations)}: they were evaluated on {len(digests)} different "
-            "sets of images and labels. Evaluate all networks on the same images."
+            f"sets of images and labels ({counts} images). Evaluate all networks on the same images."
         )
 
 

@@ -51,8 +51,6 @@ class DatasetResults:
             (``pgd``, not ``pgd@Linf``) and in the order of the task table. Clean accuracy is ``("clean", 0.0)``; a
             missing evaluation is NaN.
         folder: results of all the folder's datasets, including these, for figures across datasets.
-        measure_weights: name of the networks' weights for which `measures` were computed; None for the weights for
-            which the accuracies were computed.
         measure_folders: readers of further folders, whose measures are correlated with the accuracies.
     """
 
@@ -60,7 +58,6 @@ class DatasetResults:
     reader: Dataset
     accuracies: pd.DataFrame
     folder: "Sequence[DatasetResults]" = field(default=(), repr=False)
-    measure_weights: str | None = None
     measure_folders: Sequence[Dataset] = ()
 
     @property
@@ -174,7 +171,7 @@ class DatasetResults:
         Returns:
             float64 by architecture and (key, measurement, strength); NaN for missing values. Lists are left out.
         """
-        return read_measures(self.reader, self.name, self.measure_weights)
+        return read_measures(self.reader, self.name)
 
     def key_mean(self, key: str) -> pd.Series:
         """Return the mean of a key's accuracies over its strengths, by architecture; NaN if one is missing."""
@@ -194,7 +191,7 @@ class DatasetResults:
         return quartiles_by_key.assign(key=quartiles_by_key["key"].map(paper_key))
 
 
-def read_measures(reader: Dataset, name: str, weights: str | None) -> pd.DataFrame:
+def read_measures(reader: Dataset, name: str, weights: str | None = None) -> pd.DataFrame:
     """Read a dataset's measures for the weights with this name (see `DatasetResults.measures`)."""
     columns: dict[tuple[str, str, float], pd.Series] = {}
     chosen = reader.with_weights(weights)
@@ -209,13 +206,13 @@ def read_measures(reader: Dataset, name: str, weights: str | None) -> pd.DataFra
     return pd.DataFrame(columns).sort_index()
 
 
-def read_results(reader: Dataset, *, measure_weights: str | None = None) -> list[DatasetResults]:
+def read_results(reader: Dataset) -> list[DatasetResults]:
     """Read the results of each dataset in a folder; datasets without accuracies are left out."""
     folder: list[DatasetResults] = []
     for name in reader.data:
         accuracies = reader.accuracies(name)
         if accuracies.notna().to_numpy().any():
-            folder.append(DatasetResults(name, reader, accuracies, folder, measure_weights))
+            folder.append(DatasetResults(name, reader, accuracies, folder))
     return folder
 
 

@@ -13,22 +13,16 @@ from robust201.analysis.dataset_results import CORRUPTION, SCORES, DatasetResult
 from robust201.analysis.labels import column_label, key_label
 from robust201.analysis.tables import Cell, format_percent, latex_table, text_table
 from robust201.analysis.terms import evaluation_name, mean_accuracy, require_evaluations
-from robust201.core.errors import ConfigError
-from robust201.core.radii import parse_radius
 from robust201.core.records import ArchitectureId
 from robust201.dataset.layout import CLEAN, kind_of
 from robust201.dataset.outcomes import Outcomes, checked_outcomes
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import unpack_outcomes
 from robust201.statistics.significance import Ties, image_mean_intervals, mean_ties_with_best, ties_with_best
-from robust201.tasks.constraints import LINF
 
 REFERENCE_EPSILON_255 = 1.0
 REFERENCE_SEVERITY = 3.0
 """Strengths that rankings prefer by default: epsilon in units of 1/255 for Linf balls, and severity of corruptions."""
-
-_RELATIVE_TOLERANCE = 0.05
-"""Maximum relative difference between an epsilon of the dataset and the user's epsilon, which may be rounded."""
 
 _MAX_NAMED = 3
 """Maximum number of tied networks that a sentence names."""
@@ -154,38 +148,11 @@ def order_networks(results: DatasetResults, accuracies: "pd.Series[float]") -> l
     return [RankedNetwork(*fields) for fields in zip(*columns, strict=True)]
 
 
-def default_names(results: DatasetResults, epsilon: str | None = None) -> list[str]:
-    """Return the names of clean images, of every attack at one strength, and of the mean over corruptions.
-
-    Args:
-        results: results of the networks.
-        epsilon: a radius such as ``8/255``, ``0.031`` (Linf) or ``0.5`` (L2, L1); attacks without a strength near it
-            are left out, and attacks without a norm ball have the strength nearest to it in units of 1/255. None
-            selects the strengths nearest to `REFERENCE_EPSILON_255`.
-
-    Raises:
-        ConfigError: the epsilon is not a number, or no attack has a strength near it.
-    """
-    try:
-        radius = None if epsilon is None else float(parse_radius(epsilon))
-    except ValueError as error:
-        raise ConfigError(f"Reading the command line failed for --epsilon: {error} Correct this option.") from error
-    attacks, others = [], []
-    for key in (*results.keys("attack"), *results.keys("other")):
-        ball = results.reader.norm_ball_of(key)
-        target = REFERENCE_EPSILON_255 if radius is None else radius * (LINF if ball is None else ball).divisor
-        strength = nearest_strength(key, results.strengths(key), target)
-        if radius is None or ball is None or abs(strength - target) <= _RELATIVE_TOLERANCE * target:
-            attacks.append(evaluation_name(key, strength))
-        else:
-            others += [evaluation_name(key, each) for each in results.strengths(key)]
-    if others and not attacks:
-        raise ConfigError(
-            f"Choosing evaluations failed for {results.name}: no attack has a strength near --epsilon {epsilon}. "
-            f"Choose the epsilon of one of {', '.join(others)}."
-        )
-    clean = [CLEAN] if results.keys(CLEAN) else []
-    return clean + attacks + ([CORRUPTION] if CORRUPTION in results.scores else [])
+def default_names(results: DatasetResults) -> list[str]:
+    """Return the names of clean images, of every attack (see `nearest_strength`), and of the mean over corruptions."""
+    attacks = [*results.keys("attack"), *results.keys("other")]
+    names = [evaluation_name(key, nearest_strength(key, results.strengths(key))) for key in attacks]
+    return [*results.keys(CLEAN), *names, *([CORRUPTION] if CORRUPTION in results.scores else [])]
 
 
 def nearest_strength(key: str, strengths: Sequence[float], epsilon: float = REFERENCE_EPSILON_255) -> float:

@@ -28,9 +28,8 @@ from robust201.cli.evaluate import (
 )
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import TableFile, explicit_options, split_names
-from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError
-from robust201.core.files import check_output_file
+from robust201.core.files import check_output_file, write_csv
 from robust201.core.memory import restore_gc_thresholds
 
 if TYPE_CHECKING:

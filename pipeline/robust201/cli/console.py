@@ -316,6 +316,8 @@ def show_comparison(report: ComparisonReport) -> None:
 
 def show_metrics(metrics: DerivedMetrics) -> None:
     """Print metrics of the architectures, and what is missing for metrics that were not computed."""
+    from robust201.analysis.labels import strength_label
+
     rows = []
     for metric in metrics.metrics:
         keys = metric.key if len(metric.key) <= _MAX_KEY_LIST_LENGTH else f"{metric.key.count('+') + 1} keys"
@@ -325,7 +327,8 @@ def show_metrics(metrics: DerivedMetrics) -> None:
             if len(metric_values)
             else ["-"] * 3
         )
-        label = f"{metric.dataset} {keys}" + ("" if metric.strength is None else f" {metric.strength:g}")
+        strength = "" if metric.strength is None else strength_label(metric.key.partition("+")[0], metric.strength)
+        label = ", ".join(filter(None, (f"{metric.dataset} {keys}", strength)))
         rows.append((label, metric.metric, *lowest_median_highest, f"{len(metric_values):,}", metric.note))
     if rows:
         show_table("Metrics", ("", "metric", "lowest", "median", "highest", "networks", ""), rows)

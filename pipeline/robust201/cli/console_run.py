@@ -14,6 +14,7 @@ from robust201.cli.console import err, format_count, format_duration, format_rat
 
 if TYPE_CHECKING:  # these modules are slow to import
     from robust201.run.work import Tally
+    from robust201.sweep.explain import Cause
 
 _LOG_SECONDS = 10.0
 """Minimum number of seconds between progress lines in a log file while parts finish."""
@@ -24,10 +25,13 @@ _QUIET_SECONDS = 60.0
 _UNKNOWN_RATE = "time left not known yet"
 
 
-def show_start(n_planned: int, n_done: int, noun: str, causes: Sequence[object] = ()) -> None:
+def show_start(n_planned: int, n_done: int, noun: str, causes: Sequence[Cause] = ()) -> None:
     """Print how many evaluations (or epochs) are finished and missing before a run begins, and why."""
+    from robust201.sweep.explain import NEW
+
     say(f"Planned {format_count(n_planned, noun)}: {n_done:,} done, {n_planned - n_done:,} missing.")
-    say_each([str(cause) for cause in causes], hint="robust201 plan --explain lists all")
+    news = [cause for cause in causes if n_done or cause.reason != NEW]  # at the first run, all parts are new
+    say_each([str(cause) for cause in news], hint="robust201 plan --explain lists all")
 
 
 class RunDisplay:

@@ -37,7 +37,7 @@ def export(
     key_style: KeyStyleText = "plain",
     round_to: Annotated[
         int | None,
-        typer.Option("--round", min=1, max=17, help="Decimals in JSON (published files: 3). Default: full precision."),
+        typer.Option("--round", min=1, max=17, metavar="N", help="Decimals in JSON (published: 3). Default: all."),
     ] = None,
     parquet: Annotated[
         bool, typer.Option("--parquet/--no-parquet", help="Also write Parquet files, in parquet/.")
@@ -45,17 +45,13 @@ def export(
     no_json: Annotated[bool, typer.Option("--no-json", help="Do not write JSON in the published layout.")] = False,
     weights: Annotated[
         str | None,
-        typer.Option(
-            "--weights-name",
-            help="Weights to export, such as random-s0, if architectures have several; JSON files can hold only one "
-            "per architecture.",
-        ),
+        typer.Option("--weights-name", metavar="NAME", help="Weights to export as JSON, if there are several."),
     ] = None,
     outcomes: Annotated[
         str | None,
         typer.Option(
-            help="With --parquet, if the sweep measured `predictions`: bits (one bit per image, 1 if the image is "
-            "classified correctly, and a table of the images) or classes (also the predicted classes)."
+            metavar="bits|classes",
+            help="With --parquet: also write which images are classified correctly, or also the predicted classes.",
         ),
     ] = None,
     partial: Annotated[
@@ -65,8 +61,7 @@ def export(
         str | None,
         typer.Option(
             metavar="hf://USER/NAME",
-            help="Then upload the dataset and its report to this repository of the Hugging Face Hub; a new repository "
-            "is private. Needs the extra `hub` and a login (`hf auth login`).",
+            help="Then upload the dataset and its report to the Hugging Face Hub (extra `hub`, `hf auth login`).",
         ),
     ] = None,
 ) -> None:

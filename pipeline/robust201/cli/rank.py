@@ -11,19 +11,10 @@ from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import DatasetPath, ImageDataset, TableFile, WeightsName, explicit_options, split_names
 from robust201.cli.plot import ShownNetworks
 from robust201.core.errors import ConfigError
-from robust201.core.files import check_output_file
+from robust201.core.files import check_output_file, write_csv
 
 if TYPE_CHECKING:
     from robust201.analysis.dataset_results import DatasetResults
-
-Epsilon = Annotated[
-    str | None,
-    typer.Option(
-        "--epsilon",
-        help="Show attacks at this epsilon: a fraction of the pixel range (8/255, 0.5). Default: each attack's "
-        "epsilon nearest to 1/255, or for L2 and L1 nearest to 1.",
-    ),
-]
 
 
 def rank(
@@ -34,10 +25,10 @@ def rank(
         str | None,
         typer.Option(
             help="Columns: keys, keys at a strength and means, such as clean,pgd:8/255,corruption; rows are sorted by "
-            "the first one other than clean. Default: clean, every attack at --epsilon, and the mean over corruptions."
+            "the first one other than clean. Default: clean, every attack at the epsilon nearest to 1/255 (L2, L1: to "
+            "1), and the mean over corruptions."
         ),
     ] = None,
-    epsilon: Epsilon = None,
     architectures: ShownNetworks = None,
     n_rows: Annotated[int, typer.Option("--rows", min=1, metavar="N", help="Number of networks, best first.")] = 20,
     metrics: Annotated[
@@ -49,21 +40,15 @@ def rank(
     as_json: AsJson = False,
 ) -> None:
     """Rank the networks of a dataset, and mark networks that are tied with the best; optionally as LaTeX or CSV."""
-    from robust201.analysis.ranking import default_names, rank_networks
+    from robust201.analysis.ranking import rank_networks
 
     if metrics:
         _show_metrics(context, dataset, data, split_names(keys), weights, out, as_json=as_json)
         return
-    if keys is not None and epsilon is not None:
-        raise ConfigError(
-            "Reading the command line failed for --epsilon: --keys sets the strengths itself, such as pgd:8/255. "
-            "Remove one of the two options."
-        )
     if out is not None:
         check_table_file(out)
     results = _read_results(dataset, data, weights, split_names(architectures))
-    names = default_names(results, epsilon) if keys is None else split_names(keys)
-    ranking = rank_networks(results, names, max_networks=n_rows)
+    ranking = rank_networks(results, split_names(keys), max_networks=n_rows)
     if out is not None:
         write_table(out, ranking)
     if as_json:
@@ -82,11 +67,10 @@ def _show_metrics(
     *,
     as_json: bool,
 ) -> None:
-    from robust201.core.csv_files import write_csv
     from robust201.dataset.reader import Dataset
 
     for parameter, option in explicit_options(context).items():
-        if parameter in ("epsilon", "architectures", "n_rows"):
+        if parameter in ("architectures", "n_rows"):
             raise ConfigError(
                 f"Reading the command line failed for {option}: it applies only to a ranking, not to --metrics. Remove "
                 "the option."

@@ -78,6 +78,9 @@ def verify(
     from robust201.dataset.verify_results import verify_results
 
     results = results_of(path)
+    unfinished = results.with_name(f".{results.name}.new")
+    if unfinished.is_dir():
+        console.say(f"warning: an export to {results} was interrupted; the next export replaces {unfinished}.")
     if is_dataset(results):
         if exported is not None:
             raise ConfigError(

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from robust201.core.errors import ConfigError, ResultsError, StorageError, one_line
-from robust201.core.files import MAX_EXPORTED_FILE_BYTES, sha256_of
+from robust201.core.files import sha256_of
 from robust201.dataset.layout import IMAGES_FOLDER, PARQUET_FOLDER
 from robust201.dataset.listing import CHECKSUM_FILE, read_checksums
 
@@ -79,7 +79,7 @@ def _check_files(folder: Path) -> list[str]:
         )
     for name, sha256 in listed_digests.items():
         path = folder / name
-        if not path.is_file() or sha256_of(path, MAX_EXPORTED_FILE_BYTES) != sha256:
+        if not path.is_file() or sha256_of(path) != sha256:
             raise ResultsError(
                 f"Publishing failed for {path}: the file "
                 f"{f'does not match {CHECKSUM_FILE}' if path.is_file() else 'is missing'}. Export the dataset again; "

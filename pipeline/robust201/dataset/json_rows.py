@@ -10,7 +10,6 @@ import numpy as np
 import orjson
 
 from robust201.core.errors import ResultsError
-from robust201.core.files import MAX_EXPORTED_FILE_BYTES, IrregularFileError, open_file, read_file
 from robust201.dataset.layout import format_id
 from robust201.dataset.row_block import RowBlock, make_ids
 from robust201.dataset.values import ADVICE, damaged_file_error, describe_measurement, to_array
@@ -18,9 +17,6 @@ from robust201.tasks.columns import MEASUREMENTS, fields_of
 
 CHUNK_BYTES = 1 << 22
 """Number of bytes that are read at once."""
-
-MAX_TEXT_BYTES = 1 << 30
-"""Maximum size of a JSON file other than results."""
 
 MAX_WHOLE_BYTES = 1 << 27
 """Maximum size of a file of numbers, such as accuracies, that is parsed as a whole."""
@@ -47,19 +43,9 @@ _ID = re.compile(rf'"(?!(?:{"|".join(_FIELDS)})")([\w.@-]+)"\s*:'.encode())
 
 
 def _read_chunks(file: Path) -> Iterator[bytes]:
-    try:
-        with open_file(file, MAX_EXPORTED_FILE_BYTES) as stream:
-            while chunk := stream.read(CHUNK_BYTES):
-                yield chunk
-    except IrregularFileError as error:
-        raise damaged_file_error(file, error) from error
-
-
-def _read_whole(file: Path, max_bytes: int) -> bytes:
-    try:
-        return read_file(file, max_bytes)
-    except IrregularFileError as error:
-        raise damaged_file_error(file, error) from error
+    with file.open("rb") as stream:
+        while chunk := stream.read(CHUNK_BYTES):
+            yield chunk
 
 
 def read_json(file: Path) -> Any:
@@ -70,7 +56,7 @@ def read_json(file: Path) -> Any:
         FileNotFoundError: the file does not exist.
     """
     try:
-        return orjson.loads(_read_whole(file, MAX_TEXT_BYTES))
+        return orjson.loads(file.read_bytes())
     except ValueError as error:
         raise damaged_file_error(file, error) from error
 
@@ -134,7 +120,7 @@ def _has_arrays(measurement: str) -> bool:
 
 def _read_values(file: Path, dataset: str, keys: tuple[str, ...], measurement: str) -> Iterator[tuple[str, int, Any]]:
     """Yield the id, size in bytes and value of each architecture of a file that is parsed as a whole."""
-    text = _read_whole(file, MAX_WHOLE_BYTES)
+    text = file.read_bytes()
     _find_end_of_head(text, file, dataset, keys, measurement)
     try:
         values = next(iter(next(iter(next(iter(orjson.loads(text).values())).values())).values()))

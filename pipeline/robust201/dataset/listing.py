@@ -6,19 +6,12 @@ be checked.
 
 import os
 import re
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from robust201.core.errors import ResultsError, RobustWarning
-from robust201.core.files import (
-    MAX_EXPORTED_FILE_BYTES,
-    IrregularFileError,
-    describe_file_type,
-    read_text,
-    sha256_of,
-)
+from robust201.core.files import sha256_of
 
 CHECKSUM_FILE = "SHA256SUMS"
 """Listing for ``sha256sum -c``.
@@ -26,7 +19,6 @@ CHECKSUM_FILE = "SHA256SUMS"
 The folder of an export is replaced as a whole, when all its files and this listing are complete.
 """
 
-MAX_LISTING_BYTES = 64 << 20
 REEXPORT = "Export the dataset again."
 
 _LINE_PATTERN = re.compile(r"([0-9a-f]{64})  ([^\r]+)")
@@ -93,7 +85,7 @@ def read_checksums(folder: Path) -> Mapping[str, str]:
     if not path.is_file():
         return {}
     try:
-        return parse_checksums(read_text(path, MAX_LISTING_BYTES), path).digests
+        return parse_checksums(path.read_text(encoding="utf-8"), path).digests
     except ValueError:
         return {}
 
@@ -141,8 +133,8 @@ def read_listing(folder: Path) -> Listing:
             f"{_describe_path(path)}. {REEXPORT}"
         )
     try:
-        return parse_checksums(read_text(path, MAX_LISTING_BYTES), path)
-    except (UnicodeDecodeError, IrregularFileError) as error:
+        return parse_checksums(path.read_text(encoding="utf-8"), path)
+    except UnicodeDecodeError as error:
         message = f"Verifying failed for {path}: the file is not a listing ({error}). {REEXPORT}"
         return Listing({}, (message,))
 
@@ -153,28 +145,24 @@ def listing_text(digests: Mapping[str, str]) -> str:
 
 
 def check_listing(folder: Path, listing: Listing) -> Iterator[str]:
-    """Compare the files of an export with its listing, and yield a message for each difference.
-
-    Only regular files are opened, because opening a named pipe would block.
-    """
+    """Compare the files of an export with its listing, and yield a message for each difference."""
     yield from listing.invalid_line_messages
     for name, digest in listing.digests.items():
         path = folder / name
         try:
             if not path.is_file():
                 yield f"Verifying failed for {path}: expected a file, got {_describe_path(path)}. {REEXPORT}"
-            elif sha256_of(path, MAX_EXPORTED_FILE_BYTES) != digest:
+            elif sha256_of(path) != digest:
                 yield f"Verifying failed for {path}: its SHA-256 differs from {CHECKSUM_FILE}. {REEXPORT}"
         except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
             yield f"Verifying failed for {path}: the file cannot be read ({error}). {REEXPORT}"
     for path in _iter_entries(folder):
         name = path.relative_to(folder).as_posix()
-        mode = path.lstat().st_mode
-        if stat.S_ISLNK(mode) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        if path.is_symlink():
             if name not in listing.digests or path.is_file():
                 message = f"an export contains only files and folders, but this is {_describe_path(path)}"
                 yield f"Verifying failed for {path}: {message}. Remove it, and export again if it was listed."
-        elif stat.S_ISREG(mode) and name not in {*listing.digests, CHECKSUM_FILE}:
+        elif path.is_file() and name not in {*listing.digests, CHECKSUM_FILE}:
             message = f"{CHECKSUM_FILE} does not list this file"
             yield f"Verifying failed for {path}: {message}. Remove it, or export to a new folder."
 
@@ -191,9 +179,7 @@ def _iter_entries(root: Path) -> Iterator[Path]:
 
 
 def _describe_path(path: Path) -> str:
-    """Return a description of a path: "none", the kind of file, or a symbolic link with its target."""
-    try:
-        mode = path.lstat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return "none"
-    return f"a symbolic link to {str(path.readlink())!r}" if stat.S_ISLNK(mode) else describe_file_type(mode)
+    """Return a description of what is there instead of a file: none, a folder, or a symbolic link with its target."""
+    if path.is_symlink():
+        return f"a symbolic link to {str(path.readlink())!r}"
+    return "a folder" if path.is_dir() else "none"

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.errors import ResultsError
-from robust201.core.files import MAX_EXPORTED_FILE_BYTES, IrregularFileError, check_file
 from robust201.core.records import ArchitectureId, format_architecture
 from robust201.dataset.row_block import RowBlock, make_ids
 from robust201.dataset.values import ADVICE, check_column, damaged_file_error, describe_measurement
@@ -43,7 +42,7 @@ def _convert_damage_errors(path: Path) -> Iterator[None]:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: invalid names or metadata
         # Arrow also raises OSError for damaged files, but without errno, which errors of the operating system have.
-        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, IrregularFileError):
+        if isinstance(error, OSError) and error.errno is not None:
             raise
         raise damaged_file_error(path, error) from error
 
@@ -54,10 +53,8 @@ def _open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
 
     Without checksums, most damaged pages would be decoded to wrong values.
     """
-    with _convert_damage_errors(path):
-        check_file(path, MAX_EXPORTED_FILE_BYTES)
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            yield file
+    with _convert_damage_errors(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        yield file
 
 
 def read_file(path: Path) -> pa.Table:
@@ -76,7 +73,6 @@ def stamp_of(path: Path) -> tuple[str, int, int]:
 def _read_schema_of(stamp: tuple[str, int, int]) -> pa.Schema:
     path = Path(stamp[0])
     with _convert_damage_errors(path):
-        check_file(path, MAX_EXPORTED_FILE_BYTES)
         return pq.read_schema(path)
 
 

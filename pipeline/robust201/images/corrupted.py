@@ -113,13 +113,8 @@ class CorruptedStore:
         return self._digests[key, *severities]
 
     def identity(self, key: str) -> dict[str, Any]:
-        """Return the protocol fields (JSON) that identify the pixels of a corruption.
-
-        The fields are `source` and `sha256` (see `digest`). Generated images also have the fields of their recipe:
-        `generator_version`, `seed` and, for the corruption frost, `frost` (name and hash of the textures).
-        """
-        recipe = {} if self._made is None else self._made.recipe(key)
-        return {"source": self.source, "sha256": self.digest(key), **recipe}
+        """Return the protocol fields (JSON) that identify published pixels of a corruption (see `digest`)."""
+        return {"source": self.source, "sha256": self.digest(key)}
 
     def check(self, key: str) -> None:
         """Check that a corruption's file exists and has the right shape, without reading its pixels."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from robust201.core.arrays import read_npy
 from robust201.core.errors import DatasetError
-from robust201.core.files import MAX_STATE_BYTES, atomic_write, make_folder, read_text, remove_leftovers, write_text
+from robust201.core.files import atomic_write, make_folder, remove_leftovers, write_text
 from robust201.core.records import ImageSet, canonical_json, content_digest
 from robust201.corruptions.folder import corrupt_blocks, library_versions
 from robust201.corruptions.generator import FrostTextures
@@ -153,7 +153,7 @@ class CorruptedImages:
         try:
             pixels, expected = (
                 read_npy(self.path(part), mapped=True),
-                read_text(self._digest_path(part), MAX_STATE_BYTES),
+                self._digest_path(part).read_text(encoding="utf-8"),
             )
         except (OSError, ValueError):
             return None

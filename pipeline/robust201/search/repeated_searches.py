@@ -24,8 +24,6 @@ _Floats = NDArray[np.float64]
 PAPER_QUERIES, PAPER_RUNS = 300, 100
 """Budget and number of runs in table 1 of Jung, Lukasik and Keuper (ICLR 2023)."""
 
-TABLE1_OBJECTIVES = ("clean", "fgsm:1/255")
-
 TABLE1_COLUMNS = {
     "clean": "clean",
     "fgsm:1/255": "FGSM 1",

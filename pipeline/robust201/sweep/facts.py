@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from robust201.core.errors import CheckpointError, ConfigError, DatasetError, InputError
-from robust201.core.files import MAX_JSON_BYTES, read_file, read_text, write_text
+from robust201.core.files import write_text
 from robust201.core.records import ArchitectureId, ImageSelection, Weights
 from robust201.core.user_code import hash_files
 from robust201.corruptions.folder import library_versions
@@ -224,7 +224,7 @@ def save_plan(config: SweepConfig, facts: Facts) -> None:
 def copy_plan(source: Path, target: Path) -> None:
     """Copy the plan of a results folder to another one, unless that has a plan."""
     if not (target / PLAN_FILE).exists():
-        write_text(target / PLAN_FILE, read_text(source / PLAN_FILE, MAX_JSON_BYTES))
+        write_text(target / PLAN_FILE, (source / PLAN_FILE).read_text(encoding="utf-8"))
 
 
 def load_plan(results: Path) -> tuple[SweepConfig, Facts]:
@@ -235,7 +235,7 @@ def load_plan(results: Path) -> tuple[SweepConfig, Facts]:
     """
     path = results / PLAN_FILE
     try:
-        record = _RECORD.validate_json(read_file(path, MAX_JSON_BYTES))
+        record = _RECORD.validate_json(path.read_bytes())
         # The folder decides where the results are, because it may have been moved.
         return parse_config(record.config | {"results": str(results)}, str(path)), record.facts
     except FileNotFoundError as error:

@@ -13,7 +13,7 @@ from robust201.corruptions.generator import FrostTextures, load_frost, synthetic
 from robust201.evaluation.user_task import UserTask
 from robust201.images import load_images
 from robust201.images.corrupted import CorruptedStore, open_published
-from robust201.images.positions import select_file
+from robust201.images.selection import select_file
 from robust201.images.store import read_image_set, write_image_set
 from robust201.networks.space import Space
 from robust201.networks.user_file import UserFileSpace

@@ -87,7 +87,7 @@ class Parameters(StrictModel):
     _images_file: str | None = PrivateAttr(default=None)
 
     def with_images(self, file: str) -> Self:
-        """Return these parameters with the images of a file (see `images.positions`) instead of the sweep's."""
+        """Return these parameters with the images of a file (see `images.selection`) instead of the sweep's."""
         parameters = self.model_copy()
         parameters._images_file = file
         return parameters
