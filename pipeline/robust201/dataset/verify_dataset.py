@@ -90,7 +90,7 @@ def verify_dataset(
     n_listed = None
     if os.path.lexists(folder / CHECKSUM_FILE):
         listing = read_listing(folder)
-        n_listed = len(listing.digests)
+        n_listed = len(listing)
         problems += check_listing(folder, listing)
     elif (folder / SWEEP_FILE).is_file():
         remarks.append(f"{folder} has no {CHECKSUM_FILE}, which exports contain, so the export may be incomplete")
