@@ -409,6 +409,11 @@ def test_accuracy_curves_have_intervals_and_begin_with_clean_accuracy(tmp_path):
     low, high = accuracy_intervals(curves["accuracy"].to_numpy(), 10_000)  # the complete test split
     assert curves["low"].to_numpy() == pytest.approx(low)
     assert curves["high"].to_numpy() == pytest.approx(high)
+    results.image_counts["pgd", 1.0] = 500.0  # as if another folder had these accuracies
+    curves = FIGURES["attack-curves"].compute_numbers(results).sort_values(["network", "strength"])
+    low, high = accuracy_intervals(curves["accuracy"], np.where(curves["strength"] == 1, 500, 10_000))
+    assert curves["low"].to_numpy() == pytest.approx(low)
+    assert curves["high"].to_numpy() == pytest.approx(high)
     results.__dict__["n_images"] = None  # as if the folder did not record it
     assert FIGURES["attack-curves"].compute_numbers(results)["low"].isna().all()
 

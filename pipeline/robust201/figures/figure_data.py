@@ -87,7 +87,7 @@ def accuracy_curves(results: DatasetResults, kind: str) -> pd.DataFrame:
     """
     has_clean = bool(results.keys("clean"))
     columns = [
-        (key, strength, results.column(*evaluation))
+        (key, strength, results.column(*evaluation), results.image_counts[evaluation])
         for key in results.keys(kind)
         for strength, evaluation in (
             ([(CLEAN_STRENGTH, (CLEAN, CLEAN_STRENGTH))] if has_clean and results.starts_with_clean(key) else [])
@@ -96,15 +96,16 @@ def accuracy_curves(results: DatasetResults, kind: str) -> pd.DataFrame:
     ]
     names = [results.network_label(architecture) for architecture in results.architectures]
     frames = [
-        pd.DataFrame({"network": names, "key": key, "strength": strength, "accuracy": accuracies.to_numpy()})
-        for key, strength, accuracies in columns
+        pd.DataFrame({"network": names, "key": key, "strength": strength, "accuracy": accuracies.to_numpy()}).assign(
+            n_images=counts.to_numpy()
+        )
+        for key, strength, accuracies, counts in columns
     ]
     if not frames:
         return pd.DataFrame(columns=["network", "key", "strength", "accuracy", "low", "high"])
-    frame = pd.concat(frames, ignore_index=True).dropna()
-    if results.n_images is None:
-        return frame.assign(low=np.nan, high=np.nan)
-    low, high = accuracy_intervals(frame["accuracy"], results.n_images)
+    frame = pd.concat(frames, ignore_index=True).dropna(subset="accuracy")
+    counts = frame.pop("n_images")
+    low, high = accuracy_intervals(frame["accuracy"], counts if results.n_images else np.nan)
     return frame.assign(low=low, high=high)
 
 
@@ -544,8 +545,9 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
 def accuracy_interval(results: DatasetResults, accuracy: float) -> tuple[float, float]:
     """Return the ends of an accuracy's 95% interval over samples of images; NaN if the number of images is unknown.
 
-    For a mean over evaluations of the same images, the interval is wider than necessary: the fraction of evaluations
-    in which an image is classified correctly varies less between images than a single outcome.
+    If numbers of images differ, the smallest counts. For a mean over evaluations of the same images, the interval is
+    wider than necessary: the fraction of evaluations in which an image is classified correctly varies less between
+    images than a single outcome.
     """
     low, high = accuracy_intervals(accuracy, math.nan if results.n_images is None else results.n_images)
     return float(low), float(high)

@@ -40,8 +40,8 @@ def pack_results(results: DatasetResults, ranking: Ranking) -> dict[str, Any]:
         - `scores`: for each score, its `label`, and by network `texts` with the accuracy and the rank.
         - `evaluations`: for each key and strength, the key's label `key` and the strength's label `strength`.
         - `accuracies`: (K, N) uint16 in units of 1/`RESOLUTION`, or `MISSING`.
-        - `intervals`: (`RESOLUTION` + 1, 2) uint16, the ends of each accuracy's interval in the same units; null if the
-          number of images is unknown.
+        - `low` and `high`: the ends of each accuracy's interval, in the same form; `MISSING` if the number of images is
+          unknown.
         - `shown`: position of the network that the page shows first, the best by the table's order.
     """
     networks = [*dict.fromkeys([*ranking.networks, *results.architectures])]
@@ -69,7 +69,7 @@ def pack_results(results: DatasetResults, ranking: Ranking) -> dict[str, Any]:
             for key, strength in results.columns
         ],
         "accuracies": _encode_base64(pack_accuracies(results.accuracies.loc[networks])),
-        "intervals": None if results.n_images is None else _encode_base64(pack_intervals(results.n_images)),
+        **{name: _encode_base64(pack_accuracies(ends.loc[networks])) for name, ends in _intervals(results).items()},
         "shown": 0,
     }
 
@@ -106,11 +106,15 @@ def pack_accuracies(accuracies: pd.DataFrame) -> "np.ndarray[Any, np.dtype[np.ui
     return np.where(np.isnan(scaled_accuracies), MISSING, scaled_accuracies).astype("<u2")
 
 
-def pack_intervals(n_images: int) -> "np.ndarray[Any, np.dtype[np.uint16]]":
-    """Return the 95% interval of each code, for accuracies over `n_images` images; see `pack_results`."""
-    counts = np.round(np.arange(RESOLUTION + 1) * n_images / RESOLUTION)
-    ends = np.column_stack(accuracy_intervals(counts / n_images, n_images))
-    return np.round(ends * RESOLUTION).astype("<u2")
+def _intervals(results: DatasetResults) -> dict[str, pd.DataFrame]:
+    """Return the ends `low` and `high` of each accuracy's 95% interval, in the shape of the accuracies."""
+    accuracies = results.accuracies
+    counts = results.image_counts.to_numpy(np.float64) if results.n_images else np.nan
+    ends = accuracy_intervals(accuracies.to_numpy(np.float64), counts)
+    return {
+        name: pd.DataFrame(values, accuracies.index, accuracies.columns)
+        for name, values in zip(("low", "high"), ends, strict=True)
+    }
 
 
 def _encode_base64(array: "np.ndarray[Any, Any]") -> str:

@@ -12,8 +12,7 @@ function unpack(text) {
 
 const isomorphs = page.space && unpack(page.space.isomorphs);
 for (const data of page.datasets) {
-  data.codes = unpack(data.accuracies);
-  data.ends = data.intervals && unpack(data.intervals);
+  for (const name of ["accuracies", "low", "high"]) data[name] = unpack(data[name]);
   data.position = new Map(data.networks.map(({ id }, index) => [String(id), index]));
 }
 let dataset = page.datasets[0], chosen = dataset.shown;
@@ -160,12 +159,11 @@ function showNetwork(note = "") {
   const rows = [], n = dataset.networks.length;
   let previous = "";
   dataset.evaluations.forEach(({ key, strength }, index) => {
-    const code = dataset.codes[index * n + chosen];
-    if (code === page.missing) return;
-    const percent = (value) => (100 * value) / page.resolution;
-    const [low, high] = dataset.ends ? [percent(dataset.ends[2 * code]), percent(dataset.ends[2 * code + 1])] : [null, null];
+    const percent = (codes) => codes[index * n + chosen] === page.missing ? null : (100 * codes[index * n + chosen]) / page.resolution;
+    const [accuracy, low, high] = [dataset.accuracies, dataset.low, dataset.high].map(percent);
+    if (accuracy === null) return;
     const row = element("tr", "", key === previous ? {} : { class: "start" });
-    row.append(element("th", key === previous ? "" : key), element("th", strength), accuracyCell(percent(code), low, high));
+    row.append(element("th", key === previous ? "" : key), element("th", strength), accuracyCell(accuracy, low, high));
     previous = key;
     rows.push(row);
   });
