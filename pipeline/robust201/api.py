@@ -53,9 +53,10 @@ from robust201.networks.model import CompiledNetwork
 from robust201.networks.network_check import CheckedImages, check_again, check_compiled
 from robust201.networks.user_module import as_classifier, hash_network
 from robust201.statistics.intervals import accuracy_intervals, is_at_chance
-from robust201.tasks import CORRUPTIONS, FEW_CLASSES, QUICK_IMAGES, TASKS, Task, stage_passes
+from robust201.tasks import CORRUPTIONS, FEW_CLASSES, QUICK_IMAGES, TASKS, Task
+from robust201.tasks.attacks import Standard
 from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
-from robust201.tasks.parameters import Parameters, Standard
+from robust201.tasks.parameters import Parameters
 
 if TYPE_CHECKING:
     from robust201.images.corrupted import CorruptedStore
@@ -206,7 +207,7 @@ def evaluate(
             if (missing := _missing_strengths(parameters, saved.get(task.key)))
         }
         evaluation_progress.stage_costs = {
-            task.key: stage_passes(parameters, image_set.n_classes)
+            task.key: parameters.stage_passes(image_set.n_classes)
             for task, parameters in parsed_keys
             if isinstance(parameters, Standard)
         }
@@ -402,7 +403,7 @@ def _describe_chance(classifier: Classifier, n_correct: int, n_images: int) -> s
 def _count_passes(context: Context, task: Task, parameters: Parameters, image_set: ImageSet) -> float:
     """Return the passes per image and strength, which are counted for a user's attack that does not declare them."""
     if not isinstance(task, UserTask) or task.kind != "attack" or getattr(parameters, "passes", None) is not None:
-        return task.passes(parameters, image_set.n_classes)
+        return parameters.n_passes(image_set.n_classes)
     few = _head(image_set, _COUNTED_IMAGES)
     resident = copy_to_device(few, context.classifier.device)
     request = Request(parameters.strengths, resident.pixels, resident.labels, few.indices)
@@ -626,7 +627,8 @@ def _generate_corruptions(images: ImageSet, seed: int) -> CorruptedImageSource:
     """Return a source of generated corrupted images."""
 
     def corrupted(key: str, severity: int, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        from robust201.corruptions.generator import corrupt, synthetic_frost
+        from robust201.corruptions.frost_textures import synthetic_frost
+        from robust201.corruptions.generator import corrupt
 
         positions = np.searchsorted(images.indices, rows)
         clean = np.ascontiguousarray(images.images[positions].transpose(0, 2, 3, 1))
