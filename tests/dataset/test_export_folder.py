@@ -37,9 +37,7 @@ def test_export_rejects_folder_of_another_sweep(tmp_path):
     other_plan = replace(make_plan(ARCHITECTURES), name="other")
     export(tmp_path / "out", other_plan)
     tree_before = read_tree(tmp_path / "out")
-    with pytest.raises(
-        InputError, match=r"contains an export of the sweep 'other'.+ earlier export of the sweep 'fabricated'"
-    ):
+    with pytest.raises(InputError, match="earlier export of the sweep 'fabricated', got an export of 'other'"):
         export(tmp_path / "out", plan)
     assert read_tree(tmp_path / "out") == tree_before
     assert export(tmp_path / "out", other_plan).removed == ()
@@ -69,7 +67,7 @@ def test_export_rejects_sweep_with_same_name_if_all_protocols_differ(
     if is_same_sweep:
         export(tmp_path, later_plan)
         return
-    with pytest.raises(InputError, match="with the same name but different protocols"):
+    with pytest.raises(InputError, match="the same name with other protocols"):
         export(tmp_path, later_plan)
     assert read_tree(tmp_path) == tree_before
 
@@ -133,7 +131,7 @@ def test_only_copy_of_an_export_is_never_deleted(tmp_path, content):
     out.rename(earlier)
     out.mkdir()
     if content is None:
-        with pytest.raises(InputError, match="sweep 'fabricated'"):
+        with pytest.raises(InputError, match="'fabricated'"):
             export(out, replace(make_plan([0]), name="another"))
         assert read_tree(out) == tree
         return
@@ -193,7 +191,7 @@ def test_next_export_completes_or_reverts_replacement_by_killed_export(tmp_path,
         patch.setattr(Path, "replace", with_kill(Path.replace))
         with pytest.raises(KilledError):
             export(out, plan)
-    with pytest.raises(InputError, match="an export of the sweep 'fabricated'"):
+    with pytest.raises(InputError, match="an export of 'fabricated'"):
         export(out, replace(plan, name="another"))  # completes or reverts the replacement first
     own_files = {".git/config": b"mine", "cifar10/notes.txt": b"mine"}
     assert read_tree(out) == trees[step] | own_files

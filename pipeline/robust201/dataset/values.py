@@ -165,8 +165,6 @@ def check_column(name: str, array: NDArray[Any]) -> None:
             raise ValueError("a number that is not a fraction")
     elif not are_fractions(array / column.largest):
         raise ValueError("numbers that are not fractions")
-    elif column.is_distribution and not _are_distributions(array):
-        raise ValueError("fractions that do not sum to 1")
 
 
 def describe_measurement(measurement: str) -> str:
@@ -201,7 +199,7 @@ def are_row_fractions(array: NDArray[Any]) -> bool:
     return bool(are_fractions(array) and is_distribution.any() and (is_distribution | (sums == 0)).all())
 
 
-def _are_distributions(array: NDArray[Any]) -> bool:
+def are_distributions(array: NDArray[Any]) -> bool:
     """Return whether fractions sum to 1 over the last axis within rounding; means over no images are NaN or 0."""
     sums = array.sum(axis=-1)
     deviation = np.abs(sums[(sums != 0) & ~np.isnan(sums)] - 1).max(initial=0.0)

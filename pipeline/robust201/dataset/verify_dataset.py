@@ -19,7 +19,7 @@ from robust201.dataset.layout import SWEEP_FILE, format_id
 from robust201.dataset.listing import CHECKSUM_FILE, check_listing, read_listing
 from robust201.dataset.reader import Dataset
 from robust201.dataset.recorded_accuracies import check_recorded
-from robust201.dataset.values import max_rounding_error
+from robust201.dataset.values import are_distributions, max_rounding_error
 from robust201.dataset.verify_results import find_attack_flags
 from robust201.images import DATASETS
 from robust201.statistics.weights_check import WeightsCheck
@@ -148,6 +148,9 @@ def _read_numbers(folder: DatasetFolder, dataset: str, key: str, measurement: st
     frames = [pd.DataFrame(columns=[*_IDENTITY, "accuracy", "error"])]
     for rows in folder.iter_rows(dataset, key, measurement, file=path):
         frame = identify_rows(rows)
+        for name, array in rows.columns.items():
+            if name in COLUMNS and COLUMNS[name].is_distribution and not are_distributions(array):
+                raise _contradiction(path, rows.architectures[0], f"fractions in {name} that sum to 1, got others")
         if measurement == "accuracy":
             frame["accuracy"], frame["error"] = rows.columns["accuracy"], max_rounding_error(rows.columns["accuracy"])
         elif measurement == _MATRIX:
