@@ -177,7 +177,7 @@ class ResultTables(MergedFolders):
         # An architecture's numbers must be contiguous, because the last bits of their sum depend on the memory layout.
         values = np.full((len(networks), evaluations.ngroups), np.nan)
         values[positions, evaluations.ngroup()] = rows[column]
-        names = pd.MultiIndex.from_tuples(list(evaluations.groups), names=["key", "strength"])
+        names = pd.MultiIndex.from_tuples(evaluations.groups.keys(), names=["key", "strength"])  # type: ignore[arg-type]
         return pd.DataFrame(values, pd.Index(networks, name="architecture"), names, copy=False)
 
     @property
@@ -206,7 +206,7 @@ class ResultTables(MergedFolders):
             texts = list(map(paper_key, values)) if name == "key" else list(values)
             categories = list(dict.fromkeys(texts))
             codes = np.repeat([categories.index(text) for text in texts], lengths)
-            rows[name] = pd.Categorical.from_codes(codes, categories)
-        rows["kind"] = pd.Categorical.from_codes(np.zeros(len(rows), np.int8), ["counted"])
+            rows[name] = pd.Categorical.from_codes(codes, pd.Index(categories))
+        rows["kind"] = pd.Categorical.from_codes(np.zeros(len(rows), np.int8), pd.Index(["counted"]))
         rows["standard_error"] = np.sqrt(rows["accuracy"] * (1 - rows["accuracy"]) / rows["n_images"])
         return rows[TABLE_COLUMNS]
