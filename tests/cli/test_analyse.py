@@ -80,7 +80,7 @@ def test_measures_compares_measures_with_parameter_count(dataset: Path, robust20
             ("measures", "--keys", "pgd:2/255"),
             "it has no results under pgd at this strength. Choose one of pgd:1/255, pgd:8/255.",
         ),
-        (("measures", "--out", "/dev/null"), "which is not a folder"),
+        (("measures", "--out", "/dev/null"), "/dev/null"),
     ],
 )
 def test_analyses_reject_invalid_options(dataset: Path, robust201: RunCommand, arguments, message: str) -> None:
