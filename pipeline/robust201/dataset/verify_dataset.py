@@ -12,7 +12,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.core.errors import ResultsError
-from robust201.dataset.attack_flags import AttackFlag
 from robust201.dataset.diff import read_numbers
 from robust201.dataset.folder import DatasetFolder, identify_rows
 from robust201.dataset.layout import SWEEP_FILE, format_id
@@ -21,6 +20,7 @@ from robust201.dataset.reader import Dataset
 from robust201.dataset.recorded_accuracies import check_recorded
 from robust201.dataset.values import are_distributions, max_rounding_error
 from robust201.dataset.verify_results import find_attack_flags
+from robust201.evaluation.attack_flags import AttackFlag
 from robust201.images import DATASETS
 from robust201.statistics.weights_check import WeightsCheck
 from robust201.tasks.columns import COLUMNS, COUNTS
