@@ -89,8 +89,8 @@ def test_intervals_use_the_number_of_images_of_each_network(tmp_path):
         for name in ("accuracies", "low", "high")
     )
     for network, n_images in ((0, 40), (2, 40), (4, 80), (9, 80)):
-        ends = accuracy_intervals(accuracies[network], n_images)
-        assert (low[network], high[network]) == pytest.approx(ends, abs=1e-3)
+        ends = [*map(float, accuracy_intervals(accuracies[network], n_images))]
+        assert [low[network], high[network]] == pytest.approx(ends, abs=1e-3)
 
 
 def test_place_and_table_follow_the_strongest_attack(tmp_path):
