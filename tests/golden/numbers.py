@@ -289,7 +289,8 @@ def shipped_cells() -> Iterator[Row]:
     folder = bundled(SHIPPED_CELLS)
     for row in json.loads(_run_command("rank", folder, "--rows", 100, "--json"))["rows"]:
         columns = ("rank", "accuracy", "low", "high", "p_value", "tied")
-        yield Row(f"rank/{row['evaluation'].removesuffix('/255')}/{row['network']}", {column: row[column] for column in columns})
+        name = f"rank/{row['evaluation'].removesuffix('/255')}/{row['network']}"
+        yield Row(name, {column: row[column] for column in columns})
     keys = ["clean", "fgsm:1/255", "pgd:1/255", "aa_square:1/255", "fog:3"]
     table = robust201.compare([f"{folder}:{cell}" for cell in COMPARED_CELLS], keys=keys)
     for row in _records(table.table.drop(columns="unit")):
