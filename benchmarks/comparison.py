@@ -212,7 +212,7 @@ class Sweep:
     def read(self, folder: Path, output: str) -> dict[str, dict[float, float]]:
         """Return accuracies by key and strength, read from the results folder of the sweep."""
         del output
-        from robust201.dataset.rows import KeyRows
+        from robust201.dataset.shard_rows import KeyRows
         from robust201.sweep.plan import open_results
 
         plan, results = open_results(folder / "results")

@@ -11,13 +11,12 @@ from robust201.cli.help_texts import EXAMPLES, PANELS
 
 
 def _format_examples(text: str) -> str:
-    """Return help texts in which the examples at the end of each command's help are a code block."""
-    example_lines = {line for examples in EXAMPLES.values() for line in examples}
+    """Return help texts in which the examples at the end of each command's help are code blocks."""
     formatted_lines: list[str] = []
     for line in text.splitlines():
-        if line in {"Example:", "Examples:"}:
-            formatted_lines += ["**Examples**:", ""]
-        elif line in example_lines:
+        if line == "Example:":
+            formatted_lines += ["**Example**:", ""]
+        elif line in EXAMPLES.values():
             formatted_lines.append(f"    {line}")
         else:
             formatted_lines.append(line)
@@ -38,6 +37,6 @@ def _describe_group(names: Iterable[str]) -> str:
         for name in names
     ]
     text = _format_examples("\n".join(sections))
-    text = re.sub(r"^\* `--help`: Show this message and exit\.\n", "", text, flags=re.M)
+    text = re.sub(r"^\* `(?:-h, )?--help`: Show this message and exit\.\n", "", text, flags=re.M)
     text = re.sub(r"^(#+) `robust201 (.+)`$", r"\1 \2", text, flags=re.M)
     return re.sub(r"^\$ robust201", "robust201", text, flags=re.M)

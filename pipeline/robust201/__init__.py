@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from robust201.analysis.evaluation import Evaluation
-    from robust201.analysis.placement import place
     from robust201.api import attack, evaluate
     from robust201.comparing import compare, curves
     from robust201.dataset.reader import Dataset
@@ -26,7 +25,6 @@ _MODULES = {
     "evaluate": "api",
     "load_images": "images",
     "load_model": "loading",
-    "place": "analysis.placement",
     "show": "gallery",
 }
 """Module of each public name."""
@@ -41,7 +39,6 @@ __all__ = [
     "evaluate",
     "load_images",
     "load_model",
-    "place",
     "show",
 ]
 

@@ -17,14 +17,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from robust201.analysis.attack_flags import (
-    AT_CHANCE,
-    ZERO_GRADIENTS,
-    Accuracies,
-    AttackFlag,
-    KeyAndStrength,
-    find_flags,
-)
 from robust201.analysis.evaluation import Evaluation, KeyResults, extend_saved, read_saved
 from robust201.analysis.evaluation_progress import EvaluationProgress, ProgressOption, shown_progress
 from robust201.analysis.requested_keys import (
@@ -41,6 +33,14 @@ from robust201.attacks.contract import perturb
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning
 from robust201.core.records import CLEAN_STRENGTH, EvaluationResult, ImageSet, Normalisation, Part, Unit
 from robust201.corruptions import MIN_IMAGE_SIZE
+from robust201.dataset.attack_flags import (
+    AT_CHANCE,
+    ZERO_GRADIENTS,
+    Accuracies,
+    AttackFlag,
+    KeyAndStrength,
+    find_flags,
+)
 from robust201.evaluation.evaluate import copy_to_device, evaluate_part
 from robust201.evaluation.measurements import has_predictions, summarise
 from robust201.evaluation.user_task import UserTask
@@ -53,9 +53,9 @@ from robust201.networks.model import CompiledNetwork
 from robust201.networks.network_check import CheckedImages, check_again, check_compiled
 from robust201.networks.user_module import as_classifier, hash_network
 from robust201.statistics.intervals import accuracy_intervals, is_at_chance
-from robust201.tasks import CORRUPTIONS, FEW_CLASSES, QUICK_IMAGES, TASKS, Task
+from robust201.tasks import CORRUPTIONS, FEW_CLASSES, QUICK_IMAGES, TASKS, Task, stage_passes
 from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
-from robust201.tasks.parameters import Parameters
+from robust201.tasks.parameters import Parameters, Standard
 
 if TYPE_CHECKING:
     from robust201.images.corrupted import CorruptedStore
@@ -205,6 +205,11 @@ def evaluate(
             for task, parameters in parsed_keys
             if (missing := _missing_strengths(parameters, saved.get(task.key)))
         }
+        evaluation_progress.stage_costs = {
+            task.key: stage_passes(parameters, image_set.n_classes)
+            for task, parameters in parsed_keys
+            if isinstance(parameters, Standard)
+        }
         run = _Run(
             context if published is None else dataclasses.replace(context, corrupted_images=published),
             image_set,
@@ -333,7 +338,7 @@ def _missing_strengths(parameters: Parameters, saved: KeyResults | None) -> tupl
 
 
 def _evaluate_strengths(run: _Run, task: Task, parameters: Parameters, strengths: tuple[float, ...]) -> KeyResults:
-    run.shown.begin_key(task.key, strengths, len(run.images))
+    run.shown.begin_key(task.key, strengths)
     results = []
     # Custom code may use torch's generator, so the generator is seeded from the user's seed and the key.
     with dataclasses.replace(run.context, key=task.key).seeded(0):
@@ -445,8 +450,8 @@ def _evaluate_key(
                 image_set,
                 measurements,
                 provenance={},
-                on_images=run.shown.add_images,
                 on_stage=run.shown.begin_stage,
+                on_passes=run.shown.add_passes,
             ):
                 remaining = tuple(strength for strength in remaining if strength != result.strength)
                 yield result
@@ -454,7 +459,7 @@ def _evaluate_key(
             sizes = classifier.batch_sizes, run.context.attacked_model.batch_sizes
             if not is_out_of_memory(error) or halve_all(*sizes) is None:
                 raise
-            run.shown.begin_key(task.key, remaining, len(image_set))
+            run.shown.begin_key(task.key, remaining)
         if remaining:  # not in the `except` block, in which the error keeps the tensors of the evaluation alive
             free_cached_memory(classifier.device)
 

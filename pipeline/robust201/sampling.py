@@ -14,14 +14,13 @@ import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
 from robust201.core.errors import ConfigError
-from robust201.core.files import MAX_JSON_BYTES, read_file, write_text
-from robust201.core.records import format_architecture
-from robust201.dataset.outcomes import KeyOutcomes, read_outcomes
+from robust201.core.files import write_text
+from robust201.dataset.stored_outcomes import KeyOutcomes, read_outcomes
 from robust201.statistics.image_samples import ImageSample, Pilot, choose_sample, estimate_accuracies
 
 CHEAP_KEYS = ("clean", "fgsm")
 
-_COLUMNS = ("network", "weights", "strength", "kind", "accuracy", "standard_error", "low", "high", "n_images")
+_COLUMNS = ("architecture", "weights", "strength", "value", "standard_error", "low", "high", "n_images", "kind")
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class ChosenImages:
     def load(cls, path: str | Path) -> "ChosenImages":
         """Read a file of `save`, or raise a ConfigError."""
         try:
-            return TypeAdapter(cls).validate_json(read_file(Path(path), MAX_JSON_BYTES))
+            return TypeAdapter(cls).validate_json(Path(path).read_bytes())
         except (OSError, ValidationError) as error:
             raise ConfigError(
                 f"Reading chosen images failed for {path}: expected a file of ChosenImages.save, got another content "
@@ -110,10 +109,10 @@ def estimate(chosen: ChosenImages, pilot: str | Path, results: str | Path) -> pd
         results: results folder of a sweep with the key on the chosen images, and the cheap keys on the pilot's images.
 
     Returns:
-        One row per network and strength: `network`, `weights` (name, if there are several), `strength`, `kind`,
-        `accuracy`, `standard_error`, `low` and `high` (95% interval) and `n_images`. Networks of the pilot have the
-        kind ``counted`` and an error of 0; the others have the kind ``estimated``. Intervals account for the choice of
-        images, not for the sampling of the test set.
+        One row per network and strength, with the columns of `Dataset.to_frame`: `dataset`, `key`, `architecture`,
+        `weights` (name, if there are several), `strength`, `value` (accuracy), `standard_error`, `low` and `high` (95%
+        interval), `n_images` and `kind`. Networks of the pilot have the kind ``counted`` and an error of 0; the others
+        have the kind ``estimated``. Intervals account for the choice of images, not for the sampling of the test set.
 
     Raises:
         ConfigError: the two sweeps differ in a protocol or in strengths, or have other images than `chosen`.
@@ -141,12 +140,11 @@ def estimate(chosen: ChosenImages, pilot: str | Path, results: str | Path) -> pd
             accuracy = counted[network.weights.sha256].mean(axis=1)
             columns, kind, n_images = (accuracy, 0 * accuracy, accuracy, accuracy), "counted", len(full.images)
         else:
-            columns = estimate_accuracies(chosen.sample, correct, model.predict(own_cheap))
+            columns = estimate_accuracies(chosen.sample, correct, model.predict(own_cheap), model.variance_factors)
             kind, n_images = "estimated", len(chosen.images)
-        name = format_architecture(network.architecture), network.name
         for (_, strength), *values in zip(sampled.strengths, *columns, strict=True):
-            rows.append((*name, strength, kind, *values, n_images))
-    return pd.DataFrame(rows, columns=_COLUMNS)
+            rows.append((network.architecture, network.name, strength, *values, n_images, kind))
+    return pd.DataFrame(rows, columns=_COLUMNS).assign(dataset=chosen.dataset, key=chosen.key)
 
 
 def _make_pilot(outcomes: KeyOutcomes, key: str) -> Pilot:

@@ -31,19 +31,25 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_describe_includes_key_epsilons_images_and_time(clock: Clock) -> None:
     progress = EvaluationProgress()
     assert progress.describe() == "checking the network, 0:00:00 elapsed"
-    progress.costs, progress.seconds_per_cost = {"pgd": 100.0, "fog": 50.0}, 1.0
-    progress.begin_key("pgd", (1.0, 8.0), 20)
-    progress.add_images(7)
+    progress.costs, progress.stage_costs = {"pgd": 400.0, "aa_standard": 800.0, "fog": 100.0}, {"aa_standard": (10, 30)}
+    progress.begin_key("pgd", (1.0, 8.0))
+    assert progress.describe() == "pgd at 2 epsilons 1/255 to 8/255, 0:00:00 elapsed, time left unknown"
+    progress.add_passes(100)
     clock.seconds += 30
+    assert progress.describe() == "pgd at 2 epsilons 1/255 to 8/255: 25%, 0:00:30 elapsed, about 0:06:00 left"
+    progress.begin_key("aa_standard", (8.0,))
+    progress.begin_stage(1, "aa_apgd-ce", 20)
     assert progress.describe() == (
-        "pgd at 2 epsilons 1/255 to 8/255: 7 of 2 × 20 images, 0:00:30 elapsed, about 0:02:00 left"
+        "aa_standard at epsilon 8/255, attack 1 of 2 (aa_apgd-ce on 20 images), 0:00:30 elapsed, about 0:04:30 left"
     )
-    progress.begin_stage(2, "aa_apgd-t")
-    assert progress.describe().startswith("pgd at 2 epsilons 1/255 to 8/255, stage 2 (aa_apgd-t): 7 of 2 × 20 images, ")
-    clock.seconds += 90
-    assert progress.describe().endswith("0:02:00 elapsed, longer than estimated")
-    progress.begin_key("fog", (5.0,), 20)  # pgd took 120 s instead of the estimated 100 s
-    assert progress.describe() == "fog at severity 5: 0 of 20 images, 0:02:00 elapsed, about 0:01:00 left"
+    progress.add_passes(200)
+    progress.begin_stage(2, "aa_apgd-t", 10)  # half of the images are fooled
+    assert progress.describe() == (
+        "aa_standard at epsilon 8/255, attack 2 of 2 (aa_apgd-t on 10 images): 40%, 0:00:30 elapsed, about 0:00:40 left"
+    )
+    progress.begin_key("fog", (5.0,))
+    progress.add_passes(150)
+    assert progress.describe() == "fog at severity 5: 99%, 0:00:30 elapsed, longer than estimated"
 
 
 def evaluate_and_show_progress(monkeypatch: pytest.MonkeyPatch, **options: object) -> None:
@@ -60,7 +66,7 @@ def test_progress_without_a_terminal_is_printed_as_lines(
     evaluate_and_show_progress(monkeypatch)
     captured = capsys.readouterr()
     pattern = (
-        r"pgd at 2 epsilons 1/255 to 8/255: \d+ of 2 × 21 images, 0:00:\d\d elapsed, "
+        r"pgd at 2 epsilons 1/255 to 8/255(: \d+%)?, 0:00:\d\d elapsed, "
         r"(time left unknown|about .* left|longer than estimated)"
     )
     assert any(re.fullmatch(pattern, line) for line in captured.err.splitlines()), captured.err

@@ -72,7 +72,7 @@ def test_correlate_measures_selects_keys_and_skips_few_architectures(tmp_path: P
     results, table = make_planted_results(tmp_path / "enough", MIN_ARCHITECTURES)
     assert set(correlate_measures(results, table, keys=["clean"])["key"]) == {"clean"}
     assert set(correlate_measures(results, table, keys=["pgd@Linf"])["key"]) == {"pgd"}
-    correlations = correlate_measures(results, table, keys=["pgd:8"])
+    correlations = correlate_measures(results, table, keys=["pgd:8/255"])
     assert set(zip(correlations["key"], correlations["strength"], strict=True)) == {("pgd", 8.0)}
     assert set(correlate_measures(results, table, keys=["adversarial"])["strength"]) == {1.0, 8.0}
 

@@ -57,7 +57,7 @@ def test_compare_command_accepts_networks_of_a_dataset(tmp_path: Path, robust201
     assert result.out.startswith(
         "13714 is significantly more accurate in 2 of 20 evaluations, with the largest difference for contrast:3"
     )
-    assert (tmp_path / "table.tex").read_text().startswith("\\begin{tabular}{llrr}")
+    assert (tmp_path / "table.tex").read_text().count("\\begin{tabular}{llrr}") == 1
     result_with_set = robust201("compare", f"{CELLS}:13714", f"{CELLS}:21", "--set", "pgd.steps=10")
     assert result_with_set.code == 2
     assert "it applies only to FILE:FUNCTION" in result_with_set.err

@@ -36,8 +36,8 @@ def results(tmp_path: Path) -> DatasetResults:
     ("name", "expected"),
     [
         ("clean", [0.9, 0.8]),
-        ("pgd:8", [0.1, 0.3]),
-        ("pgd@Linf:8.0", [0.1, 0.3]),
+        ("pgd:8/255", [0.1, 0.3]),
+        ("pgd@Linf:8/255", [0.1, 0.3]),
         ("pgd", [0.3, 0.35]),
         ("my.pgd", [0.1, 0.05]),  # the key, not the measure of the key `my`
         ("my.pgd:1", [0.2, 0.1]),

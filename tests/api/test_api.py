@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,10 +29,7 @@ from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import find_task
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
-from tests.support.evaluations import evaluation_of
-from tests.support.fabricated import export, make_plan
 from tests.support.precision_settings import FP32_SETTINGS, effective_settings, raw_settings, tf32_everywhere
-from tests.support.small_results import write_results
 from tests.support.tiny_networks import (
     BATCH_SIZE,
     N_CLASSES,
@@ -393,32 +389,6 @@ def test_load_model_rejects_wrong_arguments_in_one_line(tmp_path: Path, tiny_wei
             load_model(*arguments)
     with pytest.raises(CheckpointError, match="the tensors are not those of ResNet"):
         load_model("resnet18", "cifar10", weights=file)
-
-
-# --- place
-
-
-def test_place_ranks_among_evaluated_architectures(tmp_path: Path) -> None:
-    accuracies = {"clean": {"0": 0.9, "1": 0.8, "2": 0.8, "3": 0.7}, "pgd": {str(i): [i / 10, 0.0] for i in range(4)}}
-    dataset = robust201.Dataset(write_results(tmp_path, accuracies))
-    result = evaluation_of(
-        [("clean", 0.0, 0.8), ("pgd", 1.0, 0.25), ("pgd", 8.0, 0.1), ("pgd", 2.0, 0.5), ("fog", 1.0, 0.5)]
-    )
-    placement = robust201.place(result, dataset)
-    assert placement["rank"].tolist()[:3] == [2, 2, 1]
-    assert placement["architectures"].tolist() == [4, 4, 4, 0, 0]
-    assert placement["percentile"].tolist()[:3] == [50, 75, 100]
-    assert placement["median"].tolist()[:3] == pytest.approx([0.8, 0.15, 0.0])
-    assert placement["best"].tolist()[:2] == [0.9, 0.3]
-    assert placement["best_architecture"].tolist()[:2] == [0, 3]
-    assert placement["rank"].isna().tolist() == [False, False, False, True, True]
-
-
-def test_place_ranks_among_networks_with_names(tmp_path: Path) -> None:
-    export(tmp_path, replace(make_plan(("resnet18", "wide-28"), ("clean",)), space_name="zoo"))
-    accuracies = robust201.Dataset(tmp_path).to_frame("cifar10", "clean").set_index("architecture")["value"]
-    row = robust201.place(evaluation_of([("clean", 0.0, accuracies.mean())]), robust201.Dataset(tmp_path)).iloc[0]
-    assert (row["rank"], row["percentile"], row["best_architecture"]) == (2, 50, accuracies.idxmax())
 
 
 # --- package and warnings

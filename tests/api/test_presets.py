@@ -152,7 +152,7 @@ def test_quick_supports_few_classes(n_classes: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"images": PIXELS[:0], "labels": LABELS[:0]}, DatasetError, r"there are no images"),
+        ({"images": PIXELS[:0], "labels": LABELS[:0]}, DatasetError, r"got \w+ \(0, "),
         ({"model": LinearNetwork(1)}, EvaluationError, "got a single logit per image"),
         ({"model": LinearNetwork(5, is_broken=True)}, EvaluationError, "contain NaN or infinity"),
         ({"count": 61}, DatasetError, "expected a count from 1 to 60, got 61"),

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from robust201.core.errors import ConfigError, RobustWarning
-from robust201.dataset.outcomes import read_outcomes
+from robust201.dataset.diff import read_numbers
+from robust201.dataset.export import export_dataset
 from robust201.dataset.reader import Dataset
-from robust201.dataset.rows import KeyRows
-from robust201.dataset.weights_check import check_clean_accuracy
-from robust201.export import export_dataset
-from robust201.export.diff import read_numbers
-from robust201.run.sweep import prepare_run, run_sweep
+from robust201.dataset.recorded_accuracies import check_clean_accuracy
+from robust201.dataset.shard_rows import KeyRows
+from robust201.dataset.stored_outcomes import read_outcomes
 from robust201.sampling import ChosenImages, choose_images, estimate
 from robust201.sweep.filters import EVERYTHING
 from robust201.sweep.loading import parse_config
 from robust201.sweep.plan import open_results
 from tests.conftest import read_tree, tiny_sweep_fields
+from tests.support.runs import run_sweep, save_plan
 
 KEYS = {
     "clean": {},
@@ -69,10 +69,13 @@ def test_estimates_have_kinds_and_intervals_around_the_accuracies(folders, chose
     assert table["strength"].tolist() == [1, 8] * 3
     assert table["kind"].tolist() == ["counted"] * 2 + ["estimated"] * 4
     assert table["n_images"].tolist() == [N_IMAGES] * 2 + [N_CHOSEN] * 4
-    assert table["accuracy"][:2].tolist() == truth[:2].tolist()
+    assert table[["dataset", "key", "architecture"]].drop_duplicates().to_numpy().tolist() == [
+        ["digits", "pgd", architecture] for architecture in OTHERS
+    ]
+    assert table["value"][:2].tolist() == truth[:2].tolist()
     assert table["standard_error"].gt(0).tolist() == [False] * 2 + [True] * 4
-    assert (np.abs(table["accuracy"] - truth) <= 4 * table["standard_error"] + 1e-12).all()
-    assert ((table["low"] <= table["accuracy"]) & (table["accuracy"] <= table["high"])).all()
+    assert (np.abs(table["value"] - truth) <= 4 * table["standard_error"] + 1e-12).all()
+    assert ((table["low"] <= table["value"]) & (table["value"] <= table["high"])).all()
 
 
 def test_estimate_rejects_other_images_and_parameters(folders, chosen, tmp_path, tiny_weights):
@@ -166,7 +169,6 @@ def test_plan_with_chosen_images_holds_under_another_home(tmp_path, monkeypatch,
     (tmp_path / "chosen.json").write_text(json.dumps({"images": [0, 3]}))
     fields = tiny_sweep_fields(tmp_path, tiny_weights, keys={"pgd": {"images": {"file": "~/chosen.json"}}})
     config = parse_config(fields, "test")
-    with prepare_run(config, EVERYTHING, lambda _line: None):
-        pass
+    save_plan(config, EVERYTHING)
     monkeypatch.setenv("HOME", "/elsewhere")
     assert open_results(config.results)[0].keys[0].n_images == 2

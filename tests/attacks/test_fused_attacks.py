@@ -17,8 +17,8 @@ from robust201.attacks.contract import perturb
 from robust201.attacks.random_numbers import RandomNumbers
 from robust201.attacks.runner import run_attack
 from robust201.core.errors import ConfigError
+from robust201.dataset.export import export_dataset
 from robust201.evaluation.evaluate import evaluate_part
-from robust201.export import export_dataset
 from robust201.networks.batch_sizes import BatchSizes
 from robust201.networks.model import differentiate_objective
 from robust201.sweep.plan import open_results

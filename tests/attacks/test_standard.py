@@ -99,7 +99,7 @@ def test_stages_begin_in_order(engine):
         )
     )
     n_strengths = 2 if engine == "reference" else 1
-    assert started_stages == STAGES * n_strengths
+    assert [stage[:2] for stage in started_stages] == STAGES * n_strengths
 
 
 def test_standard_keeps_first_stage_image_if_network_is_fooled():

@@ -57,7 +57,7 @@ def test_help_goes_to_stdout(robust201: RunCommand, command: str | None) -> None
     assert ESCAPE_CHARACTER not in result.out
 
 
-@pytest.mark.parametrize("command_line", [command_line for lines in EXAMPLES.values() for command_line in lines])
+@pytest.mark.parametrize("command_line", EXAMPLES.values())
 def test_help_examples_are_valid_command_lines(command_line: str) -> None:
     program, *arguments = command_line.split()
     assert program == "robust201"
@@ -109,8 +109,8 @@ def test_json_option_prints_only_json_on_stdout(
     assert table.count("100%") == 4  # three keys and all keys together
     assert "evaluations/s" not in table
     assert json.loads(robust201("verify", "--json", finished_results).out)["sound"]
-    doctor = json.loads(robust201("doctor", "--json", sweep).out)
-    assert {"torch", "checkpoints", "digits", "disk"} <= {finding["what"] for finding in doctor}
+    doctor = robust201("doctor", sweep).out
+    assert all(f" {what}: " in doctor for what in ("torch", "checkpoints", "digits", "disk"))
 
 
 def test_status_and_plan_do_not_import_heavy_libraries(

@@ -8,8 +8,8 @@ from typing import Any
 import typer
 
 from robust201.cli.app import app
+from robust201.cli.help_texts import EXAMPLES
 from tests.conftest import RunCommand, WriteSweep
-from tests.support.plan_edits import edit_plan
 
 
 def list_commands() -> dict[str, Any]:
@@ -28,6 +28,13 @@ def list_commands() -> dict[str, Any]:
 
 def options_of(command: Any) -> set[str]:
     return {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
+
+
+def test_commands_and_parameters_stay_few() -> None:
+    commands = list_commands()
+    assert len({name.split()[0] for name in commands}) <= 20
+    assert sum(parameter.name != "help" for command in commands.values() for parameter in command.params) <= 160
+    assert commands.keys() == EXAMPLES.keys()
 
 
 def test_output_and_format_options_have_consistent_names() -> None:
@@ -77,7 +84,9 @@ def test_run_of_results_folder_with_code_needs_consent(
     received = tmp_path / "received"
     shutil.copytree(finished_results, received)
     custom_task = {"file": str(code), "strengths": [1.0], "norm": "Linf"}
-    edit_plan(received, lambda plan: plan["config"]["keys"].update(mine=custom_task))
+    plan = json.loads((received / "plan.json").read_text())
+    plan["config"]["keys"]["mine"] = custom_task
+    (received / "plan.json").write_text(json.dumps(plan))
     error_line = robust201("run", received).error_line(2)
     assert str(code) in error_line
     assert "--allow-code" in error_line

@@ -111,5 +111,29 @@ def test_evaluate_and_compare_write_latex(robust201, tmp_path):
     for arguments in (("evaluate", f"{network_file}:a"), ("compare", f"{network_file}:a", f"{network_file}:b")):
         table_path = tmp_path / f"{arguments[0]}.tex"
         assert robust201(*arguments, *options, "--out", table_path).code == 0
-        assert table_path.read_text().startswith("\\begin{tabular}")
+        assert table_path.read_text().startswith("\\begin{table}")
         assert table_path.read_text().count("FGSM") == 11  # one row per default epsilon
+
+
+def test_compare_says_what_cannot_be_compared(folder: Path, robust201: RunCommand) -> None:
+    network = f"{folder / 'net.py'}:build"
+    for name, keys, count in (("long", "clean,fgsm:8/255", 6), ("short", "clean", 6), ("few", "clean", 4)):
+        options = ("--data", folder / "test.npz", "--keys", keys, "--images", count, "--save", folder / name)
+        assert robust201("evaluate", network, *options).code == 0
+    assert "short was not evaluated under fgsm:8/255." in robust201("compare", folder / "long", folder / "short").out
+    error = robust201("compare", folder / "long", folder / "few").error_line(2)
+    assert "(long on 6, few on 4 images)" in error
+    error = robust201("compare", "nothere", folder / "short").error_line(2)
+    assert "'nothere'" in error
+    assert "saved evaluation" in error
+
+
+def test_interrupted_evaluation_says_what_is_saved(folder: Path, robust201: RunCommand) -> None:
+    code = "    if len(images) > 8:  # more than those on which passes are counted\n        raise KeyboardInterrupt\n"
+    (folder / "stop.py").write_text(f"def perturb(model, images, labels, epsilon):\n{code}    return images\n")
+    keys = ("--keys", f"clean,{folder / 'stop.py'}", "--set", "stop.strengths=8", "--set", "stop.norm=Linf")
+    command = ("evaluate", f"{folder / 'net.py'}:build", "--data", folder / "test.npz", *keys)
+    result = robust201(*command, "--save", folder / "stopped")
+    assert result.code == 3
+    assert f"Saved in {folder / 'stopped'}: clean. The same command computes the rest." in result.err
+    assert "Nothing is saved" in robust201(*command).err

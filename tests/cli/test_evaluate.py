@@ -255,7 +255,7 @@ INVALID_INPUTS: list[tuple[dict[str, Any], str]] = [
     ({"network": "my_model.py:lazy"}, "lazy layer"),
     ({"network": "my_model.py:AlwaysFails"}, "no images here"),
     ({"weights": "none.safetensors"}, "none.safetensors: No such file or directory"),
-    ({"weights": "."}, "a folder instead of a regular file"),
+    ({"weights": "."}, "Is a directory"),
     ({"weights": "my_model.py"}, "safetensors file"),
     ({"weights": "more.safetensors"}, "TinyNetwork"),
     ({"data": "cifar01"}, "'cifar01'"),

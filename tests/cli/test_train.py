@@ -1,11 +1,14 @@
-"""`robust201 run` prints the test accuracies of finished training runs."""
+"""`robust201 run` selects training runs, and prints the test accuracies of finished ones."""
 
+import json
 import re
 from pathlib import Path
 
 import yaml
 
+from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand
+from tests.support.tiny_trainings import RECIPE, training_fields, write_images
 
 
 def test_train_prints_test_accuracies_of_finished_runs(tmp_path: Path, robust201: RunCommand) -> None:
@@ -27,3 +30,21 @@ def test_train_prints_test_accuracies_of_finished_runs(tmp_path: Path, robust201
     assert re.match(r"fc7500-w8 digits plain 1 epoch seed 0: test accuracy 0\.\d{4}$", line)
     all_recipes_result = robust201("run", path)
     assert sum("test accuracy" in line for line in all_recipes_result.err.splitlines()) == 2
+
+
+def test_options_select_training_runs(tmp_path: Path, robust201: RunCommand) -> None:
+    datasets = {"bright": write_images(tmp_path), "more": write_images(tmp_path, "more", seed=1)}
+    recipes = {"plain": RECIPE, "rare": RECIPE | {"on": ["more"]}}
+    path = tmp_path / "train.yaml"
+    path.write_text(
+        yaml.safe_dump(training_fields(tmp_path, architectures=[0, 21], datasets=datasets, recipes=recipes))
+    )
+    for option, value in (("--architectures", "5"), ("--datasets", "moer"), ("--recipes", "plian")):
+        assert value in robust201("run", path, option, value).error_line(2)
+    robust201("run", path, "--datasets", "bright", "--recipes", "rare").error_line(2)
+    assert not (tmp_path / "store").exists()
+    selection = ("--architectures", "21", "--datasets", "bright")
+    assert json.loads(robust201("plan", path, *selection, "--json").out)["trainings"] == 1
+    assert robust201("run", path, *selection).code == 0
+    records = CheckpointStore(tmp_path / "store").records()
+    assert {(record.index, record.dataset, record.recipe) for record in records} == {(21, "bright", "plain")}

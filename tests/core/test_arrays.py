@@ -52,7 +52,7 @@ def test_read_npy_rejects_non_numeric_arrays(tmp_path: Path, array: np.ndarray) 
 
 
 def test_read_npy_distinguishes_folders_from_missing_files(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError, match="a folder instead of a regular file"):
+    with pytest.raises(IsADirectoryError, match="Is a directory"):
         read_npy(tmp_path)
     with pytest.raises(FileNotFoundError):
         read_npy(tmp_path / "none.npy")

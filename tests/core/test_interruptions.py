@@ -11,9 +11,9 @@ from robust201.core.interrupts import (
     SignalInterrupt,
     stop_signals_as_interrupt,
 )
-from robust201.run.sweep import run_sweep
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.plan import choose_slices
+from tests.support.runs import run_sweep
 
 
 def test_interrupt_replaces_an_error_that_it_caused() -> None:

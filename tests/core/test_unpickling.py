@@ -53,19 +53,6 @@ def torch_save_bytes(value: Any, *, zipped: bool) -> bytes:
 
 @settings(max_examples=40)
 @given(
-    value=st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner),
-        max_leaves=10,
-    ),
-    protocol=st.sampled_from([2, 3, 4, 5]),
-)
-def test_load_pickle_reads_plain_containers(value: Any, protocol: int) -> None:
-    assert unpickle(pickle.dumps(value, protocol)) == value
-
-
-@settings(max_examples=40)
-@given(
     array=hnp.arrays(
         st.sampled_from(["u1", "<i4", ">i4", "<i8", "<f4", ">f8", "?"]),
         hnp.array_shapes(min_dims=0, max_dims=3, min_side=1, max_side=4),

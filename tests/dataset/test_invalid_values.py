@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from robust201.core.errors import ResultsError
-from robust201.dataset.listings import MissingFilesWarning
+from robust201.dataset.listing import MissingFilesWarning
 from robust201.dataset.reader import Dataset
 from tests.conftest import RunCommand
 from tests.support.fabricated import export, export_copy, make_plan

@@ -43,15 +43,6 @@ def test_measure_has_one_value_per_architecture(folder):
     assert "jacobian" not in set(dataset.to_frame()["key"])
 
 
-@pytest.mark.parametrize("lowest_first", [False, True])
-def test_rank_orders_measure_in_either_direction(folder, lowest_first):
-    dataset = Dataset(folder)
-    values = dataset.query("cifar10", "jacobian", "squared_norm")["cifar10"]["jacobian"]["squared_norm"]
-    ordered_ids = sorted(values, key=values.__getitem__, reverse=not lowest_first)
-    ranks = dataset.rank("cifar10", "jacobian", measure="squared_norm", lowest_first=lowest_first)
-    assert ranks.to_dict() == {int(name): rank for rank, name in enumerate(ordered_ids, start=1)}
-
-
 def test_report_contains_a_table_of_measures(folder, tmp_path):
     page = write_report(Dataset(folder), tmp_path / "page.html").read_text()
     assert "<th>Jacobian squared norm</th>" in page
@@ -81,7 +72,6 @@ def test_measure_with_several_strengths_has_value_per_strength(tmp_path):
     assert dataset.value(2, "cifar10", "mine", "depth") == [1.5, 2.5]
     frame = dataset.to_frame("cifar10", "mine", "depth")
     assert frame[["strength", "value"]].to_numpy().tolist() == [[1, 3], [2, 4], [1, 1.5], [2, 2.5]]
-    assert dataset.rank("cifar10", "mine", 2, measure="depth").to_dict() == {0: 1, 2: 2}
     assert Dataset(tmp_path, tmp_path).query("cifar10", "mine") == dataset.query("cifar10", "mine")
 
 
@@ -93,6 +83,5 @@ def test_unknown_key_has_the_measurements_of_its_files(tmp_path):
     assert dataset.keys_other == ["mystery", "mystery_2"]
     assert dataset.measurements("cifar10", "mystery") == ["accuracy", "depth"]
     assert dataset.query()["cifar10"]["mystery"]["depth"] == {"0": [3.0], "2": [1.5]}
-    assert dataset.rank("cifar10", "mystery", measure="depth", lowest_first=True).to_dict() == {2: 1, 0: 2}
     page = write_report(dataset, tmp_path / "page.html").read_text()
     assert "<th>mystery depth</th>" in page

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from robust201.analysis.dataset_results import read_results
-from robust201.analysis.leaderboard import make_leaderboard
+from robust201.analysis.ranking import rank_networks
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
 from robust201.dataset.reader import Dataset
 from robust201.statistics.significance import holm_adjust, mcnemar_p_values
@@ -160,11 +160,10 @@ def test_outcomes_of_overlay_require_equal_images(folder: Path, tmp_path: Path) 
         Dataset(folder, folder_with_other_images).images("cifar10")
 
 
-def test_leaderboard_finds_architectures_tied_with_best(folder: Path) -> None:
-    dataset = Dataset(folder)
-    (results,) = read_results(dataset)
-    ranked = make_leaderboard(results, ["clean"]).to_frame().set_index("network")
-    assert ranked["rank"].to_dict() == dataset.rank("cifar10", "clean").to_dict()
+def test_ranking_finds_architectures_tied_with_best(folder: Path) -> None:
+    (results,) = read_results(Dataset(folder))
+    ranked = rank_networks(results, ["clean"]).table.set_index("network")
+    assert ranked["rank"].tolist() == ranked["accuracy"].rank(ascending=False, method="min").tolist()
     outcomes_of_cells = {cell: make_expected_outcomes(cell, "clean", 0.0) for cell in ranked.index}
     best_cell, *other_cells = ranked.index
     p_values = [

@@ -101,7 +101,6 @@ def test_overlay_rejects_measure_with_two_protocols(tmp_path):
         lambda: dataset.value(0, "cifar10", "jacobian", "squared_norm"),
         lambda: dataset.value(2, "cifar10", "jacobian", "squared_norm"),
         lambda: dataset.to_frame("cifar10", "jacobian", "squared_norm"),
-        lambda: dataset.rank("cifar10", "jacobian", measure="squared_norm"),
         lambda: list(dataset.iter_rows("cifar10", "jacobian", "squared_norm")),
         lambda: read_results(dataset)[0].measures,
     ):
@@ -120,12 +119,6 @@ def test_overlay_rejects_different_spaces_or_numbers_of_classes(tmp_path, publis
     export(tmp_path / "three", make_plan([0]), FabricatedStore(n_classes=3))
     with pytest.raises(ConfigError, match=r"failed for .*three: expected 2 classes .*got 3"):
         Dataset(published_folder, tmp_path / "three")
-
-
-def test_rank_of_overlay_requires_all_strengths(published_folder, custom_folder):
-    dataset = Dataset(custom_folder, published_folder)
-    assert dataset.rank("cifar10", "pgd").to_dict() == {0: 1}
-    assert dataset.rank("cifar10", "pgd", 8.0).to_dict() == {2: 1, 0: 2, 9: 3}
 
 
 def test_overlay_equals_single_folder_for_all_formats(tmp_path):

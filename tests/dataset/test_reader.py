@@ -10,7 +10,7 @@ import pytest
 import robust201
 from robust201.core.errors import ArchitectureError, ConfigError, FormatVersionError, ResultsError
 from robust201.dataset.reader import Dataset
-from robust201.export import meta_file_text
+from robust201.dataset.side_files import meta_file_text
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan
 
@@ -150,7 +150,7 @@ def test_modified_result_does_not_affect_later_queries(dataset):
     assert dataset.accuracy(0, "cifar10", "pgd") == original != []
 
 
-@pytest.mark.filterwarnings("ignore::robust201.dataset.listings.MissingFilesWarning")
+@pytest.mark.filterwarnings("ignore::robust201.dataset.listing.MissingFilesWarning")
 def test_query_rejects_or_skips_missing_files(tmp_path):
     export(tmp_path, make_plan([0], ["clean", "pgd"]))
     (tmp_path / "cifar10/pgd_cm.json").unlink()

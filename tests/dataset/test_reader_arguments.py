@@ -19,19 +19,14 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 @pytest.mark.parametrize("strength", ["1", True, [1.0], float("nan"), 2.0])
-def test_accuracy_and_rank_reject_invalid_strengths(dataset: Dataset, strength: Any) -> None:
-    for look_up in (
-        lambda: dataset.accuracy(0, "cifar10", "pgd", strength),
-        lambda: dataset.rank("cifar10", "pgd", strength),
-    ):
-        with pytest.raises(ConfigError, match="expected one of the strengths 1, 8, got"):
-            look_up()
+def test_accuracy_rejects_invalid_strengths(dataset: Dataset, strength: Any) -> None:
+    with pytest.raises(ConfigError, match="expected one of the strengths 1, 8, got"):
+        dataset.accuracy(0, "cifar10", "pgd", strength)
 
 
 @pytest.mark.parametrize("strength", [8, 8.0, np.int64(8), np.float32(8), np.uint8(8)])
-def test_accuracy_and_rank_accept_numpy_strengths(dataset: Dataset, strength: Any) -> None:
+def test_accuracy_accepts_numpy_strengths(dataset: Dataset, strength: Any) -> None:
     assert dataset.accuracy(0, "cifar10", "pgd", strength) == 0.4
-    assert dataset.rank("cifar10", "pgd", strength).to_dict() == {2: 1, 0: 2}
 
 
 @pytest.mark.parametrize("architecture", [0.0, None, True, [0], "00", -1, 15625])
@@ -68,8 +63,6 @@ def test_methods_reject_names_that_are_not_text(dataset: Dataset, name: Any) -> 
         lambda: dataset.accuracy(0, name, "pgd", 1.0),
         lambda: dataset.accuracy(0, "cifar10", name, 1.0),
         lambda: dataset.value(0, "cifar10", "pgd", name),
-        lambda: dataset.rank(name, "pgd"),
-        lambda: dataset.rank("cifar10", name),
         lambda: dataset.strengths("cifar10", name),
     )
     for call in calls:
@@ -101,7 +94,6 @@ def test_methods_reject_unknown_and_unsafe_names(dataset: Dataset, name: str) ->
         lambda: dataset.query("cifar10", name, "accuracy"),
         lambda: dataset.query("cifar10", "pgd", name),
         lambda: dataset.accuracy(0, name, "pgd", 1.0),
-        lambda: dataset.rank("cifar10", name),
     ):
         with pytest.raises(InputError, match="expected"):
             call()

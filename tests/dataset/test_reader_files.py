@@ -5,16 +5,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
+from robust201.core.errors import ArchitectureError, ResultsError
 from robust201.dataset import json_rows
 from robust201.dataset.json_rows import iter_json_rows
 from robust201.dataset.reader import Dataset
 from robust201.dataset.table import CacheWarning
 from tests.support.fabricated import export, export_copy, make_plan
-from tests.support.small_results import write_results
 
 ARCHITECTURES = (0, 2, 10, 309, 991)
 MEASUREMENTS = ("accuracy", "confidence", "cm")
@@ -56,7 +54,7 @@ def test_reader_notices_replaced_file(folder):
     assert dataset.value(2, "cifar10", "pgd", "cm") == read_values_by_id(folder, "pgd", "cm")["2"] == original[0]
 
 
-def test_to_frame_and_rank_notice_replaced_file(folder):
+def test_to_frame_notices_replaced_file(folder):
     dataset, path = Dataset(folder), folder / "cifar10/pgd_accuracy.json"
     original_frame = dataset.to_frame("cifar10", "pgd", wide=True)
     content = json.loads(path.read_text())
@@ -67,7 +65,6 @@ def test_to_frame_and_rank_notice_replaced_file(folder):
     new_frame = dataset.to_frame("cifar10", "pgd", wide=True)
     assert not new_frame.equals(original_frame)
     assert new_frame.equals(Dataset(folder).to_frame("cifar10", "pgd", wide=True))
-    assert dataset.rank("cifar10", "pgd", 8.0)[0] == len(new_frame)
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "bare parquet"])
@@ -158,39 +155,6 @@ def test_reader_rejects_invalid_content_after_last_value(folder, extra_content):
         dataset.query("cifar10", "pgd", "cm")
     with pytest.raises(ResultsError, match="expected"):
         dataset.value(0, "cifar10", "pgd", "cm")
-
-
-def test_rank_orders_architectures(folder):
-    dataset = Dataset(folder)
-    accuracies = {architecture: dataset.accuracy(architecture, "cifar10", "pgd", 8.0) for architecture in ARCHITECTURES}
-    ranks = dataset.rank("cifar10", "pgd", 8.0)
-    assert {
-        architecture: 1 + sum(other_accuracy > accuracies[architecture] for other_accuracy in accuracies.values())
-        for architecture in accuracies
-    } == ranks.to_dict()
-    assert ranks.iloc[0] == 1
-    assert list(ranks) == sorted(ranks)
-    means = {architecture: np.mean(dataset.accuracy(architecture, "cifar10", "pgd")) for architecture in ARCHITECTURES}
-    assert dataset.rank("cifar10", "pgd").index[0] == max(means, key=means.get)
-    ranks_of_isomorphs = dataset.rank("cifar10", "clean", isomorphs=True)
-    assert len(ranks_of_isomorphs) > len(ranks)
-    assert all(
-        ranks_of_isomorphs[architecture] == ranks_of_isomorphs[int(dataset.get_uid(architecture))]
-        for architecture in ranks_of_isomorphs.index
-    )
-    with pytest.raises(ConfigError, match=r"expected one of the strengths 0\.5, 1, 8, got 2"):
-        dataset.rank("cifar10", "pgd", 2.0)
-
-
-def test_rank_leaves_out_architecture_without_clean_value(tmp_path):
-    dataset = Dataset(
-        write_results(
-            tmp_path, {"clean": {"0": 0.5, "9": 0.75}, "pgd": {"0": [0.5, 0.25], "2": [0.4, 0.2], "9": [0, 0]}}
-        )
-    )
-    assert dataset.rank("cifar10", "pgd", 0).to_dict() == {9: 1, 0: 2}
-    assert dataset.rank("cifar10", "pgd", 1.0).to_dict() == {0: 1, 2: 2, 9: 3}
-    assert dataset.rank("cifar10", "pgd").to_dict() == {0: 1, 2: 2, 9: 3}
 
 
 def test_tables_of_json_files_are_cached_until_the_file_changes(folder, tmp_path, monkeypatch):

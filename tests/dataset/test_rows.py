@@ -7,8 +7,8 @@ import pytest
 
 from robust201.core.errors import IncompleteError
 from robust201.core.records import EvaluationResult, Part
-from robust201.dataset.rows import KeyRows, read_shard
-from robust201.export import export_dataset
+from robust201.dataset.export import export_dataset
+from robust201.dataset.shard_rows import KeyRows, read_shard
 from robust201.store.names import content_hash, shard_name
 from robust201.store.shards import encode
 from robust201.sweep.plan import open_results
@@ -50,9 +50,9 @@ def test_renamed_files_are_listed_again_and_other_corrupted_images_rejected(make
     plan, folder = open_results(config.results)
     rows, names = KeyRows(folder, plan.keys[0], folder.list()), folder.list()["digits"]
     for name in names:
-        rewrite(folder, shard_name("digits", name), "same")
+        rewrite(folder, shard_name("digits", name), ["same", "images"])
     assert len(list(rows)) == 2
-    rewrite(folder, shard_name("digits", folder.list()["digits"][0]), "other")
+    rewrite(folder, shard_name("digits", folder.list()["digits"][0]), ["same", "other"])
     with pytest.raises(IncompleteError, match="verify"):
         list(KeyRows(folder, plan.keys[0], folder.list()))
     for name in folder.list()["digits"]:

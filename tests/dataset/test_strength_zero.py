@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 
-from robust201.analysis.placement import place
 from robust201.dataset.reader import Dataset
 from robust201.figures.figure_data import accuracy_boxes
 from robust201.figures.plots import save_plot
 from robust201.figures.report import write_report
 from tests.conftest import REPOSITORY
-from tests.support.evaluations import evaluation_of
 from tests.support.small_results import results_of, write_results, write_sweep_json
 
 CLEAN_ACCURACIES = {"0": 0.9, "1": 0.7, "2": 0.8}
@@ -42,22 +40,12 @@ def dataset(folder: Path) -> Dataset:
 
 
 @pytest.mark.parametrize("key", KEYS_WITHOUT_BALL)
-def test_frame_rank_and_place_use_only_values_of_key_without_ball(dataset: Dataset, key: str) -> None:
+def test_frames_use_only_values_of_key_without_ball(dataset: Dataset, key: str) -> None:
     values_at_zero = {int(identifier): accuracies[0] for identifier, accuracies in ACCURACIES[key].items()}
     frame = dataset.to_frame("cifar10", key)
     assert dict(zip(frame["architecture"], frame["value"], strict=True)) == values_at_zero
     assert frame["strength"].tolist() == [0.0] * 3
     assert dataset.to_frame("cifar10", wide=True)[key, 0.0].tolist() == [*values_at_zero.values()]
-    ordered_cells = sorted(values_at_zero, key=lambda cell: -values_at_zero[cell])
-    assert dataset.rank("cifar10", key).index.tolist() == ordered_cells
-    assert dataset.rank("cifar10", key, 0).index.tolist() == ordered_cells
-    placements = place(evaluation_of([(key, 0.0, 0.25)]), dataset)
-    placement = placements.iloc[0]
-    assert (placement["architectures"], placement["best"], placement["best_architecture"]) == (
-        3,
-        values_at_zero[ordered_cells[0]],
-        ordered_cells[0],
-    )
 
 
 def test_documented_filter_removes_only_repeated_clean_values(folder: Path) -> None:
@@ -76,8 +64,6 @@ def test_attacks_with_norm_ball_begin_with_clean_value(dataset: Dataset) -> None
     frame = dataset.to_frame("cifar10", "pgd")
     assert frame["strength"].tolist() == [0.0, 1.0, 8.0] * 3
     assert frame[frame["strength"] == 0]["value"].tolist() == [*CLEAN_ACCURACIES.values()]
-    placements = place(evaluation_of([("pgd", 0.0, 0.75)]), dataset)
-    assert placements["architectures"].tolist() == [0]
 
 
 def test_curve_metrics_need_a_key_with_a_ball(dataset: Dataset) -> None:

@@ -36,7 +36,6 @@ def test_unknown_key_is_listed_separately_from_attacks(folder):
     assert dataset.accuracy(0, "cifar10", "pgd", 0) == 0.9
     frame = dataset.to_frame("cifar10", "gravity")
     assert frame["strength"].tolist() == [0.0, 9.81] * 2
-    assert dataset.rank("cifar10", "gravity", 9.81).to_dict() == {2: 1, 0: 2}
 
 
 def test_figures_show_unknown_key_without_unit(folder, tmp_path):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from robust201.analysis.class_summaries import CLASS_CONFIDENCES, CONFIDENCES
 from robust201.analysis.dataset_results import read_results
+from robust201.analysis.ranking import order_networks
 from robust201.core.errors import ResultsError
 from robust201.dataset.reader import Dataset
 from robust201.figures import figure_data
@@ -334,16 +335,16 @@ def test_best_cells_have_edit_distances(tmp_path):
     assert best_cells.loc["clean", ["clean", "mean adversarial"]].tolist() == [0, distance]
 
 
-def test_rank_architectures_breaks_ties_by_other_scores_and_then_by_index(tmp_path):
+def test_order_networks_breaks_ties_by_other_scores_and_then_by_index(tmp_path):
     accuracies_by_key = {
         "clean": {"0": 0.5, "2": 0.9, "4": 0.9, "9": 0.9, "21": 0.9, "41": 0.7},
         "pgd": {"0": [0.9, 0.9], "2": [0.1, 0.1], "4": [0.2, 0.1], "9": [0.1, 0.2], "41": [0.1, 0.1]},
         "fog": {"4": [0.3] * 5, "9": [0.3] * 5, "2": [0.9] * 5, "0": [0.1] * 5},
     }
     results = results_of(write_results(tmp_path, accuracies_by_key))
-    ranked_by_clean = results.rank_architectures(results.scores["clean"])
+    ranked_by_clean = order_networks(results, results.scores["clean"])
     # Cells 4 and 9 are equal by all scores, and 21 was not attacked.
-    assert [(row.architecture, row.rank, row.n_tied) for row in ranked_by_clean] == [
+    assert [(row.network, row.rank, row.n_equal) for row in ranked_by_clean] == [
         (4, 1, 4),
         (9, 1, 4),
         (2, 1, 4),
@@ -351,8 +352,8 @@ def test_rank_architectures_breaks_ties_by_other_scores_and_then_by_index(tmp_pa
         (41, 5, 1),
         (0, 6, 1),
     ]
-    ranked_by_attack = results.rank_architectures(results.scores["adversarial"])
-    assert [row.architecture for row in ranked_by_attack] == [0, 4, 9, 2, 41]
+    ranked_by_attack = order_networks(results, results.scores["adversarial"])
+    assert [row.network for row in ranked_by_attack] == [0, 4, 9, 2, 41]
     top = figure_data.top_cells(results)
     top_by_clean = top[(top["score"] == "clean") & (top["among"] == figure_data.ALL_CELLS)].drop_duplicates(
         "architecture"
@@ -368,8 +369,7 @@ def test_rank_architectures_breaks_ties_by_other_scores_and_then_by_index(tmp_pa
 def test_ranks_of_ties_do_not_depend_on_the_order_of_strengths(tmp_path_factory, severities):
     accuracies_by_key = {"fog": {"0": [0.7, 0.3, 0.1, 0.6, 0.2], "2": list(severities)}}
     results = results_of(write_results(tmp_path_factory.mktemp("results"), accuracies_by_key))
-    assert [row.n_tied for row in results.rank_architectures(results.scores["corruption"])] == [2, 2]
-    assert results.reader.rank("cifar10", "fog").tolist() == [1, 1]
+    assert [row.n_equal for row in order_networks(results, results.scores["corruption"])] == [2, 2]
 
 
 def test_count_omitted_ties_counts_cells_tied_with_the_last(tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from robust201.analysis.dataset_results import read_results
-from robust201.analysis.leaderboard import make_leaderboard
+from robust201.analysis.ranking import rank_networks
 from robust201.core.errors import ResultsError
 from robust201.dataset.reader import Dataset
 from robust201.figures.page_data import (
@@ -75,7 +75,7 @@ def test_packed_accuracies_are_in_the_order_of_counts(counts):
 
 def pack(dataset, name="cifar10"):
     results = next(results for results in read_results(dataset) if results.name == name)
-    return results, pack_results(results, make_leaderboard(results))
+    return results, pack_results(results, rank_networks(results))
 
 
 def unpack(text) -> np.ndarray:
@@ -103,7 +103,7 @@ def test_page_has_the_accuracies_and_intervals_of_every_network(dataset):
 def test_table_has_intervals_and_marks_ties(dataset):
     results, packed = pack(dataset)
     column = packed["columns"][0]
-    ranking = make_leaderboard(results, ["clean"]).to_frame().set_index("network")
+    ranking = rank_networks(results, ["clean"]).table.set_index("network")
     for index, network in enumerate(packed["networks"]):
         row = ranking.loc[network["id"]]
         low, high = accuracy_intervals(row["accuracy"], N_IMAGES)

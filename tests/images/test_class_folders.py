@@ -14,8 +14,6 @@ from PIL import Image
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning
 from robust201.images import Resize, load_images, select
 from robust201.images.specs import custom_dataset
-from robust201.sweep.loading import load_config
-from tests.conftest import RunCommand, WriteSweep
 
 
 def write_random_image(
@@ -206,14 +204,6 @@ def test_numbered_class_folders_are_sorted_as_text_with_a_warning(numbered_folde
     with pytest.warns(RobustWarning, match="label 2 is folder 10, not folder 2"):
         images = load_images("numbers", path=numbered_folder)
     assert images.class_names == NUMBERS_AS_TEXT
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert load_images("numbers", path=numbered_folder, class_order="text").class_names == NUMBERS_AS_TEXT
-        numeric = load_images("numbers", path=numbered_folder, class_order="numeric")
-    assert numeric.class_names == tuple(map(str, range(12)))
-    for number, pixels in enumerate(numeric.images):
-        with Image.open(numbered_folder / str(number) / "image.png") as image:
-            np.testing.assert_array_equal(pixels.transpose(1, 2, 0), np.asarray(image))
 
 
 def test_no_warning_if_both_orders_agree(numbered_folder: Path) -> None:
@@ -224,37 +214,6 @@ def test_no_warning_if_both_orders_agree(numbered_folder: Path) -> None:
         assert load_images("numbers", path=numbered_folder).class_names == tuple(
             f"{number:02d}" for number in range(12)
         )
-
-
-def test_class_order_is_rejected_where_it_has_no_effect(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="got 'Zebra'"):
-        load_images("birds", path=folder, class_order="numeric")
-    with pytest.raises(ConfigError, match="got 'number'"):
-        load_images("birds", path=folder, class_order="number")
-    (folder / "labels.json").write_text(json.dumps({"owl": 0, "finch": 1, "Zebra": 2}))
-    with pytest.raises(DatasetError, match=r"labels\.json and a class order"):
-        load_images("birds", path=folder, class_order="text")
-    np.savez(tmp_path / "test.npz", images=np.zeros((2, 3, 8, 8), np.uint8), labels=np.arange(2))
-    with pytest.raises(ConfigError, match="only for class folders"):
-        load_images("arrays", path=tmp_path / "test.npz", class_order="text")
-    with pytest.raises(ConfigError, match="only for custom images"):
-        load_images("digits", class_order="text")
-
-
-def test_commands_and_sweeps_take_a_class_order(
-    robust201: RunCommand, write_sweep: WriteSweep, numbered_folder: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from torch import nn\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(192, 12))\n"
-    )
-    command = ("evaluate", f"{tmp_path / 'mine.py'}:build", "--data", numbered_folder, "--keys", "clean")
-    assert "label 2 is folder 10" in robust201(*command).err
-    dataset = {"path": str(numbered_folder), "classes": 12, "image_size": 8}
-    for order in ("text", "numeric"):
-        sweep = write_sweep(datasets={"mine": dataset | {"class_order": order}}, keys={"clean": {}}, images={})
-        assert load_config(sweep).dataset_spec("mine").class_order == order
-    sweep = write_sweep(datasets={"digits": {"class_order": "text"}})
-    assert "class_order" in robust201("plan", sweep).error_line(2)
 
 
 def test_labels_file_may_begin_with_a_byte_order_mark(folder: Path) -> None:
@@ -269,13 +228,7 @@ def test_hidden_files_and_folders_are_ignored(folder: Path) -> None:
     assert load_images("birds", path=folder).sha256 == expected.sha256
 
 
-def test_links_are_followed_but_each_folder_is_read_once(folder: Path, tmp_path: Path) -> None:
-    expected = load_images("birds", path=folder)
-    (folder / "owl" / "loop").symlink_to(folder / "owl")
-    (folder / "finch" / "deeper" / "loop").symlink_to("..")
-    (folder / "finch" / "zz").symlink_to("deeper")
-    (folder / "owl" / "up").symlink_to("..")
-    assert load_images("birds", path=folder).sha256 == expected.sha256
+def test_links_are_followed(folder: Path, tmp_path: Path) -> None:
     outside = tmp_path.parent / f"{tmp_path.name}-outside"
     write_random_image(outside / "new.png", seed=9)
     (folder / "owl" / "linked").symlink_to(outside)

@@ -1,8 +1,6 @@
 """Custom datasets give the same images from .npz, Parquet and class folders, and invalid files are rejected."""
 
-import io
 import pickle
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -108,46 +106,19 @@ def test_npz_rejects_invalid_arrays(tmp_path: Path, fault: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def make_truncated_npz() -> bytes:
-    stream = io.BytesIO()
-    np.savez_compressed(stream, images=IMAGES, labels=LABELS)
-    return stream.getvalue()[:-40]
-
-
-def make_damaged_npz() -> bytes:
-    stream = io.BytesIO()
-    np.savez_compressed(stream, images=IMAGES, labels=LABELS)
-    content = bytearray(stream.getvalue())
-    content[600:700] = bytes(100)
-    return bytes(content)
-
-
-def make_npz_without_arrays() -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("images", b"not an array")
-        archive.writestr("labels", b"neither")
-    return stream.getvalue()
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"nothing of the kind",
-        pickle.dumps([1]),
-        make_truncated_npz(),
-        make_damaged_npz(),
-        make_npz_without_arrays(),
-    ],
-    ids=["empty", "text", "a pickle", "truncated", "damaged", "other members"],
-)
+@pytest.mark.parametrize("content", [b"", b"nothing of the kind", pickle.dumps([1])], ids=["empty", "text", "a pickle"])
 def test_npz_rejects_other_files(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "mine.npz"
     file.write_bytes(content)
-    with pytest.raises(DatasetError, match=r"mine\.npz") as error:
+    with pytest.raises(DatasetError, match=r"mine\.npz"):
         load_images(SPEC, path=file)
-    assert "\n" not in str(error.value)
+
+
+def test_npz_rejects_truncated_files(tmp_path: Path) -> None:
+    file = save_npz(tmp_path / "mine.npz", images=IMAGES, labels=LABELS)
+    file.write_bytes(file.read_bytes()[:-40])
+    with pytest.raises(DatasetError, match=r"mine\.npz"):
+        load_images(SPEC, path=file)
 
 
 def test_load_images_lists_the_forms_if_there_are_no_images(tmp_path: Path) -> None:

@@ -328,14 +328,10 @@ def test_load_images_upscales_mnist(tmp_path: Path) -> None:
 
 
 IDX_DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "empty": lambda content: b"",
     "three bytes": lambda content: content[:3],
-    "no shape": lambda content: content[:7],
     "another magic": lambda content: b"\1" + content[1:],
     "floats": lambda content: content[:2] + b"\x0d" + content[3:],
     "truncated": lambda content: content[:-1],
-    "too long": lambda content: content + b"\0",
-    "a huge shape": lambda content: content[:4] + b"\xff" * 12 + content[16:],
     "no images": lambda content: idx_bytes(np.zeros((0, 28, 28), np.uint8)),
     "another size": lambda content: idx_bytes(np.zeros((5, 14, 56), np.uint8)),
     "fewer images than labels": lambda content: idx_bytes(np.zeros((4, 28, 28), np.uint8)),
@@ -345,21 +341,14 @@ IDX_DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("damage", IDX_DAMAGES)
 def test_load_images_rejects_damaged_idx_files(tmp_path: Path, damage: str) -> None:
     _, file = write_mnist(tmp_path)
-    damaged_content = IDX_DAMAGES[damage](gzip.decompress(file.read_bytes()))
-    file.write_bytes(gzip.compress(damaged_content))
-    with pytest.raises(DatasetError, match=r"10k-(images|labels)") as error:
-        load_images("mnist", path=tmp_path, verify=False)
-    assert "\n" not in str(error.value)
-    file.unlink()
-    file.with_suffix("").write_bytes(damaged_content)
+    file.write_bytes(gzip.compress(IDX_DAMAGES[damage](gzip.decompress(file.read_bytes()))))
     with pytest.raises(DatasetError, match=r"10k-(images|labels)"):
         load_images("mnist", path=tmp_path, verify=False)
 
 
-@pytest.mark.parametrize("content", [b"", b"no gzip", gzip.compress(bytes(1000), mtime=0)[:-3]])
-def test_load_images_rejects_damaged_gzip_files(tmp_path: Path, content: bytes) -> None:
+def test_load_images_rejects_damaged_gzip_files(tmp_path: Path) -> None:
     _, file = write_mnist(tmp_path)
-    file.write_bytes(content)
-    with pytest.raises(DatasetError, match=file.name) as error:
-        load_images("mnist", path=tmp_path, verify=False)
-    assert "\n" not in str(error.value)
+    for content in (b"", b"no gzip", file.read_bytes()[:-3]):
+        file.write_bytes(content)
+        with pytest.raises(DatasetError, match=file.name):
+            load_images("mnist", path=tmp_path, verify=False)

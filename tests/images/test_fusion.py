@@ -11,7 +11,6 @@ from robust201.images import load_images
 from robust201.images.fusion import blend, pair, write_fusion
 from robust201.images.specs import custom_dataset
 from robust201.images.store import ArrayFolder
-from robust201.training.data import Fusion
 from tests.conftest import read_tree
 from tests.training.test_data import numbered_images
 
@@ -25,13 +24,12 @@ def read_folder(folder: Path, n_classes: int, size: int, split: str = "test") ->
 
 def test_pair_uses_each_image_at_most_once() -> None:
     for n_first, n_second in ((40, 25), (25, 40), (30, 30)):
-        pairs = pair(n_first, n_second, seed=3)
-        count = min(n_first, n_second)
-        assert (np.diff(pairs.first) > 0).all()
-        assert len(pairs.first) == len(pairs.second) == len(set(pairs.second.tolist())) == count
-        assert pairs.first.max() < n_first
-        assert pairs.second.max() < n_second
-    assert not np.array_equal(pair(40, 25, 3).second, pair(40, 25, 4).second)
+        first, second = pair(n_first, n_second, seed=3)
+        assert (np.diff(first) > 0).all()
+        assert len(first) == len(second) == len(set(second.tolist())) == min(n_first, n_second)
+        assert first.max() < n_first
+        assert second.max() < n_second
+    assert not np.array_equal(pair(40, 25, 3)[1], pair(40, 25, 4)[1])
 
 
 def test_write_fusion_writes_the_same_images_for_both_labels(tmp_path: Path) -> None:
@@ -77,14 +75,3 @@ def test_write_fusion_rejects_invalid_arguments(tmp_path: Path) -> None:
             tmp_path, FIRST_IMAGES, numbered_images(5, "large", size=8), split="test", alpha=0.5, label="first", seed=0
         )
     assert not list(tmp_path.iterdir())
-
-
-def test_write_fusion_records_the_blended_rows(tmp_path: Path) -> None:
-    write_fusion(tmp_path, FIRST_IMAGES, FIRST_IMAGES, split="test", alpha=0.3, label="first", seed=0)
-    made = ArrayFolder(tmp_path / "test")
-    blends = {tuple(pixels.ravel()) for pixels in made.read("images")}
-    rows = list(zip(made.read("first_rows"), made.read("second_rows"), strict=True))
-    assert {tuple(blend(FIRST_IMAGES.images[a], FIRST_IMAGES.images[b], 0.3).ravel()) for a, b in rows} == blends
-    # Blends for training have the same shape.
-    (batch,) = Fusion(FIRST_IMAGES, FIRST_IMAGES, 0.3).batches(40, 0, 0)
-    assert batch.pixels.shape == (40, 3, 4, 4)

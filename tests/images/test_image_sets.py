@@ -9,8 +9,8 @@ from robust201.core.errors import DatasetError, StorageFullError
 from robust201.core.files import atomic_write
 from robust201.images import DATASETS, load_images, select
 from robust201.images.store import read_image_set, write_image_set
-from robust201.run.sweep import run_sweep
 from tests.conftest import MakeSweep
+from tests.support.runs import run_sweep
 
 IMAGES = select(load_images("digits"), count=20, seed=0)
 

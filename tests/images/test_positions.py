@@ -7,7 +7,7 @@ import pytest
 
 from robust201.core.errors import DatasetError
 from robust201.images import load_images
-from robust201.images.positions import select_file
+from robust201.images.selection import select_file
 
 
 @pytest.fixture(scope="module")

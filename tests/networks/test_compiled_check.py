@@ -8,9 +8,9 @@ import torch
 from robust201.networks.nb201.cells import architecture
 from robust201.networks.nb201.compiled import InferenceNetwork
 from robust201.networks.nb201.network import Network
-from robust201.run.sweep import run_sweep
 from robust201.weights.store import CheckpointStore
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, add_network, read_tree
+from tests.support.runs import run_sweep
 
 KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255"]}}
 

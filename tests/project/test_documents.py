@@ -6,17 +6,23 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from textwrap import dedent
+from typing import Any
 
 import pytest
 import typer
 import yaml
+from pydantic import TypeAdapter
 
 from robust201.cli.app import app
 from robust201.networks.nb201.cells import evaluated_indices
+from robust201.sweep.config import SweepConfig
 from robust201.sweep.facts import assumed_facts
 from robust201.sweep.loading import parse_config
 from robust201.sweep.plan import choose_slices, make_plan
+from robust201.sweep.training_config import TrainingConfig
 from tests.cli.test_cli import COMMAND_GROUPS, COMMANDS
 from tests.conftest import REPOSITORY, RunCommand
 from tests.support.fabricated import export
@@ -25,23 +31,35 @@ from tests.support.planted import write_planted
 
 DEMO = Path("runs/demo")
 DOCS = REPOSITORY / "docs"
-PAGES = (
-    *("README.md", "docs/sweeps.md", "docs/dataset.md", "docs/reader.md", "docs/report.md", "docs/statistics.md"),
-    *("docs/use-cases.md", "docs/architecture-search.md", "docs/training.md"),
-)
 
 
-def for_pages(*default: str) -> pytest.MarkDecorator:
-    """Parametrise a test by the pages with examples; all pages except those in `default` are marked as slow."""
-    return pytest.mark.parametrize(
-        "page", [pytest.param(page, marks=() if page in default else pytest.mark.slow) for page in PAGES]
-    )
+def documents() -> list[str]:
+    """Return the paths of all pages."""
+    paths = (*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md"), *(REPOSITORY / "jobs").rglob("*.md"))
+    return sorted(str(path.relative_to(REPOSITORY)) for path in paths)
 
 
 def examples(page: str, language: str) -> list[str]:
     """Return a page's code blocks in one language."""
     text = (REPOSITORY / page).read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
+    return [dedent(block) for block in re.findall(rf"^ *```{language}\n(.*?)^ *```$", text, re.M | re.S)]
+
+
+SESSIONS = {
+    "docs/api.md": "tests/api/test_documented_examples.py",
+    "docs/compare.md": "tests/api/test_documented_examples.py",
+    "docs/tutorial.md": "tests/project/test_tutorial.py",
+    "docs/your-own.md": "tests/run/test_user_code.py",
+}
+"""Pages whose blocks depend on each other, and the tests that run them in order."""
+
+LANGUAGES = {"python", "py", "sh", "yaml", "text", "console", "dockerfile", "bibtex", "latex"}
+"""Languages of code blocks. Tests run `python`, and check syntax and names of `py`, `sh` and `yaml`."""
+
+
+def mark_slow(pages: Iterable[str], default: str) -> list[Any]:
+    """Return pages as parameters; all but `default` are slow."""
+    return [pytest.param(page, marks=() if page == default else pytest.mark.slow) for page in pages]
 
 
 @pytest.fixture
@@ -56,12 +74,13 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@for_pages("README.md")
+@pytest.mark.parametrize(
+    "page", mark_slow((page for page in documents() if examples(page, "python") and page not in SESSIONS), "README.md")
+)
 def test_page_python_examples_run(demo: Path, page: str) -> None:
-    blocks = examples(page, "python")
-    assert blocks or page not in {"README.md", "docs/dataset.md", "docs/reader.md"}
     source = "\n".join(
-        f"exec(compile({block!r}, {f'{page}, example {i}'!r}, 'exec'), {{}})" for i, block in enumerate(blocks)
+        f"exec(compile({block!r}, {f'{page}, example {i}'!r}, 'exec'), {{}})"
+        for i, block in enumerate(examples(page, "python"))
     )
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(demo / "cache")}
     path = os.pathsep.join((str(REPOSITORY / "pipeline"), str(REPOSITORY)))
@@ -70,7 +89,6 @@ def test_page_python_examples_run(demo: Path, page: str) -> None:
         [sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr
-    assert page != "docs/reader.md" or "<Dataset runs/demo/dataset: digits; " in result.stdout
 
 
 _FUNCTIONS_WITH_SIDE_EFFECTS = {
@@ -94,9 +112,7 @@ _FUNCTIONS_WITH_SIDE_EFFECTS = {
 """Functions that examples call for their side effects."""
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", *sorted(str(path.relative_to(REPOSITORY)) for path in DOCS.rglob("*.md"))]
-)
+@pytest.mark.parametrize("page", documents())
 def test_page_python_examples_print_their_values(page: str) -> None:
     trees = [ast.parse(block) for language in ("python", "py") for block in examples(page, language)]
     expressions = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Expr)]
@@ -112,14 +128,26 @@ def test_page_python_examples_print_their_values(page: str) -> None:
     assert unprinted == []
 
 
+def find_commands(page: str) -> list[str]:
+    """Return the arguments of a page's commands `robust201 …`, from code blocks, indented lines and running text."""
+    text = (REPOSITORY / page).read_text()
+    prose = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.M | re.S)
+    lines = [
+        *(line for block in examples(page, "sh") for line in block.replace("\\\n", " ").splitlines()),
+        *re.findall(r"^    (robust201 .*)$", prose, re.M),
+        *(" ".join(code.split()) for code in re.findall(r"`(robust201 [^`]*)`", prose)),
+    ]
+    code = [re.sub(r"(^|\s)#.*", "", line) for line in lines]
+    return [command for line in code for command in re.findall(r"(?:^|&& |bin/|; )robust201 ([^;&|\n]*)", line)]
+
+
 def commands_on_demo(page: str) -> list[list[str]]:
     """Return the arguments of a page's commands that use the demo's output."""
-    lines = [line for block in examples(page, "sh") for line in block.replace("\\\n", "").splitlines()]
-    commands = [shlex.split(line, comments=True) for line in lines if line.startswith("robust201 ")]
-    return [command[1:] for command in commands if any(word.startswith(str(DEMO)) for word in command)]
+    commands = [shlex.split(command) for command in find_commands(page)]
+    return [command for command in commands if any(word.startswith(str(DEMO)) for word in command)]
 
 
-@for_pages("docs/dataset.md")
+@pytest.mark.parametrize("page", mark_slow((page for page in documents() if commands_on_demo(page)), "docs/dataset.md"))
 def test_page_shell_examples_run(
     robust201: RunCommand, finished_results: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, page: str
 ) -> None:
@@ -142,8 +170,11 @@ def test_use_case_commands_run(
     write_planted(Path("dataset"), datasets=("cifar10", "cifar100"))
     Path("DATASET").symlink_to("dataset")
     export(Path("ours"), fabricate_plan(range(8), ("clean", "jacobian")))
-    lines = [line for block in examples(page, "sh") for line in block.replace("\\\n", "").splitlines()]
-    commands = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("robust201 ")]
+    commands = [
+        shlex.split(command)
+        for block in examples(page, "sh")
+        for command in re.findall(r"^robust201 ([^#\n]*)", block, re.M)
+    ]
     assert len(commands) >= min_commands
     for command in commands:
         short_search = ("--queries", 30, "--runs", 2) if command[0] == "search" else ()
@@ -168,16 +199,18 @@ def test_configuration_example_sweep_is_valid() -> None:
     assert make_plan(config, assumed_facts(config), choose_slices(config)).n_evaluations > 0
 
 
-def documents() -> list[str]:
-    """Return the paths of all pages."""
-    paths = (*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md"), *(REPOSITORY / "jobs").rglob("*.md"))
-    return sorted(str(path.relative_to(REPOSITORY)) for path in paths)
+@pytest.mark.parametrize("page", SESSIONS)
+def test_sessions_are_run_by_the_named_tests(page: str) -> None:
+    assert page in (REPOSITORY / SESSIONS[page]).read_text()
 
 
-def commands_of(page: str) -> str:
-    """Return a page's commands, from examples and running text, one per line."""
-    inline_commands = re.findall(r"`(robust201 [^`]*)`", (REPOSITORY / page).read_text())
-    return "\n".join([*examples(page, "sh"), *(" ".join(command.split()) for command in inline_commands)])
+@pytest.mark.parametrize("page", documents())
+def test_page_yaml_examples_have_valid_fields(page: str) -> None:
+    for block in examples(page, "yaml"):
+        fields = yaml.safe_load(block)
+        model = TrainingConfig if "recipes" in fields else SweepConfig
+        for name, value in fields.items():
+            TypeAdapter(model.model_fields[name].annotation).validate_python(value)
 
 
 def options_of(argv: list[str]) -> set[str]:
@@ -189,18 +222,30 @@ def options_of(argv: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("page", documents())
-def test_page_options_exist(page: str) -> None:
-    lines = commands_of(page).replace("\\\n", " ")
-    for command in re.findall(r"(?:^|&& |bin/|; )robust201 ([a-z][^;&\n]*)", lines, re.M):
-        argv = shlex.split(command, comments=True)
-        used_options = {word.partition("=")[0] for word in argv if word.startswith("--")}
-        assert used_options <= options_of(argv), command
+def test_page_commands_and_options_exist(page: str) -> None:
+    for command in find_commands(page):
+        argv = shlex.split(command)
+        assert not argv or argv[0] in {*COMMANDS, *COMMAND_GROUPS, "COMMAND", "--help"}, command
+        assert {word.partition("=")[0] for word in argv if word.startswith("--")} <= options_of(argv), command
 
 
 @pytest.mark.parametrize("page", documents())
-def test_page_commands_and_links_exist(page: str) -> None:
-    text, commands = (REPOSITORY / page).read_text(), commands_of(page)
-    assert set(re.findall(r"(?:^|&& |bin/)robust201 ([a-z]\S*)", commands, re.M)) <= {*COMMANDS, *COMMAND_GROUPS}
+def test_page_modules_exist(page: str) -> None:
+    for name in re.findall(r"python -m ((?:benchmarks|docs|jobs|tests)\b[\w.]*)", (REPOSITORY / page).read_text()):
+        path = REPOSITORY / name.replace(".", "/")
+        assert path.with_suffix(".py").exists() or path.is_dir(), name
+
+
+@pytest.mark.parametrize("page", documents())
+def test_page_code_blocks_name_a_known_language(page: str) -> None:
+    fences = re.findall(r"^ *```(.*)$", (REPOSITORY / page).read_text(), re.M)
+    assert {*fences[::2]} <= LANGUAGES
+    assert not any(fences[1::2])
+
+
+@pytest.mark.parametrize("page", documents())
+def test_page_links_exist(page: str) -> None:
+    text = (REPOSITORY / page).read_text()
     for link in re.findall(r"\]\(([^)\s:]+)\)", text):
         file, _, anchor = link.partition("#")
         target = (REPOSITORY / page).parent / file if file else REPOSITORY / page

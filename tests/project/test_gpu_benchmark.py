@@ -5,6 +5,7 @@ import pytest
 from benchmarks import gpu
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", gpu.STEPS)
 def test_gpu_step_is_measured(name: str) -> None:
     result = gpu.measure_in_process(name, "cpu")

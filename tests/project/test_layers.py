@@ -31,7 +31,6 @@ LAYERS = (
     "analysis",
     "search",
     "figures",
-    "export",
     "submit",
     "cli",
 )
@@ -50,13 +49,12 @@ ALLOWED_IMPORTERS = {
         "core/memory.py",
         "store",
         "images",
-        "export",
-        "dataset/parquet_rows.py",
+        "dataset",
     },
     "altair": {"figures", "gallery.py", "dataset/reader.py", "networks/nb201/drawing.py"},
     "pickle": {"core/unpickling.py"},
     "fsspec": {"store/object_store.py"},
-    "huggingface_hub": {"export/hub.py"},
+    "huggingface_hub": {"dataset/hub.py"},
     "s3fs": set(),  # used only through fsspec
 }
 

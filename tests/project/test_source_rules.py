@@ -1,10 +1,7 @@
-"""Rules for the source code: words and calls that only listed files may contain, and unique names."""
+"""Rules for the source code: names and calls that only listed files may contain."""
 
 import ast
-import io
 import re
-import tokenize
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,49 +12,7 @@ def module_path(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
-# --- The package is not specific to one experiment, so words for its space and norm appear only in listed files ------
-
-EXPERIMENT_WORDS = re.compile(r"nas-?bench-?201|15[,_]?625|6[,_]?466|@Linf", re.IGNORECASE)
-
-FILES_WITH_EXPERIMENT_WORDS = {
-    "networks/nb201": "the space itself",
-    "networks/spaces.py": "the table of spaces, and the default for sweeps and datasets that do not name a space",
-    "weights/published": "readers of the published weights",
-    "export/published_layout.py": "writes meta.json and Parquet as published",
-    "images/specs.py": "credits the paper that chose the 120 classes, by its title",
-}
-"""Folders and files that may contain these words, with reasons; all comments and docstrings may contain them."""
-
-
-def code_of(path: Path) -> str:
-    """Return the content of a file. Comments and docstrings of Python files are removed."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix != ".py":
-        return text
-    code, is_statement_start = [], True
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and is_statement_start):
-            continue
-        if token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT):
-            is_statement_start = token.type == tokenize.NEWLINE
-        code.append(token.string)
-    return " ".join(code)
-
-
-def test_experiment_specific_words_appear_only_in_listed_files() -> None:
-    web_files = [path for pattern in ("*.js", "*.html", "*.css") for path in PACKAGE.rglob(pattern)]
-    words_by_file = {
-        module_path(path): set(EXPERIMENT_WORDS.findall(code_of(path))) for path in (*list_sources(), *web_files)
-    }
-    unlisted = {
-        file: words
-        for file, words in words_by_file.items()
-        if words and not any(file == listed or file.startswith(f"{listed}/") for listed in FILES_WITH_EXPERIMENT_WORDS)
-    }
-    assert unlisted == {}
-
-
-# --- Only `networks.device` names CUDA and changes PyTorch's settings ------------------------------------------------
+# --- Only `models.device` names CUDA and changes PyTorch's settings ---------------------------------------------------
 
 DEVICE_ATTRIBUTES = re.compile(
     r"torch\.(cuda|backends|version|autocast|set_(deterministic|float32)\w*|use_deterministic\w*)"
@@ -83,101 +38,6 @@ def test_only_the_module_of_the_device_names_cuda() -> None:
     found = {module_path(path): set(device_names(path)) for path in list_sources()}
     assert {file for file, names in found.items() if names} - FILES_WITH_DEVICE_NAMES.keys() == set()
     assert found["networks/device.py"] >= {"torch.cuda", "torch.backends", "torch.autocast", ".pin_memory", "'cuda'"}
-
-
-# --- Public names are unique within a folder --------------------------------------------------------------------------
-
-SHARED_NAMES = {
-    "attack": "modules of attacks define it",
-    "measure": "modules of measures define it for both engines",
-    "project_l2": "projections to balls and to hyperplanes",
-    "VERSION": "the format of results folders and that of shards",
-}
-"""Names that several modules of a folder may define, with reasons."""
-
-
-def public_names(source: str) -> Iterator[str]:
-    """Yield the names that a module defines at its top level, without imports."""
-    for statement in ast.parse(source).body:
-        match statement:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                names = [name]
-            case ast.Assign(targets=targets):
-                names = [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                names = [name]
-            case _:
-                names = []
-        yield from (name for name in names if not name.startswith("_"))
-
-
-def test_public_names_are_unique_in_a_folder() -> None:
-    modules: dict[tuple[Path, str], set[str]] = defaultdict(set)
-    for path in list_sources():
-        for name in public_names(path.read_text(encoding="utf-8")):
-            modules[path.parent, name].add(module_path(path))
-    shared = {
-        name: defining_modules
-        for (_, name), defining_modules in modules.items()
-        if len(defining_modules) > 1 and name not in SHARED_NAMES
-    }
-    assert shared == {}
-
-
-# --- Only `core.files` opens files, so that the program never waits for a pipe or reads from an endless device -------
-
-OPENING_FUNCTIONS = {"open", "read_bytes", "read_text", "FileIO"}
-"""Names of functions that may open a path."""
-
-ALLOWED_CALLS: dict[str, set[str]] = {
-    "core/files.py": {"path.open", "os.open", "temporary_path.open"},
-    # Files of the system and of the package.
-    "export/pool.py": {"Path('/proc/self/statm').read_text"},
-    "figures/report.py": {"(resources.files('robust201.figures') / name).read_text"},
-    "images/downloads/registry.py": {"bundled('benchmark_data/downloads.toml').read_text"},
-    "networks/nb201/compiled/native.py": {"C_SOURCE.read_bytes", "library.read_bytes"},
-    # Files that the process created under a new name, or in a folder that only it can write to.
-    "images/downloads/fetch.py": {"tarfile.open"},
-    "run/driver.py": {"Path(os.devnull).open"},
-    "run/events.py": {"path.open"},
-    "run/guard.py": {"(Path(folder) / 'ray.log').open"},
-    "run/lock.py": {"path.open"},
-    # A sweep YAML may be a pipe, such as <(…) in a shell; it is only read up to a limit.
-    "sweep/sweep_yaml.py": {"path.open"},
-}
-"""Exceptions: calls that open a file, by module."""
-
-NOT_OPENING_PATHS = {
-    "ResultsFolder.open",
-    "ShardStore.open",
-    "Image.open(io.BytesIO(encoded)",
-    "Image.open(io.BytesIO(content)",
-    "Image.open(stream",
-    "archive.open",
-    "cls.open",
-    "bz2.open(packed",
-    "filesystem.open",
-    "gzip.open(compressed",
-    "tarfile.open(fileobj=",
-}
-"""Prefixes of calls that do not open a path, although the function has the name of an opening function."""
-
-
-def opening_calls(path: Path) -> Iterator[str]:
-    """Yield the functions, as source text, of calls that open a path."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            is_method = isinstance(node.func, ast.Attribute)
-            call_text = ast.unparse(node)
-            is_candidate = name in OPENING_FUNCTIONS and (is_method or name in {"open", "FileIO"})
-            if is_candidate and not any(call_text.startswith(prefix) for prefix in NOT_OPENING_PATHS):
-                yield ast.unparse(node.func)
-
-
-def test_files_are_opened_only_through_core_files() -> None:
-    calls_by_module = {module_path(path): {*opening_calls(path)} for path in list_sources()}
-    assert {module: calls for module, calls in calls_by_module.items() if calls} == ALLOWED_CALLS
 
 
 # --- Code that generates images, random numbers and ids avoids functions whose results depend on the processor ------

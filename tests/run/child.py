@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 from robust201.core.errors import RobustError
-from robust201.run.sweep import run_sweep
 from robust201.sweep.loading import load_config
+from tests.support.runs import run_sweep
 
 
 def say(line: str) -> None:

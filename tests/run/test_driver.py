@@ -174,7 +174,7 @@ def test_guard_watches_only_calls_of_ray(tmp_path, monkeypatch):
     monkeypatch.setattr(work, "finish", lambda *_arguments: log.append("finish") or [])
     monkeypatch.setattr(cluster, "Cluster", FakeCluster)
     attachment = Attachment(tmp_path, lambda message: log.append(message.decode()))
-    count = driver._Count(work, lambda _line: None, lambda _moment: None)
+    count = driver._Count(work, lambda _line: None, lambda *_progress: None)
     with Events(tmp_path, "driver") as events:
         driver._RayDriver(PartQueue(work.parts, 1), count, events, attachment, Drain()).run()
     states = {entry: set() for entry in log}

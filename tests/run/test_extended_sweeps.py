@@ -11,17 +11,17 @@ import pytest
 import torch
 
 from robust201.dataset.reader import Dataset
-from robust201.dataset.rows import UnitRows
+from robust201.dataset.shard_rows import UnitRows
 from robust201.networks.nb201 import cells
 from robust201.networks.nb201.network import Network
-from robust201.run.sweep import SweepWork, run_sweep
+from robust201.run.sweep import SweepWork
 from robust201.store.folder import ResultsFolder
 from robust201.store.packing import pack
 from robust201.sweep.config import SweepConfig
 from robust201.tasks import TASKS
 from robust201.weights.store import CheckpointStore
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, add_network
-from tests.support.runs import list_units, read_rows
+from tests.support.runs import list_units, read_rows, run_sweep
 from tests.support.zoo_networks import SMALL_NETWORKS
 
 CLEAN: dict[str, dict[str, Any]] = {"clean": {}}

@@ -24,13 +24,12 @@ from robust201.networks.graphed_model import GraphedModel
 from robust201.networks.nb201.cells import format_spec, specs
 from robust201.networks.nb201.compiled import InferenceNetwork, compile_network
 from robust201.networks.nb201.compiled.kernels import Convolution
-from robust201.run.sweep import run_sweep
 from robust201.sweep.config import SweepConfig
 from robust201.tasks import TASKS
 from tests.conftest import MakeSweep
 from tests.networks.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
 from tests.support.library_parity import compare
-from tests.support.runs import export_bytes
+from tests.support.runs import export_bytes, run_sweep
 from tests.support.tiny_networks import N_CLASSES as N_TINY_CLASSES
 from tests.support.tiny_networks import (
     PathlessNetwork,

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from robust201.export import export_dataset
+from robust201.dataset.export import export_dataset
 from robust201.run.sweep import prepare_run
 from robust201.store.folder import ResultsFolder
 from robust201.store.packing import pack

@@ -3,10 +3,12 @@
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from robust201.core.errors import DatasetError
 from robust201.corruptions import folder as corruption_folder
+from robust201.images.corrupted import open_generated
 from robust201.run import images as images_module
 from robust201.run.images import CorruptedImages, ImagePart
 from robust201.run.sweep import prepare_run
@@ -15,7 +17,7 @@ from robust201.sweep.facts import load_plan
 from robust201.sweep.filters import EVERYTHING, Filters
 from robust201.sweep.inputs import Inputs
 from tests.conftest import read_tree
-from tests.support.runs import export_bytes, read_state, run_inline
+from tests.support.runs import export_bytes, read_state, run_inline, save_plan
 
 KEYS = {"clean": {}, "brightness": {"severities": [1, 5]}, "fog": {"severities": [1, 5]}}
 
@@ -28,7 +30,11 @@ def config(make_sweep):
 
 
 def made_keys(config):
-    return sorted(path.name.split("-")[1] for path in (config.results / "corruptions").glob("*-*"))
+    return sorted({path.parent.name.split("-")[1] for path in (config.results / "corruptions").glob("*-*/*.sha256")})
+
+
+def open_images(config):
+    return CorruptedImages(config, load_plan(config.results)[1], Inputs(config))
 
 
 @pytest.mark.parametrize(
@@ -43,8 +49,8 @@ def test_filtered_run_makes_selected_images_only(config, keys, expected):
 def test_image_parts_come_first(config):
     with prepare_run(config, EVERYTHING, lambda _line: None) as work:
         parts = list(work.parts)
-    assert [type(part) for part in parts[:3]].count(ImagePart) == 2
-    assert [part.label for part in parts[:2]] == ["images of digits brightness", "images of digits fog"]
+    assert [part.id[2:] for part in parts[:4]] == [(key, one) for key in ("brightness", "fog") for one in (1, 5)]
+    assert not any(isinstance(part, ImagePart) for part in parts[4:])
 
 
 def test_worker_without_images_makes_them_and_lost_images_are_not_missed(config, tmp_path):
@@ -68,22 +74,47 @@ def test_worker_without_images_makes_them_and_lost_images_are_not_missed(config,
     }
 
 
-def test_two_workers_that_make_the_same_images_leave_one_folder(config):
+def test_workers_that_make_the_same_images_leave_one_file(config):
     run_inline(config, Filters(keys=("clean",)))
-    part, facts = ImagePart("digits", "fog"), load_plan(config.results)[1]
-    makers = [CorruptedImages(config, facts, Inputs(config)) for _ in range(4)]
+    part = ImagePart("digits", "fog", 5)
+    makers = [open_images(config) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda maker: maker.make(part), makers))
-    assert made_keys(config) == ["fog"]
-    assert len(list((config.results / "corruptions").iterdir())) == 1
+    assert sorted(path.name for path in makers[0].path(part).parent.iterdir()) == ["5.npy", "5.sha256"]
     assert run_inline(config).is_complete
+
+
+def test_pixels_are_those_of_a_folder_with_all_severities_and_only_needed_ones_are_made(config, tmp_path):
+    images = Inputs(config).images("digits")
+    corruption_folder.corrupt_dataset(tmp_path / "made", images, keys=["fog"])
+    expected = open_generated(tmp_path / "made", images)
+    save_plan(config)
+    store = open_images(config).open_store("digits", "fog")
+    for severity in (1, 3):
+        pixels = store("fog", severity, images.indices[::3])
+        assert np.array_equal(pixels, expected("fog", severity, images.indices[::3]))
+        assert store.severity_digest("fog", severity) == expected.severity_digest("fog", severity)
+    (folder,) = (config.results / "corruptions").iterdir()
+    assert sorted(path.stem for path in folder.glob("*.npy")) == ["1", "3"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x93NUMPY", None])
+def test_damaged_images_are_made_again(config, damage):
+    save_plan(config)
+    part, indices = ImagePart("digits", "fog", 5), Inputs(config).images("digits").indices
+    expected = open_images(config).open_store("digits", "fog")("fog", 5, indices)
+    path = open_images(config).path(part)
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]) if damage is None else damage)
+    assert np.array_equal(open_images(config).open_store("digits", "fog")("fog", 5, indices), expected)
+    assert path.read_bytes() == content
 
 
 def test_interrupted_images_are_made_again(config, monkeypatch):
     corrupt = corruption_folder.corrupt
 
     def corrupt_until_interrupted(images, key, severity, **options):
-        if key == "fog" and severity == 3:
+        if key == "fog" and severity == 5:
             raise SystemError("killed")
         return corrupt(images, key, severity, **options)
 
@@ -91,7 +122,7 @@ def test_interrupted_images_are_made_again(config, monkeypatch):
         patch.setattr(corruption_folder, "corrupt", corrupt_until_interrupted)
         tally = run_inline(config)
     assert {outcome.failure for outcome in tally.failures} == {"SystemError: killed"}
-    assert made_keys(config) == ["brightness"]
+    assert made_keys(config) == ["brightness", "fog"]  # fog at severity 1
     assert read_state(config.results).n_done == 6
     assert run_inline(config).is_complete
 
@@ -120,13 +151,3 @@ def test_folder_of_some_keys_is_completed_and_one_of_another_seed_is_refused(mak
     with pytest.raises(DatasetError, match="fog"):
         run_inline(config)
     assert not config.results.exists()
-
-
-def test_images_of_another_recipe_are_refused(config):
-    run_inline(config)
-    (folder,) = (config.results / "corruptions").glob("*-fog-*")
-    path = folder / "made.json"
-    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
-    images = CorruptedImages(config, load_plan(config.results)[1], Inputs(config))
-    with pytest.raises(DatasetError, match="fog"):
-        images.open_store("digits", "fog")

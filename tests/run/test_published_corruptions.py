@@ -9,14 +9,14 @@ import pytest
 from robust201.core.errors import DatasetError, InputError
 from robust201.core.records import ImageSet
 from robust201.images.corrupted import CorruptedStore
-from robust201.run.share import run_share
 from robust201.run.status import read_status
-from robust201.run.sweep import prepare_run, run_sweep
+from robust201.run.sweep import prepare_run
 from robust201.sweep import inputs as inputs_module
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.filters import Filters
 from robust201.sweep.shares import Share
 from tests.conftest import MakeSweep, read_tree
+from tests.support.runs import run_share, run_sweep
 
 Requests = list[tuple[str, tuple[str, ...]]]
 

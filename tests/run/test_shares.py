@@ -6,14 +6,13 @@ import pytest
 
 from robust201.core.errors import ConfigError, InputError
 from robust201.run.images import ImagePart
-from robust201.run.share import run_share
-from robust201.run.sweep import SweepWork, prepare_run
+from robust201.run.sweep import SweepWork
 from robust201.sweep import inputs
-from robust201.sweep.filters import EVERYTHING, Filters
+from robust201.sweep.filters import Filters
 from robust201.sweep.parts import compare
 from robust201.sweep.plan import open_results
 from robust201.sweep.shares import Share
-from tests.support.runs import export_bytes, run_inline
+from tests.support.runs import export_bytes, run_inline, run_share, save_plan
 
 KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "brightness": {"severities": [1, 5]}}
 OPTIONS = {"images": {"count": 20, "seed": 0}, "execution": {"device": "cpu", "gmacs_per_second": 1e-5}}
@@ -25,11 +24,6 @@ def config(make_sweep):
     return make_sweep(keys=KEYS, datasets=datasets, **OPTIONS)
 
 
-def save(config, filters=EVERYTHING):
-    with prepare_run(config, filters, lambda _line: None):
-        pass
-
-
 @pytest.mark.parametrize("text", ["", "3", "0/4", "5/4", "a/b", "1/0", "-1/4", "1/2/3", "٣/٤"])
 def test_invalid_share_is_rejected(text):
     with pytest.raises(ConfigError, match="--share"):
@@ -37,7 +31,7 @@ def test_invalid_share_is_rejected(text):
 
 
 def test_shares_divide_the_parts(config):
-    save(config)
+    save_plan(config)
     plan, folder = open_results(config.results)
     works = [
         SweepWork(folder, plan, compare(plan, folder.list(), folder.read_tuple), Share(index, 3)) for index in (1, 2, 3)
@@ -45,7 +39,7 @@ def test_shares_divide_the_parts(config):
     parts = [list(work.parts) for work in works]
     ids = [part.id for own in parts for part in own]
     state = compare(plan, folder.list(), folder.read_tuple)
-    assert len(ids) == len(set(ids)) == state.n_missing_parts + 1  # and the images of brightness
+    assert len(ids) == len(set(ids)) == state.n_missing_parts + 2  # and the images of brightness
     assert min(map(len, parts)) > len(ids) / 5
     for own in parts:
         is_corruption = [isinstance(part, ImagePart) or part.unit.key == "brightness" for part in own]
@@ -56,7 +50,7 @@ def test_shares_divide_the_parts(config):
 def test_shares_end_with_the_bytes_of_one_run(config, tmp_path, monkeypatch):
     whole = config.model_copy(update={"results": tmp_path / "whole"})
     run_inline(whole)
-    save(config)
+    save_plan(config)
     monkeypatch.setattr(inputs, "load_images", None)  # shares read no inputs
     for index in (2, 1, 3):
         tally = run_share(config, Share(index, 3))
@@ -66,7 +60,7 @@ def test_shares_end_with_the_bytes_of_one_run(config, tmp_path, monkeypatch):
 
 
 def test_share_of_a_filtered_plan_and_other_execution(config):
-    save(config, Filters(keys=("fgsm",)))
+    save_plan(config, Filters(keys=("fgsm",)))
     faster = config.model_copy(update={"execution": config.execution.model_copy(update={"threads": 2})})
     tally = run_share(faster, Share(1, 1), Filters(keys=("fgsm",)))
     assert (tally.n_planned, tally.n_done) == (4, 4)
@@ -76,20 +70,20 @@ def test_share_without_a_plan_and_share_of_another_sweep_are_rejected(config, ma
     with pytest.raises(InputError, match=r"plan\.json"):
         run_share(config, Share(1, 2))
     assert not config.results.exists()
-    save(config)
+    save_plan(config)
     changed = make_sweep(keys=KEYS | {"fgsm": {"epsilons": ["2/255"]}}, **OPTIONS)
     with pytest.raises(ConfigError, match=r"keys\.fgsm\.epsilons"):
         run_share(changed.model_copy(update={"results": config.results}), Share(1, 2))
 
 
 def test_signal_drains_a_share(config):
-    save(config)
+    save_plan(config)
     lines = []
 
-    def interrupt(moment):
-        if moment.tally.n_parts == 3:
+    def interrupt(tally, _seconds_left):
+        if tally.n_parts == 3:
             signal.raise_signal(signal.SIGUSR1)
 
-    tally = run_share(config, Share(1, 1), say=lines.append, on_moment=interrupt)
+    tally = run_share(config, Share(1, 1), say=lines.append, on_progress=interrupt)
     assert (tally.n_parts, tally.is_drained, tally.is_out_of_time) == (3, True, True)
     assert run_share(config, Share(1, 1)).is_complete

@@ -1,5 +1,6 @@
 """Checks of the number of workers and of weights before anything is computed."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from robust201.networks.nb201.cell_space import NasBench201
 from robust201.run.environment import check_machine
 from robust201.sweep.config import ExecutionSection
 from robust201.weights.loading import check_shapes
-from tests.conftest import RunCommand, WriteSweep
+from tests.conftest import RunCommand, WriteSweep, read_tree
 
 CELLS = NasBench201(channels=4, cells=1)
 MODELS = """
@@ -135,3 +136,28 @@ def test_wrong_weights_of_user_network_are_reported_by_workers(
     assert not list((tmp_path / "results").rglob("*.parquet"))
     # Planning and doctor do not execute the file.
     assert robust201("plan", "--check", sweep).code == 0
+
+
+@pytest.mark.parametrize("field", ["weights", "checkpoints"])
+def test_filtered_run_needs_only_the_weights_of_its_networks(
+    robust201: RunCommand, write_sweep: WriteSweep, tiny_weights: Path, tmp_path: Path, field: str
+) -> None:
+    sources = {"weights": None, "checkpoints": None} | {field: {"path": str(tiny_weights)}}
+    sweep = write_sweep(architectures=[0, 9, 21], keys={"clean": {}}, **sources)
+    assert "#9" in robust201("run", sweep).error_line(2)
+    assert not (tmp_path / "results").exists()
+    selection = ("--architectures", "0,21")
+    assert robust201("run", sweep, *selection).code == 0
+    before = read_tree(tmp_path / "results")
+    for options in ((), ("--share", "1/1")):
+        assert "#9" in robust201("run", sweep, *options).error_line(2)
+    assert read_tree(tmp_path / "results") == before
+    assert robust201("run", sweep, *selection, "--share", "1/1").code == 0
+    summary = json.loads(robust201("plan", sweep, "--json").out)
+    assert [summary[field] for field in ("architectures", "evaluations", "evaluations_done")] == [3, 3, 2]
+    assert json.loads(robust201("status", sweep, "--json").out)["complete"] is False
+    export = ("export", tmp_path / "results", "--out", tmp_path / "dataset")
+    assert robust201(*export).code == 3
+    partial = robust201(*export, "--partial")
+    assert (partial.code, partial.err) == (3, "missing: 1 evaluation of digits clean\n")
+    assert robust201("verify", tmp_path / "results", "--export", tmp_path / "dataset").code == 3

@@ -16,11 +16,13 @@ from robust201.core.errors import CheckpointError, LockHeldError
 from robust201.run.lock import hold_lock
 from robust201.run.snapshots import folder_of, recorded_steps
 from robust201.run.training_status import read_training_status
-from robust201.run.trainings import TrainingWork, prepare_trainings, preview_trainings, run_trainings
+from robust201.run.trainings import TrainingWork, prepare_trainings, preview_trainings
+from robust201.sweep.filters import EVERYTHING, Filters
 from robust201.sweep.training_config import TrainingConfig
 from robust201.training import loop
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand
+from tests.support.runs import run_trainings
 from tests.support.tiny_trainings import (
     RECIPE,
     STEPS,
@@ -136,7 +138,7 @@ def test_start_weights_must_exist_intact_and_final(tmp_path: Path) -> None:
     manifest.write_text("".join(line for line in lines if final_record.sha256 not in line))
     for config, recipes in ((make_config_with_both_recipes(tmp_path), ("tuned",)), (tuned_config, None)):
         with pytest.raises(CheckpointError, match=is_missing):
-            run_trainings(config, recipes)
+            run_trainings(config, Filters(recipes=recipes))
     manifest.write_text("".join(lines))
     flip_last_byte(path)
     with pytest.raises(CheckpointError, match=r"plain 2 epochs seed 0 .* changed"):
@@ -147,7 +149,7 @@ def test_start_weights_must_exist_intact_and_final(tmp_path: Path) -> None:
 
 def test_recipes_limit_a_run(tmp_path: Path) -> None:
     config = make_config_with_both_recipes(tmp_path)
-    tally = run_trainings(config, ("plain",))
+    tally = run_trainings(config, Filters(recipes=("plain",)))
     assert (tally.is_complete, tally.n_planned) == (True, 2)
     assert {record.recipe for record in CheckpointStore(config.store).records()} == {"plain"}
 
@@ -339,7 +341,7 @@ def test_run_killed_at_random_times_gives_same_bytes(tmp_path: Path, uninterrupt
 
 def test_snapshots_of_a_lost_worker_are_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_training_config(tmp_path)
-    with prepare_trainings(config, None, lambda _line: None) as work:
+    with prepare_trainings(config, EVERYTHING, lambda _line: None) as work:
         (part,) = work.parts
         folder = folder_of(config.results, part.folder_name)
         work.start_worker().compute(part, lambda: bool(recorded_steps(folder)))

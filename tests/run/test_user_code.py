@@ -11,11 +11,10 @@ import yaml
 
 from robust201.dataset.reader import Dataset
 from robust201.run.events import read_all_events
-from robust201.run.sweep import run_sweep
 from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY, FinishedCommand, RunCommand, WriteSweep
 from tests.run.test_extended_sweeps import read_columns
-from tests.support.runs import read_rows
+from tests.support.runs import read_rows, run_sweep
 from tests.support.tiny_trainings import training_fields
 
 MODELS = """

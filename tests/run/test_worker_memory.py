@@ -12,9 +12,8 @@ from robust201.networks.nb201.compiled import InferenceNetwork
 from robust201.networks.nb201.compiled import compiled_network as network
 from robust201.run import networks
 from robust201.run.events import read_all_events
-from robust201.run.sweep import run_sweep
 from tests.conftest import THREE_KEYS, TINY_KEYS, MakeSweep
-from tests.support.runs import export_bytes
+from tests.support.runs import export_bytes, run_sweep
 
 N_IMAGES = 10
 PGD = {"pgd": TINY_KEYS["pgd"]}

@@ -25,7 +25,7 @@ def test_search_writes_table_and_csv(robust201: RunCommand, planted_optimum_fold
         planted_optimum_folder,
         "--data",
         "cifar10",
-        "--table1",
+        *("--objective", "clean", "--objective", "fgsm:1/255"),
         *FEW_QUERIES,
         "--out",
         out,
@@ -35,10 +35,13 @@ def test_search_writes_table_and_csv(robust201: RunCommand, planted_optimum_fold
         assert expected_text in result.out
     assert "Clean optimum of the paper's table 1: 94.68%; in this dataset " in result.out
     assert "%, which differs." in result.out
-    assert "Not reported, because cifar10 lacks these results: aa_apgd-ce:1, aa_square:1, corruption." in result.err
+    assert (
+        "Not reported, because cifar10 lacks these results: aa_apgd-ce:1/255, aa_square:1/255, corruption."
+        in result.err
+    )
     frame = pd.read_csv(out)
-    assert {*frame["objective"]} == {"clean", "fgsm:1"}
-    assert {*frame["column"]} == {"clean", "fgsm:1", "pgd:1"}
+    assert {*frame["objective"]} == {"clean", "fgsm:1/255"}
+    assert {*frame["column"]} == {"clean", "fgsm:1/255", "pgd:1/255"}
     assert (frame["mean"] <= frame["optimum"] + 1e-12).all()
 
 
@@ -49,14 +52,14 @@ def test_search_json_is_reproducible(robust201: RunCommand, planted_optimum_fold
         "--data",
         "cifar100",
         "--objective",
-        "pgd:1",
+        "pgd:1/255",
         *FEW_QUERIES,
         "--json",
     )
     result, repeated_result = (robust201(*arguments) for _ in range(2))
     assert result == repeated_result
     (search,) = json.loads(result.out)["searches"]
-    assert search["objective"] == "pgd:1"
+    assert search["objective"] == "pgd:1/255"
     assert [method["method"] for method in search["methods"]] == ["local", "random"]
     assert len(search["methods"][0]["regret_by_query"]["mean"]) == 40
 
@@ -66,10 +69,6 @@ def test_search_json_is_reproducible(robust201: RunCommand, planted_optimum_fold
     [
         ((), "it has several image datasets: cifar10, cifar100. Choose one with --data."),
         (("--data", "cifar10", "--methods", "evolutoin"), "'evolutoin'"),
-        (
-            ("--data", "cifar10", "--table1", "--objective", "clean"),
-            "--table1 already sets the objectives",
-        ),
         (("--data", "cifar10", "--objective", "0.5*clean"), "no such name; expected a score, a key"),
     ],
 )

@@ -36,9 +36,9 @@ def test_local_search_finds_the_planted_cell(reader: Dataset) -> None:
     assert (np.diff(result.regret) <= 0).all()
     assert search_result.n_members == 15_625
     assert search_result.optimum["clean"] == pytest.approx(planted_accuracy("clean", 0).max(), abs=1e-6)
-    assert search_result.optimum["pgd:1"] == pytest.approx(planted_accuracy("pgd", 1).max(), abs=1e-6)
-    assert search_result.absent == ("aa_apgd-ce:1", "aa_square:1", "corruption")
-    assert result.reported["pgd:1"].mean == pytest.approx(planted_accuracy("pgd", 1)[best_cell()], abs=1e-6)
+    assert search_result.optimum["pgd:1/255"] == pytest.approx(planted_accuracy("pgd", 1).max(), abs=1e-6)
+    assert search_result.absent == ("aa_apgd-ce:1/255", "aa_square:1/255", "corruption")
+    assert result.reported["pgd:1/255"].mean == pytest.approx(planted_accuracy("pgd", 1)[best_cell()], abs=1e-6)
 
 
 def test_reported_means_are_over_runs(reader: Dataset) -> None:

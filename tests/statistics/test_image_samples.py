@@ -30,7 +30,7 @@ def test_intervals_cover_the_accuracy_and_estimates_have_no_bias(pilot):
     errors, covered, widths = [], [], []
     for seed in range(400):
         sample = choose_sample(pilot.outcomes, pilot.fitted, 60, seed)
-        result = estimate_accuracies(sample, outcomes[:, sample.chosen], predicted)
+        result = estimate_accuracies(sample, outcomes[:, sample.chosen], predicted, pilot.variance_factors)
         errors.append(result.accuracy - truth)
         covered.append((result.low <= truth) & (truth <= result.high))
         widths.append(result.standard_error)
@@ -43,7 +43,7 @@ def test_intervals_cover_the_accuracy_and_estimates_have_no_bias(pilot):
 def test_all_images_give_the_exact_accuracy(pilot):
     outcomes, cheap = (array[0] for array in make_outcomes(1, seed=5))
     sample = choose_sample(pilot.outcomes, pilot.fitted, N, 0)
-    result = estimate_accuracies(sample, outcomes, pilot.predict(cheap))
+    result = estimate_accuracies(sample, outcomes, pilot.predict(cheap), pilot.variance_factors)
     assert result.accuracy.tolist() == outcomes.mean(axis=1).tolist()
     assert result.standard_error.tolist() == [0, 0]
     assert (result.low == result.high).all()
@@ -53,9 +53,16 @@ def test_equal_outcomes_of_the_pilot_do_not_give_intervals_of_width_0():
     outcomes = np.ones((3, 1, N), bool)
     pilot = Pilot(outcomes, outcomes)
     sample = choose_sample(outcomes, pilot.fitted, 20, 0)
-    result = estimate_accuracies(sample, np.ones((1, 20), bool), pilot.predict(outcomes[0]))
+    predicted = pilot.predict(outcomes[0])
+    result = estimate_accuracies(sample, np.ones((1, 20), bool), predicted, pilot.variance_factors)
     assert result.high[0] == 1
     assert result.standard_error[0] > 0
+
+
+def test_variance_factors_compare_residuals_with_the_expected_variance(pilot):
+    expected = pilot.fitted * (1 - pilot.fitted)
+    ratio = (((pilot.outcomes - pilot.fitted) ** 2).sum(axis=(0, 2)) + 4) / (expected.sum(axis=(0, 2)) + 4)
+    np.testing.assert_allclose(pilot.variance_factors, np.minimum(ratio, 1), rtol=1e-2)
 
 
 def test_wrong_arguments_are_rejected(pilot):
@@ -70,9 +77,9 @@ def test_wrong_arguments_are_rejected(pilot):
         pilot.predict(outcomes[0])
     sample = ImageSample(np.arange(N) % 2, np.array([0, 1, 2]))
     with pytest.raises(ConfigError, match="a stratum has fewer than 2"):
-        estimate_accuracies(sample, outcomes[0, :, :3], pilot.predict(cheap[0]))
+        estimate_accuracies(sample, outcomes[0, :, :3], pilot.predict(cheap[0]), pilot.variance_factors)
     with pytest.raises(ConfigError, match=r"expected \(S, 3\)"):
-        estimate_accuracies(sample, outcomes[0, :, :4], pilot.predict(cheap[0]))
+        estimate_accuracies(sample, outcomes[0, :, :4], pilot.predict(cheap[0]), pilot.variance_factors)
 
 
 def test_intervals_of_a_network_unlike_the_pilot_are_wide_enough(pilot):
@@ -81,6 +88,6 @@ def test_intervals_of_a_network_unlike_the_pilot_are_wide_enough(pilot):
     covered = []
     for seed in range(200):
         sample = choose_sample(pilot.outcomes, pilot.fitted, 120, seed)
-        result = estimate_accuracies(sample, outcomes[:, sample.chosen], predicted)
+        result = estimate_accuracies(sample, outcomes[:, sample.chosen], predicted, pilot.variance_factors)
         covered.append((result.low <= truth) & (truth <= result.high))
     assert (np.mean(covered, axis=0) > 0.9).all()

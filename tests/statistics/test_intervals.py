@@ -2,23 +2,24 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.stats import binomtest
 
 from robust201.statistics.intervals import (
     FEW_IMAGES,
     accuracy_intervals,
     is_at_chance,
+    mean_intervals,
 )
 
 
-@pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
-def test_accuracy_intervals_are_exact_if_few_images_are_correct_or_misclassified(level: float) -> None:
+def test_accuracy_intervals_are_exact_if_few_images_are_correct_or_misclassified() -> None:
     n = 60
     correct = np.arange(n + 1)
-    low, high = accuracy_intervals(correct / n, n, level)
+    low, high = accuracy_intervals(correct / n, n)
     for k in correct:
         method = "exact" if min(k, n - k) < FEW_IMAGES else "wilson"
-        expected = binomtest(int(k), n).proportion_ci(level, method=method)
+        expected = binomtest(int(k), n).proportion_ci(method=method)
         assert (low[k], high[k]) == pytest.approx(tuple(expected), abs=1e-9)
 
 
@@ -29,13 +30,9 @@ def test_accuracy_intervals_of_missing_values_are_nan() -> None:
 
 
 def test_mean_intervals_match_students_t_distribution() -> None:
-    from scipy import stats
-
-    from robust201.statistics.intervals import mean_intervals
-
     samples = np.random.default_rng(0).normal(size=(7, 3))
-    means, low, high = mean_intervals(samples, level=0.9)
-    expected = stats.t.interval(0.9, 6, loc=samples.mean(axis=0), scale=stats.sem(samples, axis=0))
+    means, low, high = mean_intervals(samples)
+    expected = stats.t.interval(0.95, 6, loc=samples.mean(axis=0), scale=stats.sem(samples, axis=0))
     np.testing.assert_allclose(means, samples.mean(axis=0))
     np.testing.assert_allclose((low, high), expected)
     assert np.isnan(mean_intervals(samples[:1])[1:]).all()

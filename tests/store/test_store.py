@@ -9,7 +9,7 @@ import pytest
 
 from robust201.core.errors import FormatVersionError, InputError, ShardDamagedError, StorageError
 from robust201.core.records import EvaluationResult, Part, Unit
-from robust201.dataset.rows import read_shard
+from robust201.dataset.shard_rows import read_shard
 from robust201.store.folder import WRITE_STEPS, ResultsFolder, SliceFormat
 from robust201.store.names import ShardName, content_hash, names_of, parse_names, shard_name
 from robust201.store.shards import decode, encode
@@ -29,7 +29,7 @@ def make_result(strength: float) -> EvaluationResult:
     return EvaluationResult(Part(UNIT, UNIT.strengths, 0, 6), strength, values, 0.5, {"host": "here"})
 
 
-CONTENT = encode([make_result(1.0), make_result(8.0)], pixels="ef")
+CONTENT = encode([make_result(1.0), make_result(8.0)], pixels=["ef", "01"])
 NAME = ShardName("digits", UNIT.id, "0" * 8, 0, 1, "1" * 8, content_hash(CONTENT))
 
 
@@ -40,7 +40,13 @@ def folder(tmp_path):
 
 def test_shard_keeps_every_bit():
     shard = decode(CONTENT)
-    assert (shard.unit, shard.start, shard.stop, shard.seconds, shard.pixels) == (UNIT, 0, 6, 1.0, "ef")
+    assert (shard.unit, shard.start, shard.stop, shard.seconds, shard.pixels) == (
+        UNIT,
+        0,
+        6,
+        1.0,
+        {1.0: "ef", 8.0: "01"},
+    )
     assert shard.provenance == {"host": "here"}
     for strength in UNIT.strengths:
         for name, expected in make_result(strength).values.items():

@@ -90,57 +90,6 @@ def test_cluster_file_is_valid_and_has_no_problems(name: str) -> None:
     assert list(find_problems(read_yaml(name))) == []
 
 
-def read_crd_fields() -> dict[str, list[str]]:
-    """Return each field's type and permitted values, by path, as written by tests/golden/make_rayjob_fields.py."""
-    lines = (REPOSITORY / "tests/golden/rayjob_fields.txt").read_text().splitlines()
-    assert re.match(r"# Fields of the RayJob CRD ray\.io/v1, KubeRay v\d+\.\d+\.\d+ ", lines[0])
-    return {path: type_and_values for path, *type_and_values in (line.split() for line in lines[1:])}
-
-
-TYPES: dict[str, type | tuple[type, ...]] = {
-    "string": str,
-    "integer": int,
-    "number": (int, float),
-    "boolean": bool,
-    "array": list,
-    "map": dict,
-    "any": object,
-}
-
-
-def find_invalid_fields(field_value: Any, crd_fields: dict[str, list[str]], path: str = "") -> Iterator[str]:
-    """Yield the paths of fields in a RayJob that the CRD lacks, or whose type or value is invalid."""
-    if path and path not in crd_fields:
-        yield path
-        return
-    field_type, *permitted_values = crd_fields.get(path, ["object"])
-    if field_type in TYPES:
-        if not isinstance(field_value, TYPES[field_type]) or (
-            permitted_values and field_value not in permitted_values[0].split("|")
-        ):
-            yield path
-        if field_type == "array":
-            for member in field_value:
-                yield from find_invalid_fields(member, crd_fields, f"{path}[]")
-        return
-    # The fields of PodTemplate and Container are listed only once, under the names of these types.
-    prefix = path if field_type == "object" else field_type
-    for field_name, member in field_value.items():
-        yield from find_invalid_fields(member, crd_fields, f"{prefix}.{field_name}".lstrip("."))
-
-
-def read_rayjob() -> Fields:
-    job = read_yaml("jobs/kuberay-rayjob.yaml")
-    del job["metadata"]  # defined by Kubernetes, not by the CRD
-    return job
-
-
-def test_rayjob_has_only_fields_of_the_crd() -> None:
-    job, crd_fields = read_rayjob(), read_crd_fields()
-    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
-    assert list(find_invalid_fields(job, crd_fields)) == []
-
-
 def test_rayjob_uses_token_authentication_and_the_pinned_ray() -> None:
     spec = read_yaml("jobs/kuberay-rayjob.yaml")["spec"]
     cluster = spec["rayClusterSpec"]

@@ -18,8 +18,8 @@ from robust201.core.records import (
     Weights,
     content_digest,
 )
-from robust201.export.groups import Group, SweepFacts
-from robust201.export.writing import ExportReport, write_dataset
+from robust201.dataset.export import ExportReport, write_dataset
+from robust201.dataset.groups import Group, SweepFacts
 from robust201.images import DATASETS
 from robust201.tasks import TASKS, Task
 from robust201.tasks.columns import Values, fields_of

@@ -1,17 +1,23 @@
 """Runs of sweeps in this process, complete or killed."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from robust201.core.records import Unit
-from robust201.dataset.rows import KeyRows, UnitRows
-from robust201.export import export_dataset
-from robust201.run.sweep import run_sweep
-from robust201.run.work import Moment, Tally
+from robust201.dataset.export import export_dataset
+from robust201.dataset.shard_rows import KeyRows, UnitRows
+from robust201.run.driver import run_work
+from robust201.run.share import prepare_share
+from robust201.run.sweep import SweepWork, prepare_run
+from robust201.run.trainings import prepare_trainings
+from robust201.run.work import OnProgress, Say, Tally
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.filters import EVERYTHING, Filters
 from robust201.sweep.parts import SweepState, compare
 from robust201.sweep.plan import open_results
+from robust201.sweep.shares import Share
+from robust201.sweep.training_config import TrainingConfig
 from tests.conftest import read_tree
 
 
@@ -19,15 +25,52 @@ class KilledError(BaseException):
     """End of a run as if the process was killed."""
 
 
+def quiet(_line: str) -> None:
+    """Ignore a line for the user."""
+
+
+def run_sweep(
+    config: SweepConfig,
+    filters: Filters = EVERYTHING,
+    *,
+    say: Say = quiet,
+    on_start: Callable[[SweepWork], None] = lambda _work: None,
+    on_progress: OnProgress = lambda _tally, _seconds_left: None,
+) -> Tally:
+    """Compute the missing parts of a sweep; `on_start` receives the work before anything is computed."""
+    with prepare_run(config, filters, say) as work:
+        on_start(work)
+        return run_work(work, say, on_progress)
+
+
+def run_share(
+    config: SweepConfig, share: Share, filters: Filters = EVERYTHING, *, say: Say = quiet, **options: Any
+) -> Tally:
+    """Compute the missing parts of a share."""
+    return run_work(prepare_share(config, share, filters, say), say, **options)
+
+
+def run_trainings(config: TrainingConfig, filters: Filters = EVERYTHING, *, say: Say = quiet) -> Tally:
+    """Compute the missing snapshots of training runs."""
+    with prepare_trainings(config, filters, say) as work:
+        return run_work(work, say)
+
+
+def save_plan(config: SweepConfig, filters: Filters = EVERYTHING) -> None:
+    """Write what a run would write before it computes anything."""
+    with prepare_run(config, filters, quiet):
+        pass
+
+
 def run_inline(config: SweepConfig, filters: Filters = EVERYTHING, *, killed_after: int | None = None) -> Tally:
     """Run a sweep in this process; raise `KilledError` after a number of parts."""
 
-    def kill(moment: Moment) -> None:
-        if moment.tally.n_parts == killed_after:
+    def kill(tally: Tally, _seconds_left: float | None) -> None:
+        if tally.n_parts == killed_after:
             raise KilledError
 
     execution = config.execution.model_copy(update={"executor": "inline"})
-    return run_sweep(config.model_copy(update={"execution": execution}), filters, on_moment=kill)
+    return run_sweep(config.model_copy(update={"execution": execution}), filters, on_progress=kill)
 
 
 def list_units(results: Path) -> list[Unit]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from robust201.core.records import CLEAN_STRENGTH, ImageSet, Normalisation, Unit, Weights
-from robust201.export.groups import SweepFacts
+from robust201.dataset.groups import SweepFacts
 from robust201.tasks.columns import Values
 from tests.support.fabricated import ChangedStore, FabricatedPlan, export, make_unit
 

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from robust201.run.sweep import run_sweep
 from robust201.sweep.filters import Filters
 from robust201.sweep.loading import load_config
 from robust201.weights.importing import import_weights
 from robust201.weights.store import CheckpointStore
-from tests.support.runs import read_rows
+from tests.support.runs import read_rows, run_sweep
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

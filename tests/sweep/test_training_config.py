@@ -133,8 +133,6 @@ def test_estimate_includes_gradients_of_adversarial_training(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("yaml_name", "option", "value"),
     [
-        ("train-digits", "--architectures", "0"),
-        ("train-digits", "--datasets", "digits"),
         ("train-digits", "--keys", "clean"),
         ("train-digits", "--share", "1/2"),
         ("train-digits", "--save", None),

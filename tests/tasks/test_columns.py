@@ -8,13 +8,13 @@ import torch
 
 from robust201.core.errors import EvaluationError
 from robust201.core.records import Unit, Weights
+from robust201.dataset.json_writer import iter_unit_texts
+from robust201.dataset.published_layout import describe_strength, layout_of, parquet_columns
 from robust201.dataset.reader import Dataset
+from robust201.dataset.row_batch import RowBatch
 from robust201.dataset.values import to_array
+from robust201.dataset.verify_dataset import verify_dataset
 from robust201.evaluation.measurements import Accumulator, check_values, merge_values
-from robust201.export.json_files import iter_unit_texts
-from robust201.export.published_layout import describe_strength, layout_of, parquet_columns
-from robust201.export.row_batch import RowBatch
-from robust201.export.verify_dataset import verify_dataset
 from robust201.store.shards import decode, encode
 from robust201.tasks import TASKS
 from robust201.tasks.columns import (

@@ -148,13 +148,6 @@ def test_attack_updates_statistics_if_update_statistics_is_set():
     assert torch.equal(network.layers[1].running_mean, reference.layers[1].running_mean)
 
 
-def test_attack_leaves_no_gradients():
-    (loss, _), network = compute_loss({"pgd": {"steps": 2}})
-    assert all(parameter.grad is None for parameter in network.parameters())
-    loss.backward()
-    assert all(parameter.grad is not None for parameter in network.parameters())
-
-
 @pytest.mark.parametrize(("method", "start"), [("pgd", "uniform"), ("trades", "normal"), ("trades", "uniform")])
 def test_random_start_depends_only_on_image_epoch_and_seed(method, start):
     def start_images(ids, epoch=0, seed=1):

@@ -122,15 +122,6 @@ def test_mixture_counts_robust_images_in_exact_arithmetic(alpha: float, n_robust
     assert (batch.ids >= 300).sum() == n_robust  # With floats, ceil(0.55 * 100) is 56.
 
 
-def test_mixture_of_50_000_images_has_391_batches_of_128() -> None:
-    images = numbered_images(50_000, "natural", size=2)
-    for alpha in (0.0, 0.1, 0.9, 1.0):
-        sizes = [len(batch.ids) for batch in Mixture(images, images, alpha).batches(128, 0, 0)]
-        assert (len(sizes), sizes[0], sizes[-1], sum(sizes)) == (391, 128, 80, 50_000)
-    batch = next(Mixture(images, images, 0.1).batches(128, 0, 0))
-    assert ((batch.ids < 50_000).sum(), (batch.ids >= 50_000).sum()) == (115, 13)
-
-
 @pytest.mark.parametrize("batch_size", [1, 128, 300, 301])
 def test_mixture_with_alpha_0_equals_one_source(batch_size: int) -> None:
     mixture, source = Mixture(NATURAL, ROBUST, 0), OneSource(NATURAL)

@@ -1,6 +1,5 @@
 """The training loop: equal weights after any interruption, snapshots, initial weights, and one-line errors."""
 
-import itertools
 import random
 
 import numpy as np
@@ -20,7 +19,7 @@ from robust201.core.errors import (
 )
 from robust201.core.records import ImageSet
 from robust201.networks.zoo.zoo_space import Zoo
-from robust201.training.data import Mixture, OneSource
+from robust201.training.data import OneSource
 from robust201.training.loop import train
 from robust201.training.recipes import Recipe
 from tests.support.precision_settings import FP32_SETTINGS, effective_settings, raw_settings, tf32_everywhere
@@ -113,8 +112,8 @@ def test_training_saves_a_state_at_the_end_of_each_epoch_and_when_stopped(tmp_pa
         return step < 8
 
     run_training(make_recipe(epochs=3), states=tmp_path, keep_going=record_states)
-    assert file_steps == [*[[]] * 3, *[[3]] * 3, *[[3, 6]] * 3]
-    assert {path.name[5:14] for path in tmp_path.glob("step-*")} == {"000000006", "000000008"}
+    assert file_steps == [*[[]] * 3, *[[3]] * 3, *[[6]] * 3]
+    assert [path.name[5:14] for path in tmp_path.glob("step-*")] == ["000000008"]
 
 
 CHANGED_FIELDS = {
@@ -195,16 +194,6 @@ def test_training_starts_from_given_weights():
     source.state_dict.pop("7.bias")
     with pytest.raises(CheckpointError, match="they do not fit this network with 2 classes"):
         run_training(recipe, start=source.state_dict)
-
-
-def test_training_of_a_cell_on_a_mixture_resumes(tmp_path):
-    data = Mixture(IMAGES, make_images(seed=5), 0.3)
-    recipe = make_recipe(augmentation="std")
-    (uninterrupted,) = train(SPACE, ONE_CONVOLUTION, data, recipe, seed=1)
-    stop = {"states": tmp_path, "keep_going": lambda step: step < 4}
-    assert list(train(SPACE, ONE_CONVOLUTION, data, recipe, seed=1, **stop)) == []
-    (resumed,) = train(SPACE, ONE_CONVOLUTION, data, recipe, seed=1, states=tmp_path)
-    assert weights_hash(uninterrupted.state_dict) == weights_hash(resumed.state_dict)
 
 
 def test_training_restores_random_state_and_process_settings():
@@ -290,15 +279,6 @@ def test_invalid_network_is_rejected_before_the_first_step(fault):
     assert steps == []
 
 
-def test_network_that_cannot_be_copied_can_be_trained():
-    def build_network(n_classes):
-        network = linear_network(n_classes)
-        network.last_norm = network[1].weight.norm()  # deepcopy rejects tensors that have a gradient function
-        return network
-
-    assert run_training(make_recipe(), space=LinearSpace(build_network))[-1].step == N_STEPS
-
-
 def test_initial_weights_from_numpy_and_python_generators_depend_on_the_seed():
     def build_network(n_classes):
         network = linear_network(n_classes)
@@ -363,15 +343,6 @@ def test_states_of_another_training_run_are_rejected(tmp_path):
     for changed_argument in ({"seed": 2}, {"threads": 2}, {"images": make_images(seed=2)}):
         with pytest.raises(StorageError, match=r"it belongs to training run \w{16}…, not to \w{16}…"):
             run_training(make_recipe(), states=tmp_path, **changed_argument)
-
-
-def test_too_few_batches_are_an_error():
-    class TooFewBatches(OneSource):
-        def batches(self, batch_size, seed, epoch):
-            yield from itertools.islice(super().batches(batch_size, seed, epoch), 2)
-
-    with pytest.raises(EvaluationError, match="epoch 1 has 2 batches instead of 3"):
-        list(train(SmallSpace(), "small", TooFewBatches(IMAGES), make_recipe(), seed=1))
 
 
 def test_channels_last_changes_only_the_rounding(monkeypatch):

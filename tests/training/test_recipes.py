@@ -69,19 +69,6 @@ def test_snapshot_steps_follow_from_epochs_and_iterations(changes, steps):
     assert make_recipe(**changes).snapshot_steps(n_batches=10) == steps
 
 
-def test_robust_features_study_has_29_snapshots():
-    early_steps = [625, 1250, 1875, 2500]
-    recipe = make_recipe(
-        epochs=None,
-        iterations=78_125,
-        batch_size=64,
-        snapshots={"iterations": [*early_steps, *range(3125, 78_126, 3125)]},
-    )
-    steps = recipe.snapshot_steps(782)
-    assert len(steps) == 29
-    assert steps[-1] == 78_125
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -135,26 +135,6 @@ def test_interrupted_and_resumed_run_gives_equal_bytes(
     assert write_features(tmp_path / "resumed", method) == digest
 
 
-def test_generation_rejects_a_damaged_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(robust_features, "write_made_split", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            write_features(tmp_path)
-    block = sorted(tmp_path.glob("train/block-*.npy"))[1]
-    content = bytearray(block.read_bytes())
-    content[-1] ^= 1
-    block.write_bytes(content)
-    with pytest.raises(DatasetError, match=block.name):
-        write_features(tmp_path)
-    block.unlink()
-    write_features(tmp_path)
-    write_features(tmp_path / "uninterrupted")
-    assert read_tree(tmp_path / "train") == read_tree(tmp_path / "uninterrupted/train")
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_images_do_not_depend_on_the_batch_size(tmp_path: Path, method: Method) -> None:
     digests = {

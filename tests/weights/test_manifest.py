@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from robust201.core.errors import CheckpointError
-from robust201.run.trainings import run_trainings
 from robust201.weights.manifest import ManifestWriter, read_manifest
+from tests.support.runs import run_trainings
 from tests.support.tiny_trainings import make_training_config
 
 INVALID_VALUES: dict[str, Any] = {

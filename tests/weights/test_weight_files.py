@@ -141,7 +141,7 @@ def test_read_weights_rejects_torch_files_truncated_to_any_length(tmp_path: Path
 
 
 def test_read_weights_rejects_folders_and_missing_files(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="a folder instead of a regular file"):
+    with pytest.raises(CheckpointError, match="Is a directory"):
         read_weights(tmp_path)
     with pytest.raises(CheckpointError, match="No such file or directory"):
         read_weights(tmp_path / "none.pth")

@@ -11,15 +11,10 @@ in the paper: 1 is 0→1, 2 is 0→2, 3 is 1→2, 4 is 0→3, 5 is 1→3, 6 is 2
 
 import argparse
 import itertools
-import json
 import math
-import re
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -27,6 +22,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy.stats import kendalltau
 
+from jobs.papers.dataset.distributions import claims_about_distributions
+from jobs.papers.dataset.results import (
+    ATTACKS,
+    CLEAN,
+    FOLDER,
+    PUBLISHED,
+    Column,
+    Results,
+    kernel_parameters,
+    operations,
+    read_results,
+)
 from jobs.papers.page import claims_table, fill, number, table, write_table
 from jobs.papers.verdicts import (
     FAILS,
@@ -42,14 +49,6 @@ from jobs.papers.verdicts import (
 )
 from robust201 import Dataset
 
-FOLDER = Path(__file__).parent
-PUBLISHED = json.loads((FOLDER / "published.json").read_text())
-
-Column = tuple[str, float]
-CLEAN: Column = ("clean", 0.0)
-
-ATTACKS = {"aa_apgd-ce": "APGD-CE", "pgd": "PGD", "fgsm": "FGSM", "aa_square": "Square"}
-
 CLEAR_DIFFERENCE = 0.01
 """Smallest difference between printed medians whose order is tested: the medians were read from box plots, ± 0.004."""
 
@@ -63,129 +62,10 @@ MIN_DISTINCT = 10
 N_TOP, ALMOST_NONE = 20, 2
 """The paper's claims concern the 20 best cells; up to two of them count as "almost none"."""
 
-PRINTED_NETWORK = {"channels": 16, "cells": 5}
 
 BEST_CLEAN, BEST_CORRUPTION = 13714, 3456
 N_NEIGHBOURS = 24
 REPLICATES = 2000
-
-
-@dataclass(frozen=True)
-class Results:
-    """Accuracies of cells on one dataset.
-
-    Attributes:
-        reader: the exports.
-        sweep: the fields of the first export's sweep; empty for published files.
-        accuracies: fractions by architecture (index) and (key, strength).
-        classes: index of the evaluated cell of each isomorphism class, by each of the 15,625 cell strings.
-        cells: cell strings of the evaluated cells by their indices.
-        jacobian: mean norm of the Jacobian by architecture; empty if it was not measured.
-    """
-
-    reader: Dataset
-    sweep: dict[str, Any]
-    accuracies: pd.DataFrame
-    classes: dict[str, int]
-    cells: dict[int, str]
-    jacobian: "pd.Series[float]"
-
-    @property
-    def has_full_square(self) -> bool:
-        """Whether Square makes 5,000 queries, as in the paper."""
-        parameters = [row["parameters"] for row in self.sweep.get("protocols", ()) if row["key"] == "aa_square"]
-        return all(row["queries"] == 5000 for row in parameters)
-
-    @property
-    def has_printed_size(self) -> bool:
-        """Whether the networks have the paper's size, so that they may be those of the claims.
-
-        A claim that names cells then concerns these networks. Otherwise, it concerns what training makes of the cells,
-        and one training run per cell cannot decide it.
-        """
-        return bool(self.sweep.get("network", PRINTED_NETWORK) == PRINTED_NETWORK)
-
-    @property
-    def attacks(self) -> list[str]:
-        """Attacks whose parameters are the paper's."""
-        return [key for key in ATTACKS if key in self.accuracies and (self.has_full_square or key != "aa_square")]
-
-    @property
-    def columns(self) -> list[Column]:
-        return cast("list[Column]", self.accuracies.columns.tolist())
-
-    @cached_property
-    def adversarial_columns(self) -> list[Column]:
-        return [column for column in self.columns if column[0] in ATTACKS]
-
-    @cached_property
-    def corruption_columns(self) -> list[Column]:
-        return [column for column in self.columns if column[0] not in {*ATTACKS, "clean"}]
-
-    def mean(self, columns: Sequence[Column]) -> "pd.Series[float]":
-        """Return each cell's mean accuracy over (key, strength) pairs, for cells that have all of them."""
-        return self.accuracies[[*columns]].dropna().mean(axis=1)
-
-    @cached_property
-    def n_images(self) -> int:
-        return (self.sweep.get("images") or {}).get("count") or 10_000
-
-    @property
-    def data(self) -> str:
-        return f"{len(self.accuracies):,} cells, {self.n_images:,} images"
-
-    def compare(self, first: int, second: int, columns: Sequence[Column], parts: int = 1) -> Estimate:
-        """Return one cell's mean accuracy minus another's, with an interval over images.
-
-        The difference is taken image by image. Without outcomes of single images (published files), the interval is
-        that of a difference between the accuracies on independent images, which is wider.
-        """
-        if "predictions" in self.sweep.get("measurements", ()):
-            outcomes = [self.reader.outcomes("cifar10", *column).of((first, second)).correct for column in columns]
-            scores = np.mean(outcomes, axis=0)
-            return mean_estimate(scores[0] - scores[1], parts)
-        accuracies = self.mean(columns)[[first, second]].to_numpy()
-        error = math.sqrt(float((accuracies * (1 - accuracies)).sum()) / self.n_images)
-        return normal_estimate(float(accuracies @ [1, -1]), error, self.n_images, parts)
-
-
-def read_results(exports: Sequence[Path]) -> Results:
-    """Read exports as one dataset."""
-    readers = [Dataset(path) for path in exports]
-    with_accuracies = [path for path, reader in zip(exports, readers, strict=True) if reader.keys_clean]
-    reader = Dataset(*with_accuracies)
-    frame = reader.to_frame("cifar10")
-    frame = frame[(frame["key"] == "clean") | (frame["strength"] > 0)]  # attacks begin with the clean accuracy
-    frame = frame.assign(key=frame["key"].astype(str).str.removesuffix("@Linf"))
-    accuracies = frame.pivot_table(index="architecture", columns=["key", "strength"], values="value")
-    measured = [other for other in readers if "jacobian" in other.keys_measure]
-    norms = [other.to_frame("cifar10", "jacobian", "norm").set_index("architecture")["value"] for other in measured]
-    ids = json.loads((with_accuracies[0] / "meta.json").read_text())["ids"]
-    sweep = readers[exports.index(with_accuracies[0])].sweep
-    return Results(
-        reader,
-        (sweep or {}).get("sweep", {}),
-        accuracies,
-        {fields["nb201-string"]: int(fields["isomorph"]) for fields in ids.values()},
-        {int(index): fields["nb201-string"] for index, fields in ids.items() if fields["isomorph"] == index},
-        pd.concat(norms) if norms else pd.Series(dtype=float),
-    )
-
-
-def operations(cell: str) -> list[str]:
-    """Return the operations on edges 1 to 6 of a cell string."""
-    return re.findall(r"\|?([a-z_0-9]+)~\d", cell)
-
-
-def kernel_parameters(cell: str) -> int:
-    """Return the number of kernel parameters for one channel, 0 to 54, on edges that reach the output."""
-    on_edges = dict(zip([(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)], operations(cell), strict=True))
-    live_nodes, total = {3}, 0
-    for (source, target), operation in sorted(on_edges.items(), key=lambda item: -item[0][1]):
-        if target in live_nodes and operation != "none":
-            live_nodes.add(source)
-            total += {"nor_conv_3x3": 9, "nor_conv_1x1": 1}.get(operation, 0)
-    return total
 
 
 def test_claims(results: Results) -> list[Claim]:
@@ -201,6 +81,7 @@ def test_claims(results: Results) -> list[Claim]:
         claim_search(results),
         *claims_about_neighbours(results),
         claim_jacobian(results),
+        *claims_about_distributions(results),
     ]
 
 

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, IncompleteError
 from robust201.core.records import ArchitectureId, format_architecture
-from robust201.dataset.rows import KeyRows
-from robust201.run.sweep import run_sweep
+from robust201.dataset.shard_rows import KeyRows
+from robust201.run.driver import run_work
+from robust201.run.sweep import prepare_run
 from robust201.run.work import Say
 from robust201.statistics.significance import holm_adjust, mcnemar_p_values
 from robust201.sweep.config import SweepConfig
+from robust201.sweep.filters import EVERYTHING
 from robust201.sweep.inputs import Inputs
 from robust201.sweep.plan import open_results
 from robust201.tasks import ENGINES, TASKS
@@ -137,7 +139,9 @@ def audit_sweep(sweeps: Mapping[str, SweepConfig], say: Say) -> tuple[AuditedEva
     """
     outcomes_by_engine: dict[str, dict[_EvaluationId, NDArray[np.bool_]]] = {}
     for engine, config in sweeps.items():
-        if not run_sweep(config, say=say).is_complete:
+        with prepare_run(config, EVERYTHING, say) as work:
+            is_complete = run_work(work, say).is_complete
+        if not is_complete:
             raise IncompleteError(
                 f"Auditing failed for {config.results}: some evaluations of the sample are missing. Rerun the same "
                 "command to resume the audit."

@@ -1,5 +1,6 @@
 """The result of `robust201.compare`: paired differences between networks on the same images."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -9,6 +10,8 @@ import numpy as np
 import pandas as pd
 
 from robust201.analysis.evaluation import Evaluation, different_fields
+from robust201.analysis.labels import key_label, strength_label
+from robust201.analysis.tables import Cell, format_percent, latex_table, text_table
 from robust201.core.errors import ConfigError
 from robust201.statistics.outcomes import pack_outcomes
 from robust201.statistics.significance import holm_adjust, paired_differences
@@ -16,6 +19,8 @@ from robust201.tasks.strengths import format_strength, format_term
 
 LEVEL = 0.05
 """Adjusted p-value below which a difference counts as significant."""
+
+_TEST = f"McNemar's exact test, Holm's correction, level {LEVEL:g}"
 
 _COLUMNS = ("first", "second", "key", "strength", "unit", "first_accuracy", "second_accuracy", "difference", "low")
 _TEST_COLUMNS = ("high", "only_first", "only_second", "p_value", "adjusted_p_value", "n_images")
@@ -28,16 +33,18 @@ class Comparison:
     Attributes:
         table: one row per pair of networks, key and strength.
         notices: warnings that a network's accuracies are doubtful, by network.
+        missing: evaluations that only other networks have, and that are therefore not compared, by network.
     """
 
     table: pd.DataFrame
     notices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    missing: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def summary(self) -> str:
         """One sentence per pair of networks: which is significantly more accurate, how often, and by how much.
 
-        Doubts about a network come first.
+        Doubts about a network and evaluations that it lacks come first.
         """
         pairs = self.table.groupby(["first", "second"], sort=False)
         return "\n".join(
@@ -46,6 +53,7 @@ class Comparison:
                 for name, notices in self.notices.items()
                 for notice in notices
             ]
+            + [f"{name} was not evaluated under {', '.join(terms)}." for name, terms in self.missing.items()]
             + [_describe_pair(str(first), str(second), rows) for (first, second), rows in pairs]
         )
 
@@ -54,16 +62,45 @@ class Comparison:
 
         Networks with doubtful accuracies are not bold, and are marked in the header.
         """
-        from robust201.analysis.latex_tables import comparison_latex
+        networks = list(dict.fromkeys([*self.table["first"], *self.table["second"]]))
+        rows: list[list[str | Cell]] = [
+            [key_label(key), strength_label(key, strength), *self._accuracy_cells(pairs, networks)]
+            for (key, strength), pairs in self._groups()
+        ]
+        headings = [f"{name} (doubtful)" if name in self.notices else name for name in networks]
+        caption = (
+            f"Accuracy in percent on {self.table['n_images'].iloc[0]:,} images. Bold: best, or not significantly "
+            f"different from the best ({_TEST})."
+        )
+        return latex_table(["Key", "Strength", *headings], rows, n_left=2, caption=caption)
 
-        return comparison_latex(self.table, LEVEL, doubtful=tuple(self.notices))
+    def _groups(self) -> Any:
+        return self.table.groupby(["key", "strength"], sort=False)
+
+    def _accuracy_cells(self, pairs: pd.DataFrame, networks: Sequence[str]) -> list[Cell]:
+        accuracies = dict(zip(pairs["first"], pairs["first_accuracy"], strict=True))
+        accuracies |= dict(zip(pairs["second"], pairs["second_accuracy"], strict=True))
+        best = max(accuracies, key=lambda name: accuracies[name])
+        ties = pairs[((pairs["first"] == best) | (pairs["second"] == best)) & (pairs["adjusted_p_value"] >= LEVEL)]
+        bold = {best, *ties["first"], *ties["second"]} - {*self.notices}
+        return [Cell(format_percent(accuracies.get(name, math.nan)), name in bold) for name in networks]
 
     def __str__(self) -> str:
-        """Return the summary, and the differences as text."""
-        columns = ["first", "second", "key", "strength", "difference", "low", "high", "adjusted_p_value"]
-        strengths = map(format_strength, self.table["strength"], self.table["unit"])
-        rows = self.table[columns].assign(strength=list(strengths)).rename(columns={"adjusted_p_value": "adjusted p"})
-        return f"{self.summary}\n{rows.to_string(index=False, float_format='{:.3f}'.format)}"
+        """Return the summary, and the accuracies and differences as text."""
+        rows = [
+            [
+                row["first"],
+                row["second"],
+                row["key"],
+                format_strength(row["strength"], row["unit"]),
+                f"{format_percent(row['first_accuracy'])}, {format_percent(row['second_accuracy'])}",
+                format_percent(row["difference"], row["low"], row["high"], sign="+"),
+                f"{row['adjusted_p_value']:.2g}",
+            ]
+            for row in self.table.to_dict("records")
+        ]
+        header = ["first", "second", "key", "strength", "accuracies, %", "difference", "adjusted p"]
+        return f"{self.summary}\n{text_table(header, rows, n_left=4)}"
 
     __repr__ = __str__
 
@@ -84,16 +121,31 @@ def compare_evaluations(evaluations: Mapping[str, Evaluation], keys: Sequence[st
     rows = pd.concat(tables, ignore_index=True)
     rows["adjusted_p_value"] = holm_adjust(rows["p_value"])
     notices = {name: evaluation.notices for name, evaluation in evaluations.items() if evaluation.notices}
-    return Comparison(rows[[*_COLUMNS, *_TEST_COLUMNS]], notices)
+    return Comparison(rows[[*_COLUMNS, *_TEST_COLUMNS]], notices, _find_missing(evaluations) if keys is None else {})
+
+
+def _find_missing(evaluations: Mapping[str, Evaluation]) -> dict[str, list[str]]:
+    """Return the evaluations that each network lacks and another one has, such as ``pgd:8/255``."""
+    terms = {
+        column: format_term(*column, evaluation.unit_of(column[0]))
+        for evaluation in evaluations.values()
+        for column in evaluation.evaluations
+    }
+    missing = {
+        name: [term for column, term in terms.items() if column not in evaluation.evaluations]
+        for name, evaluation in evaluations.items()
+    }
+    return {name: names for name, names in missing.items() if names}
 
 
 def check_same_images(evaluations: Mapping[str, Evaluation]) -> None:
     """Check that all evaluations have the same images and labels."""
     digests = {evaluation.images_sha256 for evaluation in evaluations.values()}
     if len(digests) > 1:
+        counts = ", ".join(f"{name} on {len(evaluation.positions):,}" for name, evaluation in evaluations.items())
         raise ConfigError(
             f"Comparing networks failed for {', '.join(evaluations)}: they were evaluated on {len(digests)} different "
-            "sets of images and labels. Evaluate all networks on the same images."
+            f"sets of images and labels ({counts} images). Evaluate all networks on the same images."
         )
 
 
@@ -143,7 +195,7 @@ def _describe_pair(first: str, second: str, rows: pd.DataFrame) -> str:
     is_significant = rows["adjusted_p_value"].to_numpy(np.float64) < LEVEL
     n_images = int(rows["n_images"].iloc[0])
     evaluations_text = "1 evaluation" if len(rows) == 1 else f"{len(rows)} evaluations"
-    basis = f"({n_images:,} images, McNemar's exact test, Holm's correction, level {LEVEL:g})"
+    basis = f"({n_images:,} images, {_TEST})"
     findings = []
     for network, is_more_accurate in (
         (first, is_significant & (differences < 0)),
@@ -175,8 +227,8 @@ def _describe_pair(first: str, second: str, rows: pd.DataFrame) -> str:
 
 
 def _describe_difference(comparison_row: "pd.Series[Any]") -> str:
-    low, high = sorted((abs(float(comparison_row["low"])), abs(float(comparison_row["high"]))))
-    difference = abs(float(comparison_row["difference"]))
-    points = f"{100 * difference:.1f} points, 95% interval {100 * low:.1f} to {100 * high:.1f}"
+    difference, low, high = (float(comparison_row[name]) for name in ("difference", "low", "high"))
+    ends = (low, high) if difference > 0 else (-high, -low)
+    points = format_percent(abs(difference), *ends, unit=" points")
     name = format_term(comparison_row["key"], float(comparison_row["strength"]), comparison_row["unit"])
     return f"{name} ({points})"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -40,22 +40,6 @@ MAX_ROUNDING_ERROR = 5e-5
 """Maximum difference between an accuracy rounded to four decimals and the exact fraction."""
 
 
-class RankedArchitecture(NamedTuple):
-    """An architecture's rank by an accuracy.
-
-    Attributes:
-        architecture: the architecture's id.
-        accuracy: the accuracy, a fraction.
-        rank: one more than the number of architectures with a higher accuracy.
-        n_tied: number of architectures with this accuracy, including this one.
-    """
-
-    architecture: ArchitectureId
-    accuracy: float
-    rank: int
-    n_tied: int
-
-
 @dataclass(frozen=True, eq=False)
 class DatasetResults:
     """The results of one dataset.
@@ -67,8 +51,6 @@ class DatasetResults:
             (``pgd``, not ``pgd@Linf``) and in the order of the task table. Clean accuracy is ``("clean", 0.0)``; a
             missing evaluation is NaN.
         folder: results of all the folder's datasets, including these, for figures across datasets.
-        measure_weights: name of the networks' weights for which `measures` were computed; None for the weights for
-            which the accuracies were computed.
         measure_folders: readers of further folders, whose measures are correlated with the accuracies.
     """
 
@@ -76,7 +58,6 @@ class DatasetResults:
     reader: Dataset
     accuracies: pd.DataFrame
     folder: "Sequence[DatasetResults]" = field(default=(), repr=False)
-    measure_weights: str | None = None
     measure_folders: Sequence[Dataset] = ()
 
     @property
@@ -183,22 +164,6 @@ class DatasetResults:
                 columns[score] = averaged_accuracies.mean(axis=1, skipna=False).round(MEAN_DECIMALS)
         return pd.DataFrame(columns, index=self.accuracies.index)
 
-    def rank_architectures(self, accuracies: pd.Series) -> list[RankedArchitecture]:
-        """Rank architectures by an accuracy, the best first; architectures that lack the accuracy are left out.
-
-        Ties are ordered by the results' scores, in the order of `SCORES`, and then by ascending id.
-        """
-        frame = self.scores.assign(accuracy=accuracies).dropna(subset="accuracy").sort_index()
-        order = ["accuracy", *self.scores.columns]
-        frame = frame.sort_values(order, ascending=False, kind="stable", na_position="last")
-        sorted_accuracies = frame["accuracy"]
-        ranks, n_tied = (
-            sorted_accuracies.rank(method="min", ascending=False),
-            sorted_accuracies.groupby(sorted_accuracies).transform("size"),
-        )
-        columns = (frame.index.tolist(), sorted_accuracies.tolist(), ranks.astype(int).tolist(), n_tied.tolist())
-        return [RankedArchitecture(*fields) for fields in zip(*columns, strict=True)]
-
     @cached_property
     def measures(self) -> pd.DataFrame:
         """The values of measures and of unknown keys; accuracies are not included.
@@ -206,7 +171,7 @@ class DatasetResults:
         Returns:
             float64 by architecture and (key, measurement, strength); NaN for missing values. Lists are left out.
         """
-        return read_measures(self.reader, self.name, self.measure_weights)
+        return read_measures(self.reader, self.name)
 
     def key_mean(self, key: str) -> pd.Series:
         """Return the mean of a key's accuracies over its strengths, by architecture; NaN if one is missing."""
@@ -226,7 +191,7 @@ class DatasetResults:
         return quartiles_by_key.assign(key=quartiles_by_key["key"].map(paper_key))
 
 
-def read_measures(reader: Dataset, name: str, weights: str | None) -> pd.DataFrame:
+def read_measures(reader: Dataset, name: str, weights: str | None = None) -> pd.DataFrame:
     """Read a dataset's measures for the weights with this name (see `DatasetResults.measures`)."""
     columns: dict[tuple[str, str, float], pd.Series] = {}
     chosen = reader.with_weights(weights)
@@ -241,13 +206,13 @@ def read_measures(reader: Dataset, name: str, weights: str | None) -> pd.DataFra
     return pd.DataFrame(columns).sort_index()
 
 
-def read_results(reader: Dataset, *, measure_weights: str | None = None) -> list[DatasetResults]:
+def read_results(reader: Dataset) -> list[DatasetResults]:
     """Read the results of each dataset in a folder; datasets without accuracies are left out."""
     folder: list[DatasetResults] = []
     for name in reader.data:
         accuracies = reader.accuracies(name)
         if accuracies.notna().to_numpy().any():
-            folder.append(DatasetResults(name, reader, accuracies, folder, measure_weights))
+            folder.append(DatasetResults(name, reader, accuracies, folder))
     return folder
 
 

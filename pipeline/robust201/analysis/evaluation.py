@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from robust201.analysis.attack_flags import KeyAndStrength
 from robust201.analysis.evaluation_file import (
     FILE_NAME,
     decode_booleans,
@@ -21,8 +20,10 @@ from robust201.analysis.evaluation_file import (
     read_content,
     write_content,
 )
+from robust201.analysis.tables import Cell, format_percent, latex_table, text_table
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.files import check_output_file, sole_writer
+from robust201.dataset.attack_flags import KeyAndStrength
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import TASKS, expand_keys
 from robust201.tasks.constraints import CONSTRAINTS, Constraint
@@ -60,10 +61,8 @@ class WorstCase(NamedTuple):
         """Sentence with the accuracy, its interval and the keys of the evaluations."""
         keys = list(dict.fromkeys(key for key, _ in self.evaluations))
         evaluations_text = f"{len(self.evaluations):,} evaluations" if len(self.evaluations) > 1 else "1 evaluation"
-        return (
-            f"{self.accuracy:.1%} ({self.low:.1%} to {self.high:.1%}) of {len(self.outcomes):,} images withstand each "
-            f"of {evaluations_text}: {', '.join(keys)}."
-        )
+        accuracy = format_percent(self.accuracy, self.low, self.high, unit="%")
+        return f"{accuracy} of {len(self.outcomes):,} images withstand each of {evaluations_text}: {', '.join(keys)}."
 
 
 class KeyResults(NamedTuple):
@@ -261,9 +260,18 @@ class Evaluation:
 
     def latex(self) -> str:
         """Return a LaTeX table of the accuracies in percent, with their 95% intervals."""
-        from robust201.analysis.latex_tables import evaluation_latex
+        from robust201.analysis.labels import key_label, strength_label
 
-        return evaluation_latex(self.table)
+        rows: list[list[str | Cell]] = [
+            [
+                key_label(row["key"]),
+                strength_label(row["key"], row["strength"]),
+                Cell(format_percent(row["accuracy"], row["low"], row["high"])),
+            ]
+            for row in self.table.dropna(subset="accuracy").to_dict("records")
+        ]
+        caption = f"Accuracy in percent with 95% intervals on {len(self.positions):,} images."
+        return latex_table(["Key", "Strength", "Accuracy"], rows, n_left=2, caption=caption)
 
     def save(self, path: str | Path) -> None:
         """Write the evaluation to a folder, from which `load` reads it, and keep further results that it already has.
@@ -286,25 +294,17 @@ class Evaluation:
 
     def __str__(self) -> str:
         """Return the table as text of at most 80 columns."""
-        rows = [("key", "strength", "accuracy", "95% interval")]
+        rows = []
         for row in self.table.to_dict("records"):
-            strength = format_strength(row["strength"], row["unit"])
+            key, strength = row["key"], format_strength(row["strength"], row["unit"])
             if not np.isnan(row["accuracy"]):
-                cells = f"{row['accuracy']:.4f}", f"{row['low']:.4f} to {row['high']:.4f}"
-                rows.append((row["key"], strength, *cells))
+                rows.append([key, strength, format_percent(row["accuracy"], row["low"], row["high"])])
             else:
-                measured = {
-                    name: row[name] for name in self.results[row["key"]].rows[0] if name not in STANDARD_COLUMNS
-                }
-                rows += [(row["key"], strength, name, _format_measured(value)) for name, value in measured.items()]
-        widths = [max(len(row[column]) for row in rows) for column in range(3)]
-        lines = [
-            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows
-        ]
-        title = f"{self.network} on {len(self.positions):,} images"
-        return "\n".join(
-            textwrap.shorten(title, _WIDTH, placeholder="…").splitlines() + [line[:_WIDTH] for line in lines]
-        )
+                measured = {name: row[name] for name in self.results[key].rows[0] if name not in STANDARD_COLUMNS}
+                rows += [[key, strength, f"{name} {_format_measured(value)}"] for name, value in measured.items()]
+        table = text_table(["key", "strength", "accuracy, % [95% interval]"], rows, n_left=3)
+        title = textwrap.shorten(f"{self.network} on {len(self.positions):,} images", _WIDTH, placeholder="…")
+        return "\n".join([title, *(line[:_WIDTH] for line in table.splitlines())])
 
     __repr__ = __str__
 
@@ -335,7 +335,7 @@ def _format_measured(value: Any) -> str:
 def _format_fraction(outcomes: NDArray[np.bool_]) -> str:
     fraction = float(outcomes.mean())
     low, high = accuracy_intervals(fraction, len(outcomes))
-    return f"{fraction:.1%} ({low:.1%} to {high:.1%})"
+    return format_percent(fraction, float(low), float(high), unit="%")
 
 
 def read_saved(

@@ -16,10 +16,6 @@ LINE_SECONDS = 10.0
 
 _BAR_SECONDS = 0.5
 
-_SIGNIFICANT_FRACTION = 0.01
-"""Minimum fraction of the total cost that a key must account for, so that its measured time corrects other keys'
-estimates."""
-
 ProgressOption: TypeAlias = Callable[[int, int], None] | bool
 """Whether to show progress, or a function that is called with the numbers of complete and of all evaluations."""
 
@@ -28,30 +24,30 @@ ProgressOption: TypeAlias = Callable[[int, int], None] | bool
 class EvaluationProgress:
     """Progress of an evaluation, updated by the evaluation and read by a display in another thread.
 
+    Passes of images through the network are counted as forward-pass equivalents, of which a gradient costs three.
+
     Attributes:
-        costs: estimated cost of each key, in the order of the evaluation and in an arbitrary unit.
-        seconds_per_cost: seconds per unit of cost; None if unknown.
+        costs: estimated passes of each key, in the order of the evaluation.
+        stage_costs: estimated passes of each attack of an ensemble, per image that it attacks, by key.
         key: the key that is being evaluated; empty before the first key.
         strengths: the key's strengths.
-        stage: text with the number and key of the current stage; empty if the attack has no stages.
-        n_images: number of images to evaluate at each strength of this key.
-        n_images_done: number of images evaluated under this key, counted once per strength.
+        stage: text with the current attack of an ensemble; empty for other keys.
         n_evaluations: number of evaluations (pairs of key and strength).
         n_evaluations_done: number of complete evaluations.
     """
 
     is_shown: bool = False
-    costs: Mapping[str, float] = field(default_factory=dict)
-    seconds_per_cost: float | None = None
+    costs: dict[str, float] = field(default_factory=dict)
+    stage_costs: Mapping[str, Sequence[float]] = field(default_factory=dict)
     key: str = ""
     strengths: Sequence[float] = ()
     stage: str = ""
-    n_images: int = 0
-    n_images_done: int = 0
     n_evaluations: int = 0
     n_evaluations_done: int = 0
     _start_time: float = 0.0
-    _key_start_time: float = 0.0
+    _first_key_time: float = 0.0
+    _passes: float = 0.0
+    _passes_of_key: float = 0.0
 
     def __post_init__(self) -> None:
         self._start_time = time.monotonic()
@@ -62,43 +58,44 @@ class EvaluationProgress:
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
 
-    def begin_key(self, key: str, strengths: Sequence[float], n_images: int) -> None:
+    def begin_key(self, key: str, strengths: Sequence[float]) -> None:
         """Record that a key begins and that the previous key is complete."""
-        start_time = time.monotonic()
-        if self.costs.get(self.key, 0.0) >= _SIGNIFICANT_FRACTION * sum(self.costs.values()):
-            self.seconds_per_cost = (start_time - self._key_start_time) / self.costs[self.key]
-        self.key, self.strengths, self._key_start_time = key, strengths, start_time
-        self.n_images, self.n_images_done, self.stage = n_images, 0, ""
+        if not self.key:
+            self._first_key_time = time.monotonic()
+        self.key, self.strengths, self.stage, self._passes_of_key = key, strengths, "", 0.0
 
-    def begin_stage(self, stage_number: int, key: str) -> None:
-        """Record that a stage of the current key begins; the attack `key` runs in it."""
-        self.stage = f", stage {stage_number} ({key})"
+    def begin_stage(self, number: int, key: str, n_images: int) -> None:
+        """Record that the attack `key` of an ensemble begins, and how many images are left for it over all strengths.
 
-    def add_images(self, count: int) -> None:
-        """Add to the number of images evaluated under this key."""
-        self.n_images_done += count
+        The estimate of the ensemble is made again, because an attack receives only images that withstood the others.
+        """
+        stage_costs = self.stage_costs[self.key]
+        self.stage = f", attack {number} of {len(stage_costs)} ({key} on {n_images:,} images)"
+        self.costs[self.key] = self._passes_of_key + n_images * sum(stage_costs[number - 1 :])
+
+    def add_passes(self, count: int) -> None:
+        """Add to the number of passes."""
+        self._passes += count
+        self._passes_of_key += count
 
     def describe(self) -> str:
-        """Return a line with the key, strengths, number of images, elapsed time and time left."""
+        """Return a line with the key, strengths, progress, elapsed time and time left."""
         elapsed = f"{_format_time(time.monotonic() - self._start_time)} elapsed"
         if not self.key:
             return f"checking the network, {elapsed}"
-        factor = f"{len(self.strengths)} × " if len(self.strengths) > 1 else ""
-        image_progress = f"{self.n_images_done:,} of {factor}{self.n_images:,} images"
+        cost = self.costs.get(self.key, 0.0)
+        fraction = f": {min(0.99, self._passes_of_key / cost):.0%}" if cost and self._passes_of_key else ""
         strengths = _describe_strengths(self.key, self.strengths)
-        return f"{self.key}{strengths}{self.stage}: {image_progress}, {elapsed}, {self._describe_time_left()}"
+        return f"{self.key}{strengths}{self.stage}{fraction}, {elapsed}, {self._describe_time_left()}"
 
     def _describe_time_left(self) -> str:
-        if self.seconds_per_cost is None or self.key not in self.costs:
+        if not self._passes or self.key not in self.costs:
             return "time left unknown"
         keys = list(self.costs)
-        seconds_of_later_keys = sum(self.costs[key] for key in keys[keys.index(self.key) + 1 :]) * self.seconds_per_cost
-        seconds_left = self.costs[self.key] * self.seconds_per_cost - (time.monotonic() - self._key_start_time)
-        return (
-            f"about {_format_time(seconds_left + seconds_of_later_keys)} left"
-            if seconds_left > 0
-            else "longer than estimated"
-        )
+        passes_left = max(0.0, self.costs[self.key] - self._passes_of_key)
+        passes_left += sum(self.costs[key] for key in keys[keys.index(self.key) + 1 :])
+        seconds_left = passes_left * (time.monotonic() - self._first_key_time) / self._passes
+        return f"about {_format_time(seconds_left)} left" if passes_left else "longer than estimated"
 
 
 def _format_time(seconds: float) -> str:

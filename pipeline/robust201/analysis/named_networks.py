@@ -106,6 +106,12 @@ def read_network(
                 "Name one of them as ARCHITECTURE@WEIGHTS, or leave out the name."
             )
         return {name or network: evaluation for network, evaluation in evaluations.items()}
+    if ":" not in rest.partition(",")[0]:
+        raise ConfigError(
+            f"Reading networks failed for {text!r}: expected a saved evaluation (a folder of --save), FILE:FUNCTION or "
+            f"DATASET:ARCHITECTURE, got {'another path' if Path(rest).exists() else 'no such path'}. "
+            "Evaluate a network with --save first, or correct the name."
+        )
     return {name or rest.partition(",")[0]: parse_user_network(rest)}
 
 

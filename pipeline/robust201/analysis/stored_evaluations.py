@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from robust201.analysis.dataset_results import DatasetResults, choose_results, read_results
 from robust201.analysis.evaluation import Evaluation, KeyResults
-from robust201.analysis.leaderboard import nearest_strength
+from robust201.analysis.ranking import nearest_strength
 from robust201.analysis.terms import require_evaluations
 from robust201.core.errors import ConfigError
 from robust201.core.records import ArchitectureId
-from robust201.dataset.image_outcomes import has_outcomes_of, read_images
 from robust201.dataset.layout import is_dataset
+from robust201.dataset.outcomes import has_outcomes_of, read_images
 from robust201.dataset.reader import Dataset
 from robust201.statistics.intervals import accuracy_intervals
 

@@ -7,18 +7,22 @@
 A name with several accuracies per architecture stands for their mean.
 """
 
-from collections.abc import Sequence
-
 import pandas as pd
 
 from robust201.analysis.dataset_results import ADVERSARIAL, SCORE_KINDS, DatasetResults
 from robust201.analysis.network_costs import network_costs
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.dataset.layout import architecture_of_network, evaluation_names, paper_key, task_of
+from robust201.dataset.layout import architecture_of_network, paper_key, task_of
 from robust201.dataset.reader import MEAN_DECIMALS
 from robust201.tasks import expand_keys
-from robust201.tasks.strengths import parse_strength, parse_term
+from robust201.tasks.strengths import format_term, parse_strength, parse_term, unit_of
+
+
+def evaluation_name(key: str, strength: float) -> str:
+    """Return the name of a key at a strength, such as ``pgd:8/255``; keys without strengths have no suffix."""
+    task = task_of(key)
+    return format_term(key, strength, "" if task is None else unit_of(task.constraint, task.kind))
 
 
 def measure_name(key: str, measurement: str, strength: float) -> str:
@@ -33,8 +37,7 @@ def find_evaluations(results: DatasetResults, name: str) -> list[tuple[str, floa
         return [column for column in results.columns if column[0] in keys]
     expanded_keys = expand_keys([paper_key(name)])
     evaluations = [column for column in results.columns if column[0] in expanded_keys]
-    key, strength = _split_strength(name)
-    return evaluations or [column for column in results.columns if column == (paper_key(key), strength)]
+    return evaluations or [column for column in results.columns if _is_named(name, *column)]
 
 
 def require_evaluations(results: DatasetResults, name: str) -> list[tuple[str, float]]:
@@ -52,14 +55,17 @@ def require_evaluations(results: DatasetResults, name: str) -> list[tuple[str, f
             f"Looking up {name} failed for {results.name}: it has no results under {required_results}. Choose another "
             "score, or export more keys."
         )
-    key, _, strength = name.rpartition(":")
-    strengths = results.strengths(paper_key(key))
-    if strengths:
+    key = paper_key(parse_term(name)[0])
+    if strengths := results.strengths(key):
         raise ConfigError(
-            f"Looking up {name} failed for {results.name}: it has no results under {key} at strength {strength}. "
-            f"Choose one of {', '.join(f'{known_strength:g}' for known_strength in strengths)}."
+            f"Looking up {name} failed for {results.name}: it has no results under {key} at this strength. "
+            f"Choose one of {', '.join(evaluation_name(key, strength) for strength in strengths)}."
         )
-    raise _unknown_error(results, name, "a score, a key, or a key at a strength", _evaluation_names(results))
+    names = [*results.scores, *dict(results.columns), *(evaluation_name(*column) for column in results.columns)]
+    raise ConfigError(
+        f"Looking up {name!r} failed for {results.name}: no such name; expected a score, a key, or a key at a strength."
+        f"{did_you_mean(name, names)}"
+    )
 
 
 def mean_accuracy(results: DatasetResults, name: str) -> "pd.Series[float]":
@@ -95,23 +101,12 @@ def collect_measures(results: DatasetResults, table: pd.DataFrame | None = None)
     return pd.DataFrame(columns).reindex(results.accuracies.index)
 
 
-def _split_strength(name: str) -> tuple[str, float | None]:
-    key, text = parse_term(name)
+def _is_named(name: str, key: str, strength: float) -> bool:
+    """Return whether a name means a key at a strength."""
+    named_key, text = parse_term(name)
     task = task_of(key)
     try:
-        # Tables of datasets list strengths as numbers, in units of 1/255 in the Linf ball.
-        return key, parse_strength(text, None if task is None or "/" not in text else task.constraint)
+        named_strength = parse_strength(text, None if task is None else task.constraint)
     except ValueError:
-        return name, None
-
-
-def _unknown_error(results: DatasetResults, name: str, expected: str, known_names: Sequence[str]) -> ConfigError:
-    return ConfigError(
-        f"Looking up {name!r} failed for {results.name}: no such name; expected {expected}."
-        f"{did_you_mean(name, known_names)}"
-    )
-
-
-def _evaluation_names(results: DatasetResults) -> list[str]:
-    keys = dict.fromkeys(key for key, _ in results.columns)
-    return list(dict.fromkeys([*results.scores, *keys, *evaluation_names(results.columns)]))
+        return name == evaluation_name(key, strength)  # strength 0 in published files, which is no epsilon
+    return (paper_key(named_key), named_strength) == (key, strength)

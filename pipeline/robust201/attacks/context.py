@@ -24,14 +24,17 @@ class Request:
         images: (N, C, H, W), on the classifier's device; uint8, or float32 in [0, 1] if the user passed such images.
         labels: (N,) int64, on the classifier's device.
         indices: (N,) int64 positions of the images in the dataset's full split, which identify their random numbers.
-        on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
+        on_stage: called with the number, the key and the number of samples of each stage of an ensemble, when it
+            begins.
+        on_passes: see `Watch`.
     """
 
     strengths: tuple[float, ...]
     images: torch.Tensor
     labels: torch.Tensor
     indices: NDArray[np.int64]
-    on_stage: Callable[[int, str], None] | None = None
+    on_stage: Callable[[int, str, int], None] | None = None
+    on_passes: Callable[[int], None] | None = None
 
 
 class Perturbed(NamedTuple):

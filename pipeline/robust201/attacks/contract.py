@@ -15,7 +15,7 @@ from robust201.attacks.batching import BatchedModel, Batching
 from robust201.attacks.context import Context, Perturbed, Request, to_float
 from robust201.attacks.random_numbers import RandomNumbers
 from robust201.attacks.runner import run_attack
-from robust201.core.errors import ConfigError, NetworkError, PerturbationError
+from robust201.core.errors import ConfigError, EvaluationError, PerturbationError
 from robust201.networks.watch import Watch, WatchedModel
 from robust201.tasks import Task
 from robust201.tasks.constraints import Constraint
@@ -37,11 +37,11 @@ def perturb(
     Raises:
         ConfigError: the task has no function for the engine, the engine does not support the parameters, the network
             has too few classes, the images have an unsupported shape, or a ball is larger than the range of pixels.
-        NetworkError: the network returned NaN or infinity to an attack (raised by the iterator).
+        EvaluationError: the network returned NaN or infinity to an attack (raised by the iterator).
         PerturbationError: a batch breaks the contract, or an image is missing at the end (raised by the iterator).
     """
     _check_support(task, context, parameters, request)
-    watch = Watch(context.classifier.device) if task.kind == "attack" else None
+    watch = Watch(context.classifier.device, request.on_passes) if task.kind == "attack" else None
     if task.uses_runner(context.engine):
         assert watch is not None  # noqa: S101 - it is an attack
         batching = Batching.of(context, request.images[0].numel() if len(request.images) else 1)
@@ -90,7 +90,7 @@ def check_batches(
         The same batches. A repeated position raises an error immediately, a missing one at the end.
 
     Raises:
-        NetworkError: the network returned NaN or infinity.
+        EvaluationError: the network returned NaN or infinity.
         PerturbationError: a batch has the wrong shape or type, an unknown strength or position, pixels outside of [0,
             1] or outside of the ball, or NaN; a position is repeated, or missing at the end.
     """
@@ -106,7 +106,7 @@ def check_batches(
             faults = watch.describe_faults(
                 context.attacked_model, to_float(request.images), request.labels, request.indices
             )
-            raise NetworkError(
+            raise EvaluationError(
                 f"Attacking images failed for {name}: {faults} An attack cannot move such images, so the network would "
                 "look robust."
             )

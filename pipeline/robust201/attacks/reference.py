@@ -111,7 +111,7 @@ def _run_stages(
     for number, (key, options) in enumerate([("", None), *stages]):
         if number:
             if request.on_stage is not None:
-                request.on_stage(number, key)
+                request.on_stage(number, key, len(remaining))
             images = run(options, pixels[remaining], labels[remaining])
         correct = context.classifier.logits(images).argmax(dim=1) == labels[remaining]
         if not correct.all():

@@ -52,7 +52,7 @@ def run_attack(
     for number, (key, stage_options) in enumerate(stages, start=1):
         stage = task if key == task.key else TASKS[key]
         if len(stages) > 1 and request.on_stage is not None:
-            request.on_stage(number, key)
+            request.on_stage(number, key, len(remaining))
         stage_numbers = random_numbers.for_key(key)
         resisting = [np.zeros(0, np.int64)]
         for group in _groups(stage, remaining, n_images, len(radii), model):

@@ -52,13 +52,6 @@ def measures(
     ] = None,
     out: Out = None,
     weights: WeightsName = None,
-    measure_weights: Annotated[
-        str | None,
-        typer.Option(
-            "--measure-weights-name",
-            help="Weights whose measures are used, such as random-s0. Default: the weights that have accuracies.",
-        ),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Correlate measures with accuracies, and compare each measure with the number of parameters as a baseline."""
@@ -68,7 +61,7 @@ def measures(
     from robust201.analysis.terms import find_evaluations, require_evaluations
     from robust201.core.errors import ResultsError
 
-    reader, all_results = _read_inputs(folders, data, weights, out, measure_weights, all_weights=True)
+    reader, all_results = _read_inputs(folders, data, weights, out, all_weights=True)
     key_names = split_names(keys)
     for name in key_names or ():
         if not any(find_evaluations(results, name) for results in all_results):
@@ -140,14 +133,12 @@ def _read_inputs(
     data: str | None,
     weights: str | None,
     out: Path | None,
-    measure_weights: str | None = None,
     *,
     all_weights: bool = False,
 ) -> "tuple[Dataset, list[DatasetResults]]":
     """Return the reader and the results on one dataset, or on every dataset.
 
-    With `all_weights`, all sets of weights of each architecture are used, unless `weights` or `measure_weights` selects
-    some of them.
+    With `all_weights`, all sets of weights of each architecture are used, unless `weights` selects one.
     """
     from robust201.analysis.dataset_results import choose_results, read_results
     from robust201.core.errors import ResultsError
@@ -157,8 +148,8 @@ def _read_inputs(
     if out is not None:
         check_output_file(out / "correlations.csv")  # with any file name, this checks that the folder is writable
     reader = Dataset(*folders, weights=weights)
-    selected_reader = reader.select() if all_weights and weights is None and measure_weights is None else reader
-    all_results = read_results(selected_reader, measure_weights=measure_weights)
+    selected_reader = reader.select() if all_weights and weights is None else reader
+    all_results = read_results(selected_reader)
     available_names = [results.name for results in all_results]
     if not available_names:
         raise ResultsError(
@@ -171,8 +162,7 @@ def _read_inputs(
 
 
 def _write_tables(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> None:
-    from robust201.core.csv_files import write_csv
-    from robust201.core.files import make_folder
+    from robust201.core.files import make_folder, write_csv
 
     if out is None:
         return

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,9 +28,8 @@ from robust201.cli.evaluate import (
 )
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import TableFile, explicit_options, split_names
-from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError
-from robust201.core.files import check_output_file
+from robust201.core.files import check_output_file, write_csv
 from robust201.core.memory import restore_gc_thresholds
 
 if TYPE_CHECKING:
@@ -216,29 +215,7 @@ def _report_comparison(comparison: "Comparison", out: Path | None, as_json: bool
     if as_json:
         print_json({"summary": comparison.summary.splitlines(), "comparisons": comparison.table.to_dict("records")})
         return
-    typer.echo(comparison.summary)
-    n_images = int(comparison.table["n_images"].iloc[0])
-    rows = [_comparison_row(row) for row in comparison.table.to_dict("records")]
-    console.show_table(console.format_count(n_images, "image"), _HEADINGS, rows)
-
-
-_HEADINGS = ("first", "second", "key", "strength", "accuracies", "difference", "95% interval", "adjusted p")
-
-
-def _comparison_row(row: Mapping[Any, Any]) -> tuple[str, ...]:
-    """Return the row of the printed table for one comparison."""
-    from robust201.tasks.strengths import format_strength
-
-    return (
-        row["first"],
-        row["second"],
-        row["key"],
-        format_strength(row["strength"], row["unit"]),
-        f"{row['first_accuracy']:.4f}, {row['second_accuracy']:.4f}",
-        f"{row['difference']:+.4f}",
-        f"{row['low']:+.4f} to {row['high']:+.4f}",
-        f"{row['adjusted_p_value']:.2g}",
-    )
+    typer.echo(comparison)
 
 
 def _show_curves(security_curves: "SecurityCurves") -> None:

@@ -29,10 +29,10 @@ from robust201.core.records import format_architecture
 
 if TYPE_CHECKING:  # a command imports these modules only if it needs them, so that the others start quickly
     from robust201.dataset.derived import DerivedMetrics
-    from robust201.export import ExportReport
-    from robust201.export.diff import ComparisonReport
-    from robust201.export.verify import Verdict
-    from robust201.export.verify_dataset import DatasetVerdict
+    from robust201.dataset.diff import ComparisonReport
+    from robust201.dataset.export import ExportReport
+    from robust201.dataset.verify_dataset import DatasetVerdict
+    from robust201.dataset.verify_results import Verdict
     from robust201.run.doctor import HealthCheck
     from robust201.weights.importing import ImportReport
 
@@ -316,6 +316,8 @@ def show_comparison(report: ComparisonReport) -> None:
 
 def show_metrics(metrics: DerivedMetrics) -> None:
     """Print metrics of the architectures, and what is missing for metrics that were not computed."""
+    from robust201.analysis.labels import strength_label
+
     rows = []
     for metric in metrics.metrics:
         keys = metric.key if len(metric.key) <= _MAX_KEY_LIST_LENGTH else f"{metric.key.count('+') + 1} keys"
@@ -325,7 +327,8 @@ def show_metrics(metrics: DerivedMetrics) -> None:
             if len(metric_values)
             else ["-"] * 3
         )
-        label = f"{metric.dataset} {keys}" + ("" if metric.strength is None else f" {metric.strength:g}")
+        strength = "" if metric.strength is None else strength_label(metric.key.partition("+")[0], metric.strength)
+        label = ", ".join(filter(None, (f"{metric.dataset} {keys}", strength)))
         rows.append((label, metric.metric, *lowest_median_highest, f"{len(metric_values):,}", metric.note))
     if rows:
         show_table("Metrics", ("", "metric", "lowest", "median", "highest", "networks", ""), rows)

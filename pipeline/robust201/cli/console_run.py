@@ -13,7 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from robust201.cli.console import err, format_count, format_duration, format_rate, say, say_each
 
 if TYPE_CHECKING:  # these modules are slow to import
-    from robust201.run.work import Moment, Tally
+    from robust201.run.work import Tally
+    from robust201.sweep.explain import Cause
 
 _LOG_SECONDS = 10.0
 """Minimum number of seconds between progress lines in a log file while parts finish."""
@@ -24,15 +25,13 @@ _QUIET_SECONDS = 60.0
 _UNKNOWN_RATE = "time left not known yet"
 
 
-def show_counts(n_planned: int, n_done: int, noun: str) -> None:
-    """Print the numbers of finished and missing evaluations (or epochs) before a run begins."""
+def show_start(n_planned: int, n_done: int, noun: str, causes: Sequence[Cause] = ()) -> None:
+    """Print how many evaluations (or epochs) are finished and missing before a run begins, and why."""
+    from robust201.sweep.explain import NEW
+
     say(f"Planned {format_count(n_planned, noun)}: {n_done:,} done, {n_planned - n_done:,} missing.")
-
-
-def show_plan_and_causes(n_planned: int, n_done: int, causes: Sequence[object]) -> None:
-    """Print the numbers of finished and missing evaluations, and why they are missing, before a run begins."""
-    show_counts(n_planned, n_done, "evaluation")
-    say_each([str(cause) for cause in causes], hint="robust201 plan --explain lists all")
+    news = [cause for cause in causes if n_done or cause.reason != NEW]  # at the first run, all parts are new
+    say_each([str(cause) for cause in news], hint="robust201 plan --explain lists all")
 
 
 class RunDisplay:
@@ -57,14 +56,14 @@ class RunDisplay:
         """Show the live display during a block."""
         return self._live
 
-    def update(self, moment: Moment) -> None:
+    def update(self, tally: Tally, seconds_left: float | None) -> None:
         """Show progress; print a line for each new kind of failure and for lost workers."""
-        tally, now = moment.tally, time.monotonic()
+        now = time.monotonic()
         self._show_faults(tally)
         has_news = (tally.n_parts, tally.n_done) != (self._n_parts, self._n_done)
         self._last_part = now if has_news else self._last_part
         self._n_parts, self._n_done = tally.n_parts, tally.n_done
-        note = f"{self._plural_noun}; {self._describe_speed(moment, now)}"
+        note = f"{self._plural_noun}; {self._describe_speed(tally, seconds_left, now)}"
         self._live.update(self._task, completed=tally.n_done, total=tally.n_planned, note=note)
         if self._live.disable and now - self._last_line >= (_LOG_SECONDS if has_news else _QUIET_SECONDS):
             self._last_line = now
@@ -81,10 +80,10 @@ class RunDisplay:
             say(f"{format_count(n_lost - self._n_lost, 'worker')} lost; their work is repeated.")
         self._n_lost = n_lost
 
-    def _describe_speed(self, moment: Moment, now: float) -> str:
-        n_new = moment.tally.n_done - moment.tally.n_done_before
+    def _describe_speed(self, tally: Tally, seconds_left: float | None, now: float) -> str:
+        n_new = tally.n_done - tally.n_done_before
         rate = n_new / (now - self._start) if n_new and now > self._start else None
-        text = format_rate(rate, moment.seconds_left, self._plural_noun) or _UNKNOWN_RATE
+        text = format_rate(rate, seconds_left, self._plural_noun) or _UNKNOWN_RATE
         quiet = now - self._last_part
         return text if quiet < _QUIET_SECONDS else f"{text}; nothing finished for {format_duration(quiet)}"
 

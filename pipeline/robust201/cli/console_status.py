@@ -218,7 +218,12 @@ def show_event(event: Mapping[str, Any], label: str = "") -> None:
 
     `label` is the display name of the network and key, which distinguishes events about several of them.
     """
-    fields = [f"{name}={_format_value(value)}" for name, value in event.items() if name not in _SEPARATE_FIELDS]
+    unit = _unit_of(event)
+    fields = [
+        f"{name}={_format_value(value, unit if name == 'strengths' else '')}"
+        for name, value in event.items()
+        if name not in _SEPARATE_FIELDS
+    ]
     words = [_format_timestamp(event["time"]), str(event["process"]), str(event["event"]), label, *fields]
     style = "red" if event["event"] in {"failed", "worker_lost"} else ""
     console.out.print("  ".join(filter(None, words)), style=style, markup=False, highlight=False)
@@ -226,8 +231,18 @@ def show_event(event: Mapping[str, Any], label: str = "") -> None:
         console.out.print(f"    {line}", markup=False, highlight=False)
 
 
-def _format_value(value: Any) -> str:
-    """Render a field; in a list, floats have up to six significant digits."""
+def _unit_of(event: Mapping[str, Any]) -> str:
+    """Return the unit of the strengths of an event's key."""
+    from robust201.tasks import TASKS
+    from robust201.tasks.strengths import unit_of
+
+    task = TASKS.get(str(event.get("key", "")))
+    return "" if task is None else unit_of(task.constraint, task.kind)
+
+
+def _format_value(value: Any, unit: str) -> str:
+    """Render a field; in a list, floats have up to six significant digits and the unit, such as ``8/255``."""
     if not isinstance(value, list):
         return str(value)
-    return ",".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
+    suffix = unit if unit.startswith("/") else ""
+    return ",".join(f"{item:g}{suffix}" if isinstance(item, float) else str(item) for item in value)

@@ -11,8 +11,8 @@ from robust201.cli.options import Results, results_of
 from robust201.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from robust201.export.groups import KeyStyle
-    from robust201.export.writing import Format
+    from robust201.dataset.export import Format
+    from robust201.dataset.groups import KeyStyle
 
 KeyStyleText = Annotated[
     str,
@@ -26,7 +26,7 @@ _KEY_STYLES: dict[str, "KeyStyle"] = {"plain": "paper", "with-norm": "published"
 
 def read_key_style(text: str) -> "KeyStyle":
     """Parse --key-style."""
-    from robust201.export.written_file import parse_choice
+    from robust201.dataset.written_file import parse_choice
 
     return _KEY_STYLES[parse_choice("key style", text, tuple(_KEY_STYLES))]
 
@@ -37,7 +37,7 @@ def export(
     key_style: KeyStyleText = "plain",
     round_to: Annotated[
         int | None,
-        typer.Option("--round", min=1, max=17, help="Decimals in JSON (published files: 3). Default: full precision."),
+        typer.Option("--round", min=1, max=17, metavar="N", help="Decimals in JSON (published: 3). Default: all."),
     ] = None,
     parquet: Annotated[
         bool, typer.Option("--parquet/--no-parquet", help="Also write Parquet files, in parquet/.")
@@ -45,17 +45,13 @@ def export(
     no_json: Annotated[bool, typer.Option("--no-json", help="Do not write JSON in the published layout.")] = False,
     weights: Annotated[
         str | None,
-        typer.Option(
-            "--weights-name",
-            help="Weights to export, such as random-s0, if architectures have several; JSON files can hold only one "
-            "per architecture.",
-        ),
+        typer.Option("--weights-name", metavar="NAME", help="Weights to export as JSON, if there are several."),
     ] = None,
     outcomes: Annotated[
         str | None,
         typer.Option(
-            help="With --parquet, if the sweep measured `predictions`: bits (one bit per image, 1 if the image is "
-            "classified correctly, and a table of the images) or classes (also the predicted classes)."
+            metavar="bits|classes",
+            help="With --parquet: also write which images are classified correctly, or also the predicted classes.",
         ),
     ] = None,
     partial: Annotated[
@@ -65,17 +61,16 @@ def export(
         str | None,
         typer.Option(
             metavar="hf://USER/NAME",
-            help="Then upload the dataset and its report to this repository of the Hugging Face Hub; a new repository "
-            "is private. Needs the extra `hub` and a login (`hf auth login`).",
+            help="Then upload the dataset and its report to the Hugging Face Hub (extra `hub`, `hf auth login`).",
         ),
     ] = None,
 ) -> None:
     """Write the dataset of a complete sweep: JSON in the published layout, optional Parquet, a card and checksums."""
-    from robust201.export import export_dataset
-    from robust201.export.groups import OutcomeEncoding
-    from robust201.export.hub import parse_target
-    from robust201.export.pool import default_processes
-    from robust201.export.written_file import parse_choice
+    from robust201.dataset.export import export_dataset
+    from robust201.dataset.export_pool import default_processes
+    from robust201.dataset.groups import OutcomeEncoding
+    from robust201.dataset.hub import parse_target
+    from robust201.dataset.written_file import parse_choice
     from robust201.sweep.plan import open_results
 
     if push is not None:
@@ -107,8 +102,8 @@ def export(
 
 def _push(dataset: Path, target: str) -> None:
     """Upload an export and its report."""
+    from robust201.dataset.hub import PAGE_FILE, push
     from robust201.dataset.reader import Dataset
-    from robust201.export.hub import PAGE_FILE, push
     from robust201.figures.report import write_report
 
     with tempfile.TemporaryDirectory(prefix="robust201-push-") as folder:

@@ -11,7 +11,7 @@ from robust201.core.errors import IncompleteError
 from robust201.core.files import bundled
 
 if TYPE_CHECKING:
-    from robust201.export.writing import Format
+    from robust201.dataset.export import Format
 
 DEMO_SWEEP = "jobs/demo.yaml"
 DEMO_FIGURES = ("attacks", "corruptions", "rank-correlation", "clean-vs-robust")
@@ -31,10 +31,10 @@ def demo(
 ) -> None:
     """Run the whole pipeline at small scale, on digits and networks that ship with robust201 (one or two minutes)."""
     from robust201.analysis.dataset_results import read_results
-    from robust201.analysis.leaderboard import make_leaderboard
+    from robust201.analysis.ranking import rank_networks
     from robust201.cli.run import compute, needs_guard, run_guarded
+    from robust201.dataset.export import export_dataset
     from robust201.dataset.reader import Dataset
-    from robust201.export import export_dataset
     from robust201.figures.plots import save_plots
     from robust201.figures.report import write_report
     from robust201.sweep.loading import load_config
@@ -58,7 +58,7 @@ def demo(
     save_plots(reader, out / "plots", figures=DEMO_FIGURES)
     report = write_report(reader, out / "report.html")
     for results in read_results(reader):
-        typer.echo(make_leaderboard(results).answer)
+        typer.echo(rank_networks(results).summary)
     paths = {"results": config.results, "JSON dataset": dataset, "report": report, "plots": out / "plots"}
     for label, path in paths.items():
         typer.echo(f"{label}: {path}")

@@ -13,9 +13,8 @@ from robust201.cli import console
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import TableFile
 from robust201.cli.user_file import parse_function
-from robust201.core.csv_files import write_csv
-from robust201.core.errors import ConfigError, EvaluationError, RobustError, did_you_mean
-from robust201.core.files import check_output_file, write_text
+from robust201.core.errors import ConfigError, EvaluationError, InputError, RobustError, did_you_mean
+from robust201.core.files import check_output_file, write_csv, write_text
 from robust201.core.memory import restore_gc_thresholds
 from robust201.core.user_code import describe_failure
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from robust201.analysis.comparison import Comparison
     from robust201.analysis.evaluation import Evaluation
     from robust201.analysis.named_networks import UserNetwork
+    from robust201.analysis.ranking import Ranking
     from robust201.core.records import ImageSet
     from robust201.images import Resize
 
@@ -111,7 +111,7 @@ def evaluate(
     image_set = load_data(data, resize=resize, channels=count_channels([user_network]), count=n_loaded, seed=seed)
     module = user_network._replace(report=console.say).build()
     restore_gc_thresholds()
-    with calling_user_code(network):
+    with _telling_what_is_saved(save), calling_user_code(network):
         result = evaluate_model(
             module,
             image_set,
@@ -159,11 +159,30 @@ def calling_user_code(network: str) -> Iterator[None]:
         yield
     except RobustError:
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, GeneratorExit) as error:
         raise EvaluationError(
             f"Evaluating failed for {network}: the network raised {describe_failure(error)}. "
             "Correct the network, or evaluate it with smaller batches (--batch-size)."
         ) from error
+
+
+@contextmanager
+def _telling_what_is_saved(folder: Path | None) -> Iterator[None]:
+    """After Ctrl-C or a failure, say which keys are saved, and how to continue."""
+    try:
+        yield
+    except (EvaluationError, KeyboardInterrupt) as error:
+        if isinstance(error, InputError):  # nothing was started
+            raise
+        from robust201.analysis.evaluation import Evaluation
+        from robust201.analysis.evaluation_file import is_evaluation
+
+        if folder is None:
+            console.say("Nothing is saved. With --save FOLDER, finished keys are kept.")
+        else:
+            keys = ", ".join(Evaluation.load(folder).results) if is_evaluation(folder) else "no key"
+            console.say(f"Saved in {folder}: {keys}. The same command computes the rest.")
+        raise
 
 
 def check_table_file(out: Path) -> None:
@@ -175,7 +194,7 @@ def check_table_file(out: Path) -> None:
         )
 
 
-def write_table(out: Path, table: "Evaluation | Comparison") -> None:
+def write_table(out: Path, table: "Evaluation | Comparison | Ranking") -> None:
     """Write a table as CSV, or as LaTeX if the file's name ends in .tex."""
     if out.suffix == ".tex":
         write_text(out, table.latex())

@@ -31,61 +31,35 @@ RESUMABLE_COMMANDS = ("import", "corrupt", "run", "submit")
 """Commands that resume where they stopped if they are run again."""
 
 EXAMPLES = {
-    "doctor": (
-        "robust201 doctor",
-        "robust201 doctor jobs/paper.yaml",
-    ),
-    "fetch": ("robust201 fetch cifar10 --out data",),
-    "import": ("robust201 import NATS-tss-v1_0-3ffb9-full.taraa --architectures evaluated --out data/checkpoints",),
-    "plan": (
-        "robust201 plan jobs/paper.yaml --keys clean,pgd",
-        "robust201 plan jobs/paper.yaml --save",
-        "robust201 plan jobs/train-digits.yaml",
-    ),
-    "run": ("robust201 run jobs/paper.yaml --architectures 0-99 --datasets cifar10 --keys clean,pgd",),
-    "status": ("robust201 status runs/demo/results --log 21/digits/pgd",),
-    "merge": ("robust201 merge runs/a runs/b --out runs/all",),
-    "submit ray": ("robust201 submit ray jobs/paper.yaml --detach",),
-    "submit slurm": ("robust201 submit slurm jobs/paper.yaml --time 24:00:00 --extra=--partition=gpu",),
-    "verify": ("robust201 verify dataset --against published --tolerance 0.0005",),
-    "export": (
-        "robust201 export runs/paper --out dataset --parquet",
-        "robust201 export runs/paper --out dataset --push hf://me/my-robustness",
-        "robust201 export runs/paper --out dataset --round 3 --key-style with-norm",
-    ),
-    "report": ("robust201 report dataset --out report.html",),
-    "plot": (
-        "robust201 plot --list",
-        "robust201 plot attacks dataset --out attacks.svg",
-        "robust201 plot attack-curves dataset --architectures 21,13714 --keys pgd,fgsm --out curves.pdf",
-        "robust201 plot all dataset --out figures",
-    ),
-    "rank": (
-        "robust201 rank dataset --epsilon 8/255",
-        "robust201 rank dataset --keys clean,pgd:1/255,corruption --architectures 21,13714 --out table.tex",
-        "robust201 rank dataset --metrics --keys clean,pgd",
-    ),
-    "analyse measures": ("robust201 analyse measures dataset --keys clean,pgd",),
-    "analyse design": ("robust201 analyse design dataset --score pgd:1/255 --out tables",),
-    "search": (
-        "robust201 search dataset --table1",
-        "robust201 search dataset --objective pgd:1/255 --methods local,evolution",
-    ),
-    "corrupt": ("robust201 corrupt --data digits --out corrupted --keys fog,frost",),
-    "evaluate": ("robust201 evaluate my_model.py:build --data cifar10 --keys clean,pgd:8/255 --save plain",),
-    "curves": ("robust201 curves plain.py:build robust.py:build --data cifar10 --keys fmn_l2 --out curves.pdf",),
-    "compare": (
-        "robust201 compare plain robust",
-        "robust201 compare a=net.py:build,weights=a.pth b=net.py:build,weights=b.pth --data images.npz",
-    ),
+    "demo": "robust201 demo --out runs/demo",
+    "doctor": "robust201 doctor jobs/paper.yaml",
+    "fetch": "robust201 fetch cifar10 --out data",
+    "import": "robust201 import NATS-tss-v1_0-3ffb9-full.taraa --architectures evaluated --out data/checkpoints",
+    "plan": "robust201 plan jobs/paper.yaml --keys clean,pgd",
+    "run": "robust201 run jobs/paper.yaml --architectures 0-99 --datasets cifar10 --keys clean,pgd",
+    "status": "robust201 status runs/demo/results --log 21/digits/pgd",
+    "merge": "robust201 merge runs/a runs/b --out runs/all",
+    "submit ray": "robust201 submit ray jobs/paper.yaml --detach",
+    "submit slurm": "robust201 submit slurm jobs/paper.yaml --time 24:00:00 --extra=--partition=gpu",
+    "verify": "robust201 verify dataset --against published --tolerance 0.0005",
+    "export": "robust201 export runs/paper --out dataset --round 3 --key-style with-norm --parquet",
+    "report": "robust201 report dataset --out report.html",
+    "plot": "robust201 plot attack-curves dataset --architectures 21,13714 --keys pgd,fgsm --out curves.pdf",
+    "rank": "robust201 rank dataset --keys clean,pgd:8/255,corruption --out table.tex",
+    "analyse measures": "robust201 analyse measures dataset --keys clean,pgd",
+    "analyse design": "robust201 analyse design dataset --score pgd:1/255 --out tables",
+    "search": "robust201 search dataset --objective pgd:1/255 --methods local,evolution",
+    "corrupt": "robust201 corrupt --data digits --out corrupted --keys fog,frost",
+    "evaluate": "robust201 evaluate my_model.py:build --data cifar10 --keys clean,pgd:8/255 --save plain",
+    "curves": "robust201 curves plain.py:build robust.py:build --data cifar10 --keys fmn_l2 --out curves.pdf",
+    "compare": "robust201 compare plain robust",
 }
-"""Example command lines by command."""
+"""Example command line of each command."""
 
 
-def epilog(command: str) -> str | None:
-    """Return the examples at the end of a command's help, one per line. Subcommands have names like ``submit ray``."""
-    command_lines = EXAMPLES.get(command)
-    return "\n".join(["Examples:" if len(command_lines) > 1 else "Example:", *command_lines]) if command_lines else None
+def epilog(command: str) -> str:
+    """Return the example at the end of a command's help. Subcommands have names like ``submit ray``."""
+    return f"Example:\n{EXAMPLES[command]}"
 
 
 def add_commands(app: typer.Typer, *functions: Callable[..., Any]) -> None:

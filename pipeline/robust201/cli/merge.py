@@ -50,7 +50,7 @@ def _pack(results: Path) -> int:
 
 
 def _merge(folders: list[Path], out: Path) -> int:
-    from robust201.dataset.verify import find_contradictions
+    from robust201.dataset.shard_check import find_contradictions
     from robust201.store.folder import ResultsFolder
     from robust201.store.packing import merge
     from robust201.sweep.facts import copy_plan, load_plan

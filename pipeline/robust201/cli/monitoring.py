@@ -155,7 +155,6 @@ def doctor(
         Path | None,
         typer.Argument(metavar="SWEEP", help="Also check what this sweep YAML or results folder needs."),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Check the installation, and optionally the inputs of a sweep; every failed check comes with a fix."""
     from robust201.run.doctor import HealthCheck, examine
@@ -175,15 +174,13 @@ def doctor(
             f"Reading the sweep failed for {sweep}: it needs a package that is not installed ({error}). "
             "To list missing packages, run: robust201 doctor (without a sweep)."
         ) from error
-    raise typer.Exit(_show_checks(itertools.chain(examine(config), failed_sweep_checks), as_json=as_json))
+    raise typer.Exit(_show_checks(itertools.chain(examine(config), failed_sweep_checks)))
 
 
-def _show_checks(checks: Iterable["HealthCheck"], *, as_json: bool) -> int:
-    completed_checks = []
+def _show_checks(checks: Iterable["HealthCheck"]) -> int:
+    """Print each check when it is done; return the exit code."""
+    is_ok = True
     for check in checks:
-        completed_checks.append(check)
-        if not as_json:
-            console.show_health_check(check)
-    if as_json:
-        print_json([vars(check) for check in completed_checks])
-    return 0 if all(check.ok for check in completed_checks) else 2
+        is_ok &= check.ok
+        console.show_health_check(check)
+    return 0 if is_ok else 2

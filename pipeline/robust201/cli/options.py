@@ -14,6 +14,7 @@ from robust201.core.errors import ConfigError
 if TYPE_CHECKING:
     from robust201.sweep.config import SweepConfig
     from robust201.sweep.filters import Filters
+    from robust201.sweep.training_config import TrainingConfig
 
 Sweep = Annotated[
     Path,
@@ -107,16 +108,24 @@ def results_of(path: Path) -> Path:
     return load_config(path).results if path.is_file() else path
 
 
-def make_filters(config: SweepConfig, architectures: str | None, datasets: str | None, keys: str | None) -> Filters:
-    """Parse the options that select a subset of a sweep."""
+def make_filters(
+    config: SweepConfig | TrainingConfig,
+    architectures: str | None,
+    datasets: str | None,
+    keys: str | None = None,
+    recipes: str | None = None,
+) -> Filters:
+    """Parse and check the options that select a subset of a sweep or of training runs."""
+    from robust201.sweep.config import SweepConfig
     from robust201.sweep.filters import Filters
 
     key_names = split_names(keys)
-    return Filters(
-        None if architectures is None else config.make_space({}).select(architectures),
-        split_names(datasets),
-        None if key_names is None else config.resolve_keys(key_names),
-    )
+    if key_names is not None and isinstance(config, SweepConfig):
+        key_names = config.resolve_keys(key_names)
+    selected = None if architectures is None else config.make_space({}).select(architectures)
+    filters = Filters(selected, split_names(datasets), key_names, split_names(recipes))
+    filters.check(config)
+    return filters
 
 
 def option_argv(**options: object) -> tuple[str, ...]:

@@ -39,7 +39,6 @@ def plan_sweep(
     config = load_sweep(path)
     hash_files(config.code_files())  # reports a missing Python file, which otherwise only `run` would notice
     filters = make_filters(config, architectures, datasets, keys)
-    filters.check(config)
     if save:
         _save(config, filters)
     facts = _find_facts(config, filters, reads_inputs=save or check or explain)
@@ -75,7 +74,7 @@ def _find_facts(config: "SweepConfig", filters: "Filters", *, reads_inputs: bool
     from robust201.sweep.sweep_record import result_fields
 
     if reads_inputs:
-        inputs = Inputs(config, keys=filters.keys, datasets=filters.datasets)
+        inputs = Inputs(config, filters)
         inputs.check()
         return gather_facts(config, inputs, find_facts(config.results))
     if (config.results / PLAN_FILE).exists():

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from robust201.cli.options import DATASET_ARGUMENT, ImageDataset, WeightsName, split_names
+from robust201.cli.options import DATASET_ARGUMENT, ImageDataset, WeightsName, explicit_options, split_names
 from robust201.core.errors import ConfigError
 
 ALL = "all"
@@ -24,6 +24,7 @@ ShownNetworks = Annotated[
 
 
 def plot(
+    context: typer.Context,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of a figure (see --list), or all.")] = None,
     dataset: Annotated[Path | None, DATASET_ARGUMENT] = None,
     out: Annotated[
@@ -73,6 +74,10 @@ def plot(
         )
     if name != ALL:
         find_figure(name)
+        if "file_format" in explicit_options(context):
+            raise ConfigError(
+                "Reading the command line failed for --format: a single figure has the format of --out. Remove it."
+            )
     from robust201.dataset.reader import Dataset
     from robust201.figures.plots import save_plot, save_plots
 

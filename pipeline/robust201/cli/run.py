@@ -2,8 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable
-from functools import partial
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -69,19 +68,22 @@ def run_sweep_command(
 
 def compute(config: "SweepConfig", filters: Filters = EVERYTHING, share: Share | None = None) -> "Tally":
     """Compute a sweep or one share of it, and show its progress."""
-    from robust201.run.share import run_share
-    from robust201.run.sweep import run_sweep
+    from robust201.run.driver import run_work
 
-    run: Callable[..., Tally] = run_sweep if share is None else partial(run_share, share=share)
-    if share is None:
-        load_code(config)
     display = console_run.RunDisplay()
-    with display.showing():
-        return run(config, filters=filters, say=console.say, on_start=_show_start, on_moment=display.update)
+    with display.showing(), _prepare(config, filters, share) as work:
+        console_run.show_start(work.n_planned, work.n_done, "evaluation", work.causes)
+        return run_work(work, console.say, display.update)
 
 
-def _show_start(work: "SweepWork") -> None:
-    console_run.show_plan_and_causes(work.n_planned, work.n_done, work.causes)
+def _prepare(config: "SweepConfig", filters: Filters, share: Share | None) -> AbstractContextManager["SweepWork"]:
+    from robust201.run.share import prepare_share
+    from robust201.run.sweep import prepare_run
+
+    if share is not None:
+        return nullcontext(prepare_share(config, share, filters, console.say))
+    load_code(config)
+    return prepare_run(config, filters, console.say)
 
 
 def _show_end(config: "SweepConfig", tally: "Tally", *, is_partial: bool) -> int:

@@ -11,9 +11,8 @@ from robust201.cli import console
 from robust201.cli.analyse import Folders
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import ImageDataset, WeightsName, split_names
-from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, ResultsError
-from robust201.core.files import check_output_file
+from robust201.core.files import check_output_file, write_csv
 
 if TYPE_CHECKING:
     from robust201.dataset.reader import Dataset
@@ -27,12 +26,9 @@ def search(
         list[str] | None,
         typer.Option(
             help="Accuracy to maximise: a key (clean), a key at a strength (pgd:1/255) or a score (adversarial). "
-            "Repeatable. Default: clean."
+            "Repeatable. Default: clean; the paper's table 1 has clean and fgsm:1/255."
         ),
     ] = None,
-    table1: Annotated[
-        bool, typer.Option("--table1", help="Reproduce the paper's table 1: search on clean, then on fgsm:1.")
-    ] = False,
     methods: Annotated[
         str | None,
         typer.Option(help="Methods, separated by commas: bananas, local, random, evolution. Default: all."),
@@ -46,13 +42,8 @@ def search(
 ) -> None:
     """Compare architecture search methods on a dataset; prints means over runs with 95% intervals."""
     from robust201.dataset.reader import Dataset
-    from robust201.search.repeated_searches import TABLE1_OBJECTIVES, compare_with_paper, repeat_searches
+    from robust201.search.repeated_searches import compare_with_paper, repeat_searches
 
-    if table1 and objective:
-        raise ConfigError(
-            "Reading the command line failed for robust201 search: --table1 already sets the objectives. "
-            "Remove --objective or --table1."
-        )
     if out is not None:
         check_output_file(out)
     reader = Dataset(*folders, weights=weights)
@@ -61,7 +52,7 @@ def search(
         searches = repeat_searches(
             reader,
             dataset,
-            TABLE1_OBJECTIVES if table1 else objective or ["clean"],
+            objective or ["clean"],
             methods=split_names(methods),
             n_queries=queries,
             n_runs=runs,

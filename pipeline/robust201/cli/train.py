@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING
 
 from robust201.cli import console, console_run
 from robust201.cli.monitoring import print_json
-from robust201.cli.options import split_names
-from robust201.core.errors import ConfigError, did_you_mean
+from robust201.cli.options import make_filters
 
 if TYPE_CHECKING:
-    from robust201.run.trainings import TrainingWork
     from robust201.run.work import Tally
+    from robust201.sweep.filters import Filters
     from robust201.sweep.training_config import Training, TrainingConfig
 
 
 def run_training_runs(
     path: Path,
     *,
-    out: str | None,
+    architectures: str | None,
+    datasets: str | None,
+    recipes: str | None,
     executor: str | None,
     workers: int | None,
-    recipes: str | None,
+    out: str | None,
     slurm_requeue: bool,
     allow_code: bool,
 ) -> int:
@@ -40,7 +41,7 @@ def run_training_runs(
     config = load_training(path, store=out, execution={"executor": executor, "workers": workers})
     if task is not None:
         config = config.model_copy(update={"execution": task.limit(config.execution)})
-    selected = _select_recipes(config, recipes)
+    filters = make_filters(config, architectures, datasets, recipes=recipes)
     check_machine(config.execution, config.precision)
     if needs_guard(config.execution):
         announce_code(config, allowed=allow_code, say=lambda _line: None)  # the child repeats this command
@@ -48,23 +49,12 @@ def run_training_runs(
     _say_warnings(config)
     announce_code(config, allowed=allow_code, say=console.say)
     states = saved_steps(config.results)
-    tally = _compute(config, selected)
+    tally = _compute(config, filters)
     completion = f"Complete. Evaluate the networks in a sweep with weights: {{path: {config.store}, recipe: …}}"
     code = console_run.show_tally(tally, "epoch", completion)
     if task is not None and tally.is_out_of_time:  # after scancel or preemption, the user or Slurm decides
         task.requeue(console.say, has_progress=saved_steps(config.results) != states)
     return code
-
-
-def _select_recipes(config: TrainingConfig, recipes: str | None) -> tuple[str, ...] | None:
-    names = split_names(recipes)
-    for name in names or ():
-        if name not in config.recipes:
-            raise ConfigError(
-                f"Selecting training runs failed for {config.name}: it has no recipe {name!r}."
-                f"{did_you_mean(name, config.recipes)}"
-            )
-    return names
 
 
 def _say_warnings(config: TrainingConfig) -> None:
@@ -74,22 +64,18 @@ def _say_warnings(config: TrainingConfig) -> None:
         console.say(f"warning: {warning}")
 
 
-def _compute(config: TrainingConfig, recipes: Collection[str] | None) -> Tally:
+def _compute(config: TrainingConfig, filters: Filters) -> Tally:
     """Run the training runs, show their progress, and print the test accuracies of the complete ones."""
-    from robust201.run.trainings import run_trainings
+    from robust201.run.driver import run_work
+    from robust201.run.trainings import prepare_trainings
     from robust201.run.user_code import load_code
 
     load_code(config)
-    works: list[TrainingWork] = []
-
-    def show_start(work: TrainingWork) -> None:
-        works.append(work)
-        console_run.show_counts(work.n_planned, work.n_done, "epoch")
-
     display = console_run.RunDisplay("Training", "epochs")
-    with display.showing():
-        tally = run_trainings(config, recipes, say=console.say, on_start=show_start, on_moment=display.update)
-    console.say_each([line for work in works for line in _describe_accuracies(config, work.trainings)])
+    with display.showing(), prepare_trainings(config, filters, console.say) as work:
+        console_run.show_start(work.n_planned, work.n_done, "epoch")
+        tally = run_work(work, console.say, display.update)
+    console.say_each(_describe_accuracies(config, work.trainings))
     return tally
 
 
@@ -112,19 +98,23 @@ def _describe_accuracies(config: TrainingConfig, trainings: Collection[Training]
     ]
 
 
-def plan_training_runs(path: Path, *, check: bool, as_json: bool) -> None:
+def plan_training_runs(
+    path: Path, *, architectures: str | None, datasets: str | None, check: bool, as_json: bool
+) -> None:
     """Print the numbers of training runs and snapshots and the estimated hours; `check` also reads the inputs."""
     from robust201.core.user_code import hash_files
     from robust201.run.trainings import preview_trainings
+    from robust201.sweep.filters import select_trainings
     from robust201.sweep.loading import load_training
-    from robust201.sweep.training_plan import estimate_trainings, select_trainings
+    from robust201.sweep.training_plan import estimate_trainings
 
     config = load_training(path)
     _say_warnings(config)
     hash_files(config.code_files())
-    summary = estimate_trainings(config, select_trainings(config))
+    filters = make_filters(config, architectures, datasets)
+    summary = estimate_trainings(config, select_trainings(config, filters))
     if check:
-        trainings = preview_trainings(config, console.say)
+        trainings = preview_trainings(config, filters, console.say)
         n_snapshots = sum(len(planned.steps) for planned in trainings)
         n_missing = sum(len(planned.missing) for planned in trainings)
         summary |= {"snapshots": n_snapshots, "snapshots_done": n_snapshots - n_missing}

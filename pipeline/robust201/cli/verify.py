@@ -74,10 +74,13 @@ def verify(
                 f"remove {option}."
             )
     from robust201.dataset.layout import is_dataset
-    from robust201.export.verify import verify_results
-    from robust201.export.verify_dataset import verify_dataset
+    from robust201.dataset.verify_dataset import verify_dataset
+    from robust201.dataset.verify_results import verify_results
 
     results = results_of(path)
+    unfinished = results.with_name(f".{results.name}.new")
+    if unfinished.is_dir():
+        console.say(f"warning: an export to {results} was interrupted; the next export replaces {unfinished}.")
     if is_dataset(results):
         if exported is not None:
             raise ConfigError(
@@ -105,7 +108,7 @@ def _reject_other_options(context: typer.Context, mode: str, parameters: Collect
 
 def _compare_results(first: Path, second: Path, tolerance: float, *, as_json: bool) -> int:
     """Compare the accuracies of two result sets; return the exit code."""
-    from robust201.export.diff import compare_results
+    from robust201.dataset.diff import compare_results
 
     report = compare_results(results_of(first), results_of(second), tolerance=tolerance)
     if as_json:

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import one_line
-from robust201.core.files import check_file, open_file
 
 # Errors that NumPy and zipfile raise for damaged headers, shapes, data and archives.
 _DAMAGED_FILE_ERRORS = (
@@ -38,7 +37,7 @@ def read_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
         OSError: the file cannot be read (FileNotFoundError: it does not exist).
         ValueError: the file is not a complete .npy file of numbers.
     """
-    with _damage_as_value_error(), open_file(path, None) as stream:
+    with _damage_as_value_error(), path.open("rb") as stream:
         n_bytes = os.fstat(stream.fileno()).st_size
         array = np.lib.format.open_memmap(path, mode="r") if mapped else np.lib.format.read_array(stream)
         end = array.offset + array.nbytes if isinstance(array, np.memmap) else stream.tell()
@@ -54,7 +53,6 @@ def read_npz(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         OSError: the file cannot be read.
         ValueError: the file is not an .npz archive, is damaged, or lacks one of the arrays.
     """
-    check_file(path)
     with _damage_as_value_error():
         if not zipfile.is_zipfile(path):
             raise ValueError("it is not a complete .npz archive")

@@ -7,7 +7,7 @@ The tree::
     │   ├── ConfigError           a wrong sweep YAML or command-line argument
     │   ├── ArchitectureError     an invalid index or cell string
     │   ├── CheckpointError       weights that are missing, damaged, in an unknown format or for another network
-    │   ├── NetworkError          a network that cannot be evaluated as it is (also an EvaluationError)
+    │   ├── NetworkError          a network that fails the checks before the first key (also an EvaluationError)
     │   ├── DatasetError          images that are missing, damaged or have the wrong format
     │   ├── ResultsError          an exported dataset, or a file of it, is missing or damaged
     │   └── FormatVersionError    a results folder in the format of another version

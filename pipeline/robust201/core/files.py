@@ -1,4 +1,4 @@
-"""Files on disk: non-blocking reads of regular files, atomic writes (a file is complete or absent), and file locks."""
+"""Files on disk: atomic writes (a file is complete or absent), hashes, JSON, and file locks."""
 
 import contextlib
 import errno
@@ -9,17 +9,18 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from robust201.core.errors import InputError, StorageError, StorageFullError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 _SHORT_WRITE_MESSAGE = re.compile(r"\d+ requested and \d+ written")
@@ -31,124 +32,37 @@ def format_bytes(count: float) -> str:
     return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
-class IrregularFileError(OSError, ValueError):
-    """A path is not a regular file, or the file exceeds its size limit; `str(error)` is the reason.
-
-    It is also a ValueError, since readers treat both cases like invalid content.
-    """
-
-    def __str__(self) -> str:
-        return str(self.strerror)
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file: 64 lower-case hex digits."""
+    return digest_of(path, hashlib.sha256)
 
 
-_FILE_TYPES = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFREG: "a file",
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-}
+def digest_of(path: Path, hasher: "Callable[[], hashlib._Hash]") -> str:
+    """Hash a file with a new `hasher`, and return lower-case hex digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, hasher).hexdigest()
 
 
-def describe_file_type(mode: int) -> str:
-    """Return the file type in a mode (`st_mode`), such as ``a named pipe``."""
-    return _FILE_TYPES.get(stat.S_IFMT(mode), "a device")
-
-
-def open_file(path: Path, max_bytes: int | None, mode: str = "rb", *, buffering: int = -1) -> BinaryIO:
-    """Open a regular file of at most `max_bytes`.
-
-    Use it for every file that this process did not write itself.
-
-    The built-in `open` waits at a named pipe until another process opens the other end, and in a thread no signal can
-    interrupt the wait. Reading a device may never end. Set `max_bytes` to None if the file is read in chunks and may
-    therefore have any size.
-
-    Raises:
-        OSError: the file cannot be opened (FileNotFoundError: it does not exist; IsADirectoryError: it is a folder).
-        IrregularFileError: the path is a pipe, a socket or a device, or the file is too large.
-    """
-    with contextlib.suppress(FileNotFoundError):  # `open` creates the file, or raises the error
-        check_file(path, max_bytes)
-    return cast(BinaryIO, path.open(mode, buffering))
-
-
-def check_file(path: Path, max_bytes: int | None = None) -> None:
-    """Check a path before a library such as Arrow opens it; raise the same errors as `open_file`."""
-    status = path.stat()
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, "a folder instead of a regular file", str(path))
-    if not stat.S_ISREG(status.st_mode):
-        raise _irregular_file_error(path, describe_file_type(status.st_mode))
-    if max_bytes is not None and status.st_size > max_bytes:
-        reason = f"{format_bytes(status.st_size)}, more than {format_bytes(max_bytes)}"
-        raise IrregularFileError(errno.EFBIG, reason, str(path))
-
-
-def _irregular_file_error(path: Path, file_type: str) -> IrregularFileError:
-    return IrregularFileError(errno.ENXIO, f"{file_type} instead of a regular file", str(path))
-
-
-def read_file(path: Path, max_bytes: int) -> bytes:
-    """Read a whole file of at most `max_bytes`; raise the same errors as `open_file`."""
-    with open_file(path, max_bytes) as stream:
-        # A read reserves memory for all requested bytes at once, so request the size of the file and not the limit.
-        return stream.read(os.fstat(stream.fileno()).st_size)
-
-
-def read_text(path: Path, max_bytes: int) -> str:
-    """Read a UTF-8 file of at most `max_bytes`.
-
-    It raises the same errors as `open_file`, and UnicodeDecodeError if the content is not valid UTF-8.
-    """
-    return read_file(path, max_bytes).decode()
-
-
-def sha256_of(path: Path, max_bytes: int | None = None) -> str:
-    """Return the SHA-256 of a file (64 lower-case hex digits); raise the same errors as `open_file`."""
-    return digest_of(path, hashlib.sha256, max_bytes)
-
-
-def digest_of(path: Path, hasher: "Callable[[], hashlib._Hash]", max_bytes: int | None = None) -> str:
-    """Hash a file with a new `hasher` and return lower-case hex digits; raise the same errors as `open_file`."""
-    with open_file(path, max_bytes) as stream:
-        return hashlib.file_digest(cast(BufferedReader, stream), hasher).hexdigest()
-
-
-MAX_JSON_BYTES = 1 << 30
-"""Maximum size of a JSON file of robust201; the largest, with the hashes of all networks' weights, takes megabytes."""
-
-MAX_STATE_BYTES = 1 << 20
-"""Maximum size of a small JSON file that describes a run, such as format.json."""
-
-MAX_EXPORTED_FILE_BYTES = 16 << 30
-"""Maximum size of a file that an exported dataset lists in SHA256SUMS; such files are read in chunks."""
-
-
-def load_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
-    """Read a JSON file of robust201.
+def load_json(path: Path) -> Any:
+    """Read a JSON file.
 
     Raises:
         OSError: the file cannot be opened (FileNotFoundError: it does not exist).
-        ValueError: the file is not JSON, not a regular file, or too large.
+        ValueError: the file is not JSON, or a folder.
     """
     try:
-        return json.loads(read_text(path, max_bytes))
+        return json.loads(path.read_bytes())
     except IsADirectoryError as error:
-        raise _irregular_file_error(path, "a folder") from error
-    except RecursionError as error:
-        raise ValueError("brackets nested too deeply") from error
+        raise ValueError("a folder instead of a file") from error
 
 
 def parse_unique_json(text: str | bytes) -> Any:
     """Parse JSON, and reject objects with duplicate names, of which `json.loads` would silently keep the last.
 
     Raises:
-        ValueError: the text is not valid JSON, is nested too deeply, or has a duplicate name.
+        ValueError: the text is not valid JSON, or has a duplicate name.
     """
-    try:
-        return json.loads(text, object_pairs_hook=_make_unique_dict)
-    except RecursionError as error:
-        raise ValueError("brackets nested too deeply") from error
+    return json.loads(text, object_pairs_hook=_make_unique_dict)
 
 
 def _make_unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -196,26 +110,14 @@ def check_output_file(path: Path) -> None:
     """Check that a file can be written to a user's path, before its content is computed.
 
     Raises:
-        InputError: the path is a folder, a device or a pipe, lies below a file, or no file can be created there.
+        InputError: the path is a folder, or no file can be created there.
         StorageFullError: the disk is full.
     """
-    ancestor = next((folder for folder in path.parents if folder.exists()), path.parent)
     if path.is_dir():
-        obstacle = "a folder"
-    elif path.exists() and not path.is_file():
-        obstacle = "something that is neither a file nor a folder"
-    elif not ancestor.is_dir():
-        obstacle = f"a path below {ancestor}, which is not a folder"
-    else:
-        _check_writable(ancestor, path)
-        return
-    raise InputError(f"Writing failed for {path}: expected the path of a file, got {obstacle}. Choose another path.")
-
-
-def _check_writable(folder: Path, path: Path) -> None:
-    """Create a temporary file in the folder, because permissions do not reveal a read-only device."""
+        raise InputError(f"Writing failed for {path}: expected the path of a file, got a folder. Choose another path.")
+    folder = next((folder for folder in path.parents if folder.exists()), path.parent)
     try:
-        with tempfile.TemporaryFile(dir=folder):
+        with tempfile.TemporaryFile(dir=folder):  # permissions do not reveal a read-only device
             pass
     except OSError as error:
         if _is_disk_full(error):
@@ -396,6 +298,11 @@ def write_text(path: Path, text: str) -> None:
         stream.write(text.encode())
 
 
+def write_csv(path: Path, frame: "pd.DataFrame", *, index: bool = False) -> None:
+    """Write a table as a CSV file atomically."""
+    write_text(path, frame.to_csv(index=index))
+
+
 LOCK_FILE = ".lock"
 
 _NO_LOCK_ERRNOS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -420,7 +327,7 @@ def sole_writer(folder: Path, operation: str, *, wait: bool = False) -> Iterator
     with contextlib.ExitStack() as stack:
         while True:
             with reporting_write_errors(path):
-                lock = stack.enter_context(open_file(path, None, "wb"))
+                lock = stack.enter_context(path.open("wb"))
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError as error:

@@ -6,7 +6,7 @@ command ends immediately, as Python programs do on Ctrl-C. Batch systems send SI
 """
 
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -21,26 +21,24 @@ class SignalInterrupt(KeyboardInterrupt):
         self.signal = signum
 
 
-_Handler = Callable[[int, FrameType | None], None]
-
-
 @contextmanager
-def _handle(signals: Iterable[int], handler: _Handler) -> Iterator[None]:
-    """Handle signals in a block, and restore the previous handlers afterwards.
+def stop_signals_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM and SIGUSR1 end a command like Ctrl-C, so that temporary files and locks are removed.
+
+    Ctrl-C also becomes a `SignalInterrupt`, unless it is ignored. The handlers are restored afterwards.
 
     Raises:
-        SignalInterrupt: the handler raised it. It replaces an error of the block, because an interrupted import leaves
-            a half-imported module, which causes other errors.
+        SignalInterrupt: a signal came. It replaces an error of the block, because an interrupted import leaves a
+            half-imported module, which causes other errors.
     """
     raised: list[SignalInterrupt] = []
 
-    def handle(signum: int, frame: FrameType | None) -> None:
-        try:
-            handler(signum, frame)
-        except SignalInterrupt as interrupt:
-            raised.append(interrupt)
-            raise
+    def handle(signum: int, _frame: FrameType | None) -> None:
+        raised.append(SignalInterrupt(signum))
+        raise raised[-1]
 
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    signals = _STOP_SIGNALS if is_ignored else (*_STOP_SIGNALS, signal.SIGINT)
     previous_handlers = {signum: signal.signal(signum, handle) for signum in signals}
     try:
         yield
@@ -51,18 +49,3 @@ def _handle(signals: Iterable[int], handler: _Handler) -> Iterator[None]:
     finally:
         for signum, previous_handler in previous_handlers.items():
             signal.signal(signum, previous_handler)
-
-
-@contextmanager
-def stop_signals_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGUSR1 end a command like Ctrl-C, so that temporary files and locks are removed.
-
-    Ctrl-C also becomes a `SignalInterrupt`, unless it is ignored.
-    """
-
-    def handle(signum: int, _frame: FrameType | None) -> None:
-        raise SignalInterrupt(signum)
-
-    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    with _handle(_STOP_SIGNALS if is_ignored else (*_STOP_SIGNALS, signal.SIGINT), handle):
-        yield

@@ -87,7 +87,7 @@ class ImageSelection:
     Attributes:
         count: size of the subset.
         seed: seed of the subset.
-        file: file with the positions of the images (see `images.positions`).
+        file: file with the positions of the images (see `images.selection`).
     """
 
     split: Split

@@ -15,10 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from robust201.core.errors import ConfigError, did_you_mean, one_line
-from robust201.core.files import read_file
 from robust201.core.interrupts import SignalInterrupt
-
-_MAX_CODE_BYTES = 16 << 20
 
 
 def read_code(path: Path) -> bytes:
@@ -28,7 +25,7 @@ def read_code(path: Path) -> bytes:
         ConfigError: the file cannot be read.
     """
     try:
-        return read_file(path, _MAX_CODE_BYTES)
+        return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"Reading a Python file failed for {path}: {error.strerror}. Correct the path.") from error
 

@@ -1,6 +1,5 @@
-"""Generation of corrupted images into a folder, and comparison of the generator's files with published ones by MD5."""
+"""Generation of corrupted images into a folder."""
 
-import hashlib
 import platform
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -15,22 +14,19 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError, DatasetError, PerturbationError, did_you_mean
+from robust201.core.errors import ConfigError, PerturbationError, did_you_mean
 from robust201.core.files import sole_writer
 from robust201.core.records import ImageSet
 from robust201.corruptions.generator import (
     CORRUPTION_FUNCTIONS,
-    DETERMINISTIC_CORRUPTIONS,
     FrostTextures,
     corrupt,
     corruption_recipes,
     load_frost,
     synthetic_frost,
 )
-from robust201.images import dataset as dataset_spec
 from robust201.images.corrupted import N_SEVERITIES, CorruptedStore, open_generated, write_clean_set
-from robust201.images.downloads.registry import download
-from robust201.images.store import ArrayFolder, Recipe, npy_stream
+from robust201.images.store import ArrayFolder, Recipe
 from robust201.tasks import CORRUPTIONS
 
 ImageProgress = Callable[[int, int], None]
@@ -80,15 +76,13 @@ def _corrupt_block(key: str, severity: int, start: int) -> NDArray[np.uint8]:
 
 
 def find_unfinished_corruptions(folder: Path, recipes: Mapping[str, Recipe]) -> list[str]:
-    """Return the corruptions that a folder lacks, or has in another version of the generator.
+    """Return the corruptions that a folder lacks.
 
     Raises:
-        DatasetError: a corruption was generated with other settings, or the folder's `made.json` is damaged.
+        DatasetError: a corruption was generated with another recipe, or the folder's `made.json` is damaged.
     """
     made = ArrayFolder(folder)
-    return [
-        key for key, recipe in recipes.items() if not made.is_complete(key, recipe, ignoring=("generator_version",))
-    ]
+    return [key for key, recipe in recipes.items() if not made.is_complete(key, recipe)]
 
 
 def generate_corruptions(
@@ -137,6 +131,14 @@ def generate_corruptions(
                 blocks = report_progress(corrupt_blocks(key))
                 made.write(key, blocks, shape=shape, recipe=recipes[key], info={"libraries": library_versions()})
     return open_generated(folder, images)
+
+
+def corrupt_blocks(
+    images: ImageSet, key: str, severity: int, *, seed: int, frost: FrostTextures
+) -> Iterator[NDArray[np.uint8]]:
+    """Yield the images under a corruption at a severity, in blocks of (n, H, W, 3)."""
+    job = _Job.of(images, seed, frost)
+    return (job.corrupt_block(key, *block) for block in job.blocks() if block[0] == severity)
 
 
 def library_versions() -> dict[str, str]:
@@ -194,47 +196,6 @@ def _block_corrupter(job: _Job, workers: int) -> Iterator[Callable[[str], Blocks
             ) from error
 
 
-def check_deterministic(
-    images: ImageSet, *, keys: Sequence[str] = DETERMINISTIC_CORRUPTIONS, progress: ImageProgress | None = None
-) -> dict[str, tuple[str, str]]:
-    """Regenerate published files of corruptions without a random part, and compare their MD5s. No file is written.
-
-    `jpeg_compression` matches only if Pillow's libjpeg rounds like the libjpeg of the authors.
-
-    Args:
-        images: the full official test split of CIFAR-10 or CIFAR-100, in its original order.
-        keys: some of `DETERMINISTIC_CORRUPTIONS`.
-        progress: called after each block of images.
-
-    Returns:
-        The MD5 of the published file and that of the generated file, by key.
-
-    Raises:
-        ConfigError: a key has a random part, or is unknown.
-        DatasetError: the dataset has no published corruptions, or `images` is not the full split.
-    """
-    spec = dataset_spec(images.dataset)
-    if spec.corruptions is None or len(images) != spec.n_test:
-        raise DatasetError(
-            f"Checking corruptions failed for {images.dataset}: expected all {spec.n_test:,} test images of a dataset "
-            f"with published corruptions, got {len(images):,} images"
-            f"{'' if spec.corruptions else ' of a dataset without them'}. Use cifar10 or cifar100 without a selection."
-        )
-    _check_keys(keys, DETERMINISTIC_CORRUPTIONS)
-    members = download(spec.corruptions).members
-    job = _Job.of(images, 0, FrostTextures.of("none", ()))
-    shape = (N_SEVERITIES * len(images), *job.images.shape[1:])
-    report_progress = _progress_reporter(progress, len(keys) * shape[0])
-    md5s = {}
-    with _block_corrupter(job, 1) as corrupt_blocks:
-        for key in keys:
-            digest = hashlib.md5(usedforsecurity=False)
-            for chunk in npy_stream(shape, report_progress(corrupt_blocks(key))):
-                digest.update(chunk)
-            md5s[key] = members[f"{key}.npy"].digest or "", digest.hexdigest()
-    return md5s
-
-
 def corrupt_dataset(
     folder: Path,
     images: ImageSet,
@@ -243,31 +204,21 @@ def corrupt_dataset(
     seed: int = 0,
     frost_folder: Path | None = None,
     workers: int = 1,
-    check_published: bool = False,
     progress: ImageProgress | None = None,
-) -> tuple[list[str], bool]:
-    """Generate or check corruptions for `robust201 corrupt`; return its lines, and whether all MD5s match.
+) -> str:
+    """Generate corruptions for `robust201 corrupt`, and return its line.
 
-    The arguments are those of `generate_corruptions`. None as `keys` means all corruptions or, for a check, all without
-    a random part; None as `frost_folder`, synthetic textures. With `check_published`, the published MD5s are compared,
-    and nothing is written.
+    The arguments are those of `generate_corruptions`. None as `keys` means all corruptions; None as `frost_folder`,
+    synthetic textures.
 
     Raises:
         InputError: a key, the images, the frost textures or the folder is wrong.
         StorageError: another process is generating images in this folder, or the disk is full.
     """
-    if check_published:
-        md5s = check_deterministic(images, keys=keys or DETERMINISTIC_CORRUPTIONS, progress=progress)
-        lines = [
-            f"{key}: {'as published' if generated == published else 'differs'} (md5 {generated}, published {published})"
-            for key, (published, generated) in md5s.items()
-        ]
-        return lines, all(generated == published for published, generated in md5s.values())
     frost = load_frost(frost_folder) if frost_folder is not None else synthetic_frost(seed)
     keys = tuple(keys or CORRUPTIONS)
     generate_corruptions(folder, images, keys=keys, seed=seed, frost=frost, workers=workers, progress=progress)
-    line = (
+    return (
         f"{len(keys)} corruptions of {len(images):,} images of {images.dataset} at {N_SEVERITIES} severities are in "
         f"{folder} (generated, seed {seed}, frost {frost.name})."
     )
-    return [line], True

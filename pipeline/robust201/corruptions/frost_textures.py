@@ -10,13 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
-from robust201.core.files import read_file
 from robust201.core.noise import generator
 from robust201.core.portable_floats import exp
 from robust201.core.records import canonical_json
 from robust201.corruptions.sampling import resize_bilinear, truncate
-
-_MAX_TEXTURE_BYTES = 64 << 20
 
 FROST_FILES = {
     "frost1.png": "ff9f907860bd7a835d459e32f9d588062b7f61ee267343cc7222b56753a14755",
@@ -119,7 +116,7 @@ def _load(path: Path) -> NDArray[np.uint8]:
     from PIL import Image
 
     try:
-        content = read_file(path, _MAX_TEXTURE_BYTES)
+        content = path.read_bytes()
     except OSError as error:
         raise DatasetError(
             f"Loading frost failed for {path}: the file cannot be read ({error.strerror}). Run `robust201 fetch "

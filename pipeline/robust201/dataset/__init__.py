@@ -1,1 +1,13 @@
-"""The dataset of a sweep: rows read from its shards, and the published JSON layout."""
+"""Datasets: reading, export and verification.
+
+Reading: `reader` has the class `Dataset`. `folder` describes one folder; `json_rows` and `parquet_rows` read its files
+as blocks of rows (`row_block`), and `values` and `listing` check them.
+
+Writing: `export` writes an export. `export_source` reads a results folder, `groups` describes what is exported,
+`key_files` writes all files of one key with `json_writer`, `number_text` and `parquet_writer`; `side_files`, `card` and
+`image_table` write all other files. `export_pool` has the processes, `export_folder` replaces an earlier export.
+
+Checking: `shard_rows` reads the shards of a key, `shard_check` and `verify_results` check a results folder and its
+export, `verify_dataset` a dataset without its results, `diff` compares two sets of results, and `attack_flags` finds
+signs of weak attacks.
+"""

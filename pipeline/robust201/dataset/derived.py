@@ -15,8 +15,8 @@ import pandas as pd
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, format_architecture
-from robust201.dataset.image_outcomes import Outcomes, checked_outcomes
 from robust201.dataset.layout import CLEAN
+from robust201.dataset.outcomes import Outcomes, checked_outcomes
 from robust201.statistics.outcomes import attack_success_rates, count_correct, worst_case
 from robust201.statistics.robustness import (
     corruption_errors,

@@ -29,8 +29,8 @@ from robust201.dataset.layout import (
     spellings,
     task_of,
 )
-from robust201.dataset.listings import MissingFilesWarning, describe_missing_files, find_missing_results, key_of_parquet
-from robust201.dataset.rows_of_key import Rows
+from robust201.dataset.listing import MissingFilesWarning, describe_missing_files, find_missing_results, key_of_parquet
+from robust201.dataset.row_block import RowBlock
 from robust201.dataset.values import ADVICE, is_valid_meta, is_valid_sweep
 from robust201.images import DATASETS
 from robust201.networks.spaces import DEFAULT_SPACE, CellSpace, cell_space
@@ -331,7 +331,7 @@ class DatasetFolder:
         architecture: ArchitectureId | None = None,
         *,
         file: Path | None = None,
-    ) -> Iterator[Rows]:
+    ) -> Iterator[RowBlock]:
         """Read a measurement of all architectures or of one architecture, with a few rows in memory at a time.
 
         Args:
@@ -358,7 +358,7 @@ class DatasetFolder:
 
     def _iter_file(
         self, file: Path, dataset: str, key: str, measurement: str, architecture: ArchitectureId | None
-    ) -> Iterator[Rows]:
+    ) -> Iterator[RowBlock]:
         if file.suffix == ".parquet":
             from robust201.dataset.parquet_rows import iter_parquet_rows
 
@@ -442,7 +442,7 @@ class DatasetFolder:
         return ResultsError(f"Reading failed for {dataset} {key} {measurement}: {problem}")
 
 
-def _identities(rows: Rows) -> pd.DataFrame:
+def _identities(rows: RowBlock) -> pd.DataFrame:
     weights: Any = "" if rows.weights is None else rows.weights
     return pd.DataFrame({"architecture": rows.architectures, "weights": weights, "strength": rows.strengths})
 

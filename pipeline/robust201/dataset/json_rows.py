@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from robust201.core.errors import ResultsError
-from robust201.core.files import MAX_EXPORTED_FILE_BYTES, IrregularFileError, format_bytes, open_file
+from robust201.core.files import format_bytes
 from robust201.dataset.layout import format_id
-from robust201.dataset.rows_of_key import Rows, make_ids
-from robust201.dataset.values import ADVICE, damaged_file_error, describe_measurement, parse_json, to_array
+from robust201.dataset.row_block import RowBlock, make_ids
+from robust201.dataset.values import ADVICE, describe_measurement, parse_json, to_array
 from robust201.tasks.columns import MEASUREMENTS, fields_of
 
 CHUNK_BYTES = 1 << 22
@@ -32,7 +32,7 @@ exceed the memory.
 """
 
 _BYTES_PER_BLOCK = 1 << 20
-"""Approximate size of the text of the values in one `Rows`."""
+"""Approximate size of the text of the values in one `RowBlock`."""
 
 _HEAD = re.compile(
     rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*'
@@ -43,12 +43,9 @@ _ID = re.compile(rf'"(?!(?:{"|".join(_FIELDS)})")([\w.@-]+)"\s*:'.encode())
 
 
 def _read_chunks(file: Path) -> Iterator[bytes]:
-    try:
-        with open_file(file, MAX_EXPORTED_FILE_BYTES) as stream:
-            while chunk := stream.read(CHUNK_BYTES):
-                yield chunk
-    except IrregularFileError as error:
-        raise damaged_file_error(file, error) from error
+    with file.open("rb") as stream:
+        while chunk := stream.read(CHUNK_BYTES):
+            yield chunk
 
 
 def read_json(file: Path) -> Any:
@@ -92,7 +89,7 @@ def read_object(file: Path) -> dict[str, Any] | None:
 
 def iter_json_rows(
     file: Path, names: tuple[str, tuple[str, ...], str], strengths: Sequence[float], *, is_single: bool
-) -> Iterator[Rows]:
+) -> Iterator[RowBlock]:
     """Read a file ``{dataset: {key: {measurement: {id: value}}}}`` as rows.
 
     Args:
@@ -143,7 +140,7 @@ def _values_by_strength(file: Path, identifier: str, value: Any, n_strengths: in
 
 def _make_rows(
     file: Path, measurement: str, block: Sequence[tuple[str, list[Any]]], strengths: Sequence[float]
-) -> Rows:
+) -> RowBlock:
     keeps_null = measurement not in MEASUREMENTS  # a measure may be undefined
     cells = [
         (identifier, strength, value)
@@ -156,7 +153,7 @@ def _make_rows(
     except (ValueError, TypeError, KeyError) as error:
         raise _find_invalid_value(file, measurement, cells, error) from error
     ids = make_ids([identifier for identifier, _, _ in cells])
-    return Rows(ids, None, np.array([strength for _, strength, _ in cells], np.float64), None, columns)
+    return RowBlock(ids, None, np.array([strength for _, strength, _ in cells], np.float64), None, columns)
 
 
 def _make_columns(measurement: str, values: Sequence[Any]) -> dict[str, Any]:

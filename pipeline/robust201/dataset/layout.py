@@ -1,10 +1,9 @@
 """Names of a dataset's files, and spellings of keys: ``pgd`` in the paper's style, ``pgd@Linf`` in published files."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, format_architecture
+from robust201.core.records import ArchitectureId, format_architecture
 from robust201.tasks import TASKS, Task
 
 EXPORT_FORMAT = 1
@@ -44,18 +43,6 @@ def paper_key(key: str) -> str:
     """Return a key in the paper's style, such as ``pgd``; unknown keys are returned unchanged."""
     task = task_of(key)
     return key if task is None else task.key
-
-
-def evaluation_names(evaluations: Sequence[tuple[str, float]]) -> list[str]:
-    """Return names of evaluations, which are (key, strength) pairs, in the paper's style, such as ``pgd:1``.
-
-    Keys whose only strength is 0, such as ``clean``, have no suffix.
-    """
-    n_strengths = Counter(key for key, _ in evaluations)
-    return [
-        paper_key(key) + ("" if strength == CLEAN_STRENGTH and n_strengths[key] == 1 else f":{strength:g}")
-        for key, strength in evaluations
-    ]
 
 
 def kind_of(key: str) -> str:

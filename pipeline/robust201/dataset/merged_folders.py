@@ -27,7 +27,7 @@ from robust201.dataset.layout import (
     sort_by_task_order,
     spellings,
 )
-from robust201.dataset.rows_of_key import Rows
+from robust201.dataset.row_block import RowBlock
 from robust201.dataset.table import is_scalar, read_table
 from robust201.tasks import expand_keys
 from robust201.tasks.constraints import Constraint
@@ -386,7 +386,7 @@ class MergedFolders:
 
     def iter_rows(
         self, dataset: str, key: str, measurement: str, network: ArchitectureId | None = None
-    ) -> Iterator[Rows]:
+    ) -> Iterator[RowBlock]:
         """Read a measurement with a few rows in memory at a time, of all networks or of one.
 
         The last folder is read first; rows that it has are left out of the others.
@@ -408,12 +408,14 @@ class MergedFolders:
                     yield rows
             read |= new
 
-    def _select_rows(self, folder: DatasetFolder, file_name: str, rows: Rows, network: ArchitectureId | None) -> Rows:
+    def _select_rows(
+        self, folder: DatasetFolder, file_name: str, rows: RowBlock, network: ArchitectureId | None
+    ) -> RowBlock:
         weights = pd.Series("" if rows.weights is None else rows.weights, range(len(rows)), dtype=object)
         names = self.name_networks(folder, file_name, pd.Series(rows.architectures), weights)
         names = names if network is None else names[names == network]
         selected = rows.take(names.index.to_numpy(np.int64))
-        return Rows(names.to_numpy(), selected.weights, selected.strengths, selected.n_images, selected.columns)
+        return RowBlock(names.to_numpy(), selected.weights, selected.strengths, selected.n_images, selected.columns)
 
     def get_uid(self, i: int | str) -> str:
         """Return the id, as text, of the architecture that represents an architecture's isomorphism class."""

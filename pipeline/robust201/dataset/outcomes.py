@@ -1,87 +1,138 @@
-"""Outcomes of networks on single test images, read from a results folder."""
+"""Per-image outcomes: whether each network classified each image correctly, under a key at a strength."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError, did_you_mean
-from robust201.dataset.rows import KeyRows
-from robust201.sweep.facts import Network
-from robust201.sweep.inputs import read_image_copy
-from robust201.sweep.plan import PlannedKey, open_results
-from robust201.tasks.columns import PREDICTIONS
+from robust201.core.errors import ArchitectureError, ResultsError
+from robust201.core.records import ArchitectureId, format_architecture
+from robust201.statistics.outcomes import Packed, count_correct, unpack_outcomes
+from robust201.tasks.columns import CORRECT_BITS
+
+if TYPE_CHECKING:
+    from robust201.dataset.result_tables import ResultTables
+
+_MAX_ROUNDING_ERROR = 5.1e-4
+"""Maximum difference between an accuracy with three decimals, as published, and the exact fraction."""
 
 
 @dataclass(frozen=True, eq=False)
-class KeyOutcomes:
-    """Outcomes of A networks on N test images at S strengths of one or more keys.
+class Outcomes:
+    """Outcomes of several networks on the same images.
 
     Attributes:
-        networks: (A) networks.
-        strengths: (S) pairs of key and strength.
-        images: (N,) int64, ascending positions of the images in the test split.
-        correct: (A, S, N) bool, whether networks classify the images correctly.
-        protocols: what decides the outcomes besides images and networks, by key.
+        architectures: ids of the A evaluated architectures, ascending.
+        packed: (A, B) uint8, the outcomes of each architecture as bits in B bytes (see `statistics.outcomes`).
+        n_images: number of images N.
     """
 
-    networks: tuple[Network, ...]
-    strengths: tuple[tuple[str, float], ...]
-    images: NDArray[np.int64]
-    correct: NDArray[np.bool_]
-    protocols: Mapping[str, Mapping[str, Any]]
+    architectures: tuple[ArchitectureId, ...]
+    packed: Packed
+    n_images: int
+
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        """(A, N) bool: whether each architecture classified each image correctly."""
+        return unpack_outcomes(self.packed, self.n_images)
+
+    def of(self, architectures: Iterable[Any]) -> "Outcomes":
+        """Return the outcomes of some architectures, in the given order.
+
+        Raises:
+            ArchitectureError: an architecture has no outcomes.
+        """
+        row_indices = {architecture: row_index for row_index, architecture in enumerate(self.architectures)}
+        selected_architectures = tuple(architectures)
+        missing_architectures = [
+            architecture for architecture in selected_architectures if architecture not in row_indices
+        ]
+        if missing_architectures:
+            raise ArchitectureError(
+                f"Selecting outcomes failed for {format_architecture(missing_architectures[0])}: the architecture has "
+                f"no outcomes ({len(missing_architectures)} of the selected architectures have none). Evaluate it with "
+                "the measurement `predictions`, or omit it."
+            )
+        rows = [row_indices[architecture] for architecture in selected_architectures]
+        return Outcomes(selected_architectures, self.packed[rows], self.n_images)
 
 
-def read_outcomes(results: Path, dataset: str, keys: Sequence[str]) -> KeyOutcomes:
-    """Read the outcomes under some keys, which must have the same images.
+def has_outcomes_of(reader: "ResultTables", dataset: str, key: str) -> bool:
+    """Return whether any of the folders has a key's outcomes and the table of their images."""
+    return any(folder.find_outcomes(dataset, key) and folder.find_images(dataset) for folder in reader.folders)
+
+
+def read_image_outcomes(reader: "ResultTables", dataset: str, key: str, strength: float) -> Outcomes:
+    """Read the outcomes of all networks (see `Dataset.outcomes`)."""
+    packed_by_network: dict[Any, NDArray[np.uint8]] = {}
+    for folder in reader.folders:
+        if not folder.find_outcomes(dataset, key) or strength not in folder.strengths(dataset, key):
+            continue
+        ids, weights, packed = folder.read_outcomes(dataset, key, strength)
+        names = reader.name_networks(folder, f"{dataset} {key}", pd.Series(ids), pd.Series(weights, dtype=object))
+        packed_by_network |= dict(zip(names.tolist(), packed[names.index.to_numpy(np.int64)], strict=True))
+    if not packed_by_network:
+        raise ResultsError(
+            f"Reading outcomes failed for {dataset} {key} of {reader.path}: there are no per-image outcomes "
+            f"({CORRECT_BITS}) at strength {strength:g}. Measure `predictions`, and export with --parquet --outcomes "
+            "bits."
+        )
+    n_images, networks = len(read_images(reader, dataset)["label"]), sorted(packed_by_network)
+    sizes = {len(bits) for bits in packed_by_network.values()}
+    if sizes != {-(-n_images // 8)}:
+        raise ResultsError(
+            f"Reading outcomes failed for {dataset} {key} of {reader.path}: expected {-(-n_images // 8)} bytes per row "
+            f"for the {n_images:,} images in the table of images, got {', '.join(map(str, sorted(sizes)))}. Export or "
+            "download the dataset again."
+        )
+    return Outcomes(tuple(networks), np.stack([packed_by_network[network] for network in networks]), n_images)
+
+
+def checked_outcomes(reader: "ResultTables", dataset: str, key: str, strength: float) -> Outcomes | None:
+    """Read outcomes, and check that they agree with the accuracies; return None if there are no outcomes.
 
     Raises:
-        ConfigError: the sweep has no such key or dataset, a key is a measure, or the keys have different images.
-        InputError: the path is not a results folder.
-        IncompleteError: results are missing.
-        ShardDamagedError: a file is damaged.
+        ResultsError: the outcomes contradict an accuracy.
     """
-    plan, folder = open_results(results)
-    planned = {key.key: key for key in plan.keys if key.dataset == dataset}
-    for name in keys:
-        if name not in planned:
-            raise ConfigError(
-                f"Reading outcomes failed for {results}: expected results of {dataset} {name}, got none."
-                f"{did_you_mean(name, planned)}"
-            )
-        if planned[name].task.columns:
-            raise ConfigError(
-                f"Reading outcomes failed for {results}: expected keys with predicted classes, got {name}, which is a "
-                "measure. Choose another key."
-            )
-    hashes = {str(planned[name].payload["images"]["sha256"]) for name in keys}
-    if len(hashes) != 1:
-        raise ConfigError(
-            f"Reading outcomes failed for {results}: {', '.join(keys)} have different images. Evaluate all of them on "
-            "the same images."
+    if not has_outcomes_of(reader, dataset, key):
+        return None
+    outcomes = read_image_outcomes(reader, dataset, key, strength)
+    table = reader.table(dataset, key)
+    accuracies = table[table["strength"] == strength].set_index("architecture")["value"].dropna()
+    common = [network for network in outcomes.architectures if network in accuracies.index]
+    fractions = count_correct(outcomes.of(common).packed) / outcomes.n_images
+    is_contradiction = np.abs(fractions - accuracies.loc[common].to_numpy(np.float64)) > _MAX_ROUNDING_ERROR
+    if is_contradiction.any():
+        network = common[int(is_contradiction.argmax())]
+        raise ResultsError(
+            f"Reading outcomes failed for {dataset} {key}: the per-image outcomes of {format_architecture(network)} "
+            "contradict its accuracy. Only read folders together if they contain the same evaluations."
         )
-    images, listing = read_image_copy(plan.config, dataset, hashes.pop()), folder.list()
-    correct = [_read_key(KeyRows(folder, planned[name], listing), images.labels) for name in keys]
-    return KeyOutcomes(
-        planned[keys[0]].networks,
-        tuple((name, strength) for name in keys for strength in planned[name].strengths),
-        images.indices,
-        np.concatenate(correct, axis=1),
-        {name: _protocol_without_images(planned[name]) for name in keys},
-    )
+    return outcomes
 
 
-def _read_key(rows: KeyRows, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return the outcomes (A, S, N) under a key."""
-    outcomes = [
-        [columns[PREDICTIONS] == labels for columns in rows.read(network, (PREDICTIONS,)).values()]
-        for network in range(len(rows.key.networks))
-    ]
-    return np.array(outcomes)
+def read_images(reader: "ResultTables", dataset: str) -> dict[str, NDArray[Any]]:
+    """Read the table of images to which outcomes refer: `row`, `label` and `sha256` by position.
 
+    All folders must have the same table, even for keys that only one folder has, because outcomes of several keys may
+    be combined.
+    """
+    from robust201.dataset.parquet_rows import read_image_table
 
-def _protocol_without_images(key: PlannedKey) -> dict[str, Any]:
-    return {field: value for field, value in key.payload.items() if field != "images"}
+    tables = [(folder, read_image_table(file)) for folder in reader.folders if (file := folder.find_images(dataset))]
+    if not tables:
+        raise ResultsError(
+            f"Reading the images of {dataset} failed for {reader.path}: there is no table of images. Export the "
+            "dataset with --parquet --outcomes bits."
+        )
+    first_folder, images = tables[0]
+    for folder, table in tables[1:]:
+        if any(not np.array_equal(table[name], images[name]) for name in images):
+            raise ResultsError(
+                f"Reading outcomes failed for {dataset} of {folder.path}: the images differ from those of "
+                f"{first_folder.path}. Read the folders one by one."
+            )
+    return images

@@ -17,9 +17,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.errors import ResultsError
-from robust201.core.files import MAX_EXPORTED_FILE_BYTES, IrregularFileError, check_file
 from robust201.core.records import ArchitectureId, format_architecture
-from robust201.dataset.rows_of_key import Rows, make_ids
+from robust201.dataset.row_block import RowBlock, make_ids
 from robust201.dataset.values import ADVICE, check_column, damaged_file_error, describe_measurement
 from robust201.statistics.outcomes import Packed, count_correct
 from robust201.tasks.columns import (
@@ -43,7 +42,7 @@ def _convert_damage_errors(path: Path) -> Iterator[None]:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: invalid names or metadata
         # Arrow also raises OSError for damaged files, but without errno, which errors of the operating system have.
-        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, IrregularFileError):
+        if isinstance(error, OSError) and error.errno is not None:
             raise
         raise damaged_file_error(path, error) from error
 
@@ -54,10 +53,8 @@ def _open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
 
     Without checksums, most damaged pages would be decoded to wrong values.
     """
-    with _convert_damage_errors(path):
-        check_file(path, MAX_EXPORTED_FILE_BYTES)
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            yield file
+    with _convert_damage_errors(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        yield file
 
 
 def read_file(path: Path) -> pa.Table:
@@ -76,7 +73,6 @@ def stamp_of(path: Path) -> tuple[str, int, int]:
 def _read_schema_of(stamp: tuple[str, int, int]) -> pa.Schema:
     path = Path(stamp[0])
     with _convert_damage_errors(path):
-        check_file(path, MAX_EXPORTED_FILE_BYTES)
         return pq.read_schema(path)
 
 
@@ -137,10 +133,10 @@ def read_n_classes(path: Path) -> int | None:
     return next((int(count) for count in _distinct_values(path, "n_classes")), None)
 
 
-def iter_parquet_rows(path: Path, measurement: str, architecture: ArchitectureId | None = None) -> Iterator[Rows]:
+def iter_parquet_rows(path: Path, measurement: str, architecture: ArchitectureId | None = None) -> Iterator[RowBlock]:
     """Read a measurement of all architectures or of one architecture, one row group at a time.
 
-    For an index, only the row groups whose bounds in the footer include it are read. Rows without a value are left
+    For an index, only the row groups whose bounds in the footer include it are read. RowBlock without a value are left
     out.
 
     Raises:
@@ -172,7 +168,7 @@ def _find_groups(file: pq.ParquetFile, architecture: ArchitectureId | None) -> l
     ]
 
 
-def _to_rows(path: Path, table: pa.Table, measurement: str) -> Rows | None:
+def _to_rows(path: Path, table: pa.Table, measurement: str) -> RowBlock | None:
     """Convert a table; rows without a value are left out, unless the measurement is of a measure."""
     if table["architecture"].null_count or table["strength"].null_count:
         raise _malformed_error(path, "rows without an architecture or strength")
@@ -191,7 +187,7 @@ def _to_rows(path: Path, table: pa.Table, measurement: str) -> Rows | None:
             check_column(name, columns[name])
         except ValueError as error:
             raise _find_invalid_row(path, architectures.to_pylist(), measurement, name, columns[name], error) from error
-    return Rows(
+    return RowBlock(
         architectures.to_numpy().astype(np.int64)
         if pa.types.is_integer(architectures.type)
         else make_ids(architectures.to_pylist()),

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import altair as alt
 
     from robust201.dataset.derived import DerivedMetrics
-    from robust201.dataset.image_outcomes import Outcomes
+    from robust201.dataset.outcomes import Outcomes
 from robust201.dataset.arguments import as_name, as_names, as_strength
 from robust201.dataset.merged_folders import NameOrNames
 from robust201.dataset.result_tables import ResultTables
@@ -262,7 +262,7 @@ class Dataset(ResultTables):
         Raises:
             ResultsError: the dataset has no outcomes, or several folders have outcomes for different images.
         """
-        from robust201.dataset.image_outcomes import read_image_outcomes
+        from robust201.dataset.outcomes import read_image_outcomes
 
         known_strengths = self.strengths(dataset, key)
         if strength is None and len(known_strengths) > 1:
@@ -284,56 +284,9 @@ class Dataset(ResultTables):
             One row per position in the outcomes: `row` (index of the image in the dataset's split), `label`, and
             `sha256` (hash of the pixels as uint8, channels first).
         """
-        from robust201.dataset.image_outcomes import read_images
+        from robust201.dataset.outcomes import read_images
 
         return pd.DataFrame(read_images(self, as_name(dataset, "dataset"))).rename_axis("position")
-
-    def rank(
-        self,
-        dataset: str,
-        key: str,
-        strength: float | None = None,
-        *,
-        measure: str = "accuracy",
-        lowest_first: bool = False,
-        isomorphs: bool = False,
-        weights: str | None = None,
-    ) -> "pd.Series[int]":
-        """Rank architectures by accuracy or by another measurement.
-
-        `analysis.leaderboard.make_leaderboard` ranks by accuracies with intervals and ties.
-
-        Args:
-            dataset: name of the dataset.
-            key: name of the key.
-            strength: strength; by default, architectures are ranked by their means over all strengths.
-            measure: name of the measurement.
-            lowest_first: whether the lowest value has rank 1 instead of the highest.
-            isomorphs: whether to include all architectures of an evaluated isomorphism class.
-            weights: name of the weights.
-
-        Returns:
-            Ranks (int64) by architecture (int64 or text). Ranks start at 1; equal values share the lowest rank.
-            Architectures without a value at the strength are left out.
-        """
-        # If architectures have several sets of weights, `select` makes each set a network of its own.
-        chosen = self.select() if weights is None and not self._is_separated else self.with_weights(weights)
-        known_strengths = chosen.strengths(dataset, key)
-        strengths = known_strengths if strength is None else (self._check_strength("Ranking", dataset, key, strength),)
-        frame = chosen.to_frame(dataset, key, measure, isomorphs=isomorphs)
-        rows = frame[frame["strength"].isin(strengths)]
-        if rows["value"].dtype.kind != "f":
-            raise ConfigError(
-                f"Ranking failed for {dataset} {key} {measure}: expected numbers, got values of type "
-                f"{rows['value'].dtype}. Rank by another measurement."
-            )
-        groups = rows.groupby("architecture")["value"]
-        # The mean of an architecture that lacks a strength would not be comparable.
-        means = groups.mean()[groups.count() == len(strengths)]
-        # Only means are rounded, because single numbers of a measure may be very small.
-        means = means.round(MEAN_DECIMALS) if len(strengths) > 1 else means
-        ranks = means.rank(ascending=lowest_first, method="min").astype("int64")
-        return ranks.sort_values(kind="stable").rename("rank")
 
     def metrics(
         self,

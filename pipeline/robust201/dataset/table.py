@@ -15,7 +15,7 @@ import pandas as pd
 from robust201.core.errors import InputError, RobustWarning, StorageError
 from robust201.core.files import atomic_write, make_folder
 from robust201.dataset.folder import DatasetFolder
-from robust201.dataset.rows_of_key import Rows
+from robust201.dataset.row_block import RowBlock
 from robust201.tasks.columns import MEASUREMENTS, fields_of
 
 TABLE_COLUMNS = ("architecture", "weights", "strength", "value", "n_images")
@@ -74,7 +74,7 @@ def _read_rows(folder: DatasetFolder, dataset: str, key: str, measurement: str) 
     return table
 
 
-def _to_table(rows: Rows, measurement: str) -> pd.DataFrame:
+def _to_table(rows: RowBlock, measurement: str) -> pd.DataFrame:
     column = rows.columns[next(iter(fields_of(measurement).values()))]
     is_number = column.ndim == 1 and column.dtype.kind in "iuf"
     values = pd.Series(column if is_number else rows.nested_values(measurement), dtype=None if is_number else object)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from robust201.attacks.context import Context, Perturbed, Request, to_float
 from robust201.attacks.contract import perturb
-from robust201.core.errors import EvaluationError, NetworkError
+from robust201.core.errors import EvaluationError
 from robust201.core.records import EvaluationResult, ImageSet, Part
 from robust201.evaluation.measurements import Accumulator, check_measure_values, check_values
 from robust201.networks.watch import Watch, WatchedModel
@@ -51,8 +51,8 @@ def evaluate_part(
     *,
     provenance: Mapping[str, str],
     resident_images: ResidentImages | None = None,
-    on_images: Callable[[int], None] | None = None,
-    on_stage: Callable[[int, str], None] | None = None,
+    on_stage: Callable[[int, str, int], None] | None = None,
+    on_passes: Callable[[int], None] | None = None,
 ) -> Iterator[EvaluationResult]:
     """Yield a part's result at each strength, as soon as it is complete.
 
@@ -67,8 +67,8 @@ def evaluate_part(
         measurements: names from `tasks.columns.MEASUREMENTS`.
         provenance: versions, host and device, copied to the results.
         resident_images: copy of `images` on the classifier's device; None to make one.
-        on_images: called after each batch has been measured at a strength, with the number of its images.
-        on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
+        on_stage: see `Request`.
+        on_passes: see `Watch`.
 
     Yields:
         One result per strength. Every measured image is classified again; the attacks' own predictions are not used.
@@ -79,14 +79,12 @@ def evaluate_part(
         PerturbationError: the perturbation breaks its contract.
     """
     context, request = _prepare(context, task, part, images, resident_images)
+    request = dataclasses.replace(request, on_stage=on_stage, on_passes=on_passes)
     if task.kind == "measure":
         yield from _measure_network(context, task, parameters, part, request, provenance)
         return
-    request = dataclasses.replace(request, on_stage=on_stage)
     batches = perturb(task, context, parameters, request, name=part.label)
-    measured_strengths = _measure_batches(
-        batches, context, request, task.constraint, measurements, on_images, name=part.label
-    )
+    measured_strengths = _measure_batches(batches, context, request, task.constraint, measurements, name=part.label)
     label_counts = np.bincount(images.labels[part.start : part.stop], minlength=images.n_classes)
     for strength_index, values, seconds in measured_strengths:
         check_values(values, len(request.labels), label_counts, name=part.label)
@@ -115,7 +113,7 @@ def _measure_network(
 ) -> Iterator[EvaluationResult]:
     """Yield a measure's result at each strength."""
     function = task.load(context.engine)
-    watch = Watch(context.classifier.device)
+    watch = Watch(context.classifier.device, request.on_passes)
     watched_model = None if context.model is None else WatchedModel(context.model, watch)
     watched_context = dataclasses.replace(context, classifier=context.classifier.watched(watch), model=watched_model)
     for strength in part.strengths:
@@ -125,7 +123,7 @@ def _measure_network(
             faults = watch.describe_faults(
                 context.attacked_model, to_float(request.images), request.labels, request.indices
             )
-            raise NetworkError(f"Measuring failed for {part.label}: {faults}")
+            raise EvaluationError(f"Measuring failed for {part.label}: {faults}")
         check_measure_values(values, task.columns, name=part.label)
         yield EvaluationResult(part, strength, values, time.perf_counter() - start, provenance)
 
@@ -136,7 +134,6 @@ def _measure_batches(
     request: Request,
     constraint: Constraint | None,
     measurements: Sequence[str],
-    on_images: Callable[[int], None] | None,
     *,
     name: str,
 ) -> Iterator[tuple[int, dict[str, NDArray[Any]], float]]:
@@ -157,8 +154,8 @@ def _measure_batches(
                 None if constraint is None else partial(_measure_distances, constraint, request, positions, pixels)
             )
             accumulators[strength_index].update(positions, context.logits(pixels), labels[positions], distances)
-        if on_images is not None:
-            on_images(len(positions))
+        if request.on_passes is not None:
+            request.on_passes(len(positions))
         n_measured[strength_index] += len(positions)
         is_complete = n_measured[strength_index] == len(labels)
         values = accumulators[strength_index].finalise() if is_complete else {}

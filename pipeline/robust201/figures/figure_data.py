@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 from robust201.analysis.class_summaries import CLASS_CONFIDENCES, CONFIDENCES
 from robust201.analysis.dataset_results import ADVERSARIAL, SCORE_KINDS, SCORES, DatasetResults, quartiles
 from robust201.analysis.labels import column_label, dataset_label, key_label, measure_label, strength_label
-from robust201.analysis.leaderboard import nearest_strength
 from robust201.analysis.measure_correlations import correlate_measures
 from robust201.analysis.measure_folders import read_measure_folders
 from robust201.analysis.network_costs import MACS
+from robust201.analysis.ranking import nearest_strength, order_networks
 from robust201.analysis.terms import measure_name
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.dataset.layout import CLEAN
@@ -454,7 +454,7 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
     Returns:
         One row per architecture and edge: `score` (a key of `SCORES`), `among` (`ALL_CELLS`, or the cells with
         `CellSpace.reference_kernel_parameters`), `rank` among these cells (ties have equal ranks), `tied` (number of
-        cells with this rank, see `DatasetResults.rank_architectures`), `architecture`, `accuracy` with `low` and `high`
+        cells with this rank, see `order_networks`), `architecture`, `accuracy` with `low` and `high`
         (see `accuracy_interval`), `edge` and `operation`.
     """
     names = ["score", "among", "rank", "tied", "architecture", "accuracy", "low", "high", "edge", "operation"]
@@ -470,10 +470,10 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
             (ALL_CELLS, scores_of_cells),
             (f"cells with {size} kernel parameters", scores_of_cells[scores_of_cells.index.isin(reference_cells)]),
         ):
-            for top in results.rank_architectures(scores_of_group)[:MAX_TOP_CELLS]:
+            for top in order_networks(results, scores_of_group)[:MAX_TOP_CELLS]:
                 interval = accuracy_interval(results, top.accuracy)
-                cell_columns = (score, among, top.rank, top.n_tied, top.architecture, top.accuracy, *interval)
-                rows += [(*cell_columns, *edge) for edge in enumerate(space.parse(results.spec(top.architecture)))]
+                cell_columns = (score, among, top.rank, top.n_equal, top.network, top.accuracy, *interval)
+                rows += [(*cell_columns, *edge) for edge in enumerate(space.parse(results.spec(top.network)))]
     return pd.DataFrame(rows, columns=names)
 
 
@@ -481,7 +481,7 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
     """Return the best architecture by clean accuracy, each attack's mean, and the means over attacks and corruptions.
 
     Returns:
-        One row per criterion (the index): `architecture` (the first by `DatasetResults.rank_architectures`), `spec`,
+        One row per criterion (the index): `architecture` (the first by `order_networks`), `spec`,
         `accuracy` with `low` and `high` (see `accuracy_interval`), `tied` (number of equally accurate architectures),
         and one column per criterion with the edit distance to the best architecture by that criterion.
     """
@@ -492,12 +492,12 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
     criteria |= {f"mean {key_label(key)}": results.key_mean(key) for key in results.keys("attack")}
     rows = {
         label: (
-            *(top.architecture, results.spec(top.architecture), top.accuracy),
+            *(top.network, results.spec(top.network), top.accuracy),
             *accuracy_interval(results, top.accuracy),
-            top.n_tied,
+            top.n_equal,
         )
         for label, scores_of_cells in criteria.items()
-        for top in results.rank_architectures(scores_of_cells)[:1]
+        for top in order_networks(results, scores_of_cells)[:1]
     }
     frame = pd.DataFrame.from_dict(
         rows, orient="index", columns=["architecture", "spec", "accuracy", "low", "high", "tied"]
@@ -512,7 +512,7 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
 
     Returns:
         One row per evaluated neighbour and score: `best` (the score by which the architecture is the best), `tied`
-        (number of architectures that are equally accurate by this score, see `DatasetResults.rank_architectures`),
+        (number of architectures that are equally accurate by this score, see `order_networks`),
         `architecture`, `edge`, `operation`, `neighbour` (the representative of its isomorphism class), `score` and
         `change` (the neighbour's accuracy minus the architecture's). `low` and `high` are the ends of the change's 95%
         interval, which assumes that the two cells were evaluated on independent images. It is therefore wider than
@@ -526,13 +526,13 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
     scores = results.scores
     evaluated_architectures = set(results.architectures)
     for criterion in scores:
-        for top in results.rank_architectures(scores[criterion])[:1]:
-            for edge, operation, spec in space.neighbours(results.spec(top.architecture)):
+        for top in order_networks(results, scores[criterion])[:1]:
+            for edge, operation, spec in space.neighbours(results.spec(top.network)):
                 neighbour = int(results.reader.get_uid(spec))
                 if neighbour in evaluated_architectures:
-                    neighbour_columns = (criterion, top.n_tied, top.architecture, edge, operation, neighbour)
+                    neighbour_columns = (criterion, top.n_equal, top.network, edge, operation, neighbour)
                     for score, values in scores.items():
-                        accuracy_pair = float(values[top.architecture]), float(values[neighbour])
+                        accuracy_pair = float(values[top.network]), float(values[neighbour])
                         if not np.isnan(change := accuracy_pair[1] - accuracy_pair[0]):
                             half_width = NORMAL_QUANTILE * math.sqrt(
                                 sum(p * (1 - p) for p in accuracy_pair) / (results.n_images or math.nan)

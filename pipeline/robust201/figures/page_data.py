@@ -1,7 +1,6 @@
 """The data of the report's page: everything that its script shows is computed here."""
 
 import base64
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import pandas as pd
 
 from robust201.analysis.dataset_results import SCORES, DatasetResults
 from robust201.analysis.labels import key_label, strength_label
-from robust201.analysis.leaderboard import Leaderboard
+from robust201.analysis.ranking import Ranking, order_networks
 from robust201.core.records import ArchitectureId
 from robust201.networks.spaces import CellSpace
 from robust201.statistics.intervals import accuracy_intervals
@@ -27,7 +26,7 @@ def pack_space(space: CellSpace) -> dict[str, Any]:
     return {"isomorphs": _encode_base64(np.array(space.isomorphs(), dtype="<u2"))}
 
 
-def pack_results(results: DatasetResults, board: Leaderboard) -> dict[str, Any]:
+def pack_results(results: DatasetResults, ranking: Ranking) -> dict[str, Any]:
     """Return the numbers of a dataset.
 
     Returns:
@@ -36,7 +35,7 @@ def pack_results(results: DatasetResults, board: Leaderboard) -> dict[str, Any]:
         - `name`: name of the dataset.
         - `networks`: for each network, in the order of the table (those without an accuracy to sort by come last), its
           `id`, its `label`, its cell string `spec` (empty if it is not a cell), and `operations`, one per edge.
-        - `columns` of the table: for each standing, its `label`, and by network its `accuracies` in percent with
+        - `columns` of the table: for each evaluation, its `label`, and by network its `accuracies` in percent with
           their intervals `low` and `high` (null if missing), and `tied`, whether the network is tied with the best.
         - `scores`: for each score, its `label`, and by network `texts` with the accuracy and the rank.
         - `evaluations`: for each key and strength, the key's label `key` and the strength's label `strength`.
@@ -45,8 +44,7 @@ def pack_results(results: DatasetResults, board: Leaderboard) -> dict[str, Any]:
           number of images is unknown.
         - `shown`: position of the network that the page shows first, the best by the table's order.
     """
-    ranked = set(board.networks)
-    networks = [*board.networks, *(network for network in results.architectures if network not in ranked)]
+    networks = [*dict.fromkeys([*ranking.networks, *results.architectures])]
     space = results.space
     specs = ["" if space is None else results.spec(network) for network in networks]
     return {
@@ -60,7 +58,7 @@ def pack_results(results: DatasetResults, board: Leaderboard) -> dict[str, Any]:
             }
             for network, spec in zip(networks, specs, strict=True)
         ],
-        "columns": _pack_columns(board, networks),
+        "columns": _pack_columns(ranking, networks),
         "scores": [
             {"label": f"{label} accuracy", "texts": _score_texts(results, score, networks)}
             for score, label in SCORES.items()
@@ -76,25 +74,24 @@ def pack_results(results: DatasetResults, board: Leaderboard) -> dict[str, Any]:
     }
 
 
-def _pack_columns(board: Leaderboard, networks: list[ArchitectureId]) -> list[dict[str, Any]]:
-    frame = replace(board, networks=networks).to_frame() if board.standings else pd.DataFrame()
+def _pack_columns(ranking: Ranking, networks: list[ArchitectureId]) -> list[dict[str, Any]]:
     columns = []
-    for standing in board.standings:
-        rows = frame[frame["evaluation"] == standing.name].set_index("network").reindex(networks)
+    for name, label in ranking.labels.items():
+        rows = ranking.table[ranking.table["evaluation"] == name].set_index("network").reindex(networks)
         numbers = {
             field: [None if np.isnan(value) else round(100 * value, 2) for value in rows[column].astype(float)]
             for field, column in (("accuracies", "accuracy"), ("low", "low"), ("high", "high"))
         }
         tied = [value is True for value in rows["tied"].tolist()]
-        columns.append({"label": standing.label, **numbers, "tied": tied})
+        columns.append({"label": label, **numbers, "tied": tied})
     return columns
 
 
 def _score_texts(results: DatasetResults, score: str, networks: list[ArchitectureId]) -> list[str]:
-    ranked = results.rank_architectures(results.scores[score])
+    ordered = order_networks(results, results.scores[score])
     texts = {
-        top.architecture: f"{top.accuracy:.2%}, rank {'=' if top.n_tied > 1 else ''}{top.rank:,} of {len(ranked):,}"
-        for top in ranked
+        row.network: f"{row.accuracy:.2%}, rank {'=' if row.n_equal > 1 else ''}{row.rank:,} of {len(ordered):,}"
+        for row in ordered
     }
     return [texts.get(network, "–") for network in networks]
 

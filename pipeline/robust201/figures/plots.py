@@ -7,9 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from robust201.analysis.dataset_results import MEAN_NOTE, DatasetResults, choose_results, read_results
-from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, ResultsError, did_you_mean
-from robust201.core.files import atomic_write, check_output_file
+from robust201.core.files import atomic_write, check_output_file, write_csv
 from robust201.dataset.reader import Dataset
 from robust201.figures.formats import DRAWN_FORMATS, parse_width
 from robust201.figures.table import FIGURES, FigureDefinition, find_figure

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from robust201.analysis.dataset_results import DatasetResults
-    from robust201.analysis.leaderboard import Leaderboard
+    from robust201.analysis.ranking import Ranking
     from robust201.figures.table import FigureDefinition
 
 
@@ -45,7 +45,7 @@ def write_report(dataset: Dataset, out: Path) -> Path:
     import vl_convert
 
     from robust201.analysis.dataset_results import MEAN_NOTE, read_results
-    from robust201.analysis.leaderboard import make_leaderboard
+    from robust201.analysis.ranking import rank_networks
     from robust201.figures.page_data import MISSING, RESOLUTION, pack_results, pack_space
 
     dataset = dataset.select()
@@ -58,10 +58,10 @@ def write_report(dataset: Dataset, out: Path) -> Path:
     space = dataset.space
     networks_noun = "networks" if space is None else space.title
     title = f"Robustness of {networks_noun}: {', '.join(results.name for results in all_results)}"
-    boards = [make_leaderboard(results) for results in all_results]
+    rankings = [rank_networks(results) for results in all_results]
     page_data = {
         "space": None if space is None else pack_space(space),
-        "datasets": [pack_results(results, board) for results, board in zip(all_results, boards, strict=True)],
+        "datasets": [pack_results(*pair) for pair in zip(all_results, rankings, strict=True)],
         "missing": MISSING,
         "resolution": RESOLUTION,
     }
@@ -75,7 +75,7 @@ def write_report(dataset: Dataset, out: Path) -> Path:
             title=html.escape(title),
             style=_read_resource("report.css"),
             dataset_options="".join(f"<option>{html.escape(results.name)}</option>" for results in all_results),
-            answer=_best_networks_section(boards),
+            answer=_best_networks_section(rankings),
             overview=_overview_section(dataset, all_results),
             means=html.escape(MEAN_NOTE),
             sections="\n".join(_dataset_section(results) for results in all_results),
@@ -160,7 +160,7 @@ def _weights_check_text(dataset: Dataset) -> str:
 
 def _attack_flags_warning(results: "DatasetResults") -> str:
     """Return a warning that lists signs of weak attacks; empty without signs, or numbers of images and classes."""
-    from robust201.analysis.attack_flags import ZERO_GRADIENTS, find_flags
+    from robust201.dataset.attack_flags import ZERO_GRADIENTS, find_flags
 
     n_classes = results.reader.count_classes(results.name)
     if results.n_images is None or n_classes is None:
@@ -180,10 +180,10 @@ def _attack_flags_warning(results: "DatasetResults") -> str:
     return f'<div class="warning">Signs of weak attacks: <ul>{list_items}</ul></div>'
 
 
-def _best_networks_section(boards: "Sequence[Leaderboard]") -> str:
-    """Return the section that names the best networks; empty if no leaderboard has an answer."""
-    answers = [f"<p>{html.escape(board.answer)}</p>" for board in boards if board.answer]
-    basis = f'<p class="muted">{html.escape(boards[0].basis)}</p>'
+def _best_networks_section(rankings: "Sequence[Ranking]") -> str:
+    """Return the section that names the best networks; empty if there are no accuracies."""
+    answers = [f"<p>{html.escape(ranking.summary)}</p>" for ranking in rankings if ranking.summary]
+    basis = f'<p class="muted">{html.escape(rankings[0].basis)}</p>'
     return f'<section id="answer">{"".join(answers)}{basis}</section>' if answers else ""
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from robust201.analysis.tables import format_percent
 from robust201.core.files import atomic_write
 from robust201.figures.formats import check_figure_name, parse_width
 from robust201.statistics.distances import accuracy_curve, half_distance, median_distance
@@ -98,9 +99,9 @@ class SecurityCurves:
             failures = (
                 f" The attacks failed on {n_never_fooled:,} of {row['n_images']:,} images." if n_never_fooled else ""
             )
+            accuracy = format_percent(row["clean_accuracy"], row["low"], row["high"], unit="%")
             lines.append(
-                f"{row['network']}: accuracy {row['clean_accuracy']:.1%} ({row['low']:.1%} to {row['high']:.1%}); "
-                f"{half_text} "
+                f"{row['network']}: accuracy {accuracy}; {half_text} "
                 f"({self.constraint.name}, {', '.join(self._attacks)}; a stronger attack may find smaller "
                 f"perturbations).{failures}"
             )

@@ -15,7 +15,7 @@ import pandas as pd
 from robust201.analysis.class_summaries import CLASS_CONFIDENCES, CONFIDENCES
 from robust201.analysis.dataset_results import ADVERSARIAL, SCORES, DatasetResults
 from robust201.analysis.labels import column_label, dataset_label, key_label
-from robust201.analysis.leaderboard import nearest_strength
+from robust201.analysis.ranking import nearest_strength
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.dataset.layout import CLEAN, kind_of
 from robust201.figures import drawings, figure_data, palette

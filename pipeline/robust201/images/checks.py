@@ -55,6 +55,21 @@ def check_labels(source: Path | str, labels: NDArray[np.integer], n_classes: int
         )
 
 
+def move_channels_first(source: Path | str, images: NDArray[Any]) -> NDArray[Any]:
+    """Return images (N, C, H, W) from (N, C, H, W) or (N, H, W, C), with 3 channels (RGB) or 1 (grey)."""
+    if images.ndim != 4 or not {1, 3} & {images.shape[1], images.shape[3]} or not images.size:
+        raise DatasetError(
+            f"Reading images failed for {source}: expected images (N, C, H, W) or (N, H, W, C) with 3 channels (RGB) "
+            f"or 1 (grey), got {images.dtype} {images.shape}. Pass an array of such images."
+        )
+    if {images.shape[1], images.shape[3]} <= {1, 3}:
+        raise DatasetError(
+            f"Reading images failed for {source}: shape {images.shape} is ambiguous, since the channels may be axis 1 "
+            "or axis 3. Change the height or width of the images, for example by padding."
+        )
+    return images if images.shape[1] in {1, 3} else images.transpose(0, 3, 1, 2)
+
+
 def check_bright(source: Path | str, images: NDArray[np.uint8]) -> None:
     """Reject 8-bit images without a pixel above 1, which were probably divided by 255."""
     if images.max(initial=0) == 1:

@@ -15,8 +15,7 @@ from robust201.core.errors import DatasetError
 from robust201.core.records import Split
 from robust201.images.checks import LabelledImages, check_labels
 from robust201.images.downloads import registry
-from robust201.images.pickled import parse_batch
-from robust201.images.published import read_batches
+from robust201.images.published import parse_batch, read_batches
 from robust201.images.specs import DatasetSpec
 
 
@@ -67,11 +66,6 @@ def find_folder(layouts: Mapping[str, _Layout], spec: DatasetSpec, root: Path, s
     if official_folder.is_dir():
         return official_folder
     return root if (root / layout.files[split][0]).is_file() else None
-
-
-def folder_name(layouts: Mapping[str, _Layout], spec: DatasetSpec) -> str:
-    """Return the name of the official folder of a dataset's binary or Python version, for messages."""
-    return registry.download(layouts[spec.name].download).folder
 
 
 def load_binary(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:

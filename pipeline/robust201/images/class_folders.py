@@ -1,10 +1,10 @@
 """Folders of JPEG or PNG files, one folder per class, in the order of torchvision's `ImageFolder`.
 
-Classes are numbered in the order of their folders' names, as text or as numbers (`DatasetSpec.class_order`), unless a
-file `labels.json` next to the folders numbers them.
-This file is a JSON object that maps the name of each folder to its label, so that, for example, ten classes of ImageNet
-can have the labels that they have among all thousand classes. Hidden files and folders and files without the suffix of
-an image are ignored. Images other than JPEG and PNG are rejected instead of ignored, because torchvision reads them.
+Classes are numbered in the order of their folders' names as text, unless a file `labels.json` next to the folders
+numbers them. This file is a JSON object that maps the name of each folder to its label, so that, for example, ten
+classes of ImageNet can have the labels that they have among all thousand classes. Hidden files and folders and files
+without the suffix of an image are ignored. Images other than JPEG and PNG are rejected instead of ignored, because
+torchvision reads them.
 """
 
 import os
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 
 from robust201.core.errors import DatasetError, RobustWarning, describe_read_error, one_line
-from robust201.core.files import MAX_JSON_BYTES, parse_unique_json, read_file
+from robust201.core.files import parse_unique_json
 from robust201.core.records import MAX_CLASSES, Split
 from robust201.images.checks import check_count, check_labels
 from robust201.images.decoding import ImageDecoder
@@ -31,7 +31,6 @@ CLASS_NUMBERS_FILE = "labels.json"
 
 _SUPPORTED_SUFFIXES = (".jpg", ".jpeg", ".png")
 _UNSUPPORTED_SUFFIXES = (".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp")
-_MAX_FILE_BYTES = 256 << 20
 _LABELS_BY_NAME = TypeAdapter(dict[str, Annotated[int, Field(strict=True, ge=0, lt=MAX_CLASSES)]])
 _SPLIT_FOLDERS: dict[Split, tuple[str, ...]] = {"test": ("test", "val"), "train": ("train",)}
 
@@ -75,21 +74,15 @@ def load_folders(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -
 
     Raises:
         DatasetError: a class folder has no images or images of another format, the number of class folders is not the
-            dataset's number of classes, `labels.json` does not number every class, or names without a number have no
-            numeric order.
+            dataset's number of classes, or `labels.json` does not number every class.
 
     Warns:
-        RobustWarning: see `_order_classes`.
+        RobustWarning: class folders are named by numbers, which text sorts differently.
     """
     class_names = _class_names(path)
     labels_by_name = _read_labels(path, class_names)
     if labels_by_name is None:
-        class_names = _order_classes(path, class_names, spec.class_order)
-    elif spec.class_order is not None:
-        raise DatasetError(
-            f"Reading labels failed for {path}: {CLASS_NUMBERS_FILE} and a class order both number the class folders. "
-            "Remove one of them."
-        )
+        _warn_about_numbers(path, class_names)
     if labels_by_name is None and spec.n_classes not in {0, len(class_names)}:
         raise DatasetError(
             f"Reading images failed for {path}: expected {spec.n_classes:,} class folders, one per class, got "
@@ -119,32 +112,23 @@ def _class_names(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."))
 
 
-def _order_classes(folder: Path, names: tuple[str, ...], order: str | None) -> tuple[str, ...]:
-    """Return the names of class folders, which are sorted as text, in an order.
+def _warn_about_numbers(folder: Path, names: tuple[str, ...]) -> None:
+    """Warn if all class folders are named by numbers, which have another order as text.
 
     Warns:
-        RobustWarning: no order is given, and all names are numbers, in another order than that of text.
+        RobustWarning: see above.
     """
-    unsuitable_names = [name for name in names if not re.fullmatch("[0-9]+", name)]
-    if order == "text" or (order is None and unsuitable_names):
-        return names
-    if unsuitable_names:
-        raise DatasetError(
-            f"Reading labels failed for {folder}: expected class folders named by numbers, since their order is "
-            f"numeric, got {unsuitable_names[0]!r}. Rename the folder, or sort the folders as text."
-        )
-    numeric_names = tuple(sorted(names, key=int))
-    if order == "numeric":
-        return numeric_names
-    if numeric_names != names:
-        label = next(label for label, name in enumerate(names) if name != numeric_names[label])
+    if not all(re.fullmatch("[0-9]+", name) for name in names):
+        return
+    numeric_names = sorted(names, key=int)
+    label = next((label for label, name in enumerate(names) if name != numeric_names[label]), None)
+    if label is not None:
         warnings.warn(
             f"{folder}: class folders are sorted as text, so label {label} is folder {names[label]}, not folder "
-            f"{numeric_names[label]}. Set class_order to numeric or text, or write {CLASS_NUMBERS_FILE}.",
+            f"{numeric_names[label]}. To number them otherwise, write {CLASS_NUMBERS_FILE}.",
             RobustWarning,
             stacklevel=2,
         )
-    return names
 
 
 def _list_images(folder: Path) -> list[Path]:
@@ -162,22 +146,11 @@ def _list_images(folder: Path) -> list[Path]:
 
 
 def _iter_images(folder: Path) -> Iterator[Path]:
-    """Yield the image files of a class folder and its subfolders in torchvision's order; each folder is visited once.
-
-    Folders that contain the class folder are not visited through a link, because they hold the images of all classes.
-    """
-    root = os.path.realpath(folder.parent)
-    visited = {root, *map(str, Path(root).parents)}
-    walked = []
-    for parent, subfolders, file_names in os.walk(folder, followlinks=True):
-        real_parent = os.path.realpath(parent)
-        if real_parent in visited:  # through a link
-            subfolders.clear()
+    """Yield the image files of a class folder and its subfolders in torchvision's order."""
+    for parent, subfolders, file_names in sorted(os.walk(folder, followlinks=True)):
+        del subfolders
+        if any(part[0] == "." for part in Path(parent).relative_to(folder).parts):
             continue
-        visited.add(real_parent)
-        subfolders[:] = sorted(name for name in subfolders if name[0] != ".")
-        walked.append((parent, file_names))
-    for parent, file_names in sorted(walked):
         for name in sorted(file_names):
             if name[0] != "." and name.lower().endswith(_SUPPORTED_SUFFIXES + _UNSUPPORTED_SUFFIXES):
                 yield Path(parent, name)
@@ -189,7 +162,7 @@ def _read_labels(folder: Path, class_names: tuple[str, ...]) -> dict[str, int] |
     if not path.exists():
         return None
     try:
-        text = read_file(path, MAX_JSON_BYTES).decode("utf-8-sig")
+        text = path.read_text(encoding="utf-8-sig")
         labels_by_name = _LABELS_BY_NAME.validate_python(parse_unique_json(text))
         return {name: labels_by_name[name] for name in class_names}
     except (OSError, ValueError, KeyError) as error:
@@ -201,7 +174,7 @@ def _read_labels(folder: Path, class_names: tuple[str, ...]) -> dict[str, int] |
 
 def _read_image(file: Path) -> bytes:
     try:
-        return read_file(file, _MAX_FILE_BYTES)
+        return file.read_bytes()
     except (OSError, ValueError) as error:
         raise DatasetError(
             f"Reading images failed for {file}: {one_line(error)}. Correct the file or remove it."

@@ -58,7 +58,7 @@ class CorruptedStore:
         self._n_images = n_images
         self._made = made
         self._files: dict[str, NDArray[np.uint8]] = {}
-        self._digests: dict[str, str] = {}
+        self._digests: dict[tuple[str | int, ...], str] = {}
 
     def __call__(self, key: str, severity: int, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Return corrupted images, (n, 3, H, W) uint8 and C-contiguous.
@@ -82,7 +82,7 @@ class CorruptedStore:
                 f"Reading corrupted images failed for {self._path(key)}: row {row} of the test split is not among the "
                 f"{len(self.indices):,} selected images. Include it in the selection with which the store is opened."
             )
-        pixels = self._open(key)[int(severity) - 1, self._rows[positions_in_range]]
+        pixels = self.pixels(key, int(severity))[self._rows[positions_in_range]]
         return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
 
     def digest(self, key: str) -> str:
@@ -94,31 +94,36 @@ class CorruptedStore:
         Raises:
             DatasetError: the file is missing or has the wrong shape, or a generated file has changed.
         """
-        if key not in self._digests:
-            array = self._open(key)
+        return self._digest(key, range(1, N_SEVERITIES + 1))
+
+    def severity_digest(self, key: str, severity: int) -> str:
+        """Return the hash of the selected images at one severity (see `digest`)."""
+        return self._digest(key, [severity])
+
+    def _digest(self, key: str, severities: Sequence[int]) -> str:
+        if (key, *severities) not in self._digests:
             if self._made is not None:
                 self._made.check_unchanged(key)
-            shape = [N_SEVERITIES, len(self._rows), *array.shape[2:]]
-            digest = hashlib.sha256(canonical_json(shape).encode())
-            digest.update(self.indices.astype("<i8").tobytes())
-            for severity_images in array:
+            arrays = [self.pixels(key, severity) for severity in severities]
+            digest = begin_digest(self.indices, (len(severities), len(self._rows), *arrays[0].shape[1:]))
+            for array in arrays:
                 for start in range(0, len(self._rows), _BLOCK_ROWS):
-                    digest.update(severity_images[self._rows[start : start + _BLOCK_ROWS]].tobytes())
-            self._digests[key] = digest.hexdigest()
-        return self._digests[key]
+                    digest.update(array[self._rows[start : start + _BLOCK_ROWS]].tobytes())
+            self._digests[key, *severities] = digest.hexdigest()
+        return self._digests[key, *severities]
 
     def identity(self, key: str) -> dict[str, Any]:
-        """Return the protocol fields (JSON) that identify the pixels of a corruption.
-
-        The fields are `source` and `sha256` (see `digest`). Generated images also have the fields of their recipe:
-        `generator_version`, `seed` and, for the corruption frost, `frost` (name and hash of the textures).
-        """
-        recipe = {} if self._made is None else self._made.recipe(key)
-        return {"source": self.source, "sha256": self.digest(key), **recipe}
+        """Return the protocol fields (JSON) that identify published pixels of a corruption (see `digest`)."""
+        return {"source": self.source, "sha256": self.digest(key)}
 
     def check(self, key: str) -> None:
         """Check that a corruption's file exists and has the right shape, without reading its pixels."""
         self._open(key)
+
+    def pixels(self, key: str, severity: int) -> NDArray[np.uint8]:
+        """Return all images of a corruption at a severity, (N, H, W, 3) uint8, from a memory-mapped file."""
+        pixels: NDArray[np.uint8] = self._open(key)[severity - 1]
+        return pixels
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.npy"
@@ -129,6 +134,13 @@ class CorruptedStore:
             array = _map_array(self._path(key), (N_SEVERITIES * self._n_images, *self._image_size, 3))
             self._files[key] = array.reshape(N_SEVERITIES, self._n_images, *array.shape[1:])
         return self._files[key]
+
+
+def begin_digest(indices: NDArray[np.int64], shape: tuple[int, ...]) -> "hashlib._Hash":
+    """Return a hash of corrupted images to which their pixels have yet to be added (see `CorruptedStore.digest`)."""
+    digest = hashlib.sha256(canonical_json(shape).encode())
+    digest.update(indices.astype("<i8").tobytes())
+    return digest
 
 
 def open_published(

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
-from robust201.core.files import MAX_STATE_BYTES, open_file
 from robust201.core.noise import generator
 from robust201.core.records import Split
 from robust201.images.checks import LabelledImages
@@ -61,7 +60,7 @@ def _read_source() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     package = importlib.util.find_spec("sklearn")
     file = None if package is None or package.origin is None else Path(package.origin).parent / _SOURCE_FILE
     if file is not None and file.is_file():
-        with open_file(file, MAX_STATE_BYTES) as compressed, gzip.open(compressed, "rt") as stream:
+        with gzip.open(file, "rt") as stream:
             rows = np.loadtxt(stream, delimiter=",")
         images, labels = rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]
     else:

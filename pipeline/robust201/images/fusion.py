@@ -3,7 +3,7 @@
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,22 +70,11 @@ def _blended_values(alpha: float) -> NDArray[np.uint8]:
     )
 
 
-class Pairs(NamedTuple):
-    """Rows of the images to blend.
+def pair(n_first: int, n_second: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pair the images of two sets at random, each at most once, so that every image of the smaller set is paired.
 
-    Attributes:
-        first: (n,) int64, ascending rows of the first set.
-        second: (n,) int64, rows of the second set; `second[i]` is blended with `first[i]`.
-    """
-
-    first: NDArray[np.int64]
-    second: NDArray[np.int64]
-
-
-def pair(n_first: int, n_second: int, seed: int) -> Pairs:
-    """Pair the images of two sets at random, each at most once.
-
-    Every image of the smaller set is paired.
+    Returns:
+        Ascending rows (n,) of the first set, and the rows (n,) of the second set that are paired with them.
     """
     n_pairs = min(n_first, n_second)
     # NumPy guarantees the raw stream of a bit generator across versions, but not the results of `permutation`.
@@ -93,7 +82,7 @@ def pair(n_first: int, n_second: int, seed: int) -> Pairs:
         np.argsort(generator(seed, "fusion", set_name).bit_generator.random_raw(n_images), kind="stable")[:n_pairs]
         for set_name, n_images in (("first", n_first), ("second", n_second))
     ]
-    return Pairs(np.sort(rows[0]), rows[1])
+    return np.sort(rows[0]), rows[1]
 
 
 def write_fusion(
@@ -122,15 +111,15 @@ def write_fusion(
     existing_digest = find_made_split(folder, split, recipe)
     if existing_digest is not None:
         return existing_digest
-    pairs = pair(len(first), len(second), seed)
-    label_source, label_rows = (first, pairs.first) if label == "first" else (second, pairs.second)
-    images = blend(first.images[pairs.first], second.images[pairs.second], alpha)
+    first_rows, second_rows = pair(len(first), len(second), seed)
+    label_source, label_rows = (first, first_rows) if label == "first" else (second, second_rows)
+    images = blend(first.images[first_rows], second.images[second_rows], alpha)
     return write_made_split(
         folder,
         split,
         LabelledImages(images, label_source.labels[label_rows]),
         recipe=recipe,
         n_classes=label_source.n_classes,
-        first_rows=pairs.first,
-        second_rows=pairs.second,
+        first_rows=first_rows,
+        second_rows=second_rows,
     )

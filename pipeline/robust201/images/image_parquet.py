@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError, one_line
-from robust201.core.files import check_file
 from robust201.core.records import MAX_CLASSES, Split
 from robust201.images.checks import LabelledImages, check_labels
 from robust201.images.decoding import ImageDecoder
@@ -52,7 +51,6 @@ def _read_columns(path: Path) -> tuple[Any, NDArray[np.int64]]:
     from pyarrow import parquet
 
     try:
-        check_file(path)
         with parquet.ParquetFile(path) as file:
             image_column = _find_image_column(path, file.schema_arrow)
             table = file.read(columns=[image_column, "label"])

@@ -17,7 +17,7 @@ import numpy as np
 from robust201.core.errors import ConfigError, DatasetError, did_you_mean
 from robust201.core.records import ImageSet, Split, image_hash
 from robust201.images.checks import LabelledImages
-from robust201.images.cifar import BINARY, PYTHON, find_folder, folder_name, load_binary, load_python
+from robust201.images.cifar import BINARY, PYTHON, find_folder, load_binary, load_python
 from robust201.images.class_folders import ImageFiles, find_split_folder, load_folders
 from robust201.images.digits import find_digits, load_digits
 from robust201.images.downloads.registry import DATA_VARIABLE, data_folder, downloads
@@ -42,13 +42,13 @@ class Form:
 
     Attributes:
         name: name in the YAML and on the command line.
-        describe_files: (spec of the dataset) → description of the files, for messages.
+        files: description of the files, for messages.
         find: (spec of the dataset, file or folder, split) → path for `load`, or None if the files are not there.
         load: reads a split.
     """
 
     name: str
-    describe_files: Callable[[DatasetSpec], str]
+    files: str
     find: Callable[[DatasetSpec, Path, Split], Path | None]
     load: Loader
 
@@ -56,24 +56,14 @@ class Form:
 FORMS: dict[str, Form] = {
     form.name: form
     for form in (
-        Form(
-            "binary",
-            partial(folder_name, BINARY),
-            partial(find_folder, BINARY),
-            load_binary,
-        ),
-        Form(
-            "python",
-            partial(folder_name, PYTHON),
-            partial(find_folder, PYTHON),
-            load_python,
-        ),
-        Form("imagenet16", lambda _spec: "ImageNet16 with val_data", find_imagenet16, load_imagenet16),
-        Form("digits", lambda _spec: "the digits that scikit-learn ships", find_digits, load_digits),
-        Form("idx", lambda _spec: "the IDX files (train-images-idx3-ubyte.gz, …)", find_idx, load_idx),
-        Form("npz", lambda _spec: "test.npz or train.npz", find_npz, load_npz),
-        Form("parquet", lambda _spec: "test.parquet or train.parquet", find_parquet, load_parquet),
-        Form("folders", lambda _spec: "a folder of JPEG or PNG files per class", find_split_folder, load_folders),
+        Form("binary", "the folder of CIFAR's binary version", partial(find_folder, BINARY), load_binary),
+        Form("python", "the folder of CIFAR's Python version", partial(find_folder, PYTHON), load_python),
+        Form("imagenet16", "ImageNet16 with val_data", find_imagenet16, load_imagenet16),
+        Form("digits", "the digits that scikit-learn ships", find_digits, load_digits),
+        Form("idx", "the IDX files (train-images-idx3-ubyte.gz, …)", find_idx, load_idx),
+        Form("npz", "test.npz or train.npz", find_npz, load_npz),
+        Form("parquet", "test.parquet or train.parquet", find_parquet, load_parquet),
+        Form("folders", "a folder of JPEG or PNG files per class", find_split_folder, load_folders),
     )
 }
 """Table of file formats, by name."""
@@ -90,14 +80,12 @@ def load_images(
     seed: int = 0,
     image_size: int | None = None,
     resize: Resize | None = None,
-    class_order: str | None = None,
 ) -> ImageSet:
     """Load a split of a dataset in `DATASETS`, of a custom dataset (`specs.custom_dataset`), or of files at a path.
 
     With a path, any name is allowed: the number of classes and the image size are taken from the files, unless
     `image_size` is set. `resize` is the rule for images of other sizes, which class folders and Parquet files may
-    contain. `class_order` is the order in which class folders are numbered: their names as ``"text"`` (the default), or
-    ``"numeric"``. `count` selects a class-stratified subset (see `select`); in class folders, only it is decoded.
+    contain. `count` selects a class-stratified subset (see `select`); in class folders, only it is decoded.
 
     `form` is one of `FORMS`; None tries all forms of the dataset. `path` is a file, the folder of the images or its
     parent; None searches the data folder (`ROBUST201_DATA`). `verify` checks published checksums, sizes and image
@@ -107,15 +95,14 @@ def load_images(
         Images (N, C, H, W) uint8, C-contiguous; `indices` are their positions in the full split.
 
     Raises:
-        ConfigError: there is no such dataset, the dataset has no such form, the resize rule is invalid, or the images
-            with a class order are not in class folders.
+        ConfigError: there is no such dataset, the dataset has no such form, or the resize rule is invalid.
         DatasetError: images are missing, damaged, or have the wrong form, size or labels; or `count` is out of range.
 
     Warns:
-        RobustWarning: class folders are named by numbers, which text sorts differently, and there is no `class_order`.
+        RobustWarning: class folders are named by numbers, which text sorts differently.
     """
     path = None if path is None else Path(path)
-    spec = _find_spec(name, path, image_size, resize, class_order)
+    spec = _find_spec(name, path, image_size, resize)
     if form is not None and form not in spec.forms:
         raise ConfigError(
             f"Looking up a file form failed for {spec.name}: expected one of {', '.join(spec.forms)}, got {form!r}."
@@ -127,12 +114,8 @@ def load_images(
         for folder in dict.fromkeys((root, root / spec.name, root / spec.folder_name)):
             source = candidate.find(spec, folder, split)
             if source is not None:
-                if spec.class_order is not None and candidate.load is not load_folders:
-                    raise ConfigError(
-                        f"Loading images failed for {source}: a class order is only for class folders. Remove it."
-                    )
                 return _make_image_set(spec, candidate.load(spec, source, split, verify=verify), count, seed)
-    expected = "; or ".join(f"{candidate.describe_files(spec)} ({candidate.name})" for candidate in candidates)
+    expected = "; or ".join(f"{candidate.files} ({candidate.name})" for candidate in candidates)
     got = "none of these" if root.exists() else "no such file or folder"
     fetch_advice = f"Run `robust201 fetch {spec.folder_name}`, or " if spec.folder_name in downloads() else ""
     path_advice = f"set {DATA_VARIABLE} to the folder of the images." if path is None else "correct the path."
@@ -148,18 +131,17 @@ def _find_spec(
     path: Path | None,
     image_size: int | None,
     resize: Resize | None,
-    class_order: str | None,
 ) -> DatasetSpec:
     if isinstance(name, DatasetSpec):
         return name
     if name in DATASETS or path is None:
-        if (image_size, resize, class_order) != (None, None, None):
+        if (image_size, resize) != (None, None):
             raise ConfigError(
-                f"Loading images failed for {name!r}: `image_size`, `resize` and `class_order` are only for custom "
-                "images. Remove them."
+                f"Loading images failed for {name!r}: `image_size` and `resize` are only for custom images. Remove "
+                "them."
             )
         return dataset(name)
-    return custom_dataset(name, image_size=image_size or UNKNOWN_COUNT, resize=resize, class_order=class_order)
+    return custom_dataset(name, image_size=image_size or UNKNOWN_COUNT, resize=resize)
 
 
 def _make_image_set(spec: DatasetSpec, loaded: LabelledImages | ImageFiles, count: int | None, seed: int) -> ImageSet:

@@ -12,8 +12,15 @@ from numpy.typing import NDArray
 from robust201.core.arrays import read_npz
 from robust201.core.errors import DatasetError, one_line
 from robust201.core.records import MAX_CLASSES, Split
-from robust201.images.checks import LabelledImages, as_labels, check_bright, check_count, check_labels
-from robust201.images.specs import UNKNOWN_COUNT, DatasetSpec
+from robust201.images.checks import (
+    LabelledImages,
+    as_labels,
+    check_bright,
+    check_count,
+    check_labels,
+    move_channels_first,
+)
+from robust201.images.specs import DatasetSpec
 from robust201.images.store import ArrayFolder
 
 _ARRAYS = ("images", "labels")
@@ -36,7 +43,7 @@ def load_npz(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> La
             label is out of range.
     """
     arrays = _read_arrays(path)
-    images = _move_channels_first(path, arrays["images"], spec)
+    images = _check_images(path, arrays["images"], spec)
     labels = as_labels(path, arrays["labels"], len(images))
     if verify:
         check_count(path, len(images), spec, split)
@@ -56,27 +63,19 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         ) from error
 
 
-def _move_channels_first(path: Path, images: NDArray[Any], spec: DatasetSpec) -> NDArray[np.uint8]:
-    n_channels, size = spec.channels, spec.image_size
-    if size == UNKNOWN_COUNT and images.ndim == 4:
-        size = images.shape[2]  # rows or columns, depending on the axis of the channels
-    has_channels_first = images.ndim == 4 and images.shape[1:] == (n_channels, size, size)
-    has_channels_last = images.ndim == 4 and images.shape[1:] == (size, size, n_channels)
-    if images.dtype != np.uint8 or not (has_channels_first or has_channels_last) or not len(images):
-        side = spec.image_size or "H"
+def _check_images(path: Path, array: NDArray[Any], spec: DatasetSpec) -> NDArray[np.uint8]:
+    images = move_channels_first(path, array)
+    n_channels, size = spec.channels, spec.image_size or images.shape[2]
+    has_expected_shape = images.shape[1:] == (n_channels, size, size)
+    if images.dtype != np.uint8 or not has_expected_shape:
         remedy = (
             "Convert pixels in [0, 1] with (255 * images).round().astype(numpy.uint8)."
-            if images.dtype.kind == "f" and (has_channels_first or has_channels_last)
+            if images.dtype.kind == "f" and has_expected_shape
             else "Convert the images, or correct the image size and the number of channels of the dataset."
         )
         raise DatasetError(
-            f"Reading images failed for {path}: expected uint8 images (N, {side}, {side}, {n_channels}) or (N, "
-            f"{n_channels}, {side}, {side}), got {images.dtype} {images.shape}. {remedy}"
+            f"Reading images failed for {path}: expected uint8 images (N, {size}, {size}, {n_channels}) or (N, "
+            f"{n_channels}, {size}, {size}), got {array.dtype} {array.shape}. {remedy}"
         )
     check_bright(path, images)
-    if has_channels_first and has_channels_last and n_channels > 1:
-        raise DatasetError(
-            f"Reading images failed for {path}: shape {images.shape} is ambiguous, since the channels may be axis 1 or "
-            "axis 3. Use larger images, or a Parquet file."
-        )
-    return images if has_channels_first else np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+    return np.ascontiguousarray(images)

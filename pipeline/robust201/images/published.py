@@ -1,18 +1,17 @@
-"""Published files of images, which are checked against their checksums."""
+"""Published files of images: checksums, and pickled batches (CIFAR's Python version, ImageNet16)."""
 
-from collections.abc import Callable, Iterable
+import io
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from robust201.core.errors import DatasetError
-from robust201.core.files import MAX_STATE_BYTES, read_file, read_text
 from robust201.core.records import Split
+from robust201.core.unpickling import load_pickle
 from robust201.images.checks import LabelledImages, check_count
 from robust201.images.downloads.registry import SUMS_FILE, Checksum, download
 from robust201.images.specs import DatasetSpec
-
-_MAX_FILE_BYTES = 4 << 30
 
 
 def read_published(path: Path, download_name: str, *, verify: bool) -> bytes:
@@ -25,7 +24,7 @@ def read_published(path: Path, download_name: str, *, verify: bool) -> bytes:
         DatasetError: the file is missing, unreadable, or differs from the published file.
     """
     try:
-        content = read_file(path, _MAX_FILE_BYTES)
+        content = path.read_bytes()
     except OSError as error:
         raise DatasetError(
             f"Reading images failed for {path}: {error.strerror}. Check the path, or fetch the dataset again."
@@ -44,7 +43,7 @@ def _recorded_sha256(path: Path) -> str | None:
     sums_path = path.parent / SUMS_FILE
     if not sums_path.exists():
         return None
-    digests_and_names = (line.split(maxsplit=1) for line in read_text(sums_path, MAX_STATE_BYTES).splitlines())
+    digests_and_names = (line.split(maxsplit=1) for line in sums_path.read_text(encoding="utf-8").splitlines())
     return {fields[1]: fields[0] for fields in digests_and_names if len(fields) == 2}.get(path.name)
 
 
@@ -65,3 +64,26 @@ def read_batches(
     if verify:
         check_count(files[0].parent, len(labels), spec, split)
     return LabelledImages(images, labels)
+
+
+def parse_batch(path: Path, content: bytes, label_key: str, image_size: int) -> LabelledImages:
+    """Parse one pickled batch {data: (N, 3 * size * size) uint8, label_key: N integers}, written by Python 2.
+
+    Returns images (N, 3, size, size) uint8 and labels (N,) int64 as in the file.
+
+    Raises:
+        DatasetError: the content is not such a pickle, or names a forbidden global.
+    """
+    batch = load_pickle(io.BytesIO(content), name=str(path), error=DatasetError, encoding="latin1")
+    fields = batch if isinstance(batch, Mapping) else {}
+    pixels, labels = np.asarray(fields.get("data")), np.asarray(fields.get(label_key))
+    expected_shape = (labels.size, 3 * image_size**2)
+    is_valid = labels.ndim == 1 and labels.dtype.kind in "iu" and pixels.dtype == np.uint8
+    if not is_valid or pixels.shape != expected_shape:
+        got = f"{pixels.dtype} {pixels.shape} and {labels.dtype} {labels.shape}"
+        raise DatasetError(
+            f"Reading images failed for {path}: expected a batch with 'data' (N, {expected_shape[1]}) uint8 and N "
+            f"integers {label_key!r}, got {got if fields else type(batch).__name__} with the keys "
+            f"{sorted(map(str, fields))}. Check the dataset's name and form."
+        )
+    return LabelledImages(pixels.reshape(-1, 3, image_size, image_size), labels.astype(np.int64))

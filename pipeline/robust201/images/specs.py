@@ -1,16 +1,12 @@
 """The table of datasets, with the classes, sizes, normalisation and file forms of each dataset."""
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
 
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import NO_NORMALISATION, Normalisation
 
 UNKNOWN_COUNT = 0
 """Marker for a number (of images, classes or pixels per side) that is unknown until images are read."""
-
-ClassOrder: TypeAlias = Literal["text", "numeric"]
-"""Order in which class folders are numbered: by their names as text (2 after 10), or as numbers."""
 
 RESAMPLING_FILTERS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 """Names of Pillow's filters. When an image shrinks, every filter except `nearest` averages over the source pixels."""
@@ -62,7 +58,6 @@ class DatasetSpec:
         image_size: height and width in pixels; if `UNKNOWN_COUNT`, they are taken from the first image.
         channels: 3 (RGB), or 1 (grey).
         resize: rule for images of other sizes; None rejects them.
-        class_order: order of class folders; None is text, with a warning if numbers would have another order.
         n_train: number of images in the full training split.
         n_test: number of images in the full test split.
         class_names: one name per class, in label order.
@@ -80,7 +75,6 @@ class DatasetSpec:
     class_names: tuple[str, ...]
     channels: int = 3
     resize: Resize | None = None
-    class_order: str | None = None
     n_train: int = UNKNOWN_COUNT
     n_test: int = UNKNOWN_COUNT
     normalisation: Normalisation = NO_NORMALISATION
@@ -226,13 +220,8 @@ def custom_dataset(
     """Return the spec of a custom dataset, without a normalisation.
 
     Raises:
-        ConfigError: the resize rule or the class order is invalid, or the number of channels is neither 3 nor 1.
+        ConfigError: the resize rule is invalid, or the number of channels is neither 3 nor 1.
     """
-    if class_order not in {None, *get_args(ClassOrder)}:
-        raise ConfigError(
-            f"Reading images failed for {name}: expected the class order text or numeric, got {class_order!r}. Correct "
-            "the class order."
-        )
     if channels not in {1, 3}:
         raise ConfigError(
             f"Reading images failed for {name}: expected 3 channels (RGB) or 1 (grey), got {channels}. Correct the "
@@ -247,6 +236,5 @@ def custom_dataset(
         class_names=tuple(map(str, range(n_classes))),
         channels=channels,
         resize=resize,
-        class_order=class_order,
         normalisation=NO_NORMALISATION.of_channels(channels),
     )

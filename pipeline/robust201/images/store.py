@@ -79,10 +79,8 @@ class ArrayFolder:
             )
         return record.recipe
 
-    def is_complete(self, name: str, recipe: Recipe, *, ignoring: Iterable[str] = ()) -> bool:
+    def is_complete(self, name: str, recipe: Recipe) -> bool:
         """Return whether the folder has an array with this recipe.
-
-        If the recipes differ only in fields of `ignoring`, such as a version, the array counts as missing.
 
         Raises:
             DatasetError: the array has another recipe, or `made.json` is damaged.
@@ -91,17 +89,14 @@ class ArrayFolder:
         if record is None:
             return False
         requested = json.loads(canonical_json(recipe))
-        different = [
-            field for field in sorted({*record.recipe, *requested}) if record.recipe.get(field) != requested.get(field)
-        ]
-        blocking = [field for field in different if field not in ignoring]
-        if blocking:
-            raise DatasetError(
-                f"Making images failed for {self.path(name)}: expected images with `{blocking[0]}` "
-                f"{requested.get(blocking[0])!r}, got images with {record.recipe.get(blocking[0])!r}. "
-                "Choose another folder, or delete this folder."
-            )
-        return not different and self.path(name).is_file()
+        for field in sorted({*record.recipe, *requested}):
+            if record.recipe.get(field) != requested.get(field):
+                raise DatasetError(
+                    f"Making images failed for {self.path(name)}: expected images with `{field}` "
+                    f"{requested.get(field)!r}, got images with {record.recipe.get(field)!r}. "
+                    "Choose another folder, or delete this folder."
+                )
+        return self.path(name).is_file()
 
     def write(
         self,

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError, RobustWarning
 from robust201.core.records import NO_NORMALISATION, ImageSet
-from robust201.images.checks import as_labels, check_bright, check_labels
+from robust201.images.checks import as_labels, check_bright, check_labels, move_channels_first
 
 _ROUNDING_TOLERANCE = 1e-3
 """Floats count as 8-bit pixels if each of them, times 255, is at most this far from an integer. The rounding error of
@@ -51,21 +51,7 @@ def as_image_set(images: Any, labels: Any) -> ImageSet:
                 "only the array of the image set: `images.images`."
             )
         return images
-    pixels = _as_array(images, "images")
-    if pixels.ndim == 4 and not len(pixels):
-        raise DatasetError("Reading arguments failed for `images`: there are no images. Pass at least one.")
-    if pixels.ndim != 4 or not {1, 3} & {pixels.shape[1], pixels.shape[3]} or not pixels.size:
-        raise DatasetError(
-            "Reading arguments failed for `images`: expected shape (N, C, H, W) or (N, H, W, C) with 3 channels "
-            f"(RGB) or 1 (grey), got {pixels.shape}. Pass an array of such images."
-        )
-    if {pixels.shape[1], pixels.shape[3]} <= {1, 3}:
-        raise DatasetError(
-            f"Reading arguments failed for `images`: shape {pixels.shape} is ambiguous, since the channels may be "
-            "axis 1 or axis 3. Change the height or width of the images, for example by padding."
-        )
-    if pixels.shape[1] not in {1, 3}:
-        pixels = pixels.transpose(0, 3, 1, 2)
+    pixels = move_channels_first("`images`", _as_array(images, "images"))
     array = np.ascontiguousarray(_as_pixels(pixels))
     return ImageSet(
         dataset="images",

@@ -56,15 +56,21 @@ def network_logits(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
     """Return the logits (B, C) of normalised images.
 
     Raises:
-        NetworkError: the output is not a tensor. No part of it is chosen, because a wrong choice gives wrong numbers.
+        NetworkError: the output is not a dense tensor. No part of it is chosen, because a wrong choice gives wrong
+            numbers.
     """
     output = network(images)
-    if isinstance(output, torch.Tensor):
+    if not isinstance(output, torch.Tensor):
+        got = f"an object of type {type(output).__name__}"
+    elif output.is_meta:
+        got = "a tensor without values (device meta)"
+    elif output.layout is not torch.strided:
+        got = f"a sparse tensor ({output.layout})"
+    else:
         return output
     raise NetworkError(
-        f"Reading the network's output failed for {type(network).__name__}: expected a tensor of logits (images, "
-        f"classes), got an object of type {type(output).__name__}. Wrap the network in a torch.nn.Module whose forward "
-        "returns the logits alone."
+        f"Reading the network's output failed for {type(network).__name__}: expected a dense tensor of logits (images, "
+        f"classes), got {got}. Wrap the network in a torch.nn.Module whose forward returns the logits alone."
     )
 
 

@@ -132,7 +132,7 @@ def check_again(classifier: Classifier, *, name: str) -> None:
     A network may depend on earlier passes in ways that its tensors do not show, such as a counter.
 
     Raises:
-        NetworkError: the logits have changed.
+        EvaluationError: the logits have changed.
     """
     if classifier.checked is None:
         return
@@ -141,7 +141,7 @@ def check_again(classifier: Classifier, *, name: str) -> None:
     if not _differ_by_rounding(
         _compute_logits(classifier, pixels, logits.shape[1], message_start), logits, _REPEAT_TOLERANCE
     ):
-        raise NetworkError(
+        raise EvaluationError(
             f"{message_start}: after the evaluation, the same images have different logits, so results depend on "
             "earlier passes or on chance. Disable randomness, and remove state that changes in evaluation mode."
         )
@@ -161,7 +161,7 @@ def _compute_logits(
         raise
     except NetworkError:
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, GeneratorExit) as error:
         raise NetworkError(
             f"{message_start}: for float32 images of shape {tuple(pixels.shape)}, it raised {type(error).__name__}: "
             f"{one_line(error)}. Correct the network (replace squeeze() by flatten(1), so that it accepts single "

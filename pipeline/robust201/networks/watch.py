@@ -39,9 +39,11 @@ class Watch:
 
     Args:
         device: device of the network.
+        on_passes: called after each pass with the number of images, three times that number for a gradient.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, on_passes: Callable[[int], None] | None = None) -> None:
+        self._on_passes = on_passes
         # Tensors created in inference mode could not be updated outside of it.
         with torch.inference_mode(mode=False):
             self._n_faults = torch.zeros((), dtype=torch.int64, device=device)
@@ -68,6 +70,8 @@ class Watch:
             return
         if not len(pixels):
             return
+        if self._on_passes is not None:
+            self._on_passes(len(pixels) if gradient is None else 3 * len(pixels))
         pixels = pixels.detach()
         is_fault = ~_have_finite_rows(logits)
         if gradient is not None:

@@ -19,7 +19,7 @@ from robust201.run.environment import ray_variables
 from robust201.run.events import Events
 from robust201.run.guard import SIGNALS, Attachment, attach
 from robust201.run.queue import PartQueue
-from robust201.run.work import Moment, OnMoment, Outcome, PartT, Say, Tally, Work
+from robust201.run.work import OnProgress, Outcome, PartT, Say, Tally, Work
 
 if TYPE_CHECKING:
     from robust201.run.cluster import Cluster, Lost
@@ -29,7 +29,7 @@ REPEAT_SECONDS = 1.0
 """Time in which a repeated signal is the same one: `ray job stop` and `scancel` signal a guard and its child."""
 
 
-def run_work(work: Work[PartT], say: Say, on_moment: OnMoment = lambda _moment: None) -> Tally:
+def run_work(work: Work[PartT], say: Say, on_progress: OnProgress = lambda _tally, _seconds_left: None) -> Tally:
     """Compute the missing parts of a work.
 
     Raises:
@@ -37,10 +37,17 @@ def run_work(work: Work[PartT], say: Say, on_moment: OnMoment = lambda _moment: 
         StorageError: results cannot be written.
         SignalInterrupt: a second signal came.
     """
-    count, queue = _Count(work, say, on_moment), PartQueue(work.parts, work.execution.max_attempts)
+    count, queue = _Count(work, say, on_progress), PartQueue(work.parts, work.execution.max_attempts)
     attachment = attach() if work.execution.executor == "ray" else None
-    if queue.is_empty:
-        return count.tally
+    if not queue.is_empty:
+        _compute(queue, count, attachment)
+    work.end(say)
+    count.tally.n_done = work.n_done
+    return count.tally
+
+
+def _compute(queue: PartQueue[PartT], count: "_Count[PartT]", attachment: Attachment | None) -> None:
+    work, say = count.work, count.say
     deadline = work.execution.drain_seconds if attachment is None else None  # the other driver polls the time
     with draining(say, deadline) as drain, Events(work.folder, work.role) as events:
         if attachment is not None:
@@ -51,7 +58,6 @@ def run_work(work: Work[PartT], say: Say, on_moment: OnMoment = lambda _moment: 
             except DeadlineError:
                 count.tally.n_abandoned = 1
             drain.note_end(count.tally)
-    return count.tally
 
 
 @dataclass
@@ -117,7 +123,7 @@ class _Count(Generic[PartT]):
 
     work: Work[PartT]
     say: Say
-    on_moment: OnMoment
+    on_progress: OnProgress
     _notices: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -137,7 +143,7 @@ class _Count(Generic[PartT]):
     def show(self, n_workers: int) -> None:
         seconds_left = self.work.seconds_left(n_workers)
         self.tally.n_done = self.work.n_done
-        self.on_moment(Moment(self.tally, seconds_left))
+        self.on_progress(self.tally, seconds_left)
 
 
 def _run_inline(queue: PartQueue[PartT], count: _Count[PartT], run: str, drain: Drain) -> None:

@@ -21,8 +21,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from robust201.core.files import open_file
-
 ALIVE_SECONDS = 30.0
 TAIL_BYTES = 1 << 18
 
@@ -87,7 +85,7 @@ def event_files(results: Path) -> list[Path]:
 def read_events(path: Path, max_bytes: int | None = TAIL_BYTES) -> list[Event]:
     """Return the complete events at the end of a file; damaged lines are left out. None means the whole file."""
     events = []
-    with contextlib.suppress(OSError), open_file(path, None) as stream:
+    with contextlib.suppress(OSError), path.open("rb") as stream:
         if max_bytes is not None:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - max_bytes))
         for line in stream.read().decode(errors="replace").splitlines():

@@ -1,24 +1,27 @@
-"""Corrupted images of a sweep: parts that make them, at the front of a run, and the folders that workers read.
+"""Corrupted images of a sweep: parts that make them, at the front of a run, and the stores that workers read.
 
-Each key of a dataset has a folder of its own, whose name has a digest of the clean images and of the recipe. Workers
-make it under a temporary name and rename it. If two make the same images at once, the first folder stays, because equal
-recipes give equal pixels.
+A part makes the images of a key at one severity, in ``<dataset>-<key>-<digest>/<severity>.npy``, (N, H, W, 3) uint8.
+The digest is that of the clean images and the recipe. The hash of the images (`CorruptedStore.severity_digest`) is
+written after them, to ``<severity>.sha256``. If two workers make the same images at once, they write the same bytes,
+because equal recipes give equal pixels.
 """
 
-import secrets
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.arrays import read_npy
 from robust201.core.errors import DatasetError
-from robust201.core.files import make_folder, remove_old
+from robust201.core.files import atomic_write, make_folder, remove_leftovers, write_text
 from robust201.core.records import ImageSet, canonical_json, content_digest
-from robust201.corruptions.folder import generate_corruptions, library_versions
+from robust201.corruptions.folder import corrupt_blocks, library_versions
 from robust201.corruptions.generator import FrostTextures
-from robust201.images.corrupted import CorruptedStore, open_generated
-from robust201.images.store import ArrayFolder
+from robust201.images.corrupted import CorruptedStore, begin_digest, open_generated
+from robust201.images.store import ArrayFolder, npy_stream
 from robust201.sweep.config import CorruptionsSection, SweepConfig
 from robust201.sweep.facts import Facts, pixel_libraries
 from robust201.sweep.inputs import Inputs, frost_textures
@@ -29,27 +32,28 @@ DEFAULT_FOLDER = "corruptions"
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """The corrupted images of a key, which a worker makes before others need them."""
+    """The corrupted images of a key at one severity, which a worker makes before others need them."""
 
     dataset: str
     key: str
+    severity: int
 
     @property
-    def id(self) -> tuple[str, str, str]:
-        return "images", self.dataset, self.key
+    def id(self) -> tuple[str, str, str, int]:
+        return "images", self.dataset, self.key, self.severity
 
     @property
     def label(self) -> str:
-        return f"images of {self.dataset} {self.key}"
+        return f"images of {self.dataset} {self.key} at severity {self.severity}"
 
     @property
-    def network(self) -> tuple[str, str, str]:
+    def network(self) -> tuple[str, str, str, int]:
         """No network; each part has its own queue, so that all workers share the parts."""
         return self.id
 
     @property
     def fields(self) -> dict[str, Any]:
-        return {"part": self.label, "dataset": self.dataset, "key": self.key}
+        return {"part": self.label, "dataset": self.dataset, "key": self.key, "severity": self.severity}
 
 
 class CorruptedImages:
@@ -71,19 +75,17 @@ class CorruptedImages:
             if made is not None and made.exists:
                 open_generated(made.folder, self._inputs.images(dataset))
                 for key in filter(made.lists, planned):
-                    _check_recipe(made.folder, key, _identify(made, key), planned[key])
+                    _check_identity(made.folder, key, _identify(made, key), planned[key])
 
     def missing_parts(self, state: SweepState) -> Iterator[ImagePart]:
         """Yield the parts whose images have yet to be made for the missing evaluations of a sweep."""
         for key_state in state.keys:
-            part = ImagePart(key_state.key.dataset, key_state.key.key)
-            is_corruption = key_state.key.task.kind == "corruption"
-            if is_corruption and not key_state.done.all() and not self.is_made(part):
-                yield part
-
-    def is_made(self, part: ImagePart) -> bool:
-        """Return whether the images of a part exist."""
-        return self._section(part.dataset).source == "published" or ArrayFolder(self._folder(part)).exists
+            key = key_state.key
+            if key.task.kind == "corruption" and not self._is_given(key.dataset, key.key):
+                for severity, is_done in zip(key.strengths, key_state.done.T, strict=True):
+                    part = ImagePart(key.dataset, key.key, int(severity))
+                    if not (is_done.all() or self._digest_path(part).exists()):
+                        yield part
 
     def make(self, part: ImagePart) -> None:
         """Make the images of a part from the copied clean images, unless they exist.
@@ -92,56 +94,87 @@ class CorruptedImages:
             DatasetError: libraries of this process would make other pixels than planned.
             StorageError: the images cannot be written.
         """
-        folder, section = self._folder(part), self._section(part.dataset)
-        if self.is_made(part):
-            return
+        if not self._digest_path(part).exists():
+            self._make(part)
+
+    def _make(self, part: ImagePart) -> None:
+        section, images = self._section(part.dataset), self._clean_images(part.dataset)
         planned = self._facts.datasets[part.dataset].corruptions[part.key]["libraries"]
         if pixel_libraries(library_versions()) != planned:
             raise DatasetError(
                 f"Making corrupted images failed for {part.dataset} {part.key}: expected the libraries of the plan, "
                 f"{planned}, got {pixel_libraries(library_versions())}. Install the same versions on all machines."
             )
-        make_folder(folder.parent)
-        temporary = folder.parent / f".{secrets.token_hex(6)}.tmp"
-        try:
-            images = self._clean_images(part.dataset)
-            frost = frost_textures(section) if part.key == "frost" else FrostTextures.of("none", ())
-            generate_corruptions(temporary, images, keys=[part.key], seed=section.seed, frost=frost)
-            _rename(temporary, folder)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        frost = frost_textures(section) if part.key == "frost" else FrostTextures.of("none", ())
+        n_images, channels, height, width = images.images.shape
+        shape = n_images, height, width, channels
+        digest = begin_digest(images.indices, (1, *shape))
+
+        def hashed_blocks() -> Iterator[NDArray[np.uint8]]:
+            for block in corrupt_blocks(images, part.key, part.severity, seed=section.seed, frost=frost):
+                digest.update(block.tobytes())
+                yield block
+
+        make_folder(self.path(part).parent)
+        with atomic_write(self.path(part)) as stream:
+            for chunk in npy_stream(shape, hashed_blocks()):
+                stream.write(chunk)
+        write_text(self._digest_path(part), digest.hexdigest())
 
     def open_store(self, dataset: str, key: str) -> CorruptedStore:
-        """Open the images of a key, and make them first if they are missing.
+        """Open the images of a key; each severity is made when it is first read, unless it exists.
 
         Raises:
             DatasetError: they were made with another recipe, or published images differ from the planned ones.
         """
         if (dataset, key) not in self._stores:
-            store = self._open(ImagePart(dataset, key))
-            is_made = store.source == "generated"
-            actual = _identify(ArrayFolder(store.folder), key) if is_made else store.identity(key)
-            _check_recipe(store.folder, key, actual, self._facts.datasets[dataset].corruptions[key])
-            self._stores[dataset, key] = store
+            self._stores[dataset, key] = self._open(dataset, key)
         return self._stores[dataset, key]
 
-    def _open(self, part: ImagePart) -> CorruptedStore:
-        images = self._clean_images(part.dataset)
-        if self._section(part.dataset).source == "published":
-            return self._inputs.open_published_corruptions(part.dataset, images)
-        self.make(part)
-        return open_generated(self._folder(part), images)
+    def _open(self, dataset: str, key: str) -> CorruptedStore:
+        images, planned = self._clean_images(dataset), self._facts.datasets[dataset].corruptions[key]
+        if not self._is_given(dataset, key):
+            return _MadeStore(self, images)
+        if self._section(dataset).source == "published":
+            store = self._inputs.open_published_corruptions(dataset, images)
+            _check_identity(store.folder, key, store.identity(key), planned)
+        else:
+            store = open_generated(self._base(dataset), images)
+            _check_identity(store.folder, key, _identify(ArrayFolder(store.folder), key), planned)
+        return store
+
+    def make_again(self, part: ImagePart) -> NDArray[np.uint8]:
+        """Make missing or damaged images (see `make`), and return them, memory-mapped."""
+        self._make(part)
+        return read_npy(self.path(part), mapped=True)
+
+    def find_intact(self, part: ImagePart) -> NDArray[np.uint8] | None:
+        """Return the images of a part, memory-mapped; None if they are missing or damaged."""
+        try:
+            pixels, expected = (
+                read_npy(self.path(part), mapped=True),
+                self._digest_path(part).read_text(encoding="utf-8"),
+            )
+        except (OSError, ValueError):
+            return None
+        digest = begin_digest(self._clean_images(part.dataset).indices, (1, *pixels.shape))
+        digest.update(pixels.data)
+        return pixels if digest.hexdigest() == expected else None
 
     def remove_leftovers(self) -> None:
-        """Remove temporary folders of killed workers."""
+        """Remove temporary files of killed workers."""
         for dataset in self._facts.datasets:
             if self._config.datasets[dataset].corruptions:
-                remove_old(self._base(dataset).glob(".*.tmp"))
+                remove_leftovers(self._base(dataset))
 
     def _section(self, dataset: str) -> CorruptionsSection:
         section = self._config.datasets[dataset].corruptions
         assert section is not None  # noqa: S101 - without a section, a dataset has no corruptions
         return section
+
+    def _is_given(self, dataset: str, key: str) -> bool:
+        """Return whether the images are published, or `robust201 corrupt` has made them in the folder of the YAML."""
+        return self._section(dataset).source == "published" or ArrayFolder(self._base(dataset)).lists(key)
 
     def _clean_images(self, dataset: str) -> ImageSet:
         return self._inputs.read_copied_images(dataset, self._facts.datasets[dataset].images_of().sha256)
@@ -149,22 +182,30 @@ class CorruptedImages:
     def _base(self, dataset: str) -> Path:
         return self._section(dataset).path or self._config.results / DEFAULT_FOLDER
 
-    def _folder(self, part: ImagePart) -> Path:
-        """Return the folder of a key's images: the folder in the YAML if `robust201 corrupt` has made it."""
-        base, facts = self._base(part.dataset), self._facts.datasets[part.dataset]
-        if ArrayFolder(base).lists(part.key):
-            return base
+    def path(self, part: ImagePart) -> Path:
+        """Return the file of a part's images."""
+        facts = self._facts.datasets[part.dataset]
         digest = content_digest([facts.images_of().sha256, facts.corruptions[part.key]])
-        return base / f"{part.dataset}-{part.key}-{digest[:12]}"
+        return self._base(part.dataset) / f"{part.dataset}-{part.key}-{digest[:12]}" / f"{part.severity}.npy"
+
+    def _digest_path(self, part: ImagePart) -> Path:
+        return self.path(part).with_suffix(".sha256")
 
 
-def _rename(temporary: Path, folder: Path) -> None:
-    """Give a folder its name, unless another worker has made the same images in the meantime."""
-    try:
-        temporary.rename(folder)
-    except OSError:
-        if not ArrayFolder(folder).exists:
-            raise
+class _MadeStore(CorruptedStore):
+    """Images that workers make, one file per severity."""
+
+    def __init__(self, owner: CorruptedImages, images: ImageSet) -> None:
+        super().__init__(Path(), images, rows=np.arange(len(images)), n_images=len(images))
+        self._owner = owner
+        self._arrays: dict[tuple[str, int], NDArray[np.uint8]] = {}
+
+    def pixels(self, key: str, severity: int) -> NDArray[np.uint8]:
+        if (key, severity) not in self._arrays:
+            part = ImagePart(self.dataset, key, severity)
+            found = self._owner.find_intact(part)
+            self._arrays[key, severity] = self._owner.make_again(part) if found is None else found
+        return self._arrays[key, severity]
 
 
 def _identify(made: ArrayFolder, key: str) -> dict[str, Any]:
@@ -172,7 +213,7 @@ def _identify(made: ArrayFolder, key: str) -> dict[str, Any]:
     return {"source": "generated", **made.recipe(key), "libraries": pixel_libraries(made.info(key)["libraries"])}
 
 
-def _check_recipe(folder: Path, key: str, actual: dict[str, Any], planned: dict[str, Any]) -> None:
+def _check_identity(folder: Path, key: str, actual: dict[str, Any], planned: dict[str, Any]) -> None:
     if canonical_json(actual) != canonical_json(planned):
         raise DatasetError(
             f"Opening corrupted images failed for {folder} {key}: expected {planned}, got {actual}. Delete the "

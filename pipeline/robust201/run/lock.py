@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from robust201.core.errors import LockHeldError
-from robust201.core.files import MAX_STATE_BYTES, load_json, server_time
+from robust201.core.files import load_json, server_time
 
 LOCK_FILE = "lock.json"
 RENEW_SECONDS = 10.0
@@ -60,7 +60,7 @@ def _renew(path: Path, token: str, released: threading.Event) -> None:
 
 def _read(path: Path) -> dict[str, object]:
     try:
-        holder = load_json(path, MAX_STATE_BYTES)
+        holder = load_json(path)
     except (OSError, ValueError):
         return {}
     return holder if isinstance(holder, dict) else {}

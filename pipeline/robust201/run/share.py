@@ -4,17 +4,14 @@ Shares run at the same time, so they take no lock. They read the plan that `plan
 results once and hash no inputs.
 """
 
-from collections.abc import Callable
-
 from robust201.core.errors import ConfigError, InputError
 from robust201.core.user_code import hash_file
-from robust201.run.driver import run_work
 from robust201.run.sweep import SweepWork, check_device, fix_device
-from robust201.run.work import OnMoment, Say, Tally
+from robust201.run.work import Say
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.facts import PLAN_FILE, load_plan
-from robust201.sweep.filters import EVERYTHING, Filters
+from robust201.sweep.filters import Filters
 from robust201.sweep.parts import compare
 from robust201.sweep.plan import make_plan
 from robust201.sweep.protocol import UNKNOWN_IMAGES, list_differences
@@ -22,23 +19,14 @@ from robust201.sweep.shares import Share
 from robust201.sweep.sweep_record import result_fields
 
 
-def run_share(
-    config: SweepConfig,
-    share: Share,
-    filters: Filters = EVERYTHING,
-    *,
-    say: Say = lambda _line: None,
-    on_start: Callable[[SweepWork], None] = lambda _work: None,
-    on_moment: OnMoment = lambda _moment: None,
-) -> Tally:
-    """Compute the missing parts of a share; the parameters are those of `run.sweep.run_sweep`.
+def prepare_share(config: SweepConfig, share: Share, filters: Filters, say: Say) -> SweepWork:
+    """Return the missing parts of a share; nothing is written.
 
     Raises:
-        InputError: there is no plan, or it lacks the images of a selected key.
+        InputError: there is no plan, or it lacks images or weights that the share needs.
         ConfigError: the sweep differs from the plan, apart from its section `execution`.
-        StorageError: results cannot be written.
+        StorageError: results cannot be read.
     """
-    filters.check(config)
     if not (config.results / PLAN_FILE).exists():
         raise InputError(
             f"Running with --share failed for {config.results}: expected a planned sweep, got a folder without "
@@ -58,15 +46,14 @@ def run_share(
     check_device(config, folder)
     plan = filters.narrow(make_plan(config, facts, folder.slices))
     unread = [f"{key.dataset} {key.key}" for key in plan.keys if key.payload.get("corruption") == UNKNOWN_IMAGES]
+    unread += [key.unit(row).network_label for key in plan.keys for row in key.networks_without_weights()]
     if unread:
         raise InputError(
-            f"Running with --share failed for {unread[0]}: expected the hashes of its images in {PLAN_FILE}, got none, "
+            f"Running with --share failed for {unread[0]}: expected the hashes of its inputs in {PLAN_FILE}, got none, "
             "because filters excluded it from the saved plan. Plan without them (robust201 plan --save SWEEP.yaml), or "
             "use the same filters."
         )
     for field, path in config.code_files().items():
         if path.exists() and hash_file(path) != facts.code[field]:
             say(f"warning: {path} has changed since the sweep was planned; this share executes the planned version.")
-    work = SweepWork(folder, plan, compare(plan, folder.list(say), folder.read_tuple), share)
-    on_start(work)
-    return run_work(work, say, on_moment)
+    return SweepWork(folder, plan, compare(plan, folder.list(say), folder.read_tuple), share)

@@ -8,7 +8,7 @@ there. Thus a killed worker or driver loses no snapshot, and workers need no loc
 from collections.abc import Iterable
 from pathlib import Path
 
-from robust201.core.files import MAX_STATE_BYTES, atomic_write, read_file, visible_entries
+from robust201.core.files import atomic_write, visible_entries
 from robust201.weights.manifest import CheckpointRecord, parse_line
 from robust201.weights.store import CheckpointStore
 
@@ -31,14 +31,15 @@ def recorded_steps(folder: Path) -> tuple[int, ...]:
     return tuple(_step_of(path) for path in _record_files(folder))
 
 
-def move_records(folders: Iterable[Path], store: CheckpointStore) -> None:
-    """Add the records of training runs to the manifest of the store, and delete their files."""
+def move_records(folders: Iterable[Path], store: CheckpointStore) -> int:
+    """Add the records of training runs to the manifest of the store, delete their files, and return their number."""
     paths = [path for folder in folders for path in _record_files(folder)]
     for path in paths:
-        store.add_to_manifest(parse_line(read_file(path, MAX_STATE_BYTES), str(path)))
+        store.add_to_manifest(parse_line(path.read_bytes(), str(path)))
     store.flush()
     for path in paths:
         path.unlink()
+    return len(paths)
 
 
 def _record_files(folder: Path) -> list[Path]:

@@ -1,6 +1,6 @@
 """The work of a sweep: plans once, compares the plan with the results folder, and tells the driver what is missing."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 
 from robust201.core.errors import InputError
 from robust201.core.files import remove_old
-from robust201.run.driver import run_work
 from robust201.run.environment import choose_device_kind
 from robust201.run.events import Events, event_files, read_all_events
 from robust201.run.images import CorruptedImages, ImagePart
 from robust201.run.lock import hold_lock
-from robust201.run.work import OnMoment, Outcome, Say, Tally, Work
+from robust201.run.work import Outcome, Say, Work
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.config import ExecutionSection, SweepConfig
 from robust201.sweep.costs import Speeds
 from robust201.sweep.explain import Cause, explain
 from robust201.sweep.facts import find_facts, gather_facts, load_plan, save_plan
-from robust201.sweep.filters import EVERYTHING, Filters
+from robust201.sweep.filters import Filters
 from robust201.sweep.inputs import Inputs
 from robust201.sweep.parts import SlicePart, SweepState, compare, is_stored
 from robust201.sweep.plan import Plan, choose_slices, make_plan
@@ -59,7 +58,7 @@ class SweepWork(Work[SlicePart | ImagePart]):
             yield from image_parts
             yield from self.state.missing()
             return
-        yield from (part for part in image_parts if share.has_images(part.dataset, part.key))
+        yield from (part for part in image_parts if share.has_images(*part.id))
         yield from self.state.select(lambda key: key.task.kind != "corruption").missing()
         yield from self.state.select(lambda key: key.task.kind == "corruption").missing()
 
@@ -94,40 +93,16 @@ def start_worker(results: Path, execution: ExecutionSection, run: str = "") -> "
     return Worker(config, facts, ResultsFolder.open(results), Events(results, "worker", run))
 
 
-def run_sweep(
-    config: SweepConfig,
-    filters: Filters = EVERYTHING,
-    *,
-    say: Say = lambda _line: None,
-    on_start: Callable[[SweepWork], None] = lambda _work: None,
-    on_moment: OnMoment = lambda _moment: None,
-) -> Tally:
-    """Compute the missing parts of a sweep.
-
-    `on_start` receives the work before anything is computed.
-
-    Raises:
-        InputError: bad input; nothing was started.
-        EvaluationError: Ray was lost, or too many workers died.
-        StorageError: results cannot be written.
-    """
-    with prepare_run(config, filters, say) as work:
-        on_start(work)
-        return run_work(work, say, on_moment)
-
-
 @contextmanager
 def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[SweepWork]:
     """Check all inputs, hold the lock, and write the plan and the inputs of workers.
 
     Raises:
-        ConfigError: a filter has an unknown name; nothing was written.
         InputError: an input is missing or wrong; nothing was written.
         LockHeldError: another driver is working in the folder.
     """
-    filters.check(config)
     config = fix_device(config)
-    inputs = Inputs(config, keys=filters.keys, datasets=filters.datasets)
+    inputs = Inputs(config, filters)
     inputs.check()
     earlier = find_facts(config.results)
     facts = gather_facts(config, inputs, earlier)

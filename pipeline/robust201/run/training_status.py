@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from robust201.core.errors import InputError
-from robust201.core.files import MAX_JSON_BYTES, read_file
 from robust201.run.events import read_failures
 from robust201.run.processes import Process, read_processes
 from robust201.run.snapshots import folder_of, recorded_steps, saved_steps
@@ -133,7 +132,7 @@ def read_training_status(store: Path) -> TrainingStatus:
 def _load_plan(results: Path) -> PlanRecord:
     path = results / PLAN_FILE
     try:
-        return PLAN_RECORD.validate_json(read_file(path, MAX_JSON_BYTES))
+        return PLAN_RECORD.validate_json(path.read_bytes())
     except FileNotFoundError as error:
         raise InputError(
             f"Reading the status failed for {results.parent}: it has no training runs yet. Start them with: robust201 "

@@ -11,7 +11,7 @@ from robust201.networks.device import choose_device
 from robust201.run.events import Events
 from robust201.run.snapshots import folder_of, recorded_steps, save_record
 from robust201.run.work import Outcome, ShouldStop
-from robust201.run.worker import CODE_ERRORS, report_failure
+from robust201.run.worker import CODE_ERRORS, collecting_notices, report_failure
 from robust201.sweep.inputs import make_worker_space
 from robust201.sweep.training_inputs import TrainingInputs
 from robust201.sweep.training_plan import PlannedTraining, TrainingSetup
@@ -52,16 +52,18 @@ class TrainingWorker:
             StorageError: a state or weights cannot be written, so the run must stop.
             WorkerBrokenError: the device failed, so this process cannot continue.
         """
-        start, notices = time.monotonic(), list[str]()
+        start, failure = time.monotonic(), ""
         self._events.write("part_started", **part.fields)
-        try:
-            self._train(part, should_stop, notices.append)
-        except (StorageError, SignalInterrupt):
-            raise
-        except CODE_ERRORS as error:
-            failure = report_failure(self._events, part, error, self._device)
-            return Outcome(part.label, (), time.monotonic() - start, failure, tuple(notices))
+        with collecting_notices() as notices:
+            try:
+                self._train(part, should_stop)
+            except (StorageError, SignalInterrupt):
+                raise
+            except CODE_ERRORS as error:
+                failure = report_failure(self._events, part, error, self._device)
         seconds = time.monotonic() - start
+        if failure:
+            return Outcome(part.label, (), seconds, failure, tuple(notices))
         self._events.write("stopped" if should_stop() else "done", **part.fields, seconds=round(seconds, 3))
         steps = recorded_steps(folder_of(self._config.results, part.folder_name))
         return Outcome(part.label, tuple(map(float, steps)), seconds, notices=tuple(notices))
@@ -70,7 +72,7 @@ class TrainingWorker:
         """Note the end of the worker."""
         self._events.close()
 
-    def _train(self, part: PlannedTraining, should_stop: ShouldStop, on_notice: Callable[[str], None]) -> None:
+    def _train(self, part: PlannedTraining, should_stop: ShouldStop) -> None:
         training, config = part.training, self._config
         folder = folder_of(config.results, part.folder_name)
         stored = recorded_steps(folder)  # by a worker that was lost before it could tell
@@ -88,7 +90,6 @@ class TrainingWorker:
             snapshot_steps=[step for step in part.missing if step not in stored],
             on_epoch=self._reporting_epochs(part),
             keep_going=lambda _step: not should_stop(),
-            on_notice=on_notice,
         )
         for snapshot in snapshots:
             save_record(folder, snapshot.step, self._store_snapshot(part, snapshot))

@@ -6,7 +6,7 @@ another one is planned when these weights exist.
 
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,21 +14,16 @@ from typing import TYPE_CHECKING
 
 from robust201.core.files import make_folder, remove_leftovers, write_text
 from robust201.core.user_code import hash_files
-from robust201.run.driver import run_work
 from robust201.run.environment import choose_device_kind
 from robust201.run.events import Events
 from robust201.run.lock import hold_lock
 from robust201.run.snapshots import folder_of, move_records, recorded_steps, saved_steps, state_folders
 from robust201.run.training_status import PLAN_FILE, PLAN_RECORD, PlanRecord, count_epochs
-from robust201.run.work import OnMoment, Outcome, Say, Tally, Work
+from robust201.run.work import Outcome, Say, Work
+from robust201.sweep.filters import EVERYTHING, Filters, select_trainings
 from robust201.sweep.training_config import Training, TrainingConfig
 from robust201.sweep.training_inputs import TrainingInputs
-from robust201.sweep.training_plan import (
-    PlannedTraining,
-    TrainingPlanner,
-    TrainingSetup,
-    select_trainings,
-)
+from robust201.sweep.training_plan import PlannedTraining, TrainingPlanner, TrainingSetup
 from robust201.weights.store import CheckpointStore
 
 if TYPE_CHECKING:
@@ -121,8 +116,11 @@ class TrainingWork(Work[PlannedTraining]):
         elapsed = self._refresh_time - self._start_time
         return elapsed * self._missing_macs / done if done > 0 and n_workers else None
 
-    def say_waiting(self, say: Say) -> None:
-        """Tell the user which training runs could not start."""
+    def end(self, say: Say) -> None:
+        self.refresh()
+        self.save_plan()
+        if self.n_done == self.n_planned:
+            shutil.rmtree(self.folder / "images", ignore_errors=True)  # the workers' copies
         waiting = [planned.training for planned in self.trainings.values() if not planned.is_ready]
         if waiting:
             say(
@@ -138,7 +136,9 @@ def start_training_worker(setup: TrainingSetup, run: str = "") -> "TrainingWorke
     return TrainingWorker(setup, Events(setup.config.results, "worker", run))
 
 
-def preview_trainings(config: TrainingConfig, say: Say = lambda _line: None) -> list[PlannedTraining]:
+def preview_trainings(
+    config: TrainingConfig, filters: Filters = EVERYTHING, say: Say = lambda _line: None
+) -> list[PlannedTraining]:
     """Plan training runs on the basis of their images and the content of the store, without writing anything."""
     store = CheckpointStore(config.store, verify_hashes=True)
     planner = TrainingPlanner(
@@ -148,41 +148,12 @@ def preview_trainings(config: TrainingConfig, say: Say = lambda _line: None) -> 
         device=choose_device_kind(config.execution, config.precision),
         code=hash_files(config.code_files()),
     )
-    trainings = select_trainings(config)
+    trainings = select_trainings(config, filters)
     return planner.plan(trainings, trainings)
 
 
-def run_trainings(
-    config: TrainingConfig,
-    recipes: Collection[str] | None = None,
-    *,
-    say: Say = lambda _line: None,
-    on_start: Callable[[TrainingWork], None] = lambda _work: None,
-    on_moment: OnMoment = lambda _moment: None,
-) -> Tally:
-    """Compute the snapshots that the store lacks, of the training runs with some recipes (None: all).
-
-    `on_start` receives the work before anything is computed.
-
-    Raises:
-        InputError: bad input; nothing was started.
-        EvaluationError: Ray was lost, or too many workers died.
-        StorageError: another driver is working in the store, or the store cannot be written.
-    """
-    with prepare_trainings(config, recipes, say) as work:
-        on_start(work)
-        tally = run_work(work, say, on_moment)
-        work.refresh()
-        work.save_plan()
-        tally.n_done = work.n_done
-        work.say_waiting(say)
-        if tally.is_complete:
-            shutil.rmtree(config.results / "images", ignore_errors=True)  # the workers' copies
-        return tally
-
-
 @contextmanager
-def prepare_trainings(config: TrainingConfig, recipes: Collection[str] | None, say: Say) -> Iterator[TrainingWork]:
+def prepare_trainings(config: TrainingConfig, filters: Filters, say: Say) -> Iterator[TrainingWork]:
     """Check the inputs, hold the lock of the store, and write what workers read.
 
     Raises:
@@ -190,17 +161,16 @@ def prepare_trainings(config: TrainingConfig, recipes: Collection[str] | None, s
         LockHeldError: another driver is working in the store.
     """
     device, code = choose_device_kind(config.execution, config.precision), hash_files(config.code_files())
-    trainings, inputs = select_trainings(config, recipes), TrainingInputs(config, say)
-    # Planning reveals bad input before anything is written.
-    TrainingPlanner(config, inputs, CheckpointStore(config.store), device=device, code=code).plan(trainings, trainings)
+    trainings, inputs = select_trainings(config, filters), TrainingInputs(config, say)
+    store = CheckpointStore(config.store, verify_hashes=True)
+    planner = TrainingPlanner(config, inputs, store, device=device, code=code)
+    planned = planner.plan(trainings, trainings)  # reveals bad input before anything is written
     make_folder(config.results)
-    with hold_lock(config.results), CheckpointStore(config.store, verify_hashes=True) as store:
+    with hold_lock(config.results), store:
         remove_leftovers(config.store)
-        move_records(state_folders(config.results), store)  # of a driver that was killed
-        planner = TrainingPlanner(config, inputs, store, device=device, code=code)
-        planned = planner.plan(trainings, trainings)
+        if move_records(state_folders(config.results), store):  # of a driver that was killed
+            planned = planner.plan(trainings, trainings)
         for dataset in dict.fromkeys(training.dataset for training in trainings):
             inputs.test_images(dataset)  # `save_copies` copies all opened images
         inputs.save_code_copies(code)
-        setup = TrainingSetup(config, inputs.save_copies(), code, device)
-        yield TrainingWork(setup, planner, store, planned)
+        yield TrainingWork(TrainingSetup(config, inputs.save_copies(), code, device), planner, store, planned)

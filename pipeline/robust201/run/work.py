@@ -104,6 +104,9 @@ class Work(ABC, Generic[PartT]):
     def finish(self, part: PartT, outcome: Outcome) -> Sequence[PartT]:
         """Note the outcome of a part, and return parts that can begin only now."""
 
+    def end(self, say: Say) -> None:
+        """Note the end of the run; may update `n_done`, and tell the user something."""
+
     @abstractmethod
     def seconds_left(self, n_workers: int) -> float | None:
         """Return the estimated time until the work is complete, None if nothing was measured; may update `n_done`."""
@@ -155,17 +158,5 @@ class Tally:
             self.failures.append(outcome)
 
 
-@dataclass(frozen=True)
-class Moment:
-    """A moment of a run, for a display.
-
-    Attributes:
-        seconds_left: estimated time until the work is complete; None if it is not known.
-    """
-
-    tally: Tally
-    seconds_left: float | None
-
-
-OnMoment = Callable[[Moment], None]
-"""Function that is called after each outcome, and about once per second."""
+OnProgress = Callable[[Tally, float | None], None]
+"""Function that is called after each outcome, and about once per second, with the estimated seconds left."""

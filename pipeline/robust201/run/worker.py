@@ -5,7 +5,7 @@ import socket
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import version
@@ -35,6 +35,7 @@ from robust201.store.names import ShardName, content_hash
 from robust201.store.shards import encode
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.facts import Facts
+from robust201.sweep.filters import Filters
 from robust201.sweep.inputs import Inputs, make_worker_space, make_worker_tasks
 from robust201.sweep.parts import SlicePart
 from robust201.sweep.protocol import make_protocol
@@ -92,7 +93,7 @@ class Worker:
     def __init__(self, config: SweepConfig, facts: Facts, folder: ResultsFolder, events: Events) -> None:
         self._config, self._facts, self._folder, self._events = config, facts, folder, events
         self._device = choose_device(config.execution.device, config.precision)
-        self._inputs = Inputs(config, keys=())
+        self._inputs = Inputs(config, Filters(keys=()))
         self._tasks = make_worker_tasks(config, facts.code)
         self._parameters = config.parameters
         space = make_worker_space(config, facts.code)
@@ -197,10 +198,12 @@ class Worker:
             )
         )
         network.check_again(unit.network_label)
-        self._store(part, results, "" if corrupted is None else corrupted.digest(unit.key))
-        return tuple(result.strength for result in results)
+        strengths = tuple(result.strength for result in results)
+        pixels = () if corrupted is None else [corrupted.severity_digest(unit.key, int(one)) for one in strengths]
+        self._store(part, results, pixels)
+        return strengths
 
-    def _store(self, part: SlicePart, results: list[EvaluationResult], pixels: str) -> None:
+    def _store(self, part: SlicePart, results: list[EvaluationResult], pixels: Sequence[str]) -> None:
         content = encode(results, pixels=pixels)
         name = ShardName(
             part.unit.dataset,

@@ -24,14 +24,12 @@ _Floats = NDArray[np.float64]
 PAPER_QUERIES, PAPER_RUNS = 300, 100
 """Budget and number of runs in table 1 of Jung, Lukasik and Keuper (ICLR 2023)."""
 
-TABLE1_OBJECTIVES = ("clean", "fgsm:1")
-
 TABLE1_COLUMNS = {
     "clean": "clean",
-    "fgsm:1": "FGSM 1",
-    "pgd:1": "PGD 1",
-    "aa_apgd-ce:1": "APGD 1",
-    "aa_square:1": "Square 1",
+    "fgsm:1/255": "FGSM 1",
+    "pgd:1/255": "PGD 1",
+    "aa_apgd-ce:1/255": "APGD 1",
+    "aa_square:1/255": "Square 1",
     "corruption": "corruptions",
 }
 """Column headings of table 1 by objective. The columns are accuracies of the selected cells on clean images, under

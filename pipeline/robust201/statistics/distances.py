@@ -55,8 +55,8 @@ def accuracy_curve(distances: ArrayLike, epsilons: ArrayLike) -> AccuracyCurve:
     return AccuracyCurve(epsilon_values, accuracy, low, high)
 
 
-def median_distance(distances: ArrayLike, level: float = 0.95) -> MedianDistance:
-    """Compute the median over images, with an interval whose ends are two of the observed distances.
+def median_distance(distances: ArrayLike) -> MedianDistance:
+    """Compute the median over images, with a 95% interval whose ends are two of the observed distances.
 
     The number of distances below the true median is binomial with probability 1/2 (Hahn and Meeker, "Statistical
     Intervals", 1991, section 5.2). With fewer than six images, no interval between observed distances covers 95%, so
@@ -68,8 +68,8 @@ def median_distance(distances: ArrayLike, level: float = 0.95) -> MedianDistance
     n_images = len(sorted_distances)
     middle_pair = sorted_distances[(n_images - 1) // 2], sorted_distances[n_images // 2]
     median = float(middle_pair[0] if middle_pair[0] == middle_pair[1] else sum(middle_pair) / 2)
-    # The probability that fewer than `rank` distances are below the true median is at most (1 - level) / 2.
-    rank = int(binom.ppf((1 - level) / 2, n_images, 0.5))
+    # The probability that fewer than `rank` distances are below the true median is at most 2.5%.
+    rank = int(binom.ppf(0.025, n_images, 0.5))
     if rank < 1:
         return MedianDistance(median, 0.0, float("inf"))
     return MedianDistance(median, float(sorted_distances[rank - 1]), float(sorted_distances[n_images - rank]))

@@ -25,6 +25,9 @@ _MAX_STRATA = 10
 _PRIOR_DEGREES = 16.0
 """Weight of the variance that the model expects, in degrees of freedom (see `_estimate_variance`)."""
 
+_PRIOR_ERRORS = 4.0
+"""Number of errors added to those of the pilot and to those that the model expects (see `Pilot.variance_factors`)."""
+
 _CONTRADICTION_LEVEL = 1e-3
 """Level of the test that the sample's variance is larger than the model expects; if so, only the sample's counts."""
 
@@ -83,6 +86,18 @@ class Pilot:
     def fitted(self) -> _Floats:
         """(P, S, N) predictions for the networks of the pilot."""
         return np.stack([self._model.predict(rows) for rows in self._inputs])
+
+    @cached_property
+    def variance_factors(self) -> _Floats:
+        """(S,) variance of the pilot's residuals, relative to the variance that the model expects; at most 1.
+
+        The penalty of the regression keeps predictions away from 0 and 1, also where outcomes are nearly certain.
+        """
+        expected = np.clip(self.fitted, _STEP, 1 - _STEP)
+        observed_sum = ((self.outcomes - self.fitted) ** 2).sum(axis=(0, 2))
+        expected_sum = (expected * (1 - expected)).sum(axis=(0, 2))
+        factors: _Floats = np.minimum((observed_sum + _PRIOR_ERRORS) / (expected_sum + _PRIOR_ERRORS), 1.0)
+        return factors
 
     @cached_property
     def _inputs(self) -> _Floats:
@@ -237,7 +252,9 @@ class Estimate(NamedTuple):
     high: _Floats
 
 
-def estimate_accuracies(sample: ImageSample, outcomes: _Bools, predicted: _Floats) -> Estimate:
+def estimate_accuracies(
+    sample: ImageSample, outcomes: _Bools, predicted: _Floats, variance_factors: _Floats
+) -> Estimate:
     """Estimate the accuracies of a network on all N images from its outcomes on the chosen images.
 
     If all images are chosen, the accuracies are exact and the standard error is 0.
@@ -246,6 +263,7 @@ def estimate_accuracies(sample: ImageSample, outcomes: _Bools, predicted: _Float
         sample: the sample.
         outcomes: (S, n) bool, outcomes on the chosen images, in ascending order of the images.
         predicted: (S, N) probabilities of correct outcomes, predicted without `outcomes` (see `Pilot.predict`).
+        variance_factors: (S,) from `Pilot.variance_factors`.
 
     Raises:
         ConfigError: a shape is wrong, or a stratum has too few chosen images to estimate a variance.
@@ -271,12 +289,15 @@ def estimate_accuracies(sample: ImageSample, outcomes: _Bools, predicted: _Float
     lowest = outcomes.sum(axis=1) / n_images
     highest = lowest + (n_images - n_chosen) / n_images
     accuracy = np.clip(totals.sum(axis=1) / n_images, lowest, highest)
-    standard_error, quantile = _estimate_error(sample, _stratum_variances(residual, strata), predicted)
+    variances = _stratum_variances(residual, strata)
+    standard_error, quantile = _estimate_error(sample, variances, predicted, variance_factors)
     low, high = accuracy - quantile * standard_error, accuracy + quantile * standard_error
     return Estimate(accuracy, standard_error, np.maximum(low, lowest), np.minimum(high, highest))
 
 
-def _estimate_error(sample: ImageSample, variances: _Floats, predicted: _Floats) -> tuple[_Floats, _Floats]:
+def _estimate_error(
+    sample: ImageSample, variances: _Floats, predicted: _Floats, variance_factors: _Floats
+) -> tuple[_Floats, _Floats]:
     """Return the standard errors (S,) and the quantiles of Student's t, from the residuals' variances (S, H).
 
     The variance is the mean of the sample's variance and of the variance that the model expects, weighted by degrees of
@@ -297,7 +318,7 @@ def _estimate_error(sample: ImageSample, variances: _Floats, predicted: _Floats)
     degrees_of_strata = np.maximum(np.minimum(sizes - 1, 2 * (sizes - 1) * expected**2 / spread_of_squares), 1e-9)
     parts = weights * expected
     degrees = _satterthwaite(parts, degrees_of_strata)
-    observed, expected_variance = variances @ weights, parts.sum(axis=1)
+    observed, expected_variance = variances @ weights, parts.sum(axis=1) * variance_factors
     limit = chdtri(np.maximum(degrees, 1e-6), _CONTRADICTION_LEVEL) * expected_variance
     is_unlike_pilot = degrees * observed > limit
     degrees_of_sample = _satterthwaite(variances * weights, np.maximum(sizes - 1.0, 1.0))

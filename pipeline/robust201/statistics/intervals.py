@@ -8,6 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 NORMAL_QUANTILE = 1.959963984540054
 """97.5% quantile of the standard normal distribution, for 95% intervals."""
 
+_TAIL = (1 - 0.95) / 2
+
 FEW_IMAGES = 5
 """Number of correct or misclassified images below which `accuracy_intervals` uses the exact interval."""
 
@@ -19,10 +21,8 @@ _CHANCE_MARGIN = 0.1
 _Floats = NDArray[np.float64]
 
 
-def clopper_pearson_intervals(
-    n_correct: ArrayLike, n_images: ArrayLike, level: float = 0.95
-) -> tuple[_Floats, _Floats]:
-    """Return exact intervals of fractions from counts, whose coverage is at least `level` for any count.
+def clopper_pearson_intervals(n_correct: ArrayLike, n_images: ArrayLike) -> tuple[_Floats, _Floats]:
+    """Return exact 95% intervals of fractions from counts, whose coverage is at least 95% for any count.
 
     Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial",
     Biometrika 26 (1934).
@@ -30,15 +30,14 @@ def clopper_pearson_intervals(
     from scipy.special import betaincinv
 
     correct, n = np.asarray(n_correct, np.float64), np.asarray(n_images, np.float64)
-    tail = (1 - level) / 2
     # If no image or every image is correct, one bound is 0 or 1, because the beta distribution is undefined there.
-    low = np.where(correct > 0, betaincinv(np.maximum(correct, 1), n - correct + 1, tail), 0.0)
-    high = np.where(correct < n, betaincinv(correct + 1, np.maximum(n - correct, 1), 1 - tail), 1.0)
+    low = np.where(correct > 0, betaincinv(np.maximum(correct, 1), n - correct + 1, _TAIL), 0.0)
+    high = np.where(correct < n, betaincinv(correct + 1, np.maximum(n - correct, 1), 1 - _TAIL), 1.0)
     return low, high
 
 
-def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike, level: float = 0.95) -> tuple[_Floats, _Floats]:
-    """Return an interval for each accuracy.
+def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike) -> tuple[_Floats, _Floats]:
+    """Return a 95% interval for each accuracy.
 
     Most intervals are Wilson's. Near accuracies of 0 and 1, Wilson's intervals have too low a coverage, so the exact
     interval of Clopper and Pearson is used if fewer than `FEW_IMAGES` images are correct or misclassified.
@@ -46,7 +45,6 @@ def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike, level: float 
     Args:
         accuracies: fractions; NaN gives NaN.
         n_images: number of images of each accuracy, in a shape that broadcasts; NaN (unknown) gives NaN.
-        level: coverage of the intervals.
 
     Returns:
         Lower and upper ends in [0, 1].
@@ -54,15 +52,12 @@ def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike, level: float 
     Source: Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", JASA 22 (1927); recommended
     over the normal approximation by Brown, Cai and DasGupta, Statistical Science 16 (2001).
     """
-    from scipy.special import ndtri
-
     fractions, n_image_array = np.broadcast_arrays(np.asarray(accuracies, np.float64), np.asarray(n_images, np.float64))
-    quantile = NORMAL_QUANTILE if level == 0.95 else float(ndtri(0.5 + level / 2))
-    low, high = _wilson_intervals(fractions, n_image_array, quantile)
+    low, high = _wilson_intervals(fractions, n_image_array)
     correct = np.rint(fractions * n_image_array)
     is_exact = np.minimum(correct, n_image_array - correct) < FEW_IMAGES
     exact_low, exact_high = clopper_pearson_intervals(
-        np.where(is_exact, correct, 1.0), np.where(is_exact, n_image_array, 2.0), level
+        np.where(is_exact, correct, 1.0), np.where(is_exact, n_image_array, 2.0)
     )
     return np.where(is_exact, exact_low, low), np.where(is_exact, exact_high, high)
 
@@ -78,20 +73,19 @@ def is_at_chance(accuracy: float, n_images: int, n_classes: int) -> bool:
     return bool(low <= chance and (n_images >= _MIN_IMAGES_TO_JUDGE or high <= chance + _CHANCE_MARGIN))
 
 
-def _wilson_intervals(fractions: Any, n_images: Any, quantile: float) -> tuple[Any, Any]:
-    weight = quantile**2 / n_images
+def _wilson_intervals(fractions: Any, n_images: Any) -> tuple[Any, Any]:
+    weight = NORMAL_QUANTILE**2 / n_images
     centre = fractions + weight / 2
-    half_width = quantile * np.sqrt(fractions * (1 - fractions) / n_images + weight / (4 * n_images))
+    half_width = NORMAL_QUANTILE * np.sqrt(fractions * (1 - fractions) / n_images + weight / (4 * n_images))
     low = np.where(fractions == 0, 0.0, (centre - half_width) / (1 + weight))
     return low, np.where(fractions == 1, 1.0, (centre + half_width) / (1 + weight))
 
 
-def mean_intervals(samples: ArrayLike, level: float = 0.95) -> tuple[_Floats, _Floats, _Floats]:
-    """Return means over the first axis of independent samples, with intervals from Student's t distribution.
+def mean_intervals(samples: ArrayLike) -> tuple[_Floats, _Floats, _Floats]:
+    """Return means over the first axis of independent samples, with 95% intervals from Student's t distribution.
 
     Args:
         samples: (n, …) numbers.
-        level: coverage of the intervals.
 
     Returns:
         Means, lower ends and upper ends. The ends are NaN for a single sample, and all are NaN without samples.
@@ -103,5 +97,5 @@ def mean_intervals(samples: ArrayLike, level: float = 0.95) -> tuple[_Floats, _F
     means = sample_array.mean(axis=0) if n else np.full(sample_array.shape[1:], np.nan)
     if n < 2:
         return means, np.full_like(means, np.nan), np.full_like(means, np.nan)
-    half_width = stdtrit(n - 1, 0.5 + level / 2) * sample_array.std(axis=0, ddof=1) / np.sqrt(n)
+    half_width = stdtrit(n - 1, 0.975) * sample_array.std(axis=0, ddof=1) / np.sqrt(n)
     return means, means - half_width, means + half_width

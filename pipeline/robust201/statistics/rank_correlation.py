@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robust201.statistics.intervals import NORMAL_QUANTILE
+
 _Floats = NDArray[np.float64]
 
 _BLOCK_BYTES = 64 << 20
@@ -148,11 +150,9 @@ def _normalise(means: _Floats, influence: NDArray[np.float32]) -> Coefficients:
 
 
 def _interval(value: float, influence: NDArray[Any], bound: float = 1.0) -> Interval:
-    from scipy.special import ndtri
-
     n = len(influence)
     standard_error = float(np.sqrt(np.square(influence, dtype=np.float64).sum() / (n * (n - 1))))
-    half_width = float(ndtri(0.5 + 0.95 / 2)) * standard_error
+    half_width = NORMAL_QUANTILE * standard_error
     if np.isnan(value) or np.isnan(half_width):
         return Interval(np.nan, np.nan, np.nan)
     return Interval(value, max(-bound, value - half_width), min(bound, value + half_width))

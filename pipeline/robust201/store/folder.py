@@ -28,13 +28,11 @@ from robust201.core.errors import (
     one_line,
 )
 from robust201.core.files import (
-    MAX_STATE_BYTES,
     WRITE_STEPS,
     create_text,
     is_temporary,
     load_json,
     make_folder,
-    read_text,
     remove_leftovers,
     remove_old,
     visible_entries,
@@ -60,7 +58,7 @@ __all__ = ["WRITE_STEPS", "ResultsFolder", "SliceFormat"]
 
 FORMAT_FILE = "format.json"
 FORMAT_NAME = "robust201-results"
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,7 @@ class ResultsFolder:
         """
         path = root / FORMAT_FILE
         try:
-            payload = load_json(path, MAX_STATE_BYTES)
+            payload = load_json(path)
             name, version = payload["format"], payload["version"]
             if (name, version) != (FORMAT_NAME, VERSION):
                 raise FormatVersionError(
@@ -179,7 +177,7 @@ class ResultsFolder:
         """Store a protocol or a tuple under its digest, unless it is stored already and undamaged."""
         path, text = self._record_path(digest), canonical_json(value) + "\n"
         with suppress(OSError, ValueError):
-            if read_text(path, MAX_STATE_BYTES) == text:
+            if path.read_text(encoding="utf-8") == text:
                 return
         write_text(path, text)
 
@@ -200,7 +198,7 @@ class ResultsFolder:
             return self._records[digest]
         path = self._record_path(digest)
         try:
-            value = load_json(path, MAX_STATE_BYTES)
+            value = load_json(path)
         except (FileNotFoundError, ValueError):
             return None
         except OSError as error:

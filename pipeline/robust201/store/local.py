@@ -11,12 +11,10 @@ from pathlib import Path
 
 from robust201.core.errors import StorageError
 from robust201.core.files import (
-    IrregularFileError,
     NewFile,
     atomic_write,
     fsync_folder,
     new_file,
-    open_file,
     reporting_write_errors,
     server_time,
     visible_entries,
@@ -52,17 +50,17 @@ class LocalFolder:
         """Return the bytes [start, stop) of a file, or fewer if it is shorter.
 
         Raises:
-            ValueError: there is something else than a regular file.
+            ValueError: there is a folder.
         """
         try:
-            with open_file(self.root / path, None) as stream:
+            with (self.root / path).open("rb") as stream:
                 stream.seek(start)
                 size = os.fstat(stream.fileno()).st_size
                 return stream.read(max(0, (size if stop is None else min(stop, size)) - start))
         except FileNotFoundError:
             raise
-        except (IsADirectoryError, IrregularFileError) as error:
-            raise ValueError(error.strerror) from error
+        except IsADirectoryError as error:
+            raise ValueError("a folder instead of a file") from error
         except OSError as error:
             raise reading_error(self.root / path, error) from error
 

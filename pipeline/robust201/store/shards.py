@@ -36,7 +36,7 @@ class Shard:
         rows: columns by strength (see `core.records.EvaluationResult.values`).
         seconds: total wall time.
         provenance: versions, host and device that computed the rows.
-        pixels: hash of the corrupted images that were used; empty if there are none.
+        pixels: hashes of the corrupted images that were used, by strength; empty if there are none.
     """
 
     unit: Unit
@@ -45,11 +45,14 @@ class Shard:
     rows: Mapping[float, Values]
     seconds: float
     provenance: Mapping[str, str]
-    pixels: str = ""
+    pixels: Mapping[float, str]
 
 
-def encode(results: Sequence[EvaluationResult], *, pixels: str = "") -> bytes:
-    """Return the content of a shard with the results of one part, which all have the same columns."""
+def encode(results: Sequence[EvaluationResult], *, pixels: Sequence[str] = ()) -> bytes:
+    """Return the content of a shard with the results of one part, which all have the same columns.
+
+    `pixels` are the hashes of the corrupted images of each result, if there are any.
+    """
     part = results[0].part
     columns = stored_order(results[0].values)
     labels = {
@@ -59,7 +62,7 @@ def encode(results: Sequence[EvaluationResult], *, pixels: str = "") -> bytes:
         "stop": part.stop,
         "n_classes": count_classes(results[0].values),
         "provenance": dict(results[0].provenance),
-        "pixels": pixels,
+        "pixels": list(pixels),
     }
     arrays = {
         "strength": pa.array([result.strength for result in results], pa.float64()),
@@ -122,7 +125,8 @@ def decode(content: bytes, columns: Collection[str] = ()) -> Shard:
         if tuple(strengths) != unit.strengths or len(rows) != len(strengths):
             raise ValueError(f"strengths {strengths}, not {list(unit.strengths)}")
         seconds = float(sum(table["seconds"].to_pylist()))
-        return Shard(unit, labels["start"], labels["stop"], rows, seconds, labels["provenance"], labels["pixels"])
+        pixels = dict(zip(strengths, labels["pixels"], strict=True)) if labels["pixels"] else {}
+        return Shard(unit, labels["start"], labels["stop"], rows, seconds, labels["provenance"], pixels)
     except (pa.ArrowException, OSError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no valid shard ({type(error).__name__}: {error})") from error
 

@@ -22,7 +22,7 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 
 import robust201
 from robust201.core.errors import ConfigError, EvaluationError, RobustWarning, one_line
-from robust201.core.files import bundled, read_text, write_text
+from robust201.core.files import bundled, write_text
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.sweep_yaml import dump_fields, read_fields, referenced_variables
 from robust201.sweep.training_config import TrainingConfig
@@ -46,7 +46,6 @@ _MAX_SILENCE_SECONDS = 300.0
 
 _UNSHIPPED_FILES = (".*", "__pycache__", "_bundled", "*.so")
 _SHIPPED_LIST = "benchmark_data/downloads.toml"
-_MAX_TOKEN_BYTES = 1 << 16
 
 
 def connect(address: str) -> JobSubmissionClient:
@@ -96,7 +95,7 @@ def _read_token(environment: Mapping[str, str]) -> str:
     if token := environment.get("RAY_AUTH_TOKEN", ""):
         return token.strip()
     path = Path(environment.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    return read_text(path, _MAX_TOKEN_BYTES).strip() if path.exists() else ""
+    return path.read_text(encoding="utf-8").strip() if path.exists() else ""
 
 
 def write_job_folder(config: _Config, source: Path, folder: Path) -> dict[str, str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from string import Template
 
 from robust201.core.errors import ConfigError, InputError
-from robust201.core.files import make_folder, read_text, write_text
+from robust201.core.files import make_folder, write_text
 from robust201.run.slurm_task import call_slurm
 from robust201.run.sweep import prepare_run
 from robust201.run.trainings import prepare_trainings
@@ -40,7 +40,6 @@ ENDING_SECONDS = 60
 """Time before the time limit in which a drained task writes its last files and is requeued."""
 
 _TEMPLATE = Path(__file__).with_name("array.sbatch")
-_MAX_TEMPLATE_BYTES = 1 << 16
 _SUBMIT_TIMEOUT_SECONDS = 300
 _TIME_LIMIT = re.compile(r"(?:(\d{1,4})-)?(\d{1,7})(?::(\d{1,2}))?(?::(\d{1,2}))?", re.ASCII)
 
@@ -148,7 +147,7 @@ def render(config: _Config, source: Path, options: ArrayOptions, n_tasks: int, r
     pairs = {"--gres": gres, "--time": options.time}
     lines = [*(f"{name}={value}" for name, value in pairs.items() if value is not None), *options.extra]
     seconds = options.signal_seconds
-    return Template(read_text(_TEMPLATE, _MAX_TEMPLATE_BYTES)).substitute(
+    return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         job_name=f"robust201-{config.name}",
         array=f"1-{n_tasks}",
         cpus=n_cpus,
@@ -227,7 +226,7 @@ def max_tasks(config: _Config, options: ArrayOptions) -> int:
 def _prepare(config: _Config, say: Callable[[str], None]) -> tuple[int, int]:
     """Write what tasks read; return the number of missing evaluations or epochs, and that of missing parts."""
     if isinstance(config, TrainingConfig):
-        with prepare_trainings(config, None, say) as trainings:
+        with prepare_trainings(config, EVERYTHING, say) as trainings:
             return trainings.n_planned - trainings.n_done, 1
     with prepare_run(config, EVERYTHING, say) as sweep:
         return sweep.n_planned - sweep.n_done, sweep.state.n_missing_parts

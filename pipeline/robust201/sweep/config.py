@@ -34,7 +34,7 @@ from robust201.core.records import (
 from robust201.core.strict_model import MAX_COUNT, Cells, Channels, PositiveFloat, PositiveInt, StrictModel
 from robust201.core.user_code import UserFunction
 from robust201.images import DATASETS
-from robust201.images.specs import ClassOrder, DatasetSpec, Resize, custom_dataset
+from robust201.images.specs import DatasetSpec, Resize, custom_dataset
 from robust201.networks.space import Space
 from robust201.networks.spaces import DEFAULT_SPACE, SPACES
 from robust201.networks.user_file import DEFAULT_GMACS, UserFileSpace
@@ -290,9 +290,6 @@ class DatasetSection(Section):
     resize: ResizeSection | None = None
     """For custom JPEG and PNG files of other sizes: resize the shorter side, then crop the central square of
     `image_size` pixels, as torchvision does (protocol)."""
-    class_order: ClassOrder | None = None
-    """For custom images in class folders: number the classes in the order of the folders' names as `text` (the default,
-    as torchvision does) or as numbers (`numeric`)."""
     normalisation: NormalisationSection | None = None
     """Mean and standard deviation; by default those of the dataset; `mnist` and custom images have none (protocol)."""
 
@@ -434,8 +431,8 @@ def check_datasets(sections: Mapping[str, DatasetSection]) -> None:
 
 
 def _check_image_fields(name: str, section: DatasetSection) -> None:
-    if name in DATASETS and (section.channels, section.resize, section.class_order) != (None, None, None):
-        raise ValueError(f"{name}: `channels`, `resize` and `class_order` are for custom datasets only. Remove them.")
+    if name in DATASETS and (section.channels, section.resize) != (None, None):
+        raise ValueError(f"{name}: `channels` and `resize` are for custom datasets only. Remove them.")
     try:
         spec = make_dataset_spec(name, section)
     except ConfigError as error:
@@ -459,7 +456,6 @@ def make_dataset_spec(name: str, section: DatasetSection) -> DatasetSpec:
             image_size=section.image_size,
             channels=section.channels or 3,
             resize=None if section.resize is None else Resize(**section.resize.model_dump()),
-            class_order=section.class_order,
         )
     if section.normalisation is not None:
         spec = replace(spec, normalisation=Normalisation(section.normalisation.mean, section.normalisation.std))

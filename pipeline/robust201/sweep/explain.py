@@ -96,7 +96,7 @@ def _reasons_of_networks(
     old = earlier.datasets.get(key.dataset) if earlier else None
     weights = {(network.architecture, network.name): network.weights.sha256 for network in old.networks} if old else {}
     changed = [
-        weights.get((network.architecture, network.name), network.weights.sha256) != network.weights.sha256
+        weights.get((network.architecture, network.name)) not in {None, "", network.weights.sha256}
         for network in key.networks
     ]
     yield NEW_WEIGHTS, np.array(changed, bool)

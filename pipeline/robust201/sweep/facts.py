@@ -7,14 +7,15 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from robust201.core.errors import ConfigError, DatasetError, InputError
-from robust201.core.files import MAX_JSON_BYTES, read_file, read_text, write_text
+from robust201.core.errors import CheckpointError, ConfigError, DatasetError, InputError
+from robust201.core.files import write_text
 from robust201.core.records import ArchitectureId, ImageSelection, Weights
 from robust201.core.user_code import hash_files
 from robust201.corruptions.folder import library_versions
 from robust201.corruptions.generator import corruption_recipes
 from robust201.images.specs import UNKNOWN_COUNT
 from robust201.sweep.config import CorruptionsSection, SweepConfig
+from robust201.sweep.filters import Filters
 from robust201.sweep.inputs import Inputs, frost_textures
 from robust201.sweep.loading import load_config, override_config, parse_config
 from robust201.sweep.weights import WeightsSource
@@ -27,7 +28,7 @@ class Network:
     """One network of a sweep on one dataset.
 
     Attributes:
-        weights: the weights, identified by their hash.
+        weights: the weights, identified by their hash; it is empty if no run has needed them and they do not exist.
         name: short name of the weights if architectures have several; else empty.
     """
 
@@ -94,23 +95,24 @@ _RECORD = TypeAdapter(PlanRecord)
 def gather_facts(config: SweepConfig, inputs: Inputs, earlier: Facts | None = None) -> Facts:
     """Hash the inputs of a sweep.
 
-    Published corrupted images that `inputs` excludes are not read; what `earlier` facts say about them is kept.
+    Published corrupted images that the filters of `inputs` exclude are not read; what `earlier` facts say about them is
+    kept. Networks that the filters exclude need no weights.
 
     Raises:
         InputError: an input is missing or wrong.
     """
     code = hash_files(config.code_files())
     weights = WeightsSource(config, config.make_space(code))
-    recorded_accuracies = {
-        sha256: accuracy
-        for dataset in config.datasets
-        for architecture in config.selected_architectures
-        for sha256, accuracy in weights.test_accuracies(dataset, architecture).items()
-    }
     datasets = {}
     for dataset in config.datasets:
         known = earlier.datasets.get(dataset) if earlier else None
         datasets[dataset] = _dataset_facts(config, dataset, inputs, weights, known)
+    recorded_accuracies = {
+        sha256: accuracy
+        for dataset, facts in datasets.items()
+        for architecture in dict.fromkeys(network.architecture for network in facts.networks if network.weights.sha256)
+        for sha256, accuracy in weights.test_accuracies(dataset, architecture).items()
+    }
     return Facts(datasets, code, recorded_accuracies)
 
 
@@ -124,7 +126,7 @@ def _dataset_facts(
         corruptions = {
             key: identity for key, identity in earlier.corruptions.items() if identity["source"] == "published"
         } | corruptions
-    return DatasetFacts(images, tuple(_find_networks(config, dataset, weights)), corruptions)
+    return DatasetFacts(images, tuple(_find_networks(config, dataset, weights, inputs.filters)), corruptions)
 
 
 def _selections(config: SweepConfig) -> Iterator[tuple[str, ImageSelection | None]]:
@@ -133,9 +135,15 @@ def _selections(config: SweepConfig) -> Iterator[tuple[str, ImageSelection | Non
     yield from ((key, own) for key, parameters in config.parameters.items() if (own := parameters.own_images))
 
 
-def _find_networks(config: SweepConfig, dataset: str, source: WeightsSource) -> Iterator[Network]:
+def _find_networks(config: SweepConfig, dataset: str, source: WeightsSource, filters: Filters) -> Iterator[Network]:
     for architecture in config.selected_architectures:
-        for weights in source.find(dataset, architecture):
+        try:
+            found = source.find(dataset, architecture)
+        except CheckpointError:
+            if filters.selects(dataset, architecture):
+                raise
+            found = config.placeholder_weights("")
+        for weights in found:
             yield Network(architecture, weights, weights.name if config.has_several_weights else "")
 
 
@@ -216,7 +224,7 @@ def save_plan(config: SweepConfig, facts: Facts) -> None:
 def copy_plan(source: Path, target: Path) -> None:
     """Copy the plan of a results folder to another one, unless that has a plan."""
     if not (target / PLAN_FILE).exists():
-        write_text(target / PLAN_FILE, read_text(source / PLAN_FILE, MAX_JSON_BYTES))
+        write_text(target / PLAN_FILE, (source / PLAN_FILE).read_text(encoding="utf-8"))
 
 
 def load_plan(results: Path) -> tuple[SweepConfig, Facts]:
@@ -227,7 +235,7 @@ def load_plan(results: Path) -> tuple[SweepConfig, Facts]:
     """
     path = results / PLAN_FILE
     try:
-        record = _RECORD.validate_json(read_file(path, MAX_JSON_BYTES))
+        record = _RECORD.validate_json(path.read_bytes())
         # The folder decides where the results are, because it may have been moved.
         return parse_config(record.config | {"results": str(results)}, str(path)), record.facts
     except FileNotFoundError as error:

@@ -1,60 +1,87 @@
-"""Filters that select a subset of a sweep."""
+"""Filters that select a subset of a sweep or of the training runs of a YAML."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import ArchitectureId, format_architecture
 from robust201.sweep.config import SweepConfig
+from robust201.sweep.training_config import Training, TrainingConfig
 from robust201.tasks import KEY_GROUPS, TASKS, suggest_key
 
 
 @dataclass(frozen=True)
 class Filters:
-    """Selection of a subset of a sweep; None selects everything."""
+    """Selection of a subset; None selects everything. Keys are those of a sweep, recipes those of training runs."""
 
     architectures: tuple[ArchitectureId, ...] | None = None
     datasets: tuple[str, ...] | None = None
     keys: tuple[str, ...] | None = None
+    recipes: tuple[str, ...] | None = None
 
-    def check(self, config: SweepConfig) -> None:
+    @cached_property
+    def _architectures(self) -> frozenset[ArchitectureId]:
+        return frozenset(self.architectures or ())
+
+    def selects(self, dataset: str, architecture: ArchitectureId) -> bool:
+        """Return whether an architecture on a dataset is selected."""
+        is_dataset = self.datasets is None or dataset in self.datasets
+        return is_dataset and (self.architectures is None or architecture in self._architectures)
+
+    def check(self, config: SweepConfig | TrainingConfig) -> None:
         """Check that the filters have only known names and select something.
 
         Raises:
-            ConfigError: a selected name is not in the sweep, or nothing is selected.
+            ConfigError: a selected name is not in the YAML, or nothing is selected.
         """
+        self._check_names(config, "dataset", self.datasets, config.datasets)
+        if isinstance(config, SweepConfig):
+            self._check_names(config, "key", self.keys, config.parameters)
+            self._check_keys(config)
+        else:
+            self._check_names(config, "recipe", self.recipes, config.recipes)
+        # Every name must exist, but a range of architectures may extend beyond the YAML.
+        architectures = self.architectures
+        if architectures is not None and not self._architectures & {*config.selected_architectures}:
+            raise ConfigError(
+                f"Selecting failed for {', '.join(map(format_architecture, architectures[:5]))}: {config.name} has "
+                "none of these architectures. Correct the option, or add the architectures to the YAML."
+            )
+        if isinstance(config, TrainingConfig) and not select_trainings(config, self):
+            raise ConfigError(
+                f"Selecting failed for {config.name}: expected options that select a training run, but the selected "
+                "recipes train on other datasets. Correct the options."
+            )
+
+    def _check_names(
+        self,
+        config: SweepConfig | TrainingConfig,
+        noun: str,
+        names: tuple[str, ...] | None,
+        own_names: Collection[str],
+    ) -> None:
+        known_names = (*TASKS, *KEY_GROUPS) if noun == "key" else ()
+        for name in names or ():
+            if name not in own_names:
+                # Suggest the YAML's names; if the name is misspelt, also suggest names that this YAML lacks.
+                candidates = [*own_names]
+                if name not in known_names:
+                    candidates += [known for known in known_names if known not in own_names]
+                suggestion = suggest_key(name, candidates) if noun == "key" else did_you_mean(name, candidates)
+                raise ConfigError(
+                    f"Selecting failed for {config.name}: expected one of its {noun}s, got {name!r}.{suggestion}"
+                )
+
+    def _check_keys(self, config: SweepConfig) -> None:
         datasets = self.datasets or tuple(config.datasets)
-        for selected_names, sweep_names, all_known_names, noun in (
-            (datasets, list(config.datasets), (), "dataset"),
-            (self.keys or (), list(config.parameters), (*TASKS, *KEY_GROUPS), "key"),
-        ):
-            for name in selected_names:
-                if name not in sweep_names:
-                    # Suggest the sweep's names; if the name is misspelt, also suggest names that this sweep lacks.
-                    candidates = (
-                        sweep_names
-                        if name in all_known_names
-                        else [*sweep_names, *(key for key in all_known_names if key not in sweep_names)]
-                    )
-                    suggestion = suggest_key(name, candidates) if noun == "key" else did_you_mean(name, candidates)
-                    raise ConfigError(
-                        f"Narrowing the sweep failed for {config.name}: expected one of its {noun}s, got "
-                        f"{name!r}.{suggestion}"
-                    )
         keys = {key for dataset in datasets for key in config.keys_of(dataset)}
-        # Every key must exist; a range of architectures may extend beyond the sweep.
         missing_keys = [key for key in self.keys or () if key not in keys]
         if missing_keys:
             raise ConfigError(
-                f"Narrowing the sweep failed for {', '.join(missing_keys)}: {config.name} does not evaluate these keys "
-                f"on {', '.join(datasets)}. Correct the option, or add the keys to the sweep."
-            )
-        architectures = self.architectures
-        if architectures is not None and not {*architectures} & {*config.selected_architectures}:
-            raise ConfigError(
-                f"Narrowing the sweep failed for {', '.join(map(format_architecture, architectures[:5]))}: "
-                f"{config.name} has none of these architectures. Correct the option, or add the architectures to the "
-                "sweep."
+                f"Selecting failed for {', '.join(missing_keys)}: {config.name} does not evaluate these keys on "
+                f"{', '.join(datasets)}. Correct the option, or add the keys to the sweep."
             )
 
     def narrow(self, plan: Any) -> Any:
@@ -63,3 +90,13 @@ class Filters:
 
 
 EVERYTHING = Filters()
+
+
+def select_trainings(config: TrainingConfig, filters: Filters = EVERYTHING) -> list[Training]:
+    """Return the selected training runs of a YAML."""
+    return [
+        training
+        for training in config.trainings()
+        if filters.selects(training.dataset, training.architecture)
+        and (filters.recipes is None or training.recipe in filters.recipes)
+    ]

@@ -1,6 +1,6 @@
 """A sweep's inputs: images, corrupted images and weights, opened in the same way by the driver and all workers."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -13,11 +13,12 @@ from robust201.corruptions.generator import FrostTextures, load_frost, synthetic
 from robust201.evaluation.user_task import UserTask
 from robust201.images import load_images
 from robust201.images.corrupted import CorruptedStore, open_published
-from robust201.images.positions import select_file
+from robust201.images.selection import select_file
 from robust201.images.store import read_image_set, write_image_set
 from robust201.networks.space import Space
 from robust201.networks.user_file import UserFileSpace
 from robust201.sweep.config import CorruptionsSection, SweepConfig
+from robust201.sweep.filters import EVERYTHING, Filters
 from robust201.sweep.training_config import TrainingConfig
 from robust201.sweep.weights import WeightsSource
 from robust201.tasks import Task
@@ -26,18 +27,12 @@ from robust201.tasks import Task
 class Inputs:
     """The inputs of a sweep, opened at first use.
 
-    Published corrupted images are opened only for `keys` and `datasets`; None means all of the sweep.
+    Published corrupted images are opened, and weights must exist, only for what `filters` select.
     """
 
-    def __init__(
-        self,
-        config: SweepConfig,
-        *,
-        keys: Collection[str] | None = None,
-        datasets: Collection[str] | None = None,
-    ) -> None:
+    def __init__(self, config: SweepConfig, filters: Filters = EVERYTHING) -> None:
         self._config = config
-        self._keys, self._datasets = keys, datasets
+        self.filters = filters
         self._images: dict[tuple[str, ImageSelection | None], ImageSet] = {}
         self._copies: dict[tuple[str, str], ImageSet] = {}
 
@@ -100,9 +95,9 @@ class Inputs:
 
     def selected_corruption_keys(self, dataset: str) -> tuple[str, ...]:
         """Return the corruptions of a dataset among the selected keys."""
-        is_selected = self._datasets is None or dataset in self._datasets
-        keys = self._corruption_keys(dataset) if is_selected else ()
-        return tuple(key for key in keys if self._keys is None or key in self._keys)
+        datasets, keys = self.filters.datasets, self.filters.keys
+        known = self._corruption_keys(dataset) if datasets is None or dataset in datasets else ()
+        return tuple(key for key in known if keys is None or key in keys)
 
     def open_published_corruptions(
         self, dataset: str, images: ImageSet | None = None, *, verify: Literal["shape", "full"] = "shape"
@@ -120,7 +115,8 @@ class Inputs:
             hash_file(path)
         for dataset in self._config.datasets:
             for architecture in self._config.selected_architectures:
-                self.weights.check(dataset, architecture)
+                if self.filters.selects(dataset, architecture):
+                    self.weights.check(dataset, architecture)
         for dataset, section in self._config.datasets.items():
             for own_selection in (None, *self._config.own_images):
                 self.images(dataset, own_selection)

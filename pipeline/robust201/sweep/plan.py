@@ -113,6 +113,10 @@ class PlannedKey:
         start, stop = (self.step * (position * n_steps // n_slices) for position in (index, index + 1))
         return start, min(stop, self.n_images)
 
+    def networks_without_weights(self) -> list[int]:
+        """Return the positions of the networks whose weights are unknown (see `sweep.facts.Network`)."""
+        return [row for row, network in enumerate(self.networks) if not network.weights.sha256]
+
     def keep_architectures(self, architectures: Collection[ArchitectureId]) -> "PlannedKey":
         """Return the key with the networks of some architectures."""
         kept = [index for index, network in enumerate(self.networks) if network.architecture in architectures]

@@ -63,6 +63,6 @@ class Share:
         own: NDArray[np.bool_] = (np.repeat(first, key.n_slices) + index) % self.count == self.index - 1
         return own
 
-    def has_images(self, dataset: str, key: str) -> bool:
-        """Return whether the share makes the corrupted images of a key."""
-        return int(content_digest([dataset, key])[:_HASH_DIGITS], 16) % self.count == self.index - 1
+    def has_images(self, *names: str | int) -> bool:
+        """Return whether the share makes the corrupted images with these names: dataset, key and severity."""
+        return int(content_digest(list(names))[:_HASH_DIGITS], 16) % self.count == self.index - 1

@@ -38,7 +38,7 @@ def portable_fields(config: SweepConfig) -> dict[str, Any]:
     fields["results"] = "results"
     fields["keys"] = _dump_parameters(config.parameters)
     for dataset in fields["datasets"].values():
-        for name in ("classes", "image_size", "channels", "resize", "class_order", "normalisation"):
+        for name in ("classes", "image_size", "channels", "resize", "normalisation"):
             if dataset[name] is None:
                 del dataset[name]
     portable_sweep: dict[str, Any] = _make_paths_portable(fields)

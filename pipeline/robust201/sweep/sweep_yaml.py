@@ -17,10 +17,7 @@ import yaml
 from pydantic import BeforeValidator
 
 from robust201.core.errors import ConfigError
-from robust201.core.files import bundled, format_bytes
-
-MAX_SWEEP_BYTES = 4 << 20
-"""Maximum size of a YAML file; a sweep with the strings of all NAS-Bench-201 cells takes 1.1 MB."""
+from robust201.core.files import bundled
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
@@ -115,7 +112,7 @@ def dump_fields(fields: Mapping[str, Any], **options: Any) -> str:
 def read_fields(path: Path, content_name: str = "sweep") -> dict[str, Any]:
     """Read the fields of a YAML file without validating them; `content_name` names the file's content in errors."""
     try:
-        payload = copy.deepcopy(_build_value(_read_text(path)))
+        payload = copy.deepcopy(_build_value(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise ConfigError(
             f"Reading the {content_name} failed for {path}: the file cannot be read ({error.strerror}). Correct the "
@@ -134,15 +131,6 @@ def read_fields(path: Path, content_name: str = "sweep") -> dict[str, Any]:
     return payload
 
 
-def _read_text(path: Path) -> str:
-    """Read a YAML file, which may also be a pipe, as in the shell's ``<(…)``."""
-    with path.open("rb") as stream:
-        content = stream.read(MAX_SWEEP_BYTES + 1)
-    if len(content) > MAX_SWEEP_BYTES:
-        raise ValueError(f"more than {format_bytes(MAX_SWEEP_BYTES)}")
-    return content.decode()
-
-
 # Commands read a file twice: first to see whether it is a sweep, and then to load it.
 @functools.lru_cache(maxsize=1)
 def _build_value(text: str) -> Any:
@@ -157,7 +145,7 @@ def find_line(path: Path, field_path: Sequence[str]) -> int | None:
     if not path.is_file():
         return None  # a pipe has been read to its end
     try:
-        node: Any = yaml.compose(_read_text(path), Loader=_SafeLoader)
+        node: Any = yaml.compose(path.read_text(encoding="utf-8"), Loader=_SafeLoader)
     except (OSError, ValueError, yaml.YAMLError):
         return None
     line_number = None

@@ -96,11 +96,6 @@ class TrainingSetup:
     device: DeviceKind
 
 
-def select_trainings(config: TrainingConfig, recipes: Collection[str] | None = None) -> list[Training]:
-    """Return a YAML's training runs with some recipes; None selects all."""
-    return [training for training in config.trainings() if recipes is None or training.recipe in recipes]
-
-
 def epoch_macs(config: TrainingConfig, space: Space, training: Training, n_batches: int) -> float:
     """Estimate the multiply-accumulates of an epoch."""
     recipe, spec = config.recipes[training.recipe], config.dataset_spec(training.dataset)

@@ -6,12 +6,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import CheckpointError
-from robust201.core.files import read_file, sha256_of
+from robust201.core.files import sha256_of
 from robust201.core.records import ArchitectureId, Unit, Weights, canonical_json, format_architecture
 from robust201.networks.space import Space
 from robust201.sweep.config import SweepConfig
 from robust201.weights.loading import check_shapes
-from robust201.weights.published.base import MAX_WEIGHTS_BYTES
 from robust201.weights.published.state_dicts import parse_safetensors, read_shapes
 from robust201.weights.store import CheckpointRecord, CheckpointStore
 
@@ -183,7 +182,7 @@ class WeightsSource:
 
 def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:
     try:
-        raw = read_file(path, MAX_WEIGHTS_BYTES)
+        raw = path.read_bytes()
     except OSError as error:
         raise _missing_file_error(path) from error
     digest = hashlib.sha256(raw).hexdigest()

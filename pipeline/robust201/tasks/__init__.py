@@ -265,12 +265,17 @@ def _square_passes(parameters: Any, _n_classes: int) -> float:
     return float(0.39 * parameters.queries * parameters.restarts + 6)
 
 
+def stage_passes(parameters: Standard, n_classes: int) -> tuple[float, ...]:
+    """Return the passes of each of AutoAttack's attacks per image that reaches it, if no target or query fools it."""
+    targets = min(9, n_classes - 1)
+    steps = parameters.steps
+    return 3.0 * (steps + 1) + 10, targets * (3.0 * (steps + 1) + 1), targets * (4.0 * steps + 3), parameters.queries
+
+
 def _standard_passes(parameters: Any, n_classes: int) -> float:
     # APGD-CE attacks all images. Most images that it does not fool resist all targets and all queries.
-    targets = min(9, n_classes - 1)
-    passes_per_target = 3.0 * (parameters.steps + 1) + 1 + 4 * parameters.steps + 3
-    apgd_ce_passes = 3.0 * (parameters.steps + 1) + 10
-    return float(apgd_ce_passes + _RESISTING_FRACTION * targets * passes_per_target + 0.39 * parameters.queries)
+    apgd_ce, apgd_t, fab_t, square = stage_passes(parameters, n_classes)
+    return float(apgd_ce + _RESISTING_FRACTION * (apgd_t + fab_t) + 0.39 * square)
 
 
 def _minimum_norm_passes(parameters: Any, _n_classes: int) -> float:

@@ -63,7 +63,7 @@ class Parameters(StrictModel):
     """Parameters that exist in one norm only, with this norm."""
 
     role: ClassVar[Role] = "white box"
-    """What an attack is compared with in searches for weak attacks (`analysis.attack_flags`)."""
+    """What an attack is compared with in searches for weak attacks (`dataset.attack_flags`)."""
 
     @classmethod
     def field_names(cls, norm: Norm | None) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ class Parameters(StrictModel):
     _images_file: str | None = PrivateAttr(default=None)
 
     def with_images(self, file: str) -> Self:
-        """Return these parameters with the images of a file (see `images.positions`) instead of the sweep's."""
+        """Return these parameters with the images of a file (see `images.selection`) instead of the sweep's."""
         parameters = self.model_copy()
         parameters._images_file = file
         return parameters

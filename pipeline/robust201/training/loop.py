@@ -77,7 +77,6 @@ def train(
     snapshot_steps: Collection[int] | None = None,
     on_epoch: Callable[[EpochRecord], None] = lambda _record: None,
     keep_going: Callable[[int], bool] = lambda _step: True,
-    on_notice: Callable[[str], None] = lambda _line: None,
 ) -> Iterator[Snapshot]:
     """Train one network and yield its snapshots in order as they are reached.
 
@@ -91,8 +90,7 @@ def train(
     yielded (None: all of them), and training ends after the last of them.
 
     `on_epoch` receives the record of each completed epoch. `keep_going` is called before each step with the number of
-    steps so far. If it returns False, the iteration ends. `on_notice` is called with a message about each damaged
-    state.
+    steps so far. If it returns False, the iteration ends.
 
     Raises:
         ArchitectureError: there is no such architecture, or PyTorch cannot train it on this CPU.
@@ -127,7 +125,7 @@ def train(
             precision=precision,
             start=None if start is None else hash_weights(start),
         )
-        state_folder = StateFolder(states, identity, on_notice)
+        state_folder = StateFolder(states, identity)
     run_label = f"{format_architecture(architecture)} on {data.name}"
     with _deterministic(device, threads, precision):
         run = _Training(space, architecture, data, recipe, seed, torch.device(device), start, run_label)
@@ -255,7 +253,9 @@ class _Training:
 
     def _make_step(self) -> None:
         epoch = self.step // self._n_batches
-        batch = self._next_batch(epoch)
+        if self.step % self._n_batches == 0:
+            self._batches = self._data.batches(self._recipe.batch_size, self._seed, epoch)
+        batch = next(self._batches)
         # Reseed, so that random layers such as dropout give the same results after a resume.
         _seed_generators(derived_seed(self._seed, "training", "step", self.step))
         for group in self._optimiser.param_groups:
@@ -282,18 +282,6 @@ class _Training:
         self._n_correct += (logits.argmax(dim=1) == labels).sum()
         self._n_images += len(batch.ids)
         self.step += 1
-
-    def _next_batch(self, epoch: int) -> Batch:
-        n_used = self.step - epoch * self._n_batches
-        if not n_used:
-            self._batches = self._data.batches(self._recipe.batch_size, self._seed, epoch)
-        batch = next(self._batches, None)
-        if batch is None:
-            raise EvaluationError(
-                f"Training failed for {self._label}: epoch {epoch + 1} has {n_used} batches instead of "
-                f"{self._n_batches}. Correct the `batches` method of the training data."
-            )
-        return batch
 
     def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
         return network_logits(self._network, self._normalise(pixels).contiguous(memory_format=self._layout))

@@ -108,7 +108,6 @@ def write_feature_images(
     settings: FeatureSettings,
     *,
     network: Mapping[str, Any],
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> str:
     """Generate a training split of features in a folder, or resume it, and return its hash (see `images.store`).
 
@@ -134,7 +133,6 @@ def write_feature_images(
             stop = min(start + settings.batch_size, len(images))
             if not store.is_complete(block_names[-1], recipe):
                 store.write(block_names[-1], to_8_bits(feature_generator.generate(start, stop)), recipe=recipe)
-            progress(stop, len(images))
         pixels = np.concatenate([store.read(name) for name in block_names])
         digest = write_made_split(
             folder,
@@ -255,7 +253,8 @@ class _FeatureGenerator:
         """Return mean relative distances to the target representations, before and after, or the success rate."""
         totals: dict[str, float] = {}
         with torch.no_grad(), _representation(self._classifier.network) as represent:
-            for rows in _row_batches(len(generated), self._settings.batch_size):
+            for first in range(0, len(generated), self._settings.batch_size):
+                rows = slice(first, first + self._settings.batch_size)
                 pixels, labels = self._to_float(generated[rows]), torch.from_numpy(self.labels[rows])
                 if self._settings.method == "representation":
                     target = represent(self._classifier, self._to_float(self._images.images[rows]))
@@ -280,12 +279,6 @@ def _image_norms(batch: torch.Tensor) -> torch.Tensor:
     """Return the L2 norm of each image, (B, 1, 1, 1)."""
     norms: torch.Tensor = batch.flatten(1).norm(dim=1)
     return norms.view(-1, 1, 1, 1)
-
-
-def _row_batches(count: int, size: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the positions of the images in each batch."""
-    for start in range(0, count, size):
-        yield np.arange(start, min(start + size, count))
 
 
 @contextmanager

@@ -1,29 +1,25 @@
 """Saved states of a training run, from which it resumes with the same result: safetensors files with JSON metadata.
 
 A file is named ``step-<number of steps>-<first 16 hex digits of its SHA-256>.safetensors``. It is written atomically,
-and used only if its hash matches. Two files are kept, in case one of them is damaged. A folder belongs to
-one training run. Two processes that use it at once write the same bytes.
+and used only if its hash matches. A new state replaces the one before it. A folder belongs to one training run. Two
+processes that use it at once write the same bytes.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
-from robust201.core.errors import StorageError
-from robust201.core.files import new_file, read_file
+from robust201.core.errors import RobustWarning, StorageError
+from robust201.core.files import new_file
 from robust201.core.records import canonical_json
 
 _FILE_NAME = re.compile(r"step-(\d{9})-([0-9a-f]{16})\.safetensors")
-
-_DAMAGED = "damaged-"
-"""Prefix of renamed damaged files."""
-
-_MAX_STATE_BYTES = 16 << 30  # weights and momentum
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,32 +55,32 @@ class TrainingState:
 
 
 class StateFolder:
-    """Folder with the states of one training run. `on_notice` receives a message about each damaged state."""
+    """Folder with the last state of one training run."""
 
-    def __init__(self, folder: Path, training_id: str, on_notice: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, training_id: str) -> None:
         self._folder = folder
         self._training_id = training_id
-        self._on_notice = on_notice
 
     def save(self, state: TrainingState) -> None:
-        """Save a state, and delete all others except the one before it."""
+        """Save a state, and delete all others."""
         raw = _encode(state, self._training_id)
         name = f"step-{state.step:09d}-{hashlib.sha256(raw).hexdigest()[:16]}.safetensors"
         with new_file(self._folder, name) as new_state:
             new_state.stream.write(raw)
-        # States of later steps are left over if training repeats steps because a snapshot in the store was lost.
-        kept = [path.name for path in self._paths() if _parse_name(path)[0] <= state.step][:2]
         for path in self._paths():
-            if path.name not in kept:
+            if path.name != name:
                 path.unlink(missing_ok=True)  # a lost worker may still be alive
 
     def load(self, max_step: int) -> TrainingState | None:
         """Return the intact state with the most steps up to `max_step`, or None.
 
-        Damaged states are renamed. Incomplete files of killed processes are deleted.
+        Damaged states, and incomplete files of killed processes, are deleted.
 
         Raises:
-            StorageError: a state belongs to another training run, or cannot be read.
+            StorageError: a state belongs to another training run.
+
+        Warns:
+            RobustWarning: a state was damaged.
         """
         for incomplete_file in self._folder.glob(".step-*.tmp"):
             incomplete_file.unlink(missing_ok=True)
@@ -92,19 +88,15 @@ class StateFolder:
             step, digest = _parse_name(path)
             if step > max_step:
                 continue
-            try:
-                raw = read_file(path, _MAX_STATE_BYTES)
-            except OSError as error:
-                raise StorageError(
-                    f"Reading the state of a training run failed for {path}: {error.strerror}. Correct the permissions."
-                ) from error
+            raw = path.read_bytes()
             if hashlib.sha256(raw).hexdigest().startswith(digest):
                 return self._decode(raw, path)
-            path.rename(path.with_name(_DAMAGED + path.name))
-            self._on_notice(
+            path.unlink(missing_ok=True)
+            warnings.warn(
                 f"The state of a training run after {step} steps in {path} was damaged ({len(raw):,} bytes with a "
-                f"wrong hash) and has been renamed to {_DAMAGED}{path.name}; the previous state is used, if there "
-                "is one."
+                "wrong hash) and has been deleted. The training run starts again.",
+                RobustWarning,
+                stacklevel=2,
             )
         return None
 

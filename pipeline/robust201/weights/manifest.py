@@ -16,7 +16,7 @@ from typing import Annotated, Any, BinaryIO
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from robust201.core.errors import CheckpointError, one_line
-from robust201.core.files import MAX_JSON_BYTES, atomic_write, open_file, read_file, reporting_write_errors
+from robust201.core.files import atomic_write, reporting_write_errors
 from robust201.core.records import ArchitectureId, format_architecture
 
 MANIFEST_NAME = "manifest.jsonl"
@@ -197,16 +197,16 @@ def _open_for_appending(path: Path) -> BinaryIO:
     if not path.exists():
         with atomic_write(path) as stream:
             stream.write(_HEADER + b"\n")
-    content = read_file(path, MAX_JSON_BYTES)
+    content = path.read_bytes()
     if not content.endswith(b"\n"):
         os.truncate(path, content.rfind(b"\n") + 1)
-    return open_file(path, None, "ab", buffering=0)
+    return path.open("ab", buffering=0)
 
 
 def read_manifest(path: Path) -> dict[NetworkName, Trials]:
     """Read the checkpoints of a manifest, by network and then by trial."""
     try:
-        content = read_file(path, MAX_JSON_BYTES)
+        content = path.read_bytes()
     except OSError as error:
         raise CheckpointError(
             f"Opening weights failed for {path.parent}: {MANIFEST_NAME} cannot be read ({error.strerror}). "

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from robust201.core.errors import CheckpointError
-from robust201.core.files import IrregularFileError, atomic_write, read_file, sha256_of
+from robust201.core.files import atomic_write, sha256_of
 from robust201.core.records import ArchitectureId, canonical_json, format_architecture
 from robust201.networks.spaces import DEFAULT_SPACE
 from robust201.weights.manifest import (
@@ -36,7 +36,6 @@ from robust201.weights.manifest import (
 )
 from robust201.weights.published.base import (
     DEFAULT_SEED,
-    MAX_WEIGHTS_BYTES,
     StateDict,
     check_finite,
     count_parameters,
@@ -191,7 +190,7 @@ class CheckpointStore:
         """Return the tensors of a record by name, finite and on the CPU. With `verify`, check the hash of the file."""
         path = self._path_of(record)
         try:
-            raw = read_file(path, MAX_WEIGHTS_BYTES)
+            raw = path.read_bytes()
         except OSError as error:
             raise self._unreadable_error(record, error) from error
         if verify:
@@ -354,10 +353,7 @@ def _file_of(record: CheckpointRecord) -> str:
 
 def _has_content(path: Path, raw: bytes) -> bool:
     """Return whether a file exists and contains exactly these bytes."""
-    try:
-        return read_file(path, len(raw)) == raw
-    except (FileNotFoundError, IrregularFileError):
-        return False
+    return path.is_file() and path.read_bytes() == raw
 
 
 def hash_weights(state_dict: StateDict) -> str:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from robust201.core.errors import CheckpointError, RobustWarning
-from robust201.core.files import read_file
 from robust201.core.records import ArchitectureId, format_architecture
 
 if TYPE_CHECKING:
@@ -34,9 +33,6 @@ DEFAULT_SEED = 777
 
 _BUFFER_KEY = re.compile(r"(?:^|\.)(?:running_mean|running_var|num_batches_tracked)$")
 """Pattern of the names of BatchNorm's running statistics, which are not parameters."""
-
-MAX_WEIGHTS_BYTES = 8 << 30
-"""Maximum size of one network's weights file, which is enough for two billion parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +170,7 @@ def numbered_format(
 def read_network_file(path: Path) -> bytes:
     """Read the file of one network."""
     try:
-        return read_file(path, MAX_WEIGHTS_BYTES)
+        return path.read_bytes()
     except OSError as error:
         raise CheckpointError(
             f"Reading weights failed for {path}: {error.strerror}. "

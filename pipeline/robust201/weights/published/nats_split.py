@@ -12,10 +12,9 @@ import tarfile
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from string import ascii_lowercase
-from typing import Any, cast
+from typing import Any
 
 from robust201.core.errors import CheckpointError
-from robust201.core.files import open_file
 from robust201.weights.published.base import (
     NetworkReader,
     Selection,
@@ -122,7 +121,7 @@ class JoinedParts(io.RawIOBase):
             return 0
         if self._open is None or self._open[0] != part_index:
             self._close_part()
-            self._open = part_index, cast(io.BufferedReader, open_file(self._parts[part_index], None))
+            self._open = part_index, self._parts[part_index].open("rb")
         file = self._open[1]
         start = self._ends[part_index - 1] if part_index else 0
         file.seek(self._position - start)

@@ -14,12 +14,10 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import CheckpointError, one_line
-from robust201.core.files import open_file
 from robust201.core.records import ArchitectureId
 from robust201.core.unpickling import TORCH_MAGIC_BYTES, is_torch_file, load_torch
 from robust201.weights.published.base import (
     DEFAULT_SEED,
-    MAX_WEIGHTS_BYTES,
     NetworkReader,
     Selection,
     SourceWeights,
@@ -50,7 +48,7 @@ def read_shapes(path: Path, name: str, advice: str) -> Mapping[str, tuple[int, .
     """
     from safetensors import SafetensorError, safe_open
 
-    with open_file(path, MAX_WEIGHTS_BYTES) as stream:
+    with path.open("rb") as stream:
         reject_torch_file(stream.read(TORCH_MAGIC_BYTES), str(path))
     try:
         with safe_open(path, framework="np") as file:

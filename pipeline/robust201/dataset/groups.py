@@ -1,0 +1,181 @@
+"""Contents and format of an export: the sweep, its units with their results, and what is missing.
+
+A unit is all evaluations of one network on one dataset under one key.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.records import Unit, Weights, content_digest
+from robust201.dataset.layout import PARQUET_FOLDER, parquet_name
+from robust201.dataset.row_batch import UnitResults
+from robust201.tasks import TASKS, Task
+from robust201.tasks.columns import PREDICTIONS
+
+KeyStyle = Literal["paper", "published"]
+"""Spelling of keys: as in the paper (``pgd``) or as in the published files, which append the norm."""
+
+
+def spell_key(task: Task, key_style: KeyStyle) -> str:
+    """Return a task's key in a key style. The key of a custom task is the same in both styles."""
+    return task.published_key if key_style == "published" and task.key in TASKS else task.key
+
+
+OutcomeEncoding = Literal["bits", "classes"]
+"""``bits`` writes one bit per image (1 if it was classified correctly) instead of predicted classes.
+
+``classes`` writes these bits and the predicted classes.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepFacts:
+    """What an export says about its sweep.
+
+    Attributes:
+        record: name, images, seed and protocols for sweep.json (see `sweep.sweep_record.describe_sweep`).
+        fields: fields of sweep.yaml (see `sweep.sweep_record.portable_fields`).
+        space: name of the search space.
+        tasks: tasks by key, in the order of meta.json, without keys whose images a file chooses.
+        measurements: measurements of all keys except measures.
+        n_classes: number of classes by dataset; datasets with an unknown number are missing.
+        weights: weights by the short names that units contain; empty if each network has only one set of weights.
+        n_test: size of the test split by dataset; datasets with an unknown size are missing.
+        recorded_accuracies: accuracy on all test images that was recorded with weights, by the weights' SHA-256.
+    """
+
+    record: Mapping[str, Any]
+    fields: Mapping[str, Any]
+    space: str
+    tasks: Mapping[str, Task]
+    measurements: tuple[str, ...]
+    n_classes: Mapping[str, int]
+    weights: Mapping[str, Weights] = field(default_factory=dict)
+    n_test: Mapping[str, int] = field(default_factory=dict)
+    recorded_accuracies: Mapping[str, float] = field(default_factory=dict)
+
+    def count_evaluations(self, groups: "Iterable[Group]") -> "list[ProtocolCount]":
+        """Count the exported evaluations computed with each of the sweep's protocols."""
+        n_evaluations: Counter[str] = Counter()
+        for group in groups:
+            for unit in group.complete_units:
+                n_evaluations[unit.protocol] += len(group.strengths)
+        digests = {content_digest(payload): payload for payload in self.record["protocols"]}
+        return [ProtocolCount(digest, payload, n_evaluations[digest]) for digest, payload in digests.items()]
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The units of all networks under one key on one dataset.
+
+    Attributes:
+        dataset: name of the dataset.
+        task: the key's task.
+        measurements: names of the measurements, or a measure's columns.
+        units: the units, sorted by architecture and weights.
+        missing_strengths: missing strengths by unit id; complete units are not in this mapping.
+        rows: the results of the complete units, in their order.
+    """
+
+    dataset: str
+    task: Task
+    measurements: tuple[str, ...]
+    units: tuple[Unit, ...]
+    missing_strengths: Mapping[str, tuple[float, ...]]
+    rows: UnitResults
+
+    @property
+    def key(self) -> str:
+        return self.task.key
+
+    @property
+    def is_measure(self) -> bool:
+        return self.task.kind == "measure"
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        return self.units[0].strengths
+
+    @property
+    def complete_units(self) -> tuple[Unit, ...]:
+        return tuple(unit for unit in self.units if unit.id not in self.missing_strengths)
+
+    @property
+    def incomplete_units(self) -> tuple[Unit, ...]:
+        return tuple(unit for unit in self.units if unit.id in self.missing_strengths)
+
+    @property
+    def n_evaluations(self) -> int:
+        return len(self.complete_units) * len(self.strengths)
+
+    @property
+    def n_unexported(self) -> int:
+        """Number of evaluations that are not exported: all evaluations of incomplete units."""
+        return len(self.missing_strengths) * len(self.strengths)
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """Format of result files (see `dataset.export.write_dataset`).
+
+    Attributes:
+        key_style: spelling of keys.
+        round_to: number of decimals; None for exact values.
+        outcomes: how per-image outcomes are written; None if they are not written.
+        labels: labels of the images by dataset, if outcomes are written.
+    """
+
+    key_style: KeyStyle
+    round_to: int | None
+    outcomes: OutcomeEncoding | None = None
+    labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+
+    @property
+    def omitted_measurements(self) -> tuple[str, ...]:
+        """Measurements that are not written, because packed outcomes replace them."""
+        return (PREDICTIONS,) if self.outcomes == "bits" else ()
+
+    def spell_key(self, group: Group) -> str:
+        return spell_key(group.task, self.key_style)
+
+    def file_name(self, group: Group, content: str) -> str:
+        """Return the name of a result file, whose content is a measurement or `PARQUET_FOLDER`."""
+        if content == PARQUET_FOLDER:
+            return parquet_name(group.dataset, self.spell_key(group))
+        return f"{group.dataset}/{self.spell_key(group)}_{content}.json"
+
+
+@dataclass(frozen=True)
+class ProtocolCount:
+    """A protocol, and the number of exported evaluations that were computed with it."""
+
+    digest: str
+    payload: Mapping[str, Any]
+    n_evaluations: int
+
+
+def weights_names(units: Iterable[Unit]) -> tuple[str, ...]:
+    """Return the distinct names of the units' weights, in order of first appearance."""
+    return tuple(dict.fromkeys(unit.weights for unit in units if unit.weights))
+
+
+def missing_evaluations_message(out: Path, groups: Sequence[Group]) -> str:
+    """Return an error message for an export with missing evaluations."""
+    n_planned = sum(len(unit.strengths) for group in groups for unit in group.units)
+    n_missing = {group: sum(map(len, group.missing_strengths.values())) for group in groups if group.missing_strengths}
+    missing_text = ", ".join(f"{group.dataset} {group.key} {n:,}" for group, n in n_missing.items())
+    example_group = next(iter(n_missing))
+    example = example_group.incomplete_units[0]
+    example_strength = example_group.missing_strengths[example.id][0]
+    return (
+        f"Exporting failed for {out}: expected {n_planned:,} evaluations, got {n_planned - sum(n_missing.values()):,} "
+        f"(missing: {missing_text}; for example, {example.label} at strength {example_strength:g}). "
+        "Run the whole sweep again, without a selection, to compute only the missing evaluations, or export the "
+        "finished part with --partial."
+    )

@@ -1,0 +1,88 @@
+"""Upload of a dataset to the Hugging Face Hub: its listed files and a report page."""
+
+import re
+from pathlib import Path
+
+from robust201.core.errors import ConfigError, ResultsError, StorageError, one_line
+from robust201.core.files import sha256_of
+from robust201.dataset.layout import IMAGES_FOLDER, PARQUET_FOLDER
+from robust201.dataset.listing import CHECKSUM_FILE, read_checksums
+
+PAGE_FILE = "index.html"
+"""File name of the report page."""
+
+_FOLDERS_OF_EXPORTS = (f"{PARQUET_FOLDER}/*", f"{IMAGES_FOLDER}/*")
+"""Files that belong to exports only; those that the new export lacks are deleted. Others, such as a licence, stay."""
+
+_NAME_PATTERN = r"(?!\S*(?:\.\.|--))[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?(?<!\.git)"
+"""Pattern of a valid name on the Hub: no dot or hyphen at either end, no two in a row, and no .git at the end."""
+
+_TARGET_PATTERN = re.compile(rf"hf://(?:datasets/)?(?P<name>{_NAME_PATTERN}/{_NAME_PATTERN})", re.ASCII)
+
+
+def parse_target(target: str) -> str:
+    """Return the name of the repository in ``hf://user/name`` or ``hf://datasets/user/name``."""
+    match = _TARGET_PATTERN.fullmatch(target)
+    if match is None:
+        raise ConfigError(
+            f"Publishing failed for {target!r}: this is not a dataset on the Hugging Face Hub. Write hf://USER/NAME."
+        )
+    return match["name"]
+
+
+def push(folder: Path, target: str, page: Path) -> str:
+    """Upload an export's listed files and a report page, with the credentials of huggingface_hub; return the URL.
+
+    A new repository is private.
+
+    Raises:
+        ConfigError: the target is not the name of a repository, or huggingface_hub is not installed.
+        ResultsError: the folder has no listing, or a file differs from it; nothing is uploaded.
+        StorageError: the Hub rejected the upload or was not reachable.
+    """
+    repository, names = parse_target(target), _check_files(folder)
+    try:
+        from huggingface_hub import HfApi
+
+        # huggingface_hub.errors re-exports HTTPError from its HTTP library without declaring it for type checkers.
+        from huggingface_hub.errors import HFValidationError, HTTPError  # type: ignore[attr-defined]
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "Publishing failed: the package huggingface_hub is not installed. Install robust201[hub]."
+        ) from error
+    api = HfApi()
+    try:
+        url = api.create_repo(repository, repo_type="dataset", private=True, exist_ok=True)
+        api.upload_folder(
+            repo_id=repository,
+            folder_path=folder,
+            repo_type="dataset",
+            allow_patterns=names,
+            delete_patterns=[*_FOLDERS_OF_EXPORTS],
+        )
+        api.upload_file(path_or_fileobj=page, path_in_repo=PAGE_FILE, repo_id=repository, repo_type="dataset")
+    except (HTTPError, HFValidationError, OSError) as error:
+        raise StorageError(
+            f"Publishing failed for hf://{repository}: {one_line(error, 200)}. Log in with `hf auth login`, or "
+            "check the name and your permissions."
+        ) from error
+    return str(url)
+
+
+def _check_files(folder: Path) -> list[str]:
+    """Compare an export's files with its listing, and return their names."""
+    listed_digests = read_checksums(folder)
+    if not listed_digests:
+        raise ResultsError(
+            f"Publishing failed for {folder}: the folder has no {CHECKSUM_FILE}, so it is not a complete export. "
+            "Export the dataset with `robust201 export`."
+        )
+    for name, sha256 in listed_digests.items():
+        path = folder / name
+        if not path.is_file() or sha256_of(path) != sha256:
+            raise ResultsError(
+                f"Publishing failed for {path}: the file "
+                f"{f'does not match {CHECKSUM_FILE}' if path.is_file() else 'is missing'}. Export the dataset again; "
+                f"`robust201 verify {folder}` checks all files."
+            )
+    return [*listed_digests, CHECKSUM_FILE]

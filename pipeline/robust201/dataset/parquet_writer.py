@@ -1,0 +1,175 @@
+"""The analysis-ready Parquet files of an export: one row per evaluation, one file per dataset and key.
+
+Their paths are ``parquet/dataset=<dataset>/key=<key>/part-0.parquet`` (Hive partitioning). Any Parquet library can read
+them. They also contain `dataset` and `key` as columns, for libraries that do not support Hive partitioning. These
+columns have the Arrow type dictionary (of strings), because Arrow derives this type from the names of the folders.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from robust201.core.records import Unit, Weights
+from robust201.dataset.published_layout import CATEGORICAL, MATRIX, ParquetColumn, layout_of, parquet_columns
+from robust201.dataset.row_batch import RowBatch, StoredColumn, count_bytes
+from robust201.dataset.shard_rows import UnitRows
+from robust201.statistics.outcomes import pack_outcomes
+from robust201.tasks.columns import CORRECT_BITS, PREDICTIONS, count_classes
+
+MIN_ROW_GROUP_BYTES = 16 << 20
+"""Minimum size of all row groups except the last, in memory before compression."""
+
+_COLUMNS_WITH_STATISTICS = ("architecture", "strength", "accuracy")
+"""Columns with statistics, such as minimum and maximum, of each row group."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ParquetFormat:
+    """Format of a Parquet file with all measurements under one key on one dataset.
+
+    Attributes:
+        dataset: name of the dataset.
+        key: the key as it is spelled in the file.
+        measurements: names of the measurements, or a measure's columns.
+        space: name of the search space.
+        strength_description: description of the column `strength`.
+        is_measure: whether the key is a measure.
+        n_classes: number of classes, for rows whose values do not determine it; None if unknown.
+        weights: weights by name, if architectures have rows for several weights.
+        metadata: metadata of the schema.
+        labels: (N,) labels of the images, if packed outcomes are written.
+    """
+
+    dataset: str
+    key: str
+    measurements: tuple[str, ...]
+    space: str
+    strength_description: str
+    is_measure: bool = False
+    n_classes: int | None = None
+    weights: Mapping[str, Weights] = field(default_factory=dict)
+    metadata: Mapping[bytes, bytes] | None = None
+    labels: NDArray[np.int64] | None = None
+
+    def columns(self, first_batch: RowBatch) -> dict[str, ParquetColumn]:
+        """Return the columns in order. A measure's first row determines whether its columns have numbers or lists."""
+        example_values = {name: np.asarray(column[0]) for name, column in first_batch.columns.items()}
+        return parquet_columns(
+            self.measurements,
+            layout_of(self.space).columns,
+            self.strength_description,
+            example_values=example_values if self.is_measure else None,
+            weights=self.weights.values(),
+            has_outcomes=self.labels is not None,
+            n_classes=self.n_classes or 0,
+        )
+
+
+class ParquetWriter:
+    """Writes a Parquet file; `columns` are those of its format, and empty if there are no rows."""
+
+    def __init__(self, stream: BinaryIO, form: ParquetFormat) -> None:
+        self._stream, self._format = stream, form
+        self._pending: list[tuple[Unit, UnitRows]] = []
+        self._pending_bytes = 0
+        self._writer: pq.ParquetWriter | None = None
+        self.columns: dict[str, ParquetColumn] = {}
+
+    def add(self, unit: Unit, rows: UnitRows) -> None:
+        self._pending.append((unit, rows))
+        self._pending_bytes += count_bytes(rows)
+        if self._pending_bytes >= MIN_ROW_GROUP_BYTES:
+            self._write_row_group()
+
+    def close(self) -> None:
+        if self._pending or self._writer is None:
+            self._write_row_group()
+        assert self._writer is not None  # noqa: S101 - opened with the first row group
+        self._writer.close()
+
+    def _write_row_group(self) -> None:
+        batch = RowBatch.of(self._pending)
+        self._pending, self._pending_bytes = [], 0
+        if self._writer is None:
+            self._open(batch)
+        assert self._writer is not None  # noqa: S101
+        table = self._make_table(batch)
+        self._writer.write_table(table, row_group_size=len(table))
+
+    def _open(self, first_batch: RowBatch) -> None:
+        self.columns = columns = self._format.columns(first_batch)
+        matrix_columns = [
+            f"{name}.list.element.list.element" for name, column in columns.items() if column.dtype == MATRIX
+        ]
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(self._stream, mode="w"),
+            self._schema,
+            compression="zstd",
+            use_dictionary=[name for name, column in columns.items() if column.dtype == CATEGORICAL],
+            column_encoding=dict.fromkeys(matrix_columns, "BYTE_STREAM_SPLIT"),
+            write_statistics=[name for name in _COLUMNS_WITH_STATISTICS if name in columns],
+            write_page_checksum=True,
+        )
+
+    @property
+    def _schema(self) -> pa.Schema:
+        fields = [
+            pa.field(name, column.dtype, metadata={"description": column.meaning})
+            for name, column in self.columns.items()
+        ]
+        return pa.schema(fields, metadata=self._format.metadata)
+
+    def _make_table(self, batch: RowBatch) -> pa.Table:
+        form, columns = self._format, self.columns
+        units = [unit for unit in batch.units for _ in unit.strengths]
+        n_classes = count_classes({name: np.asarray(column[0]) for name, column in batch.columns.items()})
+        column_values: dict[str, Any] = {
+            "dataset": [form.dataset] * len(units),
+            "key": [form.key] * len(units),
+            **layout_of(form.space).values([unit.architecture for unit in units]),
+            "strength": [strength for unit in batch.units for strength in unit.strengths],
+            "n_images": [unit.n_images or None for unit in units],
+            "n_classes": [n_classes or form.n_classes] * len(units),
+            "protocol": [unit.protocol or None for unit in units],
+            "checkpoint_sha256": [unit.checkpoint_sha256 or None for unit in units],
+        }
+        if form.weights:
+            weights_of_rows = [form.weights[unit.weights] for unit in units]
+            column_values |= {
+                "weights": [unit.weights for unit in units],
+                "weights_recipe": [weights.recipe or None for weights in weights_of_rows],
+                "weights_epochs": [weights.epochs for weights in weights_of_rows],
+                "weights_steps": [weights.steps for weights in weights_of_rows],
+                "weights_seed": [weights.seed for weights in weights_of_rows],
+            }
+        if CORRECT_BITS in columns:
+            is_correct = batch.columns[PREDICTIONS] == form.labels
+            column_values[CORRECT_BITS] = [bits.tobytes() for bits in pack_outcomes(is_correct)]
+        column_values |= {
+            name: self._measured_values(batch.columns[column.source_column.source], column)
+            for name, column in columns.items()
+            if column.source_column is not None
+        }
+        return pa.table(
+            [pa.array(column_values[name], column.dtype) for name, column in columns.items()], schema=self._schema
+        )
+
+    def _measured_values(self, values: StoredColumn, column: ParquetColumn) -> Any:
+        if self._format.is_measure or isinstance(values, list):
+            return [array.tolist() for array in values]
+        element = column.source_column.element if column.source_column else None
+        return _to_nested_lists(values if element is None else values[:, element], column.dtype)
+
+
+def _to_nested_lists(values: NDArray[Any], dtype: pa.DataType) -> pa.Array:
+    """Convert an array (evaluations, …) to nested Arrow lists, with NaN as null."""
+    array = pa.array(values.ravel(), from_pandas=values.dtype.kind == "f")
+    for level in range(values.ndim - 1, 0, -1):
+        n_lists = int(np.prod(values.shape[:level]))
+        array = pa.ListArray.from_arrays(np.arange(n_lists + 1, dtype=np.int32) * values.shape[level], array)
+    return array.cast(dtype)

@@ -1,0 +1,171 @@
+"""Verification of results: every byte and row of every file, duplicates, pixels, and missing parts."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import EvaluationError, ShardDamagedError
+from robust201.dataset.shard_rows import check_images, decode_shard
+from robust201.evaluation.measurements import check_values
+from robust201.store.folder import ResultsFolder
+from robust201.store.names import Listing, Names, ShardName, merge_names, names_of, tuple_digest
+from robust201.store.shards import Shard
+from robust201.sweep.explain import explain
+from robust201.sweep.parts import compare, find_rows
+from robust201.sweep.plan import Plan, open_results
+
+
+class Finding(NamedTuple):
+    """One fault.
+
+    Attributes:
+        kind: ``damaged`` (moved aside), ``duplicate`` (two files of a part have different values), ``pixels`` (files of
+            a key and severity were computed from different corrupted images), ``record`` (what names refer to is
+            missing or damaged; the next run writes it again) or ``missing``.
+        subject: file, or dataset and key.
+    """
+
+    kind: str
+    subject: str
+    message: str
+
+    def __str__(self) -> str:
+        is_complete = self.kind in {"damaged", "missing"}
+        return self.message if is_complete else f"{self.kind}: {self.subject}: {self.message}"
+
+
+OnFile = Callable[[int, int], None]
+"""Function that receives the numbers of read files and of all files."""
+
+
+def _ignore(_n_done: int, _n_files: int) -> None:
+    """Show no progress."""
+
+
+def verify(results: Path, on_file: OnFile = _ignore) -> Iterator[Finding]:
+    """Yield all faults of a results folder.
+
+    Damaged files are moved to ``damaged/``, so the next run computes exactly their parts.
+
+    Raises:
+        InputError: the path is not a results folder, or has no plan.
+        StorageError: a file cannot be read at the moment.
+    """
+    plan, folder = open_results(results)
+    damaged: list[str] = []
+    listing = folder.list(damaged.append)
+    yield from (Finding("damaged", "packs", message) for message in damaged)
+    yield from check_files(plan, folder, listing, on_file)
+    listing = folder.list()
+    state = compare(plan, listing, folder.read_tuple)
+    for cause in explain(plan, state, listing, folder.read_tuple, folder.read_protocols()):
+        yield Finding("missing", ", ".join(cause.keys), str(cause))
+
+
+def find_contradictions(results: Path, sources: Sequence[Listing]) -> Iterator[Finding]:
+    """Compare files of merged folders with the same part, and one file of each folder, corruption and severities."""
+    plan, folder = open_results(results)
+    listing = {
+        dataset: merge_names([names[_shares_part(names)], *_corrupted_examples(plan, dataset, sources)])
+        for dataset, names in folder.list().items()
+    }
+    for finding in check_files(plan, folder, listing):
+        if finding.kind in {"duplicate", "pixels"}:
+            yield finding
+
+
+def _corrupted_examples(plan: Plan, dataset: str, sources: Sequence[Listing]) -> Iterator[Names]:
+    """Yield the name of one file of each folder, corruption and tuple of severities."""
+    for key in plan.keys:
+        if key.dataset == dataset and key.task.kind == "corruption":
+            for source in sources:
+                names = names_of(source, dataset)
+                rows = find_rows(key, names)[1]
+                yield names[rows[np.unique(names["strengths"][rows], return_index=True)[1]]]
+
+
+def _shares_part(names: Names) -> NDArray[np.bool_]:
+    """Return which of the sorted names belong to a slice that several files have."""
+    slices = np.strings.add(names["unit"], names["slice"])
+    _, codes, counts = np.unique(slices, return_inverse=True, return_counts=True)
+    return counts[codes] > 1
+
+
+def check_files(plan: Plan, folder: ResultsFolder, listing: Listing, on_file: OnFile = _ignore) -> Iterator[Finding]:
+    """Yield the faults of the files of a listing, compared with each other (see `verify`)."""
+    checker, n_files, n_done = _Checker(folder, plan), sum(map(len, listing.values())), 0
+    for dataset, names in listing.items():
+        for name, content in folder.read_ahead(dataset, names):
+            yield from checker.check(name, content)
+            n_done += 1
+            on_file(n_done, n_files)
+
+
+class _Checker:
+    """Checks files in the order of a listing, in which the files of a unit follow each other."""
+
+    def __init__(self, folder: ResultsFolder, plan: Plan) -> None:
+        self._folder = folder
+        self._keys = {key.protocol: key for key in plan.keys}
+        self._records: set[str] = set()
+        self._unit = ""
+        self._values: dict[tuple[int, int, float, str], tuple[str, str]] = {}
+        self._pixels: dict[tuple[str, float], tuple[str, str]] = {}
+
+    def check(self, name: ShardName, content: bytes | ShardDamagedError) -> Iterator[Finding]:
+        """Yield the faults of a file, compared with the files before it."""
+        try:
+            if isinstance(content, ShardDamagedError):
+                raise content
+            shard = decode_shard(self._folder, name, content)
+            self._check_rows(name, shard)
+        except ShardDamagedError as error:
+            yield Finding("damaged", name.path, str(error))
+            return
+        yield from self._check_records(name, shard)
+        yield from self._compare_pixels(name, shard)
+        yield from self._compare_duplicates(name, shard)
+
+    def _check_records(self, name: ShardName, shard: Shard) -> Iterator[Finding]:
+        for digest in {name.strengths, name.columns, shard.unit.protocol} - self._records:
+            self._records.add(digest)
+            if self._folder.read_record(digest) is None:
+                yield Finding("record", f"protocols/{digest}.json", f"missing or damaged, for {name.path}")
+
+    def _check_rows(self, name: ShardName, shard: Shard) -> None:
+        columns = set(self._folder.read_tuple(name.columns))
+        has_columns = not columns or columns == set(next(iter(shard.rows.values())))
+        if tuple_digest(list(shard.rows)) != name.strengths or not has_columns:
+            raise self._folder.set_aside(name, "other strengths or columns than its name says")
+        if shard.unit.protocol in self._keys:
+            check_images(self._folder, self._keys[shard.unit.protocol], name, shard)
+        for strength, values in shard.rows.items():
+            try:
+                check_values(values, shard.stop - shard.start, name=f"{shard.unit.label} at {strength:g}")
+            except EvaluationError as error:
+                raise self._folder.set_aside(name, f"a wrong row ({error})") from error
+
+    def _compare_pixels(self, name: ShardName, shard: Shard) -> Iterator[Finding]:
+        for severity, pixels in shard.pixels.items():
+            known, first = self._pixels.setdefault((shard.unit.protocol, severity), (pixels, name.path))
+            if known != pixels:
+                message = f"computed from other corrupted images of severity {severity:g} than {first}"
+                yield Finding("pixels", name.path, message)
+
+    def _compare_duplicates(self, name: ShardName, shard: Shard) -> Iterator[Finding]:
+        if name.unit != self._unit:
+            self._unit, self._values = name.unit, {}
+        differing = set()
+        for strength, values in shard.rows.items():
+            for column, array in values.items():
+                digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+                part = name.slice, name.slices, strength, column
+                known, first = self._values.setdefault(part, (digest, name.path))
+                if known != digest:
+                    differing.add((first, column))
+        for first, column in sorted(differing):
+            yield Finding("duplicate", name.path, f"{column} differs from {first}, which has the same part")

@@ -1,0 +1,160 @@
+"""The results of units, merged from the shards of their slices."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from robust201.core.errors import IncompleteError
+from robust201.core.records import Unit
+from robust201.evaluation.measurements import merge_values
+from robust201.store.folder import ResultsFolder
+from robust201.store.names import Listing, Names, ShardName, names_of, shard_name
+from robust201.store.shards import Shard, Values, decode
+from robust201.sweep.parts import find_rows
+from robust201.sweep.plan import PlannedKey
+from robust201.tasks.columns import COUNTS, OUTCOME_COUNTS
+
+UnitRows = Mapping[float, Values]
+"""Columns of a unit by strength."""
+
+
+def read_shard(folder: ResultsFolder, name: ShardName, columns: Collection[str] = ()) -> Shard:
+    """Read and check some or all columns of a shard; a damaged one is moved aside.
+
+    Raises:
+        ShardDamagedError: the shard is damaged.
+    """
+    return decode_shard(folder, name, folder.read(name), columns)
+
+
+def decode_shard(folder: ResultsFolder, name: ShardName, content: bytes, columns: Collection[str] = ()) -> Shard:
+    """Decode and check a shard that was read; raise the same error as `read_shard`."""
+    try:
+        shard = decode(content, columns)
+    except ValueError as error:
+        raise folder.set_aside(name, str(error)) from error
+    if shard.unit.id != name.unit:
+        raise folder.set_aside(name, f"results of {shard.unit.label}")
+    return shard
+
+
+def check_images(folder: ResultsFolder, key: PlannedKey, name: ShardName, shard: Shard) -> None:
+    """Check that a shard has the images of its slice; if it has others, it is moved aside.
+
+    Raises:
+        ShardDamagedError: it has other images.
+    """
+    expected = key.images_of_slice(name.slice, name.slices) if name.slice < name.slices else (0, 0)
+    if (shard.start, shard.stop) != expected:
+        fault = f"images {shard.start}:{shard.stop} instead of {expected[0]}:{expected[1]}"
+        raise folder.set_aside(name, fault)
+
+
+class KeyRows:
+    """Reads the results of one key from a listing of shards.
+
+    Attributes:
+        key: the key.
+        provenances: distinct provenances of the files that were read, each as sorted fields.
+    """
+
+    def __init__(self, folder: ResultsFolder, key: PlannedKey, listing: Listing) -> None:
+        self.key = key
+        self.provenances: set[tuple[tuple[str, str], ...]] = set()
+        self._folder = folder
+        self._names: Names = names_of(listing, key.dataset)
+        self._pixels: dict[float, str] = {}
+        self._tuples: dict[str, tuple[Any, ...]] = {}
+        self._rows_of_network: dict[int, list[int]] = {}
+        positions, rows = find_rows(key, self._names)
+        for position, row in zip(positions.tolist(), rows.tolist(), strict=True):
+            self._rows_of_network.setdefault(position, []).append(row)
+
+    def __iter__(self) -> Iterator[tuple[Unit, UnitRows]]:
+        """Yield each unit with its columns by strength, in the order of the plan.
+
+        Raises:
+            IncompleteError: a part is missing, or files were computed from different corrupted images.
+            ShardDamagedError: a shard is damaged.
+        """
+        for network in range(len(self.key.networks)):
+            yield self.key.unit(network), self.read(network)
+
+    def read(self, network: int, columns: Collection[str] = (), strengths: Collection[float] = ()) -> UnitRows:
+        """Return some or all of the key's columns and strengths of a network's unit.
+
+        Raises:
+            ValueError: the key has no such column.
+            IncompleteError, ShardDamagedError: as in iterating.
+        """
+        if {*columns} - {*self.key.columns}:  # a file without them is not damaged
+            raise ValueError(f"Reading results failed: {self.key.key} has columns {self.key.columns}, not {columns}.")
+        columns, strengths = columns or self.key.columns, strengths or self.key.strengths
+        try:
+            return self._read_listed(network, columns, strengths)
+        except FileNotFoundError:  # another process has moved a damaged file aside since the listing
+            listing = self._folder.list_unit(self.key.dataset, self.key.unit(network).id)
+        current = KeyRows(self._folder, self.key, listing)
+        current._pixels, current.provenances = self._pixels, self.provenances
+        try:
+            return current._read_listed(network, columns, strengths)
+        except FileNotFoundError as error:
+            vanished = error.filename or "a file"
+            raise IncompleteError(
+                f"Reading results failed for {self.key.unit(network).label}: {vanished} has vanished. Run the sweep "
+                "again."
+            ) from error
+
+    def _read_listed(self, network: int, columns: Collection[str], strengths: Collection[float]) -> UnitRows:
+        key, files = self.key, self._choose_files(network)
+        slices = range(int(key.n_slices[network]))
+        wanted = {(index, strength) for index in slices for strength in strengths}
+        if wanted - files.keys():
+            index, strength = min(wanted - files.keys())
+            raise IncompleteError(
+                f"Reading results failed for {key.unit(network).label}: slice {index} at strength {strength:g} is "
+                "missing. Run the sweep again."
+            )
+        # Means of slices can only be merged with the counts.
+        counts = {"accuracy", COUNTS, OUTCOME_COUNTS} & set(key.columns) if len(slices) > 1 else set()
+        shards = {row: self._read_file(row, {*columns, *counts}) for row in {files[part] for part in wanted}}
+        return {
+            strength: _merge(
+                [shards[files[index, strength]].rows[strength] for index in slices], columns, key.unit(network).label
+            )
+            for strength in strengths
+        }
+
+    def _choose_files(self, network: int) -> dict[tuple[int, float], int]:
+        """Return the file that provides each strength of each slice; if there are several, the smallest name."""
+        chosen: dict[tuple[int, float], int] = {}
+        for row in self._rows_of_network.get(network, ()):  # in the order of names
+            name = shard_name(self.key.dataset, self._names[row])
+            if set(self.key.columns) <= set(self._read_tuple(name.columns)):
+                for strength in self._read_tuple(name.strengths):
+                    chosen.setdefault((name.slice, strength), row)
+        return chosen
+
+    def _read_tuple(self, digest: str) -> tuple[Any, ...]:
+        if digest not in self._tuples:
+            self._tuples[digest] = self._folder.read_tuple(digest)
+        return self._tuples[digest]
+
+    def _read_file(self, row: int, columns: Collection[str]) -> Shard:
+        name = shard_name(self.key.dataset, self._names[row])
+        shard = read_shard(self._folder, name, columns)
+        self.provenances.add(tuple(sorted(shard.provenance.items())))
+        check_images(self._folder, self.key, name, shard)
+        for severity, pixels in shard.pixels.items():
+            expected = self._pixels.setdefault(severity, pixels)
+            if pixels != expected:
+                raise IncompleteError(
+                    f"Reading results failed for {name.path}: its corrupted images of severity {severity:g} have the "
+                    f"hash {pixels}, those of other files of {self.key.dataset} {self.key.key} {expected}. List such "
+                    f"files with: robust201 verify {self._folder.root}"
+                )
+        return shard
+
+
+def _merge(slices: Sequence[Values], columns: Collection[str], name: str) -> Values:
+    values = slices[0] if len(slices) == 1 else merge_values(slices, name=name)
+    return {column: values[column] for column in columns}

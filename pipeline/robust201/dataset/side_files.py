@@ -1,0 +1,187 @@
+"""Files next to the results of an export: meta.json as published, and additional files such as sweep.json."""
+
+import json
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any, TypeAlias
+
+from robust201 import __version__
+from robust201.core.errors import ConfigError
+from robust201.core.records import Unit, Weights
+from robust201.dataset.groups import FileFormat, Group, KeyStyle, ProtocolCount, SweepFacts, spell_key, weights_names
+from robust201.dataset.layout import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
+from robust201.dataset.published_layout import layout_of
+from robust201.dataset.recorded_accuracies import RECORDED_FILE, format_recorded_accuracies
+from robust201.networks.spaces import DEFAULT_SPACE
+from robust201.sweep.sweep_yaml import dump_fields
+from robust201.tasks import TASKS, Task
+
+SWEEP_YAML_FILE = "sweep.yaml"
+VERSIONS_FILE = "versions.json"
+WEIGHTS_FILE = "weights.json"
+"""File with the SHA-256 of each network's weights; protocols do not contain these hashes."""
+
+WeightHashes: TypeAlias = Mapping[str, Mapping[str, str | Mapping[str, str]]]
+"""Content of weights.json, by dataset and id: a SHA-256, or hashes by name of the weights."""
+
+_MACHINE_FIELDS = {"host", "micro_batch"}
+"""Fields of a shard's provenance that do not describe software; versions.json omits them."""
+_WRITER_LIBRARIES = ("numpy", "orjson", "pyarrow")
+
+_SWEEP_YAML_HEAD = (
+    "# The sweep of this dataset, every default written out (null: what docs/configuration.md says of the field).\n"
+    "# Paths are shortened to their last names: set them to where your weights and images lie, and add\n"
+    "# `execution` for your machines. What ships with robust201 is named by `bundled:`.\n"
+)
+
+
+def side_file_texts(
+    facts: SweepFacts,
+    groups: Sequence[Group],
+    protocols: Sequence[ProtocolCount],
+    file_format: FileFormat,
+    *,
+    weights: WeightHashes,
+) -> dict[str, str]:
+    """Return the contents, by file name, of all files of an export but results, versions and card."""
+    epsilons = spell_epsilons(strengths_of_keys(groups), facts.tasks, file_format.key_style)
+    units = [unit for group in groups for unit in group.units]
+    architectures = (unit.architecture for unit in units)
+    contents = {
+        META_FILE: layout_of(facts.space).meta_text(epsilons, architectures),
+        SWEEP_FILE: _sweep_text(facts, groups, protocols, file_format),
+        WEIGHTS_FILE: json.dumps(weights, indent=1) + "\n" if weights else "",
+        RECORDED_FILE: format_recorded_accuracies(units, facts.recorded_accuracies, facts.n_test),
+        MISSING_FILE: _missing_text(groups, file_format) if any(group.missing_strengths for group in groups) else "",
+        SWEEP_YAML_FILE: sweep_yaml_text(facts.fields),
+    }
+    return {name: content for name, content in contents.items() if content}
+
+
+def meta_file_text(strengths: Mapping[str, Sequence[float]], key_style: KeyStyle) -> str:
+    """Return the content of meta.json: every architecture with its isomorph, and the epsilons of each attack.
+
+    With the paper's epsilons and ``key_style="published"``, this equals the published file byte for byte.
+
+    Args:
+        strengths: strengths by key in the paper's style; keys other than attacks are ignored.
+        key_style: spelling of the keys in the file.
+    """
+    return layout_of(DEFAULT_SPACE).meta_text(spell_epsilons(strengths, TASKS, key_style), ())
+
+
+def spell_epsilons(
+    strengths: Mapping[str, Sequence[float]], tasks: Mapping[str, Task], key_style: KeyStyle
+) -> dict[str, list[float]]:
+    """Return the epsilons of each attack in the order of the tasks, with keys spelled in `key_style`."""
+    return {
+        spell_key(task, key_style): [float(epsilon) for epsilon in strengths[key]]
+        for key, task in tasks.items()
+        if key in strengths and task.kind == "attack"
+    }
+
+
+def strengths_of_keys(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
+    """Return the strengths of each key.
+
+    Raises:
+        ConfigError: an attack has different epsilons on different datasets.
+    """
+    groups_by_key: dict[str, Group] = {}
+    for group in groups:
+        first_group = groups_by_key.setdefault(group.key, group)
+        if first_group.strengths != group.strengths and group.task.kind == "attack":
+            raise ConfigError(
+                f"Exporting failed for {group.dataset} {group.key}: its epsilons {list(group.strengths)} differ from "
+                f"{list(first_group.strengths)} for {first_group.dataset}, but {META_FILE} has one list per key. Keep "
+                "the results of these datasets in separate folders, and export each folder."
+            )
+    return {key: group.strengths for key, group in groups_by_key.items()}
+
+
+def swept_strengths(groups: Iterable[Group], file_format: FileFormat) -> dict[str, dict[str, list[float]]]:
+    """Return the strengths by dataset and key, as in sweep.json."""
+    strengths: dict[str, dict[str, list[float]]] = {}
+    for group in groups:
+        strengths.setdefault(group.dataset, {})[file_format.spell_key(group)] = list(group.strengths)
+    return strengths
+
+
+def _sweep_text(
+    facts: SweepFacts, groups: Sequence[Group], protocols: Sequence[ProtocolCount], file_format: FileFormat
+) -> str:
+    """Return the content of sweep.json: protocols with their numbers of evaluations, image selection, strengths."""
+    names = weights_names(unit for group in groups for unit in group.units)
+    payload: dict[str, Any] = {
+        "format": EXPORT_FORMAT,
+        "robust201": __version__,
+        "key_style": file_format.key_style,
+        "round_to": file_format.round_to,
+        **({} if file_format.outcomes is None else {"outcomes": file_format.outcomes}),
+        "measurements": [name for name in facts.measurements if name not in file_format.omitted_measurements],
+        "strengths": swept_strengths(groups, file_format),
+        "sweep": {**facts.record} | {"protocols": [dict(protocol.payload) for protocol in protocols]},
+        "evaluations": {protocol.digest: protocol.n_evaluations for protocol in protocols},
+    }
+    if names:
+        payload["weights"] = {name: _describe_weights(facts.weights[name]) for name in names}
+    return json.dumps(payload, indent=2, allow_nan=False) + "\n"
+
+
+def _describe_weights(weights: Weights) -> dict[str, Any]:
+    fields = weights.to_payload()
+    del fields["sha256"]  # it belongs to one architecture; weights.json has the hashes of all architectures
+    return fields
+
+
+def sweep_yaml_text(fields: Mapping[str, Any]) -> str:
+    """Return the content of sweep.yaml: all fields that affect results, including those with default values."""
+    return _SWEEP_YAML_HEAD + dump_fields(fields, default_flow_style=None, width=120)
+
+
+def versions_text(provenances: Iterable[Mapping[str, str]]) -> str:
+    """Return the content of versions.json: versions of the software that computed the results and wrote the files."""
+    versions_by_name: dict[str, set[str]] = {}
+    for provenance in provenances:
+        for name, version_text in provenance.items():
+            if name not in _MACHINE_FIELDS:
+                versions_by_name.setdefault(name, set()).add(version_text)
+    exported_with = {"robust201": __version__, "python": platform.python_version()}
+    exported_with |= {name: version(name) for name in _WRITER_LIBRARIES}
+    payload: dict[str, Any] = {
+        "computed_with": {name: sorted(versions) for name, versions in sorted(versions_by_name.items())}
+    }
+    return json.dumps(payload | {"exported_with": exported_with}, indent=2) + "\n"
+
+
+def weight_hashes(units: Iterable[Unit]) -> WeightHashes:
+    """Return the SHA-256 of each network's weights by dataset and id.
+
+    If architectures have several sets of weights, the result is ``{dataset: {id: {name: SHA-256}}}``.
+    """
+    hashes: dict[str, dict[str, Any]] = {}
+    for unit in units:
+        hashes_of_dataset = hashes.setdefault(unit.dataset, {})
+        if unit.weights:
+            hashes_of_dataset.setdefault(str(unit.architecture), {})[unit.weights] = unit.checkpoint_sha256
+        else:
+            hashes_of_dataset[str(unit.architecture)] = unit.checkpoint_sha256
+    return hashes
+
+
+def _missing_text(groups: Iterable[Group], file_format: FileFormat) -> str:
+    """Return the content of missing.json: strengths that a partial export lacks, by dataset, key and architecture.
+
+    If an architecture has several sets of weights, a strength counts as missing if it is missing for any of them.
+    """
+    missing_strengths: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for group in (group for group in groups if group.missing_strengths):
+        strengths_by_architecture: dict[str, list[float]] = {}
+        for unit in group.incomplete_units:
+            architecture = str(unit.architecture)
+            strengths_by_architecture[architecture] = sorted(
+                {*strengths_by_architecture.get(architecture, ()), *group.missing_strengths[unit.id]}
+            )
+        missing_strengths.setdefault(group.dataset, {})[file_format.spell_key(group)] = strengths_by_architecture
+    return json.dumps(missing_strengths, indent=1) + "\n"

@@ -1,0 +1,213 @@
+"""Verification of a results folder: its files and values, what is missing, and an export of its results."""
+
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from robust201.core.errors import IncompleteError, InputError, StorageError
+from robust201.dataset.attack_flags import AttackFlag, find_flags
+from robust201.dataset.card import CARD_FILE
+from robust201.dataset.diff import read_numbers
+from robust201.dataset.export import write_dataset
+from robust201.dataset.export_source import read_facts, read_groups
+from robust201.dataset.image_table import evaluated_images
+from robust201.dataset.json_rows import read_object
+from robust201.dataset.layout import MISSING_FILE, SWEEP_FILE
+from robust201.dataset.listing import REEXPORT, check_listing, key_of_parquet, read_listing
+from robust201.dataset.parquet_rows import read_file
+from robust201.dataset.recorded_accuracies import check_clean_accuracy
+from robust201.dataset.shard_check import Finding, verify
+from robust201.dataset.side_files import VERSIONS_FILE
+from robust201.statistics.weights_check import WeightsCheck
+from robust201.store.folder import ResultsFolder
+from robust201.sweep.parts import compare
+from robust201.sweep.plan import Plan, open_results
+
+REPAIRED_BY_RUN = {"damaged", "record", "missing"}
+"""Kinds of findings that the next run removes, because what is missing is computed or written again."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Result of verifying a results folder.
+
+    Attributes:
+        findings: faults, and missing parts.
+        export_problems: messages about faults in the files of the export.
+        n_files: number of result files and shards in packs.
+        n_evaluations: number of complete evaluations.
+        n_planned: number of evaluations in the plan.
+        n_exported: number of files that the export lists; None if no export was checked.
+        weights: comparison of clean accuracies with those recorded with the weights; None if there are faults.
+        flags: signs of weak attacks; None if these were not requested, or there are faults. Neither `weights` nor
+            `flags` affects `code`.
+    """
+
+    findings: tuple[Finding, ...]
+    export_problems: tuple[str, ...]
+    n_files: int
+    n_evaluations: int
+    n_planned: int
+    n_exported: int | None
+    weights: WeightsCheck | None
+    flags: tuple[AttackFlag, ...] | None
+
+    @property
+    def faults(self) -> tuple[Finding, ...]:
+        """Findings except missing parts."""
+        return tuple(finding for finding in self.findings if finding.kind != "missing")
+
+    @property
+    def code(self) -> int:
+        """Exit code: 4 if files contradict each other or the export, 3 if the next run computes what is missing."""
+        if self.export_problems or any(finding.kind not in REPAIRED_BY_RUN for finding in self.findings):
+            return 4
+        return 3 if self.findings else 0
+
+    def to_payload(self) -> dict[str, Any]:
+        return {
+            "sound": not (self.faults or self.export_problems),
+            "findings": [finding._asdict() for finding in self.findings],
+            "export": list(self.export_problems),
+            "files": self.n_files,
+            "evaluations": self.n_evaluations,
+            "planned": self.n_planned,
+            "missing": self.n_planned - self.n_evaluations,
+            "exported_files": self.n_exported,
+            "weights": None if self.weights is None else self.weights.to_payload(),
+            "flags": None if self.flags is None else [flag.to_payload() for flag in self.flags],
+        }
+
+
+def verify_results(
+    results: Path,
+    *,
+    export: Path | None = None,
+    attack_flags: bool = False,
+    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Verdict:
+    """Check a results folder and optionally an export of its results; damaged files are moved aside.
+
+    Args:
+        results: the results folder.
+        export: folder of the export to compare with the results, file by file.
+        attack_flags: whether to search the accuracies for signs of weak attacks.
+        on_progress: called after each file with (files checked, files in total).
+
+    Raises:
+        InputError: the folder does not exist, or it has no plan.
+        ResultsError: `export` does not contain a complete export.
+        StorageError: a file cannot be read at the moment.
+    """
+    n_exported = None if export is None else len(read_listing(export).digests)
+    findings = tuple(verify(results, on_progress))
+    plan, folder = open_results(results)
+    listing = folder.list()
+    is_sound = all(finding.kind == "missing" for finding in findings)
+    return Verdict(
+        findings=findings,
+        export_problems=() if export is None else tuple(check_export(plan, folder, export)),
+        n_files=sum(map(len, listing.values())),
+        n_evaluations=compare(plan, listing, folder.read_tuple).n_done,
+        n_planned=plan.n_evaluations,
+        n_exported=n_exported,
+        weights=check_clean_accuracy(plan, folder) if is_sound else None,
+        flags=_find_attack_flags_of_plan(results, plan) if is_sound and attack_flags else None,
+    )
+
+
+def find_attack_flags(
+    numbers: pd.DataFrame, *, n_images: Mapping[str, int], n_classes: Mapping[str, int]
+) -> tuple[AttackFlag, ...]:
+    """Find signs of weak attacks on each dataset whose numbers of images and classes are known.
+
+    Args:
+        numbers: accuracies (see `read_numbers`); different weights of the same architectures are examined separately.
+        n_images: number of images by dataset.
+        n_classes: number of classes by dataset.
+    """
+    flags: list[AttackFlag] = []
+    for (_, group_name), rows in numbers.groupby(["weights", "dataset"], sort=False):
+        dataset = str(group_name)
+        if dataset in n_images and dataset in n_classes:
+            accuracies = {
+                (str(key), float(str(strength))): dict(zip(group["architecture"], group["value"], strict=True))
+                for (key, strength), group in rows.groupby(["key", "strength"], sort=False)
+            }
+            flags += find_flags(dataset, accuracies, n_images=n_images[dataset], n_classes=n_classes[dataset])
+    return tuple(flags)
+
+
+def _find_attack_flags_of_plan(results: Path, plan: Plan) -> tuple[AttackFlag, ...]:
+    # Measures have columns instead of accuracies.
+    n_images = {key.dataset: key.n_images for key in plan.comparable.keys if not key.task.columns}
+    n_classes = {dataset: plan.config.dataset_spec(dataset).n_classes for dataset in n_images}
+    return find_attack_flags(read_numbers(results), n_images=n_images, n_classes=n_classes)
+
+
+def check_export(plan: Plan, folder: ResultsFolder, out: Path) -> Iterator[str]:
+    """Compare an export's files with its listing, and with a new export of the results, which is deleted afterwards.
+
+    Yields a message for each difference, with a remedy. Files that contain versions of software are not compared.
+    Damaged files are also reported in messages, not as exceptions.
+
+    Raises:
+        ResultsError: the folder is not an export.
+    """
+    listing = read_listing(out)
+    yield from listing.invalid_line_messages if listing.has_no_valid_line else check_listing(out, listing)
+    if listing.has_no_valid_line:
+        return
+    plan = plan.comparable
+    try:
+        with tempfile.TemporaryDirectory(prefix=".verify-", dir=folder.root) as temporary:
+            options, new = _read_export_options(out, listing.digests), Path(temporary) / "export"
+            groups = read_groups(plan, folder, options.pop("weights"))
+            write_dataset(read_facts(plan), groups, new, lambda dataset: evaluated_images(plan, dataset), **options)
+            yield from _compare_exports(out, listing.digests, new)
+    except (OSError, IncompleteError, InputError, StorageError) as error:
+        yield f"Verifying failed for {out}: {error}"
+
+
+def _read_export_options(out: Path, names: Collection[str]) -> dict[str, Any]:
+    """Return the arguments of `export_dataset` with which an export was written."""
+    sweep = read_object(out / SWEEP_FILE) or {}
+    exported_weights = [*sweep.get("weights", {})]
+    has_format = {
+        "json": any("/" in name and name.endswith(".json") for name in names),
+        "parquet": any(map(key_of_parquet, names)),
+    }
+    return {
+        "key_style": str(sweep.get("key_style")),
+        "round_to": sweep.get("round_to"),
+        "outcomes": sweep.get("outcomes"),
+        "weights": exported_weights[0] if len(exported_weights) == 1 else None,
+        "formats": [name for name, is_present in has_format.items() if is_present],
+        "partial": MISSING_FILE in names,
+    }
+
+
+def _compare_exports(out: Path, digests: Mapping[str, str], new: Path) -> Iterator[str]:
+    """Compare an export with a new export of the same results (see `check_export`)."""
+    sweeps = [(read_object(folder / SWEEP_FILE) or {}) | {"robust201": None} for folder in (out, new)]
+    if sweeps[0] != sweeps[1]:
+        fields = [name for name in sweeps[0].keys() | sweeps[1].keys() if sweeps[0].get(name) != sweeps[1].get(name)]
+        yield (
+            f"Verifying failed for {out / SWEEP_FILE}: {', '.join(sorted(fields))} differ from those of these results. "
+            f"Use the folder to which these results were exported. {REEXPORT}"
+        )
+        return
+    new_digests = read_listing(new).digests
+    for name in sorted((digests.keys() | new_digests.keys()) - {SWEEP_FILE, CARD_FILE, VERSIONS_FILE}):
+        if digests.get(name) == new_digests.get(name):
+            continue
+        if name not in digests or name not in new_digests:
+            problem = "the file is missing" if name in new_digests else "an export of these results has no such file"
+            yield f"Verifying failed for {out / name}: {problem}. {REEXPORT}"
+        elif not (name.endswith(".parquet") and read_file(out / name).equals(read_file(new / name))):
+            # Another version of pyarrow writes other bytes for the same table.
+            yield f"Verifying failed for {out / name}: the values differ from the results. {REEXPORT}"

@@ -1,0 +1,94 @@
+"""Exports of results folders: missing and damaged files, outcomes, recorded accuracies, and the measured ones."""
+
+import json
+import shutil
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from robust201.core.errors import DatasetError, ShardDamagedError
+from robust201.dataset.export import export_dataset
+from robust201.dataset.image_table import evaluated_images
+from robust201.dataset.recorded_accuracies import check_clean_accuracy
+from robust201.dataset.shard_rows import KeyRows
+from robust201.sweep.filters import Filters
+from robust201.sweep.plan import make_plan, open_results
+from tests.conftest import read_tree
+from tests.support.runs import run_inline
+
+KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}}
+
+
+def test_incomplete_results_need_partial(make_sweep, tmp_path, robust201):
+    run_inline(make_sweep(keys=KEYS), Filters(keys=("clean",)))
+    arguments = ("export", tmp_path / "results", "--out", tmp_path / "out")
+    assert "digits fgsm 4" in robust201(*arguments).error_line(3)
+    assert not (tmp_path / "out").exists()
+    result = robust201(*arguments, "--partial")
+    assert (result.code, "missing: 4 evaluations of digits fgsm" in result.err) == (3, True)
+    run_inline(make_sweep(keys=KEYS))
+    assert robust201(*arguments).code == 0
+    assert not (tmp_path / "out/missing.json").exists()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_damaged_file_is_moved_aside_and_computed_again(make_sweep, tmp_path, processes):
+    config = make_sweep(keys=KEYS)
+    run_inline(config)
+    export_dataset(*open_results(config.results), tmp_path / "out", processes=processes)
+    tree_before = read_tree(tmp_path / "out")
+    path = sorted(config.results.rglob("shards/**/*.parquet"))[0]
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ShardDamagedError, match=path.name) as error_info:
+        export_dataset(*open_results(config.results), tmp_path / "out", processes=processes)
+    assert error_info.value.exit_code == 3
+    assert read_tree(tmp_path / "out") == tree_before
+    assert [damaged.name for damaged in (config.results / "damaged").rglob("*.parquet")] == [path.name]
+    run_inline(config)
+    shutil.rmtree(tmp_path / "out")
+    export_dataset(*open_results(config.results), tmp_path / "out")
+    assert read_tree(tmp_path / "out") == tree_before
+
+
+def test_outcomes_come_from_predictions_and_labels(make_sweep, tmp_path):
+    config = make_sweep(keys=KEYS, measurements=["accuracy", "predictions"])
+    run_inline(config)
+    plan, folder = open_results(config.results)
+    export_dataset(plan, folder, tmp_path / "out", formats=("parquet",), outcomes="classes")
+    labels = pq.read_table(tmp_path / "out/images/dataset=digits/part-0.parquet")["label"].to_numpy()
+    for key in KEYS:
+        table = pq.read_table(tmp_path / f"out/parquet/dataset=digits/key={key}/part-0.parquet")
+        for bits, predicted in zip(table["correct_bits"].to_pylist(), table["predictions"].to_pylist(), strict=True):
+            assert bits == np.packbits(np.array(predicted) == labels).tobytes()
+    shutil.rmtree(config.results / "images")  # as in a merged folder; the images are loaded from their source
+    export_dataset(plan, folder, tmp_path / "again", formats=("parquet",), outcomes="classes")
+    assert read_tree(tmp_path / "again") == read_tree(tmp_path / "out")
+    plan = make_plan(make_sweep(keys=KEYS, images={"count": 5}), plan.facts, folder.slices)
+    with pytest.raises(DatasetError, match="digits"):
+        evaluated_images(plan, "digits")
+
+
+def test_recorded_accuracies_are_exported_and_compared(make_sweep, tmp_path):
+    config = make_sweep(keys={"clean": {}})
+    run_inline(config)
+    plan, folder = open_results(config.results)
+    assert check_clean_accuracy(plan, folder).n_checked == 0
+    measured = {}
+    for unit, rows in KeyRows(folder, plan.keys[0], folder.list()):
+        measured[unit.checkpoint_sha256] = float(rows[0.0]["accuracy"])
+    plan.facts.recorded_accuracies.update(measured)
+    check = check_clean_accuracy(plan, folder)
+    assert (check.n_checked, check.unexpected) == (2, ())
+    plan.facts.recorded_accuracies.update(dict.fromkeys(measured, 1.0))
+    assert len(check_clean_accuracy(plan, folder).unexpected) == 2
+    export_dataset(plan, folder, tmp_path / "out")
+    recorded = json.loads((tmp_path / "out/recorded_accuracy.json").read_text())
+    assert recorded["digits"]["accuracy"] == {"0": 1.0, "21": 1.0}
+
+
+def test_networks_of_any_finished_sweep_can_be_compared(robust201, finished_results, tmp_path):
+    assert robust201("export", finished_results, "--out", tmp_path / "out", "--parquet", "--outcomes", "bits").code == 0
+    compared = robust201("compare", f"{tmp_path / 'out'}:0", f"{tmp_path / 'out'}:21", "--keys", "clean,fgsm")
+    assert compared.code == 0, compared.err
+    assert "fgsm" in compared.out

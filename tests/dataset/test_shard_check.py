@@ -1,0 +1,120 @@
+"""Verification of results folders: every fault is found, and only damaged files are moved aside."""
+
+import numpy as np
+import pytest
+
+from robust201.core.records import EvaluationResult, Part
+from robust201.dataset.shard_check import find_contradictions, verify
+from robust201.dataset.shard_rows import read_shard
+from robust201.store.names import content_hash, shard_name
+from robust201.store.packs import contains
+from robust201.store.shards import encode
+from robust201.sweep.filters import Filters
+from robust201.sweep.plan import open_results
+from tests.support.runs import KilledError, run_inline
+
+KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "brightness": {"severities": [1, 5]}}
+
+
+@pytest.fixture
+def config(make_sweep):
+    return make_sweep(keys=KEYS, images={"count": 20, "seed": 0}, execution={"device": "cpu", "gmacs_per_second": 1e-5})
+
+
+def find_shards(config):
+    _, folder = open_results(config.results)
+    return folder, [shard_name("digits", name) for name in folder.list()["digits"]]
+
+
+def rewrite(folder, name, change, pixels=None):
+    """Store a shard with changed rows, as another file of the same part."""
+    shard = read_shard(folder, name)
+    part = Part(shard.unit, shard.unit.strengths, shard.start, shard.stop)
+    results = [
+        EvaluationResult(part, strength, change(dict(values)), 1.0, {}) for strength, values in shard.rows.items()
+    ]
+    hashes = shard.pixels if pixels is None else shard.pixels | pixels
+    content = encode(results, pixels=[*hashes.values()])
+    folder.write(name._replace(hash=content_hash(content)), content)
+
+
+def test_sound_results_have_no_findings(config):
+    run_inline(config)
+    n_files = []
+    assert list(verify(config.results, lambda n_done, _n_files: n_files.append(n_done))) == []
+    assert n_files[-1] == len(find_shards(config)[1])
+
+
+def test_missing_parts_are_found(config):
+    with pytest.raises(KilledError):
+        run_inline(config, killed_after=3)
+    findings = list(verify(config.results))
+    assert {finding.kind for finding in findings} == {"missing"}
+
+
+def test_damaged_and_invalid_files_are_moved_aside_and_computed_again(config):
+    run_inline(config)
+    folder, names = find_shards(config)
+    (folder.storage.root / names[0].path).write_bytes(b"damage")
+    rewrite(folder, names[1], lambda values: values | {"accuracy": np.array(0.123)})
+    findings = list(verify(config.results))
+    assert [finding.kind for finding in findings] == ["damaged", "damaged", "missing"]
+    assert findings[0].subject == names[0].path
+    assert run_inline(config).n_parts == 1
+    assert list(verify(config.results)) == []
+
+
+def test_damaged_records_are_found_and_written_again(config):
+    run_inline(config)
+    folder, names = find_shards(config)
+    path = folder.root / "protocols" / f"{names[0].columns}.json"
+    path.write_text("[]")
+    findings = list(verify(config.results))
+    assert {finding.kind for finding in findings} == {"record", "missing"}
+    assert findings[0].subject == f"protocols/{path.name}"
+    assert len(find_shards(config)[1]) == len(names)
+    assert run_inline(config).n_parts == 0
+    assert list(verify(config.results)) == []
+
+
+def test_shard_with_the_images_of_another_slice_is_moved_aside(config):
+    run_inline(config)
+    folder, names = find_shards(config)
+    content = folder.read(names[0])
+    folder.write(names[0]._replace(slice=names[0].slice + 1), content)
+    assert {finding.kind for finding in verify(config.results)} == {"damaged"}
+
+
+def test_differing_duplicates_and_pixels_are_found(config):
+    run_inline(config)
+    folder, names = find_shards(config)
+    corrupted = next(name for name in names if read_shard(folder, name).pixels)
+    rewrite(folder, corrupted, lambda values: values, pixels={1.0: "other"})
+    assert {finding.kind for finding in verify(config.results)} == {"pixels"}
+    clean, other = (
+        next(name for name in names if _is_first_slice_of(read_shard(folder, name), architecture))
+        for architecture in (0, 21)
+    )
+    rewrite(folder, clean, lambda values: values)  # an equal duplicate is harmless
+    assert {finding.kind for finding in verify(config.results)} == {"pixels"}
+    rewrite(folder, clean, lambda _values: read_shard(folder, other).rows[0.0])
+    assert {finding.kind for finding in verify(config.results)} == {"duplicate", "pixels"}
+
+
+def test_merged_folders_with_different_corrupted_images_contradict_each_other(config):
+    run_inline(config, Filters(architectures=(0,)))
+    folder, first = open_results(config.results)[1], find_shards(config)[0].list()
+    run_inline(config)
+    assert list(find_contradictions(config.results, [first, folder.list()])) == []
+    for row in folder.list()["digits"]:
+        name = shard_name("digits", row)
+        if row not in first["digits"] and read_shard(folder, name).pixels:
+            rewrite(folder, name, lambda values: values, pixels={5.0: "other"})
+            (folder.storage.root / name.path).unlink()
+    names = folder.list()["digits"]
+    second = {"digits": names[~contains(first["digits"], names)]}
+    assert {finding.kind for finding in find_contradictions(config.results, [first, second])} == {"pixels"}
+
+
+def _is_first_slice_of(shard, architecture):
+    return (shard.unit.key, shard.unit.architecture, shard.start) == ("clean", architecture, 0)
