@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from robust201.networks.colours import INK, PAPER
@@ -83,17 +84,16 @@ class CellParts(NamedTuple):
 
 def cell_parts(spec: str) -> CellParts:
     """Return the parts of a cell's drawing."""
-    return CellParts(
-        [edge_parts(edge, operation) for edge, operation in enumerate(parse(spec))],
-        {NODE_NAMES[node]: centre for node, centre in NODES.items()},
-        NODE_RADIUS,
-        BOUNDS,
-    )
+    return _parts_of(enumerate(parse(spec)))
 
 
 def all_edge_parts() -> CellParts:
     """Return the parts for all operations on every edge. A page draws a cell by hiding all but six of them."""
-    edges = [edge_parts(edge, operation) for edge in range(len(EDGES)) for operation in OPERATIONS]
+    return _parts_of(itertools.product(range(len(EDGES)), OPERATIONS))
+
+
+def _parts_of(operations: Iterable[tuple[int, str]]) -> CellParts:
+    edges = [edge_parts(edge, operation) for edge, operation in operations]
     return CellParts(edges, {NODE_NAMES[node]: centre for node, centre in NODES.items()}, NODE_RADIUS, BOUNDS)
 
 

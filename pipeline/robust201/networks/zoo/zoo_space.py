@@ -20,7 +20,7 @@ class ZooNetwork:
     """A network in `NETWORKS`.
 
     Attributes:
-        builder: module of this folder, and its function ``builder(width, n_classes, **options)``.
+        builder: module of this folder, and its function or class ``builder(width, n_classes, **options)``.
         width: the published width, which is the default.
         options: further arguments of the function.
         requires_32x32: whether images must have 32x32 pixels.
@@ -58,7 +58,7 @@ NETWORKS: dict[str, ZooNetwork] = {
     "ptn-resnet18": ZooNetwork("transformers.build_ptn_resnet", 64, _18, width_divisor=8),
     "ptn-resnet34": ZooNetwork("transformers.build_ptn_resnet", 64, _34, width_divisor=8),
     "lenet5": ZooNetwork("fixed_size.build_lenet5", 6, requires_32x32=True),
-    "fc7500": ZooNetwork("fixed_size.build_fully_connected", 7500, requires_32x32=True),
+    "fc7500": ZooNetwork("fixed_size.FullyConnected", 7500, requires_32x32=True),
 }
 """The networks of the zoo, by name."""
 

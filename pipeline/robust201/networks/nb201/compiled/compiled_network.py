@@ -106,12 +106,6 @@ class InferenceNetwork:
     def loss_and_gradient(
         self, pixels: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return logits, cross-entropies with labels (B,) int64, and the gradient of the sum of the cross-entropies.
-
-        Pixels are as in `logits`. Logits are (B, C), cross-entropies (B,), and the gradient is (B, 3, H, W), all
-        float32.
-        """
-
         def cross_entropy(logits: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
             log_probabilities = functional.log_softmax(logits, dim=1)
             loss = -log_probabilities.gather(1, labels[rows, None])[:, 0]
