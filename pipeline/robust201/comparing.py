@@ -1,7 +1,6 @@
 """`robust201.compare` and `robust201.curves`: several networks on the same images."""
 
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -13,16 +12,16 @@ from torch import nn
 from robust201.analysis.comparison import Comparison, check_protocols, check_same_images, compare_evaluations
 from robust201.analysis.evaluation import Evaluation
 from robust201.analysis.named_networks import UserNetwork, read_network
+from robust201.analysis.network_context import Options
 from robust201.analysis.requested_keys import (
-    SHOWN_CAUTIONS,
     Keys,
     find_key,
     find_preset,
     pair_with_fields,
     parse_parameters,
 )
-from robust201.api import COMPARED_NAME, evaluate
-from robust201.core.errors import ConfigError, RobustWarning
+from robust201.api import evaluate_network
+from robust201.core.errors import ConfigError, warn_caller
 from robust201.figures.security_curves import SecurityCurves
 from robust201.images.user_arrays import as_image_set
 from robust201.tasks import PRESETS, TASKS
@@ -239,20 +238,17 @@ def _evaluate_all(
 ) -> dict[str, Evaluation]:
     """Return the result of each network; modules and functions are evaluated."""
     evaluations: dict[str, Evaluation] = {}
-    cautions_token, name_token = SHOWN_CAUTIONS.set(set()), COMPARED_NAME.set(None)
-    try:
-        for name, network in networks.items():
-            COMPARED_NAME.set(name)
-            if isinstance(network, Evaluation):
-                evaluations[name] = network
-            elif isinstance(network, UserNetwork):
-                normalised = {} if network.normalisation is None else {"normalisation": network.normalisation}
-                evaluations[name] = evaluate(network.build(), images, labels, keys, **{**options, **normalised})
-            else:
-                evaluations[name] = evaluate(network, images, labels, keys, **options)
-    finally:
-        SHOWN_CAUTIONS.reset(cautions_token)
-        COMPARED_NAME.reset(name_token)
+    shown_cautions: set[str] = set()
+    for name, network in networks.items():
+        if isinstance(network, Evaluation):
+            evaluations[name] = network
+            continue
+        own_options = {**options, "name": name, "shown_cautions": shown_cautions}
+        if isinstance(network, UserNetwork):
+            if network.normalisation is not None:
+                own_options["normalisation"] = network.normalisation
+            network = network.build()  # noqa: PLW2901
+        evaluations[name] = evaluate_network(network, images, labels, keys, Options(**own_options))
     return evaluations
 
 
@@ -307,4 +303,4 @@ def _warn_of_failures(security_curves: SecurityCurves, attacks: Sequence[str]) -
                 "distance, although every perturbation was allowed. The attack failed on these images; this is not "
                 "evidence of robustness. Use more steps or further attacks."
             )
-            warnings.warn(message, RobustWarning, stacklevel=3)
+            warn_caller(message)

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from robust201.analysis.labels import column_label, key_label
+from robust201.analysis.network_context import as_normalisation
 from robust201.analysis.requested_keys import parse_key
-from robust201.api import as_normalisation, attack
+from robust201.api import attack
 from robust201.attacks.context import to_float
 from robust201.core.errors import ConfigError, RobustWarning
 from robust201.core.radii import parse_radius

@@ -93,10 +93,10 @@ def test_intervals_are_based_on_number_of_evaluated_images() -> None:
 def test_summary_is_per_image_worst_case_over_attacks() -> None:
     table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, **OPTIONS)
     clean, attacked = table.summary.splitlines()
-    assert clean.startswith(f"{table.outcomes['clean', 0.0].mean():.1%} (")
+    assert clean.startswith(f"{table.outcomes['clean', 0.0].mean():.1%} [")
     keys = ["fgsm", "pgd", "aa_standard"]
     worst_case_accuracy = table.outcomes[[(key, 8.0) for key in keys]].all(axis=1).mean()
-    assert attacked.startswith(f"{worst_case_accuracy:.1%} (")
+    assert attacked.startswith(f"{worst_case_accuracy:.1%} [")
     assert attacked.endswith(
         "withstand fgsm, pgd, aa_standard at epsilon 8/255 (Linf), each image under its worst attack."
     )

@@ -210,42 +210,10 @@ def test_result_does_not_depend_on_other_images(task, positions):
     assert_equals_rows_of(all_attacked_images(task.key), perturbed, rows=positions)
 
 
-@pytest.mark.parametrize("task", FUSED_ATTACKS, ids=lambda task: task.key)
-def test_fused_attack_fulfils_contract(task):
-    parameters = PARAMETERS[task.key]
-    request = request_of(IMAGES, parameters.strengths)
-    random_state = torch.get_rng_state()
-    context = dataclasses.replace(tiny_context(task.key), engine="fused")
-    for batch in perturb(task, context, parameters, request):
-        assert torch.is_grad_enabled()
-        assert not torch.is_inference_mode_enabled()
-        assert not batch.images.is_inference()
-        assert torch.equal(torch.get_rng_state(), random_state)
-
-
-@each_fully_tested_attack
-def test_evaluate_part_uses_fused_engine(task):
-    images = tiny_images()
-    parameters = small_parameters(task)
-    context = dataclasses.replace(tiny_context(task.key), engine="fused")
-    part = part_of(task, parameters, images)
-    results = list(
-        evaluate_part(context, task, parameters, part, images, ("predictions",), provenance={"host": "here"})
-    )
-    assert sorted(result.strength for result in results) == list(parameters.strengths)
-    expected = {strength: np.full(len(images), -1) for strength in parameters.strengths}
-    for batch in perturb(task, context, parameters, request_of(images, parameters.strengths)):
-        predicted = context.classifier(batch.images).argmax(dim=1)
-        expected[parameters.strengths[batch.strength_index]][batch.positions.numpy()] = predicted.numpy()
-    for result in results:
-        assert result.values["predictions"].tolist() == expected[result.strength].tolist()
-
-
 def test_evaluate_part_takes_predictions_from_attacked_model():
     task = TASKS["fgsm"]
     model = ExactModel()
-    context = tiny_context("")
-    context = type(context)(**{**vars(context), "engine": "fused", "model": model})
+    context = dataclasses.replace(tiny_context(""), engine="fused", model=model)
     parameters = small_parameters(task)
     part = part_of(task, parameters, IMAGES)
     (weak, _) = evaluate_part(context, task, parameters, part, IMAGES, ("predictions",), provenance={"host": "here"})
@@ -253,23 +221,6 @@ def test_evaluate_part_takes_predictions_from_attacked_model():
     assert weak.values["predictions"].tolist() == model.network(perturbed).argmax(dim=1).tolist()
     # The attack takes one pass, and its results one pass at each of two strengths.
     assert model.n_samples == 3 * len(IMAGES)
-
-
-@each_fully_tested_attack
-def test_fused_attack_yields_nothing_for_no_images(task):
-    assert all(len(images) == 0 for images in attack_images(task, positions=np.zeros(0, np.int64)).values())
-
-
-@each_fully_tested_autoattack
-def test_fused_autoattack_returns_clean_image_if_it_fails(task):
-    labels = torch.from_numpy(IMAGES.labels)
-    clean = to_float(torch.from_numpy(IMAGES.images))
-    misclassified_before = MODEL.network(clean).argmax(dim=1) != labels
-    for images in all_attacked_images(task.key).values():
-        unchanged = (images == clean).flatten(1).all(dim=1)
-        misclassified_after = MODEL.network(images).argmax(dim=1) != labels
-        assert unchanged[misclassified_before].all()
-        assert torch.equal(~unchanged, misclassified_after & ~misclassified_before)
 
 
 def test_autoattack_classifies_results_again_before_returning_them():

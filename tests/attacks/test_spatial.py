@@ -90,7 +90,7 @@ def test_parameters_have_defaults_and_reject_bad_values():
         assert TASKS[key].parameters().strengths == (0.0,)
         assert TASKS[key].published_key == key
         # One more pass classifies the clean images, and one records the result.
-        assert TASKS[key].passes(TASKS[key].parameters(), 10) == TASKS[key].parameters().n_points + 2
+        assert TASKS[key].parameters().n_passes(10) == TASKS[key].parameters().n_points + 2
     for invalid_fields in ({"rotations": 1}, {"translations": 1}, {"max_rotation": 0}, {"max_rotation": 181}):
         with pytest.raises(ValidationError):
             TASKS["grid775"].parameters(**invalid_fields)

@@ -111,7 +111,7 @@ def test_evaluate_prints_and_writes_results_of_the_api(files: Path, robust201: R
     )
     csv_table = pd.read_csv(files / "results.csv", keep_default_na=False)
     pd.testing.assert_frame_equal(csv_table.drop(columns="seconds"), expected.table.drop(columns="seconds"))
-    assert all(f"{accuracy:.4f}" in result.out for accuracy in expected.table["accuracy"])
+    assert all(f"{100 * accuracy:.1f} [" in result.out for accuracy in expected.table["accuracy"])
 
 
 def test_evaluate_prints_table_as_json(files: Path, robust201: RunCommand) -> None:

@@ -13,18 +13,14 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, DatasetError
 from robust201.corruptions import generator as corruptions
-from robust201.corruptions.generator import (
-    CORRUPTION_FUNCTIONS,
-    DETERMINISTIC_CORRUPTIONS,
-    FROST_FILES,
-    corrupt,
-    load_frost,
-    synthetic_frost,
-)
+from robust201.corruptions.frost_textures import FROST_FILES, load_frost, synthetic_frost
+from robust201.corruptions.generator import CORRUPTION_FUNCTIONS, corrupt
 from robust201.tasks import CORRUPTIONS
 from tests.support.natural_images import natural_images, stripes
 
 FROST = stripes()
+DETERMINISTIC_CORRUPTIONS = ("brightness", "contrast", "defocus_blur", "jpeg_compression", "pixelate", "zoom_blur")
+"""The paper's corruptions without a random part."""
 every_key = pytest.mark.parametrize("key", CORRUPTION_FUNCTIONS)
 
 SCRIPT_HASHES = {

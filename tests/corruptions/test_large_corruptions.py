@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from robust201.corruptions import blurs
-from robust201.corruptions.generator import corrupt, corruption_recipes, synthetic_frost
+from robust201.corruptions.frost_textures import synthetic_frost
+from robust201.corruptions.generator import corrupt, corruption_recipes
 from robust201.corruptions.pixel_noise import IMAGENET_SIZE
 from robust201.tasks import CORRUPTIONS
 

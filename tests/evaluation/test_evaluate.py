@@ -15,7 +15,7 @@ from robust201.evaluation.evaluate import evaluate_part
 from robust201.evaluation.measurements import check_values, merge_values
 from robust201.evaluation.user_calls import count_passes
 from robust201.networks.device import configure_torch
-from robust201.tasks import TASKS
+from robust201.tasks import ENGINES, TASKS
 from robust201.tasks.columns import MEASUREMENTS
 from tests.support.attack_rows import FULLY_TESTED_ATTACKS, FULLY_TESTED_TASKS, mark_ensembles_slow
 from tests.support.tiny_networks import (
@@ -61,11 +61,13 @@ def results_of_all_images(key):
     return evaluate_images(TASKS[key])
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @every_task
-def test_evaluate_part_measures_perturbed_images(task):
+def test_evaluate_part_measures_perturbed_images(task, engine):
     parameters = small_parameters(task)
-    results = results_of_all_images(task.key)
-    perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
+    context = dataclasses.replace(tiny_context(task.key), engine=engine)
+    results = sorted(evaluate_images(task, context=context), key=lambda result: result.strength)
+    perturbed = perturb_all(task, parameters, IMAGES, context)
     assert [result.strength for result in results] == list(parameters.strengths)
     for result in results:
         predicted = tiny_classifier()(perturbed[result.strength]).argmax(dim=1).numpy()

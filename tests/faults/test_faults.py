@@ -20,8 +20,8 @@ import pytest
 import yaml
 
 from robust201.core.files import WRITE_STEPS
-from robust201.run.events import read_all_events
 from robust201.run.guard import session_processes
+from robust201.store.events import read_all_events
 from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY
 from tests.support.runs import export_bytes, run_inline
@@ -194,6 +194,25 @@ def test_killed_inline_runs_end_with_the_same_bytes(tmp_path, expected):
         process.kill()
         process.wait()
     trial.complete()
+    assert export_bytes(trial.config, tmp_path / "export") == expected
+
+
+def test_killed_shares_end_with_the_same_bytes(tmp_path, expected):
+    """Shares also lose their made images, which they then make at the same time."""
+    trial, shares = Trial(tmp_path, executor="inline"), [("--share", f"{index}/3") for index in (1, 2, 3)]
+    plan = [sys.executable, "-m", "robust201", "plan", str(trial.sweep), "--save"]
+    subprocess.run(plan, check=True, capture_output=True, cwd=REPOSITORY)
+    for _ in range(-(-REPEATS // len(shares))):
+        remove_half(trial)
+        shutil.rmtree(trial.results / "corruptions", ignore_errors=True)
+        processes = [trial.start(*share) for share in shares]
+        for process in trial.rng.sample(processes, len(processes)):
+            time.sleep(trial.rng.uniform(0.5, 9))
+            process.kill()
+            process.wait()
+    assert "Traceback" not in trial.log.read_text()
+    for share in shares:
+        trial.complete(*share)
     assert export_bytes(trial.config, tmp_path / "export") == expected
 
 

@@ -28,14 +28,6 @@ def test_digits_have_a_fixed_split() -> None:
     np.testing.assert_allclose(train.normalisation.std[0], channel.std(), atol=1e-4)
 
 
-def test_digits_are_equal_with_and_without_importing_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    arrays_from_file = digits._read_source.__wrapped__()
-    monkeypatch.setattr(digits, "_SOURCE_FILE", "missing")
-    for from_file, from_import in zip(arrays_from_file, digits._read_source.__wrapped__(), strict=True):
-        assert from_file.dtype == from_import.dtype
-        assert np.array_equal(from_file, from_import)
-
-
 def test_load_images_rejects_digits_of_a_changed_source(monkeypatch: pytest.MonkeyPatch) -> None:
     pixels, labels = digits._read_source.__wrapped__()
     pixels[0, 0, 0] += 1

@@ -1,6 +1,6 @@
 """Largest eigenvalues of Hessians: comparison with dense matrices, independence from batches and starting vectors."""
 
-import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -10,15 +10,15 @@ from torch.nn import functional
 
 from robust201.core.errors import EvaluationError
 from robust201.measures.lanczos import largest_eigenvalues
-from robust201.tasks import find_task
 from tests.support.tiny_networks import (
     N_CLASSES,
     PathlessNetwork,
-    request_of,
+    measure_network,
     tiny_classifier,
-    tiny_context,
     tiny_images,
 )
+
+measure = functools.partial(measure_network, seed=0, tolerance=1e-4)
 
 
 class SmoothNetwork(nn.Module):
@@ -37,14 +37,6 @@ class SmoothNetwork(nn.Module):
 
     def forward(self, pixels):
         return self.classifier(self.stem(pixels).flatten(1))
-
-
-def measure(key, image_set, classifier=None, *, seed=0, **parameters):
-    task = find_task(key)
-    parameters = {"tolerance": 1e-4} | parameters
-    context = dataclasses.replace(tiny_context(key, classifier), seed=seed)
-    values = task.load("fused")(context, task.parameters(**parameters), request_of(image_set, (0.0,)))
-    return {name: float(value) for name, value in values.items()}
 
 
 @pytest.mark.parametrize("input_space", ["normalised", "pixels"])

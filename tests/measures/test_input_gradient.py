@@ -1,29 +1,22 @@
 """The input gradient: comparison with autograd, and exact zeros of saturated losses."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
-from robust201.attacks.context import Request
-from robust201.tasks import find_task
-from robust201.tasks.measure_parameters import InputGradientParameters
 from tests.support.tiny_networks import (
     N_CLASSES,
     PathlessNetwork,
     TinyNetwork,
+    measure_network,
     tiny_classifier,
-    tiny_context,
     tiny_images,
 )
 
-MEASURE = find_task("input_gradient").load("fused")
-
-
-def measure(images, classifier, batch_size=8):
-    context = tiny_context("input_gradient", classifier, batch_size=batch_size)
-    request = Request((0.0,), torch.from_numpy(images.images), torch.from_numpy(images.labels), images.indices)
-    return {name: float(value) for name, value in MEASURE(context, InputGradientParameters(), request).items()}
+measure = functools.partial(measure_network, "input_gradient")
 
 
 @pytest.mark.parametrize("batch_size", [2, 8])
@@ -32,7 +25,10 @@ def test_norm_matches_autograd(batch_size):
     pixels = (torch.from_numpy(images.images) / 255).requires_grad_()
     functional.cross_entropy(classifier(pixels), torch.from_numpy(images.labels), reduction="sum").backward()
     expected = float(pixels.grad.double().flatten(1).norm(dim=1).mean())
-    assert measure(images, classifier, batch_size) == {"norm": pytest.approx(expected, rel=1e-6), "zero_share": 0.0}
+    assert measure(images, classifier, batch_size=batch_size) == {
+        "norm": pytest.approx(expected, rel=1e-6),
+        "zero_share": 0.0,
+    }
 
 
 class _SaturatedNetwork(nn.Module):

@@ -1,32 +1,23 @@
 """The norm of the Jacobian: comparison with autograd, unbiased projections, and zero for constant networks."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from robust201.attacks.context import Request
-from robust201.tasks import find_task
-from robust201.tasks.measure_parameters import JacobianParameters
 from tests.support.tiny_networks import (
     N_CLASSES,
     PathlessNetwork,
     TinyNetwork,
+    measure_network,
     tiny_classifier,
-    tiny_context,
     tiny_images,
 )
 
-MEASURE = find_task("jacobian").load("fused")
-
-
-def measure(images, classifier, *, seed=0, batch_size=8, **parameters):
-    context = dataclasses.replace(tiny_context("jacobian", classifier, batch_size=batch_size), seed=seed)
-    request = Request((0.0,), torch.from_numpy(images.images), torch.from_numpy(images.labels), images.indices)
-    result = MEASURE(context, JacobianParameters(**parameters), request)
-    return {name: float(value) for name, value in result.items()}
+measure = functools.partial(measure_network, "jacobian", seed=0)
 
 
 @pytest.mark.parametrize("input_space", ["pixels", "normalised"])

@@ -12,7 +12,8 @@ from torch.nn import functional
 from robust201.attacks.random_numbers import RandomNumbers
 from robust201.core.errors import EvaluationError
 from robust201.tasks import find_task
-from tests.support.tiny_networks import N_CLASSES, SEED, request_of, tiny_classifier, tiny_context, tiny_images
+from tests.support.tiny_networks import N_CLASSES, SEED, tiny_classifier, tiny_images
+from tests.support.tiny_networks import measure_network as measure
 
 BATCH = 4
 N_IMAGES = 12
@@ -35,13 +36,6 @@ class BatchNormNetwork(nn.Module):
 
     def forward(self, pixels):
         return self.classifier(self.stem(pixels).flatten(1))
-
-
-def measure(key, image_set, classifier, **parameters):
-    task = find_task(key)
-    context = tiny_context(key, classifier)
-    values = task.load("fused")(context, task.parameters(**parameters), request_of(image_set, (0.0,)))
-    return {name: float(value) for name, value in values.items()}
 
 
 def normalised_images(images, classifier):

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from robust201.attacks.context import Request
+from robust201.attacks.contract import perturb
 from robust201.evaluation.evaluate import evaluate_part
 from robust201.networks.classifier import Classifier
 from robust201.networks.device import cumulative_sum
@@ -18,6 +20,7 @@ from tests.networks.test_inference import NORMALISATION as CELL_NORMALISATION
 from tests.networks.test_inference import network_of
 from tests.support.pretended_device import NAME, count_waits, enable_device
 from tests.support.tiny_networks import (
+    N_CLASSES,
     NORMALISATION,
     TinyNetwork,
     part_of,
@@ -27,11 +30,11 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
-LOOPS = [
+GRADIENT_ATTACKS = [
     key
     for key, task in TASKS.items()
-    # The number of batches of AutoAttack's stages depends on how many samples resist; each stage is also a key.
-    if task.kind == "attack" and "steps" in task.field_names and task.role != "ensemble"
+    # AutoAttack's stages are also keys.
+    if task.kind == "attack" and task.role not in ("black box", "ensemble")
 ]
 IMAGES = tiny_images(24)
 SPEC = specs()[991]
@@ -99,11 +102,30 @@ def test_results_have_the_bits_of_the_cpu(key):
     np.testing.assert_equal(actual, expected)
 
 
-@pytest.mark.parametrize("key", LOOPS)
-def test_steps_never_wait(key):
-    """A run of twice as many steps waits exactly as often."""
-    waits_by_steps = [evaluate_on(NAME, key, attack_samples=2048, steps=steps)[1] for steps in (3, 6)]
-    assert waits_by_steps[0] == waits_by_steps[1]
+def waits_of_row(task, parameters):
+    """Return how often the row of an attack lets the host wait, on one batch of samples and at several strengths."""
+    n_strengths, runs = len(parameters.strengths), task.procedure.runs
+    # The host checks each returned batch, and at the end that each image was returned.
+    n_waits = n_strengths + 1
+    if task.procedure.attacks == "correct":
+        n_waits += 1 + n_strengths  # which images are correct, and the batches of the others
+    # Before each further run, the host reads which samples resist.
+    return n_waits + (0 if runs is None else runs(parameters, N_CLASSES) - 1)
+
+
+@pytest.mark.parametrize("key", GRADIENT_ATTACKS)
+def test_attack_waits_as_often_as_its_row_says(key):
+    task, classifier = TASKS[key], tiny_classifier(TinyNetwork(), attack_samples=2048).to(NAME)
+    context = dataclasses.replace(tiny_context(key, classifier), engine="fused")
+    images, labels = (torch.from_numpy(array).to(NAME) for array in (IMAGES.images, IMAGES.labels))
+    n_waits = []
+    for steps in (3, 6):
+        parameters = small_parameters(task, **{"steps": steps} if "steps" in task.field_names else {})
+        with count_waits() as waits:
+            list(perturb(task, context, parameters, Request(parameters.strengths, images, labels, IMAGES.indices)))
+        n_waits.append(len(waits))
+    expected = waits_of_row(task, parameters)
+    assert n_waits == [expected + 1, expected]  # the first gradient of a network is checked
 
 
 @pytest.mark.parametrize("key", ["aa_square", "aa_square_l2"])

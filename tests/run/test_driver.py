@@ -13,10 +13,10 @@ from robust201.core.errors import ConfigError, RobustWarning
 from robust201.core.interrupts import SignalInterrupt
 from robust201.run import cluster, driver, worker
 from robust201.run.driver import Drain, run_work
-from robust201.run.events import Events
 from robust201.run.guard import Attachment
 from robust201.run.queue import PartQueue
 from robust201.run.work import Outcome, Work
+from robust201.store.events import Events
 from robust201.sweep.config import ExecutionSection
 from tests.support.runs import run_inline
 

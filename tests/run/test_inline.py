@@ -12,9 +12,9 @@ import torch
 from robust201.core.errors import ConfigError, InputError, LockHeldError, ShardDamagedError
 from robust201.networks import device
 from robust201.run import lock, worker
-from robust201.run.events import read_events
 from robust201.run.lock import LOCK_FILE, STALE_SECONDS, hold_lock
 from robust201.run.sweep import prepare_run
+from robust201.store.events import read_events
 from robust201.store.folder import ResultsFolder, SliceFormat
 from robust201.sweep.config import ExecutionSection
 from robust201.sweep.facts import save_plan

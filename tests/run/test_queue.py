@@ -54,6 +54,17 @@ def test_preempted_machines_are_not_counted():
     assert queue.take("a").label == "a0"
 
 
+def test_parts_of_a_blocked_network_are_left_out():
+    parts = make_parts(2, 3)
+    queue = PartQueue([*parts[:2], *parts[3:], parts[2]], 3)  # a0 a1 b0 b1 b2 a2, as in a share
+    first, second = queue.take(), queue.take("a")
+    queue.block("a")
+    queue.lose([second, first], reason="killed", preempted=False)
+    queue.succeed([first])
+    assert [queue.take("b") for _ in range(4)] == [*parts[3:], None]
+    assert queue.is_empty
+
+
 def test_many_deaths_without_a_result_end_the_run():
     queue = PartQueue(make_parts(1, 50), 3)
     for _ in range(MAX_DEATHS_WITHOUT_RESULT):

@@ -12,8 +12,8 @@ import psutil
 import pytest
 import yaml
 
-from robust201.run.events import read_events
 from robust201.run.guard import session_processes
+from robust201.store.events import read_events
 from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY
 from tests.support.runs import export_bytes, read_state, run_inline

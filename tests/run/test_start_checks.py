@@ -42,6 +42,12 @@ def test_check_machine_rejects_more_workers_than_cores(execution: dict[str, Any]
         check_machine(ExecutionSection(**execution), "fp32")
 
 
+def test_check_machine_rejects_a_precision_without_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="got a CPU"):
+        check_machine(ExecutionSection(device="auto"), "tf32")
+
+
 @pytest.mark.usefixtures("two_cores")
 def test_run_with_too_many_workers_writes_nothing(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path

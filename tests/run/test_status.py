@@ -2,14 +2,16 @@
 
 import json
 import os
+import socket
+import subprocess
 import time
 
 import pytest
 
 from robust201.run import worker
-from robust201.run.events import Events
 from robust201.run.processes import SILENT_SECONDS
 from robust201.run.status import read_status
+from robust201.store.events import Events
 from robust201.sweep.filters import Filters
 from tests.support.runs import read_state, run_inline
 
@@ -69,6 +71,18 @@ def test_running_and_silent_workers(config, role):
     assert read_status(config.results).silent == []
     for events in (busy, idle):
         events.close()
+
+
+def test_run_that_was_killed_on_this_machine_is_not_running(config):
+    """A run on another machine is silent after a while; its events tell nothing before."""
+    run_inline(config, Filters(keys=("clean",)))
+    with subprocess.Popen(["true"]) as killed:
+        pass
+    for host, n_runs in ((socket.gethostname(), 0), ("elsewhere-2", 1)):
+        path = config.results / "events" / f"driver-{host}-{killed.pid}-{n_runs}123abcd-01234f.jsonl"
+        path.write_text(json.dumps({"time": 0, "event": "started"}) + "\n")
+        status = read_status(config.results)
+        assert (status.running, status.n_runs, status.silent) == (n_runs > 0, n_runs, [])
 
 
 def test_clock_of_a_worker_does_not_matter(config):

@@ -11,7 +11,7 @@ from robust201.networks.device import is_out_of_memory
 from robust201.networks.nb201.compiled import InferenceNetwork
 from robust201.networks.nb201.compiled import compiled_network as network
 from robust201.run import networks
-from robust201.run.events import read_all_events
+from robust201.store.events import read_all_events
 from tests.conftest import THREE_KEYS, TINY_KEYS, MakeSweep
 from tests.support.runs import export_bytes, run_sweep
 

@@ -31,6 +31,7 @@ def test_intervals_cover_the_accuracy_and_estimates_have_no_bias(pilot):
     for seed in range(400):
         sample = choose_sample(pilot.outcomes, pilot.fitted, 60, seed)
         result = estimate_accuracies(sample, outcomes[:, sample.chosen], predicted, pilot.variance_factors)
+        assert len(sample.chosen) == 60
         errors.append(result.accuracy - truth)
         covered.append((result.low <= truth) & (truth <= result.high))
         widths.append(result.standard_error)
@@ -63,6 +64,13 @@ def test_variance_factors_compare_residuals_with_the_expected_variance(pilot):
     expected = pilot.fitted * (1 - pilot.fitted)
     ratio = (((pilot.outcomes - pilot.fitted) ** 2).sum(axis=(0, 2)) + 4) / (expected.sum(axis=(0, 2)) + 4)
     np.testing.assert_allclose(pilot.variance_factors, np.minimum(ratio, 1), rtol=1e-2)
+
+
+def test_two_images_per_stratum_suffice(pilot):
+    outcomes, cheap = (array[0] for array in make_outcomes(1, seed=5))
+    sample = ImageSample(np.arange(N) % 2, np.arange(4))
+    result = estimate_accuracies(sample, outcomes[:, :4], pilot.predict(cheap), pilot.variance_factors)
+    assert (result.standard_error > 0).all()
 
 
 def test_wrong_arguments_are_rejected(pilot):

@@ -51,6 +51,7 @@ def test_intervals_match_a_bootstrap_over_rows(coefficient: str) -> None:
         return (high - low) / (2 * 1.96)
 
     pair, partial, gain = result.interval(0, 2), result.partial_correlation(0, 1, [2, 3]), result.gain(1, 2, 0)
+    assert gain.value == abs(result.values[1, 0]) - abs(result.values[2, 0])
     assert standard_error(pair.low, pair.high) == pytest.approx(
         bootstrap_error([sample.values[0, 2] for sample in samples]), rel=0.2
     )

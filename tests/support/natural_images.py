@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from robust201.core.noise import generator
 from robust201.core.records import ImageSet, Normalisation, image_hash
-from robust201.corruptions.generator import FrostTextures
+from robust201.corruptions.frost_textures import FrostTextures
 
 
 def raw_integers(*names: str | int, shape: tuple[int, ...], below: int) -> NDArray[np.int64]:

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.corruptions.folder import generate_corruptions
-from robust201.corruptions.generator import CORRUPTION_FUNCTIONS, corrupt, synthetic_frost
+from robust201.corruptions.frost_textures import synthetic_frost
+from robust201.corruptions.generator import CORRUPTION_FUNCTIONS, corrupt
 from robust201.images import load_images, select
 from robust201.images.fusion import blend, pair
 from robust201.images.upscaling import upscale

@@ -1,5 +1,7 @@
 """Networks and images that are so small, and parameters with so few steps, that an attack takes milliseconds."""
 
+import dataclasses
+
 import numpy as np
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ from robust201.attacks.contract import perturb
 from robust201.core.records import ImageSet, Normalisation, Part, Unit, image_hash
 from robust201.networks.batch_sizes import BatchSizes, Maxima
 from robust201.networks.classifier import Classifier
-from robust201.tasks import Task
+from robust201.tasks import TASKS, Task
 from robust201.tasks.constraints import LINF
 
 N_CLASSES = 5
@@ -175,6 +177,13 @@ def part_of(task, parameters, images, start=0, stop=None, strengths=None):
 def request_of(images, strengths):
     """Return a request to attack all images at `strengths`."""
     return Request(strengths, torch.from_numpy(images.images), torch.from_numpy(images.labels), images.indices)
+
+
+def measure_network(key, image_set, classifier=None, /, *, seed=SEED, batch_size=BATCH_SIZE, **parameters):
+    """Return the columns of a measure as numbers."""
+    context = dataclasses.replace(tiny_context(key, classifier, batch_size=batch_size), seed=seed)
+    values = TASKS[key].load("fused")(context, TASKS[key].parameters(**parameters), request_of(image_set, (0.0,)))
+    return {name: float(value) for name, value in values.items()}
 
 
 def perturb_all(task, parameters, images, context, strengths=None):

@@ -1,11 +1,13 @@
 """The sweeps in jobs/ have the expected keys, networks and parameters, and one of them runs with fewer images."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from robust201.run.environment import require_explicit_device
 from robust201.sweep.filters import Filters
-from robust201.sweep.loading import load_config
+from robust201.sweep.loading import is_training_yaml, load_config, load_training
 from robust201.weights.importing import import_weights
 from robust201.weights.store import CheckpointStore
 from tests.support.runs import read_rows, run_sweep
@@ -39,6 +41,18 @@ def test_cifar10_job_gives_plausible_accuracies(
     # 0.25.
     assert clean_accuracies[0] == pytest.approx(0.6354, abs=0.25)
     assert clean_accuracies[21] == pytest.approx(0.7326, abs=0.25)
+
+
+def test_jobs_that_the_docs_submit_name_their_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
+    pages = "\n".join(path.read_text() for path in sorted((REPOSITORY / "docs").rglob("*.md")))
+    jobs = set(re.findall(r"robust201 (?:submit \w+|plan --save) (jobs/\S+\.yaml)", pages))
+    assert {"jobs/paper.yaml", "jobs/train-digits.yaml"} <= jobs
+    for name in jobs | {
+        str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "jobs").glob("papers/*/full/*.yaml")
+    }:
+        load = load_training if is_training_yaml(REPOSITORY / name) else load_config
+        require_explicit_device(load(REPOSITORY / name).execution)
 
 
 def test_threat_model_job_has_one_strength_per_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

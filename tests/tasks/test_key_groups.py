@@ -1,16 +1,12 @@
 """Groups of keys in lists of keys, and suggestions for unknown names."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from robust201.api import evaluate
-from robust201.dataset.reader import Dataset
-from robust201.sweep.loading import load_config
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS, expand_keys, suggest_key
 from tests.conftest import RunCommand, WriteSweep
-from tests.support.fabricated import export, make_plan
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 
 
@@ -28,13 +24,6 @@ def test_suggest_key_recognises_figure_labels(task) -> None:
 def test_expand_keys_knows_autoattack_and_paper_keys() -> None:
     assert expand_keys(["autoattack", "autoattack_l2", "clean"]) == ("aa_standard", "aa_standard_l2", "clean")
     assert expand_keys(["paper"]) == PAPER_KEYS
-
-
-@pytest.mark.parametrize("keys", [{"autoattack": {"steps": 7}}, {"aa_standard": {"steps": 7}}])
-def test_sweep_accepts_parameters_of_autoattack_group(write_sweep: WriteSweep, keys) -> None:
-    parameters = load_config(write_sweep(keys={"clean": {}, **keys})).parameters
-    assert list(parameters) == ["clean", "aa_standard"] or list(parameters) == ["aa_standard", "clean"]
-    assert parameters["aa_standard"].steps == 7
 
 
 def test_plan_keys_option_selects_corruptions_of_sweep(robust201: RunCommand, write_sweep: WriteSweep) -> None:
@@ -61,13 +50,3 @@ def test_evaluate_accepts_parameters_of_group() -> None:
     strengths_by_key = frame.table.groupby("key")["strength"].apply(list)
     assert strengths_by_key["fog"] == [2, 3]
     assert strengths_by_key["snow"] == [1]
-
-
-def test_metrics_expand_group_to_corruptions_of_dataset(tmp_path: Path) -> None:
-    export(tmp_path, make_plan([0, 1, 2], ("clean", "fog", "snow", "pgd")), formats=("json",))
-    dataset = Dataset(tmp_path)
-    by_group, by_name = (
-        dataset.metrics(keys=keys, reference=1).to_payload() for keys in (["corruptions"], ["fog", "snow"])
-    )
-    assert by_group == by_name
-    assert by_group["metrics"]

@@ -8,6 +8,7 @@ set -eu
 jobs=jobs/papers/dataset
 runs=runs/cells-cifar10
 exports="benchmark_data/cells-cifar10 benchmark_data/cells-cifar10-more benchmark_data/cells-cifar10-measures"
+partial=
 if [ "${1:-}" != --shipped ]; then
   cells=${1:+--architectures $1} partial=${1:+--partial}
   robust201 plan $jobs/cells.yaml $cells
@@ -16,14 +17,14 @@ if [ "${1:-}" != --shipped ]; then
     robust201 run $jobs/$sweep.yaml $cells
   done
   # A partial export ends with exit code 3, because the other cells are missing.
-  robust201 export $runs/results --parquet --outcomes bits --out $runs/dataset $partial || [ -n "$partial" ]
-  robust201 export $runs/measures --parquet --out $runs/measures-dataset $partial || [ -n "$partial" ]
+  robust201 export $runs/results --parquet --outcomes bits --out $runs/dataset $partial || [ "$?$partial" = 3--partial ]
+  robust201 export $runs/measures --parquet --out $runs/measures-dataset $partial || [ "$?$partial" = 3--partial ]
   exports="$runs/dataset $runs/measures-dataset"
 fi
 python -m jobs.papers.dataset.analyse $exports --merged $runs/merged
 robust201 plot all $runs/merged --format svg --out $runs/figures
 for figure in $jobs/figures/*.svg; do
-  name=$(basename "$figure")
-  [ "$name" = measure-correlations.svg ] || cp "$runs/figures/cifar10-$name" "$figure"
+  new=$runs/figures/cifar10-$(basename "$figure")
+  [ ! -e "$new" ] || cp "$new" "$figure"  # some figures need more than a few cells
 done
-robust201 plot measure-correlations $runs/merged --measures "${exports##* }" --out $jobs/figures/measure-correlations.svg
+[ -n "$partial" ] || robust201 plot measure-correlations $runs/merged --measures "${exports##* }" --out $jobs/figures/measure-correlations.svg

@@ -2,15 +2,13 @@
 
 import re
 import reprlib
-import warnings
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
 
-from robust201.core.errors import ConfigError, RobustWarning, did_you_mean
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.user_code import hash_file, importing_neighbours
 from robust201.evaluation.user_task import UserTask
 from robust201.tasks import KEY_GROUPS, PRESETS, TASKS, Task, expand_keys, find_task
@@ -160,19 +158,3 @@ def parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
     if (reason := task.excessive_cost_reason(parameters, parameters.min_classes)) is not None:
         raise ConfigError(f"Reading parameters failed for {task.key}: {reason}")
     return parameters
-
-
-SHOWN_CAUTIONS: ContextVar[set[str] | None] = ContextVar("shown_cautions", default=None)
-"""Warnings that the current call of `compare` has already shown for an earlier network; None outside `compare`."""
-
-
-def warn_of_parameters(task: Task, parameters: Parameters) -> None:
-    """Warn the caller of `evaluate` or `attack` about doubtful parameters (see `Parameters.cautions`)."""
-    for caution in parameters.cautions:
-        message = f"{task.key}.{caution.field}: {caution.problem}. {caution.remedy}"
-        shown_cautions = SHOWN_CAUTIONS.get()
-        if shown_cautions is not None and message in shown_cautions:
-            continue
-        if shown_cautions is not None:
-            shown_cautions.add(message)
-        warnings.warn(message, RobustWarning, stacklevel=3)

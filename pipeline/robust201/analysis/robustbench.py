@@ -36,10 +36,14 @@ class LeaderboardFields(NamedTuple):
         eps: radius of the norm ball as the leaderboard writes it; None for corruptions, which are those of CIFAR-10-C.
         accuracy_field: name of the field for the accuracy under the attack, or for the mean accuracy over all
             corruptions and severities.
+        dataset: name of the dataset.
+        n_classes: number of its classes.
     """
 
     eps: str | None
     accuracy_field: str
+    dataset: str = DATASET
+    n_classes: int = N_CLASSES
 
 
 LEADERBOARDS = {
@@ -81,7 +85,7 @@ def model_info(preset: str | None, table: "pd.DataFrame", n_images: int) -> dict
             "Writing a leaderboard entry failed: the keys were not the preset of a leaderboard. Evaluate with keys="
             f"{next(iter(LEADERBOARDS))!r} (or {', '.join([*LEADERBOARDS][1:])})."
         )
-    eps, accuracy_field = LEADERBOARDS[preset]
+    eps, accuracy_field = LEADERBOARDS[preset][:2]
     is_clean = table["key"] == "clean"
     accuracies = {"clean_acc": table[is_clean]["accuracy"], accuracy_field: table[~is_clean]["accuracy"]}
     entry = dict.fromkeys(_USER_FIELDS) | {"dataset": DATASET, "eps": eps}

@@ -21,14 +21,13 @@ from robust201.attacks.apgd_steps import (
     L1Steps,
     L2Steps,
     LinfSteps,
-    Steps,
     normal_noise,
     random_start,
 )
 from robust201.attacks.batching import BatchedModel
 from robust201.attacks.l1_projection import correction_to_l1
 from robust201.attacks.samples import Samples
-from robust201.tasks.parameters import Apgd, ApgdTargeted
+from robust201.tasks.attacks import Apgd, ApgdTargeted
 
 _Differentiate = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 """Images (B, C, H, W) → logits (B, C), the loss to maximise (B,) and its gradient (B, C, H, W)."""
@@ -43,12 +42,11 @@ def attack(model: BatchedModel, samples: Samples, options: Apgd) -> torch.Tensor
     if options.norm == "L1" and options.larger_epsilons:
         return _ascend_in_shrinking_balls(samples, options.steps, differentiate).fooling_images()
     ascent = _Ascent(samples, random_start(samples, options.norm), differentiate)
-    steps: Steps
     if options.norm == "L1":
-        steps = L1Steps(samples, options.steps, samples.radii, None)
+        ascent.run(L1Steps(samples, options.steps, samples.radii, None), options.steps)
     else:
-        steps = (LinfSteps if options.norm == "Linf" else L2Steps)(samples, options.steps, ascent.best_loss)
-    ascent.run(steps, options.steps)
+        steps = LinfSteps if options.norm == "Linf" else L2Steps
+        ascent.run(steps(samples, options.steps, ascent.best_loss), options.steps)
     return ascent.fooling_images()
 
 
@@ -93,7 +91,7 @@ class _Ascent:
         self._is_fooled = logits.argmax(dim=1) != samples.labels
         self._last_fooling = start
 
-    def run(self, steps: Steps, n_steps: int) -> None:
+    def run(self, steps: LinfSteps | L2Steps | L1Steps, n_steps: int) -> None:
         previous = self._images
         for iteration in range(n_steps):
             current = self._images

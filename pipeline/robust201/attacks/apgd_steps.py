@@ -4,8 +4,6 @@ Sources: Croce and Hein, ICML 2020, algorithm 1 (Linf, L2), and "Mind the box", 
 `pyautoattack.autopgd_base.APGDAttack`, whose order of operations this module follows.
 """
 
-from typing import Protocol
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -18,32 +16,6 @@ STEP_DECAY_THRESHOLD = 0.75
 (Croce and Hein, 2020, section 3.2; AutoAttack)."""
 
 _MOMENTUM = 0.75
-
-
-class Steps(Protocol):
-    """Moves and step sizes of one run of APGD in a ball around the clean images."""
-
-    def move(
-        self, images: torch.Tensor, previous: torch.Tensor, gradient: torch.Tensor, iteration: int
-    ) -> torch.Tensor:
-        """Return the next iterates from the current ones, the previous ones and the gradient, all (B, C, H, W)."""
-        ...
-
-    def update_step_sizes(
-        self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best_images: torch.Tensor
-    ) -> torch.Tensor | None:
-        """Record an iteration's losses, and update the step sizes if the iteration is a checkpoint.
-
-        Args:
-            iteration: number of the iteration, from 0.
-            loss: (B,) loss of the iterates.
-            best_loss: (B,) highest loss so far.
-            best_images: (B, C, H, W) iterates with the highest loss.
-
-        Returns:
-            (B,) bool, which samples revert to their best iterate; None between checkpoints.
-        """
-        ...
 
 
 class _HalvingSteps:
@@ -73,6 +45,17 @@ class _HalvingSteps:
     def update_step_sizes(
         self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best_images: torch.Tensor
     ) -> torch.Tensor | None:
+        """Record an iteration's losses, and update the step sizes if the iteration is a checkpoint.
+
+        Args:
+            iteration: number of the iteration, from 0.
+            loss: (B,) loss of the iterates.
+            best_loss: (B,) highest loss so far.
+            best_images: (B, C, H, W) iterates with the highest loss.
+
+        Returns:
+            (B,) bool, which samples revert to their best iterate; None between checkpoints.
+        """
         del best_images
         row = iteration + 1
         self._losses[row] = loss
@@ -100,6 +83,7 @@ class LinfSteps(_HalvingSteps):
     def move(
         self, images: torch.Tensor, previous: torch.Tensor, gradient: torch.Tensor, iteration: int
     ) -> torch.Tensor:
+        """Return the next iterates from the current ones, the previous ones and the gradient, all (B, C, H, W)."""
         momentum = _MOMENTUM if iteration > 0 else 1.0
         stepped = images + self._sizes * gradient.sign()
         stepped = self._clip(stepped).sub_(images).mul_(momentum).add_(images)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from robust201.attacks.context import Context
+from robust201.attacks.context import Context, slices
 from robust201.networks.device import is_gpu
 from robust201.networks.model import Model, Objective, WindowSearch, start_search
 
@@ -29,8 +29,7 @@ temporary tensors of a query. APGD needs less: about fourteen images per sample.
 class Batching:
     """Sizes of the batches that go through the model.
 
-    The sizes affect speed and memory. They affect results only through rounding, in networks whose sums depend on the
-    batch size.
+    They affect results only through rounding, in networks whose sums depend on the batch size.
 
     Attributes:
         batch_size: maximum number of samples per batch.
@@ -51,18 +50,11 @@ class Batching:
 
     def slices(self, n_samples: int) -> Iterator[slice]:
         """Yield slices of at most `batch_size` samples, which cover [0, n_samples) in order."""
-        for start in range(0, n_samples, self.batch_size):
-            yield slice(start, min(start + self.batch_size, n_samples))
+        yield from slices(n_samples, self.batch_size)
 
 
 class BatchedModel:
-    """`Model` that passes any number of samples through another model, batch by batch.
-
-    Args:
-        model: the model.
-        batching: sizes of the batches.
-        n_classes: number of classes.
-    """
+    """`Model` that passes any number of samples through another model, batch by batch."""
 
     def __init__(self, model: Model, batching: Batching, n_classes: int) -> None:
         self._model = model

@@ -99,9 +99,7 @@ class Context:
         Yields:
             The batch's number in the whole image set, and its slice of these images.
         """
-        for offset in range(0, n_images, self.batch_size):
-            batch_number = self.first_batch + offset // self.batch_size
-            yield batch_number, slice(offset, min(offset + self.batch_size, n_images))
+        yield from enumerate(slices(n_images, self.batch_size), start=self.first_batch)
 
     @contextmanager
     def seeded(self, batch_number: int) -> Iterator[int]:
@@ -125,6 +123,12 @@ class Context:
 def to_float(images: torch.Tensor) -> torch.Tensor:
     """Convert (B, C, H, W) uint8 pixels to float32 in [0, 1]; return float32 pixels unchanged."""
     return images if images.is_floating_point() else images.to(torch.float32).div(255.0)
+
+
+def slices(stop: int, size: int, start: int = 0) -> Iterator[slice]:
+    """Yield slices of at most `size` rows, which cover [start, stop) in order."""
+    for first in range(start, stop, size):
+        yield slice(first, min(first + size, stop))
 
 
 def positions_of(batch: slice, device: torch.device) -> torch.Tensor:

@@ -7,7 +7,6 @@ two batches.
 
 import dataclasses
 from collections.abc import Iterator
-from typing import NoReturn
 
 import torch
 
@@ -27,12 +26,7 @@ def perturb(
 ) -> Iterator[Perturbed]:
     """Perturb images with the context's engine, and check each batch.
 
-    Args:
-        task: the task.
-        context: the network, and the sources of random numbers and of images.
-        parameters: the task's parameters.
-        request: images and strengths.
-        name: name of the evaluation, for messages; empty for the key.
+    `name` is the name of the evaluation in messages; empty for the key.
 
     Raises:
         ConfigError: the task has no function for the engine, the engine does not support the parameters, the network
@@ -42,8 +36,7 @@ def perturb(
     """
     _check_support(task, context, parameters, request)
     watch = Watch(context.classifier.device, request.on_passes) if task.kind == "attack" else None
-    if task.uses_runner(context.engine):
-        assert watch is not None  # noqa: S101 - it is an attack
+    if watch is not None and task.uses_runner(context.engine):
         batching = Batching.of(context, request.images[0].numel() if len(request.images) else 1)
         model = BatchedModel(WatchedModel(context.attacked_model, watch), batching, context.classifier.n_classes)
         perturbed = run_attack(task, parameters, model, request, RandomNumbers(context.seed, context.key))
@@ -86,13 +79,10 @@ def check_batches(
         watch: watch of the network's results; None if they do not matter.
         name: name of the evaluation, for messages.
 
-    Yields:
-        The same batches. A repeated position raises an error immediately, a missing one at the end.
-
     Raises:
         EvaluationError: the network returned NaN or infinity.
-        PerturbationError: a batch has the wrong shape or type, an unknown strength or position, pixels outside of [0,
-            1] or outside of the ball, or NaN; a position is repeated, or missing at the end.
+        PerturbationError: a batch has the wrong shape or type, pixels outside of [0, 1] or outside of the ball, or NaN;
+            a position is repeated, or missing at the end.
     """
     n_yields = torch.zeros(
         (len(request.strengths), len(request.images)), dtype=torch.int32, device=request.images.device
@@ -115,10 +105,10 @@ def check_batches(
     for batch in perturbed:
         _check_form(batch, name, request)
         if count_faults(_count_violations(batch, n_yields[batch.strength_index], request, constraint)):
-            _explain_violation(batch, name, n_yields, request, constraint)
+            raise _violation(batch, name, n_yields, request, constraint)
         yield batch
     if count_faults((n_yields != 1).sum()):
-        raise _coverage_error(name, n_yields, request.strengths)
+        raise _coverage_error(name, n_yields)
 
 
 def _count_violations(
@@ -128,54 +118,42 @@ def _count_violations(
 
     All checks are computed on the device, so the host does not wait.
     """
-    n_images = len(request.images)
-    positions = batch.positions.clamp(0, n_images - 1)  # an index outside would end the process on a GPU
-    n_yields.index_add_(0, positions, torch.ones_like(positions, dtype=torch.int32))
+    n_yields.index_add_(0, batch.positions, torch.ones_like(batch.positions, dtype=torch.int32))
     # A comparison with NaN is false.
     is_pixel_valid = (batch.images >= 0) & (batch.images <= 1)
-    violations = [(positions != batch.positions).sum(), (n_yields > 1).sum(), (~is_pixel_valid).sum()]
+    violations = [(n_yields > 1).sum(), (~is_pixel_valid).sum()]
     if constraint is not None:
-        distances = constraint.distances(batch.images - to_float(request.images[positions]))
+        distances = constraint.distances(batch.images - to_float(request.images[batch.positions]))
         violations.append((~(distances <= constraint.reach(request.strengths[batch.strength_index]))).sum())
     return torch.stack(violations).sum()
 
 
-def _explain_violation(
+def _violation(
     batch: Perturbed, name: str, n_yields: torch.Tensor, request: Request, constraint: Constraint | None
-) -> NoReturn:
-    """Raise the error of a batch that breaks the contract; the host may wait."""
-    min_position, max_position = int(batch.positions.min()), int(batch.positions.max())
-    if min_position < 0 or max_position >= len(request.images):
-        raise _bug(name, f"positions in [0, {len(request.images)})", f"{min_position} to {max_position}")
+) -> PerturbationError:
+    """Return the error of a batch that breaks the contract; the host may wait."""
     if bool((n_yields > 1).any()):
-        raise _coverage_error(name, n_yields, request.strengths)
+        return _coverage_error(name, n_yields)
     lowest, highest = float(batch.images.min()), float(batch.images.max())
     if constraint is None or not (lowest >= 0 and highest <= 1):
         advice = ", which must clamp pixels to [0, 1] and must not divide by zero"
-        raise _bug(name, "pixels in [0, 1]", f"[{lowest}, {highest}]", advice)
+        return _bug(name, "pixels in [0, 1]", f"[{lowest}, {highest}]", advice)
     strength = request.strengths[batch.strength_index]
     distance = float(constraint.distances(batch.images - to_float(request.images[batch.positions])).max())
     ball = f"{constraint.name} distances up to epsilon {constraint.radius(strength):.6g} (strength {strength:g})"
-    raise _bug(name, ball, f"{distance:.6g}")
+    return _bug(name, ball, f"{distance:.6g}")
 
 
-def _coverage_error(name: str, n_yields: torch.Tensor, strengths: tuple[float, ...]) -> PerturbationError:
-    repeated = (n_yields > 1).nonzero()
-    strength_index, position = (repeated if len(repeated) else (n_yields != 1).nonzero())[0].tolist()
-    copies = f"{int(n_yields[strength_index, position])} copies of image {position}"
-    return _bug(name, "each image once per strength", f"{copies} at strength {strengths[strength_index]:g}")
+def _coverage_error(name: str, n_yields: torch.Tensor) -> PerturbationError:
+    position = int((n_yields != 1).nonzero()[0, 1])
+    return _bug(name, "each image once per strength", f"image {position} more often or not at all")
 
 
 def _check_form(batch: Perturbed, name: str, request: Request) -> None:
-    """Check what the host knows about a batch: strength, types and shapes."""
-    positions, images = batch.positions, batch.images
-    if not 0 <= batch.strength_index < len(request.strengths):
-        raise _bug(name, f"a strength index below {len(request.strengths)}", str(batch.strength_index))
-    if positions.ndim != 1 or positions.dtype != torch.int64 or len(positions) == 0:
-        raise _bug(name, "one or more positions (B,) int64", f"{positions.dtype} {tuple(positions.shape)}")
-    shape = (len(positions), *request.images.shape[1:])
-    if tuple(images.shape) != shape or images.dtype != torch.float32:
-        raise _bug(name, f"float32 images of shape {shape}", f"{images.dtype} {tuple(images.shape)}")
+    """Check what the host knows about a batch: its shape and type."""
+    shape = (len(batch.positions), *request.images.shape[1:])
+    if tuple(batch.images.shape) != shape or batch.images.dtype != torch.float32:
+        raise _bug(name, f"float32 images of shape {shape}", f"{batch.images.dtype} {tuple(batch.images.shape)}")
 
 
 def _bug(name: str, expected: str, got: str, advice: str = "") -> PerturbationError:

@@ -15,7 +15,7 @@ import torch
 from robust201.attacks.batching import BatchedModel
 from robust201.attacks.hyperplanes import project_l1, project_l2, project_linf
 from robust201.attacks.samples import Samples
-from robust201.tasks.parameters import FabTargeted
+from robust201.tasks.attacks import FabTargeted
 
 _OVERSHOOT = 1.05  # eta in Croce and Hein's notation
 _MAX_CLEAN_WEIGHT = 0.1  # alpha_max in their notation

@@ -11,7 +11,7 @@ import torch
 from robust201.attacks.batching import BatchedModel
 from robust201.attacks.pgd import project_to_cube
 from robust201.attacks.samples import Samples
-from robust201.tasks.parameters import Fgsm
+from robust201.tasks.attacks import Fgsm
 
 
 def attack(model: BatchedModel, samples: Samples, _options: Fgsm) -> torch.Tensor:

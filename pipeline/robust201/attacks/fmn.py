@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from robust201.attacks.batching import BatchedModel
 from robust201.attacks.samples import Samples
 from robust201.networks.device import cumulative_sum
+from robust201.tasks.attacks import Fmn
 from robust201.tasks.constraints import CONSTRAINTS, Constraint
-from robust201.tasks.parameters import Fmn
 
 _FINAL_GAMMA = 0.001
 _MIN_NORM = 1e-12
@@ -101,9 +101,11 @@ def _run_once(model: BatchedModel, samples: Samples, options: Fmn, project: _Pro
         was_misclassified = was_misclassified | misclassified
         smallest_norm = torch.where(is_nearer, norms, smallest_norm)
         best_delta = torch.where(_per_image(is_nearer), delta, best_delta)
-        state = _State(epsilons, misclassified, was_misclassified, norms, functions.norms(best_delta))
-        epsilons = _next_radius(state, gamma, margins, functions.dual_norms(gradient))
-        epsilons = torch.minimum(epsilons, largest_possible_norm)
+        # On the boundary, the distance is 0 even if the gradient is 0.
+        distance_to_boundary = torch.where(margins == 0, margins, margins.abs() / functions.dual_norms(gradient))
+        larger = torch.where(was_misclassified, epsilons * (1 + gamma), norms + distance_to_boundary)
+        smaller = torch.minimum(epsilons * (1 - gamma), functions.norms(best_delta))
+        epsilons = torch.minimum(torch.where(misclassified, smaller, larger), largest_possible_norm)
         factor = _per_image(1 / _l2_norms(gradient).clamp_min(_MIN_NORM))
         delta = delta + gradient * factor * stepsize
         delta = clean + project(clean + delta - clean, epsilons) - clean
@@ -121,24 +123,6 @@ def _per_image(values: torch.Tensor) -> torch.Tensor:
     return values.view(-1, 1, 1, 1)
 
 
-class _State(NamedTuple):
-    """State per image (B,).
-
-    Attributes:
-        epsilons: epsilon of the previous projection (at the first step, the initial epsilon).
-        misclassified: whether the current iterate is misclassified.
-        was_misclassified: whether any iterate was misclassified.
-        norms: norm of the current perturbation.
-        best_norms: norm of the smallest perturbation that fools the network.
-    """
-
-    epsilons: torch.Tensor
-    misclassified: torch.Tensor
-    was_misclassified: torch.Tensor
-    norms: torch.Tensor
-    best_norms: torch.Tensor
-
-
 def _margin(labels: torch.Tensor) -> Callable[[torch.Tensor, slice], torch.Tensor]:
     def margin(logits: torch.Tensor, rows: slice) -> torch.Tensor:
         label = labels[rows].clone()[:, None]
@@ -146,18 +130,6 @@ def _margin(labels: torch.Tensor) -> Callable[[torch.Tensor, slice], torch.Tenso
         return (logits.gather(1, best_other) - logits.gather(1, label))[:, 0]
 
     return margin
-
-
-def _next_radius(state: _State, gamma: float, margins: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
-    """Return the next epsilons (B,); `slopes` are dual norms of the margins' gradients."""
-    # On the boundary, the distance is 0 even if the gradient is 0.
-    distance_to_boundary = torch.where(margins == 0, margins, margins.abs() / slopes)
-    larger_radius = torch.where(
-        state.was_misclassified, state.epsilons * (1 + gamma), state.norms + distance_to_boundary
-    )
-    return torch.where(
-        state.misclassified, torch.minimum(state.epsilons * (1 - gamma), state.best_norms), larger_radius
-    )
 
 
 def _skip_projection(difference: torch.Tensor, _epsilons: torch.Tensor) -> torch.Tensor:

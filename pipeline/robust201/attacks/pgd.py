@@ -15,42 +15,23 @@ the highest cross-entropy, including the starting point, as the library of Engst
 Foolbox returns the last iterate.
 """
 
-from typing import Protocol
-
 import numpy as np
 import torch
 from torch.nn import functional
 
 from robust201.attacks.batching import BatchedModel
 from robust201.attacks.samples import Samples
-from robust201.tasks.parameters import Pgd, PgdVariant
+from robust201.tasks.attacks import Pgd, PgdVariant
 
 _MIN_NORM = 1e-12
 
 _Options = Pgd | PgdVariant
 
 
-class _Ball(Protocol):
-    """Starting points, steps and projections in the balls around the clean images."""
-
-    def start(self) -> torch.Tensor:
-        """Draw starting points uniformly from the ball, clipped to [0, 1]: (B, C, H, W)."""
-        ...
-
-    def step(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return the step along a gradient, a new tensor (B, C, H, W)."""
-        ...
-
-    def project(self, images: torch.Tensor) -> torch.Tensor:
-        """Project images (B, C, H, W) to the ball; overwrites `images`."""
-        ...
-
-
 def attack(model: BatchedModel, samples: Samples, options: _Options) -> torch.Tensor:
     """Return each image's last or best iterate."""
-    ball: _Ball
     if isinstance(options, PgdVariant) and options.norm == "L2":
-        ball = _L2Ball(samples, options.step_size)
+        ball: _Cube | _L2Ball = _L2Ball(samples, options.step_size)
     else:
         ball = _Cube(samples, options)
     images = ball.start() if options.random_start else samples.clean.clone()
@@ -81,7 +62,7 @@ def _has_target(options: _Options) -> bool:
 
 
 class _Cube:
-    """The Linf ball."""
+    """Starting points, steps and projections in the Linf balls around the clean images."""
 
     def __init__(self, samples: Samples, options: _Options) -> None:
         self._samples = samples
@@ -89,14 +70,17 @@ class _Cube:
         self._step_sizes = -step_sizes if _has_target(options) else step_sizes
 
     def start(self) -> torch.Tensor:
+        """Draw starting points uniformly from the ball, clipped to [0, 1]: (B, C, H, W)."""
         epsilons = self._samples.epsilons
         noise = self._samples.uniforms().mul_(2 * epsilons).sub_(epsilons)
         return noise.add_(self._samples.clean).clamp_(0, 1)
 
     def step(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Return the step along a gradient, a new tensor (B, C, H, W)."""
         return gradient.sign().mul_(self._step_sizes)
 
     def project(self, images: torch.Tensor) -> torch.Tensor:
+        """Project images (B, C, H, W) to the ball; overwrites `images`."""
         return project_to_cube(images, self._samples.clean, self._samples.epsilons)
 
 
@@ -107,6 +91,8 @@ def project_to_cube(images: torch.Tensor, clean: torch.Tensor, epsilons: torch.T
 
 
 class _L2Ball:
+    """The same as `_Cube` in L2 balls."""
+
     def __init__(self, samples: Samples, step_size: float) -> None:
         self._samples, self._step_size = samples, step_size
 

@@ -88,17 +88,17 @@ class RandomNumbers:
 
     def uniforms(self, run: int, indices: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
         """Draw numbers for starting points in an Linf ball: (B, C, H, W) float32 in [0, 1), multiples of 2**-24."""
-        uniforms = _gather(_uniform_block, (*self._seed_and_key, run, int(np.prod(shape))), indices)
+        uniforms = _gather(_uniform_block, (*self._seed_and_key, "start", run), int(np.prod(shape)), indices)
         return torch.from_numpy(uniforms).view(len(indices), *shape)
 
     def normals(self, run: int, indices: NDArray[np.int64], n_values: int) -> torch.Tensor:
         """Draw standard normal numbers, for starts in other balls and for directions: (B, n_values) float32."""
-        return torch.from_numpy(_gather(_normal_block, (*self._seed_and_key, run, n_values), indices))
+        return torch.from_numpy(_gather(_normal_block, (*self._seed_and_key, "normal", run), n_values, indices))
 
     def stripes(self, run: int, indices: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
         """Draw Square's starting points, a sign for each channel and column: (B, C, 1, W) float32 in {-1, 1}."""
         channels, _, width = shape
-        signs = _gather(_stripe_block, (*self._seed_and_key, run, channels * width), indices)
+        signs = _gather(_sign_block, (*self._seed_and_key, "stripes", run), channels * width, indices)
         return torch.from_numpy(signs).view(len(indices), channels, 1, width).float()
 
     def windows(self, run: int, first_query: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
@@ -124,7 +124,7 @@ class RandomNumbers:
             Whether each pattern is turned (see `WindowMove`), which is the same for all images, and the signs
             (n_tiles, B, C, 1, 1) float32 in {-1, 1} of the patterns.
         """
-        values = _gather(_tile_block, (*self._seed_and_key, run, n_tiles * channels), indices)
+        values = _gather(_sign_block, (*self._seed_and_key, "tiles", run), n_tiles * channels, indices)
         signs = torch.from_numpy(values).view(len(indices), n_tiles, channels, 1, 1).float().transpose(0, 1)
         words = _draw_words(-(-n_tiles // 64), *self._seed_and_key, "turned", run)
         is_turned = np.unpackbits(words.view(np.uint8), bitorder="little")[:n_tiles].astype(bool).tolist()
@@ -162,8 +162,11 @@ _MAX_CACHED_BLOCKS = 320
 """Maximum number of cached blocks, which take up to 240 MiB for images up to 256x256. PGD and APGD use 314 blocks for
 10,000 images of 32x32 pixels, in the same order for every network. A smaller cache would therefore never hit."""
 
-_DrawBlock = Callable[[int, str, int, int, int], NDArray[Any]]
-"""(seed, key, run, number of values per image, number of the block) → (images, values)."""
+_Stream = tuple[int, str, str, int]
+"""Seed, key, purpose of the numbers, and run."""
+
+_DrawBlock = Callable[[_Stream, int, int], NDArray[Any]]
+"""(stream, number of values per image, number of the block) → (images, values)."""
 
 
 def _draw_words(n_words: int, seed: int, *names: str | int) -> NDArray[np.uint64]:
@@ -172,15 +175,10 @@ def _draw_words(n_words: int, seed: int, *names: str | int) -> NDArray[np.uint64
     return words
 
 
-def _draw_block(
-    purpose: str, n_words: int, seed: int, key: str, run: int, n_values: int, block: int
-) -> NDArray[np.uint64]:
+def _draw_block(stream: _Stream, n_words: int, n_values: int, block: int) -> NDArray[np.uint64]:
     """Draw (images, n_words) 64-bit words for the images of one block."""
     size = _block_size(n_values)
-    words = np.empty((size, n_words), dtype="<u8")
-    for i in range(size):
-        words[i] = _draw_words(n_words, seed, key, purpose, run, block * size + i)
-    return words
+    return np.stack([_draw_words(n_words, *stream, block * size + i) for i in range(size)])
 
 
 def _block_size(n_values: int) -> int:
@@ -189,37 +187,26 @@ def _block_size(n_values: int) -> int:
 
 
 @functools.lru_cache(maxsize=_MAX_CACHED_BLOCKS)
-def _uniform_block(seed: int, key: str, run: int, n_values: int, block: int) -> NDArray[np.float32]:
-    """Draw (images, n_values) uniforms for the images of one block."""
-    words = _draw_block("start", -(-n_values // 2), seed, key, run, n_values, block)
+def _uniform_block(stream: _Stream, n_values: int, block: int) -> NDArray[np.float32]:
+    words = _draw_block(stream, -(-n_values // 2), n_values, block)
     bits = words.view("<u4")[:, :n_values] >> np.uint32(8)
     uniforms: NDArray[np.float32] = np.multiply(bits, np.float32(2**-24), dtype=np.float32)
     return uniforms
 
 
 @functools.lru_cache(maxsize=_MAX_CACHED_BLOCKS)
-def _normal_block(seed: int, key: str, run: int, n_values: int, block: int) -> NDArray[np.float32]:
-    """Draw (images, n_values) normals for the images of one block, as quantiles of uniforms in (0, 1)."""
+def _normal_block(stream: _Stream, n_values: int, block: int) -> NDArray[np.float32]:
+    """Draw normals as quantiles of uniforms in (0, 1)."""
     from scipy.special import ndtri  # the import takes a third of a second, and most attacks do not need it
 
-    words = _draw_block("normal", n_values, seed, key, run, n_values, block)
+    words = _draw_block(stream, n_values, n_values, block)
     normals: NDArray[np.float32] = ndtri(((words >> np.uint64(11)) + 0.5) * 2.0**-53).astype(np.float32)
     return normals
 
 
 @functools.lru_cache(maxsize=_MAX_CACHED_BLOCKS)
-def _stripe_block(seed: int, key: str, run: int, n_values: int, block: int) -> NDArray[np.int8]:
-    return _sign_block("stripes", seed, key, run, n_values, block)
-
-
-@functools.lru_cache(maxsize=_MAX_CACHED_BLOCKS)
-def _tile_block(seed: int, key: str, run: int, n_values: int, block: int) -> NDArray[np.int8]:
-    return _sign_block("tiles", seed, key, run, n_values, block)
-
-
-def _sign_block(purpose: str, seed: int, key: str, run: int, n_values: int, block: int) -> NDArray[np.int8]:
-    """Draw (images, n_values) signs for the images of one block."""
-    words = _draw_block(purpose, -(-n_values // 64), seed, key, run, n_values, block)
+def _sign_block(stream: _Stream, n_values: int, block: int) -> NDArray[np.int8]:
+    words = _draw_block(stream, -(-n_values // 64), n_values, block)
     bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :n_values]
     return (2 * bits.astype(np.int8) - 1).astype(np.int8)
 
@@ -251,20 +238,21 @@ def _draw_window(seed: int, key: str, run: int, query: int, channels: int) -> tu
     return position_word & 0xFFFFFFFF, position_word >> 32, torch.tensor(signs).view(channels, 1, 1)
 
 
-def _gather(draw_block: _DrawBlock, stream: tuple[int, str, int, int], indices: NDArray[np.int64]) -> NDArray[Any]:
+def _gather(draw_block: _DrawBlock, stream: _Stream, n_values: int, indices: NDArray[np.int64]) -> NDArray[Any]:
     """Return the random numbers (B, n_values) of images, from the blocks that contain them.
 
     Args:
         draw_block: function with a cache.
-        stream: seed, key, run, and number of values per image.
+        stream: see `_Stream`.
+        n_values: number of values per image.
         indices: (B,) positions of the images in the dataset's full split.
     """
-    size = _block_size(stream[-1])
+    size = _block_size(n_values)
     blocks, block_of_image = np.unique(indices // size, return_inverse=True)
     # Random numbers of a single image larger than a block are not cached, since they would fill the memory.
-    draw_block = draw_block if stream[-1] <= _MAX_BLOCK_VALUES else inspect.unwrap(draw_block)
-    block_values = [draw_block(*stream, int(block)) for block in blocks]
-    values = np.empty((len(indices), stream[-1]), block_values[0].dtype if block_values else np.float32)
+    draw_block = draw_block if n_values <= _MAX_BLOCK_VALUES else inspect.unwrap(draw_block)
+    block_values = [draw_block(stream, n_values, int(block)) for block in blocks]
+    values = np.empty((len(indices), n_values), block_values[0].dtype if block_values else np.float32)
     for i, block in enumerate(block_values):
         is_in_block = block_of_image == i
         values[is_in_block] = block[indices[is_in_block] % size]

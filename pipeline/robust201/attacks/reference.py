@@ -25,21 +25,20 @@ from pyautoattack.square import SquareAttack
 from robust201.attacks.apgd_steps import STEP_DECAY_THRESHOLD
 from robust201.attacks.context import Context, Perturbed, Request, positions_of, to_float
 from robust201.attacks.fmn import keep_in_balls, project_l2, select_nearest
-from robust201.tasks import TASKS
-from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import (
+from robust201.tasks.attacks import (
     Apgd,
     ApgdTargeted,
     Attack,
     FabTargeted,
     Fgsm,
     Fmn,
-    Parameters,
     Pgd,
     PgdVariant,
     Spatial,
     Square,
 )
+from robust201.tasks.constraints import CONSTRAINTS
+from robust201.tasks.parameters import Parameters
 
 
 @contextmanager
@@ -70,7 +69,7 @@ def attack(context: Context, options: Any, request: Request) -> Iterator[Perturb
     if isinstance(options, Fmn):
         yield from _minimum_norm_batches(context, options, request)
         return
-    stages = TASKS[context.key].stages(options)
+    stages = options.stages(context.key)
     for strength_index, strength in enumerate(request.strengths):
         radius = CONSTRAINTS[options.norm].radius(strength) if isinstance(options, Attack) else None
         for batch_number, batch in context.batches(len(request.images)):
@@ -91,9 +90,8 @@ _Run = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
 def _run(
     context: Context, batch_number: int, radius: float | None, options: Any, pixels: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
-    run_library = _run_foolbox if type(options) in _FOOLBOX else _run_autoattack
     with context.seeded(batch_number) as seed, torch.enable_grad():
-        perturbed = run_library(context, options, radius, seed, pixels, labels)
+        perturbed = _LIBRARIES[type(options)](context, options, radius, seed, pixels, labels)
     # Rounding in interpolations and projections may move values slightly outside [0, 1].
     return perturbed.detach().clamp(0, 1)
 
@@ -147,25 +145,20 @@ def _spatial(options: Spatial) -> Any:
     )
 
 
-_FOOLBOX: Mapping[type[Parameters], Callable[[Any], Any]] = {
-    Fgsm: lambda _options: foolbox.attacks.LinfFastGradientAttack(),
-    Pgd: _linf_pgd,
-    PgdVariant: _pgd_variant,
-    Spatial: _spatial,
-}
-"""Class of the options → function that makes Foolbox's attack."""
-
-
 def _run_foolbox(
-    context: Context, options: Any, radius: float | None, _seed: int, pixels: torch.Tensor, labels: torch.Tensor
+    make_attack: Callable[[Any], Any],
+    context: Context,
+    options: Any,
+    radius: float | None,
+    _seed: int,
+    pixels: torch.Tensor,
+    labels: torch.Tensor,
 ) -> torch.Tensor:
     criterion = _criterion(context, options, pixels, labels)
     with warnings.catch_warnings():
         # torch warns because Foolbox's spatial attack does not pass torch.meshgrid the order of its axes.
         warnings.filterwarnings("ignore", message="torch.meshgrid: in an upcoming release")
-        perturbed: torch.Tensor = _FOOLBOX[type(options)](options)(
-            _foolbox_model(context), pixels, criterion, epsilons=radius
-        )[1]
+        perturbed: torch.Tensor = make_attack(options)(_foolbox_model(context), pixels, criterion, epsilons=radius)[1]
     return perturbed
 
 
@@ -277,19 +270,16 @@ def _set_square(adversary: AutoAttack, context: Context, options: Square) -> Non
     )
 
 
-_AUTOATTACK: Mapping[type[Parameters], tuple[str, Callable[[AutoAttack, Context, Any], None]]] = {
-    Apgd: ("apgd-ce", _set_apgd),
-    ApgdTargeted: ("apgd-t", _set_apgd),
-    FabTargeted: ("fab-t", _set_fab),
-    Square: ("square", _set_square),
-}
-"""Class of the options → AutoAttack's name of the attack, and function that sets its parameters on an `AutoAttack`."""
-
-
 def _run_autoattack(
-    context: Context, options: Any, radius: float | None, seed: int, pixels: torch.Tensor, labels: torch.Tensor
+    name: str,
+    set_parameters: Callable[[AutoAttack, Context, Any], None],
+    context: Context,
+    options: Any,
+    radius: float | None,
+    seed: int,
+    pixels: torch.Tensor,
+    labels: torch.Tensor,
 ) -> torch.Tensor:
-    name, set_parameters = _AUTOATTACK[type(options)]
     with _preserve_trace_function():
         adversary = AutoAttack(
             context.classifier,
@@ -317,3 +307,17 @@ def _preserve_trace_function() -> Iterator[None]:
         yield
     finally:
         sys.settrace(trace)
+
+
+_LIBRARIES: Mapping[type[Parameters], Callable[..., torch.Tensor]] = {
+    Fgsm: functools.partial(_run_foolbox, lambda _options: foolbox.attacks.LinfFastGradientAttack()),
+    Pgd: functools.partial(_run_foolbox, _linf_pgd),
+    PgdVariant: functools.partial(_run_foolbox, _pgd_variant),
+    Spatial: functools.partial(_run_foolbox, _spatial),
+    Apgd: functools.partial(_run_autoattack, "apgd-ce", _set_apgd),
+    ApgdTargeted: functools.partial(_run_autoattack, "apgd-t", _set_apgd),
+    FabTargeted: functools.partial(_run_autoattack, "fab-t", _set_fab),
+    Square: functools.partial(_run_autoattack, "square", _set_square),
+}
+"""Class of the options → function that attacks a batch with the library: (context, options, radius, seed, pixels
+(B, C, H, W), labels (B,)) → perturbed pixels. `Fmn` has its own loop, since one run serves all strengths."""

@@ -2,7 +2,7 @@
 
 An attack is a function ``attack(model, samples, options)`` → images (B, C, H, W) float32 in inference mode, in the
 attack's module of `attacks`. `options` are the parameters of its key. The row of the key says which images
-are attacked, how they are grouped, and how often the attack runs (see `tasks.Task`); this module does the rest.
+are attacked, how they are grouped, and how often the attack runs (`tasks.task.Procedure`); this module does the rest.
 
 Samples are (image, epsilon) pairs, which are numbered strength by strength: with n images, sample s is image s % n at
 strength s // n.
@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from robust201.attacks.batching import BatchedModel
-from robust201.attacks.context import Perturbed, Request, to_float
+from robust201.attacks.context import Perturbed, Request, slices, to_float
 from robust201.attacks.random_numbers import RandomNumbers
 from robust201.attacks.samples import Samples
 from robust201.tasks import TASKS, Task
@@ -28,15 +28,10 @@ def run_attack(
 ) -> Iterator[Perturbed]:
     """Attack a request's images with a task, or with its stages one after the other.
 
-    Args:
-        task: the attack.
-        options: the attack's parameters.
-        model: the network under test.
-        request: images and strengths.
-        random_numbers: source of random numbers for the task's key.
+    A later stage attacks only images that resist.
 
     Yields:
-        Batches of images at one strength. If the task has stages, a later stage attacks only images that resist.
+        Batches of images at one strength.
     """
     radius_of = float if task.constraint is None else task.constraint.radius
     radii = np.array([radius_of(strength) for strength in request.strengths], np.float64)
@@ -48,7 +43,7 @@ def run_attack(
             samples = _make_samples(request, radii, group, random_numbers)
             yield from _by_strength(group, n_images, samples.clean)
         remaining = remaining[is_correct]
-    stages = task.stages(options)
+    stages = options.stages(task.key)
     for number, (key, stage_options) in enumerate(stages, start=1):
         stage = task if key == task.key else TASKS[key]
         if len(stages) > 1 and request.on_stage is not None:
@@ -127,7 +122,7 @@ def _groups(
 
 
 def _split(rows: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
-    yield from (rows[start : start + size] for start in range(0, len(rows), size))
+    yield from (rows[group] for group in slices(len(rows), size))
 
 
 def _make_samples(

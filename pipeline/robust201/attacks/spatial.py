@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from robust201.attacks.batching import BatchedModel
 from robust201.attacks.samples import Samples
-from robust201.tasks.parameters import Spatial
+from robust201.tasks.attacks import Spatial
 
 
 def attack(model: BatchedModel, samples: Samples, options: Spatial) -> torch.Tensor:

@@ -13,7 +13,6 @@ epsilons and images share full batches.
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,63 +21,17 @@ from numpy.typing import NDArray
 from robust201.attacks.batching import BatchedModel
 from robust201.attacks.random_numbers import ImageShape, Window
 from robust201.attacks.samples import Samples
-from robust201.attacks.square_moves import Moves
-from robust201.tasks.parameters import Square
+from robust201.attacks.square_moves import Moves, MoveSearch
+from robust201.tasks.attacks import Square
 
 _FRACTION_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """Queries after which the fraction of pixels in a square is halved (Andriushchenko et al., 2020, section 5.1). This is
 AutoAttack's schedule for 10,000 queries, used for any number of queries (`resc_schedule=False`)."""
 
 
-class Search(Protocol):
-    """Consecutive queries on one batch of samples.
-
-    Attributes:
-        images: (B, C, H, W) accepted images.
-    """
-
-    images: torch.Tensor
-
-    def propose(self, query: int) -> torch.Tensor:
-        """Return the logits (B, C) of the proposals of a query, numbered from the start of the search."""
-        ...
-
-    def accept(self, accepted: torch.Tensor) -> None:
-        """Accept the last proposals of some samples: (B,) bool."""
-        ...
-
-
-class Proposals(Protocol):
-    """Starting points and random proposals in one norm."""
-
-    def start(self) -> torch.Tensor:
-        """Return the starting points: (B, C, H, W)."""
-        ...
-
-    def draw(self, first_query: int, sides: Sequence[int], active: NDArray[np.int64]) -> None:
-        """Draw the proposals of consecutive queries.
-
-        Args:
-            first_query: number of the first query.
-            sides: side of the window in each query.
-            active: (b,) samples that are not fooled yet.
-        """
-        ...
-
-    def search(self, rows: torch.Tensor, batch: slice, images: torch.Tensor) -> Search:
-        """Start the queries that were drawn last, on one batch of the active samples.
-
-        Args:
-            rows: (b,) int64, the samples, on the device.
-            batch: slice of the samples in `active`.
-            images: (b, C, H, W) accepted images, which the search may overwrite.
-        """
-        ...
-
-
 def attack(model: BatchedModel, samples: Samples, options: Square) -> torch.Tensor:
     """Return each image's last accepted proposal of one run."""
-    proposals: Proposals = _Squares(model, samples) if options.norm == "Linf" else Moves(model, samples, options.norm)
+    proposals = _Squares(model, samples) if options.norm == "Linf" else Moves(model, samples, options.norm)
     images = proposals.start()
     margins = _margins(model.logits(images), samples.labels)
     query = 0
@@ -109,7 +62,9 @@ def queries_per_check(query: int) -> int:
     return min(max(1, query // 32), 64)
 
 
-def _make_queries(search: Search, n_queries: int, margins: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def _make_queries(
+    search: "_SquareSearch | MoveSearch", n_queries: int, margins: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
     """Make consecutive queries for one batch of samples, and return the margins (B,) of the accepted images.
 
     A misclassified sample does not change any more: its margin is at most 0, so no proposal is accepted.
@@ -149,18 +104,26 @@ def side_of(query: int, p_init: float, shape: ImageShape, norm: str) -> int:
 
 
 class _Squares:
-    """Proposals in Linf, each of which changes one square of an image."""
+    """Starting points and proposals in Linf, each of which changes one square of an image."""
 
     def __init__(self, model: BatchedModel, samples: Samples) -> None:
         self._model, self._samples = model, samples
         self._windows: list[Window] = []
 
     def start(self) -> torch.Tensor:
+        """Return the starting points: (B, C, H, W)."""
         samples = self._samples
         stripes = samples.random_numbers.stripes(samples.run, samples.indices, samples.shape)
         return (samples.clean + samples.epsilons * samples.on_device(stripes)).clamp_(0, 1)
 
     def draw(self, first_query: int, sides: Sequence[int], active: NDArray[np.int64]) -> None:
+        """Draw the proposals of consecutive queries.
+
+        Args:
+            first_query: number of the first query.
+            sides: side of the window in each query.
+            active: (b,) samples that are not fooled yet.
+        """
         del active  # all samples share the windows and their signs
         samples = self._samples
         windows = samples.random_numbers.windows(samples.run, first_query, sides, samples.shape)
@@ -168,12 +131,21 @@ class _Squares:
         signs = samples.on_device(torch.stack([window.signs for window in windows]))
         self._windows = [window._replace(signs=signs[i]) for i, window in enumerate(windows)]
 
-    def search(self, rows: torch.Tensor, batch: slice, images: torch.Tensor) -> Search:
+    def search(self, rows: torch.Tensor, batch: slice, images: torch.Tensor) -> "_SquareSearch":
+        """Start the queries that were drawn last, on one batch of the active samples.
+
+        Args:
+            rows: (b,) int64, the samples, on the device.
+            batch: slice of the samples in `active`.
+            images: (b, C, H, W) accepted images, which the search may overwrite.
+        """
         del batch
         return _SquareSearch(self._model, self._samples, rows, images, self._windows)
 
 
 class _SquareSearch:
+    """Consecutive queries on one batch of samples; `images` are the accepted images (B, C, H, W)."""
+
     def __init__(
         self, model: BatchedModel, samples: Samples, rows: torch.Tensor, images: torch.Tensor, windows: list[Window]
     ) -> None:
@@ -183,6 +155,7 @@ class _SquareSearch:
         self._before = self._proposal = self._changed = images
 
     def propose(self, query: int) -> torch.Tensor:
+        """Return the logits (B, C) of the proposals of a query, numbered from the start of the search."""
         window = self._windows[query]
         rows, columns = slice(window.row, window.row + window.side), slice(window.column, window.column + window.side)
         # Clip only the window, since the other pixels do not change and clipping is idempotent.
@@ -196,5 +169,6 @@ class _SquareSearch:
         return self._search.logits(window.row, window.column, self._proposal)
 
     def accept(self, accepted: torch.Tensor) -> None:
+        """Accept the last proposals of some samples: (B,) bool."""
         self._search.accept(accepted)
         self._changed.copy_(torch.where(accepted.view(-1, 1, 1, 1), self._proposal, self._before))

@@ -22,7 +22,7 @@ _MIN_LENGTH = 1e-12
 
 
 class Moves:
-    """Proposals that move the contents of windows (see `square.Proposals`)."""
+    """Proposals that move the contents of windows in L2 or L1 balls, with the methods of `square._Squares`."""
 
     def __init__(self, model: BatchedModel, samples: Samples, norm: str) -> None:
         self._model, self._samples, self._norm = model, samples, norm
@@ -40,12 +40,14 @@ class Moves:
         signs = samples.on_device(torch.stack([move.signs for move in moves]))
         self._moves = [move._replace(signs=signs[i]) for i, move in enumerate(moves)]
 
-    def search(self, rows: torch.Tensor, batch: slice, images: torch.Tensor) -> "_MoveSearch":
+    def search(self, rows: torch.Tensor, batch: slice, images: torch.Tensor) -> "MoveSearch":
         moves = [move._replace(signs=move.signs[batch]) for move in self._moves]
-        return _MoveSearch(self._model, _Ball(self._samples, self._norm, rows), images, moves)
+        return MoveSearch(self._model, _Ball(self._samples, self._norm, rows), images, moves)
 
 
-class _MoveSearch:
+class MoveSearch:
+    """Consecutive queries on one batch, with the methods of `square._SquareSearch`."""
+
     def __init__(self, model: BatchedModel, ball: "_Ball", images: torch.Tensor, moves: list[WindowMove]) -> None:
         self._model, self._ball, self._moves = model, ball, moves
         self.images = self._proposals = images

@@ -214,7 +214,7 @@ def make_trainings_display() -> Display[TrainingStatus]:
 
 
 def show_event(event: Mapping[str, Any], label: str = "") -> None:
-    """Print an event (see `run.events`), with its traceback below.
+    """Print an event (see `store.events`), with its traceback below.
 
     `label` is the display name of the network and key, which distinguishes events about several of them.
     """

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN_KEYS = 12
 
-_MIN_HOURS_FOR_DAYS = 1.0
-"""Minimum worker-hours of a sweep for which `plan` shows the days on its workers."""
-
 
 def plan_sweep(
     path: Path,
@@ -85,7 +82,7 @@ def _find_facts(config: "SweepConfig", filters: "Filters", *, reads_inputs: bool
 
 
 def _summarise(config: "SweepConfig", filters: "Filters", facts: "Facts", *, explain: bool) -> dict[str, Any]:
-    from robust201.run.events import read_all_events
+    from robust201.store.events import read_all_events
     from robust201.store.folder import FORMAT_FILE, ResultsFolder
     from robust201.sweep.costs import Speeds
     from robust201.sweep.estimates import estimate
@@ -152,8 +149,6 @@ def _show_hours_by_key(summary: Mapping[str, Any]) -> None:
     if n_measured:
         source = f"m = measured speed ({n_measured} of {len(summary['hours_by_key'])}), otherwise assumed speed"
     console.show_table(f"Worker-hours by key, {source}", ("key", *datasets, "all"), rows)
-    if summary["worker_hours"] >= _MIN_HOURS_FOR_DAYS:
-        console.say(_describe_days(summary))
 
 
 def _total_hours(costs: Mapping[str, Any]) -> float:
@@ -168,11 +163,3 @@ def _format_key_costs(key: str, costs: Mapping[str, Any], datasets: Sequence[str
         for dataset in datasets
     ]
     return key, *texts, console.format_hours(_total_hours(costs))
-
-
-def _describe_days(summary: Mapping[str, Any]) -> str:
-    hours, workers, days = summary["worker_hours"], summary["workers"], summary["days"]
-    count = console.format_count(workers or 1, "worker")
-    hint = "" if workers else "; set another number in `execution.workers`"
-    time = f"{days:,.0f} days" if days >= 10 else f"{days:.1f} days" if days >= 1 else f"{24 * days:.2g} hours"
-    return f"{console.format_hours(hours)} worker-hours are {time} on {count}{hint}."

@@ -8,11 +8,13 @@ The tree::
     │   ├── ArchitectureError     an invalid index or cell string
     │   ├── CheckpointError       weights that are missing, damaged, in an unknown format or for another network
     │   ├── NetworkError          a network that fails the checks before the first key (also an EvaluationError)
+    │   │   └── UnstableInputError    it is unstable (also an UnstableNetworkError)
     │   ├── DatasetError          images that are missing, damaged or have the wrong format
     │   ├── ResultsError          an exported dataset, or a file of it, is missing or damaged
     │   └── FormatVersionError    a results folder in the format of another version
     ├── EvaluationError       exit 3: a unit failed, or the sweep is incomplete
     │   ├── PerturbationError     an attack or corruption broke its contract
+    │   ├── UnstableNetworkError  a network whose outputs depend on chance, earlier passes or other images
     │   ├── WorkerBrokenError     a worker's device failed; only a new process can continue
     │   ├── RayLostError          Ray, or the process connected to it, ended or stopped responding
     │   └── IncompleteError       evaluations of the plan are missing
@@ -26,6 +28,8 @@ Every message reads `<what failed> for <unit or file>: <the fault>. <what to do>
 """
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable
 
 MAX_MESSAGE_LENGTH = 1500
@@ -122,6 +126,14 @@ class NetworkError(InputError, EvaluationError):
     """
 
 
+class UnstableNetworkError(EvaluationError):
+    """The outputs of a network depend on chance, earlier passes or other images, so no result of it can be trusted."""
+
+
+class UnstableInputError(NetworkError, UnstableNetworkError):
+    """The checks before the first key found a network unstable."""
+
+
 class PerturbationError(EvaluationError):
     """A perturbation broke its contract (bounds, epsilon ball, or each image once per strength)."""
 
@@ -169,6 +181,14 @@ class StorageLibraryError(StorageError):
 
 class RobustWarning(UserWarning):
     """Base of every warning that robust201 issues on purpose; the command line prints each as one line."""
+
+
+def warn_caller(message: str) -> None:
+    """Issue a RobustWarning at the line of the caller of the package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] in {"robust201", "contextlib"}:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, RobustWarning, stacklevel=level)
 
 
 _MAX_COMPARED_CHARACTERS = 100

@@ -1,7 +1,7 @@
 """Generation of corrupted images into a folder."""
 
 import platform
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -14,16 +14,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError, PerturbationError, did_you_mean
+from robust201.core.errors import PerturbationError
 from robust201.core.files import sole_writer
 from robust201.core.records import ImageSet
+from robust201.corruptions.frost_textures import FrostTextures, load_frost, synthetic_frost
 from robust201.corruptions.generator import (
-    CORRUPTION_FUNCTIONS,
-    FrostTextures,
+    check_keys,
     corrupt,
     corruption_recipes,
-    load_frost,
-    synthetic_frost,
 )
 from robust201.images.corrupted import N_SEVERITIES, CorruptedStore, open_generated, write_clean_set
 from robust201.images.store import ArrayFolder, Recipe
@@ -116,7 +114,7 @@ def generate_corruptions(
         DatasetError: the folder contains published files, or files generated from other images or with other settings.
         StorageError: another process is generating images in this folder, or the disk is full.
     """
-    _check_keys(keys, CORRUPTION_FUNCTIONS)
+    check_keys(keys)
     recipes = corruption_recipes(keys, images.images.shape[-1], seed=seed, frost=frost)
     if not find_unfinished_corruptions(folder, recipes):
         return open_generated(folder, images)
@@ -154,15 +152,6 @@ def library_versions() -> dict[str, str]:
         "pillow": PIL.__version__,
         "libjpeg": features.version("jpg") or "",
     }
-
-
-def _check_keys(keys: Sequence[str], known_keys: Collection[str]) -> None:
-    for key in keys:
-        if key not in known_keys:
-            raise ConfigError(
-                f"Generating corruptions failed for {key!r}: expected one of {len(known_keys)} corruptions."
-                f"{did_you_mean(key, known_keys)}"
-            )
 
 
 def _progress_reporter(progress: ImageProgress | None, total: int) -> Callable[[Blocks], Blocks]:

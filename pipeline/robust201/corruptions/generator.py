@@ -21,26 +21,9 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, DatasetError, did_you_mean
 from robust201.corruptions import MIN_IMAGE_SIZE, additive_noise, blurs, digital, weather
-from robust201.corruptions.frost_textures import (
-    FROST_FILES,
-    FrostTextures,
-    load_frost,
-    synthetic_frost,
-)
+from robust201.corruptions.frost_textures import FrostTextures
 from robust201.corruptions.pixel_noise import IMAGENET_SIZE, CorruptionRandomNumbers, Images
 from robust201.tasks import TASKS
-
-__all__ = [
-    "CORRUPTION_FUNCTIONS",
-    "DETERMINISTIC_CORRUPTIONS",
-    "FROST_FILES",
-    "GENERATOR_VERSION",
-    "FrostTextures",
-    "corrupt",
-    "corruption_recipes",
-    "load_frost",
-    "synthetic_frost",
-]
 
 GENERATOR_VERSION = 1
 """Version of the generated images, increased when the random numbers or other common parts of all corruptions change.
@@ -53,9 +36,6 @@ CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, CorruptionRandomNumbers],
     key: getattr(_MODULES[task.group], key) for key, task in TASKS.items() if task.kind == "corruption"
 }
 """Key → function that corrupts a batch: ((N, H, H, 3) uint8, severity 1 to 5, random numbers) → (N, H, H, 3) uint8."""
-
-DETERMINISTIC_CORRUPTIONS = ("brightness", "contrast", "defocus_blur", "jpeg_compression", "pixelate", "zoom_blur")
-"""The paper's corruptions without a random part, whose published files can be reproduced byte for byte."""
 
 _BATCH_VALUES = 64 * 32 * 32 * 3
 """Number of values per batch, whose float64 copies fit into a processor's cache."""
@@ -108,10 +88,7 @@ def corrupt(
         DatasetError: the images are not square uint8 RGB images of 8 pixels or more, or the number of indices differs
             from the number of images.
     """
-    if key not in CORRUPTION_FUNCTIONS:
-        raise ConfigError(
-            f"Corrupting images failed for {key!r}: no such corruption.{did_you_mean(key, CORRUPTION_FUNCTIONS)}"
-        )
+    check_keys([key])
     if severity not in range(1, 6):
         raise ConfigError(
             f"Corrupting images failed for {key!r}: expected a severity from 1 to 5, got {severity}. Correct it."
@@ -124,6 +101,16 @@ def corrupt(
         random_numbers = CorruptionRandomNumbers(seed=seed, key=key, indices=indices[batch], frost=frost)
         corrupted[batch] = CORRUPTION_FUNCTIONS[key](images[batch], int(severity), random_numbers)
     return corrupted
+
+
+def check_keys(keys: Iterable[str]) -> None:
+    """Raise ConfigError if a corruption is unknown."""
+    for key in keys:
+        if key not in CORRUPTION_FUNCTIONS:
+            raise ConfigError(
+                f"Corrupting images failed for {key!r}: expected one of {len(CORRUPTION_FUNCTIONS)} corruptions."
+                f"{did_you_mean(key, CORRUPTION_FUNCTIONS)}"
+            )
 
 
 def _check_images(images: NDArray[np.uint8], indices: NDArray[np.int64], key: str) -> None:

@@ -25,7 +25,8 @@ class Finding(NamedTuple):
     Attributes:
         kind: ``damaged`` (moved aside), ``duplicate`` (two files of a part have different values), ``pixels`` (files of
             a key and severity were computed from different corrupted images), ``record`` (what names refer to is
-            missing or damaged; the next run writes it again) or ``missing``.
+            missing or damaged; the next run writes it again), ``unstable`` (a network whose outputs depend on chance or
+            on earlier passes) or ``missing``.
         subject: file, or dataset and key.
     """
 

@@ -14,7 +14,7 @@ from robust201.core.errors import PerturbationError
 from robust201.tasks.parameters import Corruption, Parameters
 
 
-def yield_clean(context: Context, parameters: Parameters, request: Request) -> Iterator[Perturbed]:
+def clean(context: Context, parameters: Parameters, request: Request) -> Iterator[Perturbed]:
     """Yield the images unchanged."""
     del parameters  # unused
     for strength_index in range(len(request.strengths)):
@@ -22,7 +22,7 @@ def yield_clean(context: Context, parameters: Parameters, request: Request) -> I
             yield Perturbed(strength_index, positions_of(batch, request.images.device), to_float(request.images[batch]))
 
 
-def yield_corrupted(context: Context, parameters: Corruption, request: Request) -> Iterator[Perturbed]:
+def corruption(context: Context, parameters: Corruption, request: Request) -> Iterator[Perturbed]:
     """Yield the images under the corruption `context.key`, at severities 1 to 5.
 
     Raises:

@@ -134,20 +134,11 @@ def _to_array(value: object, name: str) -> NDArray[np.float64]:
         value = value.detach().cpu().numpy()
     try:
         array = np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise _not_numeric_error(name, value) from error
-    # NumPy would also convert booleans and text to numbers, and round integers that float64 cannot represent.
-    dtype_kind = array.dtype.kind
-    if (
-        not array.size
-        or dtype_kind not in "iuf"
-        or (dtype_kind != "f" and np.abs(array.astype(np.float64)).max() >= 2**53)
-    ):
-        raise _not_numeric_error(name, value)
+    except ValueError:  # nested lists of different lengths
+        array = np.array(None)
+    # NumPy would also convert booleans and text to numbers.
+    if not array.size or array.dtype.kind not in "iuf":
+        raise EvaluationError(
+            f"Measuring failed for {name}: expected a number or a list of numbers, got {reprlib.repr(value)}. {_ADVICE}"
+        )
     return array.astype(np.float64)
-
-
-def _not_numeric_error(name: str, value: object) -> EvaluationError:
-    return EvaluationError(
-        f"Measuring failed for {name}: expected a number or a list of numbers, got {reprlib.repr(value)}. {_ADVICE}"
-    )

@@ -56,18 +56,12 @@ def choose_test_rows(labels: NDArray[np.int64], n_test: int) -> NDArray[np.int64
 
 @functools.cache
 def _read_source() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Read the digits from scikit-learn's file if possible, because importing scikit-learn takes a second."""
+    """Read the digits from scikit-learn's file, because importing scikit-learn takes a second."""
     package = importlib.util.find_spec("sklearn")
-    file = None if package is None or package.origin is None else Path(package.origin).parent / _SOURCE_FILE
-    if file is not None and file.is_file():
-        with gzip.open(file, "rt") as stream:
-            rows = np.loadtxt(stream, delimiter=",")
-        images, labels = rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]
-    else:
-        from sklearn import datasets as sklearn_datasets
-
-        source = sklearn_datasets.load_digits()
-        images, labels = source.images, source.target
+    assert package is not None and package.origin is not None  # noqa: S101, PT018 - a dependency
+    with gzip.open(Path(package.origin).parent / _SOURCE_FILE, "rt") as stream:
+        rows = np.loadtxt(stream, delimiter=",")
+    images, labels = rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]
     return images.astype(np.uint8), labels.astype(np.int64)
 
 

@@ -1,12 +1,11 @@
 """Conversion of a user's arrays of images and labels to an image set, with checks."""
 
-import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import DatasetError, RobustWarning
+from robust201.core.errors import DatasetError, warn_caller
 from robust201.core.records import NO_NORMALISATION, ImageSet
 from robust201.images.checks import as_labels, check_bright, check_labels, move_channels_first
 
@@ -76,12 +75,10 @@ def check_label_range(labels: NDArray[np.int64], n_classes: int) -> None:
     check_labels(f"a model of {n_classes} classes", labels, n_classes)
     labels_bound = int(labels.max()) + 1 if len(labels) else 0
     if len(labels) >= _MIN_IMAGES_TO_COMPARE_CLASSES and labels_bound <= n_classes // 2:
-        warnings.warn(
+        warn_caller(
             f"The model has {n_classes:,} classes, but all {len(labels):,} labels are below {labels_bound:,}. If the "
             "model was trained on other classes, its accuracy means nothing. If the images are sorted by class, select "
-            "them at random.",
-            RobustWarning,
-            stacklevel=5,  # the call of evaluate or attack
+            "them at random."
         )
 
 
@@ -115,11 +112,7 @@ def _as_pixels(pixels: NDArray[Any]) -> NDArray[Any]:
             "pixels divided by 255, without normalisation."
         )
     if not (lowest >= 0 and highest <= 1):
-        warnings.warn(
-            f"Pixels from {lowest:.9g} to {highest:.9g} were clipped to [0, 1], as rounding errors.",
-            RobustWarning,
-            stacklevel=4,
-        )
+        warn_caller(f"Pixels from {lowest:.9g} to {highest:.9g} were clipped to [0, 1], as rounding errors.")
         pixels = pixels.clip(0, 1)
     scaled_pixels = pixels * 255
     rounded_pixels = scaled_pixels.round()

@@ -25,7 +25,7 @@ from robust201.measures.trainable import (
     seeded_pass,
 )
 from robust201.networks.classifier import network_logits
-from robust201.tasks.measure_parameters import InputHessianParameters
+from robust201.tasks.measures import InputHessianParameters
 
 
 def measure(context: Context, parameters: InputHessianParameters, request: Request) -> Mapping[str, NDArray[Any]]:
@@ -48,7 +48,7 @@ def measure(context: Context, parameters: InputHessianParameters, request: Reque
         if parameters.mode == "training":
             batch_eigenvalues = [_largest(context, parameters, request, batch, network) for batch in batches]
         else:
-            passes = pass_slices(context.classifier, n_images)
+            passes = pass_slices(context, parameters, slice(0, n_images))
             eigenvalues = np.concatenate([_largest(context, parameters, request, batch, network) for batch in passes])
             values = {"largest": eigenvalues.mean(), "largest_sd": eigenvalues.std()}
             batch_eigenvalues = [eigenvalues[batch].max(keepdims=True) for batch in batches]

@@ -5,7 +5,7 @@ Visualization and Second Order Analysis of Optimization Surfaces during the Trai
 which adds up the Hessians of batches without dividing by their number (docs/protocol/measures.md).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from robust201.measures.trainable import (
     uniforms,
 )
 from robust201.networks.classifier import network_logits
-from robust201.tasks.measure_parameters import HessianWeightsParameters
+from robust201.tasks.measures import HessianWeightsParameters
 
 
 def measure(context: Context, parameters: HessianWeightsParameters, request: Request) -> Mapping[str, NDArray[Any]]:
@@ -42,18 +42,16 @@ def measure(context: Context, parameters: HessianWeightsParameters, request: Req
     n_images = len(request.images)
     columns = parameters.selected_columns
     values: dict[str, float] = {}
+    has_batch_columns = any(name.startswith("batch_") for name in columns)
+    needs_batches = has_batch_columns or parameters.mode == "training"
+    batches = equal_batches(parameters, n_images, context.key) if needs_batches else []
     with torch.inference_mode(mode=False), torch.enable_grad():
         network = copy_in_mode(context.classifier, parameters.mode)
         if "largest" in columns or "largest_summed" in columns:
-            largest = _largest_eigenvalue(
-                context, parameters, request, network, _slices_of_all_images(context, parameters, n_images)
-            )
+            largest = _largest_eigenvalue(context, parameters, request, network, slice(0, n_images))
             values |= {"largest": largest, "largest_summed": largest * -(-n_images // parameters.batch)}
-        if any(name.startswith("batch_") for name in columns):
-            batch_eigenvalues = [
-                _largest_eigenvalue(context, parameters, request, network, _slices_of_batch(context, parameters, batch))
-                for batch in equal_batches(parameters, n_images, context.key)
-            ]
+        if has_batch_columns:
+            batch_eigenvalues = [_largest_eigenvalue(context, parameters, request, network, batch) for batch in batches]
             values |= {
                 "batch_largest": float(np.mean(batch_eigenvalues)),
                 "batch_largest_sd": float(np.std(batch_eigenvalues)),
@@ -61,30 +59,18 @@ def measure(context: Context, parameters: HessianWeightsParameters, request: Req
     return {name: np.array(values[name]) for name in columns}
 
 
-def _slices_of_all_images(context: Context, parameters: HessianWeightsParameters, n_images: int) -> list[slice]:
-    """Split all images into slices for one pass each. In training mode these are whole batches."""
-    if parameters.mode == "training":
-        return equal_batches(parameters, n_images, context.key)
-    return list(pass_slices(context.classifier, n_images))
-
-
-def _slices_of_batch(context: Context, parameters: HessianWeightsParameters, batch: slice) -> list[slice]:
-    if parameters.mode == "training":
-        return [batch]
-    return list(pass_slices(context.classifier, batch.stop - batch.start, batch.start))
-
-
 def _largest_eigenvalue(
     context: Context,
     parameters: HessianWeightsParameters,
     request: Request,
     network: nn.Module,
-    slices_of_passes: Sequence[slice],
+    images: slice,
 ) -> float:
-    """Return the largest eigenvalue of the Hessian of the mean cross-entropy over the images of all passes."""
+    """Return the largest eigenvalue of the Hessian of the mean cross-entropy over images."""
     weights = list(network.parameters())
     sizes = [weight.numel() for weight in weights]
-    n_images = sum(pass_slice.stop - pass_slice.start for pass_slice in slices_of_passes)
+    n_images = images.stop - images.start
+    slices_of_passes = pass_slices(context, parameters, images)
 
     def apply(vectors: torch.Tensor) -> torch.Tensor:
         directions = [

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from robust201.attacks.context import Context, Request, to_float
-from robust201.tasks.measure_parameters import InputGradientParameters
+from robust201.tasks.measures import InputGradientParameters
 
 
 def measure(context: Context, _parameters: InputGradientParameters, request: Request) -> Mapping[str, NDArray[Any]]:
@@ -27,6 +28,7 @@ def measure(context: Context, _parameters: InputGradientParameters, request: Req
             to_float(request.images[batch]), request.labels[batch]
         )
         flat_gradients = gradient.double().flatten(1)
-        norms.append(flat_gradients.norm(dim=1).cpu().numpy())
-        is_zero.append((flat_gradients == 0).all(dim=1).cpu().numpy())
-    return {"norm": np.array(np.concatenate(norms).mean()), "zero_share": np.array(np.concatenate(is_zero).mean())}
+        norms.append(flat_gradients.norm(dim=1))
+        is_zero.append((flat_gradients == 0).all(dim=1))
+    columns = {"norm": torch.cat(norms), "zero_share": torch.cat(is_zero)}
+    return {name: np.array(values.cpu().numpy().mean()) for name, values in columns.items()}

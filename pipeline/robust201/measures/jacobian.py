@@ -17,7 +17,7 @@ from robust201.attacks.context import Context, Request, to_float
 from robust201.attacks.random_numbers import RandomNumbers
 from robust201.measures.trainable import copy_in_mode, equal_batches, gradients, normalised, seeded_pass
 from robust201.networks.classifier import network_logits
-from robust201.tasks.measure_parameters import JacobianParameters
+from robust201.tasks.measures import JacobianParameters
 
 
 def measure(context: Context, parameters: JacobianParameters, request: Request) -> Mapping[str, NDArray[Any]]:

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from robust201.attacks.context import Context
+from robust201.attacks.context import Context, slices
 from robust201.core.errors import EvaluationError
 from robust201.core.noise import generator
 from robust201.networks.classifier import Classifier
 from robust201.networks.device import is_gpu
-from robust201.tasks.measure_parameters import DerivativeParameters, Mode
+from robust201.tasks.measures import DerivativeParameters, Mode
 
 _CPU_IMAGES, _GPU_IMAGES = 64, 256
 """Number of images per pass on a CPU and on a GPU. A pass keeps its graph, and second derivatives take about 40 MB per
@@ -51,7 +51,7 @@ def equal_batches(parameters: DerivativeParameters, n_images: int, name: str) ->
             f"Splitting images into batches failed for {name}: {n_images} images are not a multiple of batch ({size}). "
             f"Set images to {n_images // size * size}, or change batch."
         )
-    return [slice(first_image, first_image + size) for first_image in range(0, n_images, size)]
+    return list(slices(n_images, size))
 
 
 @contextmanager
@@ -106,16 +106,16 @@ def gradients(
     )
 
 
-def pass_slices(classifier: Classifier, n_images: int, start: int = 0) -> Iterator[slice]:
-    """Split the `n_images` images that begin at position `start` into slices whose second derivatives fit into memory.
+def pass_slices(context: Context, parameters: DerivativeParameters, images: slice) -> list[slice]:
+    """Split images into slices whose second derivatives fit into memory; in training mode, into whole batches.
 
-    In evaluation mode, the size affects only rounding. In training mode, do not use this function: batches must not be
-    split.
+    In evaluation mode, the size affects only rounding.
     """
-    n_pass_images = _GPU_IMAGES if is_gpu(classifier.device) else _CPU_IMAGES
-    n_pass_images = min(n_pass_images, classifier.batch_sizes.limit or n_pass_images)
-    for first_image in range(start, start + n_images, n_pass_images):
-        yield slice(first_image, min(first_image + n_pass_images, start + n_images))
+    if parameters.mode == "training":
+        return list(slices(images.stop, parameters.batch, images.start))
+    n_pass_images = _GPU_IMAGES if is_gpu(context.classifier.device) else _CPU_IMAGES
+    n_pass_images = min(n_pass_images, context.classifier.batch_sizes.limit or n_pass_images)
+    return list(slices(images.stop, n_pass_images, images.start))
 
 
 def uniforms(context: Context, purpose: str, n_values: int) -> NDArray[Any]:

@@ -4,7 +4,6 @@ Its logits must have the right shape, be finite and repeatable, and depend on on
 agree.
 """
 
-import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from robust201.core.errors import EvaluationError, NetworkError, RobustWarning, one_line
+from robust201.core.errors import (
+    EvaluationError,
+    NetworkError,
+    UnstableInputError,
+    UnstableNetworkError,
+    one_line,
+    warn_caller,
+)
 from robust201.core.records import ImageSet
 from robust201.networks.classifier import Classifier
 from robust201.networks.guarded_network import has_same_bits, named_tensors
@@ -104,7 +110,7 @@ def check_network(
         repeated_logits = _compute_logits(classifier, pixels, logits.shape[1], message_start)
         if not _differ_by_rounding(repeated_logits, logits, _REPEAT_TOLERANCE):
             # Failures are grouped by message, so the message does not contain the difference.
-            raise NetworkError(
+            raise UnstableInputError(
                 f"{message_start}: a second pass with the same images returned different logits. Disable dropout and "
                 "other randomness in evaluation mode. Networks whose defence is randomness cannot be evaluated."
             )
@@ -113,7 +119,7 @@ def check_network(
     for tensor_name, values in _copy_state(classifier.network).items():
         earlier_values = tensors.get(tensor_name, values)
         if values.shape == earlier_values.shape and not has_same_bits(values, earlier_values):
-            raise NetworkError(
+            raise UnstableInputError(
                 f"{message_start}: its tensor {tensor_name} changes when it classifies images in evaluation mode, so "
                 "results depend on earlier images. Use running statistics only in training mode, for example "
                 "`functional.batch_norm(…, training=self.training)`."
@@ -122,7 +128,7 @@ def check_network(
     notice = None if randomised else _describe_bounds(logits)
     if notice is None:
         return logits.shape[1], ()
-    warnings.warn(f"{name} {notice}", RobustWarning, stacklevel=2)
+    warn_caller(f"{name} {notice}")
     return logits.shape[1], (f"{name} {notice}",)
 
 
@@ -132,7 +138,7 @@ def check_again(classifier: Classifier, *, name: str) -> None:
     A network may depend on earlier passes in ways that its tensors do not show, such as a counter.
 
     Raises:
-        EvaluationError: the logits have changed.
+        UnstableNetworkError: the logits have changed.
     """
     if classifier.checked is None:
         return
@@ -141,7 +147,7 @@ def check_again(classifier: Classifier, *, name: str) -> None:
     if not _differ_by_rounding(
         _compute_logits(classifier, pixels, logits.shape[1], message_start), logits, _REPEAT_TOLERANCE
     ):
-        raise EvaluationError(
+        raise UnstableNetworkError(
             f"{message_start}: after the evaluation, the same images have different logits, so results depend on "
             "earlier passes or on chance. Disable randomness, and remove state that changes in evaluation mode."
         )
@@ -237,7 +243,7 @@ def _check_independence(
         is_compared = torch.from_numpy(rows < len(pixels)).to(logits.device)
         compared_rows = torch.from_numpy(rows).to(logits.device)[is_compared]
         if not _differ_by_rounding(batch_logits[is_compared], logits[compared_rows], tolerance):
-            raise NetworkError(
+            raise UnstableInputError(
                 f"{message_start}: the logits of an image are different if it is evaluated "
                 f"{'alone' if len(rows) == 1 else 'among other images'}, so the accuracy depends on how images are "
                 f"divided into batches. {_INDEPENDENCE_ADVICE}"

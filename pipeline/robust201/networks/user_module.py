@@ -4,7 +4,6 @@ import copy
 import hashlib
 import inspect
 import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import FunctionType
@@ -13,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from robust201.core.errors import ConfigError, NetworkError, RobustWarning
+from robust201.core.errors import ConfigError, NetworkError, warn_caller
 from robust201.core.records import NO_NORMALISATION, ImageSet, Normalisation
 from robust201.networks.batch_sizes import BatchSizes
 from robust201.networks.classifier import Classifier
@@ -176,12 +175,10 @@ def _wrap_as_classifier(
     if not isinstance(model, Classifier):
         dtype = _dtype_of(model)
         if dtype in _HALF_DTYPES:
-            warnings.warn(
+            warn_caller(
                 f"{name} computes in {str(dtype).removeprefix('torch.')}, and so do its gradients. "
                 "Small gradients vanish, so attacks may look weak and accuracies too high. Evaluate "
-                "model.float(), too.",
-                RobustWarning,
-                stacklevel=2,
+                "model.float(), too."
             )
         return Classifier(model, normalisation or NO_NORMALISATION.of_channels(channels), 0, device=device, dtype=dtype)
     if normalisation is not None:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Generic
 
 from robust201.core.interrupts import SignalInterrupt
 from robust201.run.environment import ray_variables
-from robust201.run.events import Events
 from robust201.run.guard import SIGNALS, Attachment, attach
 from robust201.run.queue import PartQueue
 from robust201.run.work import OnProgress, Outcome, PartT, Say, Tally, Work
+from robust201.store.events import Events
 
 if TYPE_CHECKING:
     from robust201.run.cluster import Cluster, Lost
@@ -146,6 +146,13 @@ class _Count(Generic[PartT]):
         self.on_progress(self.tally, seconds_left)
 
 
+def _finish(queue: PartQueue[PartT], count: _Count[PartT], part: PartT, outcome: Outcome, n_workers: int) -> None:
+    """Count what a worker returned, and update the queue."""
+    queue.succeed(count.finish(part, outcome, n_workers))
+    if outcome.blocks_network:
+        queue.block(part.network)
+
+
 def _run_inline(queue: PartQueue[PartT], count: _Count[PartT], run: str, drain: Drain) -> None:
     """Compute the parts of a queue in this process."""
     with closing(count.work.start_worker(run)) as worker:
@@ -153,7 +160,7 @@ def _run_inline(queue: PartQueue[PartT], count: _Count[PartT], run: str, drain: 
         while not drain.is_requested and (part := queue.take(network)) is not None:
             network = part.network
             outcome = worker.compute(part, lambda: drain.is_requested)
-            queue.succeed(count.finish(part, outcome, 1))
+            _finish(queue, count, part, outcome, 1)
 
 
 class _RayDriver(Generic[PartT]):
@@ -201,7 +208,7 @@ class _RayDriver(Generic[PartT]):
         self._attachment.end()  # what follows may wait for a file server or the user's terminal
         for event in events:
             if isinstance(event, Finished):
-                self._queue.succeed(self._count.finish(event.part, event.outcome, cluster.n_busy))
+                _finish(self._queue, self._count, event.part, event.outcome, cluster.n_busy)
             else:
                 self._handle_loss(event, cluster.n_busy)
         self._count.show(cluster.n_busy)
@@ -220,7 +227,7 @@ class _RayDriver(Generic[PartT]):
             outcome = self._work.find_stored(part)
             parts += [part] if outcome is None else []
             if outcome is not None:
-                self._queue.succeed(self._count.finish(part, outcome, n_workers))
+                _finish(self._queue, self._count, part, outcome, n_workers)
         self.tally.n_died += not lost.preempted
         self.tally.n_preempted += lost.preempted
         for part in parts:

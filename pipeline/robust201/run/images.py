@@ -19,7 +19,7 @@ from robust201.core.errors import DatasetError
 from robust201.core.files import atomic_write, make_folder, remove_leftovers, write_text
 from robust201.core.records import ImageSet, canonical_json, content_digest
 from robust201.corruptions.folder import corrupt_blocks, library_versions
-from robust201.corruptions.generator import FrostTextures
+from robust201.corruptions.frost_textures import FrostTextures
 from robust201.images.corrupted import CorruptedStore, begin_digest, open_generated
 from robust201.images.store import ArrayFolder, npy_stream
 from robust201.sweep.config import CorruptionsSection, SweepConfig

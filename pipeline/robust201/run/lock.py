@@ -70,10 +70,18 @@ def _remove_stale(path: Path) -> None:
     """Remove the lock of a holder that has ended."""
     with contextlib.suppress(FileNotFoundError):
         holder, modified = _read(path), path.stat().st_mtime
-        is_local = holder.get("host") == socket.gethostname() and isinstance(holder.get("pid"), int)
-        has_died = is_local and not psutil.pid_exists(int(str(holder["pid"])))
-        if has_died or server_time(path.parent) - modified > STALE_SECONDS:
+        if was_killed(holder.get("host"), holder.get("pid")) or server_time(path.parent) - modified > STALE_SECONDS:
             path.unlink()
+
+
+def was_killed(host: object, pid: object) -> bool:
+    """Return whether a process ran on this machine and is gone; nothing is known about other machines."""
+    if host != socket.gethostname() or not isinstance(pid, int):
+        return False
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _held_error(path: Path) -> LockHeldError:

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from operator import itemgetter
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from robust201.core.errors import InputError, did_you_mean
 from robust201.networks.spaces import SPACES
-from robust201.run.events import Event, event_files, read_events
+from robust201.store.events import Event, event_files, read_events
 from robust201.sweep.plan import Plan, PlannedKey
 
 _MAX_CANDIDATES = 5
@@ -87,9 +87,7 @@ def read_log(results: Path, units: Collection[str]) -> list[Event]:
     return sorted(events, key=itemgetter("time"))
 
 
-def follow_log(
-    results: Path, units: Collection[str], *, every: float, sleep: Callable[[float], object] = time.sleep
-) -> Iterator[Event]:
+def follow_log(results: Path, units: Collection[str], *, every: float) -> Iterator[Event]:
     """Yield the events about some units, and then new ones, until the caller stops."""
     seen: set[tuple[str, float, str]] = set()
     while True:
@@ -98,4 +96,4 @@ def follow_log(
             if identity not in seen:
                 seen.add(identity)
                 yield event
-        sleep(every)
+        time.sleep(every)

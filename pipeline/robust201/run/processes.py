@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from robust201.core.files import server_time
-from robust201.run.events import ALIVE, ALIVE_SECONDS, Event, event_files, read_events
+from robust201.run.lock import was_killed
+from robust201.store.events import ALIVE, ALIVE_SECONDS, Event, event_files, host_and_pid, read_events
 
 SILENT_SECONDS = 4 * ALIVE_SECONDS
 """Time after which a process that has written no event counts as silent: dead, stopped, or cut off."""
@@ -32,7 +33,7 @@ class Process:
         name: role, host, process id, run and token.
         events: its last events.
         seconds: age of the last event, by the clock of the file server.
-        has_ended: whether the process or the driver that started it has ended.
+        has_ended: whether the process or the driver that started it has ended, or was killed on this machine.
         is_replaced: whether a driver began after the last event of the process.
     """
 
@@ -78,7 +79,8 @@ def read_processes(results: Path) -> list[Process]:
         with contextlib.suppress(FileNotFoundError):
             age = max(0.0, now - path.stat().st_mtime)
             if events := read_events(path):
-                processes.append(Process(path.stem, events, age, events[-1]["event"] == "ended"))
+                has_ended = events[-1]["event"] == "ended" or was_killed(*host_and_pid(path))
+                processes.append(Process(path.stem, events, age, has_ended))
     ended_runs = {process.run for process in processes if process.role != "worker" and process.has_ended}
     drivers = sorted((process.seconds, process.run) for process in processes if process.role == "driver")
     for process in processes:

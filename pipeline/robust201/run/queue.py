@@ -23,7 +23,8 @@ class PartQueue(Generic[PartT]):
     """
 
     def __init__(self, parts: Iterable[PartT], max_attempts: int) -> None:
-        self._source: Iterator[PartT] = iter(parts)
+        self._blocked: set[Hashable] = set()
+        self._source: Iterator[PartT] = (part for part in parts if part.network not in self._blocked)
         self._next: PartT | None = next(self._source, None)
         self._waiting: dict[Hashable, deque[PartT]] = {}
         self._max_attempts = max_attempts
@@ -68,7 +69,14 @@ class PartQueue(Generic[PartT]):
         """Note that a worker has returned a result, after which further parts can begin."""
         self._deaths_without_result = 0
         for part in parts:
-            self._waiting.setdefault(part.network, deque()).append(part)
+            self._queue_of(part.network).append(part)
+
+    def block(self, network: Hashable) -> None:
+        """Leave out the parts of a network from now on."""
+        self._blocked.add(network)
+        self._waiting.pop(network, None)
+        if self._next is not None and self._next.network == network:
+            self._next = next(self._source, None)
 
     def lose(self, parts: Sequence[PartT], *, reason: str, preempted: bool) -> PartT | None:
         """Queue the parts of a lost worker again, the one that it was computing first.
@@ -92,12 +100,15 @@ class PartQueue(Generic[PartT]):
             self._count_death(suspect.label, reason)
         if self._deaths[suspect.id] >= self._max_attempts:
             return suspect
-        self._waiting.setdefault(suspect.network, deque()).append(suspect)  # later: the cause may be gone by then
+        self._queue_of(suspect.network).append(suspect)  # later: the cause may be gone by then
         return None
+
+    def _queue_of(self, network: Hashable) -> deque[PartT]:
+        return deque() if network in self._blocked else self._waiting.setdefault(network, deque())
 
     def _put_back(self, parts: Sequence[PartT]) -> None:
         for part in reversed(parts):
-            self._waiting.setdefault(part.network, deque()).appendleft(part)
+            self._queue_of(part.network).appendleft(part)
 
     def _count_death(self, subject: str, reason: str) -> None:
         self._deaths_without_result += 1

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from robust201.run.events import Event, read_failures
 from robust201.run.processes import Process, RunningPart, read_processes
+from robust201.store.events import Event, read_failures
 from robust201.sweep.costs import KeyCost, Speeds, key_costs
 from robust201.sweep.parts import SweepState, compare
 from robust201.sweep.plan import Plan, open_results

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from robust201.core.errors import InputError
 from robust201.core.files import remove_old
 from robust201.run.environment import choose_device_kind
-from robust201.run.events import Events, event_files, read_all_events
 from robust201.run.images import CorruptedImages, ImagePart
 from robust201.run.lock import hold_lock
 from robust201.run.work import Outcome, Say, Work
+from robust201.store.events import Events, event_files, read_all_events
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.config import ExecutionSection, SweepConfig
 from robust201.sweep.costs import Speeds

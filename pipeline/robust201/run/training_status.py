@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from robust201.core.errors import InputError
-from robust201.run.events import read_failures
 from robust201.run.processes import Process, read_processes
 from robust201.run.snapshots import folder_of, recorded_steps, saved_steps
 from robust201.run.status import Failure
+from robust201.store.events import read_failures
 from robust201.sweep.training_plan import PlannedTraining
 from robust201.weights.store import CheckpointStore
 

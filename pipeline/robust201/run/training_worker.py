@@ -8,10 +8,10 @@ import torch
 from robust201.core.errors import ConfigError, StorageError
 from robust201.core.interrupts import SignalInterrupt
 from robust201.networks.device import choose_device
-from robust201.run.events import Events
 from robust201.run.snapshots import folder_of, recorded_steps, save_record
 from robust201.run.work import Outcome, ShouldStop
 from robust201.run.worker import CODE_ERRORS, collecting_notices, report_failure
+from robust201.store.events import Events
 from robust201.sweep.inputs import make_worker_space
 from robust201.sweep.training_inputs import TrainingInputs
 from robust201.sweep.training_plan import PlannedTraining, TrainingSetup

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from robust201.core.files import make_folder, remove_leftovers, write_text
 from robust201.core.user_code import hash_files
 from robust201.run.environment import choose_device_kind
-from robust201.run.events import Events
 from robust201.run.lock import hold_lock
 from robust201.run.snapshots import folder_of, move_records, recorded_steps, saved_steps, state_folders
 from robust201.run.training_status import PLAN_FILE, PLAN_RECORD, PlanRecord, count_epochs
 from robust201.run.work import Outcome, Say, Work
+from robust201.store.events import Events
 from robust201.sweep.filters import EVERYTHING, Filters, select_trainings
 from robust201.sweep.training_config import Training, TrainingConfig
 from robust201.sweep.training_inputs import TrainingInputs

@@ -50,6 +50,7 @@ class Outcome:
         seconds: wall time.
         failure: one line about the error; empty if there was none.
         notices: warnings for the user.
+        blocks_network: whether no result of the network can be trusted, so that its other parts must not be computed.
     """
 
     label: str
@@ -57,6 +58,7 @@ class Outcome:
     seconds: float = 0.0
     failure: str = ""
     notices: tuple[str, ...] = ()
+    blocks_network: bool = False
 
 
 class PartWorker(Protocol[PartT_contra]):
@@ -70,7 +72,7 @@ class PartWorker(Protocol[PartT_contra]):
 
 
 StartWorker = Callable[..., PartWorker[Any]]
-"""Function that starts a worker in its process; its argument is the token of the run (`run.events.Events.run`)."""
+"""Function that starts a worker in its process; its argument is the token of the run (`store.events.Events.run`)."""
 
 
 class Work(ABC, Generic[PartT]):

@@ -14,7 +14,14 @@ from typing import Any
 import torch
 
 from robust201.attacks.context import Context
-from robust201.core.errors import ConfigError, RobustWarning, StorageError, WorkerBrokenError, one_line
+from robust201.core.errors import (
+    ConfigError,
+    RobustWarning,
+    StorageError,
+    UnstableNetworkError,
+    WorkerBrokenError,
+    one_line,
+)
 from robust201.core.interrupts import SignalInterrupt
 from robust201.core.records import EvaluationResult, ImageSet, Unit, content_digest
 from robust201.evaluation.evaluate import ResidentImages, copy_to_device, evaluate_part
@@ -26,10 +33,10 @@ from robust201.networks.device import (
     free_cached_memory,
     is_out_of_memory,
 )
-from robust201.run.events import Events
 from robust201.run.images import CorruptedImages, ImagePart
 from robust201.run.networks import LoadedNetwork, NetworkLoader
 from robust201.run.work import Outcome, ShouldStop, WorkPart
+from robust201.store.events import UNSTABLE, Events
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import ShardName, content_hash
 from robust201.store.shards import encode
@@ -54,7 +61,8 @@ def report_failure(events: Events, part: WorkPart, error: BaseException, device:
         WorkerBrokenError: the device failed, so this process cannot continue.
     """
     failure = f"{type(error).__name__}: {one_line(error, 1000)}"
-    events.write("failed", **part.fields, failure=failure, traceback=traceback.format_exc())
+    unstable = {UNSTABLE: True} if isinstance(error, UnstableNetworkError) else {}
+    events.write("failed", **part.fields, **unstable, failure=failure, traceback=traceback.format_exc())
     if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
         raise WorkerBrokenError(
             f"Computing failed for {part.label}: the {device.type} device failed ({one_line(error)}). A new worker "
@@ -117,7 +125,7 @@ class Worker:
             self._check_protocol(part.unit)
         start = time.monotonic()
         self._events.write("part_started", **part.fields)
-        failure = ""
+        failure, blocks_network = "", False
         with collecting_notices() as notices:
             try:
                 strengths = self._make_images(part) if isinstance(part, ImagePart) else self._compute_part(part)
@@ -125,12 +133,13 @@ class Worker:
                 raise
             except CODE_ERRORS as error:
                 strengths, failure = (), report_failure(self._events, part, error, self._device)
+                blocks_network = isinstance(error, UnstableNetworkError)
         seconds = round(time.monotonic() - start, 3)
         for notice in notices:
             self._events.write("warning", **part.fields, message=notice)
         if not failure:
             self._events.write("done", **part.fields, seconds=seconds)
-        return Outcome(part.label, strengths, seconds, failure, tuple(notices))
+        return Outcome(part.label, strengths, seconds, failure, tuple(notices), blocks_network)
 
     def close(self) -> None:
         """Note the end of the worker."""

@@ -21,7 +21,7 @@ class KeyCost(NamedTuple):
 
 
 class Speeds:
-    """Seconds per multiply-accumulate by dataset and key, measured from events (see `run.events`)."""
+    """Seconds per multiply-accumulate by dataset and key, measured from events (see `store.events`)."""
 
     def __init__(self, events: Iterable[Mapping[str, Any]]) -> None:
         self._totals: dict[tuple[str, str], tuple[float, float]] = {}

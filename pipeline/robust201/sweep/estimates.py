@@ -41,7 +41,6 @@ def estimate(plan: Plan, state: SweepState, speeds: Speeds) -> dict[str, Any]:
     """
     execution = plan.config.execution
     costs = key_costs(state, speeds, execution.assumed_gmacs())
-    hours = sum(cost.hours for cost in costs)
     shard_bytes, json_bytes = estimate_bytes(plan)
     macs = sum(float(key.macs.sum()) * len(key.strengths) for key in plan.keys)
     return {
@@ -54,8 +53,6 @@ def estimate(plan: Plan, state: SweepState, speeds: Speeds) -> dict[str, Any]:
         "estimated_shard_bytes": shard_bytes,
         "estimated_json_bytes": json_bytes,
         **execution.estimate_hours(macs),
-        "worker_hours": hours,
-        "workers": execution.workers,
-        "days": hours / 24 / (execution.workers or 1),
+        "worker_hours": sum(cost.hours for cost in costs),
         "hours_by_key": [cost._asdict() for cost in costs],
     }

@@ -9,7 +9,7 @@ from robust201.core.errors import DatasetError
 from robust201.core.files import atomic_write
 from robust201.core.records import ImageSelection, ImageSet
 from robust201.core.user_code import hash_file, read_code
-from robust201.corruptions.generator import FrostTextures, load_frost, synthetic_frost
+from robust201.corruptions.frost_textures import FrostTextures, load_frost, synthetic_frost
 from robust201.evaluation.user_task import UserTask
 from robust201.images import load_images
 from robust201.images.corrupted import CorruptedStore, open_published

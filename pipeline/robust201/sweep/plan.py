@@ -24,8 +24,9 @@ from robust201.sweep.facts import Facts, Network, load_plan
 from robust201.sweep.protocol import make_protocol
 from robust201.sweep.user_tasks import make_task
 from robust201.tasks import Task
+from robust201.tasks.attacks import Attack
 from robust201.tasks.columns import PREDICTIONS, columns_of
-from robust201.tasks.parameters import Attack, Parameters
+from robust201.tasks.parameters import Parameters
 
 SLICE_SECONDS = 60.0
 """Time of a slice at one strength on the assumed worker, when a folder is made. A part attacks all its missing
@@ -229,7 +230,7 @@ def _plan_key(
         networks=networks,
         units=np.array(ids, "S32"),
         n_slices=n_slices if task.is_divisible else np.ones_like(n_slices),
-        macs=macs_per_pass * task.passes(parameters, n_classes) * n_images,
+        macs=macs_per_pass * parameters.n_passes(n_classes) * n_images,
     )
 
 
@@ -241,7 +242,7 @@ def _macs_for_slices(
         parameters = parameters.model_copy(update={"epsilons": parameters.epsilons[:1]})
     if not isinstance(config.space, str):
         macs_per_pass = np.full_like(macs_per_pass, DEFAULT_GMACS * 1e9)
-    return macs_per_pass * (USER_ATTACK_PASSES if isinstance(task, UserTask) else task.passes(parameters, n_classes))
+    return macs_per_pass * (USER_ATTACK_PASSES if isinstance(task, UserTask) else parameters.n_passes(n_classes))
 
 
 def _images_per_step(config: SweepConfig, task: Task, facts: Facts, slices: SliceFormat) -> int:

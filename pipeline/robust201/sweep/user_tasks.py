@@ -91,6 +91,9 @@ class UserTaskParameters(Parameters):
     def strengths(self) -> tuple[float, ...]:
         return self.strengths_given
 
+    def n_passes(self, n_classes: int) -> float:
+        return self.passes or 1.0
+
     @property
     def cautions(self) -> tuple[Caution, ...]:
         """Caution about an attack without strengths: it is called with `strength` 0, and may then change nothing."""
@@ -130,7 +133,6 @@ class UserTaskParameters(Parameters):
             kind=self.kind,
             model=type(self),
             module="",
-            passes=lambda parameters, _n_classes: parameters.passes or 1.0,
             constraint=None if self.norm is None else CONSTRAINTS[self.norm],
             columns=self.columns,
             function=UserFunction(self.file, self.function_name),

@@ -485,18 +485,3 @@ def _smallest_dtype(array: NDArray[np.float64], dtypes: Sequence[np.dtype[Any]],
         if np.array_equal(array, np.rint(array)) and np.abs(array).max(initial=0) <= np.iinfo(dtype).max:
             return dtype
     raise ValueError(f"column {column} has values that are not whole numbers up to {np.iinfo(dtypes[-1]).max}")
-
-
-def count_images(measurement: str, json_value: Any, *, is_single: bool) -> int | None:
-    """Count a measurement's images; return None if its JSON value does not determine their number.
-
-    Args:
-        measurement: name of the measurement.
-        json_value: JSON value of one strength, or a list of such values for several strengths.
-        is_single: whether the value is of one strength.
-    """
-    for column in MEASUREMENTS.get(measurement, {}).values():
-        if column.is_exact:
-            value = columns_of_json(measurement, json_value if is_single else json_value[0])[column.name]
-            return column.count_images(value)
-    return None

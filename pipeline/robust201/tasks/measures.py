@@ -1,4 +1,4 @@
-"""Parameters of measures, as in the sweep YAML; the defaults are the published values (docs/measures.md)."""
+"""Every measure: its parameters, as in the sweep YAML, with the published defaults (docs/measures.md), and its row."""
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from robust201.core.records import ImageSelection, Split
 from robust201.core.strict_model import PositiveInt
 from robust201.tasks.parameters import Parameters
+from robust201.tasks.task import Task
 
 DerivativeInput = Literal["normalised", "pixels"]
 """Input that is differentiated: the network's normalised input, or pixels in [0, 1]."""
@@ -121,6 +122,9 @@ class JacobianParameters(DerivativeParameters):
     def uses_random_numbers(self) -> bool:
         return self.projections != "exact"
 
+    def n_passes(self, n_classes: int) -> float:
+        return 3.0 * (n_classes if self.projections == "exact" else self.projections)
+
     @model_validator(mode="after")
     def _check_projections(self) -> Self:
         if self.mode == "training" and self.projections == "exact":
@@ -135,6 +139,19 @@ class InputGradientParameters(MeasureParameters):
     """Gradient of the loss with respect to the pixels. The only parameters select the images."""
 
     default_columns: ClassVar[tuple[str, ...]] = ("norm", "zero_share")
+
+    def n_passes(self, n_classes: int) -> float:
+        return 3.0
+
+
+_LANCZOS_STEPS = 16
+"""Typical number of Lanczos iterations on a network's weights (docs/measures.md)."""
+
+_HESSIAN_PASSES = 9.0
+"""Forward-pass equivalents of one Hessian-vector product for the weights, which takes two derivatives."""
+
+_INPUT_HESSIAN_PASSES = 6.0
+"""Forward-pass equivalents of one Hessian-vector product for the input, for which the first derivative is stored."""
 
 
 class LanczosParameters(DerivativeParameters):
@@ -170,6 +187,13 @@ class HessianWeightsParameters(LanczosParameters):
         """Whether a column depends on batches: always, since the sum over batches grows with their number."""
         return True
 
+    def n_passes(self, n_classes: int) -> float:
+        # One Lanczos run covers all images. Per-batch columns need one run per batch, which together cost as much
+        # again.
+        is_per_batch = [name.startswith("batch_") for name in self.selected_columns]
+        n_runs = any(is_per_batch) + (not all(is_per_batch))
+        return _HESSIAN_PASSES * min(self.steps, _LANCZOS_STEPS) * n_runs
+
 
 class InputHessianParameters(LanczosParameters):
     """Largest eigenvalue of the loss's Hessian with respect to one image, or to all images of a batch."""
@@ -180,3 +204,22 @@ class InputHessianParameters(LanczosParameters):
 
     input: DerivativeInput = "normalised"
     """Input that is differentiated: `normalised`, or `pixels` in [0, 1]."""
+
+    def n_passes(self, n_classes: int) -> float:
+        # ReLUs make the logits piecewise linear, so the Hessian's rank is below the number of classes. In training
+        # mode, BatchNorm makes the logits non-linear, and all images of a batch share one Hessian.
+        max_steps = n_classes + 2 if self.mode == "evaluation" else _LANCZOS_STEPS
+        return 6.0 + _INPUT_HESSIAN_PASSES * min(self.steps, max_steps)
+
+
+def _measure(key: str, model: type[MeasureParameters]) -> Task:
+    return Task(key, "measure", model, f"measures.{key}", columns=model.default_columns)
+
+
+MEASURES: tuple[Task, ...] = (
+    _measure("jacobian", JacobianParameters),
+    _measure("input_gradient", InputGradientParameters),
+    _measure("hessian_weights", HessianWeightsParameters),
+    _measure("hessian_input", InputHessianParameters),
+)
+"""Measures, in the order in which results are listed."""

@@ -27,6 +27,8 @@ TAIL_BYTES = 1 << 18
 EVENTS_FOLDER = "events"
 FAILURES_FOLDER = "failures"
 ALIVE = "alive"
+UNSTABLE = "unstable"
+"""Field of failures of networks whose outputs depend on chance, earlier passes or other images."""
 
 Event = dict[str, Any]
 
@@ -80,6 +82,12 @@ class Events:
 def event_files(results: Path) -> list[Path]:
     """Return the files of all processes."""
     return sorted((results / EVENTS_FOLDER).glob("*.jsonl"))
+
+
+def host_and_pid(path: Path) -> tuple[str, int]:
+    """Return the host and the id of the process that writes a file of events."""
+    host, pid = path.stem.partition("-")[2].rsplit("-", 3)[:2]
+    return host, int(pid)
 
 
 def read_events(path: Path, max_bytes: int | None = TAIL_BYTES) -> list[Event]:

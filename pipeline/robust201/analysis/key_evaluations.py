@@ -1,0 +1,232 @@
+"""The evaluation of a user's network under one key after the other, and its saved results."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from robust201.analysis.evaluation import Evaluation, KeyResults, extend_saved
+from robust201.analysis.evaluation_progress import EvaluationProgress
+from robust201.analysis.network_context import Options
+from robust201.analysis.weak_attack_warnings import describe_chance
+from robust201.attacks.context import Context, Request, to_float
+from robust201.core.errors import warn_caller
+from robust201.core.records import CLEAN_STRENGTH, EvaluationResult, ImageSet, Part, Unit
+from robust201.evaluation.evaluate import copy_to_device, evaluate_part
+from robust201.evaluation.measurements import has_predictions, summarise
+from robust201.evaluation.user_task import UserTask
+from robust201.networks.batch_sizes import halve_all
+from robust201.networks.device import free_cached_memory, is_out_of_memory
+from robust201.networks.network_check import check_again
+from robust201.statistics.intervals import accuracy_intervals
+from robust201.tasks import Task
+from robust201.tasks.attacks import Standard
+from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
+from robust201.tasks.parameters import Parameters
+
+_MEASUREMENTS = ("accuracy", "confidence_prediction", PREDICTIONS)
+"""Measurements of every key that has predictions."""
+
+_COUNTED_IMAGES = 8
+"""Number of images on which the passes of a user's attack are counted, and whose logits are saved."""
+
+RequestedKeys = Sequence[tuple[Task, Parameters]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the evaluations of all keys have in common.
+
+    Attributes:
+        protocols: protocol of each key.
+        shown: progress, for its display.
+        options: the caller's arguments.
+    """
+
+    context: Context
+    images: ImageSet
+    protocols: Mapping[str, Mapping[str, Any]]
+    shown: EvaluationProgress
+    options: Options
+
+    def count(self, n_evaluations: int) -> None:
+        """Add to the number of complete evaluations, and report it to the caller."""
+        self.shown.n_evaluations_done += n_evaluations
+        if not isinstance(self.options.progress, bool):
+            self.options.progress(self.shown.n_evaluations_done, self.shown.n_evaluations)
+
+    def estimate(self, keys: RequestedKeys, saved: Mapping[str, KeyResults]) -> None:
+        """Estimate the passes of each key that is not saved, for the display of the time left."""
+        n_images = len(self.images)
+        self.shown.costs = {
+            task.key: n_images * len(missing) * _count_passes(self.context, task, parameters, self.images)
+            for task, parameters in keys
+            if (missing := _missing_strengths(parameters, saved.get(task.key)))
+        }
+        self.shown.stage_costs = {
+            task.key: parameters.stage_passes(self.images.n_classes)
+            for task, parameters in keys
+            if isinstance(parameters, Standard)
+        }
+        self.shown.n_evaluations = sum(len(parameters.strengths) for _, parameters in keys)
+
+
+def evaluate_keys(run: Run, keys: RequestedKeys, empty: Evaluation, saved: Mapping[str, KeyResults]) -> Evaluation:
+    """Evaluate all images under all keys, except where results are saved, and return the results with warnings."""
+    results: dict[str, KeyResults] = {}
+    notices = [*empty.notices]
+    run.estimate(keys, saved)
+    folder = run.options.folder
+    kinds = {task.kind for task, _ in keys}
+    if kinds - {"measure"} and "clean" not in kinds:
+        _report_chance(run, _count_correct(run.context, run.images), notices)
+    for task, parameters in keys:
+        results[task.key] = _complete(run, task, parameters, saved.get(task.key))
+        check_again(run.context.classifier, name=run.options.name_of(run.context.classifier.network))
+        if task.key == "clean":
+            _report_chance(run, int(results["clean"].outcomes[CLEAN_STRENGTH].sum()), notices)
+        if folder is not None:
+            of_key = {task.key: results[task.key]}
+            extend_saved(folder, dataclasses.replace(empty, results=of_key, notices=tuple(notices)))
+    return dataclasses.replace(empty, results=results, notices=tuple(notices))
+
+
+def _complete(run: Run, task: Task, parameters: Parameters, saved: KeyResults | None) -> KeyResults:
+    """Return the results of a key; strengths that are not saved are evaluated."""
+    requested = parameters.strengths
+    missing = _missing_strengths(parameters, saved)
+    if len(missing) < len(requested):
+        run.count(len(requested) - len(missing))
+    new = _evaluate_strengths(run, task, parameters, missing) if missing else None
+    results = saved.merge(new) if saved is not None and new is not None else new or saved
+    assert results is not None  # noqa: S101 - without saved results, all strengths are missing
+    return results.select(requested)
+
+
+def _missing_strengths(parameters: Parameters, saved: KeyResults | None) -> tuple[float, ...]:
+    """Return the strengths of a key that are not saved."""
+    return tuple(each for each in parameters.strengths if saved is None or each not in saved.strengths)
+
+
+def _evaluate_strengths(run: Run, task: Task, parameters: Parameters, strengths: tuple[float, ...]) -> KeyResults:
+    run.shown.begin_key(task.key, strengths)
+    results = []
+    # Custom code may use torch's generator, so the generator is seeded from the user's seed and the key.
+    with dataclasses.replace(run.context, key=task.key).seeded(0):
+        for result in _evaluate_key(run, task, parameters, strengths):
+            results.append(result)
+            run.count(1)
+    results.sort(key=lambda result: result.strength)
+    outcomes = {
+        result.strength: result.values[PREDICTIONS] == run.images.labels
+        for result in results
+        if PREDICTIONS in result.values
+    }
+    distances = distances_of(results[-1].values[DISTANCES]) if task.finds_distances else None
+    return KeyResults(tuple(map(_make_table_row, results)), run.protocols[task.key], outcomes, distances)
+
+
+def _report_chance(run: Run, n_correct: int, notices: list[str]) -> None:
+    """Warn if a network's clean accuracy is not above chance."""
+    classifier = run.context.classifier
+    name = run.options.name_of(classifier.network)
+    if (notice := describe_chance(name, n_correct, len(run.images), classifier.n_classes)) is not None:
+        warn_caller(notice)
+        notices.append(notice)
+
+
+@torch.inference_mode()
+def _logits_of(context: Context, image_set: ImageSet) -> torch.Tensor:
+    pixels = copy_to_device(image_set, context.classifier.device).pixels
+    logits = [context.logits(to_float(pixels[batch])) for _, batch in context.batches(len(image_set))]
+    return torch.cat(logits).cpu()
+
+
+def _count_correct(context: Context, image_set: ImageSet) -> int:
+    """Return the number of images that the network classifies correctly without an attack."""
+    is_correct = _logits_of(context, image_set).argmax(dim=1).numpy() == image_set.labels
+    return int(is_correct.sum())
+
+
+def logits_of_first(context: Context, image_set: ImageSet) -> tuple[float, ...]:
+    """Return the logits of the first few images, one after the other, but at most 1,000 numbers."""
+    return tuple(_logits_of(context, head(image_set, _COUNTED_IMAGES)).flatten()[:1000].tolist())
+
+
+def head(images: ImageSet, count: int | None) -> ImageSet:
+    """Return the first `count` images, or all."""
+    return dataclasses.replace(
+        images, images=images.images[:count], labels=images.labels[:count], indices=images.indices[:count]
+    )
+
+
+def _count_passes(context: Context, task: Task, parameters: Parameters, image_set: ImageSet) -> float:
+    """Return the passes per image and strength, which are counted for a user's attack that does not declare them."""
+    if not isinstance(task, UserTask) or task.kind != "attack" or getattr(parameters, "passes", None) is not None:
+        return parameters.n_passes(image_set.n_classes)
+    few = head(image_set, _COUNTED_IMAGES)
+    resident = copy_to_device(few, context.classifier.device)
+    request = Request(parameters.strengths, resident.pixels, resident.labels, few.indices)
+    return task.count_passes(dataclasses.replace(context, key=task.key), request)
+
+
+def _evaluate_key(
+    run: Run, task: Task, parameters: Parameters, strengths: tuple[float, ...]
+) -> Iterator[EvaluationResult]:
+    """Evaluate all images at some strengths of a key, and yield one result per strength, in any order.
+
+    If memory runs out, batches are halved, and the remaining strengths are evaluated again.
+    """
+    classifier, image_set = run.context.classifier, run.images
+    unit = Unit(
+        id="",
+        architecture=type(classifier.network).__name__,
+        dataset=image_set.dataset,
+        key=task.key,
+        strengths=parameters.strengths,
+        n_images=len(image_set),
+        protocol="",
+        checkpoint_sha256="",
+    )
+    measurements = (*_MEASUREMENTS, DISTANCES) if task.finds_distances else _MEASUREMENTS
+    remaining = strengths
+    while remaining:
+        try:
+            for result in evaluate_part(
+                run.context,
+                task,
+                parameters,
+                Part(unit, remaining, 0, len(image_set)),
+                image_set,
+                measurements,
+                provenance={},
+                on_stage=run.shown.begin_stage,
+                on_passes=run.shown.add_passes,
+            ):
+                remaining = tuple(strength for strength in remaining if strength != result.strength)
+                yield result
+        except Exception as error:  # the error of a user's function has the lack of memory as its context
+            sizes = classifier.batch_sizes, run.context.attacked_model.batch_sizes
+            if not is_out_of_memory(error) or halve_all(*sizes) is None:
+                raise
+            run.shown.begin_key(task.key, remaining)
+        if remaining:  # not in the `except` block, in which the error keeps the tensors of the evaluation alive
+            free_cached_memory(classifier.device)
+
+
+def _make_table_row(result: EvaluationResult) -> dict[str, Any]:
+    values = result.values
+    n_images = result.part.unit.n_images
+    row: dict[str, Any] = {
+        "key": result.part.unit.key,
+        "strength": result.strength,
+        "n_images": n_images,
+        "seconds": result.seconds,
+    }
+    if not has_predictions(values):
+        return row | {name: array.item() if array.ndim == 0 else array.tolist() for name, array in values.items()}
+    n_correct, confidence = summarise(values)
+    low, high = map(float, accuracy_intervals(n_correct / n_images, n_images))
+    return row | {"accuracy": n_correct / n_images, "low": low, "high": high, "confidence": confidence}

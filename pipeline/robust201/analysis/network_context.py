@@ -1,0 +1,210 @@
+"""The network, images and options of `robust201.evaluate` and `attack`, checked and ready for attacks."""
+
+import reprlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from robust201.analysis.evaluation_progress import ProgressOption
+from robust201.attacks.context import Context, CorruptedImageSource
+from robust201.core.errors import ConfigError, DatasetError, warn_caller
+from robust201.core.records import ImageSet, Normalisation
+from robust201.corruptions import MIN_IMAGE_SIZE
+from robust201.images.user_arrays import check_label_range
+from robust201.networks.classifier import Classifier
+from robust201.networks.model import CompiledNetwork
+from robust201.networks.network_check import CheckedImages, check_compiled
+from robust201.networks.user_module import as_classifier
+from robust201.tasks import Task
+from robust201.tasks.parameters import Parameters
+
+
+@dataclass(frozen=True)
+class Options:
+    """Arguments of `robust201.evaluate` and `attack` that follow the images and keys.
+
+    Attributes:
+        name: name of the network in messages; empty for its class.
+        shown_cautions: warnings about parameters that were already shown for another network.
+    """
+
+    save: str | Path | None = None
+    count: int | None = None
+    normalisation: Normalisation | tuple[Sequence[float], Sequence[float]] | None = None
+    n_classes: int | None = None
+    seed: int = 0
+    engine: str = "fused"
+    device: torch.device | str | None = None
+    batch_size: int = 250
+    progress: ProgressOption = True
+    name: str = ""
+    shown_cautions: set[str] = field(default_factory=set)
+
+    @property
+    def folder(self) -> Path | None:
+        """Folder of the saved evaluation."""
+        return None if self.save is None else Path(self.save)
+
+    def name_of(self, network: nn.Module) -> str:
+        """Return a network's name in messages."""
+        return self.name or type(network).__name__
+
+    def check(self, images: ImageSet, task: Task, parameters: Parameters) -> None:
+        """Check that a key can be evaluated on images, and warn about doubtful parameters once."""
+        _check_shape(images, task, parameters)
+        for caution in parameters.cautions:
+            message = f"{task.key}.{caution.field}: {caution.problem}. {caution.remedy}"
+            if message not in self.shown_cautions:
+                warn_caller(message)
+            self.shown_cautions.add(message)
+
+    @contextmanager
+    def open_context(self, model: nn.Module, images: ImageSet, key: str = "") -> Iterator[Context]:
+        """Check a model and labels, and yield the context of an evaluation."""
+        if self.batch_size < 1:
+            raise ConfigError(f"Reading arguments failed for `batch_size`: expected 1 or more, got {self.batch_size}.")
+        prepared = as_classifier(
+            model,
+            images,
+            normalisation=as_normalisation(self.normalisation),
+            n_classes=self.n_classes,
+            device=self.device,
+            batch_size=self.batch_size,
+            name=self.name_of(model),
+        )
+        with prepared as classifier:
+            _check_class_folders(images, classifier)
+            check_label_range(images.labels, classifier.n_classes)
+            compiled = self._compile(classifier, images) if self.engine == "fused" else None
+            yield Context(
+                classifier,
+                self.seed,
+                self.batch_size,
+                corrupted_images=_generate_corruptions(images, self.seed),
+                key=key,
+                engine=self.engine,
+                model=compiled,
+            )
+
+    def shared_protocol(self, images: ImageSet, classifier: Classifier) -> dict[str, Any]:
+        """Return the settings that affect the results of every key, without the model, images and parameters."""
+        is_reference = self.engine == "reference"
+        shared: dict[str, Any] = {
+            "seed": self.seed,
+            "engine": self.engine,
+            "batch_size": self.batch_size if is_reference else None,
+            "device": classifier.device.type,
+        }
+        if images.images.dtype != np.uint8:
+            shared["pixels"] = "floats, not multiples of 1/255"
+        if classifier.dtype is not torch.float32:
+            shared["precision"] = str(classifier.dtype).removeprefix("torch.")
+        return shared
+
+    def _compile(self, classifier: Classifier, images: ImageSet) -> CompiledNetwork | None:
+        compiled = None if classifier.compiler is None else classifier.compiler(classifier.network, classifier.device)
+        if compiled is not None:
+            compiled.batch_sizes.limit = self.batch_size
+            pixels = CheckedImages.of(images, classifier.device).pixels
+            check_compiled(classifier, compiled, pixels, precision="fp32", name=self.name_of(classifier.network))
+        return compiled
+
+
+def _check_class_folders(images: ImageSet, classifier: Classifier) -> None:
+    """If labels come from class folders, check that their number is the network's number of classes."""
+    n_folders = len(images.class_names)
+    if n_folders not in {0, classifier.n_classes}:
+        raise DatasetError(
+            f"Reading labels failed for the images of {n_folders:,} class folders: the network has "
+            f"{classifier.n_classes:,} classes, so labels cannot be derived from the order of the folders. Write the "
+            "label of each folder into labels.json beside the folders, or evaluate another network."
+        )
+
+
+def _generate_corruptions(images: ImageSet, seed: int) -> CorruptedImageSource:
+    """Return a source of generated corrupted images."""
+
+    def corrupted(key: str, severity: int, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        from robust201.corruptions.frost_textures import synthetic_frost
+        from robust201.corruptions.generator import corrupt
+
+        positions = np.searchsorted(images.indices, rows)
+        clean = np.ascontiguousarray(images.images[positions].transpose(0, 2, 3, 1))
+        corrupted_pixels = corrupt(clean, key, severity, seed=seed, indices=rows, frost=synthetic_frost(seed))
+        return corrupted_pixels.transpose(0, 3, 1, 2)
+
+    return corrupted
+
+
+def uncorruptible_reason(images: ImageSet) -> str | None:
+    """Return the reason why images cannot be corrupted; None if they can.
+
+    If the text ends with a comma, it includes advice that the caller must complete with an alternative.
+    """
+    channels, height, width = images.images.shape[1:]
+    if height != width or height < MIN_IMAGE_SIZE:
+        size = f"expected square images of {MIN_IMAGE_SIZE} pixels or more, got {height}x{width}."
+        return f"{size} {_shape_advice(height, width)}"
+    if channels != 3:
+        return "corruptions need RGB images, but these have one channel."
+    if images.images.dtype != np.uint8:
+        return (
+            "corruptions need 8-bit pixels, but some of these floats are not multiples of 1/255. Round them, "
+            "as in (images * 255).round() / 255,"
+        )
+    return None
+
+
+def _shape_advice(height: int, width: int) -> str:
+    return "Use larger images," if height == width else "Crop or pad them to a square first,"
+
+
+def _check_shape(images: ImageSet, task: Task, parameters: Parameters) -> None:
+    height, width = images.images.shape[2:]
+    if task.kind == "corruption":
+        activity, reason = "Corrupting", uncorruptible_reason(images)
+    else:
+        activity, reason = "Attacking", parameters.unsupported_shape_reason(height, width)
+        reason = reason and f"{reason} {_shape_advice(height, width)}"
+    if reason is not None:
+        remedy = "Leave the key out." if reason.endswith(".") else "or leave the key out."
+        raise DatasetError(f"{activity} images failed for {task.key!r}: {reason} {remedy}")
+
+
+def normalisation_of(classifier: Classifier) -> Normalisation:
+    """Return a classifier's normalisation of images."""
+    means, stds = classifier.mean.flatten().tolist(), classifier.std.flatten().tolist()
+    return Normalisation(tuple(means), tuple(stds))
+
+
+def as_normalisation(value: Normalisation | tuple[Sequence[float], Sequence[float]] | None) -> Normalisation | None:
+    """Convert (mean, std), each with one number per channel, to a `Normalisation`."""
+    if value is None:
+        return None
+    if isinstance(value, Normalisation):
+        normalisation = value
+    else:
+        try:
+            mean, std = (tuple(float(number) for number in numbers) for numbers in value)
+        except (TypeError, ValueError) as error:
+            raise _normalisation_error(value) from error
+        if len(mean) != len(std) or len(mean) not in {1, 3}:
+            raise _normalisation_error(value)
+        normalisation = Normalisation(mean, std)
+    if (problem := normalisation.problem) is not None:
+        raise ConfigError(f"Reading arguments failed for `normalisation` ({problem.field}): {problem.text}")
+    return normalisation
+
+
+def _normalisation_error(value: object) -> ConfigError:
+    return ConfigError(
+        f"Reading arguments failed for `normalisation`: expected (mean, std), each with three numbers, or one for grey "
+        f"images, got {reprlib.repr(value)}. Pass means and standard deviations of pixels in [0, 1]."
+    )

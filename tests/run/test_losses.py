@@ -1,0 +1,125 @@
+"""Cut networks, machines that vanish and clocks that jump, pretended without Ray: results are those of a calm run."""
+
+import random
+import time
+from collections import Counter, deque
+
+import pytest
+import ray
+from ray.exceptions import ActorUnavailableError, RayActorError
+
+from robust201.core.errors import LockHeldError
+from robust201.run import cluster, driver
+from robust201.run.cluster import Finished, Lost
+from robust201.run.guard import Attachment
+from robust201.run.lock import hold_lock
+from robust201.run.status import read_status
+from robust201.sweep.config import ExecutionSection
+from tests.support.runs import export_bytes, run_inline, run_sweep
+
+KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "brightness": {"severities": [1, 5]}}
+
+
+@pytest.fixture
+def config(make_sweep):
+    execution = {"executor": "ray", "device": "cpu", "gmacs_per_second": 1e-5}
+    return make_sweep(keys=KEYS, images={"count": 20, "seed": 0}, execution=execution)
+
+
+class UnreliableCluster:
+    """One worker in this process, with two parts in flight.
+
+    It is lost before it computes a part (its machine vanishes), or after it has stored one (the network is cut, so that
+    its answer is lost).
+    """
+
+    def __init__(self, rng, counts, start_worker):
+        self._rng, self._counts, self._start, self._parts = rng, counts, start_worker, deque()
+        self._worker = start_worker()
+
+    n_busy = property(lambda self: int(bool(self._parts)))
+    n_in_flight = property(lambda self: len(self._parts))
+
+    def fill(self, take):
+        while len(self._parts) < 2 and (part := take(self._parts[-1].network if self._parts else None)) is not None:
+            self._parts.append(part)
+
+    def wait(self, _seconds):
+        fate = self._rng.choice(["vanishes", "is cut off", "works", "works"])
+        self._counts[fate] += 1
+        if fate != "vanishes":
+            outcome = self._worker.compute(self._parts[0], lambda: False)
+            self._counts[self._parts[0].id] += 1
+        if fate == "works":
+            return [Finished(self._parts.popleft(), outcome)]
+        lost = Lost([*self._parts], preempted=self._rng.random() < 0.8, reason=fate)
+        self._parts.clear()
+        self._worker = self._start()
+        return [lost]
+
+    def close(self):
+        self._worker.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_vanishing_machines_and_cut_networks_cost_only_the_parts_in_flight(config, tmp_path, monkeypatch, seed):
+    calm = config.model_copy(update={"results": tmp_path / "calm"})
+    run_inline(calm)
+    rng, counts = random.Random(seed), Counter()
+    monkeypatch.setattr(driver, "attach", lambda: Attachment(tmp_path, lambda _message: None))
+    monkeypatch.setattr(driver, "ray_variables", lambda _execution: {})
+    monkeypatch.setattr(
+        cluster, "Cluster", lambda _execution, _precision, start, _folder: UnreliableCluster(rng, counts, start)
+    )
+    tally = run_sweep(config)
+    assert (tally.is_complete, tally.failures) == (True, [])
+    assert tally.n_died + tally.n_preempted == counts["vanishes"] + counts["is cut off"] > 0
+    computed = [count for name, count in counts.items() if isinstance(name, tuple) and name[0] != "images"]
+    assert set(computed) == {1}  # a part that was stored before the loss is not computed again
+    assert export_bytes(config, tmp_path / "lossy-out") == export_bytes(calm, tmp_path / "calm-out")
+
+
+@pytest.mark.parametrize(
+    ("error", "address", "preempted"),
+    [
+        (ActorUnavailableError("the network is cut", None), "auto", True),
+        (ActorUnavailableError("the network is cut", None), None, False),
+        (RayActorError(error_msg="The actor died because its node has died."), "auto", True),
+        (RayActorError(error_msg="The actor died."), "auto", False),
+    ],
+)
+def test_lost_workers_are_replaced_and_their_parts_returned(monkeypatch, error, address, preempted):
+    def fail(_call):
+        raise error
+
+    killed = []
+    monkeypatch.setattr(ray, "wait", lambda calls, **_options: (calls, []))
+    monkeypatch.setattr(ray, "get", fail)
+    monkeypatch.setattr(ray, "kill", killed.append)
+    monkeypatch.setattr(cluster.Cluster, "_start_slot", lambda _self: cluster._Slot("new", deque()))
+    workers = object.__new__(cluster.Cluster)  # without a connection to Ray
+    workers.execution = ExecutionSection(ray_address=address)
+    workers._slots = [cluster._Slot("old", deque([("first call", "first"), ("second call", "second")]))]
+    (lost,) = workers.wait(0.0)
+    assert (lost.parts, lost.preempted) == (["first", "second"], preempted)
+    assert (killed, [slot.actor for slot in workers._slots]) == (["old"], ["new"])
+
+
+@pytest.mark.parametrize("jump", [-1e6, 1e6])
+def test_clock_that_jumps_changes_neither_results_nor_lock_nor_status(config, tmp_path, monkeypatch, jump):
+    calm = config.model_copy(update={"results": tmp_path / "calm"})
+    run_inline(calm)
+    config = config.model_copy(update={"execution": config.execution.model_copy(update={"executor": "inline"})})
+    clock, jumps = time.time, []
+
+    def check(_tally, _seconds_left):
+        jumps.append(jump)
+        status = read_status(config.results)
+        assert (status.running, status.silent) == (True, [])
+        with pytest.raises(LockHeldError), hold_lock(config.results):
+            pass
+
+    monkeypatch.setattr(time, "time", lambda: clock() + sum(jumps))
+    assert run_sweep(config, on_progress=check).is_complete
+    assert len(jumps) > 5
+    assert export_bytes(config, tmp_path / "jumping-out") == export_bytes(calm, tmp_path / "calm-out")
