@@ -68,9 +68,9 @@ PROJECT_FILES = {
     "README.md": "docs/index.md",
     **{f"jobs/papers/{name.replace('-', '_')}/README.md": f"docs/papers/{name}.md" for name in PAPERS},
 }
-"""Page of the site that shows each file outside docs/; for README.md, the start page."""
+"""Page of the site that shows each file outside docs/; README.md is the start page."""
 
-FILE_BY_PAGE = {page: file for file, page in PROJECT_FILES.items() if file != "README.md"}
+FILE_BY_PAGE = {page: file for file, page in PROJECT_FILES.items()}
 
 
 def table_of_contents(docname: str) -> str:
@@ -100,7 +100,6 @@ def rewrite_links(text: str, file: Path, page: Path) -> str:
             return label.strip("[]")
         if site_page is not None:
             target = Path(site_page)
-            hash_sign, anchor = ("", "") if site_page == "docs/index.md" else (hash_sign, anchor)
         # A path of the site begins with a slash; files elsewhere are shown (images) or offered as downloads.
         if target.is_relative_to("docs"):
             return f"{label}(/{target.relative_to('docs')}{hash_sign}{anchor})"

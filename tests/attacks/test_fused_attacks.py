@@ -317,11 +317,6 @@ def test_number_of_passes_follows_from_parameters(key, changes, passes):
     assert network.n_images == 8 * (1 + 2 * passes)
 
 
-def test_micro_batch_limits_batch_size():
-    context = tiny_context("pgd", tiny_classifier(micro_batch=3))
-    assert Batching.of(context, 3).batch_size == 3
-
-
 def test_load_rejects_unknown_engine():
     with pytest.raises(ConfigError, match="'fused'"):
         TASKS["pgd"].load("fussed")

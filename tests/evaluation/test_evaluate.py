@@ -157,7 +157,7 @@ def test_evaluate_part_accepts_read_only_images():
 
 @pytest.mark.parametrize(("start", "stop"), [(4, 21), (0, 12), (8, 8), (16, 24), (-8, 8)])
 def test_evaluate_part_rejects_invalid_slice(start, stop):
-    with pytest.raises(EvaluationError, match=f"Evaluating failed for .*{start}:{stop}"):
+    with pytest.raises(EvaluationError, match=f"{start}:{stop}"):
         evaluate_images(TASKS["pgd"], start=start, stop=stop)
 
 

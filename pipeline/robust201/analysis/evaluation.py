@@ -23,7 +23,7 @@ from robust201.analysis.evaluation_file import (
 from robust201.analysis.tables import Cell, format_percent, latex_table, text_table
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.files import check_output_file, sole_writer
-from robust201.dataset.attack_flags import KeyAndStrength
+from robust201.evaluation.attack_flags import KeyAndStrength
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import TASKS, expand_keys
 from robust201.tasks.constraints import CONSTRAINTS, Constraint

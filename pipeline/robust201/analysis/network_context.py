@@ -16,7 +16,6 @@ from robust201.analysis.evaluation_progress import ProgressOption
 from robust201.attacks.context import Context, CorruptedImageSource
 from robust201.core.errors import ConfigError, DatasetError, warn_caller
 from robust201.core.records import ImageSet, Normalisation
-from robust201.corruptions import MIN_IMAGE_SIZE
 from robust201.images.user_arrays import check_label_range
 from robust201.networks.classifier import Classifier
 from robust201.networks.model import CompiledNetwork
@@ -148,6 +147,8 @@ def uncorruptible_reason(images: ImageSet) -> str | None:
 
     If the text ends with a comma, it includes advice that the caller must complete with an alternative.
     """
+    from robust201.corruptions import MIN_IMAGE_SIZE
+
     channels, height, width = images.images.shape[1:]
     if height != width or height < MIN_IMAGE_SIZE:
         size = f"expected square images of {MIN_IMAGE_SIZE} pixels or more, got {height}x{width}."

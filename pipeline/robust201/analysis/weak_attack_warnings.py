@@ -7,7 +7,7 @@ import torch
 
 from robust201.attacks.context import Context, to_float
 from robust201.core.records import ImageSet
-from robust201.dataset.attack_flags import (
+from robust201.evaluation.attack_flags import (
     AT_CHANCE,
     ZERO_GRADIENTS,
     Accuracies,

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 
 from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.records import Unit
-from robust201.dataset.attack_flags import AttackFlag
 from robust201.dataset.diff import read_numbers
 from robust201.dataset.layout import SWEEP_FILE
 from robust201.dataset.listing import CHECKSUM_FILE, check_listing, read_listing
@@ -20,6 +19,7 @@ from robust201.dataset.reader import Dataset
 from robust201.dataset.recorded_accuracies import check_recorded
 from robust201.dataset.verified_rows import FileRows, count_recorded_images
 from robust201.dataset.verify_results import find_attack_flags
+from robust201.evaluation.attack_flags import AttackFlag
 from robust201.evaluation.measurements import check_values
 from robust201.images import DATASETS
 from robust201.statistics.weights_check import WeightsCheck

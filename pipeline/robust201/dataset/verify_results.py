@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from robust201.core.errors import IncompleteError, InputError, StorageError
-from robust201.dataset.attack_flags import AttackFlag, find_flags
 from robust201.dataset.card import CARD_FILE
 from robust201.dataset.diff import read_numbers
 from robust201.dataset.export import write_dataset
@@ -22,6 +21,7 @@ from robust201.dataset.parquet_rows import read_file
 from robust201.dataset.recorded_accuracies import check_clean_accuracy
 from robust201.dataset.shard_check import Finding, verify
 from robust201.dataset.side_files import VERSIONS_FILE
+from robust201.evaluation.attack_flags import AttackFlag, find_flags
 from robust201.statistics.weights_check import WeightsCheck
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.parts import compare

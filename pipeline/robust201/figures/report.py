@@ -160,7 +160,7 @@ def _weights_check_text(dataset: Dataset) -> str:
 
 def _attack_flags_warning(results: "DatasetResults") -> str:
     """Return a warning that lists signs of weak attacks; empty without signs, or numbers of images and classes."""
-    from robust201.dataset.attack_flags import ZERO_GRADIENTS, find_flags
+    from robust201.evaluation.attack_flags import ZERO_GRADIENTS, find_flags
 
     n_classes = results.reader.count_classes(results.name)
     if results.n_images is None or n_classes is None:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.arrays import read_npy
 from robust201.core.errors import DatasetError, one_line
 from robust201.core.files import load_json
 from robust201.core.noise import generator
@@ -79,6 +78,8 @@ def select_file(images: ImageSet, path: Path) -> ImageSet:
 
 
 def _read_positions(path: Path, n_images: int) -> NDArray[np.int64]:
+    from robust201.core.arrays import read_npy
+
     try:
         positions = read_npy(path) if path.suffix == ".npy" else _parse_list(load_json(path))
     except (OSError, ValueError) as error:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robust201.dataset.attack_flags import ZERO_GRADIENTS, AttackFlag, find_flags
 from robust201.dataset.reader import Dataset
+from robust201.evaluation.attack_flags import ZERO_GRADIENTS, AttackFlag, find_flags
 from robust201.networks.nb201 import cells as nasbench201
 from tests.conftest import RunCommand
 from tests.support.small_results import write_results
