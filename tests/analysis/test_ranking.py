@@ -78,7 +78,7 @@ def test_summary_names_best_and_tied_networks(results):
     best = ranking.table[ranking.table["evaluation"] == "pgd:1/255"].iloc[0]
     accuracy, low, high = (100 * best[name] for name in ("accuracy", "low", "high"))
     assert ranking.summary.startswith(
-        f"On CIFAR-10, the most accurate network is #{best['network']} (PGD, ε = 1/255: {accuracy:.1f}% "
+        f"On CIFAR-10, the most robust network is #{best['network']} (PGD, ε = 1/255: {accuracy:.1f}% "
         f"[{low:.1f}, {high:.1f}]), tied with "
     )
     assert "do not differ significantly from the best on these 500 images (paired tests" in ranking.basis
@@ -91,7 +91,7 @@ def test_ranking_without_number_of_images_has_no_intervals_or_ties(tmp_path):
         '{"format": 1, "measurements": ["accuracy"], "sweep": {}, "strengths": {"mine": {"clean": [0], "pgd": [1, 8]}}}'
     )
     ranking = rank_networks(results_of(tmp_path))
-    assert ranking.summary == "On mine, the most accurate network is #2 (PGD, ε = 1/255: 75.0%)."
+    assert ranking.summary == "On mine, the most robust network is #2 (PGD, ε = 1/255: 75.0%)."
     assert "does not record the number of images" in ranking.basis
     assert ranking.table["low"].isna().all()
     assert r"\#2 & 80.0 & \textbf{75.0} \\" in ranking.latex()

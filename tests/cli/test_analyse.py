@@ -80,7 +80,7 @@ def test_measures_compares_measures_with_parameter_count(dataset: Path, robust20
             ("measures", "--keys", "pgd:2/255"),
             "it has no results under pgd at this strength. Choose one of pgd:1/255, pgd:8/255.",
         ),
-        (("measures", "--out", "/dev/null"), "which is not a folder"),
+        (("measures", "--out", "/dev/null"), "/dev/null"),
     ],
 )
 def test_analyses_reject_invalid_options(dataset: Path, robust201: RunCommand, arguments, message: str) -> None:
@@ -91,7 +91,7 @@ def test_analyses_reject_invalid_options(dataset: Path, robust201: RunCommand, a
 
 
 def test_plot_writes_numbers_as_csv(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
-    for name in ("attacks", "rank-correlation", "best-cells"):
+    for name in ("attacks", "rank-correlation-attacks", "best-cells"):
         result = robust201("plot", name, dataset, "--out", tmp_path / f"{name}.csv")
         assert result.code == 0, result.err
     assert list(pd.read_csv(tmp_path / "attacks.csv"))[:3] == ["key", "strength", "low"]
@@ -100,7 +100,7 @@ def test_plot_writes_numbers_as_csv(dataset: Path, robust201: RunCommand, tmp_pa
         "mean adversarial",
         "mean PGD",
     ]
-    assert "PGD, ε = 1/255" in (tmp_path / "rank-correlation.csv").read_text()
+    assert "PGD, ε = 1/255" in (tmp_path / "rank-correlation-attacks.csv").read_text()
 
 
 ARCHITECTURES = (0, 2, 9, 10, 21, 55, 309, 991, 1462, 9930)

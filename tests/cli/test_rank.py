@@ -20,7 +20,7 @@ def run_command(*arguments: str) -> str:
 
 def test_rank_prints_and_writes_table(tmp_path: Path) -> None:
     output = run_command("rank", FOLDER, *SELECTION, "--keys", "clean,pgd:1/255", "--out", str(tmp_path / "table.tex"))
-    assert "the most accurate network is #3456 (PGD" in output
+    assert "the most robust network is #3456 (PGD" in output
     assert (tmp_path / "table.tex").read_text().count("\\begin{tabular}{lrr}") == 1
     rows = json.loads(run_command("rank", FOLDER, *SELECTION, "--out", str(tmp_path / "table.csv"), "--json"))["rows"]
     csv_table = pd.read_csv(tmp_path / "table.csv")
@@ -40,4 +40,4 @@ def test_plot_and_report_show_selected_networks_and_keys(tmp_path: Path) -> None
     page = (tmp_path / "page.html").read_text()
     assert 'data-figure="attack-curves"' in page
     assert 'data-figure="corruption-curves"' not in page
-    assert page.index("the most accurate network is #3456 (PGD") < page.index("Terms")
+    assert page.index("the most robust network is #3456 (PGD") < page.index("Terms")

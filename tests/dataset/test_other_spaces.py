@@ -81,7 +81,14 @@ def test_query_and_to_frame_use_names(dataset):
     ]
 
 
-FIGURES_OF_ANY_SPACE = {"attacks", "corruptions", "rank-correlation", "confidence", "confusion", "clean-vs-robust"}
+FIGURES_OF_ANY_SPACE = {
+    "attacks",
+    "corruptions",
+    "rank-correlation-attacks",
+    "confidence",
+    "confusion",
+    "clean-vs-robust",
+}
 FIGURES_OF_CELLS = {"top-cells", "best-cells", "neighbours"}
 
 
@@ -94,7 +101,7 @@ def test_report_contains_all_figures_that_do_not_need_cells(folder, dataset, tmp
         save_plot(dataset, "top-cells", tmp_path / "top.png")
     page = write_report(dataset, tmp_path / "page.html").read_text()
     assert 'id="cell-drawing"' not in page
-    assert "Robustness of networks: cifar10" in page
+    assert "networks on CIFAR-10</h1>" in page
     assert "needs an accuracy of architectures that are cells" in page
     # The text between the style sheet and the first script has no unfilled placeholder.
     assert "{" not in page[: page.index("<script")].partition("</style>")[2]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from robust201.dataset.reader import Dataset
-from robust201.figures.figure_data import accuracy_boxes
+from robust201.figures.boxes import accuracy_boxes
 from robust201.figures.plots import save_plot
 from robust201.figures.report import write_report
 from tests.conftest import REPOSITORY

@@ -1,17 +1,17 @@
 """Lines, bands, points and labels of the drawn figures are where their numbers say, read from the axes of SVG files."""
 
-import math
 from collections import Counter
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from robust201.analysis.dataset_results import DatasetResults, read_results
+from robust201.analysis.dataset_results import SCORES, DatasetResults, read_results
 from robust201.analysis.labels import column_label, key_label
+from robust201.core.colours import CHANCE
 from robust201.dataset.reader import Dataset
-from robust201.figures import figure_data
-from robust201.figures.palette import CHANCE_COLOUR, short_number
+from robust201.figures.confidences import rows_of_key
+from robust201.figures.correlations import measure_matrix, view_of
 from robust201.figures.plots import save_plot
 from robust201.figures.security_curves import SecurityCurves
 from robust201.figures.table import FIGURES
@@ -58,15 +58,13 @@ def few_results(tmp_path_factory) -> DatasetResults:
 
 
 @pytest.mark.parametrize("dataset", N_CLASSES)
-@pytest.mark.parametrize(
-    "name", ["attacks", "corruptions", "attack-curves", "clean-vs-robust", "clean-vs-corrupted", "kernel-parameters"]
-)
+@pytest.mark.parametrize("name", ["attacks", "corruptions", "attack-curves", "clean-vs-robust", "kernel-parameters"])
 @pytest.mark.slow_combinations
 def test_chance_is_one_over_the_number_of_classes(tmp_path, name, dataset):
     cells = CELLS[:11] if name == "attack-curves" else CELLS
     panels = draw(name, write_accuracies(tmp_path, dataset, cells=cells, clean=(0.001, 0.9)), tmp_path)
-    lines = [(panel, line) for panel in panels.values() for line in panel.find("rule", stroke=CHANCE_COLOUR)]
-    assert lines or name == "clean-vs-corrupted"
+    lines = [(panel, line) for panel in panels.values() for line in panel.find("rule", stroke=CHANCE)]
+    assert lines
     for panel, line in lines:
         assert panel.heights(line) == pytest.approx([1 / N_CLASSES[dataset]] * 2, abs=1e-6)
         assert sorted(line.points[:, 0] - panel.left) == pytest.approx([0, panel.width])
@@ -78,10 +76,9 @@ def test_chance_is_one_over_the_number_of_classes(tmp_path, name, dataset):
 @pytest.mark.parametrize(
     ("clean", "robust"), [((0.78, 0.9), (0.1, 0.3)), ((0.3, 0.9), (0.1, 0.8)), ((0.5, 0.9), (0.55, 0.6))]
 )
-@pytest.mark.parametrize("name", ["clean-vs-robust", "clean-vs-corrupted"])
 @pytest.mark.slow_combinations
-def test_equal_accuracies_lie_on_the_line_as_accurate_as_clean(tmp_path, name, clean, robust):
-    panels = draw(name, write_accuracies(tmp_path, clean=clean, robust=robust), tmp_path)
+def test_equal_accuracies_lie_on_the_line_as_accurate_as_clean(tmp_path, clean, robust):
+    panels = draw("clean-vs-robust", write_accuracies(tmp_path, clean=clean, robust=robust), tmp_path)
     for panel in panels.values():
         (line,) = panel.find("rule", stroke_dasharray="1,2")
         (x1, y1), (x2, y2) = panel.to_data(line)
@@ -90,31 +87,25 @@ def test_equal_accuracies_lie_on_the_line_as_accurate_as_clean(tmp_path, name, c
         assert all(x > y for points in panel.find("symbol") for x, y in panel.to_data(points)) or robust[1] > clean[0]
 
 
-@pytest.mark.parametrize("name", ["clean-vs-robust", "clean-vs-corrupted"])
-def test_points_are_at_their_accuracies(results, tmp_path, name):
-    frame = FIGURES[name].compute(results)
-    panels = draw(name, results, tmp_path)
-    for (key, strength), rows in frame.groupby(["key", "strength"], sort=False):
-        panel = panels.get(column_label(key, strength, results.strengths(key)) if strength else key)
-        if panel is None:  # files show one strength per key
-            continue
+def test_points_are_at_their_accuracies(results, tmp_path):
+    frame = FIGURES["clean-vs-robust"].compute(results)
+    panels = draw("clean-vs-robust", results, tmp_path)
+    assert list(panels) == ["mean adversarial", "mean corruption"]
+    for panel, (_, rows) in zip(panels.values(), frame.groupby("score", sort=False), strict=True):
         shown = [points for mark in panel.find("symbol", stroke_width="0") for points in panel.to_data(mark)]
-        # Points beyond an axis are drawn as arrows at the border.
-        left, right = (panel.x.to_data(panel.left + side * panel.width) for side in (0, 1))
-        bottom, top = (panel.y.to_data(panel.top + side * panel.height) for side in (1, 0))
-        expected = np.column_stack([rows["clean"].clip(left, right), rows["accuracy"].clip(bottom, top)])
+        expected = np.column_stack([rows["clean"], rows["accuracy"]])
         np.testing.assert_allclose(np.sort(np.round(shown, 4), axis=0), np.sort(expected, axis=0), atol=1e-4)
-        assert len(shown) == len(rows)
 
 
 @pytest.mark.parametrize("name", ["attacks", "corruptions", "kernel-parameters"])
 def test_boxes_span_the_quartiles_and_whiskers_the_rest(results, tmp_path, name):
     frame = FIGURES[name].compute(results)
-    groups = {"": frame} if name == "kernel-parameters" else dict(list(frame.groupby("key", sort=False)))
+    column = "score" if name == "kernel-parameters" else "key"
+    groups = dict(list(frame.groupby(column, sort=False)))
     panels = draw(name, results, tmp_path)
     for key, rows in groups.items():
-        panel = panels[key_label(key) if key else ""]
-        rects = [rect for rect in panel.find("rect") if np.ptp(rect.points[:, 0]) > 4]  # others end an interval
+        panel = panels[SCORES.get(key, key_label(key))]
+        rects = panel.find("rect")
         boxes = {panel.x.nearest_label(rect.points[:, 0].mean()): panel.heights(rect) for rect in rects}
         ticks = [str(size) for size in rows.get("kernel_parameters", [])] or [
             f"{strength:g}" if strength else "clean" for strength in rows["strength"]
@@ -155,7 +146,7 @@ def test_median_confidences_are_at_their_values(results, tmp_path, name):
     frame = FIGURES[name].compute(results)
     panels = draw(name, results, tmp_path)
     for key in (key for key in frame["key"].unique() if key != "clean"):
-        panel, rows = panels[key_label(key)], figure_data.curves_of_key(frame, key, results)
+        panel, rows = panels[key_label(key)], rows_of_key(frame, key, results)
         by_kind = [kind_rows for _, kind_rows in rows.groupby("confidence", sort=False)]
         lines = sorted(tuple(panel.heights(line)) for line in panel.find("line"))
         expected = sorted(tuple(kind_rows["median"]) for kind_rows in by_kind)
@@ -185,14 +176,14 @@ def test_class_confidences_are_beside_their_class(results, tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["rank-correlation", "rank-correlation-attacks", "rank-correlation-corruptions", "measure-correlations"],
+    ["rank-correlation-attacks", "rank-correlation-corruptions", "measure-correlations"],
 )
 def test_heat_maps_state_each_number_in_its_row_and_column(results, tmp_path, name):
     frame = FIGURES[name].compute(results)
     if name == "measure-correlations":
-        views = {"": figure_data.correlation_matrix(frame)}
+        views = {"": measure_matrix(frame)}
     else:
-        views = {str(view): figure_data.correlation_view(frame, view) for view in frame.index.unique("view")}
+        views = {str(view): view_of(frame, view) for view in frame.index.unique("view")}
     panels = draw(name, results, tmp_path)
     assert list(panels) == list(views)
     # All panels of a row share the names of rows, and all panels of a column the names of columns.
@@ -204,7 +195,9 @@ def test_heat_maps_state_each_number_in_its_row_and_column(results, tmp_path, na
             for text in panel.find("text")
             for x, y in text.points
         }
-        expected = {(row, column): short_number(matrix.loc[row, column]) for row in matrix.index for column in matrix}
+        expected = {
+            place: f"{value:.2f}".replace("0.", ".").replace("-", "−") for place, value in matrix.stack().items()
+        }
         assert texts == expected
 
 
@@ -213,12 +206,12 @@ def test_confusion_matrices_have_true_classes_in_rows(results, tmp_path):
     panels = draw("confusion", results, tmp_path)
     panel = panels["Clean"]
     columns = next(other.x for other in panels.values() if other.x.pixels and other.left == panel.left)
-    fractions = figure_data.confusion_fractions(frame, "clean", 0.0)
+    fractions = frame.xs("clean", level="key")
     for text in panel.find("text"):
         ((x, y),) = text.points
         row, column = int(panel.y.nearest_label(y)), int(columns.nearest_label(x))
         fraction = fractions.iloc[row, column]
-        assert text.text == (f"{100 * fraction:.0f}" if fraction >= 0.005 else "")
+        assert abs(float(text.text or 0) - 100 * fraction) <= 0.5
 
 
 def test_top_cells_have_the_colour_of_each_operation(results, tmp_path):
@@ -246,21 +239,19 @@ def test_neighbour_changes_are_in_the_row_of_their_edge(tmp_path):
     }
     results = results_of(write_results(tmp_path, {"clean": {str(cell): value for cell, value in cells.items()}}))
     panel = next(iter(draw("neighbours", results, tmp_path).values()))
-    matrix = figure_data.change_matrix(FIGURES["neighbours"].compute(results), results.cell_space)
+    rows = FIGURES["neighbours"].compute(results)
     texts = {
         (panel.y.nearest_label(y), panel.x.nearest_label(x)): text.text
         for text in panel.find("text")
         for x, y in text.points
     }
-    changes = {position: float(text) for position, text in texts.items() if text != "•"}
+    labels = results.cell_space.operation_labels
+    changes = {position: float(text.replace("−", "-")) for position, text in texts.items() if text != "•"}
     assert changes == {
-        (row, column): pytest.approx(matrix.loc[row, column], abs=0.051)
-        for row in matrix.index
-        for column in matrix
-        if not math.isnan(matrix.loc[row, column])
+        (results.cell_space.edge_labels[row.edge], labels[row.operation]): pytest.approx(100 * row.change, abs=0.051)
+        for row in rows.itertuples()
     }
     own = {position for position, text in texts.items() if text == "•"}
-    labels = results.cell_space.operation_labels
     assert own == {
         (edge, labels[operation])
         for edge, operation in zip(results.cell_space.edge_labels, nasbench201.parse(spec), strict=True)

@@ -15,22 +15,15 @@ from robust201.analysis.dataset_results import read_results
 from robust201.analysis.ranking import rank_networks
 from robust201.core.errors import ResultsError
 from robust201.dataset.reader import Dataset
-from robust201.figures.page_data import (
-    MISSING,
-    RESOLUTION,
-    pack_accuracies,
-    pack_intervals,
-    pack_results,
-    pack_space,
-)
+from robust201.figures.page_data import MISSING, UNITS_PER_PERCENT, pack_numbers, pack_results, pack_space
 from robust201.figures.report import write_report
 from robust201.figures.table import FIGURES
 from robust201.networks.nb201 import cells as nasbench201
 from robust201.networks.nb201.cell_space import NasBench201
-from robust201.statistics.intervals import accuracy_intervals, clopper_pearson_intervals
+from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import PAPER_KEYS, TASKS
 from tests.support.fabricated import N_IMAGES, FabricatedStore, export, make_plan
-from tests.support.small_results import write_results
+from tests.support.small_results import write_results, write_sweep_json
 
 ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309, 991, 1462, 3456, 9930)
 KEYS = [key for key in TASKS if key in (*PAPER_KEYS, "pgd_l2", "jacobian")]
@@ -57,20 +50,7 @@ def find_embedded_json(page: str) -> list:
 
 @given(arrays(np.int64, (3, 4), elements=st.integers(0, 10_000)))
 def test_packed_accuracies_are_exact_for_ten_thousand_images(n_correct):
-    import pandas as pd
-
-    packed = pack_accuracies(pd.DataFrame(n_correct / 10_000))
-    assert packed.dtype == np.dtype("<u2")
-    np.testing.assert_array_equal(packed.T, n_correct)
-
-
-@given(st.integers(1, 10_000).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(0, n))))
-def test_packed_accuracies_are_in_the_order_of_counts(counts):
-    import pandas as pd
-
-    n, first_count, second_count = counts
-    first_code, second_code = pack_accuracies(pd.DataFrame([[first_count / n, second_count / n]]))[:, 0].astype(int)
-    assert (first_code < second_code) == (first_count < second_count)
+    np.testing.assert_array_equal(unpack(pack_numbers(n_correct / 10_000)).reshape(4, 3).T, n_correct)
 
 
 def pack(dataset, name="cifar10"):
@@ -86,18 +66,41 @@ def test_page_has_the_accuracies_and_intervals_of_every_network(dataset):
     results, packed = pack(dataset)
     networks = [network["id"] for network in packed["networks"]]
     assert sorted(networks) == list(ARCHITECTURES)
-    codes = unpack(packed["accuracies"]).reshape(-1, len(networks))
-    assert len(packed["evaluations"]) == len(codes) == len(results.columns)
-    ends = unpack(packed["intervals"]).reshape(-1, 2)
-    for (key, strength), row in zip(results.columns, codes, strict=True):
-        accuracies = [dataset.accuracy(network, "cifar10", key, strength) for network in networks]
-        assert row / RESOLUTION == pytest.approx(accuracies, abs=5e-5)
-        expected = np.column_stack(accuracy_intervals(np.array(accuracies), N_IMAGES))
-        np.testing.assert_allclose(ends[row] / RESOLUTION, expected, atol=1e-4)
+    assert len(packed["evaluations"]) == len(results.columns)
+    codes = [unpack(packed[name]).reshape(-1, len(networks)) for name in ("accuracies", "low", "high")]
+    for (key, strength), *rows in zip(results.columns, *codes, strict=True):
+        accuracies = np.array([dataset.accuracy(network, "cifar10", key, strength) for network in networks])
+        expected = [accuracies, *accuracy_intervals(accuracies, N_IMAGES)]
+        np.testing.assert_allclose(np.array(rows) / (100 * UNITS_PER_PERCENT), expected, atol=6e-5)
     assert unpack(pack_space(NasBench201())["isomorphs"]).tolist() == list(nasbench201.isomorphs())
     for network in packed["networks"]:
         assert network["operations"] == nasbench201.parse(network["spec"])
         assert network["spec"] == nasbench201.specs()[network["id"]]
+
+
+def test_intervals_use_the_number_of_images_of_each_network(tmp_path):
+    for folder, cells, n_images in (("few", (0, 2), 40), ("many", (4, 9), 80)):
+        write_results(tmp_path / folder, {"clean": {str(cell): 0.5 + cell / 40 for cell in cells}})
+        write_sweep_json(tmp_path / folder, {"cifar10": {"clean": [0]}}, {"images": {"count": n_images, "seed": 0}})
+    _, packed = pack(Dataset(tmp_path / "few", tmp_path / "many"))
+    networks = [network["id"] for network in packed["networks"]]
+    accuracies, low, high = (
+        dict(zip(networks, unpack(packed[name]) / (100 * UNITS_PER_PERCENT), strict=False))
+        for name in ("accuracies", "low", "high")
+    )
+    for network, n_images in ((0, 40), (2, 40), (4, 80), (9, 80)):
+        ends = [*map(float, accuracy_intervals(accuracies[network], n_images))]
+        assert [low[network], high[network]] == pytest.approx(ends, abs=1e-3)
+
+
+def test_place_and_table_follow_the_strongest_attack(tmp_path):
+    clean, fgsm = {"0": 0.9, "2": 0.9, "4": 0.95}, {"0": [0.7, 0.1], "2": [0.6, 0.1], "4": [0.5, 0.1]}
+    pgd = {"0": [0.1, None], "2": [0.3, 0.2], "4": [0.2, 0.2]}
+    write_results(tmp_path, {"clean": clean, "fgsm": fgsm, "pgd": pgd})
+    _, packed = pack(Dataset(tmp_path))
+    assert [network["id"] for network in packed["networks"]] == [2, 4, 0]
+    assert packed["networks"][1]["place"].startswith("Rank 2 of 3 by accuracy under PGD, ε = 1/255")
+    assert (unpack(packed["accuracies"]) == MISSING).sum() == 1
 
 
 def test_table_has_intervals_and_marks_ties(dataset):
@@ -111,23 +114,6 @@ def test_table_has_intervals_and_marks_ties(dataset):
         assert numbers == pytest.approx([100 * row["accuracy"], 100 * low, 100 * high], abs=0.01)
         assert column["tied"][index] == row["tied"]
     assert 1 <= ranking["tied"].sum() < len(ARCHITECTURES)
-
-
-def test_intervals_are_exact_if_few_images_are_wrong():
-    ends = pack_intervals(100)[9800] / RESOLUTION
-    assert ends == pytest.approx(np.array(clopper_pearson_intervals(98, 100)), abs=1e-4)
-
-
-def test_scores_state_ranks_and_missing_numbers(tmp_path):
-    write_results(tmp_path, {"clean": {"0": 0.9, "2": 0.9, "4": 0.95}, "pgd": {"0": [0.1, None], "2": [0.2, 0.2]}})
-    _, packed = pack(Dataset(tmp_path))
-    texts = {score["label"]: score["texts"] for score in packed["scores"]}
-    by_network = dict(zip([network["id"] for network in packed["networks"]], texts["clean accuracy"], strict=True))
-    assert by_network == {0: "90.00%, rank =2 of 3", 2: "90.00%, rank =2 of 3", 4: "95.00%, rank 1 of 3"}
-    assert sorted(texts["mean adversarial accuracy"]) == ["20.00%, rank 1 of 1", "–", "–"]
-    assert (unpack(packed["accuracies"]) == MISSING).sum() == 3
-    (pgd,) = [column for column in packed["columns"] if column["label"].startswith("PGD")]
-    assert pgd["accuracies"].count(None) == 1
 
 
 def test_report_shows_partial_results(tmp_path):
@@ -181,7 +167,7 @@ def test_page_shows_every_figure(page):
         assert f'<section data-dataset="{name}">' in page
         figures = re.findall(rf'<figure id="{name}-([^"]*)"', page)
         assert figures == [figure for figure in figures_of_accuracies if figure in figures]
-        assert {"attacks", "rank-correlation-corruptions", "clean-vs-corrupted", "best-cells"} <= set(figures)
+        assert {"attacks", "rank-correlation-corruptions", "clean-vs-robust", "best-cells"} <= set(figures)
     assert "12 of 6,466 non-isomorphic architectures of NAS-Bench-201" in page
     assert "40 test images (seed 3); 21 keys on CIFAR-10, digits" in page
 

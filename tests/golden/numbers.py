@@ -116,7 +116,7 @@ SWEEP: dict[str, Any] = {
     "measurements": ["accuracy", "confidence", "cm", "predictions"],
     "execution": {"executor": "inline", "threads": 1},
 }
-FIGURES = ("attacks", "corruptions", "rank-correlation", "clean-vs-robust")
+FIGURES = ("attacks", "corruptions", "rank-correlation-attacks", "clean-vs-robust")
 
 
 class Row(NamedTuple):

@@ -131,13 +131,3 @@ def test_page_and_tables_follow_from_committed_numbers(tmp_path, monkeypatch):
     networks = pd.read_csv(FOLDER / "tables/networks.csv")
     np.testing.assert_allclose(networks["c"], networks["r"] - 1)
     assert {*networks["group"]} <= {*GROUPS}
-
-
-def test_grid_of_pictures_is_enlarged(tmp_path):
-    from PIL import Image
-
-    white, black = np.ones((3, 4, 4), np.float32), np.zeros((3, 4, 4), np.float32)
-    pictures.save_grid([[white, black]], tmp_path / "grid.png")
-    pixels = np.asarray(Image.open(tmp_path / "grid.png"))
-    assert pixels.shape == (pictures.ZOOM * (4 + pictures.GAP), pictures.ZOOM * 2 * (4 + pictures.GAP), 3)
-    assert (pixels[0, 0, 0], pixels[0, pictures.ZOOM * (4 + pictures.GAP), 0]) == (255, 0)

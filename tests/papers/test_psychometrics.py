@@ -43,8 +43,3 @@ def test_fit_psychometric_recovers_a_known_curve(parameters):
     assert result.error < 1e-4
     np.testing.assert_allclose(result.accuracy(PAPER_STRENGTHS), curve.accuracy(PAPER_STRENGTHS), atol=1e-3)
     assert result.robustness(0, 0.3) == pytest.approx(curve.robustness(0, 0.3), abs=1e-3)
-
-
-def test_fit_psychometric_rejects_too_few_points():
-    with pytest.raises(ValueError, match="5 or more ascending strengths"):
-        fit_psychometric([0, 1, 2, 3], [0.9, 0.5, 0.3, 0.1])

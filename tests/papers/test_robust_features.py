@@ -20,14 +20,6 @@ from tests.support.trained_exports import make_weights, write_trained
 FOLDER = REPOSITORY / "jobs/papers/robust_features"
 
 
-def test_printed_numbers_are_complete():
-    published = analyse.PUBLISHED
-    assert len(published["dynamics"]["iterations"]) == 29
-    assert all(len(values) == 29 for run in published["dynamics"]["runs"].values() for values in run.values())
-    assert all(len(values) == 11 for curves in published["mixing"]["networks"].values() for values in curves.values())
-    assert all(len(values) == 4 for table in published["equivariance"]["best"].values() for values in table.values())
-
-
 PIXELS = torch.linspace(0, 1, 2 * 3 * 2 * 2).reshape(2, 3, 2, 2)
 INVALID_IMPORTS = {
     "a pixel above 1": (PIXELS * 2, torch.tensor([1, 0])),
@@ -67,21 +59,6 @@ def test_judge_counts_images_whose_label_differs_from_that_of_their_start(tmp_pa
     starts = SimpleNamespace(indices=np.array([4, 7]), labels=np.array([0, 1]))
     fractions = make_images.judge_labels(tmp_path, starts, lambda batch: batch.mean(dim=(2, 3)))
     assert fractions == pytest.approx((2 / 3, 1 / 3))
-
-
-@pytest.mark.parametrize(
-    ("architecture", "name"),
-    [
-        ("resnet50", "ResNet-50"),
-        ("resnet18-w8", "ResNet-18"),
-        ("vgg16-w8", "VGG-16"),
-        ("gresnet18-w1", "G-ResNet-18"),
-        ("stn-resnet34", "STN-ResNet-34"),
-        ("ptn-resnet18", "PTN-ResNet-18"),
-    ],
-)
-def test_networks_have_printed_names(architecture, name):
-    assert analyse.network_name(architecture) == name
 
 
 def test_dynamics_are_measured_on_correct_images(tmp_path):

@@ -12,7 +12,7 @@ from robust201.core.files import LEFTOVER_SECONDS
 from robust201.core.records import content_digest
 from robust201.store.folder import WRITE_STEPS, ResultsFolder, SliceFormat
 from robust201.store.local import LocalFolder
-from robust201.store.names import ShardName, content_hash, shard_name
+from robust201.store.names import ShardName, content_hash, names_of, shard_name
 from robust201.store.object_store import PUT_STEPS
 from robust201.store.packing import merge, pack
 from robust201.store.packs import PACKS
@@ -76,6 +76,8 @@ def test_shards_stay_readable_while_they_are_packed_and_deleted(folder):
     assert pack(folder, **OLD).n_deleted == 6
     pack(folder, **OLD)  # deletes the inputs of the call before
     assert count_files(folder)[1] == 0
+    for content in CONTENTS[:6]:  # the reader's listing is older than the packs
+        assert len(names_of(reader.list_unit("digits", name_of(content).unit), "digits")) == 1
     assert {reader.read(name_of(content)) for content in CONTENTS[:6]} == {*CONTENTS[:6]}
     check(folder)
     n_packs = count_files(folder)[0]

@@ -43,7 +43,7 @@ class Effects(NamedTuple):
     pairs: pd.DataFrame
 
 
-def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *, seed: int = 0) -> Effects:
+def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]") -> Effects:
     """Compute the effects of operations and of their pairs over all cells of the space.
 
     Raises:
@@ -68,7 +68,7 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *
     mean = float(table.mean())
     edges = range(n_edges)
     effects = [table.mean(axis=tuple(axis for axis in edges if axis != edge)) - mean for edge in edges]
-    intervals = _effect_intervals(codes, cell_accuracies, isomorphs, n_operations, seed)
+    intervals = _effect_intervals(codes, cell_accuracies, isomorphs, n_operations)
     operation_labels = [space.operation_labels[operation] for operation in space.operations]
     operations = pd.DataFrame(
         [
@@ -119,13 +119,13 @@ def classes_without_accuracy(results: DatasetResults, accuracies: "pd.Series[flo
 
 
 def _effect_intervals(
-    codes: NDArray[np.int64], cell_accuracies: _Floats, isomorphs: NDArray[np.int64], n_operations: int, seed: int
+    codes: NDArray[np.int64], cell_accuracies: _Floats, isomorphs: NDArray[np.int64], n_operations: int
 ) -> _Floats:
     """Return the ends of 95% intervals of effects, (E, O, 2), from a bootstrap over isomorphism classes."""
     _, first_members, class_indices, class_sizes = np.unique(
         isomorphs, return_index=True, return_inverse=True, return_counts=True
     )
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     # Number of copies of each class in each bootstrap sample.
     multiplicities = rng.multinomial(
         len(class_sizes), np.full(len(class_sizes), 1 / len(class_sizes)), size=_N_BOOTSTRAP_SAMPLES

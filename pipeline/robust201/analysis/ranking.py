@@ -19,6 +19,7 @@ from robust201.dataset.outcomes import Outcomes, checked_outcomes
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import unpack_outcomes
 from robust201.statistics.significance import Ties, image_mean_intervals, mean_ties_with_best, ties_with_best
+from robust201.tasks.constraints import LINF
 
 REFERENCE_EPSILON_255 = 1.0
 REFERENCE_SEVERITY = 3.0
@@ -42,13 +43,15 @@ class Ranking:
             Holm's method), `tied` (whether the network is the best or does not differ significantly from it; false for
             a single network) and `n_images`. Intervals and p-values are NaN if the number of images is unknown.
         labels: label of each evaluation.
-        networks: label of each network, in the order of the first evaluation other than clean.
+        order: name of the evaluation that orders the networks; empty without accuracies.
+        networks: label of each network, in this order.
         summary: sentence on the best network by this evaluation, and on the networks tied with it.
         basis: note on the number of images and the tests.
     """
 
     table: pd.DataFrame
     labels: Mapping[str, str]
+    order: str
     networks: Mapping[ArchitectureId, str]
     summary: str
     basis: str
@@ -90,7 +93,8 @@ def rank_networks(
         results: results of the networks.
         names: scores, keys and keys at a strength, such as ``clean``, ``pgd:8/255``, ``corruption``; by default those
             of `default_names`.
-        max_networks: number of networks in the table, the best by the first evaluation other than clean; None for all.
+        max_networks: number of networks in the table, the best; None for all. Networks are ordered by the first
+            evaluation other than clean, or, without `names`, by the strongest attack.
 
     Raises:
         ConfigError: a name does not match any evaluation.
@@ -99,9 +103,13 @@ def rank_networks(
     standings = [standing for standing in standings if len(standing)]
     if not standings:
         networks = {network: results.network_label(network) for network in results.architectures}
-        return Ranking(pd.DataFrame(columns=_COLUMNS), {}, networks, "", "")
-    first = next((each for each in standings if each["evaluation"].iloc[0] != CLEAN), standings[0])
-    shown = first["network"].head(len(first) if max_networks is None else max_networks).tolist()
+        return Ranking(pd.DataFrame(columns=_COLUMNS), {}, "", networks, "", "")
+    attacks = [] if names is not None else _attacks_in_one_ball(results, standings)
+    not_clean = [standing for standing in standings if standing["evaluation"].iloc[0] != CLEAN]
+    # The strongest attack has the lowest mean accuracy.
+    first = min(attacks, key=lambda each: float(each["accuracy"].mean()), default=[*not_clean, *standings][0])
+    # Networks that lack the accuracy that orders them come last.
+    shown = list(dict.fromkeys(each for standing in (first, *standings) for each in standing["network"]))[:max_networks]
     tables = [
         standing.set_index("network").loc[[each for each in shown if each in standing["network"].array]].reset_index()
         for standing in standings
@@ -109,10 +117,21 @@ def rank_networks(
     return Ranking(
         pd.concat(tables, ignore_index=True)[_COLUMNS],
         {standing["evaluation"].iloc[0]: standing["label"].iloc[0] for standing in standings},
+        str(first["evaluation"].iloc[0]),
         {network: results.network_label(network) for network in shown},
         _describe_best(results, first),
         _describe_basis(standings),
     )
+
+
+def _attacks_in_one_ball(results: DatasetResults, standings: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    """Return the rankings under attacks in the L-infinity ball or, without any, in the first attack's norm ball."""
+    balls = [
+        results.reader.norm_ball_of(require_evaluations(results, each["evaluation"].iloc[0])[0][0])
+        for each in standings
+    ]
+    chosen = LINF if LINF in balls else next((ball for ball in balls if ball is not None), None)
+    return [each for each, ball in zip(standings, balls, strict=True) if ball is not None and ball == chosen]
 
 
 _COLUMNS = ["network", "evaluation", "rank", "accuracy", "low", "high", "p_value", "tied", "n_images"]
@@ -236,7 +255,8 @@ def _describe_best(results: DatasetResults, standing: pd.DataFrame) -> str:
     if results.chance_level is not None and best["low"] <= results.chance_level:
         return f"On {results.label}, no network is clearly above chance ({label})."
     ties = "" if standing["n_images"].isna().any() else f", {_describe_ties(results, standing)}"
-    return f"On {results.label}, the most accurate network is {network} ({label}: {accuracy}){ties}."
+    word = "accurate" if best["evaluation"] == CLEAN else "robust"
+    return f"On {results.label}, the most {word} network is {network} ({label}: {accuracy}){ties}."
 
 
 def _describe_ties(results: DatasetResults, standing: pd.DataFrame) -> str:

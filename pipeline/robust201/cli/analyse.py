@@ -1,7 +1,5 @@
 """`robust201 analyse`: correlations of measures with accuracies, and effects of operations."""
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robust201.cli import console
+from robust201.cli.evaluate import to_json_rows
 from robust201.cli.help_texts import HELP_OPTIONS, epilog
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import ImageDataset, WeightsName, split_names
@@ -76,7 +75,7 @@ def measures(
         )
     _write_tables({"correlations": correlations}, out)
     if as_json:
-        print_json({"correlations": _to_json_rows(correlations)})
+        print_json({"correlations": to_json_rows(correlations)})
     else:
         for (dataset, measure), rows in correlations.groupby(["dataset", "measure"], sort=False):
             by_magnitude = rows.assign(magnitude=rows["kendall"].abs()).sort_values(
@@ -120,7 +119,7 @@ def design(
         tables = {"effects": effects.operations, "variance": effects.variance, "pairs": effects.pairs}
         _write_tables({f"{results.name}-{name}": frame for name, frame in tables.items()}, out)
         if as_json:
-            rows = {name: _to_json_rows(frame) for name, frame in tables.items()}
+            rows = {name: to_json_rows(frame) for name, frame in tables.items()}
             payload[results.name] = {"score": score, **rows}
         else:
             _show_design(results, score, tables)
@@ -172,36 +171,31 @@ def _write_tables(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> Non
         console.say(str(out / f"{name}.csv"))
 
 
-def _to_json_rows(frame: "pd.DataFrame") -> list[dict[str, Any]]:
-    """Return the rows of a table as JSON objects, with None in place of NaN."""
-    rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records"))
-    return rows
-
-
 def _format_correlation(correlation: Mapping[Any, Any]) -> tuple[str, ...]:
+    from robust201.analysis.tables import format_estimate
+
     return (
         str(correlation["key"]) + (f":{correlation['strength']:g}" if correlation["strength"] else ""),
-        *(_format_with_interval(correlation, name) for name in ("kendall", "spearman", "partial", "gain")),
+        *(
+            format_estimate(*(correlation[column] for column in (name, f"{name}_low", f"{name}_high")))
+            for name in ("kendall", "spearman", "partial", "gain")
+        ),
         ("yes" if correlation["beats_parameters"] else "no"),
     )
 
 
-def _format_with_interval(row: Mapping[Any, Any], name: str) -> str:
-    estimate = row[name]
-    return "-" if math.isnan(estimate) else f"{estimate:.2f} [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
-
-
 def _show_design(results: "DatasetResults", score: str, tables: "Mapping[str, pd.DataFrame]") -> None:
+    from robust201.analysis.tables import format_percent
+
     effects = tables["effects"].sort_values("effect", ascending=False, kind="stable")
     console.show_table(
         f"{results.name}: effects of operations on {score}, in percentage points",
-        ("edge", "operation", "effect", "95% interval"),
+        ("edge", "operation", "effect [95% interval]"),
         [
             (
                 row["edge"],
                 row["operation"],
-                f"{100 * row['effect']:+z.2f}",
-                f"[{100 * row['low']:+z.2f}, {100 * row['high']:+z.2f}]",
+                format_percent(row["effect"], row["low"], row["high"], decimals=2, sign="+"),
             )
             for row in effects.to_dict("records")
         ],

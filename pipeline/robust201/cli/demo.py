@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from robust201.dataset.export import Format
 
 DEMO_SWEEP = "jobs/demo.yaml"
-DEMO_FIGURES = ("attacks", "corruptions", "rank-correlation", "clean-vs-robust")
+DEMO_FIGURES = ("attacks", "corruptions", "rank-correlation-attacks", "clean-vs-robust")
 """Figures that are drawn as files; the report contains all figures."""
 
 

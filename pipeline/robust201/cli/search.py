@@ -1,6 +1,5 @@
 """`robust201 search`: simulate neural architecture search on a dataset."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +15,7 @@ from robust201.core.files import check_output_file, write_csv
 
 if TYPE_CHECKING:
     from robust201.dataset.reader import Dataset
-    from robust201.search.repeated_searches import MeanOverRuns, RepeatedSearch
+    from robust201.search.repeated_searches import RepeatedSearch
 
 
 def search(
@@ -99,6 +98,7 @@ def _choose_dataset(reader: "Dataset", data: str | None) -> str:
 
 
 def _show(searches: "Sequence[RepeatedSearch]") -> None:
+    from robust201.analysis.tables import format_percent
     from robust201.search.methods import METHODS
     from robust201.search.repeated_searches import TABLE1_COLUMNS
 
@@ -113,7 +113,7 @@ def _show(searches: "Sequence[RepeatedSearch]") -> None:
         rows = [
             (
                 METHODS[result.method].title,
-                *map(_format_with_interval, result.reported.values()),
+                *(format_percent(*estimate[:3], decimals=2) for estimate in result.reported.values()),
                 f"{100 * result.optimum_fraction:.0f}%",
             )
             for result in repeated_search.results
@@ -121,8 +121,3 @@ def _show(searches: "Sequence[RepeatedSearch]") -> None:
         console.show_table(title, ("", *headings, "runs at optimum"), [optimum, *rows])
     if searches and (absent_results := searches[0].absent):
         console.say(f"Not reported, because {searches[0].dataset} lacks these results: {', '.join(absent_results)}.")
-
-
-def _format_with_interval(estimate: "MeanOverRuns") -> str:
-    mean, low, high = (f"{100 * value:.2f}" for value in estimate[:3])
-    return mean if math.isnan(estimate.low) else f"{mean} [{low}, {high}]"  # a single run has no interval

@@ -11,8 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from PIL import Image
 
+from robust201.core.colours import INK, PAPER
 from robust201.figures.panels import FONT, POINTS_PER_INCH, SMALL_SIZE, Chart
-from robust201.networks.colours import INK, PAPER
 
 _LINE_HEIGHT = 11.0
 """Height of a line of text, in points."""

@@ -1,76 +1,72 @@
 """The data of the report's page: everything that its script shows is computed here."""
 
 import base64
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
+from numpy.typing import NDArray
 
-from robust201.analysis.dataset_results import SCORES, DatasetResults
+from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.labels import key_label, strength_label
-from robust201.analysis.ranking import Ranking, order_networks
+from robust201.analysis.ranking import Ranking
 from robust201.core.records import ArchitectureId
 from robust201.networks.spaces import CellSpace
 from robust201.statistics.intervals import accuracy_intervals
 
-RESOLUTION = 10_000
-"""Accuracies are stored in units of 1/10,000. This is exact for 10,000 images. For fewer images, accuracies are
-rounded, but different accuracies still have different codes."""
+UNITS_PER_PERCENT = 100
+"""Accuracies are stored in units of 0.01%. This is exact for 10,000 images."""
 
 MISSING = 65_535
-"""Code of an accuracy that was not evaluated."""
+"""Code of a number that is unknown."""
 
 
 def pack_space(space: CellSpace) -> dict[str, Any]:
     """Return the representative of each cell's isomorphism class, base64 of little-endian uint16, as `isomorphs`."""
-    return {"isomorphs": _encode_base64(np.array(space.isomorphs(), dtype="<u2"))}
+    return {"isomorphs": _encode(np.array(space.isomorphs(), dtype="<u2"))}
 
 
 def pack_results(results: DatasetResults, ranking: Ranking) -> dict[str, Any]:
     """Return the numbers of a dataset.
 
     Returns:
-        A dict with these fields (arrays are base64 of little-endian bytes):
+        A dict with these fields:
 
         - `name`: name of the dataset.
         - `networks`: for each network, in the order of the table (those without an accuracy to sort by come last), its
-          `id`, its `label`, its cell string `spec` (empty if it is not a cell), and `operations`, one per edge.
+          `id`, its `label`, its `place` in this order, its cell string `spec` (empty if it is not a cell), and
+          `operations`, one per edge.
         - `columns` of the table: for each evaluation, its `label`, and by network its `accuracies` in percent with
           their intervals `low` and `high` (null if missing), and `tied`, whether the network is tied with the best.
-        - `scores`: for each score, its `label`, and by network `texts` with the accuracy and the rank.
         - `evaluations`: for each key and strength, the key's label `key` and the strength's label `strength`.
-        - `accuracies`: (K, N) uint16 in units of 1/`RESOLUTION`, or `MISSING`.
-        - `intervals`: (`RESOLUTION` + 1, 2) uint16, the ends of each accuracy's interval in the same units; null if the
-          number of images is unknown.
-        - `shown`: position of the network that the page shows first, the best by the table's order.
+        - `accuracies`, `low`, `high`: accuracies under each evaluation of all networks, and the ends of their intervals
+          (see `pack_numbers`).
     """
     networks = [*dict.fromkeys([*ranking.networks, *results.architectures])]
-    space = results.space
+    space, places = results.space, _describe_places(ranking)
     specs = ["" if space is None else results.spec(network) for network in networks]
+    accuracies = results.accuracies.loc[networks]
+    low, high = accuracy_intervals(accuracies, results.image_counts.loc[networks].to_numpy(np.float64))
     return {
         "name": results.name,
         "networks": [
             {
                 "id": network,
                 "label": results.network_label(network),
+                "place": places.get(network, ""),
                 "spec": spec,
                 "operations": [] if space is None else space.parse(spec),
             }
             for network, spec in zip(networks, specs, strict=True)
         ],
         "columns": _pack_columns(ranking, networks),
-        "scores": [
-            {"label": f"{label} accuracy", "texts": _score_texts(results, score, networks)}
-            for score, label in SCORES.items()
-            if score in results.scores
-        ],
         "evaluations": [
             {"key": key_label(key), "strength": strength_label(key, strength, results.strengths(key))}
             for key, strength in results.columns
         ],
-        "accuracies": _encode_base64(pack_accuracies(results.accuracies.loc[networks])),
-        "intervals": None if results.n_images is None else _encode_base64(pack_intervals(results.n_images)),
-        "shown": 0,
+        "accuracies": pack_numbers(accuracies.to_numpy(np.float64)),
+        "low": pack_numbers(low),
+        "high": pack_numbers(high),
     }
 
 
@@ -87,31 +83,22 @@ def _pack_columns(ranking: Ranking, networks: list[ArchitectureId]) -> list[dict
     return columns
 
 
-def _score_texts(results: DatasetResults, score: str, networks: list[ArchitectureId]) -> list[str]:
-    ordered = order_networks(results, results.scores[score])
-    texts = {
-        row.network: f"{row.accuracy:.2%}, rank {'=' if row.n_equal > 1 else ''}{row.rank:,} of {len(ordered):,}"
-        for row in ordered
-    }
-    return [texts.get(network, "–") for network in networks]
+def _describe_places(ranking: Ranking) -> Mapping[ArchitectureId, str]:
+    """Return the place of each network in the order of the table."""
+    rows = ranking.table[ranking.table["evaluation"] == ranking.order]
+    ends = np.where(rows["tied"], ", best or tied with the best", "") if len(rows) > 1 else [""] * len(rows)
+    texts = [
+        f"Rank {rank:,} of {len(rows):,} by accuracy under {ranking.labels[ranking.order]}{end}."
+        for rank, end in zip(rows["rank"], ends, strict=True)
+    ]
+    return dict(zip(rows["network"], texts, strict=True))
 
 
-def pack_accuracies(accuracies: pd.DataFrame) -> "np.ndarray[Any, np.dtype[np.uint16]]":
-    """Round accuracies to units of 1/`RESOLUTION`.
-
-    Returns:
-        (K, N) little-endian uint16.
-    """
-    scaled_accuracies = np.round(accuracies.to_numpy(np.float64).T * RESOLUTION)
-    return np.where(np.isnan(scaled_accuracies), MISSING, scaled_accuracies).astype("<u2")
+def pack_numbers(fractions: "NDArray[np.float64]") -> str:
+    """Encode fractions (N, K) as base64 of (K, N) little-endian uint16, in units of 0.01%; NaN is `MISSING`."""
+    codes = np.round(100 * UNITS_PER_PERCENT * np.asarray(fractions, np.float64).T)
+    return _encode(np.where(np.isnan(codes), MISSING, codes).astype("<u2"))
 
 
-def pack_intervals(n_images: int) -> "np.ndarray[Any, np.dtype[np.uint16]]":
-    """Return the 95% interval of each code, for accuracies over `n_images` images; see `pack_results`."""
-    counts = np.round(np.arange(RESOLUTION + 1) * n_images / RESOLUTION)
-    ends = np.column_stack(accuracy_intervals(counts / n_images, n_images))
-    return np.round(ends * RESOLUTION).astype("<u2")
-
-
-def _encode_base64(array: "np.ndarray[Any, Any]") -> str:
+def _encode(array: "NDArray[Any]") -> str:
     return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()

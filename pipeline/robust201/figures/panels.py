@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import altair as alt
 import pandas as pd
 
-from robust201.figures.palette import GRID
-from robust201.networks.colours import INK
+from robust201.core.colours import GRID, INK
 
 Chart = alt.Chart | alt.LayerChart
 Spec = dict[str, Any]
@@ -69,7 +68,6 @@ class Figure:
         page_width: width of a panel on the page.
         label: text below all panels.
         notes: text below the label, in files.
-        above: a figure that is drawn above these panels.
     """
 
     panels: Sequence[Panel]
@@ -77,10 +75,9 @@ class Figure:
     page_width: float = 165.0
     label: str = ""
     notes: Sequence[str] = ()
-    above: "Figure | None" = None
 
 
-def text_width(n_letters: int, size: float) -> float:
+def text_width(n_letters: float, size: float) -> float:
     """Estimate the width of a text in the unit of `size`, its font size."""
     return n_letters * _LETTER_WIDTH * size
 
@@ -104,13 +101,10 @@ def specify_file(
         background: colour of the background.
         notes: text below the figure.
     """
-    bodies = []
-    for part in (figure.above, figure):
-        if part is not None:
-            columns = count_columns(len(part.panels), width, part.min_width)
-            bodies.append(_arrange(part, (width - axes_width) / columns, columns))
-    note_lines = [line for note in (*figure.notes, *notes) for line in wrap(note, width)]
-    spec = _complete(bodies, background, FONT)
+    columns = count_columns(len(figure.panels), width, figure.min_width)
+    spec = _arrange(figure, (width - axes_width) / columns, columns, background, FONT)
+    characters = max(20, int(width / text_width(1, NUMBER_SIZE)))
+    note_lines = [line for note in (*figure.notes, *notes) for line in textwrap.wrap(note, characters)]
     below = {"orient": "bottom", "anchor": "middle", "frame": "bounds", "offset": 4}
     if figure.label:
         spec["title"] = below | {"text": figure.label, "fontSize": TEXT_SIZE, "subtitle": note_lines}
@@ -126,11 +120,10 @@ def specify_page(figure: Figure) -> Spec:
 
     The page reads the width of a column in `usermeta`.
     """
-    parts = [part for part in (figure.above, figure) if part is not None]
-    spec = _complete([_arrange(part, part.page_width, 1) for part in parts], "transparent", "system-ui, sans-serif")
+    spec = _arrange(figure, figure.page_width, 1, "transparent", "system-ui, sans-serif")
     if figure.label:
         spec["title"] = {"text": figure.label, "orient": "bottom", "anchor": "middle", "frame": "bounds", "offset": 4}
-    _wrap_legends(spec, max(part.page_width for part in parts))
+    _wrap_legends(spec, figure.page_width)
     return spec | {"usermeta": {"columnWidth": figure.page_width + 40}}
 
 
@@ -144,12 +137,13 @@ def _inline_rows(data: Any) -> Any:
 alt.data_transformers.register("robust201", _inline_rows)
 
 
-def _arrange(figure: Figure, panel_width: float, columns: int) -> Spec:
+def _arrange(figure: Figure, panel_width: float, columns: int, background: str, font: str) -> Spec:
     """Arrange panels in rows. Only outer panels label their axes, unless there is a single column.
 
     The panels are combined as dictionaries, because Altair copies a chart many times when it combines charts.
     """
-    specs = []
+    specs: list[Spec] = []
+    datasets: Spec = {}
     for index, panel in enumerate(figure.panels):
         is_at_bottom = columns == 1 or index + columns >= len(figure.panels)
         chart = panel.draw(Layout(panel_width, index % columns == 0, is_at_bottom))
@@ -159,18 +153,16 @@ def _arrange(figure: Figure, panel_width: float, columns: int) -> Spec:
             size = panel_width / text_width(max(map(len, panel.title)), 1)
             spec["title"] = {"text": list(panel.title), "fontSize": max(MIN_NUMBER_SIZE, min(TITLE_SIZE, size))}
         del spec["config"], spec["$schema"]
+        datasets |= spec.pop("datasets", {})
         specs.append(spec)
-    return {"concat": specs, "columns": columns, "spacing": {"row": 6, "column": _GAP}}
-
-
-def _complete(bodies: Sequence[Spec], background: str, font: str) -> Spec:
-    config = _config(background) | {"font": font}
-    spec: Spec = {"$schema": alt.SCHEMA_URL, "config": config, "vconcat": bodies, "spacing": 10, "center": True}
-    spec["datasets"] = {}
-    for body in bodies:
-        for panel in body["concat"]:
-            spec["datasets"] |= panel.pop("datasets", {})
-    return spec
+    return {
+        "$schema": alt.SCHEMA_URL,
+        "config": _config(background) | {"font": font},
+        "datasets": datasets,
+        "concat": specs,
+        "columns": columns,
+        "spacing": {"row": 6, "column": _GAP},
+    }
 
 
 def _wrap_legends(part: object, width: float) -> None:
@@ -184,11 +176,6 @@ def _wrap_legends(part: object, width: float) -> None:
     if isinstance(part, list):
         for child in part:
             _wrap_legends(child, width)
-
-
-def wrap(text: str, width: float) -> list[str]:
-    """Break a note into lines that are at most `width` wide."""
-    return textwrap.wrap(text, max(20, int(width / text_width(1, NUMBER_SIZE))))
 
 
 def _config(background: str) -> Spec:

@@ -1,6 +1,6 @@
 """Figures as PNG, SVG and PDF files, or their numbers as CSV files. Equal results give equal bytes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +10,9 @@ from robust201.analysis.dataset_results import MEAN_NOTE, DatasetResults, choose
 from robust201.core.errors import ConfigError, ResultsError, did_you_mean
 from robust201.core.files import atomic_write, check_output_file, write_csv
 from robust201.dataset.reader import Dataset
+from robust201.figures.definition import FigureDefinition
 from robust201.figures.formats import DRAWN_FORMATS, parse_width
-from robust201.figures.table import FIGURES, FigureDefinition, find_figure
+from robust201.figures.table import FIGURES, find_figure
 
 CSV = "csv"
 
@@ -55,8 +56,17 @@ def save_plots(
     all_results = read_results(dataset.select())
     selected_results = all_results if data is None else [choose_results(all_results, data, dataset.path)]
     drawings = [
-        (results, figure, out / f"{stem}.{file_format}")
-        for results, figure, stem in _list_drawings(selected_results, definitions, data is None)
+        (results, figure, out / f"{results.name}-{figure.name}.{file_format}")
+        for results in selected_results
+        for figure in definitions
+        if not figure.is_across_datasets
+    ]
+    across = all_results[:1] if data is None else []
+    drawings += [
+        (results, figure, out / f"{figure.name}.{file_format}")
+        for results in across
+        for figure in definitions
+        if figure.is_across_datasets
     ]
     for _, _, path in drawings:
         check_output_file(path)
@@ -110,34 +120,10 @@ def save_plot(
         subject_prefix = "" if figure.is_across_datasets else f"{results.name} of "
         raise ResultsError(
             f"Drawing {name} failed for {subject_prefix}{dataset.path}: the figure needs {figure.requirement}, but the "
-            f"dataset has results of {_describe_results(results)}. {_suggest_remedy(figure, results)}"
+            f"dataset has results of {_describe_results(results)}. Choose another figure, select fewer networks, or "
+            "export more results."
         )
     return out
-
-
-def _suggest_remedy(figure: FigureDefinition, results: DatasetResults) -> str:
-    n_networks = len(results.accuracies)
-    if figure.max_networks is not None and n_networks > figure.max_networks:
-        return f"Select up to {figure.max_networks} networks with --architectures, or choose another figure."
-    if n_networks < figure.min_networks:
-        return "For few networks, draw attack-curves or corruption-curves."
-    return "Choose another figure, or export more results."
-
-
-def _list_drawings(
-    selected_results: Sequence[DatasetResults], definitions: Sequence[FigureDefinition], has_all_datasets: bool
-) -> Iterator[tuple[DatasetResults, FigureDefinition, str]]:
-    """Yield the results, the figure and the file name (without its suffix) of each drawing.
-
-    Figures across datasets are only drawn if `has_all_datasets` is true.
-    """
-    for results in selected_results:
-        for figure in definitions:
-            if not figure.is_across_datasets:
-                yield results, figure, f"{results.name}-{figure.name}"
-    for figure in definitions:
-        if figure.is_across_datasets and has_all_datasets and selected_results:
-            yield selected_results[0], figure, figure.name
 
 
 def _describe_results(results: DatasetResults) -> str:
@@ -159,7 +145,7 @@ def _write_figure(results: DatasetResults, figure: FigureDefinition, path: Path,
         write_csv(path, frame, index=not isinstance(frame.index, pd.RangeIndex))
         return True
     notes = (MEAN_NOTE,) if figure.shows_means else ()
-    content = draw_file(figure.specify(frame, results), width, format_name, notes=notes)
+    content = draw_file(figure.draw(frame, results), width, format_name, notes=notes)
     with atomic_write(path) as stream:
         stream.write(content)
     return True

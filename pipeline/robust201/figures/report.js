@@ -12,11 +12,10 @@ function unpack(text) {
 
 const isomorphs = page.space && unpack(page.space.isomorphs);
 for (const data of page.datasets) {
-  data.codes = unpack(data.accuracies);
-  data.ends = data.intervals && unpack(data.intervals);
+  data.codes = ["accuracies", "low", "high"].map((name) => unpack(data[name]));
   data.position = new Map(data.networks.map(({ id }, index) => [String(id), index]));
 }
-let dataset = page.datasets[0], chosen = dataset.shown;
+let dataset = page.datasets[0], chosen = 0;
 
 function element(tag, text = "", attributes = {}) {
   const node = document.createElement(tag);
@@ -48,7 +47,7 @@ async function drawFigure(figure) {
   const columns = Math.max(1, Math.floor(width / (PIXELS_PER_POINT * spec.usermeta.columnWidth)));
   if (figure.dataset.columns === String(columns)) return;
   figure.dataset.columns = columns;
-  for (const part of spec.vconcat) part.columns = Math.min(columns, part.concat.length);
+  spec.columns = Math.min(columns, spec.concat.length);
   const actions = { export: true, source: false, compiled: false, editor: false };
   const { view } = await vegaEmbed(chart, spec, { renderer: "svg", mode: "vega-lite", actions });
   const svg = chart.querySelector("svg.marks");
@@ -120,8 +119,8 @@ function networkLink(index) {
   return link;
 }
 
-function accuracyCell(accuracy, low, high, isTied = false) {
-  const cell = element("td", accuracy === null ? "–" : "");
+function accuracyCell(accuracy, low, high, isTied = false, tag = "td") {
+  const cell = element(tag, accuracy === null ? "–" : "", { class: "accuracy" });
   if (accuracy !== null) cell.append(element(isTied ? "strong" : "span", accuracy.toFixed(1)));
   if (accuracy !== null && low !== null) cell.append(" ", element("small", `[${low.toFixed(1)}, ${high.toFixed(1)}]`));
   return cell;
@@ -150,35 +149,40 @@ function addressOf(id) {
 }
 
 function showNetwork(note = "") {
-  const { id, label, spec, operations } = dataset.networks[chosen];
+  const { id, label, place, spec, operations } = dataset.networks[chosen];
   $("network-name").textContent = label;
-  $("network-spec").textContent = spec;
+  // A cell string may break only between the nodes of the cell.
+  $("network-spec").replaceChildren(...spec.split("+").flatMap((part, index) => (index ? ["+", element("wbr"), part] : [part])));
   $("network-note").textContent = note;
+  $("network-place").textContent = place;
   $("network-input").value = id;
-  if (operations.length) drawCell(operations);
-  $("network-scores").replaceChildren(...dataset.scores.flatMap(({ label: name, texts }) => [element("dt", name), element("dd", texts[chosen])]));
-  const rows = [], n = dataset.networks.length;
-  let previous = "";
+  if (operations.length) queue = queue.then(() => drawCell(operations));
+  const rows = new Map(), n = dataset.networks.length;
   dataset.evaluations.forEach(({ key, strength }, index) => {
-    const code = dataset.codes[index * n + chosen];
-    if (code === page.missing) return;
-    const percent = (value) => (100 * value) / page.resolution;
-    const [low, high] = dataset.ends ? [percent(dataset.ends[2 * code]), percent(dataset.ends[2 * code + 1])] : [null, null];
-    const row = element("tr", "", key === previous ? {} : { class: "start" });
-    row.append(element("th", key === previous ? "" : key), element("th", strength), accuracyCell(percent(code), low, high));
-    previous = key;
-    rows.push(row);
+    const [accuracy, low, high] = dataset.codes.map((codes) => percent(codes[index * n + chosen]));
+    if (accuracy === null) return;
+    if (!rows.has(key)) rows.set(key, element("dd"));
+    const cell = accuracyCell(accuracy, low, high, false, "span");
+    if (strength) cell.prepend(element("small", strength), " ");
+    rows.get(key).append(cell);
   });
-  $("network-accuracies").tBodies[0].replaceChildren(...rows);
+  $("network-accuracies").replaceChildren(...[...rows].flatMap(([key, row]) => [element("dt", key), row]));
 }
 
-function drawCell(operations) {
-  const drawing = $("cell");
-  if (!drawing.firstElementChild) drawing.append($("cell-drawing").content.cloneNode(true));
-  for (const part of drawing.querySelectorAll("[data-edge]")) {
-    part.style.display = operations[part.dataset.edge] === part.dataset.operation ? "" : "none";
+function percent(code) {
+  return code === page.missing ? null : code / page.unitsPerPercent;
+}
+
+let cellView = null;
+
+async function drawCell(operations) {
+  if (!cellView) {
+    const spec = JSON.parse($("cell-drawing").textContent);
+    spec.params[0].value = operations;
+    cellView = (await vegaEmbed($("cell"), spec, { renderer: "svg", mode: "vega-lite", actions: false })).view;
   }
-  drawing.querySelector("svg").setAttribute("aria-label", `Cell: ${operations.join(", ")}`);
+  await cellView.signal("operations", operations).runAsync();
+  $("cell").querySelector("svg").setAttribute("aria-label", `Cell: ${operations.join(", ")}`);
 }
 
 // ---- start ----
@@ -186,7 +190,7 @@ function drawCell(operations) {
 function chooseDataset(name) {
   dataset = page.datasets.find((candidate) => candidate.name === name) ?? dataset;
   $("dataset").value = dataset.name;
-  [sortedBy, firstRow, chosen] = [null, 0, dataset.shown];
+  [sortedBy, firstRow, chosen] = [null, 0, 0];
   for (const section of document.querySelectorAll("section[data-dataset]")) section.hidden = section.dataset.dataset !== dataset.name;
   showTable();
   showNetwork();

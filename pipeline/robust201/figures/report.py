@@ -1,22 +1,21 @@
 """The report: a self-contained HTML page with the numbers, figures and networks of a dataset folder."""
 
-import functools
 import html
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robust201 import __version__
 from robust201.core.citation import PAPER_BIBTEX, software_bibtex
+from robust201.core.colours import GRID, INK, PAPER
 from robust201.core.errors import ResultsError
 from robust201.core.files import check_output_file, write_text
+from robust201.dataset.folder import DatasetFolder
 from robust201.dataset.reader import Dataset
 from robust201.dataset.recorded_accuracies import check_recorded
-from robust201.figures.palette import GRID
-from robust201.networks.colours import INK
 from robust201.networks.spaces import CellSpace
 
 if TYPE_CHECKING:
@@ -24,11 +23,14 @@ if TYPE_CHECKING:
 
     from robust201.analysis.dataset_results import DatasetResults
     from robust201.analysis.ranking import Ranking
-    from robust201.figures.table import FigureDefinition
+    from robust201.figures.definition import FigureDefinition
 
 
 VEGA_SCRIPT = "window.vegaEmbed = vegaEmbed;"
 """Script that is bundled with Vega-Embed, Vega and Vega-Lite, and makes `vegaEmbed` available to the page."""
+
+CELL_WIDTH = 215.0
+"""Width of the drawing of a cell, in points."""
 
 _MAX_WARNING_ITEMS = 20
 """Maximum number of networks, or of signs of weak attacks, that a warning on the page lists."""
@@ -46,7 +48,7 @@ def write_report(dataset: Dataset, out: Path) -> Path:
 
     from robust201.analysis.dataset_results import MEAN_NOTE, read_results
     from robust201.analysis.ranking import rank_networks
-    from robust201.figures.page_data import MISSING, RESOLUTION, pack_results, pack_space
+    from robust201.figures.page_data import MISSING, UNITS_PER_PERCENT, pack_results, pack_space
 
     dataset = dataset.select()
     all_results = read_results(dataset)
@@ -56,37 +58,33 @@ def write_report(dataset: Dataset, out: Path) -> Path:
             "or download the published dataset."
         )
     space = dataset.space
-    networks_noun = "networks" if space is None else space.title
-    title = f"Robustness of {networks_noun}: {', '.join(results.name for results in all_results)}"
     rankings = [rank_networks(results) for results in all_results]
     page_data = {
         "space": None if space is None else pack_space(space),
         "datasets": [pack_results(*pair) for pair in zip(all_results, rankings, strict=True)],
         "missing": MISSING,
-        "resolution": RESOLUTION,
+        "unitsPerPercent": UNITS_PER_PERCENT,
     }
     template = _read_resource("report_page.html")
     if space is None:
         template = re.sub("<!--cells-->\n.*?<!--/cells-->\n", "", template, flags=re.DOTALL)
-    write_text(
-        out,
-        _fill_template(
-            template,
-            title=html.escape(title),
-            style=_read_resource("report.css"),
-            dataset_options="".join(f"<option>{html.escape(results.name)}</option>" for results in all_results),
-            answer=_best_networks_section(rankings),
-            overview=_overview_section(dataset, all_results),
-            means=html.escape(MEAN_NOTE),
-            sections="\n".join(_dataset_section(results) for results in all_results),
-            across=_across_section(all_results),
-            citation=html.escape(f"{PAPER_BIBTEX}\n\n{software_bibtex(__version__)}"),
-            page_data=_embedded_json(page_data),
-            vega=vl_convert.javascript_bundle(VEGA_SCRIPT),
-            script=_read_resource("report.js"),
-            **({} if space is None else {"about": html.escape(space.about), "cell_drawing": _cell_drawing(space)}),
-        ),
-    )
+    parts = {
+        "title": html.escape(f"Robustness of {_describe_networks(dataset, all_results)}"),
+        "style": _read_resource("report.css"),
+        "dataset_options": "".join(f"<option>{html.escape(results.name)}</option>" for results in all_results),
+        "answer": _answer_section(rankings),
+        "overview": _overview_section(dataset, all_results),
+        "means": html.escape(MEAN_NOTE),
+        "sections": "\n".join(_dataset_section(results) for results in all_results),
+        "across": _across_section(all_results),
+        "citation": html.escape(f"{PAPER_BIBTEX}\n\n{software_bibtex(__version__)}"),
+        "page_data": _embedded_json(page_data),
+        "vega": vl_convert.javascript_bundle(VEGA_SCRIPT),
+        "script": _read_resource("report.js"),
+    }
+    if space is not None:
+        parts |= {"about": html.escape(space.about), "cell": _cell_specification(space)}
+    write_text(out, _fill_template(template, **parts))
     return out
 
 
@@ -104,37 +102,72 @@ def _embedded_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
 
 
+def _describe_networks(dataset: Dataset, all_results: "Sequence[DatasetResults]") -> str:
+    """Return what was evaluated: networks, their size if it is not the space's own, and datasets."""
+    n_networks = len({network for results in all_results for network in results.architectures})
+    names = ", ".join(results.label for results in all_results)
+    if dataset.space is None:
+        return f"{n_networks:,} networks on {names}"
+    sizes = _foreign_sizes(dataset)
+    size = f", as networks with {' or '.join(sizes)}," if sizes else ""
+    return f"{n_networks:,} cells of {dataset.space.title}{size} on {names}"
+
+
+def _foreign_sizes(dataset: Dataset) -> list[str]:
+    """Return the sizes of the evaluated networks that are not the size of the space's own networks."""
+    own = {} if dataset.space is None else dataset.space.identity()
+    sizes = [folder.sweep_record.get("network") or own for folder in dataset.folders]
+    return list(dict.fromkeys(_join_items(size) for size in sizes if size != own))
+
+
+def _join_items(items: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in items.items())
+
+
 def _overview_section(dataset: Dataset, all_results: "Sequence[DatasetResults]") -> str:
     """Return what was evaluated: networks, training, images and keys; and what is missing."""
-    space, sweep = dataset.space, dataset.sweep or {}
-    record = sweep.get("sweep") or {}
+    space, folders = dataset.space, dataset.folders
     architectures = {architecture for results in all_results for architecture in results.architectures}
     keys = {key for results in all_results for key, _ in results.columns}
     networks = f"{len(architectures):,} of {len(dataset.non_isomorph_ids):,} "
     networks += "networks" if space is None else f"non-isomorphic architectures of {space.title}"
-    if network := record.get("network"):
-        networks += f" ({', '.join(f'{name} {value}' for name, value in network.items())})"
-    items = [networks]
-    if training := sweep.get("weights"):
-        items.append(f"trained as {', '.join(map(str, training))}")
-    # Imported results have no record of the image selection.
-    if (images := record.get("images")) is not None:
-        count = images.get("count")
-        items.append("all test images" if count is None else f"{count:,} test images (seed {images.get('seed')})")
+    if space is not None and (sizes := _foreign_sizes(dataset)):
+        own = _join_items(space.identity())
+        networks += f", as networks with {' or '.join(sizes)} (the benchmark's own have {own})"
+    weights = {name: facts for each in folders for name, facts in ((each.sweep or {}).get("weights") or {}).items()}
+    items = [networks, *(_describe_weights(name, facts) for name, facts in weights.items())]
+    # Imported results have no record of the image selection, and measures have images of their own.
+    selections = [each.sweep_record.get("images") for each in folders if _has_accuracies(each)]
+    items += [_describe_images(images) for images in selections if images is not None]
     items.append(f"{len(keys)} keys on {', '.join(results.label for results in all_results)}")
-    if sweep:
-        items.append(f"robust201 {sweep.get('robust201', 'of an unknown version')}")
-    overview = f"<p>{html.escape('; '.join(items))}. Accuracy is the fraction of images classified correctly.</p>"
+    items += [f"robust201 {each.sweep.get('robust201', 'of an unknown version')}" for each in folders if each.sweep]
+    text = "; ".join(dict.fromkeys(items))
+    overview = f"<p>{html.escape(text)}. Accuracy is the fraction of images classified correctly.</p>"
     overview += _weights_check_text(dataset)
     if dataset.missing:
-        n_missing = sum(
-            len(strengths) for keys in dataset.missing.values() for ids in keys.values() for strengths in ids.values()
-        )
+        n_missing = sum(len(s) for keys in dataset.missing.values() for ids in keys.values() for s in ids.values())
         overview += (
             f'<p class="warning">This export is incomplete: {n_missing:,} evaluations are missing (see '
             "missing.json).</p>"
         )
     return overview
+
+
+def _has_accuracies(folder: DatasetFolder) -> bool:
+    keys_by_dataset = {} if folder.sweep is None else folder.sweep["strengths"]
+    return any(folder.kind_of(key) != "measure" for keys in keys_by_dataset.values() for key in keys)
+
+
+def _describe_images(images: Mapping[str, Any]) -> str:
+    count = images.get("count")
+    return "all test images" if count is None else f"{count:,} test images (seed {images.get('seed')})"
+
+
+def _describe_weights(name: str, facts: Mapping[str, Any]) -> str:
+    if facts.get("is_random"):
+        return f"random weights {name}"
+    recipe, epochs, seed = (facts.get(field) for field in ("recipe", "epochs", "seed"))
+    return f"trained as {name}" if recipe is None else f"trained with recipe {recipe}, {epochs} epochs, seed {seed}"
 
 
 def _weights_check_text(dataset: Dataset) -> str:
@@ -147,15 +180,19 @@ def _weights_check_text(dataset: Dataset) -> str:
             if n_agreeing
             else ""
         )
-    list_items = "".join(
-        f"<li>{html.escape(network.message)}</li>" for network in check.unexpected[:_MAX_WARNING_ITEMS]
+    text = (
+        "Clean accuracy differs from the accuracy recorded with the weights for "
+        f"{len(check.unexpected):,} of {check.n_checked:,} networks:"
     )
-    n_more = len(check.unexpected) - _MAX_WARNING_ITEMS
-    list_items += f"<li>and {n_more:,} more</li>" if n_more > 0 else ""
-    return (
-        f'<div class="warning">Clean accuracy differs from the accuracy recorded with the weights for '
-        f"{len(check.unexpected):,} of {check.n_checked:,} networks: <ul>{list_items}</ul></div>"
-    )
+    return _warning(text, [network.message for network in check.unexpected])
+
+
+def _warning(text: str, messages: Sequence[str]) -> str:
+    """Return a warning with a list of messages, of which at most `_MAX_WARNING_ITEMS` are shown."""
+    n_more = len(messages) - _MAX_WARNING_ITEMS
+    shown = [*messages[:_MAX_WARNING_ITEMS], *([f"and {n_more:,} more"] if n_more > 0 else [])]
+    items = "".join(f"<li>{html.escape(message)}</li>" for message in shown)
+    return f'<div class="warning">{text} <ul>{items}</ul></div>'
 
 
 def _attack_flags_warning(results: "DatasetResults") -> str:
@@ -174,13 +211,10 @@ def _attack_flags_warning(results: "DatasetResults") -> str:
     if (column := (*key.split(), strength)) in results.measures:
         accuracies[ZERO_GRADIENTS] = results.measures[column].dropna().to_dict()
     flags = find_flags(results.name, accuracies, n_images=results.n_images, n_classes=n_classes)
-    if not flags:
-        return ""
-    list_items = "".join(f"<li>{html.escape(flag.message)}</li>" for flag in flags[:_MAX_WARNING_ITEMS])
-    return f'<div class="warning">Signs of weak attacks: <ul>{list_items}</ul></div>'
+    return _warning("Signs of weak attacks:", [flag.message for flag in flags]) if flags else ""
 
 
-def _best_networks_section(rankings: "Sequence[Ranking]") -> str:
+def _answer_section(rankings: "Sequence[Ranking]") -> str:
     """Return the section that names the best networks; empty if there are no accuracies."""
     answers = [f"<p>{html.escape(ranking.summary)}</p>" for ranking in rankings if ranking.summary]
     basis = f'<p class="muted">{html.escape(rankings[0].basis)}</p>'
@@ -200,7 +234,7 @@ def _dataset_section(results: "DatasetResults") -> str:
             blocks.append(_figure_block(figure, frame, results, identifier))
             links.append(f'<a href="#{identifier}">{html.escape(figure.title)}</a>')
         elif figure.max_networks is None:  # otherwise there are many networks, which other figures summarise
-            omitted_figures.append(f"{figure.title} (needs {figure.requirement.replace('`', '')})")
+            omitted_figures.append(f"{figure.title} (needs {figure.requirement})")
     name = html.escape(results.name)
     omitted = f"Figures left out because the results they need are missing: {'; '.join(omitted_figures)}."
     return (
@@ -231,43 +265,28 @@ def _across_section(all_results: "Sequence[DatasetResults]") -> str:
 def _figure_block(figure: "FigureDefinition", frame: "pd.DataFrame", results: "DatasetResults", identifier: str) -> str:
     from robust201.figures.panels import specify_page
 
-    spec = specify_page(figure.specify(frame, results))
-    # The page replaces the colours of text and lines.
-    content = _embedded_json(spec).replace(INK, "currentColor").replace(GRID, f"var(--grid, {GRID})")
+    spec = specify_page(figure.draw(frame, results))
+    content = _in_page_colours(_embedded_json(spec))
     title = html.escape(figure.title)
     return (
         f'<figure id="{identifier}" data-figure="{html.escape(figure.name)}"><h3>{title}</h3>'
-        f'<figcaption id="{identifier}-caption">{html.escape(figure.description.replace("`", ""))}</figcaption>'
+        f'<figcaption id="{identifier}-caption">{html.escape(figure.description)}</figcaption>'
         f'<div class="chart" role="img" aria-label="{title}" aria-describedby="{identifier}-caption"></div>'
         f'<script type="application/json">{content}</script></figure>'
     )
 
 
-@functools.cache  # drawing a cell takes longer than the rest of a small page
-def _cell_drawing(space: CellSpace) -> str:
-    """Return an SVG of a cell with every operation on every edge, in the colours of the surrounding page."""
-    drawing = space.all_edge_parts()
-    left, right, bottom, top = drawing.bounds
-    groups = []
-    for edge in drawing.edges:
-        path = " ".join(f"{x:.3f},{-y:.3f}" for x, y in edge.curve)
-        dashes = ' stroke-dasharray=".04 .05"' if edge.operation == "none" else ""
-        (x, y), (label_x, label_y) = edge.curve[-1], edge.label_centre
-        groups.append(
-            f'<g data-edge="{edge.edge}" data-operation="{edge.operation}">'
-            f'<polyline points="{path}" fill="none" stroke="{edge.colour}" stroke-width=".03"{dashes}/>'
-            f'<path d="M0 0L-.16 .07V-.07Z" fill="{edge.colour}" transform="translate({x:.3f},{-y:.3f}) '
-            f'rotate({-edge.angle:.1f})"/><text x="{label_x:.3f}" y="{-label_y:.3f}" fill="{edge.colour}" '
-            f'stroke="var(--card)" stroke-width=".08" paint-order="stroke">{html.escape(edge.text)}</text></g>'
-        )
-    for name, (x, y) in drawing.nodes.items():
-        groups.append(
-            f'<circle cx="{x}" cy="{-y}" r="{drawing.radius}" fill="var(--card)" stroke="currentColor" '
-            f'stroke-width=".03"/><text x="{x}" y="{-y}" fill="currentColor">{name}</text>'
-        )
-    style = "font-size: .17px; text-anchor: middle; dominant-baseline: central"
-    box = f"{left} {-top} {right - left} {top - bottom}"
-    return f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{box}" style="{style}">{"".join(groups)}</svg>'
+def _cell_specification(space: CellSpace) -> str:
+    """Return the specification of the drawing of a cell, whose operations the page sets."""
+    chart = space.draw_cell(None, width=CELL_WIDTH).configure(background="transparent").configure_view(stroke=None)
+    parameters = {"params": [{"name": "operations", "value": []}]}
+    return _in_page_colours(_embedded_json(chart.to_dict(validate=False) | parameters))
+
+
+def _in_page_colours(specification: str) -> str:
+    """Replace the colours of text, lines and background with those of the page."""
+    text = specification.replace(INK, "currentColor").replace(GRID, f"var(--grid, {GRID})")
+    return text.replace(PAPER, "var(--card)")
 
 
 def _measure_table(results: "DatasetResults") -> str:
@@ -277,25 +296,13 @@ def _measure_table(results: "DatasetResults") -> str:
     """
     from robust201.analysis.labels import measure_label
 
-    table_rows = []
+    rows = []
     for measure, values in results.measures.items():
-        finite_values = values.dropna()
-        cells = "".join(
-            f"<td>{number:.4g}</td>" for number in (finite_values.min(), finite_values.median(), finite_values.max())
-        )
+        finite = values.dropna()
+        numbers = "".join(f"<td>{number:.4g}</td>" for number in (finite.min(), finite.median(), finite.max()))
         label = html.escape(measure_label(*measure))  # type: ignore[misc]
-        table_rows.append(f"<tr><th>{label}</th>{cells}<td>{len(finite_values):,}</td></tr>")
-    return _collapsible_table("Measures", ("measure",), table_rows) if table_rows else ""
-
-
-_STATISTICS_HEADINGS = ("lowest", "median", "highest", "architectures")
-
-
-def _collapsible_table(
-    title: str, row_headings: Sequence[str], rows: Sequence[str], columns: Sequence[str] = _STATISTICS_HEADINGS
-) -> str:
-    head = "".join(f"<th>{name}</th>" for name in (*row_headings, *columns))
-    return (
-        f'<details><summary>{title}</summary><div class="scroll" tabindex="0" role="region" aria-label="{title}">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></details>"
-    )
+        rows.append(f"<tr><th>{label}</th>{numbers}<td>{len(finite):,}</td></tr>")
+    head = "".join(f"<th>{name}</th>" for name in ("measure", "lowest", "median", "highest", "architectures"))
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    scrolled = f'<div class="scroll" tabindex="0" role="region" aria-label="Measures">{table}</div>'
+    return f"<details><summary>Measures</summary>{scrolled}</details>" if rows else ""

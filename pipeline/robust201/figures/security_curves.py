@@ -120,7 +120,7 @@ class SecurityCurves:
             largest: largest epsilon on the horizontal axis; by default, the axis covers at least 99% of each network's
                 fooled images.
         """
-        from robust201.figures.variants import draw_security_curves
+        from robust201.figures.curves import draw_security_curves
 
         end = self._default_end() if largest is None else largest
         note = f"{', '.join(self._attacks)}; {len(self.distances):,} images; bands: 95% intervals"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import vl_convert
 
+from robust201.core.colours import PAPER
 from robust201.core.errors import RobustError
 from robust201.figures.panels import POINTS_PER_INCH, Figure, Spec, specify_file
-from robust201.networks.colours import PAPER
 
 PNG_DPI = 300
 

@@ -77,8 +77,8 @@ def _wilson_intervals(fractions: Any, n_images: Any) -> tuple[Any, Any]:
     weight = NORMAL_QUANTILE**2 / n_images
     centre = fractions + weight / 2
     half_width = NORMAL_QUANTILE * np.sqrt(fractions * (1 - fractions) / n_images + weight / (4 * n_images))
-    low = np.where(fractions == 0, 0.0, (centre - half_width) / (1 + weight))
-    return low, np.where(fractions == 1, 1.0, (centre + half_width) / (1 + weight))
+    low = np.where(fractions == 0, 0.0 * weight, (centre - half_width) / (1 + weight))
+    return low, np.where(fractions == 1, 1.0 + 0.0 * weight, (centre + half_width) / (1 + weight))
 
 
 def mean_intervals(samples: ArrayLike) -> tuple[_Floats, _Floats, _Floats]:

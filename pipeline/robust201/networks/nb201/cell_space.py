@@ -56,7 +56,6 @@ class NasBench201(Space):
     edit_distance = staticmethod(cells.edit_distance)
     neighbours = staticmethod(cells.neighbours)
     draw_cell = staticmethod(drawing.draw_cell)
-    all_edge_parts = staticmethod(drawing.all_edge_parts)
 
     def __init__(self, channels: int = 16, cells: int = 5) -> None:
         self.channels = channels
