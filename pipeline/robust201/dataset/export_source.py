@@ -1,6 +1,5 @@
 """What an export reads from a results folder: facts about the sweep, and the results of its units."""
 
-import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from robust201.core.errors import ConfigError, RobustWarning, did_you_mean
+from robust201.core.errors import ConfigError, did_you_mean, warn_caller
 from robust201.core.records import Unit
 from robust201.dataset.groups import Group, SweepFacts
 from robust201.dataset.shard_rows import KeyRows, UnitRows
@@ -118,7 +117,7 @@ def read_groups(plan: Plan, folder: ResultsFolder, weights: str | None = None) -
             f"{network.label}: its results are left out, because a worker reported {network.failure} If the cause is "
             f"gone, delete {folder.root / EVENTS_FOLDER}."
         )
-        warnings.warn(message, RobustWarning, stacklevel=2)
+        warn_caller(message)
     states = tuple(_without(state, unstable) for state in states)
     groups = [_make_group(plan, folder, names_of(listing, state.key.dataset), state, weights) for state in states]
     return [group for group in groups if group.units]
