@@ -30,7 +30,7 @@ from benchmarks.engine_case import HARMLESS_EPSILON_255, NORMALISATION, Case, ex
 from robust201.attacks.batching import MAX_IMAGES_PER_SAMPLE
 from robust201.attacks.context import to_float
 from robust201.core.precision import Precision
-from robust201.networks.batch_sizes import BatchSizes, Maxima, fit_memory
+from robust201.networks.batch_sizes import BatchSizes, Maxima
 from robust201.networks.classifier import Classifier
 from robust201.networks.device import (
     GraphCapture,
@@ -41,6 +41,7 @@ from robust201.networks.device import (
     is_gpu,
     peak_bytes,
 )
+from robust201.networks.gpu_memory import fit_memory
 from robust201.networks.graphed_model import GraphedModel
 from robust201.networks.model import SizedModel
 from robust201.networks.zoo.zoo_space import NETWORKS

@@ -12,9 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from robust201.core.errors import EvaluationError
-from robust201.networks import batch_sizes
 from robust201.networks import device as graphs
-from robust201.networks.batch_sizes import SIZES, USED_FRACTION, BatchSizes, Maxima, fit_memory, split_into_sizes
+from robust201.networks import gpu_memory
+from robust201.networks.batch_sizes import SIZES, BatchSizes, Maxima, split_into_sizes
+from robust201.networks.gpu_memory import USED_FRACTION, fit_memory
 from robust201.networks.graphed_model import GraphedModel
 from robust201.networks.nb201.cells import specs
 from robust201.networks.nb201.compiled import MIN_BATCH, compile_network
@@ -56,7 +57,7 @@ def _simulate_memory(monkeypatch):
             compute()
         return memory.peak_bytes
 
-    monkeypatch.setattr(batch_sizes, "peak_bytes", peak_bytes)
+    monkeypatch.setattr(gpu_memory, "peak_bytes", peak_bytes)
 
 
 SPEC = specs()[21]

@@ -17,9 +17,10 @@ from robust201.attacks.contract import perturb
 from robust201.attacks.random_numbers import RandomNumbers
 from robust201.attacks.runner import run_attack
 from robust201.evaluation.evaluate import copy_to_device
-from robust201.networks.batch_sizes import BatchSizes, Maxima, fit_memory
+from robust201.networks.batch_sizes import BatchSizes, Maxima
 from robust201.networks.classifier import Classifier
 from robust201.networks.device import GraphCapture, configure_torch, device_memory
+from robust201.networks.gpu_memory import fit_memory
 from robust201.networks.graphed_model import GraphedModel
 from robust201.networks.nb201.cells import format_spec, specs
 from robust201.networks.nb201.compiled import InferenceNetwork, compile_network

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from robust201.networks import batch_sizes
+from robust201.networks import gpu_memory
 from robust201.networks.classifier import Classifier
 from robust201.networks.device import is_out_of_memory
 from robust201.networks.nb201.compiled import InferenceNetwork
@@ -55,7 +55,7 @@ def set_device_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None
     def set_memory(gigabytes: float) -> None:
         free_and_total = round(gigabytes * GIGABYTE), round(gigabytes * GIGABYTE)
         monkeypatch.setattr(networks, "device_memory", lambda _: free_and_total)
-        monkeypatch.setattr(batch_sizes, "peak_bytes", lambda *_: 0)
+        monkeypatch.setattr(gpu_memory, "peak_bytes", lambda *_: 0)
 
     return set_memory
 
@@ -156,7 +156,7 @@ def test_device_memory_is_divided_among_workers(
 
     def record_and_fit_memory(model, shape, *arguments, **options):
         recorded_shares.append((options["share"], shape))
-        batch_sizes.fit_memory(model, shape, *arguments, **options)
+        gpu_memory.fit_memory(model, shape, *arguments, **options)
 
     monkeypatch.setattr(networks, "fit_memory", record_and_fit_memory)
     execution = {"gpus_per_worker": gpus_per_worker}

@@ -4,18 +4,12 @@ This is the only place that decides it, except for measures that differentiate t
 (`measures.trainable`). A sample is one row of a batch. In an attack, it is one image at one strength.
 """
 
-import copy
-from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from robust201.core.errors import EvaluationError
-from robust201.networks.device import is_gpu, is_out_of_memory, peak_bytes
-
-if TYPE_CHECKING:
-    from robust201.networks.model import SizedModel
+from robust201.networks.device import is_gpu
 
 CPU_SAMPLES = 64
 """Number of samples that an attack, and a pass of a compiled network, process together on a CPU: enough to amortise the
@@ -31,13 +25,6 @@ _GPU_SAMPLES = 2048
 
 _MIN_FILLED_FRACTION = 3 / 4
 """Minimum fraction of a padded batch that samples fill, unless the batch has the smallest size."""
-
-USED_FRACTION = 0.8
-"""Fraction of a GPU's memory to use. The rest is for memory that is not measured: gaps of the allocator, test images,
-and CUDA itself."""
-
-_TRIAL_SAMPLES = 8
-"""Number of samples of the smaller of the two trial passes that measure the memory of a sample."""
 
 
 class Maxima(NamedTuple):
@@ -178,58 +165,3 @@ def split_into_sizes(n_samples: int, sizes: tuple[int, ...]) -> list[Batch]:
         batches.append(Batch(start, min(start + size, n_samples), size))
         start = batches[-1].stop
     return batches
-
-
-def fit_memory(
-    model: "SizedModel",
-    image_shape: tuple[int, ...],
-    device: torch.device,
-    memory: tuple[int, int],
-    *,
-    share: float,
-    attack_bytes: int,
-) -> None:
-    """Let a model use padded batches that fit into a GPU's memory, measured by passes of a few samples.
-
-    If no size of `SIZES` fits, the maximum is the smallest, which can be halved if memory runs out.
-
-    Args:
-        model: the model, on the device.
-        image_shape: channels, height and width of an image.
-        device: the GPU.
-        memory: bytes that are free or used by this process, and all bytes of the GPU.
-        share: fraction of the GPU's memory that this process may use, in (0, 1].
-        attack_bytes: bytes that an attack needs for each sample outside the network.
-    """
-    model = copy.copy(model)  # so that what a black image shows about gradients is not remembered (see `Classifier`)
-    usable_bytes = USED_FRACTION * min(memory[0], share * memory[1])
-
-    def compute(n_samples: int, *, gradient: bool) -> None:
-        pixels = torch.zeros(n_samples, *image_shape, device=device)
-        if gradient:
-            model.loss_and_gradient(pixels, torch.zeros(n_samples, dtype=torch.int64, device=device))
-        else:
-            model.logits(pixels)
-
-    def largest_size(*, gradient: bool) -> int:
-        compute(_TRIAL_SAMPLES, gradient=gradient)  # allocates memory that does not depend on the number of samples
-        few, many = (
-            peak_bytes(device, partial(compute, n_samples, gradient=gradient))
-            for n_samples in (_TRIAL_SAMPLES, 2 * _TRIAL_SAMPLES)
-        )
-        n_samples = usable_bytes / (attack_bytes + (many - few) / _TRIAL_SAMPLES)
-        return max((size for size in SIZES if size <= n_samples), default=SIZES[0])
-
-    sizes = model.batch_sizes
-    sizes.maxima, sizes.is_padded = None, False
-    maxima = Maxima(SIZES[0], SIZES[0])
-    try:
-        n_logits = largest_size(gradient=False)
-        maxima = Maxima(n_logits, SIZES[0])
-        maxima = Maxima(n_logits, largest_size(gradient=True))
-    except EvaluationError:  # no gradients: a pass that needs one will say so
-        pass
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-    sizes.maxima, sizes.is_padded = maxima, True

@@ -6,9 +6,10 @@ import torch
 
 from robust201.attacks.batching import MAX_IMAGES_PER_SAMPLE
 from robust201.core.records import ImageSet, Unit
-from robust201.networks.batch_sizes import BatchSizes, fit_memory, halve_all
+from robust201.networks.batch_sizes import BatchSizes, halve_all
 from robust201.networks.classifier import Classifier
 from robust201.networks.device import GraphCapture, device_memory, is_gpu
+from robust201.networks.gpu_memory import fit_memory
 from robust201.networks.graphed_model import GraphedModel
 from robust201.networks.model import CompiledNetwork
 from robust201.networks.network_check import CheckedImages, check_again, check_compiled, check_network
