@@ -20,7 +20,7 @@ from robust201.statistics.image_samples import ImageSample, Pilot, choose_sample
 
 CHEAP_KEYS = ("clean", "fgsm")
 
-_COLUMNS = ("architecture", "weights", "strength", "value", "standard_error", "low", "high", "n_images", "kind")
+_COLUMNS = ("network", "weights", "strength", "accuracy", "standard_error", "low", "high", "n_images", "kind")
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,10 @@ def estimate(chosen: ChosenImages, pilot: str | Path, results: str | Path) -> pd
         results: results folder of a sweep with the key on the chosen images, and the cheap keys on the pilot's images.
 
     Returns:
-        One row per network and strength, with the columns of `Dataset.to_frame`: `dataset`, `key`, `architecture`,
-        `weights` (name, if there are several), `strength`, `value` (accuracy), `standard_error`, `low` and `high` (95%
-        interval), `n_images` and `kind`. Networks of the pilot have the kind ``counted`` and an error of 0; the others
-        have the kind ``estimated``. Intervals account for the choice of images, not for the sampling of the test set.
+        One row per network and strength, with the columns of `Dataset.table`, `weights` (name, if there are several),
+        and `low` and `high` (95% interval). Networks of the pilot have the kind ``counted`` and an error of 0; the
+        others have the kind ``estimated``. Intervals account for the choice of images, not for the sampling of the test
+        set.
 
     Raises:
         ConfigError: the two sweeps differ in a protocol or in strengths, or have other images than `chosen`.

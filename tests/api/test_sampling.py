@@ -69,13 +69,13 @@ def test_estimates_have_kinds_and_intervals_around_the_accuracies(folders, chose
     assert table["strength"].tolist() == [1, 8] * 3
     assert table["kind"].tolist() == ["counted"] * 2 + ["estimated"] * 4
     assert table["n_images"].tolist() == [N_IMAGES] * 2 + [N_CHOSEN] * 4
-    assert table[["dataset", "key", "architecture"]].drop_duplicates().to_numpy().tolist() == [
+    assert table[["dataset", "key", "network"]].drop_duplicates().to_numpy().tolist() == [
         ["digits", "pgd", architecture] for architecture in OTHERS
     ]
-    assert table["value"][:2].tolist() == truth[:2].tolist()
+    assert table["accuracy"][:2].tolist() == truth[:2].tolist()
     assert table["standard_error"].gt(0).tolist() == [False] * 2 + [True] * 4
-    assert (np.abs(table["value"] - truth) <= 4 * table["standard_error"] + 1e-12).all()
-    assert ((table["low"] <= table["value"]) & (table["value"] <= table["high"])).all()
+    assert (np.abs(table["accuracy"] - truth) <= 4 * table["standard_error"] + 1e-12).all()
+    assert ((table["low"] <= table["accuracy"]) & (table["accuracy"] <= table["high"])).all()
 
 
 def test_estimate_rejects_other_images_and_parameters(folders, chosen, tmp_path, tiny_weights):

@@ -37,9 +37,7 @@ def test_export_rejects_folder_of_another_sweep(tmp_path):
     other_plan = replace(make_plan(ARCHITECTURES), name="other")
     export(tmp_path / "out", other_plan)
     tree_before = read_tree(tmp_path / "out")
-    with pytest.raises(
-        InputError, match=r"contains an export of the sweep 'other'.+ earlier export of the sweep 'fabricated'"
-    ):
+    with pytest.raises(InputError, match="earlier export of the sweep 'fabricated', got an export of 'other'"):
         export(tmp_path / "out", plan)
     assert read_tree(tmp_path / "out") == tree_before
     assert export(tmp_path / "out", other_plan).removed == ()
@@ -69,7 +67,7 @@ def test_export_rejects_sweep_with_same_name_if_all_protocols_differ(
     if is_same_sweep:
         export(tmp_path, later_plan)
         return
-    with pytest.raises(InputError, match="with the same name but different protocols"):
+    with pytest.raises(InputError, match="the same name with other protocols"):
         export(tmp_path, later_plan)
     assert read_tree(tmp_path) == tree_before
 
@@ -133,7 +131,7 @@ def test_only_copy_of_an_export_is_never_deleted(tmp_path, content):
     out.rename(earlier)
     out.mkdir()
     if content is None:
-        with pytest.raises(InputError, match="sweep 'fabricated'"):
+        with pytest.raises(InputError, match="'fabricated'"):
             export(out, replace(make_plan([0]), name="another"))
         assert read_tree(out) == tree
         return
@@ -144,13 +142,14 @@ def test_only_copy_of_an_export_is_never_deleted(tmp_path, content):
     assert read_tree(out) == {"notes.txt": b"mine"}
 
 
-def test_export_ignores_listed_paths_outside_folder(tmp_path):
+def test_export_rejects_folder_that_lists_paths_outside(tmp_path):
     outside_path = tmp_path / "outside.json"
     outside_path.write_text("{}")
     export(tmp_path / "out", make_plan([0]))
     with (tmp_path / "out/SHA256SUMS").open("a") as listing:
         listing.write(f"{'0' * 64}  ../outside.json\n{'0' * 64}  {outside_path}\n")
-    export(tmp_path / "out", make_plan([2]))
+    with pytest.raises(InputError):
+        export(tmp_path / "out", make_plan([2]))
     assert outside_path.exists()
 
 
@@ -192,22 +191,11 @@ def test_next_export_completes_or_reverts_replacement_by_killed_export(tmp_path,
         patch.setattr(Path, "replace", with_kill(Path.replace))
         with pytest.raises(KilledError):
             export(out, plan)
-    with pytest.raises(InputError, match="an export of the sweep 'fabricated'"):
+    with pytest.raises(InputError, match="an export of 'fabricated'"):
         export(out, replace(plan, name="another"))  # completes or reverts the replacement first
     own_files = {".git/config": b"mine", "cifar10/notes.txt": b"mine"}
     assert read_tree(out) == trees[step] | own_files
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
-
-
-def test_export_rejects_folder_of_other_weights(tmp_path):
-    plan = make_plan([0, 2], ["clean"])
-    changed_units = tuple(replace(unit, checkpoint_sha256="d" * 64) for unit in plan.units)
-    export(tmp_path, plan)
-    tree_before = read_tree(tmp_path)
-    with pytest.raises(InputError, match="different weights"):
-        export(tmp_path, replace(plan, units=changed_units))
-    assert read_tree(tmp_path) == tree_before
-    export(tmp_path, replace(plan, units=(*plan.units[:1], *changed_units[1:])))  # some weights are the same
 
 
 def test_export_rejects_working_directory(tmp_path, monkeypatch):

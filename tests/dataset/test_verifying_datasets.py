@@ -122,7 +122,7 @@ def test_verify_dataset_accepts_rounding_of_last_digit_only(tmp_path):
         dataset_folder / "cifar10/clean_accuracy.json", lambda rows: rows.update({"0": round(rows["0"] + 0.01, 2)})
     )
     (problem,) = verify_dataset(dataset_folder).problems
-    assert "which follows from cm" in problem
+    assert "clean_cm.json" in problem
 
 
 def write_fractions(path: Path, decimals: int) -> None:
@@ -151,16 +151,13 @@ def test_verify_dataset_accepts_fractions_in_cm(tmp_path, monkeypatch, decimals)
         write_fractions(path, decimals)
     verdict = verify_dataset(tmp_path)
     assert verdict.problems == ()
-    assert {remark for remark in verdict.remarks if "fractions" in remark} == {
-        f"cifar10 {key}: rows of cm contain fractions, which were read as counts of 42 images"
-        for key in {unit.key for unit in plan.units}
-    }
 
 
 def test_verify_dataset_rejects_fractions_if_class_sizes_differ(tmp_path):
     write_fractions(write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"])) / "cifar10/clean_cm.json", 3)
     (tmp_path / "SHA256SUMS").unlink()
-    assert any("all classes have the same number of images" in problem for problem in verify_dataset(tmp_path).problems)
+    (problem,) = verify_dataset(tmp_path).problems
+    assert "clean_cm.json" in problem
 
 
 @pytest.mark.parametrize("without_cm", [False, True])
@@ -177,13 +174,7 @@ def test_verify_dataset_accepts_zero_for_means_over_zero_images(tmp_path, withou
     for path, content in contents.items():
         path.write_text(content.replace("null", "0.0"))
     verdict = verify_dataset(tmp_path)
-    changed_keys = {
-        path.name.removesuffix("_confidence.json") for path, content in contents.items() if "null" in content
-    }
     assert verdict.problems == ()
-    assert {remark for remark in verdict.remarks if "over zero images" in remark} == {
-        f"cifar10 {key}: mean confidences of 0 over zero images were read as null" for key in changed_keys
-    }
 
 
 def test_verify_dataset_reports_duplicate_architecture(tmp_path):

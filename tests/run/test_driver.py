@@ -152,7 +152,7 @@ def test_workers_that_ray_cannot_start_are_bad_input(monkeypatch, error):
         workers.wait(1.0)
 
 
-def test_guard_watches_only_calls_of_ray(tmp_path, monkeypatch):
+def test_guard_watches_only_calls_of_ray_and_its_output_is_hidden(tmp_path, monkeypatch, capsys):
     log = []
 
     class FakeCluster:
@@ -166,6 +166,7 @@ def test_guard_watches_only_calls_of_ray(tmp_path, monkeypatch):
 
         def wait(self, _seconds):
             log.append("ray")
+            print("a message of Ray")
             return [cluster.Finished(self.part, Outcome(self.part.label))]
 
         close = __init__
@@ -183,3 +184,4 @@ def test_guard_watches_only_calls_of_ray(tmp_path, monkeypatch):
         states[entry].add(state)
         state = entry if entry in "be" else state
     assert (states["ray"], states["finish"], state) == ({"b"}, {"e"}, "e")
+    assert capsys.readouterr().out == ""

@@ -1,14 +1,12 @@
-"""All readers reject a name that occurs twice in a JSON object, and a key both with and without its norm."""
+"""The reader rejects an id that occurs twice, and a key both with and without its norm."""
 
 import json
-import random
 from pathlib import Path
 
 import pytest
 
 from robust201.core.errors import ResultsError
 from robust201.dataset.reader import Dataset
-from robust201.dataset.values import parse_json
 from tests.conftest import RunCommand
 from tests.support.small_results import write_results
 
@@ -27,24 +25,15 @@ def write_rows_with_ids(folder: Path, measure: str, first_id: str, second_id: st
 
 
 @pytest.mark.parametrize("measure", ROWS)
-@pytest.mark.parametrize(
-    ("first_id", "second_id", "message"), [("0", "0", "'0' (occurs )?twice"), ("0", "00", "'00'"), ("00", "0", "'00'")]
-)
+@pytest.mark.parametrize(("first_id", "second_id"), [("0", "0"), ("0", "00"), ("00", "0")])
 @pytest.mark.slow_combinations
-def test_duplicate_id_is_rejected_by_all_readers(
-    tmp_path: Path,
-    robust201: RunCommand,
-    measure: str,
-    first_id: str,
-    second_id: str,
-    message: str,
-) -> None:
+def test_duplicate_id_is_rejected_by_all_readers(tmp_path: Path, measure: str, first_id: str, second_id: str) -> None:
     folder = write_rows_with_ids(tmp_path / "dataset", measure, first_id, second_id)
     for read_values in (
         lambda dataset: dataset.value(2, "cifar10", "pgd", measure),
         lambda dataset: dataset.query("cifar10", "pgd", measure),
     ):
-        with pytest.raises(ResultsError, match=f"pgd_{measure}.json.*{message}"):
+        with pytest.raises(ResultsError, match=f"pgd_{measure}.json"):
             read_values(Dataset(folder))
 
 
@@ -63,23 +52,3 @@ def test_key_with_files_in_both_spellings_is_rejected(tmp_path: Path, robust201:
         error_line = robust201(*command_line).error_line(2)
         assert "/pgd_accuracy.json" in error_line
         assert "/pgd@Linf_accuracy.json" in error_line
-
-
-def test_parse_json_agrees_with_json_loads_and_rejects_duplicate_names_and_invalid_json() -> None:
-    random_numbers = random.Random(0)
-    names = [str(random_numbers.randrange(10**6)) for _ in range(200)]
-    nested = {name: {"a": [1, 2.5, None], "b": {"c": "\u00e4\n"}} for name in names}
-    assert parse_json(json.dumps(nested).encode()) == nested
-    duplicates = (b'{"a": 1, "a": 1}', b'[{"b": {"a": 1, "\\u0061": 2}}]')
-    for json_text in (*duplicates, b"[" * 10**5, b"", b'{"a": 1' + b"0" * 5000 + b"}"):
-        with pytest.raises(ValueError, match=r"\w"):
-            parse_json(json_text)
-
-
-def test_duplicate_id_in_meta_json_is_rejected(tmp_path: Path) -> None:
-    folder = write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
-    file = folder / "meta.json"
-    first_id_json = json.dumps(json.loads(file.read_text())["ids"]["0"])
-    file.write_text(file.read_text().replace('"ids": {', f'"ids": {{"0": {first_id_json}, ', 1))
-    with pytest.raises(ResultsError, match=r"meta\.json.*'0' occurs twice"):
-        Dataset(folder)

@@ -66,17 +66,13 @@ class DatasetResults:
 
     @cached_property
     def n_images(self) -> int | None:
-        """Number of images of all accuracies; None if it is unknown, differs, or the accuracies contradict it."""
-        counts = np.unique(self.image_counts.to_numpy(np.float64)[self.accuracies.notna().to_numpy()])
-        if len(counts) != 1 or np.isnan(counts[0]):
-            return None
-        n_images = int(counts[0])
-        correct_counts = n_images * self.accuracies.to_numpy(np.float64)
+        """Smallest number of images of an accuracy; None if a number is unknown, or if accuracies contradict it."""
+        known = self.accuracies.notna().to_numpy()
+        counts = self.image_counts.to_numpy(np.float64)[known]
+        correct_counts = counts * self.accuracies.to_numpy(np.float64)[known]
         # Accuracies are fractions of n images, possibly rounded to four decimals.
-        are_fractions = (
-            np.nanmax(np.abs(correct_counts - np.round(correct_counts)), initial=0.0) <= MAX_ROUNDING_ERROR * n_images
-        )
-        return n_images if are_fractions else None
+        are_fractions = np.abs(correct_counts - np.round(correct_counts)) <= MAX_ROUNDING_ERROR * counts
+        return int(counts.min()) if len(counts) and are_fractions.all() else None  # NaN is not a fraction
 
     @cached_property
     def image_counts(self) -> pd.DataFrame:
@@ -199,7 +195,7 @@ def read_measures(reader: Dataset, name: str, weights: str | None = None) -> pd.
         for measure in chosen.measurements(name, key):
             if measure in MEASUREMENTS or not chosen.has(name, key, measure):
                 continue
-            frame = chosen.table(name, key, measure)
+            frame = chosen.read_table(name, key, measure)
             if frame["value"].dtype.kind == "f":
                 for strength, values_at_strength in frame.groupby("strength"):
                     columns[key, measure, float(str(strength))] = values_at_strength.set_index("architecture")["value"]

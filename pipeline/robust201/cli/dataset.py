@@ -2,7 +2,7 @@
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -12,29 +12,15 @@ from robust201.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from robust201.dataset.export import Format
-    from robust201.dataset.groups import KeyStyle
-
-KeyStyleText = Annotated[
-    str,
-    typer.Option(
-        "--key-style", help="Names of keys: plain (pgd), or with-norm (pgd@ and its norm) as in the published files."
-    ),
-]
-_KEY_STYLES: dict[str, "KeyStyle"] = {"plain": "paper", "with-norm": "published"}
-"""Names of key styles in `export_dataset` and sweep.json, by their names on the command line."""
-
-
-def read_key_style(text: str) -> "KeyStyle":
-    """Parse --key-style."""
-    from robust201.dataset.written_file import parse_choice
-
-    return _KEY_STYLES[parse_choice("key style", text, tuple(_KEY_STYLES))]
+    from robust201.dataset.groups import KeyStyle, OutcomeEncoding
 
 
 def export(
     results: Results,
     out: Annotated[Path, typer.Option("--out", help="Folder to write; created if absent.")],
-    key_style: KeyStyleText = "plain",
+    key_style: Annotated[
+        str, typer.Option("--key-style", help="Names of keys: paper (pgd), or published (pgd@ and its norm).")
+    ] = "paper",
     round_to: Annotated[
         int | None,
         typer.Option("--round", min=1, max=17, metavar="N", help="Decimals in JSON (published: 3). Default: all."),
@@ -68,14 +54,11 @@ def export(
     """Write the dataset of a complete sweep: JSON in the published layout, optional Parquet, a card and checksums."""
     from robust201.dataset.export import export_dataset
     from robust201.dataset.export_pool import default_processes
-    from robust201.dataset.groups import OutcomeEncoding
     from robust201.dataset.hub import parse_target
-    from robust201.dataset.written_file import parse_choice
     from robust201.sweep.plan import open_results
 
     if push is not None:
         parse_target(push)
-    style = read_key_style(key_style)
     formats = _choose_formats(not no_json, parquet)
     plan, folder = open_results(results_of(results))
     with console.showing_progress("Exporting rows") as progress:
@@ -83,13 +66,11 @@ def export(
             plan,
             folder,
             out,
-            key_style=style,
+            key_style=cast("KeyStyle", key_style),
             round_to=round_to,
             formats=formats,
             weights=weights,
-            outcomes=None
-            if outcomes is None
-            else parse_choice("value of --outcomes", outcomes, get_args(OutcomeEncoding)),
+            outcomes=cast("OutcomeEncoding | None", outcomes),
             partial=partial,
             processes=default_processes(plan.n_evaluations),
             progress=progress,

@@ -42,7 +42,7 @@ EXAMPLES = {
     "submit ray": "robust201 submit ray jobs/paper.yaml --detach",
     "submit slurm": "robust201 submit slurm jobs/paper.yaml --time 24:00:00 --extra=--partition=gpu",
     "verify": "robust201 verify dataset --against published --tolerance 0.0005",
-    "export": "robust201 export runs/paper --out dataset --round 3 --key-style with-norm --parquet",
+    "export": "robust201 export runs/paper --out dataset --round 3 --key-style published --parquet",
     "report": "robust201 report dataset --out report.html",
     "plot": "robust201 plot attack-curves dataset --architectures 21,13714 --keys pgd,fgsm --out curves.pdf",
     "rank": "robust201 rank dataset --keys clean,pgd:8/255,corruption --out table.tex",

@@ -215,7 +215,7 @@ def _iter_dataset(dataset: Dataset) -> Iterator[_Number]:
                 if not dataset.has(name, key, measurement):
                     continue
                 label = f"{paper_key(key)} {measurement}" if is_measure else paper_key(key)
-                table = chosen.table(name, key, measurement)
+                table = chosen.read_table(name, key, measurement)
                 for row in zip(table["architecture"].tolist(), table["strength"], table["value"], strict=True):
                     for scalar_label, number in _iter_scalars(label, row[2]):
                         yield weights, name, scalar_label, row[1], row[0], number

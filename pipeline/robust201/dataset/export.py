@@ -165,11 +165,12 @@ def write_dataset(
         ConfigError: JSON files would contain results of several weights; two files would have the same name; or
             outcomes were requested without predictions or Parquet files.
         InputError: the folder contains files that no export listed, files of an export that were changed, or an export
-            of another sweep or other weights.
+            of another sweep.
         StorageError: a result is damaged, the disk is full, or another export is writing to the folder.
     """
     parse_choice("key style", key_style, get_args(KeyStyle))
     if outcomes is not None:
+        parse_choice("encoding of outcomes", outcomes, get_args(OutcomeEncoding))
         _check_outcomes_can_be_written(out, facts, formats)
     _check_single_weights(out, groups, formats)
     if any(group.missing_strengths for group in groups) and not partial:
@@ -178,7 +179,7 @@ def write_dataset(
     labels = {dataset: image_set.labels for dataset, image_set in images.items()}
     export = _Export(facts, groups, formats, FileFormat(key_style, round_to, outcomes, labels))
     side_files = export.side_files()
-    with open_folder(out, facts.record, export.weight_hashes) as folder:
+    with open_folder(out, facts.record) as folder:
         keys = export.list_keys(out, folder.staging)
         n_units = sum(len(group.complete_units) for group in export.exported)
         reports = []

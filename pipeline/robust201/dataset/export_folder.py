@@ -26,22 +26,20 @@ from robust201.core.files import (
 from robust201.core.records import canonical_json
 from robust201.dataset.layout import RESULTS_FOLDER_FILE, SWEEP_FILE
 from robust201.dataset.listing import CHECKSUM_FILE, listing_text, read_checksums
-from robust201.dataset.side_files import WEIGHTS_FILE, WeightHashes
 from robust201.dataset.written_file import WrittenFile, open_hashed
 
 
 @contextmanager
-def open_folder(path: Path, sweep_record: Mapping[str, Any], weights: WeightHashes) -> Iterator["ExportFolder"]:
+def open_folder(path: Path, sweep_record: Mapping[str, Any]) -> Iterator["ExportFolder"]:
     """Prepare a folder for an export, and lock it against other exports on this machine until the block ends.
 
     Args:
         path: the folder.
         sweep_record: description of the sweep, with ``name`` and ``protocols`` as in sweep.json.
-        weights: hashes of the weights (see `dataset.side_files.weight_hashes`).
 
     Raises:
-        InputError: `path` is a file or the working directory, or the folder has an export of another sweep or of other
-            weights, an export with files that were changed, or files but no export.
+        InputError: `path` is a file or the working directory, or the folder has an export of another sweep, an export
+            with files that were changed, or files but no export.
         StorageError: another export is writing to the folder, or the folder is not writable.
     """
     _check_path(path)
@@ -52,7 +50,7 @@ def open_folder(path: Path, sweep_record: Mapping[str, Any], weights: WeightHash
         try:
             _complete_replacement(target)
             _reject_users_files(path, target)
-            _reject_different_sweep(path, sweep_record, weights)
+            _reject_different_sweep(path, sweep_record)
             if target.exists():
                 target.rename(_earlier(target)).rename(target)  # a mount point cannot be moved, nor replaced later
             _empty(staging)
@@ -119,48 +117,22 @@ def _read_export(folder: Path) -> Mapping[str, str]:
         return {}
 
 
-def _reject_different_sweep(path: Path, sweep_record: Mapping[str, Any], weights: WeightHashes) -> None:
-    """Raise InputError if the folder has an export of another sweep or other weights, which would be replaced."""
-    # Two sweeps are different if their names differ, or if they have no protocol or no weights in common. The same
-    # sweep with more strengths or architectures may replace its earlier export.
+def _reject_different_sweep(path: Path, sweep_record: Mapping[str, Any]) -> None:
+    """Raise InputError if the folder has an export of a sweep with another name, or without a common protocol."""
+    # The same sweep with more strengths or architectures may replace its earlier export.
     try:
         earlier_record = load_json(path / SWEEP_FILE)["sweep"]
-        earlier_name, new_name = (f"the sweep {sweep['name']!r}" for sweep in (earlier_record, sweep_record))
+        names = [str(sweep["name"]) for sweep in (earlier_record, sweep_record)]
         protocols = [set(map(canonical_json, sweep["protocols"])) for sweep in (earlier_record, sweep_record)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return  # there is no earlier export
-    common_weights = _compare_weights(path, weights)
-    if earlier_name != new_name:
-        earlier_description = f"an export of {earlier_name}"
-    elif all(protocols) and protocols[0].isdisjoint(protocols[1]):
-        earlier_description = "an export with the same name but different protocols"
-    elif common_weights and not any(common_weights):
-        earlier_description = "an export with the same name and protocols but different weights"
-    else:
+    if names[0] == names[1] and not (all(protocols) and protocols[0].isdisjoint(protocols[1])):
         return
     raise InputError(
-        f"Exporting failed for {path}: the folder contains {earlier_description}, whose files would be removed. "
-        f"Choose a new folder or an earlier export of {new_name}, or delete this folder first."
+        f"Exporting failed for {path}: expected a new folder or an earlier export of the sweep {names[1]!r}, got an "
+        f"export of {repr(names[0]) if names[0] != names[1] else 'the same name with other protocols'}. Choose another "
+        "folder, or delete this one first."
     )
-
-
-def _compare_weights(path: Path, weights: WeightHashes) -> list[bool]:
-    """Return one boolean per network in both exports: whether the exports have weights of this network in common."""
-    try:
-        earlier_hashes = load_json(path / WEIGHTS_FILE)
-        return [
-            not _hashes(earlier_hashes[dataset][identifier]).isdisjoint(_hashes(new_hashes))
-            for dataset, hashes_by_network in weights.items()
-            for identifier, new_hashes in hashes_by_network.items()
-            if identifier in earlier_hashes.get(dataset, {})
-        ]
-    except (OSError, ValueError, TypeError, AttributeError):
-        return []
-
-
-def _hashes(entry: str | Mapping[str, str]) -> set[str]:
-    """Return the hashes of an entry of weights.json, which is one hash, or hashes by name."""
-    return {entry} if isinstance(entry, str) else set(entry.values())
 
 
 def _unlisted_error(path: Path, name: str) -> InputError:

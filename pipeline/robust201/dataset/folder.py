@@ -351,7 +351,7 @@ class DatasetFolder:
         identities = []
         for rows in self._iter_file(file, dataset, key, measurement, architecture):
             self._check_ids(file, dict.fromkeys(rows.architectures.tolist()))
-            identities.append(_identities(rows))
+            identities.append(identify_rows(rows))
             yield rows if architecture is None else rows.take(rows.architectures == architecture)
         if identities and file.suffix == ".parquet":
             _check_complete(file, pd.concat(identities), strengths)
@@ -442,7 +442,8 @@ class DatasetFolder:
         return ResultsError(f"Reading failed for {dataset} {key} {measurement}: {problem}")
 
 
-def _identities(rows: RowBlock) -> pd.DataFrame:
+def identify_rows(rows: RowBlock) -> pd.DataFrame:
+    """Return the architecture, the name of the weights (empty if there is none) and the strength of each row."""
     weights: Any = "" if rows.weights is None else rows.weights
     return pd.DataFrame({"architecture": rows.architectures, "weights": weights, "strength": rows.strengths})
 

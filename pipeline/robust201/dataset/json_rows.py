@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 
 from robust201.core.errors import ResultsError
-from robust201.core.files import format_bytes
 from robust201.dataset.layout import format_id
 from robust201.dataset.row_block import RowBlock, make_ids
-from robust201.dataset.values import ADVICE, describe_measurement, parse_json, to_array
+from robust201.dataset.values import ADVICE, damaged_file_error, describe_measurement, to_array
 from robust201.tasks.columns import MEASUREMENTS, fields_of
 
 CHUNK_BYTES = 1 << 22
 """Number of bytes that are read at once."""
 
-MAX_TEXT_BYTES = 4 << 30
-"""Maximum size of a JSON file that is read completely."""
+MAX_WHOLE_BYTES = 1 << 27
+"""Maximum size of a file of numbers, such as accuracies, that is parsed as a whole."""
 
 HEAD_BYTES = 1 << 12
 """Maximum number of bytes before the first id: brackets, and the names of the dataset, key and measurement."""
@@ -52,22 +52,13 @@ def read_json(file: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        ResultsError: the file is not valid JSON, or an object in it has a duplicate name.
+        ResultsError: the file is not valid JSON.
         FileNotFoundError: the file does not exist.
     """
-    chunks, n_bytes = [], 0
     try:
-        for chunk in _read_chunks(file):
-            chunks.append(chunk)
-            n_bytes += len(chunk)
-            if n_bytes > MAX_TEXT_BYTES:
-                raise ValueError(f"more than {format_bytes(MAX_TEXT_BYTES)}")  # noqa: TRY301
-        return parse_json(b"".join(chunks))
+        return orjson.loads(file.read_bytes())
     except ValueError as error:
-        raise ResultsError(
-            f"Reading failed for {file}: expected a readable JSON file, got the error '{error}'. "
-            "Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
-        ) from error
+        raise damaged_file_error(file, error) from error
 
 
 def read_object(file: Path) -> dict[str, Any] | None:
@@ -106,10 +97,11 @@ def iter_json_rows(
     """
     block: list[tuple[str, list[Any]]] = []
     n_bytes = 0
-    for identifier, text, value in _iter_values(file, *names):
+    is_small = not _has_arrays(names[2]) and file.stat().st_size <= MAX_WHOLE_BYTES
+    for identifier, n_value_bytes, value in (_read_values if is_small else _iter_values)(file, *names):
         values = [value] if is_single else _values_by_strength(file, identifier, value, len(strengths))
         block.append((identifier, values))
-        n_bytes += len(text)
+        n_bytes += n_value_bytes
         if n_bytes > _BYTES_PER_BLOCK:
             yield _make_rows(file, names[2], block, strengths)
             block, n_bytes = [], 0
@@ -120,6 +112,31 @@ def iter_json_rows(
 def read_first_value(file: Path, names: tuple[str, tuple[str, ...], str]) -> Any:
     """Return the first value of a file (see `iter_json_rows`) unchecked; None if there is none."""
     return next((value for _, _, value in _iter_values(file, *names)), None)
+
+
+def _has_arrays(measurement: str) -> bool:
+    return any(column.dimensions for column in MEASUREMENTS.get(measurement, {}).values())
+
+
+def _read_values(file: Path, dataset: str, keys: tuple[str, ...], measurement: str) -> Iterator[tuple[str, int, Any]]:
+    """Yield the id, size in bytes and value of each architecture of a file that is parsed as a whole."""
+    text = file.read_bytes()
+    _find_end_of_head(text, file, dataset, keys, measurement)
+    try:
+        values = next(iter(next(iter(next(iter(orjson.loads(text).values())).values())).values()))
+    except (ValueError, AttributeError) as error:
+        raise damaged_file_error(file, error) from error
+    n_bytes = len(text) // max(1, len(values))
+    if text.count(b'"') != 2 * (3 + len(values)):
+        raise _malformed_error(file, "an id twice, other names, or text")
+    for identifier, value in values.items():
+        _check_id(file, identifier)
+        yield identifier, n_bytes, value
+
+
+def _check_id(file: Path, identifier: str) -> None:
+    if identifier.isdecimal() and str(int(identifier)) != identifier:
+        raise _malformed_error(file, f"the id {identifier!r}, with zeros before it")
 
 
 def _values_by_strength(file: Path, identifier: str, value: Any, n_strengths: int) -> list[Any]:
@@ -142,18 +159,16 @@ def _make_rows(
     file: Path, measurement: str, block: Sequence[tuple[str, list[Any]]], strengths: Sequence[float]
 ) -> RowBlock:
     keeps_null = measurement not in MEASUREMENTS  # a measure may be undefined
-    cells = [
-        (identifier, strength, value)
-        for identifier, values in block
-        for strength, value in zip(strengths, values, strict=True)
-        if value is not None or keeps_null
-    ]
+    flat = [value for _, values in block for value in values]
+    rows = [row for row, value in enumerate(flat) if value is not None or keeps_null]
+    values = flat if len(rows) == len(flat) else [flat[row] for row in rows]
     try:
-        columns = _make_columns(measurement, [value for _, _, value in cells])
+        columns = _make_columns(measurement, values)
     except (ValueError, TypeError, KeyError) as error:
+        cells = [(block[row // len(strengths)][0], strengths[row % len(strengths)], flat[row]) for row in rows]
         raise _find_invalid_value(file, measurement, cells, error) from error
-    ids = make_ids([identifier for identifier, _, _ in cells])
-    return RowBlock(ids, None, np.array([strength for _, strength, _ in cells], np.float64), None, columns)
+    ids = np.repeat(make_ids([identifier for identifier, _ in block]), len(strengths))
+    return RowBlock(ids[rows], None, np.tile(np.array(strengths, np.float64), len(block))[rows], None, columns)
 
 
 def _make_columns(measurement: str, values: Sequence[Any]) -> dict[str, Any]:
@@ -187,8 +202,8 @@ def _invalid_value_error(file: Path, identifier: str, expected: str, value: Any)
     )
 
 
-def _iter_values(file: Path, dataset: str, keys: tuple[str, ...], measurement: str) -> Iterator[tuple[str, bytes, Any]]:
-    """Yield the id, text and value of each architecture.
+def _iter_values(file: Path, dataset: str, keys: tuple[str, ...], measurement: str) -> Iterator[tuple[str, int, Any]]:
+    """Yield the id, size in bytes and value of each architecture.
 
     The text of a value ends where the next id begins, because values contain no other names than those of fields.
     """
@@ -204,12 +219,13 @@ def _iter_values(file: Path, dataset: str, keys: tuple[str, ...], measurement: s
         for match in _ID.finditer(buffer):
             preceding_text = buffer[start : match.start()].rstrip()
             if identifier is not None:
-                yield identifier, preceding_text, _parse_value(file, identifier, preceding_text, b",")
+                yield identifier, len(preceding_text), _parse_value(file, identifier, preceding_text, b",")
             elif preceding_text:
                 raise _malformed_error(file, f"{preceding_text[:40].decode(errors='replace')!r} before the first id")
             identifier, start = match[1].decode(), match.end()
-            if identifier in seen_ids or (identifier.isdecimal() and str(int(identifier)) != identifier):
-                raise _malformed_error(file, f"the id {identifier!r} twice, or with zeros before it")
+            _check_id(file, identifier)
+            if identifier in seen_ids:
+                raise _malformed_error(file, f"the id {identifier!r} twice")
             seen_ids.add(identifier)
         buffer = buffer[start:]
         if len(buffer) > MAX_VALUE_BYTES:
@@ -224,7 +240,7 @@ def _iter_values(file: Path, dataset: str, keys: tuple[str, ...], measurement: s
             raise _malformed_error(file, "an early end of the file")
         buffer = buffer[:-1]
     if identifier is not None:
-        yield identifier, buffer, _parse_value(file, identifier, buffer, b"")
+        yield identifier, len(buffer), _parse_value(file, identifier, buffer, b"")
     elif buffer.strip():
         raise _malformed_error(file, f"{buffer.strip()[:40].decode(errors='replace')!r} instead of ids")
 
@@ -246,7 +262,7 @@ def _parse_value(file: Path, identifier: str, text: bytes, delimiter: bytes) -> 
     if not text.endswith(delimiter):
         raise _malformed_error(file, f"no valid value after {format_id(identifier)}")
     try:
-        return parse_json(text.removesuffix(delimiter))
+        return orjson.loads(text.removesuffix(delimiter))
     except ValueError as error:
         position = getattr(error, "pos", 0)
         excerpt = text[position : position + 40].decode(errors="replace")

@@ -28,7 +28,7 @@ from robust201.dataset.layout import (
     spellings,
 )
 from robust201.dataset.row_block import RowBlock
-from robust201.dataset.table import is_scalar, read_table
+from robust201.dataset.table import is_scalar, read_key_table
 from robust201.tasks import expand_keys
 from robust201.tasks.constraints import Constraint
 
@@ -197,7 +197,7 @@ class MergedFolders:
     def _list_evaluated_networks(self) -> list[str]:
         """Return the names of the networks that have an accuracy."""
         tables = [
-            self.table(dataset, key)["architecture"]
+            self.read_table(dataset, key)["architecture"]
             for dataset, key in itertools.product(self.data, self.keys_all)
             if self.has(dataset, key)
         ]
@@ -354,7 +354,7 @@ class MergedFolders:
         kind = self.kind_of(key)
         return kind == CLEAN or (kind == "measure" and len(self.strengths(dataset, key)) == 1)
 
-    def table(self, dataset: str, key: str, measurement: str = "accuracy") -> pd.DataFrame:
+    def read_table(self, dataset: str, key: str, measurement: str = "accuracy") -> pd.DataFrame:
         """Return a key's values at the strengths at which it was evaluated.
 
         Returns:
@@ -365,7 +365,8 @@ class MergedFolders:
         for folder in self._folders_with(dataset, key, measurement):
             table = self._table_of(folder, dataset, key, measurement)
             names = self.name_networks(folder, f"{dataset} {key}", table["architecture"], table["weights"])
-            tables.append(table.loc[names.index].assign(architecture=names))
+            rows = table if len(names) == len(table) else table.loc[names.index]
+            tables.append(rows.assign(architecture=names))
         table = pd.concat(tables, ignore_index=True).drop(columns="weights")
         return table.drop_duplicates(["architecture", "strength"], keep="last") if len(tables) > 1 else table
 
@@ -373,7 +374,7 @@ class MergedFolders:
         """Return the rows of one folder; tables of numbers stay in memory until their file changes."""
         file = folder.find(dataset, key, measurement)
         if not is_scalar(measurement) or file is None:
-            return read_table(folder, dataset, key, measurement)
+            return read_key_table(folder, dataset, key, measurement)
         status = file.stat()
         name = (file, measurement)
         stamp = (status.st_size, status.st_mtime_ns, status.st_ino)
@@ -381,7 +382,7 @@ class MergedFolders:
             return cached
         for outdated in [entry for entry in self._tables if entry[:2] == name]:
             self._tables.pop(outdated, None)
-        self._tables[(*name, *stamp)] = table = read_table(folder, dataset, key, measurement)
+        self._tables[(*name, *stamp)] = table = read_key_table(folder, dataset, key, measurement)
         return table
 
     def iter_rows(

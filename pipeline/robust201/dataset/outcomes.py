@@ -100,7 +100,7 @@ def checked_outcomes(reader: "ResultTables", dataset: str, key: str, strength: f
     if not has_outcomes_of(reader, dataset, key):
         return None
     outcomes = read_image_outcomes(reader, dataset, key, strength)
-    table = reader.table(dataset, key)
+    table = reader.read_table(dataset, key)
     accuracies = table[table["strength"] == strength].set_index("architecture")["value"].dropna()
     common = [network for network in outcomes.architectures if network in accuracies.index]
     fractions = count_correct(outcomes.of(common).packed) / outcomes.n_images

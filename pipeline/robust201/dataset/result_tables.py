@@ -23,6 +23,8 @@ from robust201.dataset.merged_folders import MergedFolders, NameOrNames
 from robust201.dataset.table import is_scalar
 from robust201.statistics.intervals import accuracy_intervals
 
+TABLE_COLUMNS = ["dataset", "key", "strength", "network", "accuracy", "n_images", "kind", "standard_error"]
+
 
 class ResultTables(MergedFolders):
     """Values of several keys as one DataFrame (see `Dataset`)."""
@@ -32,7 +34,7 @@ class ResultTables(MergedFolders):
     ) -> Iterator[tuple[ArchitectureId, float, Any]]:
         """Yield network, strength and value, nested as in JSON files."""
         if is_scalar(measurement):
-            table = self.table(dataset, key, measurement)
+            table = self.read_table(dataset, key, measurement)
             table = table if network is None else table[table["architecture"] == network]
             values = [None if isinstance(value, float) and math.isnan(value) else value for value in table["value"]]
             yield from zip(table["architecture"].tolist(), table["strength"].tolist(), values, strict=True)
@@ -127,7 +129,7 @@ class ResultTables(MergedFolders):
 
     def _values(self, dataset: str, key: str, measurement: str) -> pd.DataFrame:
         if is_scalar(measurement):
-            return self.table(dataset, key, measurement)
+            return self.read_table(dataset, key, measurement)
         cells = list(self._iter_cells(dataset, key, measurement))
         frame = pd.DataFrame(cells, columns=["architecture", "strength", "value"])
         return frame.assign(n_images=np.nan)
@@ -157,7 +159,7 @@ class ResultTables(MergedFolders):
         specs = [str(self.meta["ids"][str(name)].get("nb201-string", name)) for name in architectures]
         return frame.assign(spec=pd.Categorical.from_codes(codes, pd.Index(specs)))[columns]
 
-    def accuracies(self, dataset: str, column: str = "value") -> pd.DataFrame:
+    def accuracies(self, dataset: str, column: str = "accuracy") -> pd.DataFrame:
         """Return all accuracies of a dataset, or the numbers of images (`n_images`) on which they were computed.
 
         Accuracies of attacks do not include the clean accuracies.
@@ -167,14 +169,44 @@ class ResultTables(MergedFolders):
             order of `TASKS`, and strengths are ascending. Missing evaluations are NaN. There are no columns if all are
             missing.
         """
-        columns = {}
-        for key in sort_by_task_order(self.keys_all):
-            table = self.table(dataset, key) if self.has(dataset, key) else None
-            if table is not None and len(table):
-                frame = table.pivot(index="architecture", columns="strength", values=column)
-                columns[paper_key(key)] = frame.sort_index(axis=1)
-        if not columns:
+        rows = self._collect([dataset])
+        if not len(rows):
             return pd.DataFrame()
-        wide = pd.concat(columns, axis=1, names=["key", "strength"]).rename_axis("architecture").sort_index()
+        networks, positions = np.unique(rows["network"].to_numpy(), return_inverse=True)
+        evaluations = rows.groupby(["key", "strength"], observed=True)
         # An architecture's numbers must be contiguous, because the last bits of their sum depend on the memory layout.
-        return pd.DataFrame(np.ascontiguousarray(wide.to_numpy(np.float64)), wide.index, wide.columns, copy=False)
+        values = np.full((len(networks), evaluations.ngroups), np.nan)
+        values[positions, evaluations.ngroup()] = rows[column]
+        names = pd.MultiIndex.from_tuples(evaluations.groups.keys(), names=["key", "strength"])  # type: ignore[arg-type]
+        return pd.DataFrame(values, pd.Index(networks, name="architecture"), names, copy=False)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """All accuracies.
+
+        Returns:
+            One row per dataset, key, strength and network: `dataset` and `key` (categories, in the paper's style),
+            `strength` (float64), `network` (int64 or text), `accuracy`, `n_images` (NaN if unknown), `kind` (category:
+            ``counted``, since all images were evaluated) and `standard_error` (over samples of images; NaN if the
+            number of images is unknown). Rows of `robust201.sampling.estimate` have the same columns and the kind
+            ``estimated``.
+        """
+        return self._collect(self.data)
+
+    def _collect(self, datasets: Sequence[str]) -> pd.DataFrame:
+        """Return the rows of `table` for some datasets."""
+        keys = sort_by_task_order(self.keys_all)
+        pairs = [pair for pair in itertools.product(datasets, keys) if self.has(*pair)]
+        tables = [self.read_table(*pair) for pair in pairs]
+        if not tables:
+            return pd.DataFrame(columns=TABLE_COLUMNS)
+        rows = pd.concat(tables, ignore_index=True).rename(columns={"architecture": "network", "value": "accuracy"})
+        lengths = list(map(len, tables))
+        for name, values in zip(("dataset", "key"), zip(*pairs, strict=True), strict=True):
+            texts = list(map(paper_key, values)) if name == "key" else list(values)
+            categories = list(dict.fromkeys(texts))
+            codes = np.repeat([categories.index(text) for text in texts], lengths)
+            rows[name] = pd.Categorical.from_codes(codes, pd.Index(categories))
+        rows["kind"] = pd.Categorical.from_codes(np.zeros(len(rows), np.int8), pd.Index(["counted"]))
+        rows["standard_error"] = np.sqrt(rows["accuracy"] * (1 - rows["accuracy"]) / rows["n_images"])
+        return rows[TABLE_COLUMNS]

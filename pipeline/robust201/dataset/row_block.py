@@ -62,6 +62,7 @@ def _to_nested(array: NDArray[Any]) -> list[Any]:
 
 def make_ids(identifiers: Sequence[Any]) -> NDArray[Any]:
     """Return ids of architectures as int64, or as objects if any is a name."""
-    parsed = [parse_architecture_id(str(identifier)) for identifier in identifiers]
-    has_names = any(isinstance(identifier, str) for identifier in parsed)
-    return np.array(parsed, dtype=object if has_names else np.int64)
+    texts = list(map(str, identifiers))
+    if all(map(str.isdecimal, texts)):
+        return np.array(list(map(int, texts)), np.int64)
+    return np.array([parse_architecture_id(text) for text in texts], object)

@@ -43,11 +43,7 @@ OnFile = Callable[[int, int], None]
 """Function that receives the numbers of read files and of all files."""
 
 
-def _ignore(_n_done: int, _n_files: int) -> None:
-    """Show no progress."""
-
-
-def verify(results: Path, on_file: OnFile = _ignore) -> Iterator[Finding]:
+def verify(results: Path, on_file: OnFile = lambda _done, _all: None) -> Iterator[Finding]:
     """Yield all faults of a results folder.
 
     Damaged files are moved to ``damaged/``, so the next run computes exactly their parts.
@@ -96,7 +92,9 @@ def _shares_part(names: Names) -> NDArray[np.bool_]:
     return counts[codes] > 1
 
 
-def check_files(plan: Plan, folder: ResultsFolder, listing: Listing, on_file: OnFile = _ignore) -> Iterator[Finding]:
+def check_files(
+    plan: Plan, folder: ResultsFolder, listing: Listing, on_file: OnFile = lambda _done, _all: None
+) -> Iterator[Finding]:
     """Yield the faults of the files of a listing, compared with each other (see `verify`)."""
     checker, n_files, n_done = _Checker(folder, plan), sum(map(len, listing.values())), 0
     for dataset, names in listing.items():

@@ -18,7 +18,7 @@ from robust201.dataset.folder import DatasetFolder
 from robust201.dataset.row_block import RowBlock
 from robust201.tasks.columns import MEASUREMENTS, fields_of
 
-TABLE_COLUMNS = ("architecture", "weights", "strength", "value", "n_images")
+KEY_COLUMNS = ("architecture", "weights", "strength", "value", "n_images")
 
 MIN_CACHED_BYTES = 1 << 16
 """Minimum size of a JSON file whose table is cached."""
@@ -33,7 +33,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "robust201" / "tables"
 
 
-def read_table(folder: DatasetFolder, dataset: str, key: str, measurement: str) -> pd.DataFrame:
+def read_key_table(folder: DatasetFolder, dataset: str, key: str, measurement: str) -> pd.DataFrame:
     """Read a measurement.
 
     Returns:
@@ -68,7 +68,7 @@ def is_scalar(measurement: str) -> bool:
 
 def _read_rows(folder: DatasetFolder, dataset: str, key: str, measurement: str) -> pd.DataFrame:
     tables = [_to_table(rows, measurement) for rows in folder.iter_rows(dataset, key, measurement)]
-    table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=[*TABLE_COLUMNS], dtype=float)
+    table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=[*KEY_COLUMNS], dtype=float)
     if len(table) and table["n_images"].isna().all():
         table["n_images"] = folder.count_images(dataset, key)
     return table

@@ -1,19 +1,15 @@
-"""Validation of a dataset's files: JSON syntax, meta.json, sweep.json, and the values of measurements."""
+"""Validation of a dataset's files: meta.json, sweep.json, and the values of measurements."""
 
-import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from robust201.core.errors import ResultsError
-from robust201.core.files import parse_unique_json
 from robust201.networks.spaces import CellSpace
 from robust201.tasks.columns import COLUMNS, MEASUREMENTS, Column, match_shapes
 
@@ -40,44 +36,7 @@ def damaged_file_error(file: Path, error: Exception) -> ResultsError:
     )
 
 
-def parse_json(text: bytes) -> Any:
-    """Parse JSON, and reject objects with duplicate names, for which parsers would return only the last value.
-
-    Raises:
-        ValueError: the text is not valid JSON, is nested too deeply, or has a duplicate name.
-    """
-    # orjson drops duplicate names. The text then has more quotes than the strings in the result need. In this case, and
-    # for JSON that orjson rejects, such as NaN, Python's slower parser is used, which detects duplicates.
-    with contextlib.suppress(ValueError):
-        content = orjson.loads(text)
-        if text.count(b'"') == 2 * _count_strings(content):
-            return content
-    return parse_unique_json(text)
-
-
-def _count_strings(value: Any) -> int:
-    """Return the number of names and strings in a value.
-
-    Lists whose first element is neither a string nor an object are skipped.
-    """
-    count = 0
-    elements = [value]
-    while elements:
-        objects = [element for element in elements if type(element) is dict]
-        lists = [
-            element for element in elements if type(element) is list and element and type(element[0]) in (dict, str)
-        ]
-        count += sum(map(len, objects)) + sum(type(element) is str for element in elements)
-        elements = list(chain.from_iterable(chain(map(dict.values, objects), lists)))
-    return count
-
-
 _ID = re.compile(r"[A-Za-z][\w.-]*|0|[1-9][0-9]*")
-
-
-@cache
-def _make_index_names(count: int) -> frozenset[str]:
-    return frozenset(map(str, range(count)))
 
 
 def is_valid_meta(meta: Any, space: CellSpace | None) -> bool:
@@ -89,9 +48,7 @@ def is_valid_meta(meta: Any, space: CellSpace | None) -> bool:
         ids, epsilons = meta["ids"], meta["epsilons"]
         required_fields = set() if space is None else {"nb201-string", "isomorph"}
         has_fields = all(required_fields <= fields.keys() for fields in ids.values())
-        has_valid_ids = (
-            all(map(_ID.fullmatch, ids)) if space is None else ids.keys() <= _make_index_names(len(space.specs()))
-        )
+        has_valid_ids = all(map(_ID.fullmatch if space is None else str.isdecimal, ids))
         return bool(has_fields and has_valid_ids and all(map(_are_strengths, epsilons.values())))
     except (KeyError, TypeError, AttributeError):
         return False
@@ -166,7 +123,7 @@ def to_array(name: str, entries: Sequence[Any]) -> NDArray[Any]:
             raise ValueError("lists of other shapes")
         shape.append(len(numbers[0]))
         numbers = list(chain.from_iterable(numbers))
-    if any(number is None for number in numbers) and column.is_exact:
+    if column.is_exact and None in numbers:
         raise ValueError("null instead of a count")
     array = _to_floats(numbers).reshape(shape)
     check_column(name, array)
@@ -240,6 +197,14 @@ def are_row_fractions(array: NDArray[Any]) -> bool:
     sums = array.sum(axis=-1)
     is_distribution = np.abs(sums - 1) <= array.shape[-1] * max_rounding_error(array)
     return bool(are_fractions(array) and is_distribution.any() and (is_distribution | (sums == 0)).all())
+
+
+def are_distributions(array: NDArray[Any]) -> bool:
+    """Return whether fractions sum to 1 over the last axis within rounding; means over no images are NaN or 0."""
+    sums = array.sum(axis=-1)
+    deviation = np.abs(sums[(sums != 0) & ~np.isnan(sums)] - 1).max(initial=0.0)
+    n_summed = array.shape[-1]
+    return bool(deviation <= n_summed * _FLOAT32_ERROR or deviation <= n_summed * max_rounding_error(array))
 
 
 def max_rounding_error(fractions: NDArray[Any]) -> float:

@@ -2,28 +2,31 @@
 
 import itertools
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
-from robust201.core.errors import EvaluationError, ResultsError
-from robust201.core.records import Unit
+from robust201.core.errors import ResultsError
 from robust201.dataset.diff import read_numbers
-from robust201.dataset.layout import SWEEP_FILE
+from robust201.dataset.folder import DatasetFolder, identify_rows
+from robust201.dataset.layout import SWEEP_FILE, format_id
 from robust201.dataset.listing import CHECKSUM_FILE, check_listing, read_listing
 from robust201.dataset.reader import Dataset
 from robust201.dataset.recorded_accuracies import check_recorded
-from robust201.dataset.verified_rows import FileRows, count_recorded_images
+from robust201.dataset.values import are_distributions, max_rounding_error
 from robust201.dataset.verify_results import find_attack_flags
 from robust201.evaluation.attack_flags import AttackFlag
-from robust201.evaluation.measurements import check_values
 from robust201.images import DATASETS
 from robust201.statistics.weights_check import WeightsCheck
-from robust201.tasks.columns import Values
+from robust201.tasks.columns import COLUMNS, COUNTS
+
+_IDENTITY = ["architecture", "weights", "strength"]
+_MATRIX = COLUMNS[COUNTS].measurement
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class DatasetVerdict:
 
     Attributes:
         problems: messages about files that do not match `SHA256SUMS`, and about invalid or contradictory values.
-        remarks: messages about variants of the format that exports do not write, missing files or a missing listing.
+        remarks: messages about missing files or a missing listing.
         n_evaluations: number of evaluations whose values were checked.
         n_listed: number of files that `SHA256SUMS` lists; None if there is no such file.
         weights: comparison of clean accuracies with those recorded with the weights; None if there are problems.
@@ -71,9 +74,8 @@ def verify_dataset(
 ) -> DatasetVerdict:
     """Check the files of an exported or published dataset; the results folder is not needed.
 
-    If the folder has a listing, each file is compared with its SHA-256. Every value must have the right type and shape,
-    fractions must be in [0, 1], distributions must sum to 1, and accuracies must agree with confusion matrices when
-    rounded to the files' decimals.
+    If the folder has a listing, each file is compared with its SHA-256. The reader then checks every value; all files
+    of a key must have the same evaluations, and accuracies must agree with confusion matrices.
 
     Args:
         folder: the dataset's folder.
@@ -88,7 +90,7 @@ def verify_dataset(
     n_listed = None
     if os.path.lexists(folder / CHECKSUM_FILE):
         listing = read_listing(folder)
-        n_listed = len(listing.digests)
+        n_listed = len(listing)
         problems += check_listing(folder, listing)
     elif (folder / SWEEP_FILE).is_file():
         remarks.append(f"{folder} has no {CHECKSUM_FILE}, which exports contain, so the export may be incomplete")
@@ -96,34 +98,24 @@ def verify_dataset(
         return DatasetVerdict(tuple(problems), tuple(remarks), 0, n_listed, None, None)
     try:
         dataset = Dataset(folder)
-        all_key_rows = list(_iter_key_rows(dataset, has_listing=n_listed is not None))
+        keys = [pair for pair in itertools.product(dataset.data, dataset.keys_all) if dataset.folders[0].has_key(*pair)]
     except ResultsError as error:
         return DatasetVerdict((*problems, str(error)), tuple(remarks), 0, n_listed, None, None)
-    if not all_key_rows:
+    if not keys:
         raise ResultsError(
             f"Verifying failed for {folder}: the folder contains no results. Use a results folder, or the folder of a "
             "dataset."
         )
-    remarks += _describe_absent_keys(dataset, {(rows.dataset, rows.key) for rows in all_key_rows})
-    counted_keys: set[tuple[str, str, str]] = set()
     n_evaluations = 0
-    for n_done, original_rows in enumerate(all_key_rows, start=1):
-        key_rows = replace(original_rows)  # copied, so that cached values are freed after this iteration
-        dataset_key_weights = original_rows.dataset, original_rows.key, str(original_rows.weights)
-        is_new_key = dataset_key_weights not in counted_keys
-        counted_keys.add(dataset_key_weights)
+    for n_done, (name, key) in enumerate(keys, start=1):
         try:
-            _read_parquet_pages(key_rows)
-            for unit, columns_by_strength in key_rows.iter_rows():
-                n_evaluations += len(columns_by_strength) if is_new_key else 0
-                problems += _check_unit(key_rows, unit, columns_by_strength)
-            remarks += key_rows.remarks
+            n_evaluations += _check_key(dataset.folders[0], name, key)
         except ResultsError as error:
             problems.append(str(error))
-        on_progress(n_done, len(all_key_rows))
+        on_progress(n_done, len(keys))
     return DatasetVerdict(
         problems=tuple(problems),
-        remarks=tuple(dict.fromkeys(remarks)),
+        remarks=(*remarks, *_describe_absent_keys(dataset, keys)),
         n_evaluations=n_evaluations,
         n_listed=n_listed,
         weights=None if problems else check_recorded(dataset),
@@ -131,49 +123,67 @@ def verify_dataset(
     )
 
 
-def _iter_key_rows(dataset: Dataset, *, has_listing: bool) -> Iterator[FileRows]:
-    """Yield each key's JSON files, and also its Parquet files if it has no JSON files or the folder has no listing."""
-    (folder,) = dataset.folders
-    weights_names = dataset.weights if len(dataset.weights) > 1 else [None]
-    for weights, name, key in itertools.product(weights_names, dataset.data, dataset.keys_all):
-        json_rows, parquet_rows = (
-            FileRows.find(folder, name, key, suffix, weights) for suffix in (".json", ".parquet")
-        )
-        if json_rows is not None:
-            yield json_rows
-        if parquet_rows is not None and not (json_rows is not None and has_listing):
-            yield parquet_rows
-
-
-def _read_parquet_pages(rows: FileRows) -> None:
-    """Read all pages of a key's Parquet files, to verify the pages' checksums.
+def _check_key(folder: DatasetFolder, dataset: str, key: str) -> int:
+    """Check all files of a key, and return the number of evaluations.
 
     Raises:
-        ResultsError: a page is damaged.
+        ResultsError: a file is damaged or has an invalid value, or files contradict each other.
     """
-    for path in {path for path in rows.sources.values() if path.suffix == ".parquet"}:
-        try:
-            with pq.ParquetFile(path, page_checksum_verification=True) as parquet_file:
-                for row_group in range(parquet_file.num_row_groups):
-                    parquet_file.read_row_group(row_group)
-        except (OSError, pa.ArrowException) as error:
-            raise ResultsError(
-                f"Verifying failed for {path}: the file is damaged ({error}). Export or download it again."
-            ) from error
+    names = folder.possible_measurements(dataset, key)
+    paths = [(name, find(dataset, key, name)) for name in names for find in (folder.find_json, folder.find)]
+    files = {(name, path): _read_numbers(folder, dataset, key, name, path) for name, path in paths if path is not None}
+    (first_name, first_path), first = next(iter(files.items()))
+    for (name, path), rows in files.items():
+        merged = first[_IDENTITY].merge(rows, "outer", on=_IDENTITY, indicator=True)
+        # A measurement may be missing for some rows of a Parquet file only.
+        if path.suffix == ".json" and (odd := merged[merged["_merge"] != "both"]).size:
+            raise _contradiction(path, odd.iloc[0]["architecture"], f"the evaluations of {first_path.name}, got others")
+        if name == _MATRIX and first_name == "accuracy":
+            _compare_accuracies(path, first.merge(rows, on=_IDENTITY, suffixes=("", "_of_matrix")))
+    return max(map(len, files.values()))
 
 
-def _check_unit(rows: FileRows, unit: Unit, columns_by_strength: Mapping[float, Values]) -> Iterator[str]:
-    n_images = unit.n_images or count_recorded_images(rows.folder.sweep, rows.dataset)
-    for strength, stored_values in columns_by_strength.items():
-        values = rows.replace_zeros_of_empty_means(stored_values)
-        name = f"{unit.label} of {rows.folder.path} at {strength:g}"
-        try:
-            check_values(values, n_images, decimals=rows.decimals, name=name)
-        except EvaluationError as error:
-            yield str(error)
+def _read_numbers(folder: DatasetFolder, dataset: str, key: str, measurement: str, path: Path) -> pd.DataFrame:
+    """Read and check all rows of a file; return what identifies them, and their `accuracy` if the file contains it."""
+    frames = [pd.DataFrame(columns=[*_IDENTITY, "accuracy", "error"])]
+    for rows in folder.iter_rows(dataset, key, measurement, file=path):
+        frame = identify_rows(rows)
+        for name, array in rows.columns.items():
+            if name in COLUMNS and COLUMNS[name].is_distribution and not are_distributions(array):
+                raise _contradiction(path, rows.architectures[0], f"fractions in {name} that sum to 1, got others")
+        if measurement == "accuracy":
+            frame["accuracy"], frame["error"] = rows.columns["accuracy"], max_rounding_error(rows.columns["accuracy"])
+        elif measurement == _MATRIX:
+            frame["accuracy"], frame["error"] = _accuracies_of(rows.columns[COUNTS])
+        frames.append(frame)
+    return pd.concat(frames[1:] or frames, ignore_index=True)
 
 
-def _describe_absent_keys(dataset: Dataset, present_keys: Collection[tuple[str, str]]) -> Iterator[str]:
+def _accuracies_of(matrices: NDArray[Any]) -> tuple[NDArray[np.float64], float]:
+    """Return the accuracies in confusion matrices (N, C, C) of counts, or of fractions of each class, and their error.
+
+    All classes are assumed to have the same number of images if the matrices contain fractions.
+    """
+    return np.trace(matrices, axis1=1, axis2=2) / matrices.sum(axis=(1, 2)), max_rounding_error(matrices)
+
+
+def _compare_accuracies(path: Path, rows: pd.DataFrame) -> None:
+    tolerance = rows["error"] + rows["error_of_matrix"]
+    wrong = rows[(rows["accuracy"] - rows["accuracy_of_matrix"]).abs() > tolerance]
+    if len(wrong):
+        first = wrong.iloc[0]
+        expected = f"the accuracy {first['accuracy']:g} at strength {first['strength']:g}"
+        raise _contradiction(path, first["architecture"], f"{expected}, got {first['accuracy_of_matrix']:g}")
+
+
+def _contradiction(path: Path, architecture: Any, fault: str) -> ResultsError:
+    return ResultsError(
+        f"Verifying {format_id(str(architecture))} failed for {path}: expected {fault}. Export or download the dataset "
+        "again."
+    )
+
+
+def _describe_absent_keys(dataset: Dataset, present_keys: list[tuple[str, str]]) -> Iterator[str]:
     planned_strengths = {} if dataset.sweep is None else dataset.sweep["strengths"]
     absent_keys = [
         f"{name} {key}"
@@ -186,8 +196,9 @@ def _describe_absent_keys(dataset: Dataset, present_keys: Collection[tuple[str, 
 
 
 def _find_attack_flags_of_dataset(dataset: Dataset) -> tuple[AttackFlag, ...]:
+    n_images = dataset.table.groupby("dataset", observed=True)["n_images"].min().dropna()
     return find_attack_flags(
         read_numbers(dataset.path),
-        n_images={name: count_recorded_images(dataset.sweep, name) for name in dataset.data},
+        n_images={str(name): int(count) for name, count in n_images.items()},
         n_classes={name: DATASETS[name].n_classes for name in dataset.data if name in DATASETS},
     )

@@ -103,7 +103,7 @@ def verify_results(
         ResultsError: `export` does not contain a complete export.
         StorageError: a file cannot be read at the moment.
     """
-    n_exported = None if export is None else len(read_listing(export).digests)
+    n_exported = None if export is None else len(read_listing(export))
     damages = list(verify(results, on_progress))
     plan, folder = open_results(results)
     listing = folder.list()
@@ -161,17 +161,15 @@ def check_export(plan: Plan, folder: ResultsFolder, out: Path) -> Iterator[str]:
     Raises:
         ResultsError: the folder is not an export.
     """
-    listing = read_listing(out)
-    yield from listing.invalid_line_messages if listing.has_no_valid_line else check_listing(out, listing)
-    if listing.has_no_valid_line:
-        return
+    digests = read_listing(out)
+    yield from check_listing(out, digests)
     plan = plan.comparable
     try:
         with tempfile.TemporaryDirectory(prefix=".verify-", dir=folder.root) as temporary:
-            options, new = _read_export_options(out, listing.digests), Path(temporary) / "export"
+            options, new = _read_export_options(out, digests), Path(temporary) / "export"
             groups = read_groups(plan, folder, options.pop("weights"))
             write_dataset(read_facts(plan), groups, new, lambda dataset: evaluated_images(plan, dataset), **options)
-            yield from _compare_exports(out, listing.digests, new)
+            yield from _compare_exports(out, digests, new)
     except (OSError, IncompleteError, InputError, StorageError) as error:
         yield f"Verifying failed for {out}: {error}"
 
@@ -204,7 +202,7 @@ def _compare_exports(out: Path, digests: Mapping[str, str], new: Path) -> Iterat
             f"Use the folder to which these results were exported. {REEXPORT}"
         )
         return
-    new_digests = read_listing(new).digests
+    new_digests = read_listing(new)
     for name in sorted((digests.keys() | new_digests.keys()) - {SWEEP_FILE, CARD_FILE, VERSIONS_FILE}):
         if digests.get(name) == new_digests.get(name):
             continue

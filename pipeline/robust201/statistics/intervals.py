@@ -53,6 +53,7 @@ def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike) -> tuple[_Flo
     over the normal approximation by Brown, Cai and DasGupta, Statistical Science 16 (2001).
     """
     fractions, n_image_array = np.broadcast_arrays(np.asarray(accuracies, np.float64), np.asarray(n_images, np.float64))
+    fractions = np.where(np.isnan(n_image_array), np.nan, fractions)
     low, high = _wilson_intervals(fractions, n_image_array)
     correct = np.rint(fractions * n_image_array)
     is_exact = np.minimum(correct, n_image_array - correct) < FEW_IMAGES
