@@ -19,7 +19,7 @@ from robust201.networks.classifier import Classifier
 from robust201.networks.model import SizedModel
 from robust201.networks.nb201.cells import architecture, evaluated_indices, multiply_accumulates
 from robust201.networks.nb201.compiled import InferenceNetwork, compile_network
-from robust201.networks.nb201.network import build_network
+from robust201.networks.nb201.network import Network
 from robust201.tasks import TASKS
 from robust201.tasks.parameters import Parameters
 from robust201.weights.published.base import Selection
@@ -64,7 +64,7 @@ def load_trained(folder: Path, index: int, *, n_classes: int) -> tuple[nn.Module
     (member,) = open_networks(folder / ARCHIVE, [index])[0]
     (weights,) = member(Selection())
     spec = architecture(index).spec
-    network = build_network(spec, n_classes=n_classes)
+    network = Network(spec, n_classes=n_classes)
     network.load_state_dict(weights.state_dict, strict=True)
     return network, spec
 
@@ -99,7 +99,7 @@ class Case:
     def __post_init__(self) -> None:
         spec = architecture(self.index).spec
         torch.manual_seed(self.index)
-        self.network = build_network(spec, channels=self.channels, cells=self.cells, n_classes=N_CLASSES)
+        self.network = Network(spec, channels=self.channels, cells=self.cells, n_classes=N_CLASSES)
         self.classifiers = {
             "reference": self.wrap_network(copy.deepcopy(self.network)),
             "channels_last": self.wrap_network(copy.deepcopy(self.network), channels_last=True),
@@ -108,7 +108,6 @@ class Case:
             self.network,
             spec,
             NORMALISATION,
-            n_classes=N_CLASSES,
             device=self.device,
             precision=self.precision,
         )

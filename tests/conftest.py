@@ -108,7 +108,7 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     from robust201.networks.nb201 import cells as nasbench201
-    from robust201.networks.nb201.network import build_network
+    from robust201.networks.nb201.network import Network
     from robust201.weights.store import CheckpointStore
 
     folder = tmp_path_factory.mktemp("weights")
@@ -116,7 +116,7 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for index in (*TINY_ARCHITECTURES, 309):
             torch.manual_seed(index)
             spec = nasbench201.architecture(index).spec
-            network = build_network(spec, channels=4, cells=1, n_classes=10)
+            network = Network(spec, channels=4, cells=1, n_classes=10)
             add_network(store, index, network.state_dict())
     return folder
 

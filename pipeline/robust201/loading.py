@@ -84,8 +84,7 @@ def load_model(
     )
 
     def compile_network(network: nn.Module, device: torch.device) -> CompiledNetwork | None:
-        normalisation, n_classes = spec.normalisation, spec.n_classes
-        return space.compile(name, network, normalisation, n_classes=n_classes, device=device, precision="fp32")
+        return space.compile(name, network, spec.normalisation, device=device, precision="fp32")
 
     classifier.compiler = compile_network
     return classifier

@@ -189,7 +189,7 @@ def test_pgd_l2_on_compiled_network_matches_library_within_rounding(random_start
     spec = specs()[21]
     network = network_of(spec, channels=8)
     classifier = Classifier(network, COMPILED_NORMALISATION, COMPILED_CLASSES)
-    compiled = compile_network(network, spec, COMPILED_NORMALISATION, n_classes=COMPILED_CLASSES)
+    compiled = compile_network(network, spec, COMPILED_NORMALISATION)
     pixels, labels = images_of(16, n_images=9)
     images, labels = (pixels * 255).to(torch.uint8), labels % COMPILED_CLASSES
     epsilons = (0.25, 0.5)

@@ -16,7 +16,7 @@ from robust201.networks.device import check_device, choose_device, has_avx512
 from robust201.networks.nb201.cells import constant_nodes, format_spec, specs
 from robust201.networks.nb201.compiled import compile_network, kernels
 from robust201.networks.nb201.compiled.folding import round_once
-from robust201.networks.nb201.network import build_network
+from robust201.networks.nb201.network import Network
 from robust201.run.worker import Worker
 from tests.conftest import MakeSweep, RunCommand, WriteSweep
 from tests.networks.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
@@ -36,7 +36,7 @@ def logits_and_gradients(network, spec, pixels, labels, precision):
     inputs = pixels.clone().requires_grad_()
     logits = Classifier(network, NORMALISATION, N_CLASSES, precision=precision)(inputs)
     (gradient,) = torch.autograd.grad(functional.cross_entropy(logits, labels, reduction="sum"), inputs)
-    compiled = compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES, precision=precision)
+    compiled = compile_network(network, spec, NORMALISATION, precision=precision)
     fast_logits, _, fast_gradient = compiled.loss_and_gradient(pixels, labels)
     assert torch.equal(fast_logits, compiled.logits(pixels))
     outputs = {"reference": (logits.detach(), gradient), "fused": (fast_logits, fast_gradient)}
@@ -78,7 +78,7 @@ def test_bf16_does_not_affect_later_fp32_computations():
         assert all(
             torch.equal(before, after) for before, after in zip(tensors_before, outputs_after[engine], strict=True)
         )
-    default = compile_network(network, CELLS["#991"], NORMALISATION, n_classes=N_CLASSES)
+    default = compile_network(network, CELLS["#991"], NORMALISATION)
     assert torch.equal(default.logits(pixels), outputs_before["fused"][0])
     assert torch.equal(Classifier(network, NORMALISATION, N_CLASSES)(pixels), outputs_before["reference"][0])
 
@@ -257,9 +257,7 @@ def test_bf16_logits_that_ignore_the_pixels_have_zero_gradients():
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("name", ["#21", "#991", "constant map with a border"])
 def test_bf16_outputs_do_not_depend_on_batch_or_chunk_size(name):
-    compiled = compile_network(
-        network_of(CELLS[name], channels=8), CELLS[name], NORMALISATION, n_classes=N_CLASSES, precision="bf16"
-    )
+    compiled = compile_network(network_of(CELLS[name], channels=8), CELLS[name], NORMALISATION, precision="bf16")
     pixels, labels = images_of(16, n_images=37)
     labels = labels % N_CLASSES
     expected = compiled.loss_and_gradient(pixels, labels)
@@ -273,7 +271,7 @@ def test_bf16_outputs_do_not_depend_on_batch_or_chunk_size(name):
 
 
 def test_bf16_classifier_head_is_float32():
-    classifier = Classifier(build_network(specs()[0], n_classes=10), NORMALISATION, 10, precision="bf16")
+    classifier = Classifier(Network(specs()[0], n_classes=10), NORMALISATION, 10, precision="bf16")
     input_dtypes = {}
 
     def record_dtype(name):
@@ -316,7 +314,7 @@ def test_tf32_is_rejected_by_networks_and_workers_without_a_gpu(
     with pytest.raises(ConfigError, match="got a CPU"):
         Classifier(network, NORMALISATION, N_CLASSES, precision="tf32")
     with pytest.raises(ConfigError, match="got a CPU"):
-        compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES, precision="tf32")
+        compile_network(network, spec, NORMALISATION, precision="tf32")
     with pytest.raises(ConfigError, match="got a CPU"):
         Worker(make_sweep(precision="tf32", execution={"device": "auto"}), None, None, None)
 

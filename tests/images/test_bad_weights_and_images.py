@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from robust201.networks.nb201 import cells as nasbench201
-from robust201.networks.nb201.network import build_network
+from robust201.networks.nb201.network import Network
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep, add_network, read_tree
 
@@ -24,7 +24,7 @@ def weights(tiny_weights: Path, tmp_path: Path) -> Path:
 
 def make_network_weights(index: int = 21) -> dict[str, torch.Tensor]:
     torch.manual_seed(index)
-    network = build_network(nasbench201.architecture(index).spec, channels=4, cells=1, n_classes=10)
+    network = Network(nasbench201.architecture(index).spec, channels=4, cells=1, n_classes=10)
     return network.state_dict()
 
 

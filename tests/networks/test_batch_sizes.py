@@ -1,7 +1,8 @@
 """Batch sizes: padding, limits, the memory of a GPU (simulated on the CPU), and prepared passes."""
 
+import itertools
 import weakref
-from contextlib import contextmanager
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -63,7 +64,7 @@ SPEC = specs()[21]
 
 
 def compiled_network(**options):
-    network = compile_network(network_of(SPEC, 0, 4, 1), SPEC, NORMALISATION, n_classes=N_CLASSES)
+    network = compile_network(network_of(SPEC, 0, 4, 1), SPEC, NORMALISATION)
     network.batch_sizes = BatchSizes(minimum=MIN_BATCH, **options)
     return network
 
@@ -245,7 +246,7 @@ def test_graphed_model_equals_the_original_model(sample_counts, max_logits, max_
 @given(st.sampled_from([0, 21, 991]), st.integers(1, 60), st.sampled_from([8, 9, 24, 64]), st.booleans())
 def test_padded_compiled_network_is_bit_identical(index, n_samples, limit, is_prepared):
     spec = specs()[index]
-    network = compile_network(network_of(spec, channels=16), spec, NORMALISATION, n_classes=N_CLASSES)
+    network = compile_network(network_of(spec, channels=16), spec, NORMALISATION)
     pixels, labels = images_of(32, n_images=n_samples)
     expected = network.logits(pixels), *network.loss_and_gradient(pixels, labels % N_CLASSES)
     network.batch_sizes = BatchSizes(Maxima(limit, limit), minimum=MIN_BATCH, is_padded=True)
@@ -297,107 +298,44 @@ def test_released_passes_are_prepared_again():
     assert (prepare.n_prepared, prepare.n_released) == (1 + len(set(model.sizes)), 1)
 
 
-class SimulatedCuda:
-    """Mock of `torch.cuda` that records the order of calls."""
-
-    def __init__(self):
-        self.events = []
-        self.n_pools = 0
-        self.CUDAGraph = self._graph
-
-    def _graph(self):
-        simulated_cuda = self
-
-        class Graph:
-            def replay(self):
-                simulated_cuda.events.append("replay")
-
-            def reset(self):
-                simulated_cuda.events.append("reset")
-
-        return Graph()
-
-    def graph_pool_handle(self):
-        self.n_pools += 1
-        return self.n_pools
-
-    def Stream(self, _device):
-        events = self.events
-
-        class Stream:
-            def wait_stream(self, _other):
-                events.append("side waits")
-
-        return Stream()
-
-    def current_stream(self, _device):
-        events = self.events
-
-        class Stream:
-            def wait_stream(self, _other):
-                events.append("caller waits")
-
-        return Stream()
-
-    @contextmanager
-    def device(self, _device):
-        yield
-
-    @contextmanager
-    def stream(self, _stream):
-        self.events.append("on the side")
-        yield
-        self.events.append("back")
-
-    @contextmanager
-    def graph(self, _graph, *, pool, stream):
-        assert stream is not None
-        self.events.append(f"capture into pool {pool}")
-        yield
-        self.events.append("captured")
-
-    def set_stream(self, _stream):
-        self.events.append("caller's stream")
-
-    def synchronize(self, _device):
-        self.events.append("synchronize")
-
-
-def test_graph_capture_warms_up_on_a_side_stream_and_frees_its_pool(monkeypatch):
-    cuda = SimulatedCuda()
+@pytest.fixture
+def cuda(monkeypatch):
+    """Replace `torch.cuda` by a mock, which records calls."""
+    cuda = MagicMock()
+    cuda.graph_pool_handle.side_effect = itertools.count(1).__next__
     monkeypatch.setattr(graphs.torch, "cuda", cuda)
-    monkeypatch.setattr(graphs, "_side_stream", cuda.Stream)
-    capture = graphs.GraphCapture(torch.device("cpu"))
+    monkeypatch.setattr(graphs, "_side_stream", cuda.side_stream)
+    return cuda
+
+
+def test_graph_capture_warms_up_on_a_side_stream_and_frees_its_pool(cuda):
+    capture = graphs.GraphCapture(CPU)
 
     def compute():
         assert not torch.is_inference_mode_enabled()
-        cuda.events.append("compute")
+        cuda.compute()
         return (torch.zeros(2, 1),)
 
     with torch.inference_mode():
         replay = capture(compute)
-    warm_up = ["side waits", "on the side", "compute", "compute", "back", "caller waits"]
-    assert cuda.events == [*warm_up, "capture into pool 1", "compute", "captured", "caller's stream"]
-    cuda.events.clear()
+    side, caller = "side_stream().wait_stream", "current_stream().wait_stream"
+    recorded = ("compute", side, caller, "stream", "graph", "set_stream")
+    calls = [name for name, _, _ in cuda.mock_calls if name in recorded]
+    assert calls == [side, "stream", "compute", "compute", caller, "graph", "compute", "set_stream"]
+    assert cuda.graph.call_args.kwargs["pool"] == 1
     assert not replay()[0].is_inference()
     assert replay()[0] is replay()[0]
+    graph = cuda.CUDAGraph.return_value
+    assert graph.replay.call_count == 3
     capture.release()
     capture.release()
-    assert cuda.events == ["replay"] * 3 + ["synchronize", "reset"]
+    assert cuda.synchronize.call_count == graph.reset.call_count == 1
     capture(compute)
-    assert any(event.startswith("capture into pool") and event != "capture into pool 1" for event in cuda.events)
+    assert cuda.graph.call_args.kwargs["pool"] != 1
 
 
-def test_graph_capture_restores_the_stream_after_a_failure(monkeypatch):
-    class FailingCuda(SimulatedCuda):
-        @contextmanager
-        def graph(self, _graph, *, pool, stream):
-            yield
-            raise RuntimeError("no end")
-
-    cuda = FailingCuda()
-    monkeypatch.setattr(graphs.torch, "cuda", cuda)
-    monkeypatch.setattr(graphs, "_side_stream", cuda.Stream)
+def test_graph_capture_restores_the_stream_after_a_failure(cuda):
+    cuda.graph.return_value.__exit__.side_effect = RuntimeError("no end")
     with pytest.raises(RuntimeError, match="no end"):
-        graphs.GraphCapture(torch.device("cpu"))(lambda: (torch.zeros(1),))
-    assert cuda.events[-1] == "caller's stream"
+        graphs.GraphCapture(CPU)(lambda: (torch.zeros(1),))
+    cuda.set_stream.assert_called_once_with(cuda.current_stream.return_value)

@@ -7,7 +7,7 @@ import torch
 
 from robust201.networks.nb201.cells import architecture
 from robust201.networks.nb201.compiled import InferenceNetwork
-from robust201.networks.nb201.network import build_network
+from robust201.networks.nb201.network import Network
 from robust201.weights.store import CheckpointStore
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, add_network, read_tree
 from tests.support.runs import run_sweep
@@ -21,7 +21,7 @@ def overflowing_weights(tmp_path: Path) -> Path:
     with CheckpointStore(tmp_path / "overflowing") as store:
         torch.manual_seed(0)
         spec = architecture(21).spec
-        state_dict = build_network(spec, channels=4, cells=1, n_classes=10).state_dict()
+        state_dict = Network(spec, channels=4, cells=1, n_classes=10).state_dict()
         scaled_state_dict = {
             name: value * 1e25 if value.is_floating_point() else value for name, value in state_dict.items()
         }

@@ -21,10 +21,7 @@ SPECS = {
 }
 NETWORKS = {name: network_of(spec, channels=8) for name, spec in SPECS.items()}
 REFERENCE_CLASSIFIERS = {name: Classifier(network, NORMALISATION, N_CLASSES) for name, network in NETWORKS.items()}
-COMPILED_NETWORKS = {
-    name: compile_network(network, SPECS[name], NORMALISATION, n_classes=N_CLASSES)
-    for name, network in NETWORKS.items()
-}
+COMPILED_NETWORKS = {name: compile_network(network, SPECS[name], NORMALISATION) for name, network in NETWORKS.items()}
 IMAGE_COUNTS = (1, 7, 8, 65, 200)
 LABELS = torch.from_numpy(np.random.default_rng(0).integers(0, N_CLASSES, max(IMAGE_COUNTS)))
 DIRECTIONS = torch.randn((max(IMAGE_COUNTS), N_CLASSES), generator=torch.Generator().manual_seed(1))
@@ -185,14 +182,6 @@ def test_cross_entropy_objective_equals_loss_and_gradient(network, n_images, is_
         outputs = evaluate(model, pixels, cross_entropy, is_inference=is_inference)
         with torch.inference_mode(is_inference):
             compare(outputs, model.loss_and_gradient(pixels, labels))
-
-
-@pytest.mark.parametrize("micro_batch", [7, 64])
-def test_value_and_gradient_does_not_depend_on_the_micro_batch(micro_batch):
-    pixels = pixels_of(65)
-    classifier = Classifier(NETWORKS["#21"], NORMALISATION, N_CLASSES, batch_sizes=BatchSizes(limit=micro_batch))
-    outputs = evaluate(classifier, pixels, margin, is_inference=True)
-    assert_close(outputs, differentiate_by_autograd(REFERENCE_CLASSIFIERS["#21"], pixels, margin))
 
 
 @every_objective

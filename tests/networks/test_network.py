@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from robust201.networks.nb201 import cells as nasbench201
-from robust201.networks.nb201.network import build_network
+from robust201.networks.nb201.network import Network
 from tests.golden.make_network_golden import GOLDEN_FILE, fill_state, make_pixels, state_signature
 
 GOLDEN = json.loads(GOLDEN_FILE.read_text())
@@ -44,7 +44,7 @@ def test_golden_file_covers_the_space():
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_network_equals_published_network(case):
     assert nasbench201.specs()[case["index"]] == case["spec"]
-    network = build_network(case["spec"], n_classes=case["n_classes"], **SIZE).eval()
+    network = Network(case["spec"], n_classes=case["n_classes"], **SIZE).eval()
     state = network.state_dict()
     assert len(state) == case["state_length"]
     assert state_signature(state) == case["state_signature"]
@@ -62,7 +62,7 @@ def test_parameter_count_equals_published_count(case):
 
 @pytest.mark.parametrize("index", sorted(CELLS_WITHOUT_PATH))
 def test_network_without_a_path_has_zero_gradients(index):
-    network = build_network(nasbench201.specs()[index], channels=4, cells=1, n_classes=3).eval()
+    network = Network(nasbench201.specs()[index], channels=4, cells=1, n_classes=3).eval()
     pixels = torch.rand(2, 3, 16, 16, requires_grad=True)
     logits = network(pixels)
     assert torch.equal(logits[0], logits[1])
@@ -73,7 +73,7 @@ def test_network_without_a_path_has_zero_gradients(index):
 def test_network_supports_other_channels_and_cells():
     spec = nasbench201.specs()[13714]
     for channels, cells, n_classes in ((4, 1, 7), (8, 2, 10), (5, 3, 2)):
-        network = build_network(spec, channels=channels, cells=cells, n_classes=n_classes)
+        network = Network(spec, channels=channels, cells=cells, n_classes=n_classes)
         n_parameters = sum(parameter.numel() for parameter in network.parameters())
         sizes = {"channels": channels, "cells": cells, "n_classes": n_classes}
         assert n_parameters == nasbench201.parameter_count(spec, **sizes)
@@ -83,7 +83,7 @@ def test_network_supports_other_channels_and_cells():
 
 def test_multiply_accumulates_match_the_layers():
     spec, size = nasbench201.specs()[50], 16
-    network = build_network(spec, channels=4, cells=2, n_classes=6).eval()
+    network = Network(spec, channels=4, cells=2, n_classes=6).eval()
     n_macs = 0
 
     def add_macs(module, _, output):

@@ -61,7 +61,7 @@ def test_parse_inverts_format_spec(operations):
 @given(CELL_INDICES)
 def test_resolve_accepts_index_digits_and_string(index):
     resolved = nasbench201.architecture(index)
-    assert (resolved.space, resolved.index) == ("nasbench201", index)
+    assert resolved.index == index
     assert (
         resolved == nasbench201.resolve(index) == nasbench201.resolve(str(index)) == nasbench201.resolve(resolved.spec)
     )
@@ -76,19 +76,13 @@ def test_resolve_rejects_invalid_text(text):
         nasbench201.resolve(text)
 
 
-@pytest.mark.parametrize("name", [-1, 15_625, "15625", "-3", "+3", "9" * 5000, "|none~0|", "resnet", ""])
+UNKNOWN_OPERATION = "|nor_conv_3x3~0|+|none~0|none~1|+|none~0|none~1|nor_conv3x3~2|"
+
+
+@pytest.mark.parametrize("name", [-1, 15_625, "-3", "+3", "9" * 5000, "|none~0|", "resnet", "", UNKNOWN_OPERATION])
 def test_resolve_rejects_other_names(name):
-    with pytest.raises(ArchitectureError, match=r"index|architecture 0") as error:
+    with pytest.raises(ArchitectureError, match=r"index|architecture 0|node 2 to node 3.*Did you mean 'nor_conv_"):
         nasbench201.resolve(name)
-    assert "\n" not in str(error.value)
-
-
-def test_operations_of_a_cell_are_checked():
-    with pytest.raises(ArchitectureError, match=r"node 2 to node 3.*Did you mean 'nor_conv_"):
-        nasbench201.resolve("|nor_conv_3x3~0|+|none~0|none~1|+|none~0|none~1|nor_conv3x3~2|")
-    for operations in (("none",) * 5, ("none",) * 5 + ("max_pool_3x3",)):
-        with pytest.raises(ArchitectureError, match="a cell needs 6 operations"):
-            nasbench201.format_spec(operations)
 
 
 def test_constant_nodes_finds_cells_without_a_path():
@@ -164,12 +158,12 @@ def test_space_ids_have_the_declared_type(space: Space) -> None:
 
 
 @every_space
-def test_parameter_count_matches_the_network(space: Space) -> None:
+def test_space_builds_networks_with_the_declared_shapes(space: Space) -> None:
     architecture = space.select("evaluated")[-1]
     assert space.macs(architecture, n_classes=10, image_size=32) > 0
-    expected = space.parameter_count(architecture, n_classes=10)
     network = space.build(architecture, n_classes=10).eval()
-    assert expected in {None, sum(parameter.numel() for parameter in network.parameters())}
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    assert space.tensor_shapes(architecture, n_classes=10) in (None, shapes)
     assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 

@@ -92,7 +92,7 @@ def test_search_logits_are_bit_identical_for_published_width(index, monkeypatch)
     # Few images with many proposals show that errors do not accumulate; 64 images are a full chunk.
     fix_depth(99, monkeypatch)
     spec = specs()[index]
-    network = compile_network(network_of(spec, channels=16), spec, NORMALISATION, n_classes=N_CLASSES)
+    network = compile_network(network_of(spec, channels=16), spec, NORMALISATION)
     for n_images, count in ((2, 40), (64, 4)):
         for full, incremental in full_and_incremental_logits(network, size=32, n_images=n_images, count=count):
             assert torch.equal(full, incremental)
@@ -102,7 +102,7 @@ def test_search_logits_are_bit_identical_for_published_width(index, monkeypatch)
 def test_search_returns_writable_tensors_and_copies_images(monkeypatch):
     fix_depth(99, monkeypatch)
     spec = specs()[0]
-    network = compile_network(network_of(spec, channels=16), spec, NORMALISATION, n_classes=N_CLASSES)
+    network = compile_network(network_of(spec, channels=16), spec, NORMALISATION)
     pixels = torch.rand(3, 3, 16, 16)
     original = pixels.clone()
     search = network.window_search(pixels, [1])
@@ -202,9 +202,9 @@ def network_images_labels():
         for module in uncompiled.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.weight.mul_(4.0)
-        logits = compile_network(uncompiled, spec, NORMALISATION, n_classes=N_CLASSES).logits(pixels)
+        logits = compile_network(uncompiled, spec, NORMALISATION).logits(pixels)
         uncompiled.classifier.bias.sub_(logits.mean(dim=0))
-    network = compile_network(uncompiled, spec, NORMALISATION, n_classes=N_CLASSES)
+    network = compile_network(uncompiled, spec, NORMALISATION)
     return network, images, network.logits(pixels).argmax(dim=1)
 
 
@@ -250,7 +250,7 @@ def test_square_is_independent_of_batch_and_other_images(network_images_labels, 
 
 @needs_library
 def test_network_is_freed_without_garbage_collection():
-    network = compile_network(network_of(specs()[21], channels=16), specs()[21], NORMALISATION, n_classes=N_CLASSES)
+    network = compile_network(network_of(specs()[21], channels=16), specs()[21], NORMALISATION)
     search = network.window_search(torch.rand(8, 3, 32, 32), [3] * 64)
     assert search is not None
     reference = weakref.ref(network)

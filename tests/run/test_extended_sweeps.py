@@ -13,7 +13,7 @@ import torch
 from robust201.dataset.reader import Dataset
 from robust201.dataset.shard_rows import UnitRows
 from robust201.networks.nb201 import cells
-from robust201.networks.nb201.network import build_network
+from robust201.networks.nb201.network import Network
 from robust201.run.sweep import SweepWork
 from robust201.store.folder import ResultsFolder
 from robust201.store.packing import pack
@@ -138,7 +138,7 @@ def store_with_two_recipes(tmp_path: Path) -> Path:
             for seed in (0, 1)
         ):
             torch.manual_seed(torch_seed)
-            network = build_network(cells.specs()[index], channels=4, cells=1, n_classes=10)
+            network = Network(cells.specs()[index], channels=4, cells=1, n_classes=10)
             add_network(store, index, network.state_dict(), recipe=recipe, epochs=epochs, seed=seed)
     return folder
 
@@ -174,7 +174,7 @@ def test_snapshots_within_epoch_are_evaluated_and_exported(
     with CheckpointStore(tmp_path / "store") as store:
         for epochs, steps, total_steps in ((1, None, 4), (1, 6, 6), (2, None, 8)):
             torch.manual_seed(total_steps)
-            network = build_network(cells.specs()[21], channels=4, cells=1, n_classes=10)
+            network = Network(cells.specs()[21], channels=4, cells=1, n_classes=10)
             training = {"outcome": {"steps": total_steps}}
             fields = {"recipe": "ours", "epochs": epochs, "steps": steps, "training": training}
             add_network(store, 21, network.state_dict(), **fields)

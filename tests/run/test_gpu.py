@@ -73,7 +73,7 @@ def move_to(device: torch.device, *tensors: torch.Tensor) -> list[torch.Tensor]:
 
 def compile_on(device: torch.device, spec: str, channels: int = 16) -> InferenceNetwork:
     network = network_of(spec, channels=channels)
-    return compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES, device=device)
+    return compile_network(network, spec, NORMALISATION, device=device)
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def test_counter_random_numbers_match_cpu(device, key):
 @pytest.mark.parametrize("spec", list(CELLS.values()), ids=list(CELLS))
 def test_compiled_network_matches_published_network(device, spec):
     network = network_of(spec, channels=16)
-    compiled = compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES, device=device)
+    compiled = compile_network(network, spec, NORMALISATION, device=device)
     published = Classifier(network, NORMALISATION, N_CLASSES, device=device)
     pixels, labels = move_to(device, *images_of(32, n_images=64))
     expected = published.loss_and_gradient(pixels, labels % N_CLASSES)

@@ -16,7 +16,7 @@ from robust201.core.errors import ResultsError
 from robust201.dataset.reader import Dataset
 from robust201.dataset.recorded_accuracies import RECORDED_FILE, check_recorded
 from robust201.networks.nb201 import cells as nasbench201
-from robust201.networks.nb201.network import build_network
+from robust201.networks.nb201.network import Network
 from robust201.statistics.weights_check import ACCURACY_TOLERANCE, CleanAccuracy, check_accuracies, expected_range
 from robust201.weights.published.base import read_test_accuracy
 from robust201.weights.store import CheckpointStore
@@ -92,7 +92,7 @@ def recorded_sweep(tmp_path: Path, write_sweep: WriteSweep, robust201: RunComman
         with CheckpointStore(tmp_path / "store") as store:
             for index in TINY_ARCHITECTURES:
                 torch.manual_seed(index)
-                network = build_network(nasbench201.architecture(index).spec, channels=4, cells=1, n_classes=10)
+                network = Network(nasbench201.architecture(index).spec, channels=4, cells=1, n_classes=10)
                 add_network(store, index, network.state_dict(), test_accuracy=accuracies.get(index))
         sweep = write_sweep(
             checkpoints={"path": str(tmp_path / "store")}, keys={"clean": {}}, images={"count": None}, **changes

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from robust201.networks.nb201 import cells as nasbench201
-from robust201.networks.nb201.network import build_network
+from robust201.networks.nb201.network import Network
 from robust201.weights.published.base import DEFAULT_HP, DEFAULT_SEED, Selection, SourceWeights
 from robust201.weights.published.formats import open_networks
 
@@ -25,9 +25,7 @@ SHORT_TRIALS = (("cifar10-valid", 777), *((dataset, 111) for dataset in CLASSES)
 def random_weights(index: int, dataset: str, seed: int, epochs: int) -> dict[str, torch.Tensor]:
     """Return a random state_dict that depends on the arguments, with non-trivial running statistics."""
     torch.manual_seed(hash((index, CLASSES[dataset], len(dataset), seed, epochs)) % 2**31)
-    network = build_network(
-        nasbench201.architecture(index).spec, channels=CHANNELS, cells=CELLS, n_classes=CLASSES[dataset]
-    )
+    network = Network(nasbench201.architecture(index).spec, channels=CHANNELS, cells=CELLS, n_classes=CLASSES[dataset])
     network(torch.randn(4, 3, 8, 8))
     return network.state_dict()
 

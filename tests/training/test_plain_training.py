@@ -10,7 +10,7 @@ from torch import nn
 from robust201.core.files import bundled
 from robust201.core.noise import derived_seed, generator
 from robust201.networks.nb201 import cells as nasbench201
-from robust201.networks.nb201.network import build_network
+from robust201.networks.nb201.network import Network
 from robust201.sweep.loading import load_training
 from robust201.training.data import OneSource
 from robust201.training.loop import measure_accuracy, train
@@ -50,7 +50,7 @@ def train_independently(images, recipe, seed):
     n_images, padding, batch_size = len(images), recipe.augmentation.crop_padding, recipe.batch_size
     with torch.random.fork_rng():
         torch.manual_seed(derived_seed(seed, "training", "initial weights"))
-        network = build_network(nasbench201.specs()[ONE_CONVOLUTION], channels=4, cells=1, n_classes=2)
+        network = Network(nasbench201.specs()[ONE_CONVOLUTION], channels=4, cells=1, n_classes=2)
     optimiser = torch.optim.SGD(network.parameters(), momentum=0.9, weight_decay=5e-4, nesterov=True)
     n_steps, losses = recipe.epochs * -(-n_images // batch_size), []
     for epoch in range(recipe.epochs):
@@ -102,7 +102,7 @@ def test_train_learns_and_reports_each_epoch():
     assert records[-1].loss < records[0].loss
     test_accuracy = measure_accuracy(SPACE, ONE_CONVOLUTION, snapshot.state_dict, make_images(seed=1))
     assert test_accuracy > 0.9
-    network = build_network(nasbench201.specs()[ONE_CONVOLUTION], channels=4, cells=1, n_classes=2).eval()
+    network = Network(nasbench201.specs()[ONE_CONVOLUTION], channels=4, cells=1, n_classes=2).eval()
     network.load_state_dict(snapshot.state_dict, strict=True)
     pixels = (torch.from_numpy(make_images(seed=1).images) / 255 - 0.5) / 0.3
     with torch.inference_mode():
@@ -155,7 +155,7 @@ def test_demo_networks_have_the_recorded_accuracies():
     for record in records:
         assert record.inputs["data"]["images"] == train_images.sha256
         sizes = {"channels": record.channels, "cells": record.cells, "n_classes": record.n_classes}
-        network = build_network(record.spec, **sizes).eval()
+        network = Network(record.spec, **sizes).eval()
         network.load_state_dict(store.load(record), strict=True)
         with torch.inference_mode():
             predictions = network((pixels - mean) / std).argmax(dim=1).numpy()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from robust201.core.errors import CheckpointError
 from robust201.networks.nb201 import cells as nasbench201
-from robust201.weights.published.base import SourceWeights, choose_seeds
+from robust201.weights.published.base import SourceWeights
 from robust201.weights.published.formats import detect_format
 from robust201.weights.published.nats_split import JoinedParts, find_parts
 from tests.support.official_archives import (
@@ -143,13 +143,6 @@ def test_state_dicts_reader_needs_the_dataset_and_returns_the_weights(tmp_path: 
         list(iter_weights(tmp_path))
 
 
-@pytest.mark.parametrize("file_name", ["NATS-tss-v1_0-3ffb9.pickle.pbz2", "NAS-Bench-201-v1_1-096897.pth"])
-def test_readers_reject_merged_files_without_weights(tmp_path: Path, file_name: str) -> None:
-    (tmp_path / file_name).touch()
-    with pytest.raises(CheckpointError, match="Merged files of records"):
-        list(iter_weights(tmp_path / file_name))
-
-
 # --- choice of trials
 
 
@@ -162,15 +155,6 @@ def test_cifar10_valid_is_skipped_unless_requested(nats: Path) -> None:
     assert [
         source_weights.dataset for source_weights in iter_weights(nats, indices=[3], datasets=["cifar10-valid"])
     ] == ["cifar10-valid"]
-
-
-@given(seeds=st.sets(st.integers(0, 999), min_size=1), preferred=st.none() | st.integers(0, 999))
-def test_choose_seeds_returns_the_preferred_or_the_lowest_seed(seeds: set[int], preferred: int | None) -> None:
-    result = choose_seeds(seeds, preferred)
-    if preferred is None:
-        assert result == sorted(seeds)
-    else:
-        assert result == [preferred if preferred in seeds else min(seeds)]
 
 
 def test_nats_reader_ignores_seeds_without_weights(tmp_path: Path) -> None:
@@ -192,40 +176,48 @@ def test_nats_reader_prefers_zero_padded_file_names(nats: Path, tmp_path: Path) 
     assert [source_weights.index for source_weights in iter_weights(tmp_path, datasets=["cifar10"])] == [21]
 
 
-def test_reader_errors_contain_the_missing_network_dataset_or_length(nats: Path, archive: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "subject"),
+    [
+        ({"indices": [5]}, r"failed for #5 in "),
+        ({"indices": [3], "datasets": ["cifr10"]}, "'cifr10'"),
+        ({"indices": [3], "hp": "90"}, "expected records of 90 epochs"),
+    ],
+)
+def test_selections_that_match_nothing_are_rejected(
+    nats: Path, archive: Path, options: dict[str, Any], subject: str
+) -> None:
     for source in (nats, archive):
-        with pytest.raises(CheckpointError, match=r"failed for #5 in .*there is no file of network #5"):
-            list(iter_weights(source, indices=[5]))
-        with pytest.raises(CheckpointError, match=r"no trials on 'cifr10'\. Did you mean 'cifar10'"):
-            list(iter_weights(source, indices=[3], datasets=["cifr10"]))
-        with pytest.raises(CheckpointError, match=r"expected records of 90 epochs, got (12, 200|200, 12)"):
-            list(iter_weights(source, indices=[3], hp="90"))
+        with pytest.raises(CheckpointError, match=subject):
+            list(iter_weights(source, **options))
 
 
-def test_readers_reject_unknown_sources(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no such file or folder"):
-        list(iter_weights(tmp_path / "absent"))
-    with pytest.raises(CheckpointError, match="an empty folder"):
-        list(iter_weights(tmp_path))
+@pytest.mark.parametrize(
+    "name", ["absent", "empty", "NATS-tss-v1_0-3ffb9.pickle.pbz2", "NAS-Bench-201-v1_1-096897.pth"]
+)
+def test_sources_of_no_format_are_rejected(tmp_path: Path, name: str) -> None:
+    """The merged files of records have no weights."""
+    (tmp_path / "empty").mkdir()
+    if "." in name:
+        (tmp_path / name).touch()
+    with pytest.raises(CheckpointError, match=name):
+        list(iter_weights(tmp_path / name))
 
 
 # --- damaged files
 
 
-def test_nats_reader_rejects_a_record_of_another_index(nats: Path, tmp_path: Path) -> None:
-    (tmp_path / "000022.pickle.pbz2").write_bytes((nats / "000021.pickle.pbz2").read_bytes())
-    with pytest.raises(CheckpointError, match=r"000022.*expected the records of network #22, got the records of #21"):
-        list(iter_weights(tmp_path))
-
-
-def test_nats_reader_rejects_a_record_of_another_training_length(tmp_path: Path) -> None:
+def test_records_of_another_network_or_training_length_are_rejected(nats: Path, tmp_path: Path) -> None:
     from nats_bench import api_utils
 
+    (tmp_path / "000022.pickle.pbz2").write_bytes((nats / "000021.pickle.pbz2").read_bytes())
+    with pytest.raises(CheckpointError, match=r"000022.*expected the records of network #22, got the records of #21"):
+        list(iter_weights(tmp_path, indices=[22]))
     records = make_records(3, api_utils, trials={"200": [("cifar10", 777)]})
     records["200"]["all_results"]["cifar10", 777]["epochs"] = 12
     api_utils.pickle_save(records, tmp_path / "000003.pickle")
     with pytest.raises(CheckpointError, match=r"seed 777.*expected a training run of 200 epochs, got 12"):
-        list(iter_weights(tmp_path))
+        list(iter_weights(tmp_path, indices=[3]))
 
 
 @settings(max_examples=15)

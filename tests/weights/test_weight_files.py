@@ -101,50 +101,34 @@ def torchscript_bytes() -> bytes:
 
 
 INVALID_FILES: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "expected a complete safetensors file, got an empty file"),
-    "text": (b"weights", "expected a complete safetensors file, got a truncated or damaged file"),
+    "empty": (b"", "empty file"),
+    "text": (b"weights", "truncated or damaged"),
     "a pickled network": (
         torch_bytes(TinyNetwork()),
-        r"names tests\.support\.tiny_networks\.TinyNetwork, whose code .*torch\.save\(network\.state_dict\(\), ",
+        r"TinyNetwork, whose code .*torch\.save\(network\.state_dict\(\), ",
     ),
-    "a pickled network in the old format": (
-        torch_bytes({"model": TinyNetwork()}, zipped=False),
-        r"names .*TinyNetwork, whose",
-    ),
-    "TorchScript": (
-        torchscript_bytes(),
-        r"TorchScript.*torch\.save\(network\.state_dict\(\), ",
-    ),
-    "a truncated archive": (torchscript_bytes()[:500], "got a truncated, damaged or unrelated file"),
-    "no tensors": (
-        torch_bytes({"epoch": 3}),
-        "expected a state_dict of named tensors, got a dictionary with the keys 'epoch'",
-    ),
-    "a list": (torch_bytes([torch.ones(1)]), "expected a state_dict of named tensors, got a list"),
-    "two networks": (
-        torch_bytes({"generator": WEIGHTS, "critic": WEIGHTS}),
-        "expected one state_dict, got 2, such as 'generator', 'critic'",
-    ),
-    "not finite": (
-        torch_bytes({"a": torch.tensor([1.0, float("nan")])}),
-        "a has 1 NaN or infinite values",
-    ),
+    "in the old format": (torch_bytes({"model": TinyNetwork()}, zipped=False), "TinyNetwork, whose"),
+    "TorchScript": (torchscript_bytes(), "TorchScript"),
+    "a truncated archive": (torchscript_bytes()[:500], "truncated, damaged or unrelated"),
+    "no tensors": (torch_bytes({"epoch": 3}), "keys 'epoch'"),
+    "a list": (torch_bytes([torch.ones(1)]), "got a list"),
+    "two networks": (torch_bytes({"generator": WEIGHTS, "critic": WEIGHTS}), "'generator', 'critic'"),
+    "not finite": (torch_bytes({"a": torch.tensor([1.0, float("nan")])}), "a has 1 NaN"),
     "a sparse tensor": (
         torch_bytes({"a": torch.ones(2, 2).to_sparse()}),
-        r"got 'a', which is torch\.float32, torch\.sparse",
+        r"'a', which is torch\.float32, torch\.sparse",
     ),
-    "a tensor without values": (torch_bytes({"a": torch.ones(2, device="meta")}), "got 'a', .* on meta"),
+    "a tensor without values": (torch_bytes({"a": torch.ones(2, device="meta")}), "'a', .* on meta"),
 }
 
 
 @pytest.mark.parametrize("case", INVALID_FILES)
-def test_read_weights_rejects_invalid_files_with_a_clear_error(tmp_path: Path, case: str) -> None:
+def test_read_weights_rejects_invalid_files(tmp_path: Path, case: str) -> None:
     raw, message = INVALID_FILES[case]
     path = tmp_path / "w.pth"
     path.write_bytes(raw)
-    with pytest.raises(CheckpointError, match=message) as error:
+    with pytest.raises(CheckpointError, match=rf"w\.pth.*{message}"):
         read_weights(path)
-    assert str(path) in str(error.value)
 
 
 @pytest.mark.parametrize("zipped", [True, False])

@@ -144,39 +144,17 @@ def test_sweep_evaluates_several_recipes_of_another_space(
     assert "Computed 0 evaluations" in robust201("run", "--allow-code", sweep).err
 
 
-def test_equal_architecture_names_in_two_files_are_two_networks(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
-) -> None:
+def test_equal_architecture_names_in_two_files_are_two_networks(robust201: RunCommand, tmp_path: Path) -> None:
     """The tensors have equal shapes, so only the hash of the file distinguishes the networks."""
-    imported = {}
     for seed, name in enumerate(("a", "b")):
         (tmp_path / f"{name}.py").write_text(f"{MODELS}\n# {name}\n")
         write_tiny_weights(tmp_path / f"{name}/tiny.safetensors", seed=seed)
         assert import_tiny(robust201, tmp_path / name, "--space", f"{tmp_path / name}.py:build").code == 0
-        imported[name] = CheckpointStore(tmp_path / "store").records()
     store = CheckpointStore(tmp_path / "store")
-    assert len(store.records()) == 2
+    spaces = {f"build-{hash_file(tmp_path / f'{name}.py')[:8]}" for name in ("a", "b")}
+    assert {record.space for record in store.records()} == spaces
     for record in store.records():
         store.load(record)  # checks the hash; the second import must not have overwritten the file of the first
-    evaluated_sha256 = {}
-    for name in ("a", "b", "c"):
-        (tmp_path / "c.py").write_text(f"{MODELS}\n# c\n")
-        sweep = write_sweep(
-            space={"file": str(tmp_path / f"{name}.py")},
-            results=str(tmp_path / f"results-{name}"),
-            architectures=["tiny"],
-            network={},
-            checkpoints=None,
-            weights={"path": str(tmp_path / "store")},
-            keys={"clean": {}},
-        )
-        result = robust201("run", "--allow-code", sweep)
-        if name == "c":
-            assert "got weights of build-" in result.error_line(2)
-        else:
-            assert result.code == 0, result.err
-            evaluated_sha256[name] = weights_of(tmp_path / f"results-{name}")["digits"]
-    assert evaluated_sha256["a"] == imported["a"][0].sha256 != evaluated_sha256["b"]
 
 
 def test_network_of_another_space_is_loaded_from_a_store(robust201: RunCommand, tmp_path: Path) -> None:

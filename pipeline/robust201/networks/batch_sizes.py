@@ -12,7 +12,8 @@ import torch
 from robust201.networks.device import is_gpu
 
 CPU_SAMPLES = 64
-"""Number of samples that an attack processes together on a CPU. The activations of one batch fit into its cache."""
+"""Number of samples that an attack, and a pass of a compiled network, process together on a CPU: enough to amortise the
+fixed cost of a call, but few enough that activations stay in the cache (docs/internals/engine.md)."""
 
 SIZES = (16, 64, 256, 512, 1024, 2048, 4096, 8192)
 """Batch sizes on a GPU, to which smaller batches are padded. Few sizes are used because the size affects the choice of

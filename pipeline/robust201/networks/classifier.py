@@ -96,7 +96,6 @@ class Classifier(nn.Module):
     Attributes:
         compiler: function that compiles the network in its current state for a device, or returns None if it cannot;
             None for networks without a compiled form.
-        batch_sizes: numbers of images per pass.
         notices: warnings that accuracies of the network are doubtful, from `networks.network_check`.
         checked: images and logits of `networks.network_check.check_network`, which are compared after evaluations.
 

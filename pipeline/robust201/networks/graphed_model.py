@@ -1,24 +1,10 @@
-"""A model whose passes are prepared once per batch size, for example by recording a CUDA graph, and then reused."""
-
-from typing import Protocol
+"""A model whose passes are recorded as a CUDA graph once per batch size, and then replayed."""
 
 import torch
 
 from robust201.networks.batch_sizes import BatchSizes
-from robust201.networks.device import Pass
+from robust201.networks.device import GraphCapture, Pass
 from robust201.networks.model import CompiledNetwork, Objective
-
-
-class Preparation(Protocol):
-    """Prepares passes for repeated execution, for example `device.GraphCapture`."""
-
-    def __call__(self, compute: Pass) -> Pass:
-        """Prepare a pass, and return the function to call instead."""
-        ...
-
-    def release(self) -> None:
-        """Free the resources of all prepared passes. They must not be called afterwards."""
-        ...
 
 
 class GraphedModel:
@@ -29,10 +15,10 @@ class GraphedModel:
 
     Args:
         model: the network, whose batch sizes are padded.
-        prepare: prepares the pass of each batch size on its first use.
+        prepare: records the pass of each batch size on its first use.
     """
 
-    def __init__(self, model: CompiledNetwork, prepare: Preparation) -> None:
+    def __init__(self, model: CompiledNetwork, prepare: GraphCapture) -> None:
         self.model = model
         self._prepare = prepare
         self._buffers: dict[torch.Size, tuple[torch.Tensor, torch.Tensor]] = {}

@@ -11,7 +11,7 @@ from robust201.core.errors import EvaluationError
 
 
 class NetworkGuard:
-    """Copies a network's parameters, buffers and modes, to detect and undo changes.
+    """Copies a network's parameters, buffers and modes, to detect and undo changes; `requires_grad` is only restored.
 
     The values are copied, because PyTorch's version counters do not count changes through ``.data``.
     """
@@ -20,6 +20,7 @@ class NetworkGuard:
         self._network = network
         self._modes = [(module, module.training) for module in network.modules()]
         self._tensors = {name: (tensor, tensor.detach().clone()) for name, tensor in named_tensors(network)}
+        self._gradient_flags = [(parameter, parameter.requires_grad) for parameter in network.parameters()]
 
     @contextmanager
     def check_unchanged(self, caller: str) -> Iterator[None]:
@@ -58,6 +59,8 @@ class NetworkGuard:
             if module.training != was_training:
                 changed_names.append("mode (train or eval)")
                 module.training = was_training
+        for parameter, requires_grad in self._gradient_flags:
+            parameter.requires_grad_(requires_grad)
         return changed_names
 
 

@@ -23,10 +23,9 @@ class Space(ABC):
 
     Attributes:
         name: name in the sweep YAML; part of the identity of every result.
-        has_text_ids: whether ids are text.
+        has_text_ids: whether ids are text. Weights are then state_dicts in files that are named after the networks;
+            otherwise, they have one of the formats of `weights.published.formats`.
         is_sized: whether the number of channels and cells of its networks can be set (see `with_size`).
-        has_published_weights: whether its weights are published in the formats of `weights.published.formats`. Weights
-            of other spaces are state_dicts, in files that are named after the networks.
         channels_last: whether networks that are not compiled use the channels_last memory format (see `Classifier`).
         is_batch_invariant: whether a compiled network's outputs for an image are bit-identical in all batches, in
             float32 on a CPU.
@@ -36,7 +35,6 @@ class Space(ABC):
     name: str
     has_text_ids = True
     is_sized = False
-    has_published_weights = False
     channels_last = False
     is_batch_invariant = False
     executes_code = False
@@ -87,10 +85,6 @@ class Space(ABC):
         """Return the id of one architecture by its name (see `select`)."""
         return self.select([name])[0]
 
-    def parameter_count(self, architecture: ArchitectureId, *, n_classes: int) -> int | None:
-        """Return the number of trainable parameters; None if the network must be built to count them."""
-        return None
-
     def tensor_shapes(self, architecture: ArchitectureId, *, n_classes: int) -> Mapping[str, tuple[int, ...]] | None:
         """Return the shapes of the network's tensors by name in the state_dict; None if the network must be built."""
         return None
@@ -123,7 +117,6 @@ class Space(ABC):
         network: "nn.Module",
         normalisation: Normalisation,
         *,
-        n_classes: int,
         device: "torch.device",
         precision: Precision,
     ) -> "CompiledNetwork | None":

@@ -3,7 +3,6 @@
 import copy
 import hashlib
 import inspect
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,9 +24,6 @@ _HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 _ONE_EVALUATION = threading.RLock()
 """Lock that the thread that evaluates a module holds."""
-
-# Otherwise a process that is forked during an evaluation in another thread would wait forever.
-os.register_at_fork(after_in_child=_ONE_EVALUATION._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -87,7 +83,7 @@ def as_classifier(
         stack.enter_context(isolated(device))
         if device != module_device or any(tensor.is_inference() for _, tensor in named_tensors(model)):
             model = copy.deepcopy(model).to(device)
-        stack.enter_context(_restore_state_afterwards(model))
+        stack.callback(NetworkGuard(model).restore)
         name = name or type(model).__name__
         classifier = _wrap_as_classifier(model, normalisation, device, images.images.shape[1], name)
         classifier.eval().requires_grad_(requires_grad=False)
@@ -191,15 +187,3 @@ def _wrap_as_classifier(
             "Remove the argument."
         )
     return copy.copy(model)  # the copy shares all tensors, but not the batch size and number of classes
-
-
-@contextmanager
-def _restore_state_afterwards(model: nn.Module) -> Iterator[None]:
-    guard = NetworkGuard(model)
-    gradient_flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    try:
-        yield
-    finally:
-        guard.restore()
-        for parameter, requires_grad in gradient_flags:
-            parameter.requires_grad_(requires_grad)

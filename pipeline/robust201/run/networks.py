@@ -99,7 +99,6 @@ class NetworkLoader:
                 unit.architecture,
                 network,
                 images.normalisation,
-                n_classes=images.n_classes,
                 device=self._device,
                 precision=precision,
             )

@@ -1,8 +1,7 @@
 """Import weights into a checkpoint store. This is the only step that opens third-party pickles.
 
 Published records are not reliable: some trials (training runs of a network) have the fields of another network
-(NATS-Bench issue 36). Therefore, the parameters of every state_dict are counted, and the state_dict is loaded strictly
-into the network of its index.
+(NATS-Bench issue 36). Therefore, the names and shapes of every state_dict are compared with the network of its index.
 """
 
 import re
@@ -15,14 +14,13 @@ from robust201.core.records import ArchitectureId
 from robust201.images import DATASETS
 from robust201.networks.space import Space
 from robust201.networks.spaces import DEFAULT_SPACE, SPACES
-from robust201.weights.loading import fill_network
+from robust201.weights.loading import check_shapes, fill_network
 from robust201.weights.published.base import (
     DEFAULT_SEED,
     NetworkReader,
     Selection,
     SourceWeights,
     check_finite,
-    count_parameters,
 )
 from robust201.weights.published.formats import open_networks
 from robust201.weights.published.state_dicts import open_named_networks
@@ -121,7 +119,7 @@ def _open_source(
     n_classes: int | None,
 ) -> tuple[Iterable[NetworkReader], int]:
     """Return readers of the networks of a source, and their number (see `open_networks`)."""
-    if space.has_published_weights:
+    if not space.has_text_ids:
         return open_networks(source, None if indices is None else [int(name) for name in indices])
     dataset = datasets[0] if datasets else ""
     if n_classes is None and dataset in DATASETS:
@@ -152,7 +150,9 @@ def _import_network(
 def _import_trial(weights: SourceWeights, store: CheckpointStore, space: Space, recipe: str) -> CheckpointRecord:
     spec = space.spec(weights.index)
     if weights.spec is not None and weights.spec != spec:
-        raise _other_network_error(weights, f"the cell {spec}", weights.spec)
+        raise CheckpointError(
+            f"Importing weights failed for {weights.label}: expected the cell {spec}, got {weights.spec}. {_ADVICE}"
+        )
     if weights.channels is not None and weights.cells is not None:
         space = space.with_size(channels=weights.channels, cells=weights.cells)
     check_weights(weights, space)
@@ -176,21 +176,17 @@ def _import_trial(weights: SourceWeights, store: CheckpointStore, space: Space, 
 
 
 def check_weights(weights: SourceWeights, space: Space) -> None:
-    """Check that weights belong to a network (parameter count, names and shapes), and that they are finite."""
-    # Count first: building the network of a damaged record may need more memory than there is.
-    expected_parameters = space.parameter_count(weights.index, n_classes=weights.n_classes)
-    n_parameters = count_parameters(weights.state_dict)
-    if expected_parameters not in {None, n_parameters}:
-        raise _other_network_error(weights, f"{expected_parameters:,} parameters", f"{n_parameters:,}")
-    fill_network(space.build(weights.index, n_classes=weights.n_classes), weights.state_dict, weights.label, _ADVICE)
-    check_finite(weights.state_dict, weights.label)
+    """Check that weights belong to a network (names and shapes of the tensors), and that they are finite."""
+    n_classes, label = weights.n_classes, weights.label
+    if space.executes_code:
+        fill_network(space.build(weights.index, n_classes=n_classes), weights.state_dict, label, _ADVICE)
+    else:  # building the network of a damaged record may need more memory than there is
+        shapes = {name: tuple(tensor.shape) for name, tensor in weights.state_dict.items()}
+        check_shapes(space, weights.index, shapes, n_classes=n_classes, name=label, advice=_ADVICE)
+    check_finite(weights.state_dict, label)
 
 
 _ADVICE = (
     "The weights belong to another network: import another seed with --seed, correct --datasets or --space, or exclude "
     "the network."
 )
-
-
-def _other_network_error(weights: SourceWeights, expected: str, got: str) -> CheckpointError:
-    return CheckpointError(f"Importing weights failed for {weights.label}: expected {expected}, got {got}. {_ADVICE}")

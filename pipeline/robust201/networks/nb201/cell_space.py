@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from robust201.core.errors import ConfigError
 from robust201.core.precision import Precision
@@ -33,7 +33,6 @@ class NasBench201(Space):
     name = cells.SPACE
     has_text_ids = False
     is_sized = True
-    has_published_weights = True
     is_batch_invariant = True
 
     title = "NAS-Bench-201"
@@ -100,29 +99,21 @@ class NasBench201(Space):
         return cells.resolve(name).isomorph
 
     def parameter_count(self, architecture: ArchitectureId, *, n_classes: int) -> int:
-        spec = self.spec(architecture)
-        return cells.parameter_count(spec, channels=self.channels, cells=self.cells_per_stage, n_classes=n_classes)
+        """Return the number of trainable parameters."""
+        return cells.parameter_count(self.spec(architecture), n_classes=n_classes, **self.identity())
 
     def tensor_shapes(self, architecture: ArchitectureId, *, n_classes: int) -> dict[str, tuple[int, ...]]:
-        spec = self.spec(architecture)
-        return cells.tensor_shapes(spec, channels=self.channels, cells=self.cells_per_stage, n_classes=n_classes)
+        return cells.tensor_shapes(self.spec(architecture), n_classes=n_classes, **self.identity())
 
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> int:
         """Return the multiply-accumulates of convolutions and the linear layer (see `Space`)."""
-        return cells.multiply_accumulates(
-            self.spec(architecture),
-            channels=self.channels,
-            cells=self.cells_per_stage,
-            n_classes=n_classes,
-            image_size=image_size,
-        )
+        spec = self.spec(architecture)
+        return cells.multiply_accumulates(spec, n_classes=n_classes, image_size=image_size, **self.identity())
 
     def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":
-        from robust201.networks.nb201.network import build_network
+        from robust201.networks.nb201.network import Network
 
-        return build_network(
-            self.spec(architecture), channels=self.channels, cells=self.cells_per_stage, n_classes=n_classes
-        )
+        return Network(self.spec(architecture), n_classes=n_classes, **self.identity())
 
     def compile(
         self,
@@ -130,12 +121,11 @@ class NasBench201(Space):
         network: "nn.Module",
         normalisation: Normalisation,
         *,
-        n_classes: int,
         device: "torch.device",
         precision: Precision,
     ) -> "CompiledNetwork":
         from robust201.networks.nb201.compiled import compile_network
+        from robust201.networks.nb201.network import Network
 
-        return compile_network(
-            network, self.spec(architecture), normalisation, n_classes=n_classes, device=device, precision=precision
-        )
+        spec = self.spec(architecture)
+        return compile_network(cast("Network", network), spec, normalisation, device=device, precision=precision)

@@ -58,14 +58,12 @@ class Architecture:
     """One cell.
 
     Attributes:
-        space: name of the space.
         index: index in the published order, 0 to 15,624.
         spec: the cell string.
         isomorph: lowest index in the architecture's isomorphism class. It equals `index` if the architecture itself is
             evaluated.
     """
 
-    space: str
     index: int
     spec: str
     isomorph: int
@@ -141,7 +139,7 @@ def architecture(index: int) -> Architecture:
             f"Looking up an architecture failed for index {index}: it must be from 0 to {N_ARCHITECTURES - 1}. "
             f"The closest index is {nearest}."
         )
-    return Architecture(SPACE, int(index), specs()[index], isomorphs()[index])
+    return Architecture(int(index), specs()[index], isomorphs()[index])
 
 
 def resolve(name: int | str) -> Architecture:

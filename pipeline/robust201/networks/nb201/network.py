@@ -126,8 +126,3 @@ class Network(nn.Module):
         """Return the logits (B, n_classes) of images (see `features`)."""
         logits: torch.Tensor = self.classifier(self.features(x))
         return logits
-
-
-def build_network(spec: str, *, channels: int = 16, cells: int = 5, n_classes: int) -> nn.Module:
-    """Build a network with initial weights (see `Network`)."""
-    return Network(spec, channels=channels, cells=cells, n_classes=n_classes)

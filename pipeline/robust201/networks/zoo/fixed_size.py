@@ -47,9 +47,9 @@ class LeNet5(nn.Module):
 
 
 class FullyConnected(nn.Module):
-    """A network with one hidden layer of ReLUs: 23,122,510 parameters with 7,500 units and ten classes."""
+    """A network with one hidden layer of `width` ReLUs: 23,122,510 parameters with 7,500 units and ten classes."""
 
-    def __init__(self, n_classes: int, *, width: int = 7500) -> None:
+    def __init__(self, width: int, n_classes: int) -> None:
         super().__init__()
         self.hidden = nn.Linear(3 * 32 * 32, width)
         self.linear = nn.Linear(width, n_classes)
@@ -109,8 +109,3 @@ def build_lenet5(width: int, n_classes: int) -> LeNet5:
     """Build LeNet-5, whose first convolution has `width` channels."""
     first, second, third, fourth = (scale_count(published, width, 6) for published in (6, 16, 120, 84))
     return LeNet5(n_classes, channels=(first, second), hidden=(third, fourth))
-
-
-def build_fully_connected(width: int, n_classes: int) -> FullyConnected:
-    """Build a network with `width` hidden units."""
-    return FullyConnected(n_classes, width=width)

@@ -87,26 +87,18 @@ class P4mBatchNorm(nn.BatchNorm2d):
         return torch.unflatten(super().forward(stacked), 2, (ORIENTATIONS, -1)).flatten(1, 2)
 
 
-class GroupResNet(ResNet):
-    """A residual network of basic blocks with `widths` channels of eight orientations each.
+def build_group_resnet(width: int, n_classes: int, *, blocks: Sequence[int]) -> ResNet:
+    """Build a residual network of basic blocks whose first stage has `width` channels of eight orientations each.
 
     As in the code of Wang and Horne's report on robust features (2020), there is no pooling over orientations. The
-    features are therefore equivariant, but the logits are not invariant. The widths of the zoo's networks are from the
-    same code.
+    features are therefore equivariant, but the logits are not invariant. The published widths are from the same code.
     """
-
-    def __init__(self, blocks: Sequence[int], n_classes: int, *, widths: Sequence[int]) -> None:
-        super().__init__(
-            blocks,
-            n_classes,
-            widths=widths,
-            stem_convolution=P4mLifting,
-            convolution=P4mConvolution,
-            norm=P4mBatchNorm,
-            maps_per_channel=ORIENTATIONS,
-        )
-
-
-def build_group_resnet(width: int, n_classes: int, *, blocks: Sequence[int]) -> GroupResNet:
-    """Build a group network whose first stage has `width` channels of eight orientations each."""
-    return GroupResNet(blocks, n_classes, widths=[scale_count(published, width, 23) for published in (23, 45, 91, 181)])
+    return ResNet(
+        blocks,
+        n_classes,
+        widths=[scale_count(published, width, 23) for published in (23, 45, 91, 181)],
+        stem_convolution=P4mLifting,
+        convolution=P4mConvolution,
+        norm=P4mBatchNorm,
+        maps_per_channel=ORIENTATIONS,
+    )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from robust201.core.errors import ArchitectureError, ConfigError, did_you_mean
 from robust201.core.records import ArchitectureId
@@ -20,7 +20,7 @@ class ZooNetwork:
     """A network in `NETWORKS`.
 
     Attributes:
-        builder: module of this folder, and its function ``builder(width, n_classes, **options)``.
+        builder: module of this folder, and its function or class ``builder(width, n_classes, **options)``.
         width: the published width, which is the default.
         options: further arguments of the function.
         requires_32x32: whether images must have 32x32 pixels.
@@ -58,7 +58,7 @@ NETWORKS: dict[str, ZooNetwork] = {
     "ptn-resnet18": ZooNetwork("transformers.build_ptn_resnet", 64, _18, width_divisor=8),
     "ptn-resnet34": ZooNetwork("transformers.build_ptn_resnet", 64, _34, width_divisor=8),
     "lenet5": ZooNetwork("fixed_size.build_lenet5", 6, requires_32x32=True),
-    "fc7500": ZooNetwork("fixed_size.build_fully_connected", 7500, requires_32x32=True),
+    "fc7500": ZooNetwork("fixed_size.FullyConnected", 7500, requires_32x32=True),
 }
 """The networks of the zoo, by name."""
 
@@ -99,7 +99,7 @@ class Zoo(Space):
         return tuple(name if width == NETWORKS[name].width else f"{name}-w{width}" for name, width in ordered)
 
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> float:
-        """Return the multiply-accumulates of convolutions and linear layers (see `Space`), which needs torch.
+        """Return the multiply-accumulates of convolutions and matrix products (see `Space`), which needs torch.
 
         Raises:
             ArchitectureError: the network supports only 32x32 pixels.
@@ -146,17 +146,9 @@ def _parse(name: int | str) -> tuple[str, int]:
 def _count_macs(name: str, width: int, n_classes: int, image_size: int) -> int:
     """Count the multiply-accumulates of a pass on the meta device, which computes only shapes."""
     import torch
-    from torch import nn
+    from torch.utils.flop_counter import FlopCounterMode
 
-    layer_macs = []
-
-    def count(layer: nn.Module, _inputs: object, output: torch.Tensor) -> None:
-        layer_macs.append(cast("torch.Tensor", layer.weight)[0].numel() * output.numel())
-
-    with torch.device("meta"), torch.no_grad():
+    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         network = NETWORKS[name].build(width, n_classes).eval()
-        for layer in network.modules():
-            if isinstance(layer, nn.Conv2d | nn.Linear):
-                layer.register_forward_hook(count)
         network(torch.zeros(1, 3, image_size, image_size))
-    return sum(layer_macs)
+    return int(counter.get_total_flops()) // 2

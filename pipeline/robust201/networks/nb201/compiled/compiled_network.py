@@ -16,7 +16,7 @@ from torch.nn import functional
 from robust201.core.memory import keep_freed_memory
 from robust201.core.precision import Precision
 from robust201.core.records import Normalisation
-from robust201.networks.batch_sizes import Batch, BatchSizes
+from robust201.networks.batch_sizes import CPU_SAMPLES, Batch, BatchSizes
 from robust201.networks.classifier import cast_convolutions
 from robust201.networks.device import check_device, feature_map_dtype
 from robust201.networks.model import Objective, differentiate_objective
@@ -29,10 +29,6 @@ from robust201.networks.nb201.compiled.native_network import NativeNetwork
 from robust201.networks.nb201.compiled.native_search import NativeSearch
 from robust201.networks.nb201.compiled.program import CellProgram, plan_cell
 from robust201.networks.nb201.network import Network
-
-CPU_CHUNK = 64
-"""Images per pass on a CPU: enough to amortise the fixed cost of a call, but few enough that the output of a kernel is
-still in the cache when the next kernel reads it (docs/internals/engine.md)."""
 
 MIN_BATCH = 8
 """Minimum number of images per pass. An image's logits must not depend on the batch size, but libraries use different
@@ -65,7 +61,7 @@ class InferenceNetwork:
         self.device = device
         self.n_classes = network.classifier.out_features
         self._classes = torch.arange(self.n_classes, device=device)
-        self.batch_sizes = BatchSizes.on(device, cpu_samples=CPU_CHUNK, minimum=MIN_BATCH)
+        self.batch_sizes = BatchSizes.on(device, cpu_samples=CPU_SAMPLES, minimum=MIN_BATCH)
         self._dtype = dtype
         self._uncompiled = network
         self._channels = network.classifier.in_features // 4  # in the first stage; each reduction doubles them
@@ -89,7 +85,7 @@ class InferenceNetwork:
         if device.type == "cpu" and dtype is torch.float32:
             stem_gradient = self._stem_gradient.block_convolution
             # Use the library only if PyTorch would use oneDNN's fused kernels, to which it is bit-identical.
-            is_supported = self._channels == native.LANES and fits_structures(self._blocks, self._stem, stem_gradient)
+            is_supported = self._channels == native.LANES and fits_structures(self._blocks)
             if library is not None and is_supported and kernels.has_fused_convolution():
                 self._native = NativeNetwork(
                     self._blocks, self._stem, needed_forms, stem_gradient, self._mean, self._channels, library
@@ -110,12 +106,6 @@ class InferenceNetwork:
     def loss_and_gradient(
         self, pixels: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return logits, cross-entropies with labels (B,) int64, and the gradient of the sum of the cross-entropies.
-
-        Pixels are as in `logits`. Logits are (B, C), cross-entropies (B,), and the gradient is (B, 3, H, W), all
-        float32.
-        """
-
         def cross_entropy(logits: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
             log_probabilities = functional.log_softmax(logits, dim=1)
             loss = -log_probabilities.gather(1, labels[rows, None])[:, 0]
@@ -288,22 +278,20 @@ def _build_blocks(
 
 
 def compile_network(
-    network: nn.Module,
+    network: Network,
     spec: str,
     normalisation: Normalisation,
     *,
-    n_classes: int,
     device: torch.device | str = "cpu",
     precision: Precision = "fp32",
 ) -> InferenceNetwork:
     """Compile a network for inference.
 
     Args:
-        network: a `networks.nb201.network.Network` with loaded weights. Its weights are not changed, and later
+        network: the network with loaded weights. Its weights are not changed, and later
             changes to them have no effect.
         spec: cell string of the network.
         normalisation: per-channel mean and standard deviation of pixels in [0, 1].
-        n_classes: number of classes.
         device: device for the computation.
         precision: the arithmetic (`core.precision.PRECISIONS`). Weights are folded in float64 and rounded once,
             directly to the precision's dtype. ``tf32`` requires `networks.device.configure_torch`.
@@ -311,19 +299,7 @@ def compile_network(
     Raises:
         ArchitectureError: the string is not a cell.
         ConfigError: the precision is unknown, or the device does not support it.
-        TypeError: the module is not a network of this space.
-        ValueError: the network has a different number of classes.
     """
-    if not isinstance(network, Network):
-        raise TypeError(
-            f"Compiling a network failed for {spec}: expected a robust201.networks.nb201.network.Network, got "
-            f"{type(network).__name__}. Use the reference engine for other modules."
-        )
-    if network.classifier.out_features != n_classes:
-        raise ValueError(
-            f"Compiling a network failed for {spec}: expected {n_classes} classes, got "
-            f"{network.classifier.out_features}. Load the checkpoint for this dataset."
-        )
     device = torch.device(device)
     check_device(device, precision)
     if device.type == "cpu":

@@ -195,19 +195,14 @@ class _SavedForward:
     channels: int
 
 
-def fits_structures(blocks: Sequence[Block], *convolutions: Convolution) -> bool:
-    """Return whether the structures of native.c can represent these blocks and convolutions."""
+def fits_structures(blocks: Sequence[Block]) -> bool:
+    """Return whether the structures of native.c can represent these blocks.
+
+    Every cell has few enough sources and taps, but a network of many cells may have too many constant maps.
+    """
     cells = [block for block in blocks if isinstance(block, CellBlock)]
-    nodes = [(block, node) for block in cells for node in block.nodes]
-    n_constants = sum(node.index in block.constants for block, node in nodes)
-    source_counts = (len(node.poolings) + len(node.skips) + (node.index in block.constants) for block, node in nodes)
-    cell_convolutions = (kernel for _, node in nodes for _, kernel in (*node.convolutions, *node.gradients))
-    tap_counts = (kernel.parameters[0][0, 0].numel() for kernel in (*convolutions, *cell_convolutions))
-    return (
-        N_CALLER_TENSORS + n_constants <= native.MAX_EXTERNALS
-        and max(source_counts, default=0) <= native.MAX_SOURCES
-        and max(tap_counts, default=0) <= native.MAX_TAPS
-    )
+    n_constants = sum(node.index in block.constants for block in cells for node in block.nodes)
+    return N_CALLER_TENSORS + n_constants <= native.MAX_EXTERNALS
 
 
 class OperationList:

@@ -93,8 +93,7 @@ class NativeSearch:
         self._run_regions(regions, len(saved_pixels), rejected)
 
     def _window_pixels(self, region: Region, n_images: int) -> torch.Tensor:
-        rows, columns = region.slices_within(Region(0, 0, 0, 0))
-        return self._pixels[:n_images, :, rows, columns]
+        return self._pixels[:n_images, :, region.top : region.bottom, region.left : region.right]
 
     def _run(self, segments: slice, images: range) -> None:
         def run(thread: int, thread_images: slice) -> None:

@@ -4,10 +4,7 @@ from typing import NamedTuple
 
 
 class Region(NamedTuple):
-    """Rows [top, bottom) and columns [left, right) of a feature map.
-
-    A region that a kernel reads may extend one pixel beyond the map, into the padding.
-    """
+    """Rows [top, bottom) and columns [left, right) of a feature map."""
 
     top: int
     bottom: int
@@ -19,14 +16,10 @@ class Region(NamedTuple):
         """Height and width."""
         return self.bottom - self.top, self.right - self.left
 
-    def dilate(self, reach: int) -> "Region":
-        """Return the region that a kernel reads to compute this region: `reach` more pixels on each side."""
-        return Region(self.top - reach, self.bottom + reach, self.left - reach, self.right + reach)
-
     def spread(self, reach: int, height: int, width: int) -> "Region":
         """Return the part of a kernel's output that depends on this region; the output has size (height, width)."""
-        region = self.dilate(reach)
-        return Region(max(region.top, 0), min(region.bottom, height), max(region.left, 0), min(region.right, width))
+        rows = max(self.top - reach, 0), min(self.bottom + reach, height)
+        return Region(*rows, max(self.left - reach, 0), min(self.right + reach, width))
 
     def spread_with_stride_2(self, height: int, width: int) -> "Region":
         """Return the part of the output of a 3x3 kernel with stride 2 and padding 1 that this region affects.
@@ -38,13 +31,6 @@ class Region(NamedTuple):
     def halve(self) -> "Region":
         """Return the part of the output of a 2x2 kernel with stride 2 that this region affects."""
         return Region(self.top // 2, (self.bottom + 1) // 2, self.left // 2, (self.right + 1) // 2)
-
-    def slices_within(self, outer: "Region") -> tuple[slice, slice]:
-        """Return the rows and columns of this region relative to the first pixel of another region."""
-        return (
-            slice(self.top - outer.top, self.bottom - outer.top),
-            slice(self.left - outer.left, self.right - outer.left),
-        )
 
 
 def union(regions: list[Region]) -> Region:
