@@ -188,6 +188,7 @@ def _rank_by(results: DatasetResults, name: str) -> pd.DataFrame:
     evaluations = require_evaluations(results, name)
     ordered = order_networks(results, mean_accuracy(results, name))
     frame = pd.DataFrame(ordered, columns=list(RankedNetwork._fields))
+    frame = frame.sort_values(["rank", "network"], ignore_index=True)  # of equal networks, tests use the lowest id
     accuracies, networks = frame["accuracy"].to_numpy(np.float64), frame["network"].tolist()
     counts = results.image_counts.loc[networks, evaluations]
     n_images = counts.iloc[:, 0].where(counts.nunique(axis=1, dropna=False) == 1).to_numpy(np.float64)
