@@ -226,6 +226,14 @@ def test_merge_of_partial_runs_equals_complete_sweep(
     for name in ("both", "results"):
         assert robust201("export", tmp_path / name, "--out", tmp_path / f"{name}-json").code == 0
     assert read_tree(tmp_path / "both-json") == read_tree(tmp_path / "results-json")
+    for name, architecture in (("a", 0), ("b", 21)):  # each folder lacks the hash of the other's network
+        plan = json.loads((tmp_path / name / "plan.json").read_text())
+        for network in plan["facts"]["datasets"]["digits"]["networks"]:
+            network["weights"]["sha256"] *= network["architecture"] == architecture
+        (tmp_path / name / "plan.json").write_text(json.dumps(plan))
+    assert robust201("merge", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "again").code == 0
+    assert robust201("export", tmp_path / "again", "--out", tmp_path / "again-json").code == 0
+    assert read_tree(tmp_path / "again-json") == read_tree(tmp_path / "results-json")
     second_merge = robust201("merge", tmp_path / "both", "--out", tmp_path / "both")
     assert (second_merge.code, second_merge.out) == (0, "Joined 0 result files.\n")
 

@@ -126,7 +126,7 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "weights": ("weights/*/*.safetensors", INPUT_COMMANDS),
     "manifest": ("weights/manifest.jsonl", INPUT_COMMANDS),
     "corruptions": ("corruptions/*/*.npy", INPUT_COMMANDS),
-    "corruptions recipe": ("corruptions/*/made.json", INPUT_COMMANDS),
+    "corruptions digest": ("corruptions/*/*.sha256", INPUT_COMMANDS),
     "dataset JSON": ("json/digits/*.json", JSON_COMMANDS),
     "dataset Parquet": ("parquet/parquet/*/*/*.parquet", PARQUET_COMMANDS),
     "JSON metadata": ("json/*.json", JSON_COMMANDS),

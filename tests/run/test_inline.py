@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import time
 from contextlib import closing
@@ -178,3 +179,21 @@ def test_next_run_deletes_old_events_but_no_failures(make_sweep):
         os.utime(path, (0, 0))
     run_inline(config)
     assert [driver.exists(), failures.exists()] == [False, True]
+
+
+def test_filtered_run_without_the_weights_of_other_networks_keeps_their_results(make_sweep, tiny_weights, tmp_path):
+    store = tmp_path / "weights"
+    shutil.copytree(tiny_weights, store)
+    config = make_sweep(keys={"clean": {}}, checkpoints={"path": str(store)})
+    run_inline(config, Filters(architectures=(0,)))
+    manifest = store / "manifest.jsonl"
+    manifest.write_text(
+        "".join(
+            line for line in manifest.read_text().splitlines(keepends=True) if '"index":0,' not in line.replace(" ", "")
+        )
+    )
+    run_inline(config, Filters(architectures=(21,)))
+    assert read_state(config.results).n_done == 2
+    other = config.model_copy(update={"checkpoints": config.checkpoints.model_copy(update={"epochs": 1})})
+    run_inline(other, Filters(architectures=(21,)))  # the sweep may mean other weights of network 0 now
+    assert read_state(config.results).n_done == 1

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from robust201.core.errors import StorageError
 from robust201.run import worker
 from robust201.run.processes import SILENT_SECONDS
 from robust201.run.status import read_status
@@ -124,3 +125,11 @@ def test_failures_are_listed_until_their_part_is_stored(config, monkeypatch):
     assert len(failures) == read_state(config.results).keys[1].n_missing_parts
     run_inline(config)
     assert read_status(config.results).failures == []
+
+
+def test_only_the_failure_of_an_unstable_network_must_be_written(tmp_path):
+    with Events(tmp_path, "worker") as events:
+        (tmp_path / "events/failures").touch()  # not a folder
+        events.write("failed", failure="any other")
+        with pytest.raises(StorageError, match="failures"):
+            events.write("failed", unstable=True, failure="unstable")

@@ -391,3 +391,19 @@ def test_commands_speak_of_epochs_and_report_failures(tmp_path: Path, robust201:
     status = json.loads(robust201("status", path, "--json").out)
     assert (status["n_done"], status["n_trainings_done"], status["complete"]) == (2, 1, False)
     assert "mutually exclusive" in robust201("status", path, "--watch", "--json").error_line(2)
+
+
+def test_snapshots_added_between_plan_and_lock_are_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_training_config(tmp_path)
+    with monkeypatch.context() as patch:
+
+        def add_snapshots(folder: Path) -> Any:
+            patch.undo()
+            assert run_trainings(config).is_complete
+            return hold_lock(folder)
+
+        patch.setattr("robust201.run.trainings.hold_lock", add_snapshots)
+        with prepare_trainings(config, EVERYTHING, lambda _line: None) as work:
+            assert (list(work.parts), work.n_done) == ([], work.n_planned)

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from robust201.core.errors import IncompleteError, RobustWarning
+from robust201.dataset.diff import read_numbers
 from robust201.dataset.reader import Dataset
+from robust201.dataset.stored_outcomes import read_outcomes
 from robust201.store.events import read_all_events
 from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY, THREE_KEYS, FinishedCommand, RunCommand, WriteSweep
@@ -221,7 +224,14 @@ def test_unstable_network_blocks_its_parts_and_its_export(
     assert result.code == 3
     assert "1 failure;" in result.err  # the other keys are not attempted
     switch.unlink()
-    assert robust201(*run).code == 0
+    finished = robust201(*run)
+    assert (finished.code, "narrow random-s0 digits" in finished.err) == (3, True)
+    assert robust201("merge", tmp_path / "results", "--out", tmp_path / "merged").code == 0
+    for folder in (tmp_path / "results", tmp_path / "merged"):
+        with pytest.warns(RobustWarning, match="narrow random-s0 digits"):
+            assert {*read_numbers(folder)["architecture"]} == {"wide"}
+    with pytest.warns(RobustWarning, match="narrow random-s0 digits"), pytest.raises(IncompleteError):
+        read_outcomes(tmp_path / "results", "digits", ["clean"])
     refused = robust201(*export)
     assert (refused.code, "narrow random-s0 digits" in refused.err, (tmp_path / "dataset").exists()) == (3, True, False)
     assert robust201(*export, "--partial").code == 3

@@ -99,3 +99,12 @@ def test_intervals_of_a_network_unlike_the_pilot_are_wide_enough(pilot):
         result = estimate_accuracies(sample, outcomes[:, sample.chosen], predicted, pilot.variance_factors)
         covered.append((result.low <= truth) & (truth <= result.high))
     assert (np.mean(covered, axis=0) > 0.9).all()
+
+
+def test_factors_of_a_pilot_do_not_lower_the_minimum_of_the_expected_variance():
+    sample, outcomes = ImageSample(np.arange(N) % 2, np.arange(40)), np.ones((1, 40), bool)
+    errors = [
+        estimate_accuracies(sample, outcomes, np.ones((1, N)), np.array([factor])).standard_error[0]
+        for factor in (0.01, 1.0)
+    ]
+    assert errors[0] == errors[1] > 0

@@ -244,6 +244,15 @@ def test_last_batch_of_one_image_is_an_error_if_batch_norm_rejects_it():
     run_training(make_recipe(epochs=1), images=images, space=SPACE, architecture=ONE_CONVOLUTION)
 
 
+def test_data_with_fewer_batches_than_it_says_are_an_error():
+    class Short(OneSource):
+        def n_batches(self, batch_size):
+            return super().n_batches(batch_size) + 1
+
+    with pytest.raises(EvaluationError, match="expected 4 batches in epoch 1, got 3"):
+        list(train(SmallSpace(), "small", Short(IMAGES), make_recipe(), seed=0))
+
+
 class LinearSpace(SmallSpace):
     """A space whose network is a linear layer, returned by a function."""
 

@@ -95,3 +95,16 @@ def test_state_of_another_training_run_is_rejected(folder, tmp_path):
     folder.save(make_state(1))
     with pytest.raises(StorageError, match=r"it belongs to training run a{16}…, not to b{16}…"):
         StateFolder(tmp_path / "states", "b" * 64).load(max_step=10)
+
+
+def test_state_that_a_lost_worker_replaces_meanwhile_is_skipped_and_an_unreadable_one_is_an_error(
+    folder, tmp_path, monkeypatch
+):
+    folder.save(make_state(2))
+    (path,) = (tmp_path / "states").iterdir()
+    monkeypatch.setattr(StateFolder, "_paths", lambda _self: [path.with_name(path.name.replace("2", "3", 1)), path])
+    assert folder.load(max_step=10).step == 2
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StorageError, match=str(path)):
+        folder.load(max_step=10)

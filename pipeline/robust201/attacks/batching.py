@@ -11,7 +11,7 @@ from robust201.networks.model import Model, Objective, WindowSearch, start_searc
 
 _POOL_BYTES = {"cpu": 2**26, "gpu": 2**30}
 """Maximum size in bytes of a pool in float32, by device type. A pool contains the samples that are attacked
-together. Attacks that are `per` sample (see `tasks.Procedure`) have none."""
+together. Attacks that are `per` sample (see `tasks.task.Procedure`) have none."""
 
 _POOL_BATCHES = {"cpu": 128, "gpu": 16}
 """Maximum number of batches in a pool, by device type. This limit applies if batches are small. At this limit, even on

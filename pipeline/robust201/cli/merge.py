@@ -53,13 +53,13 @@ def _merge(folders: list[Path], out: Path) -> int:
     from robust201.dataset.shard_check import find_contradictions
     from robust201.store.folder import ResultsFolder
     from robust201.store.packing import merge
-    from robust201.sweep.facts import copy_plan, load_plan
+    from robust201.sweep.facts import load_plan, merge_plans
 
     load_plan(folders[0])
     sources = [ResultsFolder.open(folder) for folder in folders]
     listings = [ResultsFolder.open(folder).list() for folder in (*folders, out) if folder.exists()]
     report = merge(sources, out)
-    copy_plan(folders[0], out)
+    merge_plans(folders, out)
     findings = list(find_contradictions(out, listings))
     typer.echo(f"Joined {console.format_count(report.n_shards, 'result file')}.")
     console.say_each(report.damaged)

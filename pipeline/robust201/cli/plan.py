@@ -66,14 +66,14 @@ def _save(config: "SweepConfig", filters: "Filters") -> None:
 
 def _find_facts(config: "SweepConfig", filters: "Filters", *, reads_inputs: bool) -> "Facts":
     """Return the facts about the inputs, or those of the last run of the same sweep, or assumed ones for counting."""
-    from robust201.sweep.facts import PLAN_FILE, assumed_facts, find_facts, gather_facts, load_plan
+    from robust201.sweep.facts import PLAN_FILE, assumed_facts, find_plan, gather_facts, load_plan
     from robust201.sweep.inputs import Inputs
     from robust201.sweep.sweep_record import result_fields
 
     if reads_inputs:
         inputs = Inputs(config, filters)
         inputs.check()
-        return gather_facts(config, inputs, find_facts(config.results))
+        return gather_facts(config, inputs, find_plan(config.results))
     if (config.results / PLAN_FILE).exists():
         planned, facts = load_plan(config.results)
         if result_fields(planned) == result_fields(config):
@@ -87,7 +87,7 @@ def _summarise(config: "SweepConfig", filters: "Filters", facts: "Facts", *, exp
     from robust201.sweep.costs import Speeds
     from robust201.sweep.estimates import estimate
     from robust201.sweep.explain import explain as find_causes
-    from robust201.sweep.facts import find_facts
+    from robust201.sweep.facts import find_plan
     from robust201.sweep.parts import compare
     from robust201.sweep.plan import choose_slices, make_plan
 
@@ -99,8 +99,9 @@ def _summarise(config: "SweepConfig", filters: "Filters", facts: "Facts", *, exp
     else:
         listing = folder.list()
         state = compare(plan, listing, folder.read_tuple)
-        protocols, earlier = folder.read_protocols(), find_facts(config.results)
-        causes = find_causes(plan, state, listing, folder.read_tuple, protocols, earlier) if explain else []
+        protocols, earlier = folder.read_protocols(), find_plan(config.results)
+        old = None if earlier is None else earlier.facts
+        causes = find_causes(plan, state, listing, folder.read_tuple, protocols, old) if explain else []
     summary = estimate(plan, state, Speeds(read_all_events(config.results)))
     return summary | ({"causes": [cause._asdict() | {"text": str(cause)} for cause in causes]} if explain else {})
 

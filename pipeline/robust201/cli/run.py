@@ -60,7 +60,7 @@ def run_sweep_command(
     for line in lines:
         console.say(line)
     tally = compute(config, filters, selected)
-    code = _show_end(config, tally, is_partial=filters != EVERYTHING or selected is not None)
+    code = _show_end(config, tally, filters, selected)
     if task is not None and tally.is_out_of_time:  # after scancel or preemption, the user or Slurm decides
         task.requeue(console.say, has_progress=tally.n_parts > 0)
     return code
@@ -86,9 +86,19 @@ def _prepare(config: "SweepConfig", filters: Filters, share: Share | None) -> Ab
     return prepare_run(config, filters, console.say)
 
 
-def _show_end(config: "SweepConfig", tally: "Tally", *, is_partial: bool) -> int:
+def _show_end(config: "SweepConfig", tally: "Tally", filters: Filters, share: Share | None) -> int:
+    from robust201.dataset.unstable_networks import read_unstable_networks
+
     results = quote(str(config.results))
     completion = f"Complete. Export the results with: robust201 export {results} --out DATASET"
-    if is_partial:
+    if filters != EVERYTHING or share is not None:
         completion = f"Complete for this selection. Status of the whole sweep: robust201 status {results}"
-    return console_run.show_tally(tally, "evaluation", completion, f"All failures: robust201 status {results}")
+    unstable = read_unstable_networks(config.results) if share is None else {}  # shares end by the thousand
+    if unstable:
+        first = next(iter(unstable.values()))
+        completion = (
+            f"Incomplete: the results of {console.format_count(len(unstable), 'unstable network')} do not count, such "
+            f"as {first.label}: {first.failure} If the cause is gone, delete {results}/events."
+        )
+    code = console_run.show_tally(tally, "evaluation", completion, f"All failures: robust201 status {results}")
+    return code or (3 if unstable else 0)

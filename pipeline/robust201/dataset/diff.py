@@ -15,6 +15,7 @@ from robust201.core.records import ArchitectureId
 from robust201.dataset.layout import RESULTS_FOLDER_FILE, paper_key, sort_by_task_order
 from robust201.dataset.reader import Dataset
 from robust201.dataset.shard_rows import KeyRows
+from robust201.dataset.unstable_networks import list_stable_results
 from robust201.sweep.parts import compare
 from robust201.sweep.plan import open_results
 
@@ -190,7 +191,7 @@ def read_numbers(folder: Path) -> pd.DataFrame:
 
 def _iter_shards(results: Path) -> Iterator[_Number]:
     plan, folder = open_results(results)
-    listing = folder.list()
+    listing = list_stable_results(plan, folder)
     for state in compare(plan.comparable, listing, folder.read_tuple).keys:
         names = state.key.task.columns or ("accuracy",)
         rows, is_complete = KeyRows(folder, state.key, listing), state.complete

@@ -1,21 +1,17 @@
 """What an export reads from a results folder: facts about the sweep, and the results of its units."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from robust201.core.errors import ConfigError, did_you_mean, warn_caller
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import Unit
 from robust201.dataset.groups import Group, SweepFacts
 from robust201.dataset.shard_rows import KeyRows, UnitRows
+from robust201.dataset.unstable_networks import list_stable_results
 from robust201.images.specs import UNKNOWN_COUNT
-from robust201.store.events import EVENTS_FOLDER, UNSTABLE, read_failures
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import Names, names_of
-from robust201.sweep.facts import Network
 from robust201.sweep.parts import KeyState, compare
 from robust201.sweep.plan import Plan, PlannedKey
 from robust201.sweep.sweep_record import describe_sweep, portable_fields
@@ -65,35 +61,6 @@ def read_facts(plan: Plan) -> SweepFacts:
     )
 
 
-class UnstableNetwork(NamedTuple):
-    """A network whose outputs a worker has found unstable, so that no result of it can be trusted."""
-
-    label: str
-    failure: str
-
-
-def find_unstable_networks(
-    plan: Plan, states: Sequence[KeyState], results: Path
-) -> dict[tuple[str, Network], UnstableNetwork]:
-    """Return the unstable networks that have stored results, by dataset and network."""
-    failures = {event["unit"]: str(event["failure"]) for event in read_failures(results) if event.get(UNSTABLE)}
-    has_results = {
-        (state.key.dataset, state.key.networks[row])
-        for state in (states if failures else ())
-        for row in np.flatnonzero(state.complete.any(axis=1)).tolist()
-    }
-    units = [
-        (key.unit(row), (key.dataset, key.networks[row]))
-        for key in plan.keys
-        for row in np.flatnonzero(np.isin(key.units, [unit.encode() for unit in failures])).tolist()
-    ]
-    return {
-        network: UnstableNetwork(unit.network_label, failures[unit.id])
-        for unit, network in units
-        if network in has_results
-    }
-
-
 def read_groups(plan: Plan, folder: ResultsFolder, weights: str | None = None) -> list[Group]:
     """Return the units of each dataset and key, and the strengths that each unit lacks.
 
@@ -109,24 +76,10 @@ def read_groups(plan: Plan, folder: ResultsFolder, weights: str | None = None) -
         RobustWarning: an unstable network has results; they count as missing.
     """
     _check_weights(plan, weights)
-    listing = folder.list()
+    listing = list_stable_results(plan, folder)
     states = compare(plan, listing, folder.read_tuple).keys
-    unstable = find_unstable_networks(plan, states, folder.root)
-    for network in unstable.values():
-        message = (
-            f"{network.label}: its results are left out, because a worker reported {network.failure} If the cause is "
-            f"gone, delete {folder.root / EVENTS_FOLDER}."
-        )
-        warn_caller(message)
-    states = tuple(_without(state, unstable) for state in states)
     groups = [_make_group(plan, folder, names_of(listing, state.key.dataset), state, weights) for state in states]
     return [group for group in groups if group.units]
-
-
-def _without(state: KeyState, networks: Collection[tuple[str, Network]]) -> KeyState:
-    """Return a state in which nothing of some networks is stored."""
-    is_left_out = np.array([(state.key.dataset, network) in networks for network in state.key.networks], bool)
-    return KeyState(state.key, state.done & ~np.repeat(is_left_out, state.key.n_slices)[:, None])
 
 
 def _make_group(plan: Plan, folder: ResultsFolder, names: Names, state: KeyState, weights: str | None) -> Group:

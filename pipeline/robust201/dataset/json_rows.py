@@ -121,13 +121,13 @@ def _has_arrays(measurement: str) -> bool:
 def _read_values(file: Path, dataset: str, keys: tuple[str, ...], measurement: str) -> Iterator[tuple[str, int, Any]]:
     """Yield the id, size in bytes and value of each architecture of a file that is parsed as a whole."""
     text = file.read_bytes()
-    _find_end_of_head(text, file, dataset, keys, measurement)
+    end_of_head = _find_end_of_head(text, file, dataset, keys, measurement)
     try:
         values = next(iter(next(iter(next(iter(orjson.loads(text).values())).values())).values()))
     except (ValueError, AttributeError) as error:
         raise damaged_file_error(file, error) from error
     n_bytes = len(text) // max(1, len(values))
-    if text.count(b'"') != 2 * (3 + len(values)):
+    if text.count(b'"', end_of_head) != 2 * len(values):
         raise _malformed_error(file, "an id twice, other names, or text")
     for identifier, value in values.items():
         _check_id(file, identifier)

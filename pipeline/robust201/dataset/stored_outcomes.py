@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.dataset.shard_rows import KeyRows
+from robust201.dataset.unstable_networks import list_stable_results
 from robust201.sweep.facts import Network
 from robust201.sweep.inputs import read_image_copy
 from robust201.sweep.plan import PlannedKey, open_results
@@ -41,7 +42,7 @@ def read_outcomes(results: Path, dataset: str, keys: Sequence[str]) -> KeyOutcom
     Raises:
         ConfigError: the sweep has no such key or dataset, a key is a measure, or the keys have different images.
         InputError: the path is not a results folder.
-        IncompleteError: results are missing.
+        IncompleteError: results are missing, or of an unstable network.
         ShardDamagedError: a file is damaged.
     """
     plan, folder = open_results(results)
@@ -63,7 +64,7 @@ def read_outcomes(results: Path, dataset: str, keys: Sequence[str]) -> KeyOutcom
             f"Reading outcomes failed for {results}: {', '.join(keys)} have different images. Evaluate all of them on "
             "the same images."
         )
-    images, listing = read_image_copy(plan.config, dataset, hashes.pop()), folder.list()
+    images, listing = read_image_copy(plan.config, dataset, hashes.pop()), list_stable_results(plan, folder)
     correct = [_read_key(KeyRows(folder, planned[name], listing), images.labels) for name in keys]
     return KeyOutcomes(
         planned[keys[0]].networks,

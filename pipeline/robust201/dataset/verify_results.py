@@ -12,7 +12,7 @@ from robust201.core.errors import IncompleteError, InputError, StorageError
 from robust201.dataset.card import CARD_FILE
 from robust201.dataset.diff import read_numbers
 from robust201.dataset.export import write_dataset
-from robust201.dataset.export_source import find_unstable_networks, read_facts, read_groups
+from robust201.dataset.export_source import read_facts, read_groups
 from robust201.dataset.image_table import evaluated_images
 from robust201.dataset.json_rows import read_object
 from robust201.dataset.layout import MISSING_FILE, SWEEP_FILE
@@ -21,6 +21,7 @@ from robust201.dataset.parquet_rows import read_file
 from robust201.dataset.recorded_accuracies import check_clean_accuracy
 from robust201.dataset.shard_check import Finding, verify
 from robust201.dataset.side_files import VERSIONS_FILE
+from robust201.dataset.unstable_networks import find_unstable_networks
 from robust201.evaluation.attack_flags import AttackFlag, find_flags
 from robust201.statistics.weights_check import WeightsCheck
 from robust201.store.folder import ResultsFolder

@@ -215,7 +215,6 @@ def custom_dataset(
     image_size: int = UNKNOWN_COUNT,
     channels: int = 3,
     resize: Resize | None = None,
-    class_order: str | None = None,
 ) -> DatasetSpec:
     """Return the spec of a custom dataset, without a normalisation.
 

@@ -134,7 +134,7 @@ class CorruptedImages:
     def _open(self, dataset: str, key: str) -> CorruptedStore:
         images, planned = self._clean_images(dataset), self._facts.datasets[dataset].corruptions[key]
         if not self._is_given(dataset, key):
-            return _MadeStore(self, images)
+            return _MadeStore(self, self._base(dataset), images)
         if self._section(dataset).source == "published":
             store = self._inputs.open_published_corruptions(dataset, images)
             _check_identity(store.folder, key, store.identity(key), planned)
@@ -195,8 +195,9 @@ class CorruptedImages:
 class _MadeStore(CorruptedStore):
     """Images that workers make, one file per severity."""
 
-    def __init__(self, owner: CorruptedImages, images: ImageSet) -> None:
-        super().__init__(Path(), images, rows=np.arange(len(images)), n_images=len(images))
+    def __init__(self, owner: CorruptedImages, folder: Path, images: ImageSet) -> None:
+        super().__init__(folder, images, rows=np.arange(len(images)), n_images=len(images))
+        self.source = "generated"
         self._owner = owner
         self._arrays: dict[tuple[str, int], NDArray[np.uint8]] = {}
 
@@ -206,6 +207,9 @@ class _MadeStore(CorruptedStore):
             found = self._owner.find_intact(part)
             self._arrays[key, severity] = self._owner.make_again(part) if found is None else found
         return self._arrays[key, severity]
+
+    def _path(self, key: str) -> Path:
+        return self._owner.path(ImagePart(self.dataset, key, 1)).parent
 
 
 def _identify(made: ArrayFolder, key: str) -> dict[str, Any]:

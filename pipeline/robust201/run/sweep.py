@@ -17,7 +17,7 @@ from robust201.store.folder import ResultsFolder
 from robust201.sweep.config import ExecutionSection, SweepConfig
 from robust201.sweep.costs import Speeds
 from robust201.sweep.explain import Cause, explain
-from robust201.sweep.facts import find_facts, gather_facts, load_plan, save_plan
+from robust201.sweep.facts import find_plan, gather_facts, load_plan, save_plan
 from robust201.sweep.filters import Filters
 from robust201.sweep.inputs import Inputs
 from robust201.sweep.parts import SlicePart, SweepState, compare, is_stored
@@ -104,7 +104,7 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
     config = fix_device(config)
     inputs = Inputs(config, filters)
     inputs.check()
-    earlier = find_facts(config.results)
+    earlier = find_plan(config.results)
     facts = gather_facts(config, inputs, earlier)
     corrupted = CorruptedImages(config, facts, inputs)
     corrupted.check()
@@ -122,7 +122,8 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
         folder.remove_leftovers()
         remove_old(event_files(folder.root))
         work = SweepWork(folder, plan, compare(plan, listing, folder.read_tuple))
-        work.causes = explain(plan, work.state, listing, folder.read_tuple, folder.read_protocols(), earlier)
+        old = None if earlier is None else earlier.facts
+        work.causes = explain(plan, work.state, listing, folder.read_tuple, folder.read_protocols(), old)
         yield work
 
 

@@ -7,9 +7,10 @@ another one is planned when these weights exist.
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust201.core.files import make_folder, remove_leftovers, write_text
@@ -24,6 +25,7 @@ from robust201.sweep.filters import EVERYTHING, Filters, select_trainings
 from robust201.sweep.training_config import Training, TrainingConfig
 from robust201.sweep.training_inputs import TrainingInputs
 from robust201.sweep.training_plan import PlannedTraining, TrainingPlanner, TrainingSetup
+from robust201.weights.manifest import MANIFEST_NAME
 from robust201.weights.store import CheckpointStore
 
 if TYPE_CHECKING:
@@ -162,15 +164,34 @@ def prepare_trainings(config: TrainingConfig, filters: Filters, say: Say) -> Ite
     """
     device, code = choose_device_kind(config.execution, config.precision), hash_files(config.code_files())
     trainings, inputs = select_trainings(config, filters), TrainingInputs(config, say)
-    store = CheckpointStore(config.store, verify_hashes=True)
-    planner = TrainingPlanner(config, inputs, store, device=device, code=code)
+    manifest = _read_file_state(config.store / MANIFEST_NAME)
+
+    def open_store() -> tuple[CheckpointStore, TrainingPlanner]:
+        store = CheckpointStore(config.store, verify_hashes=True)
+        return store, TrainingPlanner(config, inputs, store, device=device, code=code)
+
+    store, planner = open_store()
     planned = planner.plan(trainings, trainings)  # reveals bad input before anything is written
     make_folder(config.results)
-    with hold_lock(config.results), store:
+    with ExitStack() as stack:
+        stack.enter_context(hold_lock(config.results))
+        is_changed = _read_file_state(config.store / MANIFEST_NAME) != manifest  # by a driver that held the lock
+        if is_changed:
+            store, planner = open_store()
+        stack.enter_context(store)
         remove_leftovers(config.store)
-        if move_records(state_folders(config.results), store):  # of a driver that was killed
+        if move_records(state_folders(config.results), store) or is_changed:  # records of a driver that was killed
             planned = planner.plan(trainings, trainings)
         for dataset in dict.fromkeys(training.dataset for training in trainings):
             inputs.test_images(dataset)  # `save_copies` copies all opened images
         inputs.save_code_copies(code)
         yield TrainingWork(TrainingSetup(config, inputs.save_copies(), code, device), planner, store, planned)
+
+
+def _read_file_state(path: Path) -> tuple[int, int] | None:
+    """Return the modification time and the size of a file; None if it does not exist."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_size

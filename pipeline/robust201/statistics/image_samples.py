@@ -93,9 +93,8 @@ class Pilot:
 
         The penalty of the regression keeps predictions away from 0 and 1, also where outcomes are nearly certain.
         """
-        expected = np.clip(self.fitted, _STEP, 1 - _STEP)
         observed_sum = ((self.outcomes - self.fitted) ** 2).sum(axis=(0, 2))
-        expected_sum = (expected * (1 - expected)).sum(axis=(0, 2))
+        expected_sum = (self.fitted * (1 - self.fitted)).sum(axis=(0, 2))
         factors: _Floats = np.minimum((observed_sum + _PRIOR_ERRORS) / (expected_sum + _PRIOR_ERRORS), 1.0)
         return factors
 
@@ -316,9 +315,11 @@ def _estimate_error(
     fourth_moment = _sum_strata(spread * (1 - 3 * spread), sample.strata, len(counts)) / counts
     spread_of_squares = np.maximum(fourth_moment - expected**2, 1e-12)
     degrees_of_strata = np.maximum(np.minimum(sizes - 1, 2 * (sizes - 1) * expected**2 / spread_of_squares), 1e-9)
-    parts = weights * expected
-    degrees = _satterthwaite(parts, degrees_of_strata)
-    observed, expected_variance = variances @ weights, parts.sum(axis=1) * variance_factors
+    degrees = _satterthwaite(weights * expected, degrees_of_strata)
+    # The factors come first, so that they cannot cancel the minimum.
+    calibrated = np.maximum(predicted * (1 - predicted) * variance_factors[:, None], _STEP * (1 - _STEP))
+    observed = variances @ weights
+    expected_variance = (weights * _sum_strata(calibrated, sample.strata, len(counts)) / counts).sum(axis=1)
     limit = chdtri(np.maximum(degrees, 1e-6), _CONTRADICTION_LEVEL) * expected_variance
     is_unlike_pilot = degrees * observed > limit
     degrees_of_sample = _satterthwaite(variances * weights, np.maximum(sizes - 1.0, 1.0))

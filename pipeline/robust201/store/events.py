@@ -3,10 +3,11 @@
     events/<role>-<host>-<pid>-<run>-<token>.jsonl      all events
     events/failures/<the same name>.jsonl               only failures, which are read whole
 
-`run` is the token of the driver that started the process. Events never affect results: a line that cannot be written is
-dropped. The next run deletes files older than a day, except failures. A thread writes a line regularly, so the
-modification time of a file tells by the clock of the file server when its last line was written, and no clocks of two
-hosts are compared.
+`run` is the token of the driver that started the process. Events change no result, and a line that cannot be written is
+dropped, with one exception: the failure of an unstable network must be written, since all results of the network count
+as missing while the line is there (see `dataset.unstable_networks`). The next run deletes files older than a day,
+except failures. A thread writes a line regularly, so the modification time of a file tells by the clock of the file
+server when its last line was written, and no clocks of two hosts are compared.
 """
 
 import contextlib
@@ -20,6 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from robust201.core.files import reporting_write_errors, write_text
 
 ALIVE_SECONDS = 30.0
 TAIL_BYTES = 1 << 18
@@ -52,13 +55,18 @@ class Events:
         threading.Thread(target=self._write_regularly, daemon=True).start()
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append an event with the time (seconds since the epoch, of this host)."""
+        """Append an event with the time (seconds since the epoch, of this host).
+
+        Raises:
+            StorageError: the failure of an unstable network cannot be written.
+        """
         line = json.dumps({"time": round(time.time(), 3), "event": event, **fields}) + "\n"
-        for path in (self.path, self._failures) if event == "failed" else (self.path,):
-            with contextlib.suppress(OSError):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("a", encoding="utf-8") as stream:
-                    stream.write(line)
+        with contextlib.suppress(OSError):
+            _append(self.path, line)
+        if event == "failed":
+            is_required = fields.get(UNSTABLE, False)
+            with reporting_write_errors(self._failures) if is_required else contextlib.suppress(OSError):
+                _append(self._failures, line)
 
     def _write_regularly(self) -> None:
         while not self._stopped.wait(ALIVE_SECONDS):
@@ -77,6 +85,12 @@ class Events:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _append(path: Path, line: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(line)
 
 
 def event_files(results: Path) -> list[Path]:
@@ -115,3 +129,9 @@ def read_failures(results: Path) -> list[Event]:
     paths = sorted((results / EVENTS_FOLDER / FAILURES_FOLDER).glob("*.jsonl"))
     failures = [event for path in paths for event in read_events(path, None)]
     return sorted(failures, key=lambda event: float(event["time"]))
+
+
+def copy_failures(source: Path, target: Path) -> None:
+    """Copy the failures in a results folder to another one; names of files are unique, and files only grow."""
+    for path in (source / EVENTS_FOLDER / FAILURES_FOLDER).glob("*.jsonl"):
+        write_text(target / EVENTS_FOLDER / FAILURES_FOLDER / path.name, path.read_text(encoding="utf-8"))

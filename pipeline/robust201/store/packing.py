@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from robust201.core.errors import InputError, ShardDamagedError
+from robust201.store.events import copy_failures
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import Names, ShardName, merge_names, names_of, shard_name
 from robust201.store.packs import PACK_BYTES, PACKS, Pack, contains, write_packs
@@ -107,7 +108,7 @@ def _read(folder: ResultsFolder, dataset: str, names: Names, report: PackReport)
 
 
 def merge(sources: Sequence[ResultsFolder], out: Path) -> PackReport:
-    """Copy the shards and records of folders that are sliced alike to another folder, which is created if absent.
+    """Copy shards, records and failures of folders that are sliced alike to another folder, which is created if absent.
 
     Raises:
         InputError: the folders are sliced in different ways; nothing was written.
@@ -123,6 +124,7 @@ def merge(sources: Sequence[ResultsFolder], out: Path) -> PackReport:
     report = PackReport()
     for folder in sources:
         folder.copy_records(target)
+        copy_failures(folder.root, target.root)
         for dataset, names in folder.list().items():
             _copy(folder, target, dataset, names[~contains(names_of(target.list(), dataset), names)], report)
     return report

@@ -1,7 +1,8 @@
 """The facts about a sweep's inputs that decide numbers: hashes of images, weights and code; they contain no paths."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +93,12 @@ class PlanRecord:
 _RECORD = TypeAdapter(PlanRecord)
 
 
-def gather_facts(config: SweepConfig, inputs: Inputs, earlier: Facts | None = None) -> Facts:
+def gather_facts(config: SweepConfig, inputs: Inputs, earlier: PlanRecord | None = None) -> Facts:
     """Hash the inputs of a sweep.
 
-    Published corrupted images that the filters of `inputs` exclude are not read; what `earlier` facts say about them is
-    kept. Networks that the filters exclude need no weights.
+    Published corrupted images that the filters of `inputs` exclude are not read; what the `earlier` plan says about
+    them is kept. Networks that the filters exclude need no weights; if they are not found, their hashes in the earlier
+    plan are kept, so that their results still count.
 
     Raises:
         InputError: an input is missing or wrong.
@@ -105,19 +107,51 @@ def gather_facts(config: SweepConfig, inputs: Inputs, earlier: Facts | None = No
     weights = WeightsSource(config, config.make_space(code))
     datasets = {}
     for dataset in config.datasets:
-        known = earlier.datasets.get(dataset) if earlier else None
-        datasets[dataset] = _dataset_facts(config, dataset, inputs, weights, known)
-    recorded_accuracies = {
-        sha256: accuracy
-        for dataset, facts in datasets.items()
-        for architecture in dict.fromkeys(network.architecture for network in facts.networks if network.weights.sha256)
-        for sha256, accuracy in weights.test_accuracies(dataset, architecture).items()
-    }
-    return Facts(datasets, code, recorded_accuracies)
+        known = earlier.facts.datasets.get(dataset) if earlier else None
+        networks = known.networks if known and earlier and _selects_same_weights(config, earlier.config) else ()
+        datasets[dataset] = _dataset_facts(config, dataset, inputs, weights, known, networks)
+    accuracies = dict(_find_recorded_accuracies(datasets, weights))
+    return Facts(datasets, code, accuracies | _accuracies_of(datasets, earlier.facts if earlier else None, accuracies))
+
+
+def _selects_same_weights(config: SweepConfig, earlier: Mapping[str, Any]) -> bool:
+    """Return whether two sweeps select the same weights of the same networks, in stores that may have moved."""
+    sections = ("checkpoints", "weights")
+    fields = config.model_dump(mode="json")
+    return all(_without_path(fields[name]) == _without_path(earlier[name]) for name in sections) and all(
+        fields[name] == earlier[name] for name in ("space", "network")
+    )
+
+
+def _without_path(section: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (section or {}).items() if name != "path"}
+
+
+def _find_recorded_accuracies(
+    datasets: Mapping[str, DatasetFacts], weights: WeightsSource
+) -> Iterator[tuple[str, float]]:
+    for dataset, facts in datasets.items():
+        for architecture in dict.fromkeys(network.architecture for network in facts.networks if network.weights.sha256):
+            with suppress(CheckpointError):  # the hash is that of an earlier plan
+                yield from weights.test_accuracies(dataset, architecture).items()
+
+
+def _accuracies_of(
+    datasets: Mapping[str, DatasetFacts], facts: Facts | None, found: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the recorded accuracies in other facts of networks for which none was found."""
+    hashes = {network.weights.sha256 for one in datasets.values() for network in one.networks} - found.keys()
+    accuracies = facts.recorded_accuracies if facts else {}
+    return {sha256: accuracy for sha256, accuracy in accuracies.items() if sha256 in hashes}
 
 
 def _dataset_facts(
-    config: SweepConfig, dataset: str, inputs: Inputs, weights: WeightsSource, earlier: DatasetFacts | None
+    config: SweepConfig,
+    dataset: str,
+    inputs: Inputs,
+    weights: WeightsSource,
+    earlier: DatasetFacts | None,
+    known: Iterable[Network],
 ) -> DatasetFacts:
     image_sets = {key: inputs.images(dataset, selection) for key, selection in _selections(config)}
     images = {key: ImageFacts(len(selected), selected.sha256) for key, selected in image_sets.items()}
@@ -126,7 +160,8 @@ def _dataset_facts(
         corruptions = {
             key: identity for key, identity in earlier.corruptions.items() if identity["source"] == "published"
         } | corruptions
-    return DatasetFacts(images, tuple(_find_networks(config, dataset, weights, inputs.filters)), corruptions)
+    networks = _find_networks(config, dataset, weights, inputs.filters)
+    return DatasetFacts(images, _fill_hashes(networks, known), corruptions)
 
 
 def _selections(config: SweepConfig) -> Iterator[tuple[str, ImageSelection | None]]:
@@ -145,6 +180,23 @@ def _find_networks(config: SweepConfig, dataset: str, source: WeightsSource, fil
             found = config.placeholder_weights("")
         for weights in found:
             yield Network(architecture, weights, weights.name if config.has_several_weights else "")
+
+
+def _fill_hashes(networks: Iterable[Network], known: Iterable[Network]) -> tuple[Network, ...]:
+    """Return networks with the weights in `known` of each architecture whose hashes are missing."""
+    networks, weights = tuple(networks), _by_architecture(known)
+    filled = []
+    for architecture, group in _by_architecture(networks).items():
+        is_missing = not all(network.weights.sha256 for network in group)
+        filled += weights.get(architecture, group) if is_missing else group
+    return tuple(filled)
+
+
+def _by_architecture(networks: Iterable[Network]) -> dict[ArchitectureId, list[Network]]:
+    groups: dict[ArchitectureId, list[Network]] = {}
+    for network in networks:
+        groups.setdefault(network.architecture, []).append(network)
+    return groups
 
 
 def _identify_corruptions(config: SweepConfig, dataset: str, inputs: Inputs) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -221,10 +273,32 @@ def save_plan(config: SweepConfig, facts: Facts) -> None:
     write_text(config.results / PLAN_FILE, _RECORD.dump_json(record).decode() + "\n")
 
 
-def copy_plan(source: Path, target: Path) -> None:
-    """Copy the plan of a results folder to another one, unless that has a plan."""
-    if not (target / PLAN_FILE).exists():
-        write_text(target / PLAN_FILE, (source / PLAN_FILE).read_text(encoding="utf-8"))
+def merge_plans(sources: Sequence[Path], target: Path) -> None:
+    """Write the plan of a results folder, or if it has none, of the first source, with hashes that only others have.
+
+    A run with filters hashes neither weights nor published corruptions that it does not need.
+    """
+    config, facts = load_plan(target if (target / PLAN_FILE).exists() else sources[0])
+    for other in filter(None, map(find_plan, sources)):
+        if _selects_same_weights(config, other.config):
+            facts = _fill_facts(facts, other.facts)
+    save_plan(config.model_copy(update={"results": target}), facts)
+
+
+def _fill_facts(facts: Facts, other: Facts) -> Facts:
+    datasets = {
+        dataset: _fill_dataset(own, other.datasets[dataset]) if dataset in other.datasets else own
+        for dataset, own in facts.datasets.items()
+    }
+    accuracies = facts.recorded_accuracies
+    return replace(
+        facts, datasets=datasets, recorded_accuracies=accuracies | _accuracies_of(datasets, other, accuracies)
+    )
+
+
+def _fill_dataset(own: DatasetFacts, other: DatasetFacts) -> DatasetFacts:
+    corruptions = other.corruptions | own.corruptions if own.images_of() == other.images_of() else own.corruptions
+    return replace(own, networks=_fill_hashes(own.networks, other.networks), corruptions=corruptions)
 
 
 def load_plan(results: Path) -> tuple[SweepConfig, Facts]:
@@ -249,9 +323,10 @@ def load_plan(results: Path) -> tuple[SweepConfig, Facts]:
         ) from error
 
 
-def find_facts(results: Path) -> Facts | None:
-    """Return the facts of the last run; None if there is no valid plan, which the calling run rewrites."""
+def find_plan(results: Path) -> PlanRecord | None:
+    """Return the plan of the last run; None if there is no valid one, which the calling run rewrites."""
     try:
-        return load_plan(results)[1]
+        config, facts = load_plan(results)
     except InputError:
         return None
+    return PlanRecord(config.model_dump(mode="json"), facts)

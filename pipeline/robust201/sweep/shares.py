@@ -64,5 +64,5 @@ class Share:
         return own
 
     def has_images(self, *names: str | int) -> bool:
-        """Return whether the share makes the corrupted images with these names: dataset, key and severity."""
+        """Return whether the share makes the corrupted images with these fields of `ImagePart.id`."""
         return int(content_digest(list(names))[:_HASH_DIGITS], 16) % self.count == self.index - 1

@@ -48,7 +48,7 @@ class Parameters(StrictModel):
     """Parameters that exist in one norm only, with this norm."""
 
     role: ClassVar[Role] = "white box"
-    """What an attack is compared with in searches for weak attacks (`dataset.attack_flags`)."""
+    """What an attack is compared with in searches for weak attacks (`evaluation.attack_flags`)."""
 
     finds_distances: ClassVar[bool] = False
     """Whether the attack searches for the smallest perturbation that fools a network, independently of epsilons."""

@@ -255,7 +255,12 @@ class _Training:
         epoch = self.step // self._n_batches
         if self.step % self._n_batches == 0:
             self._batches = self._data.batches(self._recipe.batch_size, self._seed, epoch)
-        batch = next(self._batches)
+        batch = next(self._batches, None)
+        if batch is None:
+            raise EvaluationError(
+                f"Training failed for {self._label}: expected {self._n_batches:,} batches in epoch {epoch + 1}, got "
+                f"{self.step % self._n_batches:,}. Correct `n_batches` or `batches` of the training data."
+            )
         # Reseed, so that random layers such as dropout give the same results after a resume.
         _seed_generators(derived_seed(self._seed, "training", "step", self.step))
         for group in self._optimiser.param_groups:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from robust201.core.errors import RobustWarning, StorageError
+from robust201.core.errors import RobustWarning, StorageError, one_line
 from robust201.core.files import new_file
 from robust201.core.records import canonical_json
 
@@ -77,7 +77,7 @@ class StateFolder:
         Damaged states, and incomplete files of killed processes, are deleted.
 
         Raises:
-            StorageError: a state belongs to another training run.
+            StorageError: a state belongs to another training run, or cannot be read at the moment.
 
         Warns:
             RobustWarning: a state was damaged.
@@ -88,7 +88,15 @@ class StateFolder:
             step, digest = _parse_name(path)
             if step > max_step:
                 continue
-            raw = path.read_bytes()
+            try:
+                raw = path.read_bytes()
+            except FileNotFoundError:  # a lost worker, which may still be alive, has replaced it
+                continue
+            except OSError as error:
+                raise StorageError(
+                    f"Reading the state of a training run failed for {path}: {one_line(error)}. Check its permissions "
+                    "and the file server, and run the same command again."
+                ) from error
             if hashlib.sha256(raw).hexdigest().startswith(digest):
                 return self._decode(raw, path)
             path.unlink(missing_ok=True)

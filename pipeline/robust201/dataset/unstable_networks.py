@@ -1,0 +1,90 @@
+"""Networks whose outputs a worker has found unstable, so that none of their results can be trusted."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from robust201.core.errors import warn_caller
+from robust201.core.records import Unit
+from robust201.store.events import EVENTS_FOLDER, UNSTABLE, read_failures
+from robust201.store.folder import ResultsFolder
+from robust201.store.names import Listing
+from robust201.sweep.facts import Network
+from robust201.sweep.parts import KeyState, compare
+from robust201.sweep.plan import Plan, make_plan, open_results
+
+
+class UnstableNetwork(NamedTuple):
+    """An unstable network, and what a worker reported."""
+
+    label: str
+    failure: str
+
+
+Unstable = Mapping[tuple[str, Network], UnstableNetwork]
+"""Unstable networks that have stored results, by dataset and network."""
+
+
+def read_unstable_networks(results: Path) -> Unstable:
+    """Read the unstable networks of a results folder."""
+    if not _read_failures(results):
+        return {}
+    plan, folder = open_results(results)
+    return find_unstable_networks(plan, compare(plan, folder.list(), folder.read_tuple).keys, results)
+
+
+def find_unstable_networks(plan: Plan, states: Sequence[KeyState], results: Path) -> Unstable:
+    """Return the unstable networks of a compared plan."""
+    failures = _read_failures(results)
+    has_results = {
+        (state.key.dataset, state.key.networks[row])
+        for state in (states if failures else ())
+        for row in np.flatnonzero(state.complete.any(axis=1)).tolist()
+    }
+    units = [
+        (key.unit(row), (key.dataset, key.networks[row]))
+        for key in plan.keys
+        for row in np.flatnonzero(np.isin(key.units, [unit.encode() for unit in failures])).tolist()
+    ]
+    return {
+        network: UnstableNetwork(unit.network_label, failures[unit.id])
+        for unit, network in units
+        if network in has_results
+    }
+
+
+def list_stable_results(plan: Plan, folder: ResultsFolder) -> Listing:
+    """Return the names of all shards (see `ResultsFolder.list`), without those of unstable networks.
+
+    Every reader of results uses this listing, so results of unstable networks count as missing.
+
+    Warns:
+        RobustWarning: an unstable network has results.
+    """
+    listing = folder.list()
+    if not _read_failures(folder.root):
+        return listing
+    plan = make_plan(plan.config, plan.facts, folder.slices)  # with the keys that the reader leaves out
+    unstable = find_unstable_networks(plan, compare(plan, listing, folder.read_tuple).keys, folder.root)
+    for network in unstable.values():
+        message = (
+            f"{network.label}: its results are left out, because a worker reported {network.failure} If the cause is "
+            f"gone, delete {folder.root / EVENTS_FOLDER}."
+        )
+        warn_caller(message)
+    units = [unit.id.encode() for unit in _units_of(plan, unstable)]
+    return {dataset: names[~np.isin(names["unit"], units)] for dataset, names in listing.items()}
+
+
+def _units_of(plan: Plan, networks: Unstable) -> Iterator[Unit]:
+    for key in plan.keys:
+        for row, network in enumerate(key.networks):
+            if (key.dataset, network) in networks:
+                yield key.unit(row)
+
+
+def _read_failures(results: Path) -> dict[str, str]:
+    """Return what workers reported about unstable networks, by the unit that they computed."""
+    return {event["unit"]: str(event["failure"]) for event in read_failures(results) if event.get(UNSTABLE)}
