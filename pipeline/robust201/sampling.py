@@ -111,8 +111,8 @@ def estimate(chosen: ChosenImages, pilot: str | Path, results: str | Path) -> pd
     Returns:
         One row per network and strength, with the columns of `Dataset.table`, `weights` (name, if there are several),
         and `low` and `high` (95% interval). Networks of the pilot have the kind ``counted`` and an error of 0; the
-        others have the kind ``estimated``. Intervals account for the choice of images, not for the sampling of the test
-        set.
+        others have the kind ``estimated``. Errors and intervals account for the choice of images, not for the sampling
+        of the test set, to which `standard_error` of `Dataset.table` refers.
 
     Raises:
         ConfigError: the two sweeps differ in a protocol or in strengths, or have other images than `chosen`.

@@ -10,7 +10,7 @@ from robust201.core.errors import ConfigError
 from robust201.dataset.reader import Dataset
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.significance import holm_adjust, mcnemar_p_values
-from tests.support.small_results import results_of, write_results
+from tests.support.small_results import results_of, write_results, write_sweep_json
 
 NETWORKS = [21, 41, 3456, 13714]
 
@@ -109,3 +109,26 @@ def test_ranking_marks_ties_and_sorts_by_the_first_attack(results):
     assert r"\caption{Accuracy in percent; the best and tied networks are bold." in latex
     with pytest.raises(ConfigError, match="under pgd at this strength"):
         rank_networks(results, ["pgd:5/255"])
+
+
+def test_only_attacks_on_most_networks_order_them(tmp_path):
+    fgsm, pgd = {"0": [0.6, 0.3], "2": [0.7, 0.2], "4": [0.5, 0.1]}, {"0": [0.2, 0.0], "4": [0.3, 0.1]}
+    results = results_of(write_results(tmp_path, {"fgsm": fgsm, "pgd": pgd}))
+    ranking = rank_networks(results)
+    assert (ranking.order, [*ranking.networks]) == ("fgsm:1/255", [2, 0, 4])
+    assert "the most robust network is #2 (FGSM, ε = 1/255: 70.0%" in ranking.summary
+    assert "#4 (PGD, ε = 1/255, 2 of 3 networks: 30.0%" in rank_networks(results, ["pgd:1/255"]).summary
+
+
+def test_basis_covers_the_numbers_of_images_of_all_columns(tmp_path):
+    for key, n_images in (("clean", 80), ("pgd", 40), ("fgsm", None)):
+        write_results(tmp_path / key, {key: {"0": [0.5, 0.25], "2": [0.75, 0.5]} if n_images != 80 else {"0": 0.5}})
+        record = {} if n_images is None else {"images": {"count": n_images, "seed": 0}}
+        write_sweep_json(tmp_path / key, {"cifar10": {key: [0] if n_images == 80 else [1, 8]}}, record)
+    (results,) = read_results(Dataset(tmp_path / "clean", tmp_path / "pgd"))
+    assert "on these 40 to 80 images" in rank_networks(results).basis
+    assert "without one known number" not in rank_networks(results).basis
+    (results,) = read_results(Dataset(tmp_path / "fgsm", tmp_path / "pgd"))
+    basis = rank_networks(results, ["fgsm:1/255", "pgd:1/255"]).basis
+    assert "on these 40 images" in basis
+    assert "without one known number" in basis

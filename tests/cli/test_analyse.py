@@ -66,6 +66,7 @@ def test_measures_compares_measures_with_parameter_count(dataset: Path, robust20
     assert rows["parameters", 1.0]["kendall"] > 0.3
     assert rows["parameters", 1.0]["gain"] == 0
     assert not rows["flops", 8.0]["beats_parameters"]
+    assert "pgd:8/255" in robust201("analyse", "measures", dataset, "--keys", "pgd").out
     text_result = robust201("analyse", "measures", dataset, "--keys", "clean", "--out", tmp_path)
     assert text_result.code == 0, text_result.err
     assert "cifar10: parameters" in text_result.out

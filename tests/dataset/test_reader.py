@@ -10,7 +10,8 @@ import pytest
 import robust201
 from robust201.core.errors import ArchitectureError, ConfigError, FormatVersionError, ResultsError
 from robust201.dataset.reader import Dataset
-from robust201.dataset.side_files import meta_file_text
+from robust201.dataset.side_files import spell_epsilons
+from robust201.networks.nb201 import cells as nasbench201
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan
 
@@ -37,9 +38,8 @@ def published_folder(tmp_path_factory) -> Path:
     File names contain ``@Linf``. There is no sweep.json, and there are no corruptions of ImageNet16-120.
     """
     out = tmp_path_factory.mktemp("published-layout")
-    (out / "meta.json").write_text(
-        meta_file_text({task.key: task.parameters().strengths for task in PAPER_TASKS}, "published")
-    )
+    strengths = {task.key: task.parameters().strengths for task in PAPER_TASKS}
+    (out / "meta.json").write_text(nasbench201.meta_text(spell_epsilons(strengths, TASKS, "published")))
     for dataset_name in ("cifar10", "cifar100", "ImageNet16-120"):
         (out / dataset_name).mkdir()
         for task in PAPER_TASKS:

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from robust201.core.records import Weights
 from robust201.dataset.verify_dataset import verify_dataset
 from robust201.evaluation.measurements import Accumulator
 from tests.support import fabricated
-from tests.support.fabricated import ChangedStore, export, export_copy, make_plan
+from tests.support.fabricated import ChangedStore, FabricatedPlan, export, export_copy, make_plan, make_unit
 from tests.support.shard_support import make_unit as make_valid_unit
 from tests.support.shard_support import make_values
 
@@ -75,6 +76,23 @@ def test_verify_dataset_finds_no_problems_in_valid_dataset(tmp_path, options):
     assert (verdict.problems, verdict.remarks, verdict.n_evaluations) == ((), (), N_EVALUATIONS)
     assert verdict.n_listed == len((tmp_path / "SHA256SUMS").read_text().splitlines())
     assert (verdict.weights.n_checked, verdict.flags) == (0, None)
+
+
+def test_verify_dataset_looks_for_weak_attacks_under_each_of_several_weights(tmp_path):
+    strengths = {"pgd": (1.0, 8.0), "clean": (0.0,)}
+    units = [
+        make_unit(2, "cifar10", key, strengths[key], weights=name) for key in strengths for name in ("e1-s0", "e1-s1")
+    ]
+    weights = {f"e1-s{seed}": Weights("w" * 64, epochs=1, seed=seed) for seed in (0, 1)}
+
+    def change_values(unit, strength, values):
+        rises = unit.key == "pgd" and unit.weights == "e1-s1"
+        return {"accuracy": np.float64(strength / 8 if rises else 1 - strength / 8)}
+
+    plan = FabricatedPlan(tuple(units), ("accuracy",), weights=weights)
+    export(tmp_path, plan, ChangedStore(change=change_values), formats=("parquet",))
+    (flag,) = verify_dataset(tmp_path, attack_flags=True).flags
+    assert (flag.check, flag.where, flag.n_checked) == ("not monotone", "pgd:8/255 against pgd:1/255", 1)
 
 
 def test_verify_dataset_checks_values_without_listing(tmp_path):

@@ -39,14 +39,19 @@ def test_plausible_results_have_no_flags() -> None:
 @pytest.mark.parametrize(
     ("changes", "check", "where", "networks"),
     [
-        ({("aa_square", 1.0): {0: 0.7, 1: 0.2}}, "black-box stronger", "aa_square against aa_apgd-ce at 1", [1]),
-        ({("fgsm", 1.0): {0: 0.3, 1: 0.4}}, "single step stronger", "fgsm against pgd at 1", [0]),
-        ({("pgd", 8.0): {0: 0.6, 1: 0.6}}, "not monotone", "pgd at 8 against 1", [1, 0]),
-        ({("fgsm", 255.0): {0: 0.26, 1: 0.1}}, "far from chance", "fgsm at 255", [0]),
-        ({("aa_standard", 1.0): {0: 0.5, 1: 0.29}}, "ensemble weaker", "aa_apgd-ce against aa_standard at 1", [0]),
+        ({("aa_square", 1.0): {0: 0.7, 1: 0.2}}, "black-box stronger", "aa_square:1/255 against aa_apgd-ce:1/255", [1]),
+        ({("fgsm", 1.0): {0: 0.3, 1: 0.4}}, "single step stronger", "fgsm:1/255 against pgd:1/255", [0]),
+        ({("pgd", 8.0): {0: 0.6, 1: 0.6}}, "not monotone", "pgd:8/255 against pgd:1/255", [1, 0]),
+        ({("fgsm", 255.0): {0: 0.26, 1: 0.1}}, "far from chance", "fgsm:255/255", [0]),
+        (
+            {("aa_standard", 1.0): {0: 0.5, 1: 0.29}},
+            "ensemble weaker",
+            "aa_apgd-ce:1/255 against aa_standard:1/255",
+            [0],
+        ),
         ({ZERO_GRADIENTS: {0: 0.02, 1: 0.01}}, "zero gradients", "input_gradient", [0]),
-        ({("pgd", 0.0): {0: 0.9, 1: 0.803}}, "changed at zero", "pgd at 0 against clean", [1]),
-        ({("pgd", 0.0): {0: 0.9, 1: 0.797}}, "changed at zero", "pgd at 0 against clean", [1]),
+        ({("pgd", 0.0): {0: 0.9, 1: 0.803}}, "changed at zero", "pgd:0/255 against clean", [1]),
+        ({("pgd", 0.0): {0: 0.9, 1: 0.797}}, "changed at zero", "pgd:0/255 against clean", [1]),
         ({("clean", 0.0): {0: 0.9, 1: 0.105}}, "at chance", "clean", [1]),
     ],
 )
@@ -64,7 +69,7 @@ def test_find_flags_compares_only_attacks_with_the_same_norm() -> None:
     (flag,) = find_flags_with(
         l2_results | {("aa_apgd-ce", 0.5): {0: 0.9, 1: 0.9}, ("aa_apgd-ce_l1", 0.5): {0: 0.9, 1: 0.9}}
     )
-    assert (flag.where, [name for name, _, _ in flag.networks]) == ("aa_square_l2 against aa_apgd-ce_l2 at 0.5", [0])
+    assert (flag.where, [name for name, _, _ in flag.networks]) == ("aa_square_l2:0.5 against aa_apgd-ce_l2:0.5", [0])
 
 
 def test_single_step_attack_is_not_flagged_as_not_monotone() -> None:
@@ -81,11 +86,11 @@ def test_find_flags_ignores_a_difference_that_may_be_chance_on_few_images() -> N
 @pytest.mark.parametrize(
     ("changes", "check", "where"),
     [
-        ({("fgsm", 1.0): {0: 0.44}}, "single step stronger", "fgsm against pgd at 1"),
-        ({("aa_square", 1.0): {0: 0.39}}, "black-box stronger", "aa_square against aa_apgd-ce at 1"),
-        ({("aa_standard", 1.0): {0: 0.41}}, "ensemble weaker", "aa_apgd-ce against aa_standard at 1"),
-        ({("aa_standard", 1.0): {0: 0.46}}, "ensemble weaker", "pgd against aa_standard at 1"),
-        ({("aa_standard", 1.0): {0: 0.51}}, "ensemble weaker", "fgsm against aa_standard at 1"),
+        ({("fgsm", 1.0): {0: 0.44}}, "single step stronger", "fgsm:1/255 against pgd:1/255"),
+        ({("aa_square", 1.0): {0: 0.39}}, "black-box stronger", "aa_square:1/255 against aa_apgd-ce:1/255"),
+        ({("aa_standard", 1.0): {0: 0.41}}, "ensemble weaker", "aa_apgd-ce:1/255 against aa_standard:1/255"),
+        ({("aa_standard", 1.0): {0: 0.46}}, "ensemble weaker", "pgd:1/255 against aa_standard:1/255"),
+        ({("aa_standard", 1.0): {0: 0.51}}, "ensemble weaker", "fgsm:1/255 against aa_standard:1/255"),
     ],
 )
 def test_find_flags_reports_any_difference_if_requested(changes: Any, check: str, where: str) -> None:
@@ -123,12 +128,12 @@ def test_verify_and_report_show_flags(tmp_path: Path, robust201: RunCommand) -> 
     assert "signs of weak attacks" not in robust201("verify", folder).out
     verify_result = robust201("verify", folder, "--attack-flags")
     assert verify_result.code == 0
-    message = "black-box stronger: cifar10 aa_square against aa_apgd-ce at 1: 1 of 2 networks, such as #1 (0.4500 above"
-    assert f"warning: {message}" in verify_result.err
+    message = "black-box stronger: cifar10 aa_square:1/255 against aa_apgd-ce:1/255: 1 of 2 networks, such as #1 ("
+    assert f"warning: {message}0.4500 above" in verify_result.err
     assert "2 signs of weak attacks" in " ".join(verify_result.out.split())
     payload = json.loads(robust201("verify", folder, "--attack-flags", "--json").out)
     assert [flag["where"] for flag in payload["flags"]] == [
-        f"aa_square against aa_apgd-ce at {epsilon}" for epsilon in (1, 8)
+        f"aa_square:{epsilon}/255 against aa_apgd-ce:{epsilon}/255" for epsilon in (1, 8)
     ]
     assert payload["flags"][0]["networks"] == [{"architecture": 1, "higher": 0.45, "lower": 0.1}]
 
@@ -149,23 +154,23 @@ def test_report_of_a_sweep_shows_flags(finished_results: Path, robust201: RunCom
     file.write_text(json.dumps(content))
     assert robust201("report", export_folder, "--out", tmp_path / "page.html").code == 0
     page = (tmp_path / "page.html").read_text()
-    assert "Signs of weak attacks: <ul><li>far from chance: digits fgsm at 255: 1 of 2 networks, such as #21" in page
+    assert "Signs of weak attacks: <ul><li>far from chance: digits fgsm:255/255: 1 of 2 networks, such as #21" in page
 
 
 @pytest.mark.parametrize("key", ["fmn", "aa_fab-t"])
 def test_find_flags_detects_a_weak_standard_autoattack(key: str) -> None:
     changes = {(key, 8.0): {0: 0.1}, ("aa_standard", 8.0): {0: 0.6}}
     assert [(flag.check, flag.where) for flag in find_flags("", changes, n_images=100, n_classes=10)] == [
-        ("ensemble weaker", f"{key} against aa_standard at 8")
+        ("ensemble weaker", f"{key}:8/255 against aa_standard:8/255")
     ]
 
 
 def test_find_flags_detects_weak_minimum_norm_attacks() -> None:
     result = find_flags("", {("fmn_l2", 0.5): {0: 0.6}, ("aa_square_l2", 0.5): {0: 0.1}}, n_images=100, n_classes=10)
     assert [(flag.check, flag.where) for flag in result] == [
-        ("black-box stronger", "aa_square_l2 against fmn_l2 at 0.5")
+        ("black-box stronger", "aa_square_l2:0.5 against fmn_l2:0.5")
     ]
     (flag,) = find_flags(
         "", {("fmn_l1", epsilon): {0: epsilon / 100} for epsilon in (10.0, 90.0)}, n_images=100, n_classes=10
     )
-    assert (flag.check, flag.where) == ("not monotone", "fmn_l1 at 90 against 10")
+    assert (flag.check, flag.where) == ("not monotone", "fmn_l1:90 against fmn_l1:10")

@@ -12,7 +12,7 @@ def module_path(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
-# --- Only `models.device` names CUDA and changes PyTorch's settings ---------------------------------------------------
+# --- Only `networks.device` names CUDA and changes PyTorch's settings -------------------------------------------------
 
 DEVICE_ATTRIBUTES = re.compile(
     r"torch\.(cuda|backends|version|autocast|set_(deterministic|float32)\w*|use_deterministic\w*)"

@@ -94,7 +94,7 @@ def rank_networks(
         names: scores, keys and keys at a strength, such as ``clean``, ``pgd:8/255``, ``corruption``; by default those
             of `default_names`.
         max_networks: number of networks in the table, the best; None for all. Networks are ordered by the first
-            evaluation other than clean, or, without `names`, by the strongest attack.
+            evaluation other than clean, or, without `names`, by the strongest attack of those on most networks.
 
     Raises:
         ConfigError: a name does not match any evaluation.
@@ -106,6 +106,8 @@ def rank_networks(
         return Ranking(pd.DataFrame(columns=_COLUMNS), {}, "", networks, "", "")
     attacks = [] if names is not None else _attacks_in_one_ball(results, standings)
     not_clean = [standing for standing in standings if standing["evaluation"].iloc[0] != CLEAN]
+    n_most = max(map(len, attacks), default=0)  # means over fewer networks are not compared with theirs
+    attacks = [standing for standing in attacks if len(standing) == n_most]
     # The strongest attack has the lowest mean accuracy.
     first = min(attacks, key=lambda each: float(each["accuracy"].mean()), default=[*not_clean, *standings][0])
     # Networks that lack the accuracy that orders them come last.
@@ -249,10 +251,13 @@ def _count_correct_evaluations(all_outcomes: Sequence[Outcomes]) -> NDArray[np.u
 def _describe_best(results: DatasetResults, standing: pd.DataFrame) -> str:
     """Return a sentence on the best network of a ranking, and the networks tied with it."""
     best, label = standing.iloc[0], standing["label"].iloc[0]
-    network = results.network_label(best["network"])
+    network, n_all = results.network_label(best["network"]), len(results.architectures)
+    if len(standing) < n_all:
+        label += f", {len(standing):,} of {n_all:,} networks"
     accuracy = format_percent(best["accuracy"], best["low"], best["high"], unit="%")
     if len(standing) == 1:
-        return f"On {results.label}, the accuracy of {network}, the only network, is {accuracy} ({label})."
+        only = "the only network" if n_all == 1 else "the only network ranked"
+        return f"On {results.label}, the accuracy of {network}, {only}, is {accuracy} ({label})."
     if results.chance_level is not None and best["low"] <= results.chance_level:
         return f"On {results.label}, no network is clearly above chance ({label})."
     ties = "" if standing["n_images"].isna().any() else f", {_describe_ties(results, standing)}"
@@ -274,16 +279,19 @@ def _describe_ties(results: DatasetResults, standing: pd.DataFrame) -> str:
 
 def _describe_basis(standings: Sequence[pd.DataFrame]) -> str:
     """Return a note on the number of images, and on the tests that ties and intervals are based on."""
-    counts = standings[0]["n_images"]
-    if counts.isna().any():
+    counts = pd.concat([standing["n_images"] for standing in standings])
+    if counts.isna().all():
         return "The folder does not record the number of images, so intervals and ties are unknown."
     images = " to ".join(f"{count:,.0f}" for count in sorted({counts.min(), counts.max()}))
+    exceptions = ""
+    if counts.isna().any():
+        exceptions = " Accuracies without one known number of images have no intervals, and their columns no ties."
     if all(len(standing) == 1 for standing in standings):
-        return f"Intervals are 95% intervals over {images} images."
+        return f"Intervals are 95% intervals over {images} images.{exceptions}"
     paired = {bool(standing["is_paired"].iloc[0]) for standing in standings}
     tests = "paired tests" if paired == {True} else "unpaired tests of accuracies, which detect fewer differences"
     tests = "paired tests where outcomes are stored" if len(paired) == 2 else tests
     return (
         f"Tied networks do not differ significantly from the best on these {images} images ({tests}, Holm's "
-        f"correction within each column, level {LEVEL:.0%}). Intervals are 95% intervals over images."
+        f"correction within each column, level {LEVEL:.0%}). Intervals are 95% intervals over images.{exceptions}"
     )

@@ -173,9 +173,10 @@ def _write_tables(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> Non
 
 def _format_correlation(correlation: Mapping[Any, Any]) -> tuple[str, ...]:
     from robust201.analysis.tables import format_estimate
+    from robust201.analysis.terms import evaluation_name
 
     return (
-        str(correlation["key"]) + (f":{correlation['strength']:g}" if correlation["strength"] else ""),
+        evaluation_name(str(correlation["key"]), correlation["strength"]),
         *(
             format_estimate(*(correlation[column] for column in (name, f"{name}_low", f"{name}_high")))
             for name in ("kendall", "spearman", "partial", "gain")

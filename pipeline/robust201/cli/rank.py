@@ -26,7 +26,7 @@ def rank(
         typer.Option(
             help="Columns: keys, keys at a strength and means, such as clean,pgd:8/255,corruption; rows are sorted by "
             "the first one other than clean. Default: clean, every attack at the epsilon nearest to 1/255 (L2, L1: to "
-            "1), and the mean over corruptions."
+            "1), and the mean over corruptions; rows are sorted by the strongest attack in one norm (Linf, if any)."
         ),
     ] = None,
     architectures: ShownNetworks = None,

@@ -8,6 +8,5 @@ Writing: `export` writes an export. `export_source` reads a results folder, `gro
 `image_table` write all other files. `export_pool` has the processes, `export_folder` replaces an earlier export.
 
 Checking: `shard_rows` reads the shards of a key, `shard_check` and `verify_results` check a results folder and its
-export, `verify_dataset` a dataset without its results, `diff` compares two sets of results, and `attack_flags` finds
-signs of weak attacks.
+export, `verify_dataset` a dataset without its results, and `diff` compares two sets of results.
 """

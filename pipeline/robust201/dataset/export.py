@@ -7,7 +7,7 @@ network itself), a value is a single value; for other keys, it is a list with on
 
 The folder also contains ``meta.json`` (ids and epsilons, as published), ``sweep.json`` (protocols, image selection,
 strengths), ``weights.json`` (hashes of the weights), ``versions.json``, ``sweep.yaml``, the files of `dataset.card` and
-`dataset.export_listing`, and, in a partial export, ``missing.json``.
+`dataset.listing`, and, in a partial export, ``missing.json``.
 """
 
 import warnings

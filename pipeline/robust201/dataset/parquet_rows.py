@@ -136,8 +136,7 @@ def read_n_classes(path: Path) -> int | None:
 def iter_parquet_rows(path: Path, measurement: str, architecture: ArchitectureId | None = None) -> Iterator[RowBlock]:
     """Read a measurement of all architectures or of one architecture, one row group at a time.
 
-    For an index, only the row groups whose bounds in the footer include it are read. RowBlock without a value are left
-    out.
+    For an index, only the row groups whose bounds in the footer include it are read. Rows without a value are left out.
 
     Raises:
         ResultsError: the file is damaged, or a value is invalid.

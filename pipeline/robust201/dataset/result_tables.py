@@ -188,8 +188,8 @@ class ResultTables(MergedFolders):
             One row per dataset, key, strength and network: `dataset` and `key` (categories, in the paper's style),
             `strength` (float64), `network` (int64 or text), `accuracy`, `n_images` (NaN if unknown), `kind` (category:
             ``counted``, since all images were evaluated) and `standard_error` (over samples of images; NaN if the
-            number of images is unknown). Rows of `robust201.sampling.estimate` have the same columns and the kind
-            ``estimated``.
+            number of images is unknown). Rows of `robust201.sampling.estimate` have the same columns, but their errors
+            are those of the choice of images: 0 for the kind ``counted``, more for ``estimated``.
         """
         return self._collect(self.data)
 

@@ -1,4 +1,4 @@
-"""RowBlock of one key on one dataset, as both file formats are read."""
+"""Rows of one key on one dataset, as both file formats are read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

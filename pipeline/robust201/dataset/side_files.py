@@ -13,9 +13,8 @@ from robust201.dataset.groups import FileFormat, Group, KeyStyle, ProtocolCount,
 from robust201.dataset.layout import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
 from robust201.dataset.published_layout import layout_of
 from robust201.dataset.recorded_accuracies import RECORDED_FILE, format_recorded_accuracies
-from robust201.networks.spaces import DEFAULT_SPACE
 from robust201.sweep.sweep_yaml import dump_fields
-from robust201.tasks import TASKS, Task
+from robust201.tasks import Task
 
 SWEEP_YAML_FILE = "sweep.yaml"
 VERSIONS_FILE = "versions.json"
@@ -57,18 +56,6 @@ def side_file_texts(
         SWEEP_YAML_FILE: sweep_yaml_text(facts.fields),
     }
     return {name: content for name, content in contents.items() if content}
-
-
-def meta_file_text(strengths: Mapping[str, Sequence[float]], key_style: KeyStyle) -> str:
-    """Return the content of meta.json: every architecture with its isomorph, and the epsilons of each attack.
-
-    With the paper's epsilons and ``key_style="published"``, this equals the published file byte for byte.
-
-    Args:
-        strengths: strengths by key in the paper's style; keys other than attacks are ignored.
-        key_style: spelling of the keys in the file.
-    """
-    return layout_of(DEFAULT_SPACE).meta_text(spell_epsilons(strengths, TASKS, key_style), ())
 
 
 def spell_epsilons(

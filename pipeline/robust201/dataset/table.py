@@ -23,6 +23,9 @@ KEY_COLUMNS = ("architecture", "weights", "strength", "value", "n_images")
 MIN_CACHED_BYTES = 1 << 16
 """Minimum size of a JSON file whose table is cached."""
 
+_CACHE_FORMAT = 2
+"""Number of the layout of cached tables; tables of another layout are read again."""
+
 
 class CacheWarning(RobustWarning):
     """The cache of tables cannot be written, so that opening a dataset takes as long each time."""
@@ -51,13 +54,13 @@ def read_key_table(folder: DatasetFolder, dataset: str, key: str, measurement: s
         and file.stat().st_size >= MIN_CACHED_BYTES
     )
     if file is None or not is_cached:
-        return _read_rows(folder, dataset, key, measurement)
+        return _add_image_counts(_read_rows(folder, dataset, key, measurement), folder, dataset, key)
     cached = _cached_file(file)
     if cached.is_file():
-        return pd.read_parquet(cached)
+        return _add_image_counts(pd.read_parquet(cached), folder, dataset, key)
     table = _read_rows(folder, dataset, key, measurement)
     _write_cache(cached, table)
-    return table
+    return _add_image_counts(table, folder, dataset, key)
 
 
 def is_scalar(measurement: str) -> bool:
@@ -68,7 +71,11 @@ def is_scalar(measurement: str) -> bool:
 
 def _read_rows(folder: DatasetFolder, dataset: str, key: str, measurement: str) -> pd.DataFrame:
     tables = [_to_table(rows, measurement) for rows in folder.iter_rows(dataset, key, measurement)]
-    table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=[*KEY_COLUMNS], dtype=float)
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=[*KEY_COLUMNS], dtype=float)
+
+
+def _add_image_counts(table: pd.DataFrame, folder: DatasetFolder, dataset: str, key: str) -> pd.DataFrame:
+    """Set the numbers of images of a table that lacks them: other files than the cached one contain them."""
     if len(table) and table["n_images"].isna().all():
         table["n_images"] = folder.count_images(dataset, key)
     return table
@@ -91,7 +98,7 @@ def _to_table(rows: RowBlock, measurement: str) -> pd.DataFrame:
 def _cached_file(file: Path) -> Path:
     status = file.stat()
     identity = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:32]
-    return cache_folder() / f"{identity}.{status.st_size}.{status.st_mtime_ns}.parquet"
+    return cache_folder() / f"{identity}.{status.st_size}.{status.st_mtime_ns}.{_CACHE_FORMAT}.parquet"
 
 
 def _write_cache(cached: Path, table: pd.DataFrame) -> None:

@@ -196,7 +196,7 @@ def _describe_absent_keys(dataset: Dataset, present_keys: list[tuple[str, str]])
 
 
 def _find_attack_flags_of_dataset(dataset: Dataset) -> tuple[AttackFlag, ...]:
-    n_images = dataset.table.groupby("dataset", observed=True)["n_images"].min().dropna()
+    n_images = dataset.select().table.groupby("dataset", observed=True)["n_images"].min().dropna()
     return find_attack_flags(
         read_numbers(dataset.path),
         n_images={str(name): int(count) for name, count in n_images.items()},

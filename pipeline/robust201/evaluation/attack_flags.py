@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, format_architecture
 from robust201.statistics.intervals import is_at_chance
-from robust201.tasks import TASKS
+from robust201.tasks import TASKS, Task
+from robust201.tasks.strengths import format_term, unit_of
 
 FLAG_LEVEL = 1e-3
 """Maximum probability that a check flags any network of a dataset by chance."""
@@ -65,7 +66,7 @@ class AttackFlag:
     Attributes:
         dataset: name of the dataset; empty for a single network on images without a name.
         check: name of a rule of `_RULES`, or `AT_CHANCE`.
-        where: keys and strengths, such as ``aa_square against aa_apgd-ce at 8``.
+        where: keys and strengths, such as ``pgd:8/255 against pgd:1/255``.
         reason: possible cause, and the threshold.
         networks: networks that show the sign, each with the two compared numbers, the higher one first. The network
             with the clearest sign comes first.
@@ -129,10 +130,14 @@ class _Rule:
     margin: Literal["always", "optional", "never"] = "never"
 
 
+def _name(attack: Task, strength: float) -> str:
+    return format_term(attack.key, strength, unit_of(attack.constraint, attack.kind))
+
+
 def _compare_attacks(weak_roles: Collection[str], strong_role: str) -> _Compare:
     """Return a function that compares attacks of some roles with supposedly stronger ones in the same ball."""
     pairs = [
-        (weak.key, strong.key)
+        (weak, strong)
         for weak in _ATTACKS
         for strong in _ATTACKS
         if weak.norm == strong.norm and weak.role in weak_roles and strong.role == strong_role
@@ -141,9 +146,9 @@ def _compare_attacks(weak_roles: Collection[str], strong_role: str) -> _Compare:
     def compare(results: Results, _limit: float) -> Iterator[_Comparison]:
         for weak, strong in pairs:
             for key, strength in sorted(results):
-                if key == weak and strength > CLEAN_STRENGTH and (strong, strength) in results:
-                    where = f"{weak} against {strong} at {strength:g}"
-                    yield where, results[strong, strength], results[weak, strength]
+                if key == weak.key and strength > CLEAN_STRENGTH and (strong.key, strength) in results:
+                    where = f"{_name(weak, strength)} against {_name(strong, strength)}"
+                    yield where, results[strong.key, strength], results[weak.key, strength]
 
     return compare
 
@@ -152,15 +157,16 @@ def _compare_strengths(results: Results, _limit: float) -> Iterator[_Comparison]
     for attack in _ATTACKS:
         strengths = sorted(strength for key, strength in results if key == attack.key)
         for low, high in pairwise(strengths if attack.role != "single step" else ()):
-            yield f"{attack.key} at {high:g} against {low:g}", results[attack.key, high], results[attack.key, low]
+            where = f"{_name(attack, high)} against {_name(attack, low)}"
+            yield where, results[attack.key, high], results[attack.key, low]
 
 
 def _compare_with_limit(results: Results, limit: float) -> Iterator[_Comparison]:
-    keys = {attack.key for attack in _ATTACKS if attack.norm == "Linf"}
+    attacks = {attack.key: attack for attack in _ATTACKS if attack.norm == "Linf"}
     for key, strength in sorted(results):
-        if key in keys and strength >= MIN_HUGE_EPSILON_255:
+        if key in attacks and strength >= MIN_HUGE_EPSILON_255:
             accuracies = results[key, strength]
-            yield f"{key} at {strength:g}", accuracies, dict.fromkeys(accuracies, limit)
+            yield _name(attacks[key], strength), accuracies, dict.fromkeys(accuracies, limit)
 
 
 def _compare_with_clean(results: Results, _limit: float) -> Iterator[_Comparison]:
@@ -168,8 +174,9 @@ def _compare_with_clean(results: Results, _limit: float) -> Iterator[_Comparison
     clean = results.get(_CLEAN, {})
     for attack in _ATTACKS:
         accuracies = results.get((attack.key, 0.0), {})
-        yield f"{attack.key} at 0 against clean", accuracies, clean
-        yield f"{attack.key} at 0 against clean", clean, accuracies
+        where = f"{_name(attack, 0.0)} against clean"
+        yield where, accuracies, clean
+        yield where, clean, accuracies
 
 
 def _compare_zero_gradients(results: Results, _limit: float) -> Iterator[_Comparison]:

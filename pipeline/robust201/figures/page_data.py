@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.labels import key_label, strength_label
 from robust201.analysis.ranking import Ranking
+from robust201.analysis.tables import format_percent
 from robust201.core.records import ArchitectureId
 from robust201.networks.spaces import CellSpace
 from robust201.statistics.intervals import accuracy_intervals
-
-UNITS_PER_PERCENT = 100
-"""Accuracies are stored in units of 0.01%. This is exact for 10,000 images."""
 
 MISSING = 65_535
 """Code of a number that is unknown."""
@@ -36,8 +34,9 @@ def pack_results(results: DatasetResults, ranking: Ranking) -> dict[str, Any]:
         - `networks`: for each network, in the order of the table (those without an accuracy to sort by come last), its
           `id`, its `label`, its `place` in this order, its cell string `spec` (empty if it is not a cell), and
           `operations`, one per edge.
-        - `columns` of the table: for each evaluation, its `label`, and by network its `accuracies` in percent with
-          their intervals `low` and `high` (null if missing), and `tied`, whether the network is tied with the best.
+        - `columns` of the table: for each evaluation, its `label`, and by network its `accuracies` in percent, by
+          which the table is sorted (null if missing), their `texts` with intervals, and `tied`, whether the network is
+          tied with the best.
         - `evaluations`: for each key and strength, the key's label `key` and the strength's label `strength`.
         - `accuracies`, `low`, `high`: accuracies under each evaluation of all networks, and the ends of their intervals
           (see `pack_numbers`).
@@ -74,12 +73,11 @@ def _pack_columns(ranking: Ranking, networks: list[ArchitectureId]) -> list[dict
     columns = []
     for name, label in ranking.labels.items():
         rows = ranking.table[ranking.table["evaluation"] == name].set_index("network").reindex(networks)
-        numbers = {
-            field: [None if np.isnan(value) else round(100 * value, 2) for value in rows[column].astype(float)]
-            for field, column in (("accuracies", "accuracy"), ("low", "low"), ("high", "high"))
-        }
+        numbers = rows[["accuracy", "low", "high"]].astype(float)
+        accuracies = [None if np.isnan(value) else round(100 * value, 2) for value in numbers["accuracy"]]
+        texts = [format_percent(*values) for values in numbers.itertuples(index=False)]
         tied = [value is True for value in rows["tied"].tolist()]
-        columns.append({"label": label, **numbers, "tied": tied})
+        columns.append({"label": label, "accuracies": accuracies, "texts": texts, "tied": tied})
     return columns
 
 
@@ -95,9 +93,14 @@ def _describe_places(ranking: Ranking) -> Mapping[ArchitectureId, str]:
 
 
 def pack_numbers(fractions: "NDArray[np.float64]") -> str:
-    """Encode fractions (N, K) as base64 of (K, N) little-endian uint16, in units of 0.01%; NaN is `MISSING`."""
-    codes = np.round(100 * UNITS_PER_PERCENT * np.asarray(fractions, np.float64).T)
-    return _encode(np.where(np.isnan(codes), MISSING, codes).astype("<u2"))
+    """Encode fractions (N, K) as base64 of (K, N) little-endian uint16.
+
+    A code has the digits that `format_percent` writes, so that the page rounds as tables do: 953 stands for 95.3. The
+    code of NaN is `MISSING`.
+    """
+    values, positions = np.unique(np.asarray(fractions, np.float64).T, return_inverse=True)
+    codes = [MISSING if np.isnan(value) else int(format_percent(value).replace(".", "")) for value in values]
+    return _encode(np.array(codes, "<u2")[positions])
 
 
 def _encode(array: "NDArray[Any]") -> str:

@@ -101,7 +101,7 @@ function showTable() {
   const rows = order.slice(firstRow, firstRow + ROWS_PER_PAGE).map((index) => {
     const row = element("tr"), name = element("th");
     name.append(networkLink(index));
-    row.append(name, ...dataset.columns.map((column) => accuracyCell(column.accuracies[index], column.low[index], column.high[index], column.tied[index])));
+    row.append(name, ...dataset.columns.map((column) => accuracyCell(column.texts[index], column.tied[index])));
     return row;
   });
   const table = $("network-table");
@@ -119,10 +119,11 @@ function networkLink(index) {
   return link;
 }
 
-function accuracyCell(accuracy, low, high, isTied = false, tag = "td") {
-  const cell = element(tag, accuracy === null ? "–" : "", { class: "accuracy" });
-  if (accuracy !== null) cell.append(element(isTied ? "strong" : "span", accuracy.toFixed(1)));
-  if (accuracy !== null && low !== null) cell.append(" ", element("small", `[${low.toFixed(1)}, ${high.toFixed(1)}]`));
+// Show an accuracy, such as "95.1 [94.1, 96.0]"; its interval is small.
+function accuracyCell(text, isTied = false, tag = "td") {
+  const cell = element(tag, "", { class: "accuracy" }), [accuracy, ...interval] = text.split(" ");
+  cell.append(element(isTied ? "strong" : "span", accuracy));
+  if (interval.length) cell.append(" ", element("small", interval.join(" ")));
   return cell;
 }
 
@@ -159,18 +160,19 @@ function showNetwork(note = "") {
   if (operations.length) queue = queue.then(() => drawCell(operations));
   const rows = new Map(), n = dataset.networks.length;
   dataset.evaluations.forEach(({ key, strength }, index) => {
-    const [accuracy, low, high] = dataset.codes.map((codes) => percent(codes[index * n + chosen]));
-    if (accuracy === null) return;
+    const [accuracy, low, high] = dataset.codes.map((codes) => digits(codes[index * n + chosen]));
+    if (!accuracy) return;
     if (!rows.has(key)) rows.set(key, element("dd"));
-    const cell = accuracyCell(accuracy, low, high, false, "span");
+    const cell = accuracyCell(low ? `${accuracy} [${low}, ${high}]` : accuracy, false, "span");
     if (strength) cell.prepend(element("small", strength), " ");
     rows.get(key).append(cell);
   });
   $("network-accuracies").replaceChildren(...[...rows].flatMap(([key, row]) => [element("dt", key), row]));
 }
 
-function percent(code) {
-  return code === page.missing ? null : code / page.unitsPerPercent;
+// Return the text of a code, such as "95.3" of 953; it is empty for a missing number.
+function digits(code) {
+  return code === page.missing ? "" : String(code).padStart(2, "0").replace(/.$/, ".$&");
 }
 
 let cellView = null;

@@ -48,7 +48,7 @@ def write_report(dataset: Dataset, out: Path) -> Path:
 
     from robust201.analysis.dataset_results import MEAN_NOTE, read_results
     from robust201.analysis.ranking import rank_networks
-    from robust201.figures.page_data import MISSING, UNITS_PER_PERCENT, pack_results, pack_space
+    from robust201.figures.page_data import MISSING, pack_results, pack_space
 
     dataset = dataset.select()
     all_results = read_results(dataset)
@@ -63,7 +63,6 @@ def write_report(dataset: Dataset, out: Path) -> Path:
         "space": None if space is None else pack_space(space),
         "datasets": [pack_results(*pair) for pair in zip(all_results, rankings, strict=True)],
         "missing": MISSING,
-        "unitsPerPercent": UNITS_PER_PERCENT,
     }
     template = _read_resource("report_page.html")
     if space is None:
@@ -216,9 +215,12 @@ def _attack_flags_warning(results: "DatasetResults") -> str:
 
 def _answer_section(rankings: "Sequence[Ranking]") -> str:
     """Return the section that names the best networks; empty if there are no accuracies."""
-    answers = [f"<p>{html.escape(ranking.summary)}</p>" for ranking in rankings if ranking.summary]
-    basis = f'<p class="muted">{html.escape(rankings[0].basis)}</p>'
-    return f'<section id="answer">{"".join(answers)}{basis}</section>' if answers else ""
+    answers = [
+        f'<p>{html.escape(ranking.summary)}</p><p class="muted">{html.escape(ranking.basis)}</p>'
+        for ranking in rankings
+        if ranking.summary
+    ]
+    return f'<section id="answer">{"".join(answers)}</section>' if answers else ""
 
 
 def _dataset_section(results: "DatasetResults") -> str:
