@@ -234,10 +234,3 @@ def test_links_are_followed(folder: Path, tmp_path: Path) -> None:
     (folder / "owl" / "linked").symlink_to(outside)
     (folder / "Zebra" / "y.png").symlink_to(outside / "new.png")
     assert load_images("birds", path=folder).labels.tolist() == [0, 0, 1, 1, 2, 2, 2]
-
-
-def test_links_to_a_containing_folder_are_not_followed(folder: Path) -> None:
-    (folder / "owl" / "self").symlink_to(".")
-    (folder / "owl" / "inner").mkdir()
-    (folder / "owl" / "inner" / "back").symlink_to("..")
-    assert load_images("birds", path=folder).labels.tolist() == [0, 1, 1, 2, 2]

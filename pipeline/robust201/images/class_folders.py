@@ -146,25 +146,13 @@ def _list_images(folder: Path) -> list[Path]:
 
 
 def _iter_images(folder: Path) -> Iterator[Path]:
-    """Yield the image files of a class folder and its subfolders in torchvision's order."""
-    for parent, file_names in sorted(_walk(folder)):
+    """Yield the image files of a class folder and its subfolders in torchvision's order; links are followed."""
+    for parent, _, file_names in sorted(os.walk(folder, followlinks=True)):
         if any(part[0] == "." for part in Path(parent).relative_to(folder).parts):
             continue
         for name in sorted(file_names):
             if name[0] != "." and name.lower().endswith(_SUPPORTED_SUFFIXES + _UNSUPPORTED_SUFFIXES):
                 yield Path(parent, name)
-
-
-def _walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield a folder and its subfolders with their files; links are followed, except to a folder that contains them."""
-    above: dict[Path, set[str]] = {}
-    for parent, subfolders, file_names in os.walk(folder, followlinks=True):
-        outer, real_path = above.get(Path(parent).parent, set()), os.path.realpath(parent)
-        if real_path in outer:
-            subfolders.clear()
-            continue
-        above[Path(parent)] = outer | {real_path}
-        yield parent, file_names
 
 
 def _read_labels(folder: Path, class_names: tuple[str, ...]) -> dict[str, int] | None:

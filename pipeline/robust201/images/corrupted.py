@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from robust201.core.arrays import read_npy
 from robust201.core.errors import DatasetError
-from robust201.core.files import digest_of
 from robust201.core.records import ImageSet, canonical_json
 from robust201.images.downloads.registry import download
 from robust201.images.specs import dataset
@@ -190,7 +189,7 @@ def open_published(
         if file_name != "labels.npy":
             store.check(file_name.removesuffix(".npy"))
         if verify == "full":
-            _check_md5(folder / file_name, entry.members[file_name].digest or "")
+            entry.members[file_name].check_file(folder / file_name)
     return store
 
 
@@ -289,12 +288,3 @@ def _map_array(path: Path, shape: tuple[int, ...], dtype: str = "uint8") -> NDAr
         f"Opening corruptions failed for {path}: expected {dtype} {shape}, got {got}. Fetch published files again, "
         f"or delete {path.parent} and generate the images again; or correct the name of the dataset or key."
     )
-
-
-def _check_md5(path: Path, expected: str) -> None:
-    got = digest_of(path, lambda: hashlib.md5(usedforsecurity=False))
-    if got != expected:
-        raise DatasetError(
-            f"Verifying published corruptions failed for {path}: expected md5 {expected}, got {got}. "
-            "The file is damaged or not the published file; fetch it again."
-        )
