@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from robust201.networks.model import Model, Objective, SizedModel, WindowModel, WindowSearch
 
@@ -65,9 +64,6 @@ class Watch:
             is_defined: (B,) whether the objective's gradient with respect to the logits is finite. If it is not, the
                 attack's objective is at fault, not the network. None means that all are finite.
         """
-        if is_transformed():
-            self._count_transformed(pixels, logits if gradient is None else gradient, is_defined)
-            return
         if not len(pixels):
             return
         if self._on_passes is not None:
@@ -85,22 +81,17 @@ class Watch:
             self._first_image = torch.where(self._n_faults > 0, self._first_image, candidate)
         self._n_faults = self._n_faults + is_fault.sum()
 
-    def _count_transformed(self, pixels: torch.Tensor, values: torch.Tensor, is_defined: torch.Tensor | None) -> None:
-        """Count a pass inside a transform of `torch.func`, whose tensors have other axes and must not be kept."""
-        tensors = [_unwrap(tensor) for tensor in (values, pixels, is_defined) if tensor is not None]
-        with temporarily_clear_interpreter_stack():
-            is_finite, *conditions = [
-                tensor.isfinite().all() if tensor.is_floating_point() else tensor.all() for tensor in tensors
-            ]
-            self._n_faults = self._n_faults + (~is_finite & torch.stack(conditions).all())
-
     def observe(self, compute: Callable[[torch.Tensor], torch.Tensor], pixels: torch.Tensor) -> torch.Tensor:
         """Call a differentiable function from pixels to logits; record its logits now and its gradients when computed.
+
+        Inside a transform of `torch.func`, whose tensors have other axes, nothing is recorded.
 
         Args:
             compute: (B, C, H, W) → (B, C).
             pixels: (B, C, H, W).
         """
+        if is_transformed():
+            return compute(pixels)
         if not (torch.is_grad_enabled() and pixels.requires_grad):
             logits = compute(pixels)
             self.record(pixels, logits)
@@ -159,13 +150,6 @@ def _have_finite_rows(values: torch.Tensor) -> torch.Tensor:
     A sum is finite only if all its terms are. In float64, finite float32 terms cannot overflow.
     """
     return values.detach().flatten(1).sum(dim=1, dtype=torch.float64).isfinite()
-
-
-def _unwrap(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor that a tensor inside transforms of `torch.func` contains."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    return tensor.detach()
 
 
 def _call_on_gradient(tensor: torch.Tensor, function: Callable[[torch.Tensor], None]) -> None:
