@@ -275,9 +275,7 @@ def test_nan_logits_of_perturbed_images_are_found(key: str, engine: str, core: n
 
     network = Changed(core, note, change)
     few, keys = select(images, count=10, seed=0), {key: FORWARD_ATTACKS[key]}
-    with pytest.raises(
-        EvaluationError, match=r"logits are NaN or infinite for a perturbed image, the nearest to image \d"
-    ):
+    with pytest.raises(EvaluationError, match="logits are NaN or infinite for a perturbed image"):
         robust201.evaluate(network, few, keys=keys, engine=engine, progress=False)
 
 

@@ -64,20 +64,14 @@ def test_fetch_leaves_no_file_after_a_failure(tmp_path: Path, cifar10c_server: S
     assert names_in(tmp_path) == []
 
 
-@pytest.mark.usefixtures("server")
 def test_fetch_error_explains_the_manual_download_without_a_network(
     tmp_path: Path, change_download: ChangeDownload
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed_server:
         url = f"http://127.0.0.1:{closed_server.getsockname()[1]}/cifar-10-binary.tar.gz"
     change_download("cifar10", url=url)
-    with pytest.raises(DatasetError) as error:
+    with pytest.raises(DatasetError, match=rf"{url}: .*c32a1d4ab5d03f1284b67883e8d87530.*{tmp_path} yourself"):
         fetch("cifar10", tmp_path)
-    assert error.value.exit_code == 2
-    message = str(error.value)
-    for expected_text in (url, "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", str(tmp_path), "yourself"):
-        assert expected_text in message
-    assert "\n" not in message
     assert names_in(tmp_path) == []
 
 
@@ -152,14 +146,8 @@ def test_fetch_verifies_an_existing_folder(tmp_path: Path, cifar10c_server: Serv
 
 
 def test_fetch_verifies_imagenet16_placed_manually(tmp_path: Path, change_download: ChangeDownload) -> None:
-    with pytest.raises(DatasetError) as error:
+    with pytest.raises(DatasetError, match=rf"in {tmp_path}/ImageNet16, 11 files are missing.*image-net\.org"):
         fetch("ImageNet16-120", tmp_path)
-    for expected_text in (
-        str(tmp_path / "ImageNet16"),
-        "11 files are missing",
-        "image-net.org",
-    ):
-        assert expected_text in str(error.value)
     (tmp_path / "ImageNet16").mkdir()
     (tmp_path / "ImageNet16" / "val_data").write_bytes(b"val")
     change_download("ImageNet16-120", members={"val_data": sha256(b"val")})
