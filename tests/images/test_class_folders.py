@@ -2,7 +2,6 @@
 
 import json
 import struct
-import warnings
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from robust201.core.errors import ConfigError, DatasetError, RobustWarning
+from robust201.core.errors import ConfigError, DatasetError
 from robust201.images import Resize, load_images, select
 from robust201.images.specs import custom_dataset
 
@@ -169,32 +168,6 @@ def test_load_images_rejects_a_wrong_number_of_class_folders(folder: Path) -> No
 def test_load_images_rejects_invalid_resize_rules(folder: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="Resizing images failed"):
         load_images("birds", path=folder, **options)
-
-
-@pytest.fixture
-def numbered_folder(tmp_path: Path) -> Path:
-    for number in range(12):
-        write_random_image(tmp_path / "numbered" / str(number) / "image.png", seed=number)
-    return tmp_path / "numbered"
-
-
-NUMBERS_AS_TEXT = ("0", "1", "10", "11", *"23456789")
-
-
-def test_numbered_class_folders_are_sorted_as_text_with_a_warning(numbered_folder: Path) -> None:
-    with pytest.warns(RobustWarning, match="label 2 is folder 10, not folder 2"):
-        images = load_images("numbers", path=numbered_folder)
-    assert images.class_names == NUMBERS_AS_TEXT
-
-
-def test_no_warning_if_both_orders_agree(numbered_folder: Path) -> None:
-    for number in range(12):
-        (numbered_folder / str(number)).rename(numbered_folder / f"{number:02d}")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert load_images("numbers", path=numbered_folder).class_names == tuple(
-            f"{number:02d}" for number in range(12)
-        )
 
 
 def test_hidden_files_and_folders_are_ignored(folder: Path) -> None:

@@ -53,8 +53,6 @@ def test_dataset_spec_is_consistent(name: str) -> None:
     has_no_normalisation = spec.normalisation == Normalisation((0, 0, 0), (1, 1, 1)).of_channels(spec.channels)
     assert has_no_normalisation == (spec.folder_name == "mnist")
     assert has_no_normalisation or all(0 < value < 1 for value in (*spec.normalisation.mean, *spec.normalisation.std))
-    assert spec.licence
-    assert spec.citation
     assert spec.corruptions is None or spec.corruptions in registry.downloads()
 
 

@@ -68,10 +68,8 @@ class Download:
     Attributes:
         name: name for `robust201 fetch`.
         kind: ``"archive"`` (a tar archive at a URL) or ``"manual"`` (files that the user downloads).
-        title: one-line description.
         folder: name of the entry's folder in the data folder.
         members: checksum of each file, by path below `folder`.
-        licence: licence of the files.
         source: web page that describes the files or offers them for manual download.
         checksum: checksum of the archive; without digest and size for manual downloads.
         file: name of the archive, or ``""``.
@@ -80,10 +78,8 @@ class Download:
 
     name: str
     kind: Literal["archive", "manual"]
-    title: str
     folder: str
     members: Mapping[str, Checksum]
-    licence: str
     source: str
     checksum: Checksum
     file: str = ""
