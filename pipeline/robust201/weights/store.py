@@ -284,10 +284,11 @@ class CheckpointStore:
         if network in networks:
             existing = ", ".join(describe_trial(record.trial) for record in _sort_by_trial(networks[network]))
         else:
-            # Networks of the same dataset come first.
-            others = sorted(
-                networks, key=lambda other: (other[:2] != network[:2], *other[:2], _architecture_sort_key(other[2]))
-            )
+
+            def sort_key(other: NetworkName) -> tuple[Any, ...]:
+                return other[:2] != network[:2], *other[:2], _architecture_sort_key(other[2])
+
+            others = sorted(networks, key=sort_key)
             listed = [f"{format_architecture(index)} on {dataset} ({space})" for space, dataset, index in others]
             existing = f"weights of {len(listed):,} other networks: {', '.join(listed[:_MAX_LISTED_NETWORKS])}"
         templates = zip(("recipe {}", "{} epochs", "{} steps", "seed {}"), query, strict=True)

@@ -34,7 +34,7 @@ class Runner:
     Args:
         operation_list: the operations.
         max_images: maximum number of images that run through all segments before the next images begin.
-        library: result of `native.load_library`.
+        library: result of `native.open_library`.
         patches: operations that `run_regions` runs; None if it is not called.
     """
 
