@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from robust201.core.errors import ArchitectureError, ConfigError, did_you_mean
+from robust201.core.errors import ArchitectureError, did_you_mean
 from robust201.core.records import ArchitectureId
 from robust201.networks.space import Space
 
@@ -83,10 +83,6 @@ class Zoo(Space):
         if selection == "evaluated":
             return EVALUATED
         selected = {_parse(name) for name in self._split_names(selection)}
-        if not selected:
-            raise ConfigError(
-                f"Selecting architectures failed for an empty list: list at least one of {', '.join(NETWORKS)}."
-            )
         positions = {name: position for position, name in enumerate(NETWORKS)}
 
         def sort_key(network: tuple[str, int]) -> tuple[int, int]:

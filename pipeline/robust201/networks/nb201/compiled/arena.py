@@ -17,8 +17,7 @@ import torch
 
 from robust201.networks.nb201.compiled import native
 from robust201.networks.nb201.compiled.lowering import Map, MapView, Operation, OperationList
-from robust201.networks.nb201.compiled.patches import Patches
-from robust201.networks.nb201.compiled.regions import Region
+from robust201.networks.nb201.compiled.patches import Patches, Region
 
 _CACHE_LINE = 16  # floats
 _NO_VIEW = native.ViewStruct(-1, 0, 0, 0)
