@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from robust201.analysis.evaluation import Evaluation, extend_saved, read_saved
+from robust201.analysis.evaluation import Evaluation, KeyResults
 from robust201.analysis.evaluation_progress import ProgressOption, shown_progress
 from robust201.analysis.key_evaluations import RequestedKeys, Run, evaluate_keys, head, logits_of_first
 from robust201.analysis.network_context import Options, normalisation_of, uncorruptible_reason
@@ -143,14 +143,14 @@ def evaluate_network(model: nn.Module, images: Any, labels: Any, keys: Keys | No
         protocols = _describe_protocols(shared, requested, image_set, context)
         empty = _make_empty(network, context, image_set, preset)
         strengths = {task.key: parameters.strengths for task, parameters in requested}
-        saved = {} if options.folder is None else read_saved(options.folder, empty, protocols, strengths).results
+        saved = _read_saved(options.save, empty, protocols, strengths)
         evaluation = evaluate_keys(Run(context, image_set, protocols, shown, options), requested, empty, saved)
         follows_gradients = any(task.kind == "attack" and task.role != "black box" for task, _ in requested)
         zero_fraction = measure_zero_gradients(context, image_set) if follows_gradients else 0.0
     rows = [row for results in evaluation.results.values() for row in results.rows]
     name = options.name_of(network)
     flags = describe_weak_attacks(rows, name, len(image_set), image_set.n_classes, zero_fraction)
-    return _add_notices(evaluation, flags, options.folder)
+    return _add_notices(evaluation, flags, options.save)
 
 
 def _find_leaderboard(preset: str | None, images: ImageSet) -> "LeaderboardFields | None":
@@ -276,13 +276,26 @@ def _hash_images(images: ImageSet) -> str:
     return digest.hexdigest()
 
 
-def _add_notices(evaluation: Evaluation, notices: Sequence[str], folder: Path | None) -> Evaluation:
+def _read_saved(
+    folder: str | Path | None,
+    empty: Evaluation,
+    protocols: Mapping[str, Mapping[str, Any]],
+    strengths: Mapping[str, Sequence[float]],
+) -> Mapping[str, KeyResults]:
+    if folder is None:
+        return {}
+    from robust201.analysis.saved_evaluations import read_saved
+
+    return read_saved(Path(folder), empty, protocols, strengths).results
+
+
+def _add_notices(evaluation: Evaluation, notices: Sequence[str], folder: str | Path | None) -> Evaluation:
     """Warn, and add the warnings to an evaluation and to its folder."""
     for notice in notices:
         warn_caller(notice)
     evaluation = dataclasses.replace(evaluation, notices=(*evaluation.notices, *notices))
     if folder is not None and notices:
-        extend_saved(folder, dataclasses.replace(evaluation, results={}))
+        dataclasses.replace(evaluation, results={}).save(folder)
     return evaluation
 
 

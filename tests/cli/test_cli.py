@@ -106,7 +106,7 @@ def test_json_option_prints_only_json_on_stdout(
     assert (status["seconds_left"], status["failures"], status["in_progress"]) == (None, [], [])
     assert json.loads(robust201("status", "--json", sweep).out)["keys"] == status["keys"]
     table = robust201("status", sweep).out
-    assert table.count("100%") == 4  # three keys and all keys together
+    assert table.count("100%") == 5  # the first line, three keys and all keys together
     assert "evaluations/s" not in table
     assert json.loads(robust201("verify", "--json", finished_results).out)["sound"]
     doctor = robust201("doctor", sweep).out

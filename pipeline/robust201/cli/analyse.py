@@ -8,10 +8,8 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.evaluate import to_json_rows
-from robust201.cli.help_texts import HELP_OPTIONS, epilog
-from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.options import ImageDataset, WeightsName, split_names
-from robust201.cli.single_options import SingleOptionsCommand
+from robust201.cli.help_texts import HELP_OPTIONS, add_commands
+from robust201.cli.options import AsJson, ImageDataset, WeightsName, print_json, split_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +31,7 @@ _MAX_PRINTED_ROWS = 12
 
 analyse_app = typer.Typer(
     name="analyse",
-    help="Analyse a dataset: correlations of measures with accuracies (measures), or effects of operations (design).",
+    help="Analyse measures of networks, or the design of cells.",
     no_args_is_help=True,
     context_settings=HELP_OPTIONS,
 )
@@ -88,8 +86,8 @@ def measures(
                     "Kendall's tau",
                     "Spearman's rho",
                     "partial tau",
-                    "gain over\nparameter count",
-                    "better than\nparameter count",
+                    "gain over parameters",
+                    "better than parameters",
                 ),
                 [_format_correlation(row) for row in by_magnitude.head(_MAX_PRINTED_ROWS).to_dict("records")],
             )
@@ -211,5 +209,4 @@ def _show_design(results: "DatasetResults", score: str, tables: "Mapping[str, pd
     )
 
 
-for function in (measures, design):
-    analyse_app.command(cls=SingleOptionsCommand, epilog=epilog(f"analyse {function.__name__}"))(function)
+add_commands(analyse_app, measures, design, prefix="analyse")

@@ -8,8 +8,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.analyse import Folders
-from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.options import ImageDataset, WeightsName, split_names
+from robust201.cli.options import AsJson, ImageDataset, WeightsName, print_json, split_names
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.files import check_output_file, write_csv
 
@@ -39,7 +38,10 @@ def search(
     out: Annotated[Path | None, typer.Option("--out", help="Also write the table to this CSV file.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare architecture search methods on a dataset; prints means over runs with 95% intervals."""
+    """Compare architecture search methods on a dataset.
+
+    It prints means over runs with 95% intervals.
+    """
     from robust201.dataset.reader import Dataset
     from robust201.search.repeated_searches import compare_with_paper, repeat_searches
 
