@@ -26,34 +26,6 @@ _WIDTH = 80
 """Width of the printed table in characters."""
 
 
-class WorstCase(NamedTuple):
-    """Worst-case accuracy: an image counts as correct only if it is classified correctly in every evaluation.
-
-    Attributes:
-        accuracy: fraction of the images that are classified correctly in every evaluation.
-        low: lower end of the accuracy's 95% interval.
-        high: upper end of the accuracy's 95% interval.
-        evaluations: the evaluations, as (key, strength).
-        outcomes: whether each image is classified correctly in all evaluations, by the image's position.
-    """
-
-    accuracy: float
-    low: float
-    high: float
-    evaluations: tuple[KeyAndStrength, ...]
-    outcomes: "pd.Series[Any]"
-
-    @property
-    def summary(self) -> str:
-        """Sentence with the accuracy, its interval and the keys of the evaluations."""
-        keys = list(dict.fromkeys(key for key, _ in self.evaluations))
-        accuracy = format_percent(self.accuracy, self.low, self.high, unit="%")
-        return (
-            f"{accuracy} of {len(self.outcomes):,} images withstand all evaluations ({len(self.evaluations):,}): "
-            f"{', '.join(keys)}."
-        )
-
-
 class KeyResults(NamedTuple):
     """Results of a network on N images under one key.
 
@@ -170,26 +142,6 @@ class Evaluation:
     def protocols(self) -> dict[str, Mapping[str, Any]]:
         """By key, the parameters and all other fields that affect the numbers."""
         return {key: result.protocol for key, result in self.results.items()}
-
-    def worst_case(self, evaluations: Sequence[str] | None = None) -> WorstCase:
-        """Return the fraction of images that are classified correctly in every evaluation (Croce and Hein, ICML 2020).
-
-        Args:
-            evaluations: keys (all their strengths), or keys at a strength such as ``pgd:8/255``; different norms and
-                corruptions may be mixed. None selects all evaluations.
-
-        Raises:
-            ConfigError: a key or strength was not evaluated, or the list is empty.
-        """
-        by_evaluation = self.evaluations
-        columns = list(by_evaluation) if evaluations is None else self.find(evaluations)
-        if not columns:
-            raise ConfigError("Computing the worst case failed: `evaluations` is empty. List at least one.")
-        correct = np.all([by_evaluation[column] for column in columns], axis=0)
-        accuracy = float(correct.mean())
-        low, high = map(float, accuracy_intervals(accuracy, len(correct)))
-        series: pd.Series[Any] = pd.Series(correct, index=self.positions, dtype=bool).rename_axis("image")
-        return WorstCase(accuracy, low, high, tuple(columns), series)
 
     def find(self, names: str | Sequence[str]) -> list[KeyAndStrength]:
         """Return the evaluations that keys, groups of keys, or keys at a strength such as ``pgd:8/255`` name.

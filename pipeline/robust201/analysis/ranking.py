@@ -272,14 +272,12 @@ def _describe_best(results: DatasetResults, standing: pd.DataFrame) -> str:
 
 def _describe_ties(results: DatasetResults, standing: pd.DataFrame) -> str:
     names = [results.network_label(network) for network in standing["network"][1:][standing["tied"][1:]]]
-    n_others = len(standing) - 1
     if not names:
-        return "ahead of the other" if n_others == 1 else "ahead of all others"
-    if len(names) == n_others > 1:
+        return "ahead of all others"
+    if len(names) == len(standing) - 1 > 1:
         return "tied with all others"
-    n_more = len(names) - _MAX_NAMED
-    named = names[:_MAX_NAMED] + ([f"{n_more:,} more"] if n_more > 0 else [])
-    return f"tied with {', '.join([*named[:-2], ' and '.join(named[-2:])])}"
+    shown = names[:_MAX_NAMED] + ([f"{len(names) - _MAX_NAMED:,} more"] if len(names) > _MAX_NAMED else [])
+    return f"tied with {', '.join([*shown[:-2], ' and '.join(shown[-2:])])}"
 
 
 def _describe_basis(standings: Sequence[pd.DataFrame]) -> str:
