@@ -123,12 +123,12 @@ def shown_progress(option: ProgressOption) -> Iterator[EvaluationProgress]:
         ):
             yield progress
     else:
-        with _calling_repeatedly(lambda: print(progress.describe(), file=sys.stderr, flush=True), LINE_SECONDS):
+        with _calling_repeatedly(lambda: sys.stderr.write(f"{progress.describe()}\n"), LINE_SECONDS):
             yield progress
 
 
 @contextmanager
-def _calling_repeatedly(function: Callable[[], None], seconds: float) -> Iterator[None]:
+def _calling_repeatedly(function: Callable[[], object], seconds: float) -> Iterator[None]:
     """Call a function at intervals in a separate thread, because an attack can take minutes until its next result."""
     ended = threading.Event()
 

@@ -67,8 +67,8 @@ def measures(
     )
     if correlations.empty:
         raise ResultsError(
-            f"Correlating measures failed for {all_results[0].reader.path}: fewer than {MIN_ARCHITECTURES} architectures have both a "
-            "measure and an accuracy. Export a measure such as jacobian."
+            f"Correlating measures failed for {all_results[0].reader.path}: fewer than {MIN_ARCHITECTURES} "
+            "architectures have both a measure and an accuracy. Export a measure such as jacobian."
         )
     _write_tables({"correlations": correlations}, out)
     if as_json:
