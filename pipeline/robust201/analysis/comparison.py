@@ -63,9 +63,10 @@ class Comparison:
         Networks with doubtful accuracies are not bold, and are marked in the header.
         """
         networks = list(dict.fromkeys([*self.table["first"], *self.table["second"]]))
+        groups: Any = self.table.groupby(["key", "strength"], sort=False)
         rows: list[list[str | Cell]] = [
             [key_label(key), strength_label(key, strength), *self._accuracy_cells(pairs, networks)]
-            for (key, strength), pairs in self.table.groupby(["key", "strength"], sort=False)
+            for (key, strength), pairs in groups
         ]
         headings = [f"{name} (doubtful)" if name in self.notices else name for name in networks]
         caption = (
@@ -197,7 +198,7 @@ def _describe_pair(first: str, second: str, rows: pd.DataFrame) -> str:
         (second, rows[is_significant & (rows["difference"] > 0)]),
     ):
         if len(better):
-            largest = _describe_difference(better.loc[better["difference"].abs().idxmax()])
+            largest = _describe_difference(better.iloc[int(better["difference"].abs().argmax())])
             findings.append(
                 f"{network} is significantly more accurate in {len(better)} of {evaluations}, with the largest "
                 f"difference for {largest}"

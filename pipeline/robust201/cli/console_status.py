@@ -99,11 +99,11 @@ def _tabulate(status: Status) -> str:
             done[key.dataset, row] += key.n_done
             total[key.dataset, row] += key.n_planned
 
-    def format_cell(*index: str) -> str:
+    def format_cell(index: tuple[str, str]) -> str:
         return f"{done[index]:,}/{total[index]:,}  {_percent(done[index], total[index]):>5}" if index in total else ""
 
     rows = [
-        [row, *(format_cell(dataset, row) for dataset in datasets)]
+        [row, *(format_cell((dataset, row)) for dataset in datasets)]
         for row in dict.fromkeys([*row_by_key.values(), _ALL_KEYS])
     ]
     return text_table([f"Sweep {status.name}", *datasets], rows, n_left=1)
