@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from robust201.analysis.evaluation import Evaluation, KeyResults
+from robust201.analysis.evaluation import Evaluation, read_saved
 from robust201.analysis.evaluation_progress import ProgressOption, shown_progress
 from robust201.analysis.key_evaluations import RequestedKeys, Run, evaluate_keys, head, logits_of_first
 from robust201.analysis.network_context import Options, normalisation_of, uncorruptible_reason
@@ -144,7 +144,7 @@ def evaluate_network(model: nn.Module, images: Any, labels: Any, keys: Keys | No
         protocols = _describe_protocols(shared, requested, image_set, context)
         empty = _make_empty(network, context, image_set, preset)
         strengths = {task.key: parameters.strengths for task, parameters in requested}
-        saved = _read_saved(options.save, empty, protocols, strengths)
+        saved = {} if options.save is None else read_saved(Path(options.save), empty, protocols, strengths).results
         evaluation = evaluate_keys(Run(context, image_set, protocols, shown, options), requested, empty, saved)
         follows_gradients = any(task.kind == "attack" and task.role != "black box" for task, _ in requested)
         zero_fraction = measure_zero_gradients(context, image_set) if follows_gradients else 0.0
@@ -265,19 +265,6 @@ def _hash_images(images: ImageSet) -> str:
     digest.update(images.images.tobytes())
     digest.update(images.labels.astype("<i8").tobytes())
     return digest.hexdigest()
-
-
-def _read_saved(
-    folder: str | Path | None,
-    empty: Evaluation,
-    protocols: Mapping[str, Mapping[str, Any]],
-    strengths: Mapping[str, Sequence[float]],
-) -> Mapping[str, KeyResults]:
-    if folder is None:
-        return {}
-    from robust201.analysis.saved_evaluations import read_saved
-
-    return read_saved(Path(folder), empty, protocols, strengths).results
 
 
 def _add_notices(evaluation: Evaluation, notices: Sequence[str], folder: str | Path | None) -> Evaluation:

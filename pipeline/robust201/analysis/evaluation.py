@@ -1,8 +1,8 @@
 """The result of `robust201.evaluate`: accuracies, outcomes by image and protocols of one network."""
 
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +11,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from robust201.analysis.evaluation_file import FILE_NAME, is_evaluation, read_content, write_content
 from robust201.analysis.tables import Cell, format_percent, latex_table, text_table
 from robust201.core.errors import ConfigError, did_you_mean
+from robust201.core.files import check_output_file, sole_writer
 from robust201.evaluation.attack_flags import KeyAndStrength
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import TASKS, expand_keys
@@ -24,6 +26,9 @@ STANDARD_COLUMNS = ("key", "strength", "unit", "accuracy", "low", "high", "confi
 
 _WIDTH = 80
 """Width of the printed table in characters."""
+
+_TOLERANCE = 1e-2
+"""Difference of a network's logits between batch sizes and machines, as a fraction of the largest logit."""
 
 
 class KeyResults(NamedTuple):
@@ -221,9 +226,7 @@ class Evaluation:
             ConfigError: the folder has results of another network, or of other images or parameters.
             StorageError: the file cannot be written.
         """
-        from robust201.analysis.saved_evaluations import extend_saved
-
-        extend_saved(Path(path), self)
+        _extend_saved(Path(path), self)
 
     @staticmethod
     def load(path: str | Path) -> "Evaluation":
@@ -233,9 +236,7 @@ class Evaluation:
             ResultsError: the folder has no evaluation, or the file is damaged.
             FormatVersionError: another version of robust201 wrote the file.
         """
-        from robust201.analysis.saved_evaluations import load_evaluation
-
-        return load_evaluation(Path(path))
+        return _decode(read_content(Path(path)))
 
     def __str__(self) -> str:
         """Return the table as text of at most 80 columns."""
@@ -281,3 +282,93 @@ def _format_fraction(outcomes: NDArray[np.bool_]) -> str:
     fraction = float(outcomes.mean())
     low, high = accuracy_intervals(fraction, len(outcomes))
     return format_percent(fraction, float(low), float(high), unit="%")
+
+
+def read_saved(
+    folder: Path,
+    expected: Evaluation,
+    protocols: Mapping[str, Mapping[str, Any]],
+    strengths: Mapping[str, Collection[float]],
+) -> Evaluation:
+    """Return the evaluation that a folder already has; without results if it has none.
+
+    Args:
+        folder: folder of an evaluation.
+        expected: the network and images of the results.
+        protocols: expected protocols by key.
+        strengths: requested strengths by key. A minimum-norm attack must have the same, at which its distances end.
+
+    Raises:
+        ConfigError: the results belong to another network, or to other images or parameters.
+    """
+    if not is_evaluation(folder):
+        check_output_file(folder / FILE_NAME)
+        return replace(expected, results={}, notices=())
+    saved = Evaluation.load(folder)
+    if different := list(_list_differences(saved, expected, protocols, strengths)):
+        raise ConfigError(
+            f"Continuing an evaluation failed for {folder / FILE_NAME}: expected results of the same network, images "
+            f"and parameters, got other {', '.join(different)}. Evaluate the same, or choose another folder."
+        )
+    return saved
+
+
+def _list_differences(
+    saved: Evaluation,
+    expected: Evaluation,
+    protocols: Mapping[str, Mapping[str, Any]],
+    strengths: Mapping[str, Collection[float]],
+) -> Iterator[str]:
+    has_network = (saved.network, saved.network_sha256) == (expected.network, expected.network_sha256)
+    has_images = saved.images_sha256 == expected.images_sha256 and np.array_equal(saved.positions, expected.positions)
+    # The logits are those of the first images, so they tell networks apart on equal images only.
+    if not has_network or (has_images and not _are_close(saved.logits, expected.logits)):
+        yield "network"
+    if not has_images:
+        yield "images"
+    for key in (key for key in protocols if key in saved.results):
+        fields = different_fields(saved.results[key].protocol, protocols[key])
+        if saved.results[key].distances is not None and saved.results[key].strengths != {*strengths[key]}:
+            fields.append("epsilons")
+        if fields:
+            yield f"parameters of {key} ({', '.join(fields)})"
+
+
+def _are_close(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
+    scale = max(map(abs, first), default=0.0)
+    return len(first) == len(second) and np.allclose(first, second, rtol=0.0, atol=_TOLERANCE * scale)
+
+
+def _extend_saved(folder: Path, evaluation: Evaluation) -> None:
+    """Add the results of an evaluation to those that the folder already has; see `Evaluation.save`."""
+    strengths = {key: results.strengths for key, results in evaluation.results.items()}
+    with sole_writer(folder, "Saving an evaluation", wait=True):
+        saved = read_saved(folder, evaluation, evaluation.protocols, strengths)
+        results = {
+            key: saved.results[key].merge(new) if key in saved.results else new
+            for key, new in evaluation.results.items()
+        }
+        notices = tuple(dict.fromkeys([*saved.notices, *evaluation.notices]))
+        merged = replace(evaluation, results={**saved.results, **results}, notices=notices)
+        write_content(folder, vars(replace(merged)) | {"results": _encode(merged)})  # without cached tables
+
+
+def _encode(evaluation: Evaluation) -> dict[str, Any]:
+    """Return the results as JSON values, in which outcomes are numbers."""
+    return {
+        key: results._asdict() | {"outcomes": [[strength, 1 * array] for strength, array in results.outcomes.items()]}
+        for key, results in evaluation.results.items()
+    }
+
+
+def _decode(content: Mapping[str, Any]) -> Evaluation:
+    results = {key: _decode_results(fields) for key, fields in content["results"].items()}
+    tuples = {name: tuple(content[name]) for name in ("notices", "image_shape", "logits")}
+    positions = np.array(content["positions"], np.int64)
+    return Evaluation(**{**content, **tuples, "positions": positions, "results": results})
+
+
+def _decode_results(fields: Mapping[str, Any]) -> KeyResults:
+    outcomes = {strength: np.array(numbers, np.bool_) for strength, numbers in fields["outcomes"]}
+    distances = None if fields["distances"] is None else np.array(fields["distances"], np.float64)
+    return KeyResults(tuple(fields["rows"]), fields["protocol"], outcomes, distances)

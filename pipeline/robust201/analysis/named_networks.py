@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch import nn
 
 from robust201.analysis.evaluation import Evaluation
+from robust201.analysis.evaluation_file import is_evaluation
 from robust201.analysis.network_context import as_normalisation
-from robust201.analysis.saved_evaluations import is_evaluation
 from robust201.core.errors import ArchitectureError, ConfigError, did_you_mean, one_line
 from robust201.core.user_code import UserFunction, describe_failure, importing_neighbours, parse_function
 

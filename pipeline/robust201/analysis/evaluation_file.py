@@ -1,0 +1,65 @@
+"""Files of evaluations: one JSON file in a folder, with the SHA-256 of its content."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robust201.core.errors import FormatVersionError, ResultsError, describe_read_error
+from robust201.core.files import load_json, make_folder, write_text
+
+FILE_NAME = "evaluation.json"
+
+_FORMAT = 2
+
+
+def is_evaluation(folder: Path) -> bool:
+    """Return whether a folder has the file of an evaluation."""
+    return (folder / FILE_NAME).exists()
+
+
+def write_content(folder: Path, content: Mapping[str, Any]) -> None:
+    """Write the content of an evaluation, JSON values and arrays, to a folder, in place of an earlier one."""
+    make_folder(folder)
+    document = {"robust201_evaluation": _FORMAT, "sha256": _digest(content), "content": content}
+    write_text(folder / FILE_NAME, json.dumps(document, default=np.ndarray.tolist))
+
+
+def read_content(folder: Path) -> dict[str, Any]:
+    """Read the content of an evaluation from a folder; arrays are lists.
+
+    Raises:
+        ResultsError: the folder has no evaluation, or the file is damaged.
+        FormatVersionError: another version of robust201 wrote the file.
+    """
+    path = folder / FILE_NAME
+    if not path.exists():
+        raise ResultsError(
+            f"Reading an evaluation failed for {folder}: expected the file {FILE_NAME}, got none. Write it with "
+            "evaluate(…, save=FOLDER) or --save FOLDER."
+        )
+    try:
+        document = load_json(path)
+        version, digest, content = (document[name] for name in ("robust201_evaluation", "sha256", "content"))
+        reason = "its content does not have the SHA-256 that it names" if _digest(content) != digest else ""
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        version, content, reason = _FORMAT, {}, describe_read_error(error)
+    if version != _FORMAT:
+        raise FormatVersionError(
+            f"Reading an evaluation failed for {path}: expected format {_FORMAT}, got {version!r}. Use the version of "
+            "robust201 that wrote it, or evaluate again."
+        )
+    if reason:
+        raise ResultsError(
+            f"Reading an evaluation failed for {path}: the file is damaged, or no evaluation ({reason}). Delete it, "
+            "and evaluate again."
+        )
+    result: dict[str, Any] = content
+    return result
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, default=np.ndarray.tolist).encode()).hexdigest()
