@@ -111,7 +111,7 @@ def test_damaged_files_are_one_line_errors(tmp_path: Path, damage: str) -> None:
     content = {
         "cut": text[: len(text) // 2],
         "changed": text.replace('"accuracy": 0.', '"accuracy": 1.'),
-        "other format": json.dumps(document | {"robust201_evaluation": 2}),
+        "other format": json.dumps(document | {"robust201_evaluation": 1}),
         "other file": "[1, 2]",
         "none": None,
     }[damage]
