@@ -8,7 +8,7 @@ import typer
 from typer.cli import get_docs_for_click
 
 from robust201.cli.app import app
-from robust201.cli.help_texts import PANELS
+from robust201.cli.help_texts import GROUPS
 
 _PARAMETER = re.compile(r"^\* `(?:\S+, )?(\S+?)(?: [^`]*)?`: .*\n", re.M)
 """A line about an argument or option, such as ``* `--out <path>`: Folder to write.``; the group is its name."""
@@ -19,7 +19,7 @@ def describe_commands() -> str:
 
     Arguments and options that several commands of a group share are described once, before these commands.
     """
-    return "\n\n".join(f"## {group}\n\n{_describe_group(names)}" for group, names in PANELS.items())
+    return "\n\n".join(f"## {group}\n\n{_describe_group(names)}" for group, names in GROUPS.items())
 
 
 def _describe_group(names: Sequence[str]) -> str:
@@ -44,7 +44,7 @@ def _describe_command(name: str) -> str:
 
 def _format_section(text: str) -> str:
     """Return a command's section with its example below its usage."""
-    text, _, example = text.partition("\nExample:\n")
+    text, _, example = text.partition("\nExample: ")
     text = re.sub(r"^(#+) `robust201 (.+)`$", r"\1 \2", text, flags=re.M)
     calls = f"```text\n\\1\n{example.strip()}".strip()
     text = re.sub(r"\*\*Usage\*\*:\n\n```console\n\$ (.*)(?=\n```)", calls, text)
