@@ -321,9 +321,8 @@ def attack(
         are ascending). Attacks of AutoAttack return clean images where they do not fool the network.
 
     Raises:
-        ConfigError: the key is not an attack, or see `evaluate`.
-        DatasetError: see `evaluate`.
-        EvaluationError: see `evaluate`.
+        ConfigError: the key is not an attack.
+        ConfigError, DatasetError, EvaluationError: see `evaluate`.
     """
     task, term_fields = parse_key(key)
     if task.kind != "attack":
