@@ -146,10 +146,6 @@ def test_draining_ends_before_the_time_limit(make_sweep: MakeSweep, time: str | 
         ("--time", "tomorrow"),
         ("--time", "0"),
         ("--gpus-per-task", "a100"),
-        ("--extra", "partition=gpu"),
-        ("--extra", "--constraint=a\n#SBATCH --uid=0"),
-        ("--setup", "if true; then"),
-        ("--setup", "echo 'open"),
     ],
 )
 def test_invalid_option_is_named_and_nothing_is_written(

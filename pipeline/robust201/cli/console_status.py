@@ -15,13 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from robust201.cli import console
-from robust201.run.watch import WatchedStatus
 
 if TYPE_CHECKING:
     from robust201.run.status import Status
     from robust201.run.training_status import RunningTraining, TrainingStatus
 
-_Status = TypeVar("_Status", bound=WatchedStatus)
+_Status = TypeVar("_Status", bound="Status | TrainingStatus")
 
 _MAX_SHOWN_FAILURES = 3
 _MAX_SHOWN_PARTS = 5
@@ -165,7 +164,7 @@ def _render_sweep(terminal: Console, status: Status, quiet_seconds: float) -> Re
     return Group(build_live_table(status, max_keys=terminal.size.height - n_lines - _FRAME_LINES), *texts)
 
 
-def _describe_inactivity(status: WatchedStatus, quiet_seconds: float) -> list[str]:
+def _describe_inactivity(status: Status | TrainingStatus, quiet_seconds: float) -> list[str]:
     is_quiet = quiet_seconds and not status.complete
     return [f"no active worker for {console.format_duration(quiet_seconds)}"] if is_quiet else []
 
@@ -213,20 +212,17 @@ def make_trainings_display() -> Display[TrainingStatus]:
     return Display(_render_trainings, _format_training_status_line)
 
 
-def show_event(event: Mapping[str, Any], label: str = "") -> None:
-    """Print an event (see `store.events`), with its traceback below.
-
-    `label` is the display name of the network and key, which distinguishes events about several of them.
-    """
+def show_event(event: Mapping[str, Any]) -> None:
+    """Print an event (see `store.events`), with its traceback below."""
     unit = _unit_of(event)
     fields = [
         f"{name}={_format_value(value, unit if name == 'strengths' else '')}"
         for name, value in event.items()
         if name not in _SEPARATE_FIELDS
     ]
-    words = [_format_timestamp(event["time"]), str(event["process"]), str(event["event"]), label, *fields]
+    words = [_format_timestamp(event["time"]), str(event["process"]), str(event["event"]), str(event["part"]), *fields]
     style = "red" if event["event"] in {"failed", "worker_lost"} else ""
-    console.out.print("  ".join(filter(None, words)), style=style, markup=False, highlight=False)
+    console.out.print("  ".join(words), style=style, markup=False, highlight=False)
     for line in str(event.get("traceback", "")).splitlines():
         console.out.print(f"    {line}", markup=False, highlight=False)
 

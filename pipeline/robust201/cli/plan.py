@@ -42,7 +42,7 @@ def plan_sweep(
     summary = _summarise(config, filters, facts, explain=explain)
     uncounted = find_uncounted_images(config, facts)
     console.say_each([f"warning: {warning}" for warning in uncounted])
-    summary["warnings"] = [str(warning) for warning in (*find_sweep_warnings(config), *uncounted)]
+    summary["warnings"] = [*find_sweep_warnings(config), *uncounted]
     if as_json:
         print_json(summary)
     else:
@@ -84,8 +84,7 @@ def _find_facts(config: "SweepConfig", filters: "Filters", *, reads_inputs: bool
 def _summarise(config: "SweepConfig", filters: "Filters", facts: "Facts", *, explain: bool) -> dict[str, Any]:
     from robust201.store.events import read_all_events
     from robust201.store.folder import FORMAT_FILE, ResultsFolder
-    from robust201.sweep.costs import Speeds
-    from robust201.sweep.estimates import estimate
+    from robust201.sweep.costs import Speeds, estimate
     from robust201.sweep.explain import explain as find_causes
     from robust201.sweep.facts import find_plan
     from robust201.sweep.parts import compare
@@ -107,7 +106,7 @@ def _summarise(config: "SweepConfig", filters: "Filters", facts: "Facts", *, exp
 
 
 def show_plan(summary: Mapping[str, Any]) -> None:
-    """Print the result of `sweep.estimates.estimate`."""
+    """Print the result of `sweep.costs.estimate`."""
     is_started = summary["evaluations_done"] > 0
     done = [("evaluations done", f"{summary['evaluations_done']:,}")] if is_started else []
     console.show_table(

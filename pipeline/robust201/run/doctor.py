@@ -138,7 +138,7 @@ def _examine_device(config: SweepConfig) -> HealthCheck:
 
 def _examine_disk(config: SweepConfig) -> HealthCheck:
     """Check that the folder of the results is writable and has space for the shards, unless they are in a bucket."""
-    from robust201.sweep.estimates import estimate_bytes
+    from robust201.sweep.costs import estimate_bytes
     from robust201.sweep.facts import assumed_facts
     from robust201.sweep.plan import choose_slices, make_plan
 

@@ -1,8 +1,8 @@
 """The facts about a sweep's inputs that decide numbers: hashes of images, weights and code; they contain no paths."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,14 @@ class Network:
     Attributes:
         weights: the weights, identified by their hash; it is empty if no run has needed them and they do not exist.
         name: short name of the weights if architectures have several; else empty.
+        accuracy: accuracy on all test images that was recorded with the weights, if any. No result depends on it;
+            `verify` compares it with the measured accuracy.
     """
 
     architecture: ArchitectureId
     weights: Weights
     name: str = ""
+    accuracy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +76,16 @@ class Facts:
     Attributes:
         datasets: facts about each dataset.
         code: SHA-256 of each Python file, by the YAML field that names it.
-        recorded_accuracies: accuracies on all test images that were recorded with weights, by the SHA-256 of the
-            weights. No result depends on them; `verify` compares them with measured accuracies.
     """
 
     datasets: dict[str, DatasetFacts]
     code: dict[str, str] = field(default_factory=dict)
-    recorded_accuracies: dict[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def recorded_accuracies(self) -> dict[str, float]:
+        """Accuracies that were recorded with weights, by the SHA-256 of the weights."""
+        networks = (network for one in self.datasets.values() for network in one.networks)
+        return {network.weights.sha256: network.accuracy for network in networks if network.accuracy is not None}
 
 
 @dataclass(frozen=True)
@@ -110,8 +116,7 @@ def gather_facts(config: SweepConfig, inputs: Inputs, earlier: PlanRecord | None
         known = earlier.facts.datasets.get(dataset) if earlier else None
         networks = known.networks if known and earlier and _selects_same_weights(config, earlier.config) else ()
         datasets[dataset] = _dataset_facts(config, dataset, inputs, weights, known, networks)
-    accuracies = dict(_find_recorded_accuracies(datasets, weights))
-    return Facts(datasets, code, accuracies | _accuracies_of(datasets, earlier.facts if earlier else None, accuracies))
+    return Facts(datasets, code)
 
 
 def _selects_same_weights(config: SweepConfig, earlier: Mapping[str, Any]) -> bool:
@@ -125,24 +130,6 @@ def _selects_same_weights(config: SweepConfig, earlier: Mapping[str, Any]) -> bo
 
 def _without_path(section: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: value for name, value in (section or {}).items() if name != "path"}
-
-
-def _find_recorded_accuracies(
-    datasets: Mapping[str, DatasetFacts], weights: WeightsSource
-) -> Iterator[tuple[str, float]]:
-    for dataset, facts in datasets.items():
-        for architecture in dict.fromkeys(network.architecture for network in facts.networks if network.weights.sha256):
-            with suppress(CheckpointError):  # the hash is that of an earlier plan
-                yield from weights.test_accuracies(dataset, architecture).items()
-
-
-def _accuracies_of(
-    datasets: Mapping[str, DatasetFacts], facts: Facts | None, found: Mapping[str, float]
-) -> dict[str, float]:
-    """Return the recorded accuracies in other facts of networks for which none was found."""
-    hashes = {network.weights.sha256 for one in datasets.values() for network in one.networks} - found.keys()
-    accuracies = facts.recorded_accuracies if facts else {}
-    return {sha256: accuracy for sha256, accuracy in accuracies.items() if sha256 in hashes}
 
 
 def _dataset_facts(
@@ -177,9 +164,9 @@ def _find_networks(config: SweepConfig, dataset: str, source: WeightsSource, fil
         except CheckpointError:
             if filters.selects(dataset, architecture):
                 raise
-            found = config.placeholder_weights("")
-        for weights in found:
-            yield Network(architecture, weights, weights.name if config.has_several_weights else "")
+            found = dict.fromkeys(config.placeholder_weights(""))
+        for weights, accuracy in found.items():
+            yield Network(architecture, weights, weights.name if config.has_several_weights else "", accuracy)
 
 
 def _fill_hashes(networks: Iterable[Network], known: Iterable[Network]) -> tuple[Network, ...]:
@@ -290,10 +277,7 @@ def _fill_facts(facts: Facts, other: Facts) -> Facts:
         dataset: _fill_dataset(own, other.datasets[dataset]) if dataset in other.datasets else own
         for dataset, own in facts.datasets.items()
     }
-    accuracies = facts.recorded_accuracies
-    return replace(
-        facts, datasets=datasets, recorded_accuracies=accuracies | _accuracies_of(datasets, other, accuracies)
-    )
+    return replace(facts, datasets=datasets)
 
 
 def _fill_dataset(own: DatasetFacts, other: DatasetFacts) -> DatasetFacts:

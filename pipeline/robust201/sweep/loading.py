@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from robust201.core.errors import ArchitectureError, ConfigError, RobustError
-from robust201.core.records import Normalisation
-from robust201.sweep.config import DatasetSection, SweepConfig
+from robust201.sweep.config import SweepConfig
 from robust201.sweep.field_errors import describe_problem, field_names_of
 from robust201.sweep.sweep_yaml import find_line, read_fields
 from robust201.sweep.training_config import TrainingConfig
@@ -29,9 +28,7 @@ def load_config(path: Path, /, **overrides: Any) -> SweepConfig:
     Raises:
         ConfigError: the file is missing or not valid YAML, or a field is unknown or invalid.
     """
-    config = override_config(read_fields(path), path, overrides)
-    _check_normalisations(config.datasets, "sweep", _make_locator(path, overrides))
-    return config
+    return override_config(read_fields(path), path, overrides)
 
 
 def override_config(fields: Mapping[str, Any], path: Path, overrides: Mapping[str, Any]) -> SweepConfig:
@@ -56,22 +53,7 @@ def _describes_trainings(fields: Mapping[str, Any]) -> bool:
 def load_training(path: Path, /, **overrides: Any) -> TrainingConfig:
     """Read and check a training YAML, like `load_config` for a sweep."""
     locate = _make_locator(path, overrides)
-    config = parse_training(_override_fields(read_fields(path, "training YAML"), overrides), str(path), locate)
-    _check_normalisations(config.datasets, "training YAML", locate)
-    return config
-
-
-def _check_normalisations(datasets: Mapping[str, DatasetSection], content_name: str, locate: LocateField) -> None:
-    """Reject values that are implausible for pixels in [0, 1]."""
-    for dataset, section in datasets.items():
-        fields = section.normalisation
-        problem = None if fields is None else Normalisation(fields.mean, fields.std).problem
-        if problem is not None:
-            field_path = ("datasets", dataset, "normalisation", problem.field)
-            raise ConfigError(
-                f"Reading the {content_name} failed for {locate(field_path)}: {'.'.join(field_path)}: {problem.text} "
-                "docs/configuration.md explains every field."
-            )
+    return parse_training(_override_fields(read_fields(path, "training YAML"), overrides), str(path), locate)
 
 
 def _make_locator(path: Path, overrides: Mapping[str, Any]) -> LocateField:
