@@ -7,25 +7,12 @@ import typer
 from typer.cli import get_docs_for_click
 
 from robust201.cli.app import app
-from robust201.cli.help_texts import EXAMPLES, PANELS
-
-
-def _format_examples(text: str) -> str:
-    """Return help texts in which the examples at the end of each command's help are code blocks."""
-    formatted_lines: list[str] = []
-    for line in text.splitlines():
-        if line == "Example:":
-            formatted_lines += ["**Example**:", ""]
-        elif line in EXAMPLES.values():
-            formatted_lines.append(f"    {line}")
-        else:
-            formatted_lines.append(line)
-    return "\n".join(formatted_lines)
+from robust201.cli.help_texts import GROUPS
 
 
 def describe_commands() -> str:
     """Return Markdown with usage, arguments, options and examples of all commands, by the groups of the help."""
-    return "\n\n".join(f"## {group}\n\n{_describe_group(names)}" for group, names in PANELS.items())
+    return "\n\n".join(f"## {group}\n\n{_describe_group(names)}" for group, names in GROUPS.items())
 
 
 def _describe_group(names: Iterable[str]) -> str:
@@ -36,7 +23,7 @@ def _describe_group(names: Iterable[str]) -> str:
         get_docs_for_click(obj=commands[name], ctx=context, indent=2, name=name, call_prefix="robust201")
         for name in names
     ]
-    text = _format_examples("\n".join(sections))
+    text = re.sub(r"^Example: (.+)$", r"**Example**:\n\n    \1", "\n".join(sections), flags=re.M)
     text = re.sub(r"^\* `(?:-h, )?--help`: Show this message and exit\.\n", "", text, flags=re.M)
     text = re.sub(r"^(#+) `robust201 (.+)`$", r"\1 \2", text, flags=re.M)
     return re.sub(r"^\$ robust201", "robust201", text, flags=re.M)

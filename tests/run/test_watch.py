@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from robust201.cli import monitoring
-from robust201.cli.console_status import make_sweep_display
+from robust201.cli.console_status import Display, describe_sweep
 from robust201.run.processes import RunningPart
 from robust201.run.status import Failure, KeyProgress, Status
 from robust201.sweep.costs import KeyCost
@@ -36,7 +36,7 @@ FINISHED = replace(STOPPED, n_planned=1009, costs=(), failures=())
 
 def test_display_without_a_terminal_writes_one_line_per_reading() -> None:
     output = io.StringIO()
-    display = make_sweep_display(Console(file=output, width=400), clock=lambda: 0.0)
+    display = Display(describe_sweep, Console(file=output, width=400), clock=lambda: 0.0)
     with display.showing():
         display.update(RUNNING, 0.0)
         display.update(STOPPED, 30.0)
@@ -50,7 +50,7 @@ def test_display_without_a_terminal_writes_one_line_per_reading() -> None:
 
 def test_display_on_a_terminal_leaves_a_table() -> None:
     terminal = Console(file=io.StringIO(), width=100, height=40, force_terminal=True, record=True)
-    display = make_sweep_display(terminal)
+    display = Display(describe_sweep, terminal)
     with display.showing():
         display.update(RUNNING, 0.0)
         display.update(STOPPED, 30.0)
@@ -88,7 +88,7 @@ def test_active_run_restarts_the_waiting_time(monkeypatch: pytest.MonkeyPatch) -
     readings = iter([STOPPED] * 5 + [RUNNING] + [STOPPED] * 200)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    display = make_sweep_display(Console(file=io.StringIO()))
+    display = Display(describe_sweep, Console(file=io.StringIO()))
     monkeypatch.setattr(display, "update", lambda _status, inactive_seconds: shown.append(inactive_seconds))
     assert monitoring._watch(lambda: next(readings), display) == 3
     assert (shown[4:7], shown[-1]) == ([40.0, 0.0, 10.0], monitoring._PATIENCE_SECONDS)
