@@ -206,9 +206,8 @@ class NormalisationSection(Section):
 
     @model_validator(mode="after")
     def _check_values(self) -> Self:
-        problem = Normalisation(self.mean, self.std).problem
-        if problem is not None:
-            raise ValueError(f"{problem.field}: {problem.text}")
+        if problem := Normalisation(self.mean, self.std).problem:
+            raise ValueError(problem)
         return self
 
 

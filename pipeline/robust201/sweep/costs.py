@@ -6,7 +6,7 @@ Speeds are those that were measured, or assumed before there are any.
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from robust201.sweep.parts import KeyState, SweepState
+from robust201.sweep.parts import SweepState
 from robust201.sweep.plan import Plan, PlannedKey
 from robust201.tasks.columns import COLUMNS, count_numbers
 
@@ -18,17 +18,11 @@ _JSON_BYTES_PER_COUNT, _JSON_BYTES_PER_MEAN = 3, 22
 
 
 class KeyCost(NamedTuple):
-    """Cost of the missing parts of one key.
-
-    Attributes:
-        hours: estimated worker-hours.
-        is_measured: whether parts of the key have been computed; else its speed is that of other keys, or assumed.
-    """
+    """Estimated worker-hours of the missing parts of one key."""
 
     dataset: str
     key: str
     hours: float
-    is_measured: bool
 
 
 class Speeds:
@@ -49,26 +43,23 @@ class Speeds:
         """Return the worker-seconds of multiply-accumulates by dataset and key; None if nothing was measured."""
         if not self._totals:
             return None
-        return sum(amount * self._seconds_per_mac(name, 0.0)[0] for name, amount in macs.items())
+        return sum(amount * self.seconds_per_mac(name, 0.0) for name, amount in macs.items())
 
-    def seconds_per_mac(self, state: KeyState, assumed: float) -> tuple[float, bool]:
-        """Return the seconds per multiply-accumulate, and whether they were measured for this key."""
-        return self._seconds_per_mac((state.key.dataset, state.key.key), assumed)
-
-    def _seconds_per_mac(self, name: tuple[str, str], assumed: float) -> tuple[float, bool]:
+    def seconds_per_mac(self, name: tuple[str, str], assumed: float) -> float:
+        """Return the speed of a dataset and key, or if it is unknown, that of all others, or else the assumed one."""
         macs, seconds = self._totals.get(name, (0.0, 0.0))
-        if macs and seconds:
-            return seconds / macs, True
-        macs, seconds = (sum(values) for values in zip(*self._totals.values(), strict=True)) if self._totals else (0, 0)
-        return (seconds / macs if macs and seconds else assumed), False
+        if not (macs and seconds) and self._totals:
+            macs, seconds = (sum(values) for values in zip(*self._totals.values(), strict=True))
+        return seconds / macs if macs and seconds else assumed
 
 
 def key_costs(state: SweepState, speeds: Speeds, assumed_gmacs: float) -> list[KeyCost]:
     """Return the cost of each key that has missing parts."""
-    costs = []
-    for key in (key for key in state.keys if key.n_missing_parts):
-        seconds, is_measured = speeds.seconds_per_mac(key, 1 / (assumed_gmacs * 1e9))
-        costs.append(KeyCost(key.key.dataset, key.key.key, key.missing_macs * seconds / 3600, is_measured))
+    assumed, costs = 1 / (assumed_gmacs * 1e9), []
+    for key_state in (key_state for key_state in state.keys if key_state.n_missing_parts):
+        dataset, key = key_state.key.dataset, key_state.key.key
+        seconds = key_state.missing_macs * speeds.seconds_per_mac((dataset, key), assumed)
+        costs.append(KeyCost(dataset, key, seconds / 3600))
     return costs
 
 
