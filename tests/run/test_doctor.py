@@ -61,12 +61,6 @@ def test_doctor_reports_which_cpu_kernels_are_used(monkeypatch: pytest.MonkeyPat
     assert "PyTorch's, since the native library cannot be used: it was not compiled." in check.detail
 
 
-def test_doctor_reports_missing_images_and_missing_corruptions(make_sweep: MakeSweep, tmp_path: Path) -> None:
-    section = {"path": str(tmp_path / "no"), "corruptions": {"source": "published", "path": str(tmp_path / "no-C")}}
-    problems = {check.what: check for check in examine(make_sweep(datasets={"cifar10": section})) if not check.ok}
-    assert set(problems) >= {"cifar10"}
-
-
 @pytest.mark.parametrize("content", [None, "name: a\nresults: ${UNSET_IN_THIS_TEST}/runs\n"])
 def test_doctor_reports_an_unreadable_sweep_after_all_other_checks(
     robust201: RunCommand, tmp_path: Path, content: str | None

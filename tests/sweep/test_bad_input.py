@@ -23,6 +23,10 @@ def digits_fields(**fields: Any) -> dict[str, Any]:
     return {"datasets": {"digits": fields}}
 
 
+def own_dataset(**fields: Any) -> dict[str, Any]:
+    return {"keys": {"clean": {}}, "datasets": {"mine": {"path": ".", "classes": 10, "image_size": 16} | fields}}
+
+
 @pytest.mark.parametrize(
     ("changes", "subject"),
     [
@@ -76,6 +80,9 @@ def digits_fields(**fields: Any) -> dict[str, Any]:
         (digits_fields(normalisation={"mean": [0.5] * 3, "std": [63, 62, 66]}), "normalisation: std: "),
         (digits_fields() | {"keys": {"clean": {}, "fog": {}}}, "keys.fog: "),
         ({"datasets": {"mine": {"path": ".", "classes": 40_000}}}, "classes: "),
+        (own_dataset(classes=5000) | {"measurements": ["cm"]}, "cm of the 5,000 classes of mine is too large"),
+        (own_dataset(resize={"shorter_side": 8}), "a shorter side of 16"),
+        (own_dataset(normalisation={"mean": [0.5], "std": [0.2]}), "expected 3 numbers, one per channel"),
         (weights_fields(path="store", steps=[5, -1]), "weights.steps.1"),
         (weights_fields(random={"seeds": [0, 0]}), "distinct"),
         (weights_fields(random={"seeds": [2**64]}), "weights.random.seeds.0"),
