@@ -28,13 +28,8 @@ def test_status_of_a_finished_sweep(config):
     run_inline(config)
     status = read_status(config.results)
     assert (status.n_done, status.n_planned) == (10, 10)
-    assert (status.costs, status.in_progress, status.failures, status.silent, status.seconds_left) == (
-        [],
-        [],
-        [],
-        [],
-        None,
-    )
+    lists = (status.costs, status.in_progress, status.failures, status.silent)
+    assert (lists, status.seconds_left) == (([], [], [], []), None)
     assert (status.running, status.complete) == (False, True)
 
 
