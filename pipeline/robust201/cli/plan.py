@@ -141,7 +141,7 @@ def _summarise(config: "SweepConfig", filters: "Filters", facts: "Facts", *, exp
         listing = folder.list()
         state = compare(plan, listing, folder.read_tuple)
         protocols, earlier = folder.read_protocols(), find_plan(config.results)
-        old = None if earlier is None else earlier.facts
+        old = None if earlier is None else earlier[1]
         causes = find_causes(plan, state, listing, folder.read_tuple, protocols, old) if explain else []
     summary = estimate(plan, state, Speeds(read_all_events(config.results)))
     return summary | ({"causes": [cause._asdict() | {"text": str(cause)} for cause in causes]} if explain else {})

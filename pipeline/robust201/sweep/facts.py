@@ -89,17 +89,17 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class PlanRecord:
+class _PlanRecord:
     """Content of ``plan.json``: the checked fields of the sweep, and the facts of the last run."""
 
     config: dict[str, Any]
     facts: Facts
 
 
-_RECORD = TypeAdapter(PlanRecord)
+_RECORD = TypeAdapter(_PlanRecord)
 
 
-def gather_facts(config: SweepConfig, inputs: Inputs, earlier: PlanRecord | None = None) -> Facts:
+def gather_facts(config: SweepConfig, inputs: Inputs, earlier: tuple[SweepConfig, Facts] | None = None) -> Facts:
     """Hash the inputs of a sweep.
 
     Published corrupted images that the filters of `inputs` exclude are not read; what the `earlier` plan says about
@@ -111,25 +111,19 @@ def gather_facts(config: SweepConfig, inputs: Inputs, earlier: PlanRecord | None
     """
     code = hash_files(config.code_files())
     weights = WeightsSource(config, config.make_space(code))
+    has_same_weights = earlier is not None and _weights_fields(config) == _weights_fields(earlier[0])
     datasets = {}
     for dataset in config.datasets:
-        known = earlier.facts.datasets.get(dataset) if earlier else None
-        networks = known.networks if known and earlier and _selects_same_weights(config, earlier.config) else ()
+        known = earlier[1].datasets.get(dataset) if earlier else None
+        networks = known.networks if known and has_same_weights else ()
         datasets[dataset] = _dataset_facts(config, dataset, inputs, weights, known, networks)
     return Facts(datasets, code)
 
 
-def _selects_same_weights(config: SweepConfig, earlier: Mapping[str, Any]) -> bool:
-    """Return whether two sweeps select the same weights of the same networks, in stores that may have moved."""
-    sections = ("checkpoints", "weights")
-    fields = config.model_dump(mode="json")
-    return all(_without_path(fields[name]) == _without_path(earlier[name]) for name in sections) and all(
-        fields[name] == earlier[name] for name in ("space", "network")
-    )
-
-
-def _without_path(section: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {name: value for name, value in (section or {}).items() if name != "path"}
+def _weights_fields(config: SweepConfig) -> dict[str, Any]:
+    """Return the fields that select the weights of networks, in stores that may have moved."""
+    names = {"space", "network", "checkpoints", "weights"}
+    return config.model_dump(mode="json", include=names, exclude={"checkpoints": {"path"}, "weights": {"path"}})
 
 
 def _dataset_facts(
@@ -256,7 +250,7 @@ def load_sweep(path: Path, /, **overrides: Any) -> SweepConfig:
 
 def save_plan(config: SweepConfig, facts: Facts) -> None:
     """Write the sweep and its facts to the results folder, for workers and for commands without the inputs."""
-    record = PlanRecord(config.model_dump(mode="json"), facts)
+    record = _PlanRecord(config.model_dump(mode="json"), facts)
     write_text(config.results / PLAN_FILE, _RECORD.dump_json(record).decode() + "\n")
 
 
@@ -266,9 +260,9 @@ def merge_plans(sources: Sequence[Path], target: Path) -> None:
     A run with filters hashes neither weights nor published corruptions that it does not need.
     """
     config, facts = load_plan(target if (target / PLAN_FILE).exists() else sources[0])
-    for other in filter(None, map(find_plan, sources)):
-        if _selects_same_weights(config, other.config):
-            facts = _fill_facts(facts, other.facts)
+    for other_config, other in filter(None, map(find_plan, sources)):
+        if _weights_fields(config) == _weights_fields(other_config):
+            facts = _fill_facts(facts, other)
     save_plan(config.model_copy(update={"results": target}), facts)
 
 
@@ -307,10 +301,9 @@ def load_plan(results: Path) -> tuple[SweepConfig, Facts]:
         ) from error
 
 
-def find_plan(results: Path) -> PlanRecord | None:
-    """Return the plan of the last run; None if there is no valid one, which the calling run rewrites."""
+def find_plan(results: Path) -> tuple[SweepConfig, Facts] | None:
+    """Return the sweep and facts of the last run; None if there is no valid plan, which the calling run rewrites."""
     try:
-        config, facts = load_plan(results)
+        return load_plan(results)
     except InputError:
         return None
-    return PlanRecord(config.model_dump(mode="json"), facts)
