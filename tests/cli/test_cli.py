@@ -159,26 +159,6 @@ main()
     assert "Traceback" not in result.stderr
 
 
-def test_incomplete_sweep_is_exported_only_with_partial_option(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
-) -> None:
-    results, dataset = tmp_path / "results", tmp_path / "json"
-    assert robust201("run", write_sweep(), "--keys", "clean,brightness", "--architectures", "21").code == 0
-    rejected_export = robust201("export", results, "--out", dataset)
-    assert (
-        "got 3 (missing: digits clean 1, digits fgsm 4, digits brightness 2; for example,"
-        in rejected_export.error_line(3)
-    )
-    assert not dataset.exists()
-    partial_export = robust201("export", results, "--out", dataset, "--partial")
-    assert partial_export.code == 3
-    assert "missing: 4 evaluations of digits fgsm" in partial_export.err
-    assert json.loads((dataset / "missing.json").read_text())["digits"]["fgsm"]["21"] == [1.0, 8.0]
-    assert robust201("run", write_sweep()).code == 0
-    assert robust201("export", results, "--out", dataset).code == 0
-    assert not (dataset / "missing.json").exists()
-
-
 def test_run_with_failed_units_exits_with_3_and_groups_equal_failures(
     robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

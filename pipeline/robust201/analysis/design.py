@@ -49,11 +49,15 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]") -
     Raises:
         ResultsError: the architectures are not cells, or an isomorphism class has no evaluated cell.
     """
-    space = _require_cell_space(results)
+    space = results.space
+    if space is None:
+        raise ResultsError(
+            f"Analysing cells failed for {results.name}: its architectures are not cells. Choose a dataset of cells."
+        )
     specs = space.specs()
     isomorphs = np.asarray(space.isomorphs())
     accuracies_by_class = accuracies.dropna()
-    missing_classes = classes_without_accuracy(results, accuracies)
+    missing_classes = np.setdiff1d(isomorphs, accuracies_by_class.index.to_numpy())  # ids of their representatives
     if len(missing_classes):
         raise ResultsError(
             f"Computing effects of operations failed for {results.name}: {len(missing_classes):,} of the "
@@ -113,11 +117,6 @@ def _operation_codes_of_space(space: CellSpace) -> NDArray[np.int64]:
     return np.array([[space.operations.index(name) for name in space.parse(spec)] for spec in space.specs()])
 
 
-def classes_without_accuracy(results: DatasetResults, accuracies: "pd.Series[float]") -> NDArray[np.int64]:
-    """Return the isomorphism classes that have no accuracy, as ids of their representatives."""
-    return np.setdiff1d(_require_cell_space(results).isomorphs(), accuracies.dropna().index.to_numpy())
-
-
 def _effect_intervals(
     codes: NDArray[np.int64], cell_accuracies: _Floats, isomorphs: NDArray[np.int64], n_operations: int
 ) -> _Floats:
@@ -139,11 +138,3 @@ def _effect_intervals(
         means = multiplicities @ (n_cells * accuracies[:, None]) / (multiplicities @ n_cells)
         intervals[edge] = np.quantile(means - overall[:, None], (0.025, 0.975), axis=0).T
     return intervals
-
-
-def _require_cell_space(results: DatasetResults) -> CellSpace:
-    if results.space is None:
-        raise ResultsError(
-            f"Analysing cells failed for {results.name}: its architectures are not cells. Choose a dataset of cells."
-        )
-    return results.space

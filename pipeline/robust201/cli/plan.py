@@ -16,7 +16,6 @@ from robust201.cli.options import (
     Sweep,
     load_yaml,
     make_filters,
-    option_argv,
     print_json,
     reject_options,
 )
@@ -78,7 +77,8 @@ def plan(
     else:
         _show_plan(summary)
     if save:
-        selection = option_argv(architectures=architectures, datasets=datasets, keys=keys)
+        options = {"--architectures": architectures, "--datasets": datasets, "--keys": keys}
+        selection = [word for name, value in options.items() if value is not None for word in (name, value)]
         console.say(
             f"Saved the plan and the images in {config.results}. Next, on each machine: "
             f"robust201 run {join([str(sweep), *selection])} --share I/N"
