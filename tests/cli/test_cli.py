@@ -18,6 +18,7 @@ import yaml
 
 from robust201.cli.app import app
 from robust201.cli.help_texts import EXAMPLES, HELP_OPTIONS
+from robust201.run.guard import session_processes
 from tests.conftest import REPOSITORY, FinishedCommand, MakeFields, RunCommand, WriteSweep, read_tree
 
 COMMANDS = [str(command.name) for command in app.registered_commands]
@@ -269,28 +270,13 @@ def test_run_drains_on_ctrl_c_and_sigterm(
     assert 0 < status["n_done"] < status["n_planned"]
     assert not status["running"]
     assert not [name for name in read_tree(results) if name.endswith((".tmp", "lock.json"))]
-    assert not list_living_processes(driver.process.pid)
+    deadline = time.monotonic() + 20
+    while session_processes(driver.process.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
     rerun = robust201("run", sweep, "--keys", "clean")
     assert "Planned 2 evaluations:" in rerun.err
     assert rerun.code == 0
-
-
-def list_living_processes(session: int) -> list[str]:
-    """Return the names of a session's processes that are still alive after a grace period."""
-    import psutil
-
-    deadline = time.monotonic() + 20
-    while True:
-        process_names = []
-        for process in psutil.process_iter():
-            try:
-                if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
-                    process_names.append(process.name())
-            except (psutil.Error, OSError):
-                continue
-        if not process_names or time.monotonic() > deadline:
-            return process_names
-        time.sleep(0.1)
 
 
 def test_sweep_yaml_supports_merge_keys_and_rejects_duplicate_fields(

@@ -34,17 +34,14 @@ class Effects(NamedTuple):
             of the effect's 95% interval, from a bootstrap over isomorphism classes.
         variance: one row per edge, per pair of edges (``a & b``) and for the remainder: `edges`, `freedom` (degrees of
             freedom) and `share` (fraction of the variance over all cells, in [0, 1]); the fractions sum to 1.
-        pairs: one row per pair of edges and of operations on them: `edges`, `operations`, `mean` and `interaction` (the
-            difference between the pair's effect and the sum of its two single effects).
     """
 
     operations: pd.DataFrame
     variance: pd.DataFrame
-    pairs: pd.DataFrame
 
 
 def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]") -> Effects:
-    """Compute the effects of operations and of their pairs over all cells of the space.
+    """Compute the effects of operations over all cells of the space.
 
     Raises:
         ResultsError: the architectures are not cells, or an isomorphism class has no evaluated cell.
@@ -87,16 +84,11 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]") -
         (label, n_operations - 1, float(np.square(edge_effects).mean()))
         for label, edge_effects in zip(space.edge_labels, effects, strict=True)
     ]
-    pairs: list[tuple[str, str, float, float]] = []
     for first_edge, second_edge in itertools.combinations(edges, 2):
         means = table.mean(axis=tuple(axis for axis in edges if axis not in (first_edge, second_edge)))
         interaction = means - mean - effects[first_edge][:, None] - effects[second_edge][None, :]
         label = f"{space.edge_labels[first_edge]} & {space.edge_labels[second_edge]}"
         variance.append((label, (n_operations - 1) ** 2, float(np.square(interaction).mean())))
-        pairs += [
-            (label, f"{operation_labels[i]} & {operation_labels[j]}", float(means[i, j]), float(interaction[i, j]))
-            for i, j in np.ndindex(interaction.shape)
-        ]
     explained_degrees_of_freedom = sum(degrees_of_freedom for _, degrees_of_freedom, _ in variance)
     explained_variance = sum(component for *_, component in variance)
     variance.append(
@@ -107,7 +99,6 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]") -
     return Effects(
         operations,
         variance_table.sort_values("share", ascending=False, kind="stable", ignore_index=True),
-        pd.DataFrame(pairs, columns=["edges", "operations", "mean", "interaction"]),
     )
 
 
