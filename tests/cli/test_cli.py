@@ -138,7 +138,7 @@ from robust201.__main__ import main
 
 class InterruptingFinder:
     def find_spec(self, name, path=None, target=None):
-        if name == "{"robust201.sweep.estimates" if is_in_command else "typer"}":
+        if name == "{"robust201.sweep.costs" if is_in_command else "typer"}":
             try:
                 signal.raise_signal({int(signal_number)})
             except BaseException:
