@@ -54,6 +54,10 @@ def published_data(tmp_path: Path) -> tuple[Path, ImageSet]:
     return folder, full_split
 
 
+def open_folder(folder: Path, images: ImageSet, **options: Any) -> CorruptedStore:
+    return open_published(folder, images, **({"n_images": N_PUBLISHED, "keys": ("fog", "snow")} | options))
+
+
 def flip_last_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -244,7 +248,7 @@ def test_generated_and_published_folders_are_not_interchangeable(
     generate(generated_path, full_split)
     for _ in range(2):
         with pytest.raises(DatasetError, match="got images that robust201 generated"):
-            open_published(generated_path, full_split, n_images=N_PUBLISHED)
+            open_folder(generated_path, full_split)
         (generated_path / "made.json").unlink(missing_ok=True)
 
 
@@ -252,13 +256,13 @@ def test_open_published_reads_published_files(published_data: tuple[Path, ImageS
     folder, full_split = published_data
     selection = select_positions(full_split, [3, 17, 39])
     for path in (folder, folder.parent):
-        store = open_published(path, selection, n_images=N_PUBLISHED)
+        store = open_folder(path, selection)
         assert store.source == "published"
         for severity in range(1, 6):
             expected = selection.images[[2, 0]] + np.uint8(10 + severity - 1)
             assert (store("snow", severity, np.array([39, 3])) == expected).all()
     assert store.identity("snow") == {"source": "published", "sha256": store.digest("snow")}
-    full_store = open_published(folder, full_split, n_images=N_PUBLISHED)
+    full_store = open_folder(folder, full_split)
     assert full_store.digest("snow") != store.digest("snow")
 
 
@@ -267,7 +271,7 @@ def test_open_published_checks_md5_if_verify_is_full(
 ) -> None:
     folder, full_split = published_data
     with pytest.raises(DatasetError, match=r"fog\.npy: expected md5 7b397314b5670f825465fbcd1f6e9ccd, got "):
-        open_published(folder, full_split, n_images=N_PUBLISHED, verify="full")
+        open_folder(folder, full_split, verify=True)
 
     names = ("fog.npy", "snow.npy", "labels.npy")
     checksums = {name: Checksum("md5", hashlib.md5((folder / name).read_bytes()).hexdigest()) for name in names}
@@ -277,32 +281,29 @@ def test_open_published_checks_md5_if_verify_is_full(
 
     with monkeypatch.context() as patch:
         patch.setattr(corrupted_module, "download", download_with_checksums)
-        open_published(folder, full_split, n_images=N_PUBLISHED, verify="full")
+        open_folder(folder, full_split, verify=True)
         flip_last_bit(folder / "snow.npy")
-        open_published(folder, full_split, n_images=N_PUBLISHED, verify="full", keys=["fog"])
+        open_folder(folder, full_split, keys=["fog"], verify=True)
         with pytest.raises(DatasetError, match=r"snow\.npy: expected md5 "):
-            open_published(folder, full_split, n_images=N_PUBLISHED, verify="full")
+            open_folder(folder, full_split, verify=True)
 
 
 def test_open_published_reports_invalid_files(published_data: tuple[Path, ImageSet]) -> None:
     folder, full_split = published_data
-    with pytest.raises(DatasetError, match=r"frost\.npy: .* no such file"):
-        open_published(folder, full_split, n_images=N_PUBLISHED, keys=["frost"])
-    with pytest.raises(DatasetError, match=r"labels\.npy: expected uint8 \(500,\), got uint8 \(200,\)"):
-        open_published(folder, full_split, n_images=100)
-    with pytest.raises(DatasetError, match="this dataset has no published corruptions"):
-        open_published(folder, replace(full_split, dataset="digits"), n_images=N_PUBLISHED)
-    np.save(folder / "fog.npy", np.zeros((200, 32, 32), np.uint8))
-    with pytest.raises(DatasetError, match=r"fog\.npy: expected uint8 \(200, 32, 32, 3\), got uint8 \(200, 32, 32\)"):
-        open_published(folder, full_split, n_images=N_PUBLISHED)
+    np.save(folder / "zoom_blur.npy", np.zeros((200, 32, 32), np.uint8))
     sorted_by_class = replace(full_split, labels=np.sort(full_split.labels))
-    with pytest.raises(DatasetError, match="the same images in another order"):
-        open_published(folder, sorted_by_class, n_images=N_PUBLISHED)
-    shutil.rmtree(folder)
-    with pytest.raises(
-        DatasetError, match=r"labels\.npy of CIFAR-10-C is neither .* Fetch the files with `robust201 fetch CIFAR-10-C`"
+    for images, options, subject in (
+        (full_split, {"keys": ["frost"]}, r"frost\.npy"),
+        (full_split, {"keys": ["zoom_blur"]}, r"zoom_blur\.npy"),
+        (full_split, {"n_images": 100}, r"labels\.npy"),
+        (replace(full_split, dataset="digits"), {}, "digits"),
+        (sorted_by_class, {}, "the same images in another order"),
     ):
-        open_published(folder, full_split, n_images=N_PUBLISHED)
+        with pytest.raises(DatasetError, match=subject):
+            open_folder(folder, images, **options)
+    shutil.rmtree(folder)
+    with pytest.raises(DatasetError, match=r"labels\.npy of CIFAR-10-C is neither .*robust201 fetch CIFAR-10-C"):
+        open_folder(folder, full_split)
 
 
 def test_generate_reports_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
