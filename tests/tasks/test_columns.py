@@ -11,7 +11,7 @@ from robust201.core.records import Unit, Weights
 from robust201.dataset.json_writer import iter_unit_texts
 from robust201.dataset.published_layout import describe_strength, layout_of, parquet_columns
 from robust201.dataset.reader import Dataset
-from robust201.dataset.row_batch import RowBatch
+from robust201.dataset.row_batch import make_batch
 from robust201.dataset.values import to_array
 from robust201.dataset.verify_dataset import verify_dataset
 from robust201.evaluation.measurements import Accumulator, check_values, merge_values
@@ -69,7 +69,7 @@ def test_column_has_declared_type_and_shape(name):
 @every_measurement
 def test_json_round_trip_preserves_bytes(measurement):
     values = measure(measurement)
-    json_value = json.loads(next(iter_unit_texts(measurement, RowBatch.of([(UNIT, {0.0: values})]))))
+    json_value = json.loads(next(iter_unit_texts(measurement, make_batch([(UNIT, {0.0: values})]))))
     for field, name in fields_of(measurement).items():
         to_array(name, [json_value[field] if field else json_value] * 2)
     restored = columns_of_json(measurement, json_value)
@@ -104,7 +104,7 @@ def test_reader_rejects_wrong_number(name, wrong_number):
     if wrong_number == 1.5 and column.is_exact:
         pytest.skip("0.5 also tests a number that is not whole")
     json_value = json.loads(
-        next(iter_unit_texts(column.measurement, RowBatch.of([(UNIT, {0.0: measure_column(name)})])))
+        next(iter_unit_texts(column.measurement, make_batch([(UNIT, {0.0: measure_column(name)})])))
     )
     values_by_strength = [json_value]
     parent, key = (json_value, column.field) if column.field else (values_by_strength, 0)

@@ -199,12 +199,6 @@ def show_export(report: ExportReport) -> int:
     files, evaluations = format_count(len(report.files), "file"), format_count(report.n_evaluations, "evaluation")
     size = f"{files}, {report.n_bytes / 1e6:,.1f} MB, {evaluations}"
     out.print(f"Wrote {report.out}: {size}.", markup=False, highlight=False)
-    if report.removed:
-        removed_files = format_count(len(report.removed), "file")
-        say(
-            f"Removed {removed_files} of an earlier export that the new export does not have, such as "
-            f"{report.removed[0]}."
-        )
     for (dataset, key), count in report.missing.items():
         say(f"missing: {format_count(count, 'evaluation')} of {dataset} {key}")
     return 0 if report.is_complete else 3

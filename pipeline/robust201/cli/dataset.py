@@ -2,7 +2,7 @@
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,15 +11,15 @@ from robust201.cli.options import Results, results_of
 from robust201.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from robust201.dataset.export import Format
-    from robust201.dataset.groups import KeyStyle, OutcomeEncoding
+    from robust201.dataset.groups import Format
 
 
 def export(
     results: Results,
     out: Annotated[Path, typer.Option("--out", help="Folder to write; created if absent.")],
     key_style: Annotated[
-        str, typer.Option("--key-style", help="Names of keys: paper (pgd), or published (pgd@ and its norm).")
+        Literal["paper", "published"],
+        typer.Option("--key-style", help="Names of keys: paper (pgd), or published (pgd@ and its norm)."),
     ] = "paper",
     round_to: Annotated[
         int | None,
@@ -34,10 +34,9 @@ def export(
         typer.Option("--weights-name", metavar="NAME", help="Weights to export as JSON, if there are several."),
     ] = None,
     outcomes: Annotated[
-        str | None,
+        Literal["bits", "classes"] | None,
         typer.Option(
-            metavar="bits|classes",
-            help="With --parquet: also write which images are classified correctly, or also the predicted classes.",
+            help="With --parquet: also write which images are classified correctly, or also the predicted classes."
         ),
     ] = None,
     partial: Annotated[
@@ -66,11 +65,11 @@ def export(
             plan,
             folder,
             out,
-            key_style=cast("KeyStyle", key_style),
+            key_style=key_style,
             round_to=round_to,
             formats=formats,
             weights=weights,
-            outcomes=cast("OutcomeEncoding | None", outcomes),
+            outcomes=outcomes,
             partial=partial,
             processes=default_processes(plan.n_evaluations),
             progress=progress,

@@ -11,7 +11,7 @@ from robust201.core.errors import IncompleteError
 from robust201.core.files import bundled
 
 if TYPE_CHECKING:
-    from robust201.dataset.export import Format
+    from robust201.dataset.groups import Format
 
 DEMO_SWEEP = "jobs/demo.yaml"
 DEMO_FIGURES = ("attacks", "corruptions", "rank-correlation-attacks", "clean-vs-robust")
