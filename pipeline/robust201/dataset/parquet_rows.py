@@ -24,7 +24,6 @@ from robust201.statistics.outcomes import Packed, count_correct
 from robust201.tasks.columns import (
     COLUMNS,
     CORRECT_BITS,
-    DESCRIPTIVE_COLUMNS,
     MEASUREMENTS,
     column_sources,
     fields_of,
@@ -55,12 +54,6 @@ def _open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     """
     with _convert_damage_errors(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
         yield file
-
-
-def read_file(path: Path) -> pa.Table:
-    """Return all columns and rows of a file."""
-    with _open_parquet(path) as file:
-        return file.read()
 
 
 def stamp_of(path: Path) -> tuple[str, int, int]:
@@ -99,33 +92,6 @@ def column_names(path: Path) -> list[str]:
 def has_columns_of(path: Path, measurement: str) -> bool:
     """Return whether a file has all columns of a measurement."""
     return column_sources(measurement).keys() <= {*column_names(path)}
-
-
-def measurements_in(path: Path) -> list[str]:
-    """Return the names of a file's measurements."""
-    measurements = [measurement for measurement in MEASUREMENTS if has_columns_of(path, measurement)]
-    known_columns = {
-        *DESCRIPTIVE_COLUMNS,
-        CORRECT_BITS,
-        *(column for measurement in MEASUREMENTS for column in column_sources(measurement)),
-    }
-    return [*measurements, *(name for name in column_names(path) if name not in known_columns)]
-
-
-def read_ids(path: Path) -> list[str]:
-    """Return the ids of a file's architectures."""
-    return [str(name) for name in _distinct_values(path, "architecture")]
-
-
-def read_weights_names(path: Path) -> list[str]:
-    """Return the names of the weights in a file; empty if the file has no such column."""
-    return [str(name) for name in _distinct_values(path, "weights")]
-
-
-def read_strengths(path: Path) -> tuple[float, ...]:
-    """Return a file's strengths, ascending."""
-    _check_columns(path)
-    return tuple(sorted(_distinct_values(path, "strength")))
 
 
 def read_n_classes(path: Path) -> int | None:

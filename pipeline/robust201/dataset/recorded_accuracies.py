@@ -15,6 +15,7 @@ from robust201.core.records import CLEAN_STRENGTH, Unit
 from robust201.dataset.json_rows import read_object
 from robust201.dataset.layout import CLEAN, parse_architecture_id
 from robust201.dataset.shard_rows import KeyRows
+from robust201.dataset.table import read_key_table
 from robust201.images.specs import UNKNOWN_COUNT
 from robust201.statistics.weights_check import ACCURACY_TOLERANCE, CleanAccuracy, WeightsCheck, check_accuracies
 from robust201.store.folder import ResultsFolder
@@ -89,42 +90,28 @@ def check_recorded(dataset: "Dataset") -> WeightsCheck:
     """
     if dataset.sweep is None:
         return check_accuracies(())
-    sweep_record = dataset.sweep.get("sweep") or {}
-    n_selected, decimals = (sweep_record.get("images") or {}).get("count"), dataset.sweep.get("round_to")
+    sweep_record, decimals = dataset.sweep.get("sweep") or {}, dataset.sweep.get("round_to")
+    n_selected = (sweep_record.get("images") or {}).get("count")
     file_rounding = 0.0 if decimals is None else 0.5 * 10.0**-decimals
-    protocols = {
-        protocol.get("dataset"): protocol
+    precisions = {
+        protocol.get("dataset"): protocol.get("precision", "fp32")
         for protocol in sweep_record.get("protocols", ())
         if protocol.get("key") == CLEAN
     }
-    has_several_weights = len(dataset.weights) > 1
-    measured_accuracies: dict[tuple[str, str], dict[str, float]] = {}
+    folder = dataset.folders[0]
+    measured: dict[tuple[str, str, str], float] = {}
+    for name in dataset.data:
+        if folder.find(name, CLEAN, "accuracy") is not None:
+            table = read_key_table(folder, name, CLEAN, "accuracy").dropna(subset="value")
+            rows = zip(table["architecture"].astype(str), table["weights"], table["value"].tolist(), strict=True)
+            measured |= {(name, architecture, weights): accuracy for architecture, weights, accuracy in rows}
     accuracies = []
-    for dataset_name, n_test, identifier, weights, recorded_accuracy in read_recorded(dataset.path):
-        if (dataset_name, weights) not in measured_accuracies:
-            selected_weights = weights if has_several_weights else None
-            results = dataset.query(dataset_name, CLEAN, ["accuracy"], missing_ok=True, weights=selected_weights)
-            measured_accuracies[dataset_name, weights] = (
-                results.get(dataset_name, {}).get(CLEAN, {}).get("accuracy", {})
-            )
-        measured_accuracy = measured_accuracies[dataset_name, weights].get(identifier)
-        if measured_accuracy is not None:
-            precision = protocols.get(dataset_name, {}).get("precision", "fp32")
-            tolerance = file_rounding + ACCURACY_TOLERANCE.get(precision, ACCURACY_TOLERANCE["fp32"])
-            n_images = min(n_selected or n_test, n_test)
-            architecture = parse_architecture_id(identifier)
-            accuracies.append(
-                CleanAccuracy(
-                    dataset_name,
-                    architecture,
-                    weights,
-                    measured_accuracy,
-                    recorded_accuracy,
-                    n_images,
-                    n_test,
-                    tolerance,
-                )
-            )
+    for name, n_test, identifier, weights, fraction in read_recorded(dataset.path):
+        accuracy = measured.get((name, identifier, weights), measured.get((name, identifier, "")))
+        if accuracy is not None:
+            tolerance = ACCURACY_TOLERANCE.get(precisions.get(name, "fp32"), ACCURACY_TOLERANCE["fp32"])
+            network, n_images = (name, parse_architecture_id(identifier), weights), min(n_selected or n_test, n_test)
+            accuracies.append(CleanAccuracy(*network, accuracy, fraction, n_images, n_test, file_rounding + tolerance))
     return check_accuracies(accuracies)
 
 

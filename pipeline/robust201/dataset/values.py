@@ -18,14 +18,8 @@ ADVICE = "Export or download it again."
 _MEAN_TOLERANCE = 1e-6
 """Maximum distance of a float32 mean of fractions from [0, 1]."""
 
-_FLOAT64_ERROR = 1e-9
-"""Upper bound of the floating-point error of a rounded fraction in float64."""
-
-_FLOAT32_ERROR = 1e-7
-"""Upper bound of the error of a fraction in float32."""
-
-_MIN_EXACT_DECIMALS = 15
-"""Numbers with at least this many decimals count as not rounded."""
+_ROUNDING_ERROR = 5.1e-4
+"""Maximum error of a fraction with three decimals, as published."""
 
 
 def damaged_file_error(file: Path, error: Exception) -> ResultsError:
@@ -195,27 +189,8 @@ def are_row_fractions(array: NDArray[Any]) -> bool:
     published helper script says which they contain.
     """
     sums = array.sum(axis=-1)
-    is_distribution = np.abs(sums - 1) <= array.shape[-1] * max_rounding_error(array)
+    is_distribution = np.abs(sums - 1) <= array.shape[-1] * _ROUNDING_ERROR
     return bool(are_fractions(array) and is_distribution.any() and (is_distribution | (sums == 0)).all())
-
-
-def are_distributions(array: NDArray[Any]) -> bool:
-    """Return whether fractions sum to 1 over the last axis within rounding; means over no images are NaN or 0."""
-    sums = array.sum(axis=-1)
-    deviation = np.abs(sums[(sums != 0) & ~np.isnan(sums)] - 1).max(initial=0.0)
-    n_summed = array.shape[-1]
-    return bool(deviation <= n_summed * _FLOAT32_ERROR or deviation <= n_summed * max_rounding_error(array))
-
-
-def max_rounding_error(fractions: NDArray[Any]) -> float:
-    """Return the maximum error of rounded fractions: half a unit of the last decimal, plus the floating-point error."""
-    if are_counts(fractions):  # integers are not rounded
-        return _FLOAT32_ERROR
-    matching_decimals = (
-        decimals for decimals in range(1, _MIN_EXACT_DECIMALS) if (np.round(fractions, decimals) == fractions).all()
-    )
-    decimals = next(matching_decimals, None)
-    return max(_FLOAT32_ERROR, _FLOAT64_ERROR + (0.0 if decimals is None else 0.5 * 10.0**-decimals))
 
 
 def are_fractions(array: NDArray[Any]) -> bool:
