@@ -133,10 +133,10 @@ def test_readers_return_stored_values_of_exports(measurement, tmp_path):
     export(tmp_path / "json", plan, store, formats=("json",))
     export(tmp_path / "parquet", plan, store, formats=("parquet",))
     columns = fields_of(measurement).values()
-    for folder in ("json", "parquet", "parquet/parquet"):
+    for folder in ("json", "parquet"):
         dataset = Dataset(tmp_path / folder)
         values = dataset.query("digits", "pgd", measurement)["digits"]["pgd"][measurement]
-        assert dataset.to_frame("digits", "pgd", measurement)["value"].tolist() == [*values["0"], *values["10"]]
+        assert dataset.read_table("digits", "pgd", measurement)["value"].tolist() == [*values["0"], *values["10"]]
         for unit, stored_by_strength in stored.items():
             values_by_strength = dataset.value(unit.architecture, "digits", "pgd", measurement)
             assert values_by_strength == values[str(unit.architecture)]

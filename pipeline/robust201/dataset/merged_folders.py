@@ -15,7 +15,7 @@ from robust201.core.records import (
     ArchitectureId,
     canonical_json,
 )
-from robust201.dataset.arguments import as_name, as_names
+from robust201.dataset.arguments import as_names
 from robust201.dataset.folder import DatasetFolder, as_folder
 from robust201.dataset.layout import (
     CLEAN,
@@ -113,7 +113,7 @@ class MergedFolders:
         self.keys_all = self.keys_clean + self.keys_adv + self.keys_cc + self.keys_measure + self.keys_other
 
     def _set_weights(self, weights: str | None) -> None:
-        if weights is not None and as_name(weights, "weights") not in self.weights:
+        if weights is not None and weights not in self.weights:
             names = self.weights
             problem = f"expected {', '.join(names)}" if names else "the folder's weights have no names"
             advice = did_you_mean(weights, names) if names else " Omit the name."
@@ -143,7 +143,7 @@ class MergedFolders:
         """
         selected = copy.copy(self)
         if keys is not None:
-            selected._keys = frozenset({CLEAN, *self._find_keys(as_names(keys, "key"))})
+            selected._keys = frozenset({CLEAN, *self._find_keys(as_names(keys))})
         selected._is_separated = self._weights is None and any(len(folder.weights) > 1 for folder in self.folders)
         if networks is not None:
             network_list: list[int | str] = [networks] if isinstance(networks, str) else [*networks]
@@ -305,7 +305,6 @@ class MergedFolders:
         The attribute `measures` lists the measurements of clean images, attacks and corruptions. A measure's
         measurements are its columns. An unknown key's measurements are those in its files.
         """
-        dataset, key = as_name(dataset, "dataset"), as_name(key, "key")
         return _union(folder.measurements_of(dataset, key) for folder in self.folders)
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
@@ -314,7 +313,6 @@ class MergedFolders:
         Returns:
             Epsilons (in units of 1/255 in an L∞ ball), severities, or ``(0.0,)`` for ``clean`` and measures.
         """
-        dataset, key = as_name(dataset, "dataset"), as_name(key, "key")
         folders = [folder for folder in self.folders if folder.has_key(dataset, key)]
         if not folders:
             folders = [next((folder for folder in self.folders if folder.mentions_key(key)), self.folders[0])]

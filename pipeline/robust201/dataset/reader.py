@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from robust201.dataset.derived import DerivedMetrics
     from robust201.dataset.outcomes import Outcomes
-from robust201.dataset.arguments import as_name, as_names, as_strength
+from robust201.dataset.arguments import as_names, as_strength
 from robust201.dataset.merged_folders import MergedFolders, NameOrNames
 
 PAPER_ATTACKS = tuple(TASKS[key].published_key for key in PAPER_KEYS if kind_of(key) == "attack")
@@ -150,9 +150,9 @@ class Dataset(MergedFolders):
             is None. The corruptions of ImageNet16-120, which were never published, have an empty entry if there are no
             files, as in the published helper class.
         """
-        datasets = self.data if data is None else as_names(data, "dataset")
-        keys = self.keys_all if key is None else as_names(key, "key")
-        requested = None if measure is None else as_names(measure, "measurement")
+        datasets = self.data if data is None else as_names(data)
+        keys = self.keys_all if key is None else as_names(key)
+        requested = None if measure is None else as_names(measure)
         requests = [
             (dataset, key_name, requested or self.measurements(dataset, key_name))
             for dataset, key_name in itertools.product(datasets, keys)
@@ -245,8 +245,6 @@ class Dataset(MergedFolders):
         part of a Parquet file. Threads and forked processes may share a dataset.
         """
         identifier, uid = self._find_id(architecture), self.get_uid(architecture)
-        for argument_name, name in (("dataset", dataset), ("key", key), ("measurement", measure)):
-            as_name(name, argument_name)
         values = self._read_nested(dataset, key, measure, parse_architecture_id(uid))
         if uid not in values:
             raise ArchitectureError(
@@ -290,7 +288,7 @@ class Dataset(MergedFolders):
         """
         from robust201.dataset.outcomes import read_images
 
-        return pd.DataFrame(read_images(self, as_name(dataset, "dataset"))).rename_axis("position")
+        return pd.DataFrame(read_images(self, dataset)).rename_axis("position")
 
     def metrics(
         self,
@@ -314,7 +312,7 @@ class Dataset(MergedFolders):
         """
         from robust201.dataset.derived import derive_metrics
 
-        dataset_names = None if datasets is None else as_names(datasets, "datasets")
+        dataset_names = None if datasets is None else as_names(datasets)
         reference_id = None if reference is None else parse_architecture_id(self.get_uid(reference))
         return derive_metrics(self.select(keys=keys), dataset_names, reference=reference_id)
 
