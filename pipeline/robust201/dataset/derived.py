@@ -158,15 +158,16 @@ def _derive_robustness(results: _Results, requirements: dict[str, str]) -> Itera
         if CLEAN_STRENGTH in results.accuracies[key]:  # its curve does not begin with the clean accuracy
             continue
         curves = results.curves[key].dropna()
+        values = np.ascontiguousarray(curves)  # the last bits of R depend on the layout
         if CLEAN_STRENGTH not in curves:
             requirements["robustness_r, relative_change"] = "clean accuracies and an attack"
             continue
-        robustness = robustness_r(curves.columns, curves.to_numpy())
+        robustness = robustness_r(curves.columns, values)
         note = f"over strengths 0 to {curves.columns[-1]:g}; floor {robustness.floor:.4g}"
         if robustness.exceeds_one.any():
             note += f"; {robustness.exceeds_one.sum():,} above 1"
         yield MetricRow(results.name, "robustness_r", key, None, pd.Series(robustness.value, index=curves.index), note)
-        changes = relative_changes(curves.columns, curves.to_numpy())
+        changes = relative_changes(curves.columns, values)
         for strength, changes_at_strength in zip(curves.columns[1:], changes.T[1:], strict=True):
             yield MetricRow(
                 results.name,
