@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, RobustWarning, did_you_mean
+from robust201.core.errors import FormatVersionError, ResultsError, RobustWarning, did_you_mean
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.dataset.json_rows import iter_json_rows, read_first_value, read_json, read_object
 from robust201.dataset.layout import (
@@ -30,7 +30,7 @@ from robust201.dataset.layout import (
     task_of,
 )
 from robust201.dataset.row_block import RowBlock
-from robust201.dataset.values import ADVICE, is_valid_meta, is_valid_sweep
+from robust201.dataset.values import ADVICE, CellMetaFile, MetaFile, SweepFile, check_content
 from robust201.images import DATASETS
 from robust201.networks.spaces import DEFAULT_SPACE, CellSpace, cell_space
 from robust201.tasks import CORRUPTIONS, TASKS
@@ -65,7 +65,7 @@ class DatasetFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if not (path / META_FILE).is_file():
+        if not _is_file(path / META_FILE):
             raise _not_a_dataset_error(path)
         self.sweep = self._read_sweep()
         self.missing: dict[str, dict[str, dict[str, list[float]]]] = read_object(path / MISSING_FILE) or {}
@@ -74,9 +74,7 @@ class DatasetFolder:
         self.space: CellSpace | None = cell_space(self.space_name)
         self._custom_parameters = self._find_custom_parameters()
         self.meta: dict[str, Any] = read_json(path / META_FILE)
-        if not is_valid_meta(self.meta, self.space):
-            id_fields = "ids" if self.space is None else "ids with nb201-string and isomorph"
-            raise _wrong_content_error(path / META_FILE, f"{id_fields}, and lists of epsilons")
+        check_content(path / META_FILE, self.meta, MetaFile if self.space is None else CellMetaFile)
         self._keys_by_dataset: Mapping[str, Iterable[str]] = {} if self.sweep is None else self.sweep["strengths"]
         if self.absent_keys:
             warnings.warn(describe_absent_keys(path, self.absent_keys), MissingFilesWarning, stacklevel=4)
@@ -91,9 +89,7 @@ class DatasetFolder:
                 f"Opening a dataset failed for {file}: expected format {EXPORT_FORMAT}, got {sweep.get('format')}. "
                 "Use the version of robust201 that wrote it, or export the results again."
             )
-        if not is_valid_sweep(sweep):
-            expected_content = "strengths by dataset and key, a list of measurements, and images and protocols"
-            raise _wrong_content_error(file, expected_content)
+        check_content(file, sweep, SweepFile)
         return sweep
 
     @property
@@ -425,23 +421,6 @@ def _find_file(candidates: Iterable[Path]) -> Path | None:
     return next(filter(_is_file, candidates), None)
 
 
-def as_folder(path: object) -> Path:
-    """Return a folder's path, which need not exist; raise ConfigError if the argument is not a path."""
-    if not isinstance(path, (str, Path)):
-        raise ConfigError(
-            f"Opening a dataset failed for {path!r}: expected the path of a folder, got {type(path).__name__}. Use "
-            "the path of the folder that contains meta.json, as text or as a pathlib.Path."
-        )
-    try:
-        Path(path).is_dir()
-    except OSError as error:
-        raise ConfigError(
-            f"Opening a dataset failed for {str(path)[:40]!r}: the folder cannot be read ({error.strerror}). "
-            "Check the path and its permissions."
-        ) from error
-    return Path(path)
-
-
 def _not_a_dataset_error(path: Path) -> ResultsError:
     problem = "it has no meta.json"
     fix = "Use an export or the published dataset"
@@ -452,10 +431,3 @@ def _not_a_dataset_error(path: Path) -> ResultsError:
         problem = "there is no such folder"
         fix = "Correct the path"
     return ResultsError(f"Opening a dataset failed for {path}: {problem}. {fix}.")
-
-
-def _wrong_content_error(file: Path, expected: str) -> ResultsError:
-    return ResultsError(
-        f"Opening a dataset failed for {file}: expected {expected}, but its content differs. Export or download the "
-        "dataset again."
-    )

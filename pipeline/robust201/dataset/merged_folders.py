@@ -16,7 +16,7 @@ from robust201.core.records import (
     canonical_json,
 )
 from robust201.dataset.arguments import as_names
-from robust201.dataset.folder import DatasetFolder, as_folder
+from robust201.dataset.folder import DatasetFolder
 from robust201.dataset.layout import (
     CLEAN,
     WEIGHTS_SEPARATOR,
@@ -56,7 +56,7 @@ class MergedFolders:
             ResultsError: a folder does not exist, or its meta.json is missing or invalid.
             FormatVersionError: sweep.json has a format that this version does not know.
         """
-        self.folders = tuple(DatasetFolder(as_folder(folder)) for folder in (path, *others))
+        self.folders = tuple(DatasetFolder(Path(folder)) for folder in (path, *others))
         first = self.folders[0]
         self.path = first.path
         self.sweep = first.sweep if len(self.folders) == 1 else None
