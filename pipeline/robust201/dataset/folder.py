@@ -69,8 +69,7 @@ class DatasetFolder:
             raise _not_a_dataset_error(path)
         self.sweep = self._read_sweep()
         self.missing: dict[str, dict[str, dict[str, list[float]]]] = read_object(path / MISSING_FILE) or {}
-        recorded_space = self.sweep_record.get("space")
-        self.space_name: str = recorded_space if isinstance(recorded_space, str) else DEFAULT_SPACE
+        self.space_name: str = self.sweep_record.get("space", DEFAULT_SPACE)
         self.space: CellSpace | None = cell_space(self.space_name)
         self._custom_parameters = self._find_custom_parameters()
         self.meta: dict[str, Any] = read_json(path / META_FILE)
@@ -95,8 +94,7 @@ class DatasetFolder:
     @property
     def sweep_record(self) -> dict[str, Any]:
         """The sweep that sweep.json records: its space, images, network and protocols; empty if there is none."""
-        record = (self.sweep or {}).get("sweep")
-        return record if isinstance(record, dict) else {}
+        return (self.sweep or {}).get("sweep") or {}
 
     @cached_property
     def absent_keys(self) -> list[str]:
@@ -110,13 +108,10 @@ class DatasetFolder:
 
     def _find_custom_parameters(self) -> dict[str, Mapping[str, Any]]:
         """Return the parameters of custom tasks in sweep.json, by key; they include the kind, norm and columns."""
-        payloads = (payload for payload in self.sweep_record.get("protocols", ()) if isinstance(payload, dict))
         return {
-            str(payload.get("key")): parameters
-            for payload in payloads
-            if isinstance(parameters := payload.get("parameters"), dict)
-            and "kind" in parameters
-            and task_of(str(payload.get("key"))) is None
+            payload["key"]: payload["parameters"]
+            for payload in self.sweep_record.get("protocols", ())
+            if "kind" in payload.get("parameters", {}) and task_of(payload["key"]) is None
         }
 
     # Contents
@@ -190,16 +185,10 @@ class DatasetFolder:
         """Return the names of a key's measurements (see `Dataset.measurements`)."""
         task = task_of(key)
         if task is not None:
-            recorded = [
-                str(name)
-                for protocol in (self.protocols_of(dataset, task.key) if task.columns else ())
-                if isinstance(parameters := protocol.get("parameters"), dict)
-                for name in parameters.get("columns", ())
-            ]
+            protocols = self.protocols_of(dataset, task.key) if task.columns else ()
+            recorded = [name for each in protocols for name in each.get("parameters", {}).get("columns", ())]
             return list(dict.fromkeys(recorded)) or list(task.columns) or self.measurements
-        if key in self._custom_parameters:
-            return list(self._custom_parameters[key].get("columns") or self.measurements)
-        return self.measurements
+        return list(self._custom_parameters.get(key, {}).get("columns") or self.measurements)
 
     # Files
 
@@ -335,7 +324,7 @@ class DatasetFolder:
         """
         n_test = DATASETS[dataset].n_test if dataset in DATASETS else None
         selection = self.sweep_record.get("images")
-        if isinstance(selection, dict) and (n_selected := selection.get("count") or n_test):
+        if selection is not None and (n_selected := selection.get("count") or n_test):
             return float(n_selected)
         if (file := self.find_json(dataset, key, "cm")) is not None:
             value = read_first_value(file, (dataset, spellings(key), "cm"))
@@ -346,8 +335,7 @@ class DatasetFolder:
 
     def count_classes(self, dataset: str) -> int | None:
         """Return the number of classes of a dataset, from the first array with an axis of classes; None if unknown."""
-        measurements = [column.measurement for column in COLUMNS.values() if "classes" in column.dimensions]
-        for measurement in ("cm", *measurements):
+        for measurement in ("cm", "confidence"):
             for key in self.keys:
                 file = None if self.kind_of(key) == "measure" else self.find(dataset, key, measurement)
                 if file is None:

@@ -13,10 +13,7 @@ PAGE_FILE = "index.html"
 _FOLDERS_OF_EXPORTS = (f"{PARQUET_FOLDER}/*", f"{IMAGES_FOLDER}/*")
 """Files that belong to exports only; those that the new export lacks are deleted. Others, such as a licence, stay."""
 
-_NAME_PATTERN = r"(?!\S*(?:\.\.|--))[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?(?<!\.git)"
-"""Pattern of a valid name on the Hub: no dot or hyphen at either end, no two in a row, and no .git at the end."""
-
-_TARGET_PATTERN = re.compile(rf"hf://(?:datasets/)?(?P<name>{_NAME_PATTERN}/{_NAME_PATTERN})", re.ASCII)
+_TARGET_PATTERN = re.compile(r"hf://(?:datasets/)?(\w[\w.-]*/\w[\w.-]*)", re.ASCII)
 
 
 def parse_target(target: str) -> str:
@@ -26,7 +23,7 @@ def parse_target(target: str) -> str:
         raise ConfigError(
             f"Publishing failed for {target!r}: this is not a dataset on the Hugging Face Hub. Write hf://USER/NAME."
         )
-    return match["name"]
+    return match[1]
 
 
 def push(folder: Path, target: str, page: Path) -> str:

@@ -21,13 +21,6 @@ CHUNK_BYTES = 1 << 22
 HEAD_BYTES = 1 << 12
 """Maximum number of bytes before the first id: brackets, and the names of the dataset, key and measurement."""
 
-MAX_VALUE_BYTES = 1 << 28
-"""Maximum size of a value.
-
-Without this limit, a value in a damaged file that lacks the next id would extend to the end of the file and might
-exceed the memory.
-"""
-
 _BYTES_PER_BLOCK = 1 << 20
 """Approximate size of the text of the values in one `RowBlock`."""
 
@@ -204,8 +197,6 @@ def _iter_values(file: Path, dataset: str, keys: tuple[str, ...], measurement: s
                 raise _malformed_error(file, f"the id {identifier!r} twice")
             seen_ids.add(identifier)
         buffer = buffer[start:]
-        if len(buffer) > MAX_VALUE_BYTES:
-            raise _malformed_error(file, f"more than {MAX_VALUE_BYTES >> 20} MiB without the end of a value")
         chunk = next(chunks, b"")
         if not chunk:
             break

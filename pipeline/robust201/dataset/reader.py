@@ -9,7 +9,7 @@ measures and results of other spaces, and returns results as a pandas DataFrame.
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -199,14 +199,6 @@ class Dataset(MergedFolders):
                 f"of the space {self.space_name or 'of these files'} are not cells. Only cells can be drawn."
             )
         return space.draw_cell(self.id_to_string(identifier), f"#{identifier}")
-
-    @overload
-    def accuracy(self, architecture: int | str, dataset: str, key: str, strength: float) -> float: ...
-
-    @overload
-    def accuracy(
-        self, architecture: int | str, dataset: str, key: str, strength: None = None
-    ) -> float | list[float]: ...
 
     def accuracy(
         self,

@@ -8,14 +8,16 @@ weights, ``accuracy`` is ``{id: {name of the weights: fraction}}``. The file onl
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from robust201.core.errors import ResultsError, describe_read_error
+from pydantic import BaseModel, Field
+
 from robust201.core.records import CLEAN_STRENGTH, Unit
 from robust201.dataset.json_rows import read_object
 from robust201.dataset.layout import CLEAN, parse_architecture_id
 from robust201.dataset.shard_rows import KeyRows
 from robust201.dataset.table import read_key_table
+from robust201.dataset.values import check_content
 from robust201.images.specs import UNKNOWN_COUNT
 from robust201.statistics.weights_check import ACCURACY_TOLERANCE, CleanAccuracy, WeightsCheck, check_accuracies
 from robust201.store.folder import ResultsFolder
@@ -52,6 +54,18 @@ def format_recorded_accuracies(
     return json.dumps(payload, indent=1) + "\n" if payload else ""
 
 
+_Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class _RecordedDataset(BaseModel):
+    n_test: Annotated[int, Field(ge=1)]
+    accuracy: dict[str, _Fraction | dict[str, _Fraction]]
+
+
+class _RecordedFile(BaseModel):
+    datasets: dict[str, _RecordedDataset]
+
+
 def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
     """Yield the recorded accuracies of a dataset folder; there are none if the file does not exist.
 
@@ -63,21 +77,11 @@ def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
     """
     path = folder / RECORDED_FILE
     content = read_object(path) or {}
-    try:
-        for dataset, recorded_of_dataset in content.items():
-            n_test = recorded_of_dataset["n_test"]
-            for identifier, accuracy in recorded_of_dataset["accuracy"].items():
-                accuracy_by_weights = accuracy if isinstance(accuracy, dict) else {"": accuracy}
-                for weights, fraction in accuracy_by_weights.items():
-                    if type(n_test) is not int or n_test < 1 or not 0 <= fraction <= 1:
-                        raise ValueError(f"accuracy {fraction} on {n_test} images")  # noqa: TRY301
-                    yield dataset, n_test, identifier, weights, float(fraction)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ResultsError(
-            f"Reading the accuracies recorded with weights failed for {path}: expected numbers of test images and "
-            f"accuracies by dataset and id, got other content ({describe_read_error(error)}). Export or download "
-            "the dataset again."
-        ) from error
+    check_content(path, {"datasets": content}, _RecordedFile)
+    for dataset, recorded in content.items():
+        for identifier, accuracy in recorded["accuracy"].items():
+            for weights, fraction in (accuracy if isinstance(accuracy, dict) else {"": accuracy}).items():
+                yield dataset, recorded["n_test"], identifier, weights, float(fraction)
 
 
 def check_recorded(dataset: "Dataset") -> WeightsCheck:

@@ -47,11 +47,15 @@ class _Images(BaseModel):
 
 
 class _Protocol(BaseModel):
+    dataset: str = ""
+    key: str = ""
+    parameters: dict[str, Any] = {}
     n_images: _Count | None = None
     decimals: dict[str, _Count | None] = {}
 
 
 class _SweepRecord(BaseModel):
+    space: str = ""
     images: _Images | None = None
     protocols: list[_Protocol] = []
 
