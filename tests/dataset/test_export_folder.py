@@ -58,6 +58,7 @@ REJECTED_FOLDERS: dict[str, tuple[Callable[[Path], object], FabricatedPlan]] = {
     "an export of another sweep": (lambda out: export(out, replace(PLAN, name="other")), PLAN),
     "other protocols": (lambda out: export(out, with_protocols(PGD)), with_protocols(FOG)),
     "another seed": (lambda out: export(out, with_protocols(PGD)), with_protocols(PGD | {"seed": 1})),
+    "a file": (lambda out: out.write_text("mine"), PLAN),
     "an unlisted file": (lambda out: (out.mkdir(), (out / "meta.json").write_text("downloaded")), PLAN),
     "an empty listing": (lambda out: (out.mkdir(), (out / "SHA256SUMS").write_text("")), PLAN),
     "files that others listed": (lambda out: write_listed_files(out, None), PLAN),
