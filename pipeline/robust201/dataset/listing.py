@@ -19,7 +19,7 @@ The folder of an export is replaced as a whole, when all its files and this list
 
 REEXPORT = "Export the dataset again."
 
-_LINE = re.compile(r"([0-9a-f]{64})  (?!/|\.\./)((?:(?!/\.\./)[^\r\n])+)")
+_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 """A line: a digest, and a path below the folder."""
 
 
