@@ -63,7 +63,7 @@ def _column_texts(measurement: str, batch: RowBatch, name: str, round_to: int | 
     is_from_counts = name in COLUMNS and COLUMNS[name].value_from_counts is not None
     try:
         if is_from_counts and np.isnan(values).any():
-            raise ValueError(f"{name} is NaN")
+            raise ValueError(f"{name} is NaN")  # noqa: TRY301
         if isinstance(values, list):
             return [array_text(array, round_to) for array in values]
         return array_texts(values, round_to)
