@@ -70,9 +70,13 @@ class SweepFile(BaseModel):
     sweep: _SweepRecord | None = None
 
 
-class _Cell(BaseModel):
-    text: Any = Field(alias="nb201-string")
-    isomorph: Any
+def _check_cell(fields: dict[str, Any]) -> dict[str, Any]:
+    if not fields.keys() >= {"nb201-string", "isomorph"}:
+        raise ValueError("no nb201-string or isomorph")
+    return fields
+
+
+_Cell = Annotated[dict[str, Any], AfterValidator(_check_cell)]
 
 
 class CellMetaFile(BaseModel):
