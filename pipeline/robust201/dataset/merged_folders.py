@@ -51,7 +51,7 @@ class MergedFolders:
             weights: name of the weights whose results are read by default; only needed if there are several.
 
         Raises:
-            ConfigError: an argument is not a path, the folders are for different spaces, or there are no weights with
+            ConfigError: the folders are for different spaces, or there are no weights with
                 this name.
             ResultsError: a folder does not exist, or its meta.json is missing or invalid.
             FormatVersionError: sweep.json has a format that this version does not know.
@@ -303,7 +303,7 @@ class MergedFolders:
         """Return the names of a key's measurements.
 
         The attribute `measures` lists the measurements of clean images, attacks and corruptions. A measure's
-        measurements are its columns. An unknown key's measurements are those in its files.
+        measurements are its columns.
         """
         return _union(folder.measurements_of(dataset, key) for folder in self.folders)
 

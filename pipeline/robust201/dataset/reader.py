@@ -65,7 +65,7 @@ class Dataset(MergedFolders):
 
     Raises:
         ArchitectureError: the architecture does not exist, or was not evaluated. This error is also a KeyError.
-        ConfigError: a name is not text, the key was not evaluated at the strength, `weights` is missing although there
+        ConfigError: the key was not evaluated at the strength, `weights` is missing although there
             are several, or folders have results of a measure under different protocols.
         ResultsError: a required file is missing or damaged.
 
