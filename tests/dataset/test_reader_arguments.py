@@ -63,7 +63,7 @@ def test_methods_reject_unknown_names(dataset: Dataset, name: str) -> None:
             call()
 
 
-@pytest.mark.parametrize("path", ["x" * 300, "/dev/null", "/nowhere/at/all"])
+@pytest.mark.parametrize("path", ["/dev/null", "/nowhere/at/all"])
 def test_reader_rejects_invalid_folders(path: str) -> None:
     with pytest.raises(InputError, match="failed for"):
         Dataset(path)
