@@ -57,7 +57,7 @@ def format_recorded_accuracies(
 _Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
-class _RecordedDataset(BaseModel):
+class _RecordedDataset(BaseModel, strict=True):
     n_test: Annotated[int, Field(ge=1)]
     accuracy: dict[str, _Fraction | dict[str, _Fraction]]
 
