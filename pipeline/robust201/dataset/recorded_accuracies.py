@@ -16,7 +16,6 @@ from robust201.core.records import CLEAN_STRENGTH, Unit
 from robust201.dataset.json_rows import read_object
 from robust201.dataset.layout import CLEAN, parse_architecture_id
 from robust201.dataset.shard_rows import KeyRows
-from robust201.dataset.table import read_key_table
 from robust201.dataset.values import check_content
 from robust201.images.specs import UNKNOWN_COUNT
 from robust201.statistics.weights_check import ACCURACY_TOLERANCE, CleanAccuracy, WeightsCheck, check_accuracies
@@ -92,6 +91,8 @@ def check_recorded(dataset: "Dataset") -> WeightsCheck:
     Raises:
         ResultsError: the file of recorded accuracies is invalid, or results are damaged.
     """
+    from robust201.dataset.table import read_key_table  # loads pandas, which exports do not need
+
     if dataset.sweep is None:
         return check_accuracies(())
     sweep_record, decimals = dataset.sweep.get("sweep") or {}, dataset.sweep.get("round_to")
