@@ -1,4 +1,4 @@
-"""The evaluation of a user's network under one key after the other, and its saved results."""
+"""The evaluation of a user's network under one key after the other, and warnings about weak attacks."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,20 +7,27 @@ from typing import Any
 
 import torch
 
-from robust201.analysis.evaluation import Evaluation, KeyResults, extend_saved
+from robust201.analysis.evaluation import Evaluation, KeyResults
 from robust201.analysis.evaluation_progress import EvaluationProgress
 from robust201.analysis.network_context import Options
-from robust201.analysis.weak_attack_warnings import describe_chance
 from robust201.attacks.context import Context, Request, to_float
 from robust201.core.errors import warn_caller
 from robust201.core.records import CLEAN_STRENGTH, EvaluationResult, ImageSet, Part, Unit
+from robust201.evaluation.attack_flags import (
+    AT_CHANCE,
+    ZERO_GRADIENTS,
+    Accuracies,
+    AttackFlag,
+    KeyAndStrength,
+    find_flags,
+)
 from robust201.evaluation.evaluate import copy_to_device, evaluate_part
 from robust201.evaluation.measurements import has_predictions, summarise
 from robust201.evaluation.user_task import UserTask
 from robust201.networks.batch_sizes import halve_all
 from robust201.networks.device import free_cached_memory, is_out_of_memory
 from robust201.networks.network_check import check_again
-from robust201.statistics.intervals import accuracy_intervals
+from robust201.statistics.intervals import accuracy_intervals, is_at_chance
 from robust201.tasks import Task
 from robust201.tasks.attacks import Standard
 from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
@@ -31,6 +38,9 @@ _MEASUREMENTS = ("accuracy", "confidence_prediction", PREDICTIONS)
 
 _COUNTED_IMAGES = 8
 """Number of images on which the passes of a user's attack are counted, and whose logits are saved."""
+
+_N_GRADIENT_IMAGES = 64
+"""Number of images whose gradients are checked; an attack cannot follow a gradient of exactly 0."""
 
 RequestedKeys = Sequence[tuple[Task, Parameters]]
 
@@ -78,31 +88,30 @@ def evaluate_keys(run: Run, keys: RequestedKeys, empty: Evaluation, saved: Mappi
     results: dict[str, KeyResults] = {}
     notices = [*empty.notices]
     run.estimate(keys, saved)
-    folder = run.options.folder
     kinds = {task.kind for task, _ in keys}
     if kinds - {"measure"} and "clean" not in kinds:
-        _report_chance(run, _count_correct(run.context, run.images), notices)
+        is_correct = _logits_of(run.context, run.images).argmax(dim=1).numpy() == run.images.labels
+        _report_chance(run, int(is_correct.sum()), notices)
     for task, parameters in keys:
         results[task.key] = _complete(run, task, parameters, saved.get(task.key))
         check_again(run.context.classifier, name=run.options.name_of(run.context.classifier.network))
         if task.key == "clean":
             _report_chance(run, int(results["clean"].outcomes[CLEAN_STRENGTH].sum()), notices)
-        if folder is not None:
+        if run.options.save is not None:
             of_key = {task.key: results[task.key]}
-            extend_saved(folder, dataclasses.replace(empty, results=of_key, notices=tuple(notices)))
+            dataclasses.replace(empty, results=of_key, notices=tuple(notices)).save(run.options.save)
     return dataclasses.replace(empty, results=results, notices=tuple(notices))
 
 
 def _complete(run: Run, task: Task, parameters: Parameters, saved: KeyResults | None) -> KeyResults:
     """Return the results of a key; strengths that are not saved are evaluated."""
-    requested = parameters.strengths
     missing = _missing_strengths(parameters, saved)
-    if len(missing) < len(requested):
-        run.count(len(requested) - len(missing))
-    new = _evaluate_strengths(run, task, parameters, missing) if missing else None
-    results = saved.merge(new) if saved is not None and new is not None else new or saved
-    assert results is not None  # noqa: S101 - without saved results, all strengths are missing
-    return results.select(requested)
+    if saved is None:
+        return _evaluate_strengths(run, task, parameters, missing)
+    if n_saved := len(parameters.strengths) - len(missing):
+        run.count(n_saved)
+    results = saved.merge(_evaluate_strengths(run, task, parameters, missing)) if missing else saved
+    return results.select(parameters.strengths)
 
 
 def _missing_strengths(parameters: Parameters, saved: KeyResults | None) -> tuple[float, ...]:
@@ -130,9 +139,13 @@ def _evaluate_strengths(run: Run, task: Task, parameters: Parameters, strengths:
 
 def _report_chance(run: Run, n_correct: int, notices: list[str]) -> None:
     """Warn if a network's clean accuracy is not above chance."""
-    classifier = run.context.classifier
-    name = run.options.name_of(classifier.network)
-    if (notice := describe_chance(name, n_correct, len(run.images), classifier.n_classes)) is not None:
+    classifier, n_images = run.context.classifier, len(run.images)
+    if is_at_chance(n_correct / n_images, n_images, classifier.n_classes):
+        notice = (
+            f"{run.options.name_of(classifier.network)} classifies {n_correct:,} of {n_images:,} images correctly, "
+            f"which is not significantly more than by chance (1 of {classifier.n_classes:,} classes). Check the "
+            "normalisation, the order of the colour channels and of the classes, and the weights."
+        )
         warn_caller(notice)
         notices.append(notice)
 
@@ -142,12 +155,6 @@ def _logits_of(context: Context, image_set: ImageSet) -> torch.Tensor:
     pixels = copy_to_device(image_set, context.classifier.device).pixels
     logits = [context.logits(to_float(pixels[batch])) for _, batch in context.batches(len(image_set))]
     return torch.cat(logits).cpu()
-
-
-def _count_correct(context: Context, image_set: ImageSet) -> int:
-    """Return the number of images that the network classifies correctly without an attack."""
-    is_correct = _logits_of(context, image_set).argmax(dim=1).numpy() == image_set.labels
-    return int(is_correct.sum())
 
 
 def logits_of_first(context: Context, image_set: ImageSet) -> tuple[float, ...]:
@@ -230,3 +237,40 @@ def _make_table_row(result: EvaluationResult) -> dict[str, Any]:
     n_correct, confidence = summarise(values)
     low, high = map(float, accuracy_intervals(n_correct / n_images, n_images))
     return row | {"accuracy": n_correct / n_images, "low": low, "high": high, "confidence": confidence}
+
+
+def measure_zero_gradients(context: Context, image_set: ImageSet) -> float:
+    """Return the fraction of the first `_N_GRADIENT_IMAGES` images whose gradient of the loss is exactly 0.
+
+    The result is 0 if the network lacks gradients: only a warning depends on it, and the attacks have finished.
+    """
+    pixels = to_float(torch.from_numpy(image_set.images[:_N_GRADIENT_IMAGES])).to(context.classifier.device)
+    labels = torch.from_numpy(image_set.labels[:_N_GRADIENT_IMAGES]).to(context.classifier.device)
+    try:
+        _, _, gradient = context.classifier.loss_and_gradient(pixels, labels)
+    except (Exception, SystemExit):  # noqa: BLE001 - a network may raise anything
+        return 0.0
+    return float((gradient.flatten(1) == 0).all(dim=1).double().mean())
+
+
+def describe_weak_attacks(
+    rows: Sequence[Mapping[str, Any]], name: str, n_images: int, n_classes: int, zero_fraction: float
+) -> list[str]:
+    """Return one warning about each sign of weak attacks, such as a weaker attack that fools more images."""
+    results: dict[KeyAndStrength, Accuracies] = {ZERO_GRADIENTS: {name: zero_fraction}}
+    for row in rows:
+        if "accuracy" in row:
+            results[row["key"], row["strength"]] = {name: row["accuracy"]}
+        elif "zero_share" in row:
+            results[ZERO_GRADIENTS] = {name: row["zero_share"]}
+    flags = find_flags("", results, n_images=n_images, n_classes=n_classes, flag_any_difference=True)
+    flags_by_check: dict[str, list[AttackFlag]] = {}
+    for flag in flags:
+        if flag.check != AT_CHANCE:  # reported by `_report_chance`
+            flags_by_check.setdefault(flag.check, []).append(flag)
+    messages = []
+    for first, *others in flags_by_check.values():
+        flag = max([first, *others], key=lambda each: each.networks[0][1] - each.networks[0][2])
+        more = f" {len(others):,} more such sign{'s' if len(others) > 1 else ''}." if others else ""
+        messages.append(f"{flag.message}{more} See docs/trust.md.")
+    return messages
