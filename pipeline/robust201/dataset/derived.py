@@ -99,8 +99,8 @@ class _Results:
     def __init__(self, reader: "MergedFolders", name: str) -> None:
         self.reader, self.name = reader, name
         table = reader.accuracies(name)
-        keys = dict.fromkeys(str(key) for key, _ in table if reader.kind_of(str(key)) != "measure")
-        self.accuracies = {key: table[key].dropna(how="all") for key in keys}
+        keys = dict.fromkeys(str(key) for key, _ in table.columns.tolist())
+        self.accuracies = {key: table[key].dropna(how="all") for key in keys if reader.kind_of(key) != "measure"}
         self.curves = dict(self.accuracies)
         for key in self.keys("attack"):
             if CLEAN_STRENGTH not in self.accuracies[key] and CLEAN in table:
@@ -293,7 +293,7 @@ def _derive_seed_deviations(
     for weights_names, dataset in itertools.product(weights_of_recipes, datasets):
         tables = {name: reader.with_weights(name).accuracies(dataset) for name in weights_names}
         wide = pd.concat({name: table for name, table in tables.items() if len(table)}, axis=1, names=["weights"])
-        for key, strength in dict.fromkeys((str(key), float(strength)) for _, key, strength in wide):
+        for key, strength in dict.fromkeys((str(key), float(strength)) for _, key, strength in wide.columns.tolist()):
             deviation = wide.xs((key, strength), axis=1, level=["key", "strength"]).std(axis=1, ddof=1)
             note = f"over {', '.join(weights_names)}"
             yield MetricRow(dataset, "training_seed_deviation", key, strength, deviation, note)
