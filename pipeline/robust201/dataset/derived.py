@@ -99,7 +99,7 @@ class _Results:
     def __init__(self, reader: "MergedFolders", name: str) -> None:
         self.reader, self.name = reader, name
         table = reader.accuracies(name)
-        keys = dict.fromkeys(str(key) for key, _ in table.columns.tolist())
+        keys = dict.fromkeys(map(str, table.columns.get_level_values(0)))
         self.accuracies = {key: table[key].dropna(how="all") for key in keys if reader.kind_of(key) != "measure"}
         self.curves = dict(self.accuracies)
         for key in self.keys("attack"):
