@@ -238,13 +238,10 @@ class DatasetFolder:
 
         return file if CORRECT_BITS in column_names(file) else None
 
-    def read_outcomes(self, dataset: str, key: str, strength: float) -> "tuple[list[Any], list[str], Packed]":
-        """Read the packed outcomes of a key at a strength (see `parquet_rows.read_packed_outcomes`)."""
+    def read_outcomes(self, file: Path, strength: float) -> "tuple[list[Any], list[str], Packed]":
+        """Read the packed outcomes of a key's file at a strength (see `parquet_rows.read_packed_outcomes`)."""
         from robust201.dataset.parquet_rows import read_packed_outcomes
 
-        file = self.find_outcomes(dataset, key)
-        if file is None:
-            raise self.missing_file_error(dataset, key, CORRECT_BITS)
         ids, weights, packed = read_packed_outcomes(file, strength)
         self._check_ids(file, ids)
         return ids, weights, packed
