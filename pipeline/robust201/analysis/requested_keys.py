@@ -154,7 +154,4 @@ def parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
     reason = parameters.unsupported_engine_reason(engine)
     if reason is not None:
         raise ConfigError(f"Reading parameters failed for {task.key}: {reason}")
-    # The number of classes is unknown before the first pass. The minimum is assumed, since more classes cost more.
-    if (reason := task.excessive_cost_reason(parameters, parameters.min_classes)) is not None:
-        raise ConfigError(f"Reading parameters failed for {task.key}: {reason}")
     return parameters

@@ -122,7 +122,7 @@ class Context:
 
 def to_float(images: torch.Tensor) -> torch.Tensor:
     """Convert (B, C, H, W) uint8 pixels to float32 in [0, 1]; return float32 pixels unchanged."""
-    return images if images.is_floating_point() else images.to(torch.float32).div(255.0)
+    return images if images.is_floating_point() else images.to(torch.float32).div_(255.0)
 
 
 def slices(stop: int, size: int, start: int = 0) -> Iterator[slice]:

@@ -32,10 +32,6 @@ NEAR_CHANCE = 0.15
 At 255/255, FGSM produces images with two values per channel. Networks do not assign such images to all classes equally
 often, so the accuracy may be above chance level."""
 
-ARITHMETIC_TOLERANCE = 1e-3
-"""Difference in accuracy on equal images that floating-point arithmetic may cause (see
-`weights_check.ACCURACY_TOLERANCE`)."""
-
 ZERO_GRADIENTS = ("input_gradient zero_share", CLEAN_STRENGTH)
 """Key and strength under which `find_flags` looks up the fraction of images whose gradient is exactly zero."""
 
@@ -118,15 +114,13 @@ class _Rule:
     Attributes:
         check: name of the check.
         reason: possible cause; ``{limit}`` stands for the largest plausible accuracy at a huge epsilon.
-        tolerance: largest difference that is not flagged.
-        margin: whether the tolerance is a margin for chance instead: `always`, unless any difference is to be flagged
-            (`optional`), or `never`.
+        margin: whether differences within a margin for chance are not flagged: `always`, unless any difference is to be
+            flagged (`optional`), or `never`.
     """
 
     check: str
     reason: str
     compare: _Compare
-    tolerance: float = 0.0
     margin: Literal["always", "optional", "never"] = "never"
 
 
@@ -169,16 +163,6 @@ def _compare_with_limit(results: Results, limit: float) -> Iterator[_Comparison]
             yield _name(attacks[key], strength), accuracies, dict.fromkeys(accuracies, limit)
 
 
-def _compare_with_clean(results: Results, _limit: float) -> Iterator[_Comparison]:
-    """Compare accuracies at strength 0, which sweeps reject, with the clean accuracies."""
-    clean = results.get(_CLEAN, {})
-    for attack in _ATTACKS:
-        accuracies = results.get((attack.key, 0.0), {})
-        where = f"{_name(attack, 0.0)} against clean"
-        yield where, accuracies, clean
-        yield where, clean, accuracies
-
-
 def _compare_zero_gradients(results: Results, _limit: float) -> Iterator[_Comparison]:
     fractions = results.get(ZERO_GRADIENTS, {})
     yield "input_gradient", fractions, dict.fromkeys(fractions, MAX_ZERO_FRACTION)
@@ -215,12 +199,6 @@ _RULES = (
         _compare_with_limit,
     ),
     _Rule(
-        "changed at zero",
-        f"at epsilon 0 the images are clean, so accuracies should differ by at most {ARITHMETIC_TOLERANCE:g}",
-        _compare_with_clean,
-        ARITHMETIC_TOLERANCE,
-    ),
-    _Rule(
         "zero gradients",
         f"the gradient of the loss is zero on more than {MAX_ZERO_FRACTION:g} of the images, so attacks that follow "
         "the gradient do not change them",
@@ -249,7 +227,7 @@ def find_flags(
             names = [name for name in higher if name in lower]
             high, low = (np.array([accuracies[name] for name in names], np.float64) for accuracies in (higher, lower))
             n_differences = len(comparisons) * len(names)
-            excess = high - low - rule.tolerance
+            excess = high - low
             if rule.margin in margins:
                 excess -= _chance_margin(high, low, n_images, n_differences)
             order = np.argsort(-excess, kind="stable")

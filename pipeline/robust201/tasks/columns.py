@@ -143,11 +143,6 @@ class Column:
         return self.wide_dtype if self.wide_dtype is not None and n_classes > MAX_COUNTED_CLASSES else self.dtype
 
     @property
-    def dtypes(self) -> tuple[np.dtype[Any], ...]:
-        """All NumPy types that the column may have."""
-        return (self.dtype,) if self.wide_dtype is None else (self.dtype, self.wide_dtype)
-
-    @property
     def is_matrix(self) -> bool:
         """Whether the column is a matrix with a row and a column for each class."""
         return self.dimensions == _MATRIX
@@ -169,12 +164,6 @@ class Column:
     def is_distribution(self) -> bool:
         """Whether rows are means of softmax vectors, which sum to 1."""
         return self.is_matrix and not self.is_exact
-
-    def count_images(self, value: NDArray[Any]) -> int | None:
-        """Return the number of images of a value; None if the value does not determine it."""
-        if not self.is_exact:
-            return None
-        return len(value) if self.is_per_image else int(value.sum())
 
     @property
     def parquet(self) -> dict[str, ColumnSource]:
@@ -409,11 +398,6 @@ def count_matrix(values: Values) -> Counts:
     return np.array([[n_correct, n_wrong], [0, 0]], np.int64)
 
 
-def has_counts(values: Values) -> bool:
-    """Return whether a result has a column that counts its images."""
-    return COUNTS in values or OUTCOME_COUNTS in values
-
-
 def fields_of(measurement: str) -> dict[str, str]:
     """Return the column of each JSON field of a measurement.
 
@@ -457,31 +441,3 @@ def count_classes(values: Values) -> int:
         if "classes" in dimensions and array.ndim == len(dimensions):
             return int(array.shape[dimensions.index("classes")])
     return 0
-
-
-def columns_of_json(measurement: str, value: Any) -> dict[str, NDArray[Any]]:
-    """Convert a measurement's JSON value to columns, in which null becomes NaN.
-
-    Raises:
-        ValueError: a count does not fit its type.
-    """
-    columns = {}
-    for field, column in fields_of(measurement).items():
-        dtypes = COLUMNS[column].dtypes if column in COLUMNS else (_FLOAT64,)
-        array = np.array(value[field] if field else value, dtype=np.float64)
-        columns[column] = array.astype(_smallest_dtype(array, dtypes, column))
-    return columns
-
-
-def _smallest_dtype(array: NDArray[np.float64], dtypes: Sequence[np.dtype[Any]], column: str) -> np.dtype[Any]:
-    """Return the first type that represents the numbers exactly.
-
-    Raises:
-        ValueError: there is no such type.
-    """
-    for dtype in dtypes:
-        if dtype.kind == "f":
-            return dtype
-        if np.array_equal(array, np.rint(array)) and np.abs(array).max(initial=0) <= np.iinfo(dtype).max:
-            return dtype
-    raise ValueError(f"column {column} has values that are not whole numbers up to {np.iinfo(dtypes[-1]).max}")

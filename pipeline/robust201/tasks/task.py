@@ -17,10 +17,6 @@ ENGINES = ("reference", "fused")
 """Implementations of attacks. `reference` calls the published libraries once per epsilon. `fused` is this package's
 implementation, which attacks at all epsilons together."""
 
-
-MAX_PASSES = 10_000_000
-"""Maximum cost of a key per image, in forward-pass equivalents, summed over all strengths."""
-
 Kind = Literal["clean", "attack", "corruption", "measure"]
 
 
@@ -145,16 +141,6 @@ class Task:
     def shares_random_numbers_in_batch(self, engine: str) -> bool:
         """Whether all images of a batch share random numbers, so that images may be split only between batches."""
         return engine == "reference" or (self.kind == "attack" and not self.uses_runner(engine))
-
-    def excessive_cost_reason(self, parameters: Parameters, n_classes: int) -> str | None:
-        """Return why the parameters together cost too much, or None."""
-        passes = parameters.n_passes(n_classes) * len(parameters.strengths)
-        if passes <= MAX_PASSES:
-            return None
-        return (
-            f"expected up to {MAX_PASSES:,} passes through the network per image over all strengths, got "
-            f"{passes:,.0f}. Lower the parameters or the number of strengths."
-        )
 
     def load(self, engine: str = "reference") -> Callable[..., Any]:
         """Import the task's function, which imports torch.
