@@ -119,7 +119,7 @@ class Column:
             column's; None if the column contains no means.
         largest: largest number of an image, for means; `to_fixed_point` replaces larger numbers by it.
         value_from_counts: (`cm`, as above) → value of a fraction that is computed from `cm`, without a total.
-        is_counted: (value, `cm`) → whether per-image values agree with `cm`; None if this cannot be checked.
+        is_counted: (value, `cm`) → whether whole numbers agree with `cm`; None if this cannot be checked.
         elements: name → description of Parquet columns, if each element has a separate Parquet column.
         wide_dtype: NumPy type for more than `MAX_COUNTED_CLASSES` classes; None if it is the same.
     """
@@ -318,6 +318,7 @@ COLUMNS: dict[str, Column] = {
             dtype=np.dtype(np.int32),
             dimensions=(2,),
             add=_add_outcome,
+            is_counted=lambda counts, cm: np.array_equal(counts, _correct_and_wrong(cm)),
         ),
     )
 }
