@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from robust201.attacks.l1_projection import correction_to_l1
+from robust201.attacks.norms import norms, per_image
 from robust201.attacks.samples import Samples
 
 STEP_DECAY_THRESHOLD = 0.75
@@ -69,7 +70,7 @@ class _HalvingSteps:
         self._halved_at_check, self._best_at_check = halved, best_loss
         self._interval = max(self._interval - self._decrease, self._min_interval)
         self._n_since_check = 0
-        self._sizes = torch.where(halved.view(-1, 1, 1, 1), self._sizes / 2, self._sizes)
+        self._sizes = torch.where(per_image(halved), self._sizes / 2, self._sizes)
         return halved
 
 
@@ -106,7 +107,7 @@ class L2Steps(_HalvingSteps):
 
     def _project(self, images: torch.Tensor) -> torch.Tensor:
         difference = images - self._clean
-        lengths = torch.minimum(self._radii, _l2_lengths(difference))
+        lengths = torch.minimum(self._radii, per_image(norms(difference, "L2")))
         return (self._clean + _normalised_l2(difference) * lengths).clamp(0, 1)
 
 
@@ -149,7 +150,7 @@ class L1Steps:
         index = torch.clamp((1.0 - self._fraction) * n_values, min=0, max=n_values - 1).long()
         threshold = sorted_magnitudes.gather(1, index[:, None]).view(-1, 1, 1, 1)
         signs = (gradient * (gradient.abs() >= threshold).float()).sign()
-        stepped = images + self._sizes * signs / (signs.abs().flatten(1).sum(-1).view(-1, 1, 1, 1) + 1e-10)
+        stepped = images + self._sizes * signs / (per_image(norms(signs, "L1")) + 1e-10)
         difference = stepped - self._clean
         return self._clean + difference + correction_to_l1(self._clean, difference, self._radii)
 
@@ -162,20 +163,15 @@ class L1Steps:
         n_changed = self._count_changed(best_images)
         is_sparser = n_changed / self._n_changed < 0.95
         self._fraction = n_changed / self._clean[0].numel() / 1.5
-        sizes = torch.where(is_sparser.view(-1, 1, 1, 1), self._radii, self._sizes / 1.5)
+        sizes = torch.where(per_image(is_sparser), self._radii, self._sizes / 1.5)
         self._sizes = torch.minimum(torch.maximum(sizes, self._min_sizes), self._radii)
         self._n_changed = n_changed
         return is_sparser
 
 
-def _l2_lengths(images: torch.Tensor) -> torch.Tensor:
-    """Return L2 norms (B, 1, 1, 1), in AutoAttack's order of operations."""
-    return (images**2).flatten(1).sum(-1).sqrt().view(-1, 1, 1, 1)
-
-
 def _normalised_l2(images: torch.Tensor) -> torch.Tensor:
     """Divide images (B, C, H, W) by their L2 norms."""
-    return images / (_l2_lengths(images) + 1e-12)
+    return images / (per_image(norms(images, "L2")) + 1e-12)
 
 
 def random_start(samples: Samples, norm: str) -> torch.Tensor:
@@ -187,7 +183,7 @@ def random_start(samples: Samples, norm: str) -> torch.Tensor:
     clean, epsilons = samples.clean, samples.epsilons
     if norm == "Linf":
         direction = samples.uniforms().mul_(2).sub_(1)
-        largest = direction.abs().flatten(1).amax(dim=1).view(-1, 1, 1, 1)
+        largest = per_image(norms(direction, "Linf"))
         return direction.div_(largest + 1e-12).mul_(epsilons).add_(clean).clamp_(0, 1)
     direction = normal_noise(samples)
     if norm == "L2":

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import torch
 
-from robust201.attacks.batching import BatchedModel, Batching
+from robust201.attacks.batching import BatchedModel
 from robust201.attacks.context import Context, Perturbed, Request, to_float
 from robust201.attacks.random_numbers import RandomNumbers
 from robust201.attacks.runner import run_attack
 from robust201.core.errors import ConfigError, EvaluationError, PerturbationError
-from robust201.networks.watch import Watch, WatchedModel
+from robust201.networks.watch import Watch
 from robust201.tasks import Task
 from robust201.tasks.constraints import Constraint
 from robust201.tasks.parameters import Parameters
@@ -37,8 +37,7 @@ def perturb(
     _check_support(task, context, parameters, request)
     watch = Watch(context.classifier.device, request.on_passes) if task.kind == "attack" else None
     if watch is not None and task.uses_runner(context.engine):
-        batching = Batching.of(context, request.images[0].numel() if len(request.images) else 1)
-        model = BatchedModel(WatchedModel(context.attacked_model, watch), batching, context.classifier.n_classes)
+        model = BatchedModel.of(context, watch, request.images[0].numel() if len(request.images) else 1)
         perturbed = run_attack(task, parameters, model, request, RandomNumbers(context.seed, context.key))
     else:
         if watch is not None:

@@ -27,7 +27,7 @@ def attack(model: BatchedModel, samples: Samples, options: Spatial) -> torch.Ten
     n_points_done = 0
     while n_points_done < len(grid) and len(remaining):
         # Take as many points as fill a batch, so more points at a time when fewer images remain.
-        points = grid[n_points_done : n_points_done + max(1, model.batching.batch_size // len(remaining))]
+        points = grid[n_points_done : n_points_done + max(1, model.batch_size // len(remaining))]
         transformed = transform(clean[remaining], points)
         predicted = model.logits(transformed.flatten(0, 1)).argmax(dim=1)
         correct = (predicted == labels[remaining].repeat(len(points))).view(len(points), len(remaining))

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from robust201.attacks.batching import BatchedModel
+from robust201.attacks.context import slices
 from robust201.attacks.random_numbers import ImageShape, Window
 from robust201.attacks.samples import Samples
 from robust201.attacks.square_moves import Moves, MoveSearch
@@ -43,7 +44,7 @@ def attack(model: BatchedModel, samples: Samples, options: Square) -> torch.Tens
         sides = [side_of(number, options.p_init, samples.shape, options.norm) for number in range(query, stop)]
         proposals.draw(query, sides, active)
         active_rows = torch.from_numpy(active).to(margins.device)
-        for batch in model.batching.slices(len(active)):
+        for batch in slices(len(active), model.batch_size):
             rows = active_rows[batch]
             search = proposals.search(rows, batch, images[rows])
             margins[rows] = _make_queries(search, stop - query, margins[rows], samples.labels[rows])
