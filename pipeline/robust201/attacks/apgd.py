@@ -71,12 +71,7 @@ def _targeted_loss(model: BatchedModel, samples: Samples, rank: int) -> _Differe
 
 
 class _Ascent:
-    """The iterates in one ball (Croce and Hein, 2020, algorithm 1).
-
-    Args:
-        samples: samples to attack.
-        start: (B, C, H, W) starting points.
-        differentiate: the loss.
+    """The iterates in one ball (Croce and Hein, 2020, algorithm 1), from starting points (B, C, H, W).
 
     Attributes:
         best_images: (B, C, H, W) iterates with the highest loss.

@@ -23,12 +23,7 @@ class _HalvingSteps:
     """Steps whose sizes, 2 epsilon at first, are halved at checkpoints where progress stalls (2020, section 3.2).
 
     As in the library, the first interval between checkpoints is .22 of the iterations. Each further interval is shorter
-    by .03 of the iterations, down to a minimum of .06.
-
-    Args:
-        samples: samples to attack.
-        n_steps: number of iterations.
-        start_loss: (B,) loss at the starting points.
+    by .03 of the iterations, down to a minimum of .06. `start_loss` (B,) is the loss at the starting points.
     """
 
     def __init__(self, samples: Samples, n_steps: int, start_loss: torch.Tensor) -> None:
@@ -112,16 +107,10 @@ class L2Steps(_HalvingSteps):
 
 
 class L1Steps:
-    """Steps along the signs of the gradient's largest entries.
+    """Steps along the signs of the gradient's largest entries, in balls of radii (B,).
 
-    The fraction of entries that a step uses depends on the sparsity of the best iterate.
-
-    Args:
-        samples: samples to attack.
-        n_steps: number of iterations.
-        radii: (B,) radii of the balls, in float64.
-        start: (B, C, H, W) starting points, whose sparsity determines the first fraction; None to start with a fraction
-            of .2, as for a random start.
+    The fraction of entries that a step uses depends on the sparsity of the best iterate, at first of `start`; None to
+    start with a fraction of .2, as for a random start.
     """
 
     def __init__(self, samples: Samples, n_steps: int, radii: NDArray[np.float64], start: torch.Tensor | None) -> None:

@@ -103,16 +103,11 @@ class Context:
 
     @contextmanager
     def seeded(self, batch_number: int) -> Iterator[int]:
-        """Seed torch's generators for one batch, and restore their state afterwards.
+        """Seed torch's generators for a batch, numbered in the whole image set, and restore their state afterwards.
 
         The seed is derived from the sweep's seed, the key and the batch's number. All strengths and all architectures
-        therefore use the same random numbers, whichever strengths are evaluated.
-
-        Args:
-            batch_number: the batch's number in the whole image set (see `batches`).
-
-        Yields:
-            The seed, for libraries that seed their own generators.
+        therefore use the same random numbers, whichever strengths are evaluated. The seed is yielded for libraries that
+        seed their own generators.
         """
         seed = derived_seed(self.seed, self.key, batch_number)
         with restored_random_state(self.classifier.device):

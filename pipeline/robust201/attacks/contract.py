@@ -70,13 +70,7 @@ def check_batches(
 ) -> Iterator[Perturbed]:
     """Check each perturbed batch against the contract, and yield it; the host waits once per batch.
 
-    Args:
-        perturbed: the batches of a perturbation.
-        context: context of the perturbation.
-        request: original images and strengths.
-        constraint: ball around each original image that must contain the perturbed image; None for an unbounded attack.
-        watch: watch of the network's results; None if they do not matter.
-        name: name of the evaluation, for messages.
+    `constraint` is the ball around each image that must contain the perturbed image, or None for an unbounded attack.
 
     Raises:
         EvaluationError: the network returned NaN or infinity.

@@ -39,14 +39,7 @@ def attack(model: BatchedModel, samples: Samples, options: Fmn) -> torch.Tensor:
 def keep_in_balls(
     constraint: Constraint, clean: torch.Tensor, nearest: torch.Tensor, radii: NDArray[np.float64]
 ) -> torch.Tensor:
-    """Return images (B, C, H, W) with those outside of their ball replaced by the clean images.
-
-    Args:
-        constraint: norm of the balls.
-        clean: (B, C, H, W) clean images.
-        nearest: (B, C, H, W) images.
-        radii: (B,) radii.
-    """
+    """Return images (B, C, H, W), with those outside of the balls of radii (B,) replaced by the clean images."""
     reach = torch.tensor([constraint.reach_of_radius(radius) for radius in radii.tolist()], dtype=torch.float64)
     is_inside = constraint.distances(nearest - clean).double() <= reach.to(nearest.device)
     return torch.where(per_image(is_inside), nearest, clean)

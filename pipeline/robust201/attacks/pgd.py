@@ -126,11 +126,7 @@ def _norms(images: torch.Tensor) -> torch.Tensor:
 
 
 class _BestIterate:
-    """Stores each image's iterate with the highest loss; of equal losses, the first.
-
-    Args:
-        images: (B, C, H, W) initial iterates, which the first offered iterates replace.
-    """
+    """Stores each image's iterate with the highest loss; of equal losses, the first."""
 
     def __init__(self, images: torch.Tensor) -> None:
         self.images = images

@@ -46,8 +46,7 @@ class WindowMove(NamedTuple):
         source_row: first row of the source.
         source_column: first column of the source.
         side: number of rows and columns of both windows.
-        is_turned: whether the pattern that is added to the destination has its two halves side by side instead of one
-            above the other.
+        is_turned: whether the halves of the pattern that is added lie side by side instead of one above the other.
         signs: (B, C, 1, 1) float32 in {-1, 1}, of each image and channel, on the CPU.
     """
 
@@ -239,14 +238,7 @@ def _draw_window(seed: int, key: str, run: int, query: int, channels: int) -> tu
 
 
 def _gather(draw_block: _DrawBlock, stream: _Stream, n_values: int, indices: NDArray[np.int64]) -> NDArray[Any]:
-    """Return the random numbers (B, n_values) of images, from the blocks that contain them.
-
-    Args:
-        draw_block: function with a cache.
-        stream: see `_Stream`.
-        n_values: number of values per image.
-        indices: (B,) positions of the images in the dataset's full split.
-    """
+    """Return the random numbers (B, n_values) of images, from the cached blocks that contain them."""
     size = _block_size(n_values)
     blocks, block_of_image = np.unique(indices // size, return_inverse=True)
     # Random numbers of a single image larger than a block are not cached, since they would fill the memory.

@@ -62,13 +62,7 @@ class MoveSearch:
 
 
 class _Ball:
-    """Moves and projections of perturbations.
-
-    Args:
-        samples: samples to attack.
-        norm: L2 or L1.
-        rows: (b,) int64, the samples to use; None for all.
-    """
+    """Moves and projections of perturbations in an L2 or L1 ball, of the samples `rows` (b,) or all."""
 
     def __init__(self, samples: Samples, norm: str, rows: torch.Tensor | None = None) -> None:
         self._clean, self._epsilons, self._norm = samples.clean, samples.epsilons, norm

@@ -69,19 +69,16 @@ def corrupt(
     """Corrupt images. Each result depends only on its own image and index.
 
     An image's random numbers follow from (seed, key, its index) and are the same at all five severities (see
-    `corruptions.pixel_noise`).
+    `corruptions.pixel_noise`). Constants that are lengths in pixels are multiplied by H / 32, or by H / 224 if H is at
+    least 224.
 
     Args:
-        images: (N, H, H, 3) uint8, H at least 8. Constants that are lengths in pixels are multiplied by H / 32, or by
-            H / 224 if H is at least 224.
+        images: (N, H, H, 3) uint8, H at least 8.
         key: a key of `CORRUPTION_FUNCTIONS`.
         severity: 1 to 5.
         seed: seed of all random numbers.
         indices: (N,) int64, each image's position in the full test split.
         frost: textures for the key ``"frost"``.
-
-    Returns:
-        (N, H, H, 3) uint8.
 
     Raises:
         ConfigError: the key or severity does not exist.

@@ -92,14 +92,7 @@ class Accumulator:
         labels: "torch.Tensor",
         measure_distances: "Callable[[], torch.Tensor] | None" = None,
     ) -> None:
-        """Add a batch of images.
-
-        Args:
-            positions: (B,) int64, positions of the images in [0, N).
-            logits: (B, C) float32.
-            labels: (B,) int64 true classes.
-            measure_distances: see `ModelOutputs`.
-        """
+        """Add a batch at positions (B,) int64 in [0, N), with logits (B, C) and labels (B,); see `ModelOutputs`."""
         import torch
 
         logits = logits.float()
@@ -112,10 +105,7 @@ class Accumulator:
             total.view(-1, *terms.shape[1:]).index_add_(0, indices, terms)
 
     def finalise(self) -> dict[str, NDArray[Any]]:
-        """Return the measurements on the CPU.
-
-        Returns:
-            Column name → array (see `COLUMNS`).
+        """Return the measurements on the CPU, by column.
 
         Raises:
             EvaluationError: logits were not finite, or an image was not added exactly once.
@@ -143,14 +133,8 @@ class Accumulator:
 def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str, NDArray[Any]]:
     """Merge the measurements of the parts of a unit, which is one network under one key.
 
-    The result is byte-identical to an evaluation of the whole unit.
-
-    Args:
-        parts: columns of each part, in the order of their image positions; all parts have the same columns.
-        name: name of the unit, for messages.
-
-    Returns:
-        Column name → array for all images of the parts. Merging is associative; a single part is returned unchanged.
+    The result is byte-identical to an evaluation of the whole unit. Merging is associative; a single part is returned
+    unchanged. The parts are in the order of their image positions, and have the same columns.
 
     Raises:
         EvaluationError: there are no parts, they have different columns or classes, or too many images.
@@ -270,14 +254,9 @@ def check_measure_values(
 ) -> None:
     """Check the invariants of a measure's result.
 
-    Args:
-        values: columns of one evaluation.
-        declared_columns: names of the columns that the task declares; None if unknown.
-        name: name of the evaluation, for messages.
-
     Raises:
-        EvaluationError: the columns differ from the declared ones, or a column is not a finite float64 number or a list
-            of such numbers.
+        EvaluationError: the columns differ from the declared ones (None: unknown), or a column is not a finite float64
+            number or a list of such numbers.
     """
     failure = None if values else "one column or more, got none"
     for column, array in values.items():

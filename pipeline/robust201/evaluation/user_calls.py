@@ -26,13 +26,8 @@ def call_attack(
 ) -> Iterator[Perturbed]:
     """Perturb images batch by batch at every strength.
 
-    Args:
-        attack: ``(model, images, labels, strength, **parameters)`` → images; `model` maps (B, channels, H, W) float32
-            in [0, 1] to logits (B, C) and is differentiable; `images` are such pixels, and `labels` are (B,) int64.
-        function_name: the function's name, for messages.
-        function_parameters: the function's parameters from the sweep.
-        context: the network, and the seed of the function's random numbers.
-        request: images and strengths.
+    `attack` is ``(model, images, labels, strength, **parameters)`` → images; `model` maps (B, channels, H, W) float32
+    in [0, 1] to logits (B, C) and is differentiable; `images` are such pixels, and `labels` are (B,) int64.
 
     Raises:
         PerturbationError: the function failed, or did not return a tensor.
@@ -82,13 +77,8 @@ def call_measure(
 ) -> Mapping[str, NDArray[Any]]:
     """Measure a network on all images of a request at once.
 
-    Args:
-        measure: ``(model, images, labels, **parameters)`` → mapping from columns to numbers or lists of numbers;
-            the first three arguments are the same as for an attack.
-        function_name: the function's name, for messages.
-        function_parameters: the function's parameters from the sweep.
-        context: the network, and the seed of the function's random numbers.
-        request: the images.
+    `measure` is ``(model, images, labels, **parameters)`` → mapping from columns to numbers or lists of numbers; the
+    first three arguments are the same as for an attack.
 
     Raises:
         EvaluationError: the function failed, did not return numbers by column, or changed the network.

@@ -56,13 +56,7 @@ def equal_batches(parameters: DerivativeParameters, n_images: int, name: str) ->
 
 @contextmanager
 def seeded_pass(context: Context, parameters: DerivativeParameters, first_image: int) -> Iterator[None]:
-    """In training mode, seed layers such as dropout, so that every pass over a batch uses the same random numbers.
-
-    Args:
-        context: context of the measure.
-        parameters: parameters of the measure.
-        first_image: position of the batch's first image.
-    """
+    """In training mode, seed layers such as dropout, so that every pass over a batch uses the same random numbers."""
     if parameters.mode == "evaluation":
         yield
         return
@@ -86,9 +80,9 @@ def gradients(
     """Return the gradients of a value, with zeros for inputs that it does not depend on.
 
     Args:
-        value: a scalar, or a tensor of any shape if there is a `vector`.
+        value: a scalar, or a tensor with the shape of `vector`.
         inputs: tensors to differentiate with respect to.
-        vector: vector of the vector-Jacobian product, in the value's shape.
+        vector: vector of the vector-Jacobian product.
         keep_graph: whether to keep the graph, to differentiate it again.
         differentiable: whether the gradients themselves can be differentiated; this also keeps the graph.
     """

@@ -18,12 +18,9 @@ _Floats = NDArray[np.float64]
 
 
 class MedianDistance(NamedTuple):
-    """The median of distances, with a distribution-free interval.
+    """The median of distances, infinity if more than half of the images are never fooled, with an interval.
 
-    Attributes:
-        value: the median; infinity if more than half of the images are never fooled.
-        low: lower end of the interval, an observed distance.
-        high: upper end of the interval.
+    The lower end of the distribution-free interval from `low` to `high` is an observed distance.
     """
 
     value: float

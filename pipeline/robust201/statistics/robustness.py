@@ -109,13 +109,7 @@ def relative_corruption_errors(
     """Return the increase in error under each corruption, relative to the increase for the reference network.
 
     The increase is over the error on clean images. The result is NaN if the reference network makes no more errors
-    under a corruption than on clean images.
-
-    Args:
-        accuracies: see `corruption_errors`.
-        clean: (…) clean accuracies of the networks.
-        reference: see `corruption_errors`.
-        reference_clean: clean accuracy of the reference network.
+    under a corruption than on clean images. See `corruption_errors` for the arguments; `clean` are (…).
     """
     excess_errors = (np.asarray(clean, np.float64)[..., None, None] - np.asarray(accuracies, np.float64)).sum(axis=-1)
     return _divide_errors(excess_errors, (reference_clean - np.asarray(reference, np.float64)).sum(axis=-1))

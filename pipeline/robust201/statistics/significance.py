@@ -12,14 +12,9 @@ _Floats = NDArray[np.float64]
 
 
 def mcnemar_p_values(only_first: ArrayLike, only_second: ArrayLike) -> _Floats:
-    """Return two-sided p-values of McNemar's exact test.
+    """Return two-sided p-values of McNemar's exact test, from numbers of images that only one network gets right.
 
-    Under the null hypothesis of equal accuracies, if only one of two networks classifies an image correctly, it is
-    equally likely to be either of them.
-
-    Args:
-        only_first: number of images that only the first network classifies correctly.
-        only_second: number of images that only the second network classifies correctly.
+    Under the null hypothesis of equal accuracies, each such image is equally likely to be either network's.
 
     Source: McNemar, "Note on the sampling error of the difference between correlated proportions or percentages",
     Psychometrika 12 (1947), with the binomial distribution instead of its approximation.
@@ -197,9 +192,7 @@ class PairedDifferences(NamedTuple):
     """Differences between the accuracies of two networks on the same images, with one entry per evaluation.
 
     Attributes:
-        difference: second accuracy minus first accuracy.
-        low: lower end of the 95% interval.
-        high: upper end of the 95% interval.
+        difference: second accuracy minus first accuracy, with its 95% interval from `low` to `high`.
         only_first: number of images that only the first network classifies correctly.
         only_second: number of images that only the second network classifies correctly.
         p_value: two-sided p-value of McNemar's exact test, not adjusted for multiple tests.
@@ -232,19 +225,11 @@ def paired_differences(first: Packed, second: Packed, n_images: int) -> PairedDi
 def paired_difference_intervals(
     both_correct: ArrayLike, only_first: ArrayLike, only_second: ArrayLike, n_images: int
 ) -> tuple[_Floats, _Floats]:
-    """Return 95% intervals of differences between two accuracies on the same images.
+    """Return 95% intervals, in [-1, 1], of the second accuracy minus the first one on the same images.
 
     The intervals of the two accuracies are combined by square-and-add with the correlation of the outcomes. Therefore
-    networks that err on the same images have a narrow interval.
-
-    Args:
-        both_correct: number of images that both networks classify correctly.
-        only_first: number of images that only the first network classifies correctly.
-        only_second: number of images that only the second network classifies correctly.
-        n_images: number of images.
-
-    Returns:
-        Lower and upper ends of the interval of the second accuracy minus the first accuracy, in [-1, 1].
+    networks that err on the same images have a narrow interval. The first three arguments are numbers of images that
+    both networks, only the first one, or only the second one classify correctly.
 
     Source: Newcombe, "Improved confidence intervals for the difference between binomial proportions based on paired
     data", Statistics in Medicine 17 (1998), method 10. Limits of single accuracies are those of `accuracy_intervals`:
