@@ -259,16 +259,7 @@ def test_corruption_requests_images_by_key_severity_and_index(task):
         assert torch.equal(pixels, torch.from_numpy(expected) / 255)
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        None,
-        lambda key, severity, indices: corrupted_images(key, severity, indices)[:, :, 1:],
-        lambda key, severity, indices: corrupted_images(key, severity, indices[1:]),
-        lambda key, severity, indices: corrupted_images(key, severity, indices) / 255,
-    ],
-    ids=["no source", "images too small", "too few images", "not uint8"],
-)
+@pytest.mark.parametrize("source", [None, lambda *arguments: corrupted_images(*arguments)[:, :, 1:]])
 def test_corruption_rejects_bad_source(source):
     task = TASKS["fog"]
     context = dataclasses.replace(tiny_context("fog"), corrupted_images=source)
