@@ -145,10 +145,9 @@ def corrupt_dataset(
     workers: int = 1,
     progress: ImageProgress | None = None,
 ) -> str:
-    """Generate corruptions for `robust201 corrupt`, and return its line.
+    """Generate corruptions for `robust201 corrupt` (see `generate_corruptions`), and return its line.
 
-    The arguments are those of `generate_corruptions`. None as `keys` means all corruptions; None as `frost_folder`,
-    synthetic textures.
+    None as `keys` means all corruptions; None as `frost_folder`, synthetic textures.
 
     Raises:
         InputError: a key, the images, the frost textures or the folder is wrong.

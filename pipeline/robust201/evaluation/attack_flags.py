@@ -112,7 +112,6 @@ class _Rule:
     """A check that accuracies which should be lower do not exceed others.
 
     Attributes:
-        check: name of the check.
         reason: possible cause; ``{limit}`` stands for the largest plausible accuracy at a huge epsilon.
         margin: whether differences within a margin for chance are not flagged: `always`, unless any difference is to be
             flagged (`optional`), or `never`.

@@ -38,12 +38,7 @@ class AccuracyCurve(NamedTuple):
 
 
 def accuracy_curve(distances: ArrayLike, epsilons: ArrayLike) -> AccuracyCurve:
-    """Compute the accuracy at each epsilon, which is the fraction of images whose distance is larger than epsilon.
-
-    Args:
-        distances: (N,) from 0 to infinity.
-        epsilons: (E,) in the same unit.
-    """
+    """Compute the accuracy at each epsilon (E,): the fraction of images whose distance (N,) is larger than epsilon."""
     sorted_distances, epsilon_values = np.sort(_check_distances(distances)), np.asarray(epsilons, np.float64)
     accuracy = (len(sorted_distances) - np.searchsorted(sorted_distances, epsilon_values, side="right")) / len(
         sorted_distances
@@ -75,8 +70,7 @@ def median_distance(distances: ArrayLike) -> MedianDistance:
 def half_distance(distances: ArrayLike) -> float:
     """Return the smallest epsilon at which at least half of the correctly classified images are fooled.
 
-    Returns:
-        The epsilon; infinity if fewer than half are ever fooled, NaN if no image is classified correctly.
+    It is infinity if fewer than half are ever fooled, and NaN if no image is classified correctly.
     """
     valid_distances = _check_distances(distances)
     sorted_distances = np.sort(valid_distances[valid_distances > 0])

@@ -176,11 +176,7 @@ class ImageSample:
 def choose_sample(outcomes: _Bools, predicted: _Floats, n: int, seed: int) -> ImageSample:
     """Choose `n` of N images, so that the expected variance of estimates is small.
 
-    Args:
-        outcomes: (P, S, N) bool, of the pilot.
-        predicted: (P, S, N) probabilities of correct outcomes (see `Pilot.fitted`).
-        n: number of images.
-        seed: seed of the choice within strata.
+    `outcomes` and `predicted` are (P, S, N), those of the pilot and `Pilot.fitted`.
 
     Raises:
         ConfigError: `n` is below 4 or above N.

@@ -74,8 +74,7 @@ class Ties(NamedTuple):
 
     Attributes:
         best_index: index of the first network with the highest accuracy; -1 if there is no accuracy.
-        p_values: (A,) Holm-adjusted p-values of the differences from the best network; 1 for the best network, NaN for
-            networks without an accuracy.
+        p_values: (A,) Holm-adjusted p-values; 1 for the best network, NaN for networks without an accuracy.
         tied: (A,) whether the difference is not significant; true for the best network.
         is_paired: whether outcomes on the same images were compared; otherwise, only accuracies were.
     """
@@ -101,7 +100,7 @@ def ties_with_best(
         accuracies: (A,) fractions; networks without an accuracy (NaN) are not compared.
         n_images: number of images on which each accuracy was measured; one number, or (A,).
         outcomes: (A, B) uint8, packed outcomes on the same images in the same order.
-        level: significance level, which bounds the probability of any false rejection.
+        level: significance level.
     """
     fractions = np.asarray(accuracies, np.float64)
     p_values = np.full(len(fractions), np.nan)
@@ -129,16 +128,11 @@ def ties_with_best(
 def mean_ties_with_best(counts: NDArray[np.uint16], n_evaluations: int, *, level: float = 0.05) -> Ties:
     """Find the networks whose mean accuracy over evaluations does not differ significantly from the best network's.
 
-    All evaluations must use the same images. Each network is compared with the best network by Student's t-test of
-    per-image differences, averaged over the evaluations. P-values are adjusted with Holm's method (see
-    `ties_with_best`). If all images have the same difference, its standard deviation does not measure the uncertainty.
-    In this case, McNemar's exact test is applied to the number of images on which the best network is better, which is
-    all or none.
-
-    Args:
-        counts: (A, N) number of evaluations in which each network classifies each image correctly.
-        n_evaluations: number of evaluations.
-        level: significance level, which bounds the probability of any false rejection.
+    All evaluations must use the same images. `counts` (A, N) are the numbers of evaluations in which each network
+    classifies each image correctly. Each network is compared with the best network by Student's t-test of per-image
+    differences, averaged over the evaluations. P-values are adjusted with Holm's method (see `ties_with_best`). If all
+    images have the same difference, its standard deviation does not measure the uncertainty. In this case, McNemar's
+    exact test is applied to the number of images on which the best network is better, which is all or none.
     """
     from scipy.special import stdtr
 
@@ -160,13 +154,10 @@ def mean_ties_with_best(counts: NDArray[np.uint16], n_evaluations: int, *, level
 
 
 def image_mean_intervals(counts: NDArray[np.uint16], n_evaluations: int) -> tuple[_Floats, _Floats]:
-    """Return 95% intervals, for the sampling of images, of accuracies averaged over evaluations.
+    """Return 95% intervals (A,), for the sampling of images, of accuracies averaged over evaluations.
 
     The intervals use Student's t distribution. If all images have the same mean outcome, the interval of
     `accuracy_intervals` is used instead. See `mean_ties_with_best` for the arguments.
-
-    Returns:
-        Lower and upper ends (A,), within [0, 1].
     """
     from scipy.special import stdtrit
 

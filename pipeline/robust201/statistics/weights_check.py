@@ -75,17 +75,10 @@ def expected_range(
     level: float = CHECK_LEVEL,
     tolerance: float = ACCURACY_TOLERANCE["fp32"],
 ) -> tuple[float, float]:
-    """Return the expected range of accuracies on a random sample of the test split without replacement.
+    """Return the range of accuracies in [0, 1] to expect on a random sample of the test split without replacement.
 
-    Args:
-        recorded: accuracy on all `n_test` images of the split, in [0, 1].
-        n_images: number of sampled images, from 1 to `n_test`.
-        n_test: number of images of the split.
-        level: maximum probability of an accuracy outside the range, before `tolerance` extends both ends.
-        tolerance: see `ACCURACY_TOLERANCE`.
-
-    Returns:
-        The minimum and maximum accuracy in [0, 1], from equal tails of the hypergeometric distribution.
+    The ends are equal tails of the hypergeometric distribution, for an accuracy `recorded` on all `n_test` images of
+    the split. `level` is the maximum probability of an accuracy outside the range, before `tolerance` extends both ends.
     """
     from scipy.stats import hypergeom
 

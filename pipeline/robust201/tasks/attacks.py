@@ -79,11 +79,7 @@ then move along the edge (Madry et al., 2018, appendix B)."""
 def _cautions_about_reach(field: str, step: float, steps: int, radius: float) -> tuple[Caution, ...]:
     """Return a warning if the path is shorter than the ball's radius, so that the attack cannot reach the edge.
 
-    Args:
-        field: parameter of the step length, for the message.
-        step: length of a step.
-        steps: number of steps.
-        radius: radius of the largest ball, in the same unit as `step`.
+    `field` is the parameter of the step length, and `radius` that of the largest ball, in the same unit as `step`.
     """
     if steps * step >= radius * (1 - 1e-9):
         return ()

@@ -151,6 +151,14 @@ class Column:
         sizes = {"classes": n_classes, "images": n_images}
         return tuple(size if isinstance(size, int) else sizes[size] for size in self.dimensions)
 
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Return whether an array of this shape has the column's axes, none of which is empty."""
+        sizes: dict[Dimension, int] = {}
+        return len(shape) == len(self.dimensions) and all(
+            size and size == (axis if isinstance(axis, int) else sizes.setdefault(axis, size))
+            for axis, size in zip(self.dimensions, shape, strict=True)
+        )
+
     @property
     def is_per_image(self) -> bool:
         return "images" in self.dimensions
@@ -420,19 +428,6 @@ def count_numbers(columns: Iterable[str], n_classes: int, n_images: int) -> tupl
     """Return how many integers and how many floating-point numbers these columns of one result contain."""
     sizes = [(COLUMNS[name].is_exact, prod(COLUMNS[name].shape(n_classes, n_images))) for name in columns]
     return sum(size for is_exact, size in sizes if is_exact), sum(size for is_exact, size in sizes if not is_exact)
-
-
-def match_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[Dimension, int] | None:
-    """Return the axis lengths (such as the number of classes) that fit the shapes of columns; None if none fit."""
-    sizes: dict[Dimension, int] = {}
-    for name, shape in shapes.items():
-        dimensions = COLUMNS[name].dimensions
-        if len(shape) != len(dimensions):
-            return None
-        for dimension, size in zip(dimensions, shape, strict=True):
-            if size != (dimension if isinstance(dimension, int) else sizes.setdefault(dimension, size)):
-                return None
-    return sizes
 
 
 def count_classes(values: Values) -> int:

@@ -18,13 +18,9 @@ from robust201.training.draws import epoch_random_words
 
 
 class Batch(NamedTuple):
-    """Images of one training step.
+    """Images (B, 3, H, W) uint8 of one training step, their labels (B,) and their ids (B,), both int64.
 
-    Attributes:
-        pixels: (B, 3, H, W) uint8.
-        labels: (B,) int64.
-        ids: (B,) int64 below `TrainingData.n_ids`, unique within an epoch. They determine the random numbers of
-            augmentation.
+    Ids are below `TrainingData.n_ids` and unique within an epoch. They determine the random numbers of augmentation.
     """
 
     pixels: NDArray[np.uint8]
@@ -163,14 +159,10 @@ class Fusion(TrainingData):
     """Blends of two sets of images (see `images.fusion.blend`), with new pairs in every epoch.
 
     In each epoch, both sets are shuffled, and images at equal positions are paired. The epoch ends when the
-    smaller set is exhausted, so epochs use different images of the larger set. Pairs depend on neither `label` nor
-    alpha, so training with the labels of either set uses the same images. Ids are positions in the first set.
-
-    Args:
-        alpha: weight of the first set's pixels.
-        label: which set's labels and classes are used.
-        normalisation: normalisation of the blends; by default none, as in the study of robust features, because blends
-            belong to neither dataset.
+    smaller set is exhausted, so epochs use different images of the larger set. Pairs depend on neither `label` (whose
+    labels and classes are used) nor alpha (the weight of the first set's pixels), so training with the labels of either
+    set uses the same images. Ids are positions in the first set. By default, blends are not normalised, as in the study
+    of robust features, because they belong to neither dataset.
 
     Raises:
         DatasetError: the sets differ in image size.
