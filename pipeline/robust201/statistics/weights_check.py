@@ -78,7 +78,7 @@ def expected_range(
     """Return the range of accuracies in [0, 1] to expect on a random sample of the test split without replacement.
 
     The ends are equal tails of the hypergeometric distribution, for an accuracy `recorded` on all `n_test` images of
-    the split. `level` is the maximum probability of an accuracy outside the range, before `tolerance` extends both ends.
+    the split. `level` is the maximum probability of an accuracy outside the range; `tolerance` extends both ends.
     """
     from scipy.stats import hypergeom
 
