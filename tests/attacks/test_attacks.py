@@ -270,15 +270,6 @@ def test_corruption_rejects_bad_source(source):
 # --- the contract --------------------------------------------------------------------------------------------------
 
 
-def test_check_batches_yields_valid_batches():
-    pixels = torch.from_numpy(IMAGES.images)
-    order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))
-    batches = [Perturbed(0, positions, to_float(pixels[positions])) for positions in order.split(4)]
-    request = request_of(IMAGES, (1.0,))
-    checked_batches = list(check_batches(iter(batches), tiny_context(""), request, LINF, None, name="x"))
-    assert [batch.positions.tolist() for batch in checked_batches] == [batch.positions.tolist() for batch in batches]
-
-
 def _broken_batches(change):
     pixels = torch.from_numpy(IMAGES.images)
     positions = torch.arange(len(pixels))

@@ -61,11 +61,6 @@ def mean_distances_of(key: str, images: NDArray[np.uint8]) -> list[float]:
     ]
 
 
-def test_table_has_paper_corruptions() -> None:
-    assert len(CORRUPTIONS) == 15
-    assert set(DETERMINISTIC_CORRUPTIONS) < set(CORRUPTIONS)
-
-
 @pytest.mark.parametrize("key", SCRIPT_HASHES)
 def test_corrupt_matches_published_script(key: str) -> None:
     images = natural_images(12)
@@ -126,12 +121,6 @@ def test_distance_grows_with_severity(key: str, size: int) -> None:
         assert mean_distances[4] > mean_distances[0]  # small enlargements of 16 pixels crop the same number of pixels
     else:
         assert all(low < high for low, high in itertools.pairwise(mean_distances)), mean_distances
-
-
-@pytest.mark.parametrize("key", ["glass_blur", "motion_blur"])
-def test_distance_is_larger_at_highest_severity(key: str) -> None:
-    mean_distances = mean_distances_of(key, natural_images(12))
-    assert mean_distances[4] > 1.2 * mean_distances[0]
 
 
 @every_key
@@ -195,11 +184,6 @@ def test_load_frost_checks_files(tmp_path: Path) -> None:
     (tmp_path / "frost1.png").write_bytes(b"not frost")
     with pytest.raises(DatasetError, match=f"expected sha256 {FROST_FILES['frost1.png']}, got "):
         load_frost(tmp_path)
-
-
-def test_corrupt_supports_no_images() -> None:
-    empty = np.zeros((0, 32, 32, 3), np.uint8)
-    assert corrupt_images(empty, "fog", 1).shape == empty.shape
 
 
 REJECTED = [

@@ -136,11 +136,6 @@ def test_columns_match_table_and_pass_checks(logits_with_labels):
         check_values(values, len(labels), np.bincount(labels, minlength=n_classes))
 
 
-def test_tied_logits_predict_first_class():
-    values = measure(torch.tensor([[1.0, 1.0], [0.0, 0.0]]), torch.tensor([0, 1]))
-    assert values["predictions"].tolist() == [0, 0]
-
-
 @pytest.mark.parametrize("logit", [torch.nan, torch.inf, -torch.inf])
 def test_finalise_rejects_non_finite_logits(logit):
     accumulator = Accumulator(ALL_MEASUREMENTS, 2, "cpu", 2, name="#3")

@@ -16,6 +16,7 @@ from robust201.core.errors import warn_caller
 from robust201.core.records import CLEAN_STRENGTH, EvaluationResult, ImageSet, Part, Unit
 from robust201.evaluation.evaluate import copy_to_device, evaluate_part
 from robust201.evaluation.measurements import has_predictions, summarise
+from robust201.evaluation.user_calls import count_passes
 from robust201.evaluation.user_task import UserTask
 from robust201.networks.batch_sizes import halve_all
 from robust201.networks.device import free_cached_memory, is_out_of_memory
@@ -169,7 +170,8 @@ def _count_passes(context: Context, task: Task, parameters: Parameters, image_se
     few = head(image_set, _COUNTED_IMAGES)
     resident = copy_to_device(few, context.classifier.device)
     request = Request(parameters.strengths, resident.pixels, resident.labels, few.indices)
-    return task.count_passes(dataclasses.replace(context, key=task.key), request)
+    context = dataclasses.replace(context, key=task.key)
+    return count_passes(task.function.load(), task.function_parameters, context, request)
 
 
 def _evaluate_key(

@@ -58,8 +58,7 @@ def median_distance(distances: ArrayLike) -> MedianDistance:
 
     sorted_distances = np.sort(_check_distances(distances))
     n_images = len(sorted_distances)
-    middle_pair = sorted_distances[(n_images - 1) // 2], sorted_distances[n_images // 2]
-    median = float(middle_pair[0] if middle_pair[0] == middle_pair[1] else sum(middle_pair) / 2)
+    median = float(np.median(sorted_distances))
     # The probability that fewer than `rank` distances are below the true median is at most 2.5%.
     rank = int(binom.ppf(0.025, n_images, 0.5))
     if rank < 1:

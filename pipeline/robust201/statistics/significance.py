@@ -29,11 +29,9 @@ def mcnemar_p_values(only_first: ArrayLike, only_second: ArrayLike) -> _Floats:
 
 
 def two_proportion_p_values(
-    correct_first: ArrayLike, correct_second: ArrayLike, n_first: ArrayLike, n_second: ArrayLike | None = None
+    correct_first: ArrayLike, correct_second: ArrayLike, n_first: ArrayLike, n_second: ArrayLike
 ) -> _Floats:
-    """Return two-sided p-values of the pooled z-test of two fractions.
-
-    `n_first` and `n_second` are the numbers of images; by default, they are equal.
+    """Return two-sided p-values of the pooled z-test of two fractions, of `n_first` and `n_second` images.
 
     The test treats the images of the two networks as independent samples. On the same images, most networks make
     similar errors, so their difference varies less, and this test has less power than a paired test.
@@ -41,8 +39,7 @@ def two_proportion_p_values(
     from scipy.special import ndtr
 
     first, second = np.asarray(correct_first, np.float64), np.asarray(correct_second, np.float64)
-    n_1 = np.asarray(n_first, np.float64)
-    n_2 = n_1 if n_second is None else np.asarray(n_second, np.float64)
+    n_1, n_2 = np.asarray(n_first, np.float64), np.asarray(n_second, np.float64)
     first_accuracy, second_accuracy = first / n_1, second / n_2
     pooled = (first + second) / (n_1 + n_2)
     standard_error = np.sqrt(pooled * (1 - pooled) * (1 / n_1 + 1 / n_2))

@@ -4,6 +4,7 @@ This check detects a wrong normalisation, wrong images, a swapped checkpoint or 
 The recorded accuracy is on the full test split, whereas a sweep may evaluate only a sample of it.
 """
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +68,7 @@ class UnexpectedAccuracy:
         )
 
 
+@functools.cache
 def expected_range(
     recorded: float,
     n_images: int,
@@ -107,19 +109,15 @@ def check_accuracies(accuracies: Collection[CleanAccuracy]) -> WeightsCheck:
     Each network is tested at `CHECK_LEVEL` divided by the number of networks (Bonferroni), so even a single flagged
     network deserves attention.
     """
-    ranges: dict[tuple[float, int, int, float], tuple[float, float]] = {}
     unexpected = []
     for accuracy in accuracies:
-        range_arguments = accuracy.recorded, accuracy.n_images, accuracy.n_test, accuracy.tolerance
-        if range_arguments not in ranges:
-            ranges[range_arguments] = expected_range(
-                accuracy.recorded,
-                accuracy.n_images,
-                accuracy.n_test,
-                level=CHECK_LEVEL / len(accuracies),
-                tolerance=accuracy.tolerance,
-            )
-        low, high = ranges[range_arguments]
+        low, high = expected_range(
+            accuracy.recorded,
+            accuracy.n_images,
+            accuracy.n_test,
+            level=CHECK_LEVEL / len(accuracies),
+            tolerance=accuracy.tolerance,
+        )
         if not low <= accuracy.measured <= high:
             unexpected.append(UnexpectedAccuracy(accuracy, low, high))
     return WeightsCheck(len(accuracies), tuple(unexpected))
